@@ -120,6 +120,17 @@ def kit(federation, tmp_path):
     return folder
 
 
+def change_site(kit, **changes):
+    """Change keys of a kit's site.yaml."""
+    path = kit / "local" / "site.yaml"
+    path.write_text(yaml.safe_dump(yaml.safe_load(path.read_text()) | changes))
+
+
+def change_json(path, **changes):
+    """Change keys of a file of JSON."""
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
 @pytest.fixture
 def pictures(tmp_path):
     """Five training, two validation and two test pictures; every name in it is a secret."""

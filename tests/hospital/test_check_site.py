@@ -60,18 +60,11 @@ def test_a_clean_dataset_json_is_written_before_the_checks(checked, tmp_path):
     assert len(json.loads(clean.read_text())["training"]) > 0
 
 
-def test_a_strict_check_that_does_not_exist_is_refused(refused, kit, study_file):
+def test_checks_that_do_not_exist_are_refused_and_leaving_out_all_is_no_check(refused, kit, study_file, candidate):
     error = refused("site", "check", "--kit", kit, "--study", study_file(), "--strict", "certifcate")
     assert "--strict must be among" in error and "(did you mean 'certificate'?)" in error
-
-
-def test_the_last_line_names_what_failed_and_not_what_waits_for_it(checked, pictures):
-    (pictures / "secret-training0.png").write_bytes(b"no picture")
-    code, out = checked("--skip", NETWORK)
-    assert code == 1 and out.splitlines()[-1] == "Site north must not join study small yet: data"
-
-
-def test_leaving_out_all_checks_is_no_check(candidate):
+    with pytest.raises(ConfigError, match=r"--skip must be among .*, not 'tsl' \(did you mean 'tls'\?\)"):
+        check_site(candidate(), ["tsl"])
     with pytest.raises(ConfigError, match="--skip must leave a check, not name them all"):
         check_site(candidate(), set(CHECKS))
 
@@ -92,6 +85,8 @@ def test_a_fault_in_the_data_keeps_the_site_from_joining_and_no_case_is_named(ch
     log = Path(json.loads(out)["log"])
     assert log == kit / LOG and "secret-training0.png must be a whole file" in log.read_text()
     assert stat.S_IMODE(log.stat().st_mode) == 0o600
+    # The last line names what failed and not what waits for it.
+    assert checked("--skip", NETWORK)[1].splitlines()[-1] == "Site north must not join study small yet: data"
 
 
 def test_data_that_may_not_be_read_are_told_apart_from_broken_ones(checked, monkeypatch):
@@ -109,34 +104,23 @@ def test_data_that_may_not_be_read_are_told_apart_from_broken_ones(checked, monk
     assert "secret" not in out
 
 
-def test_what_nobody_foresaw_is_an_answer_too(candidate, kit, monkeypatch):
+def test_what_nobody_foresaw_is_an_answer_too_and_its_log_goes_when_nothing_is_wrong(candidate, kit, monkeypatch):
     def fall_over(site):
         raise RuntimeError("secret-training0 is odd")
 
-    monkeypatch.setitem(module.CHECKS, "memory", fall_over)
-    checkup = check_site(candidate(), set(CHECKS) - {"memory", "gpu"})
+    with monkeypatch.context() as patch:
+        patch.setitem(module.CHECKS, "memory", fall_over)
+        checkup = check_site(candidate(), set(CHECKS) - {"memory", "gpu"})
     assert checkup.answers["memory"].sentence == "an unexpected RuntimeError; check-site.txt in the kit has it"
     assert checkup.answers["gpu"].status == "ok"
     assert "secret-training0 is odd" in checkup.log.read_text()
-
-
-def test_the_log_of_an_earlier_check_goes_when_nothing_is_wrong(candidate, kit):
-    (kit / LOG).write_text("secret")
     assert check_site(candidate(), set(CHECKS) - {"gpu"}).log is None
     assert not (kit / LOG).exists()
 
 
-def test_a_check_to_skip_that_does_not_exist_is_refused(candidate):
-    with pytest.raises(ConfigError, match=r"--skip must be among .*, not 'tsl' \(did you mean 'tls'\?\)"):
-        check_site(candidate(), ["tsl"])
-
-
-def test_check_site_asks_for_kit_and_study(refused):
+def test_check_site_asks_for_kit_and_study_and_names_a_folder_that_is_no_kit(refused, tmp_path):
     assert "--kit" in refused("site", "check", "--study", ".")
     assert "--study" in refused("site", "check", "--kit", ".")
-
-
-def test_check_site_names_a_folder_that_is_no_kit(refused, tmp_path):
     (tmp_path / "site.yaml").write_text("data: /data\nstate_dir: /state\n")
     study = JOB / "app" / "config" / "study.yaml"
     error = refused("site", "check", "--kit", tmp_path, "--study", study, "--site-config", tmp_path / "site.yaml")

@@ -9,6 +9,8 @@ from silofl.data.manifest import read_content
 from silofl.errors import ConfigError, DataError
 from silofl.hospital.data import check_data, write_clean
 
+from .conftest import change_json
+
 
 def test_cases_labels_and_patients_are_counted_by_part(candidate):
     answer = check_data(candidate())
@@ -18,21 +20,16 @@ def test_cases_labels_and_patients_are_counted_by_part(candidate):
     assert answer.facts["image_shape"] == [1, 32, 32] and answer.facts["spacing_mm"] is None
 
 
-def test_a_label_that_no_training_case_has_is_worth_a_look(candidate, pictures):
+def test_a_label_that_no_training_case_has_and_a_part_without_cases_are_worth_a_look(candidate, pictures):
     labels, path = {"1": "blob", "2": "spot"}, pictures / "dataset.json"
-    content = json.loads(path.read_text()) | {"labels": labels}
-    path.write_text(json.dumps(content))
+    change_json(path, labels=labels)
     answer = check_data(candidate(labels=labels))
     assert answer.status == "warning" and "; spot stands in none: look at the labels" in answer.sentence
     # Who has said that nobody drew it need not look.
-    path.write_text(json.dumps(content | {"labels_annotated": [1]}))
+    change_json(path, labels_annotated=[1])
     assert check_data(candidate(labels=labels)).status == "ok"
-
-
-def test_data_without_validation_is_worth_a_look(candidate, pictures):
-    content = json.loads((pictures / "dataset.json").read_text()) | {"validation": []}
-    (pictures / "dataset.json").write_text(json.dumps(content))
-    assert "validation must have cases" in check_data(candidate()).sentence
+    change_json(path, validation=[])
+    assert "validation must have cases" in check_data(candidate(labels=labels)).sentence
 
 
 def test_a_patient_in_two_parts_is_what_the_loader_says(candidate, pictures):

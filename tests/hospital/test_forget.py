@@ -1,3 +1,5 @@
+from unittest.mock import Mock
+
 import pytest
 import yaml
 
@@ -33,15 +35,13 @@ def test_a_studys_folder_goes_with_all_in_it_and_data_and_other_studies_stay(tmp
     kept = find_kept(site(), "organs", None)
     # 3 + 4 bytes in 2 files
     assert (kept.folders, kept.shared) == ({tmp_path / "state/organs": (2, 7)}, {})
-    delete_kept(kept)
+    assert (tmp_path / "state/organs/cache/x.npy").exists()
+    # A link goes, and what it points to stays.
+    (tmp_path / "state/organs/link").symlink_to(data.parent)
+    delete_kept(find_kept(site(), "organs", None))
     assert not (tmp_path / "state/organs").exists()
     assert data.exists() and other.exists()
-
-
-def test_looking_deletes_nothing(tmp_path, site):
-    kept_file = write(tmp_path / "state/organs/x")
-    find_kept(site(), "organs", None)
-    assert kept_file.exists()
+    assert find_kept(site(), "organs", None).folders == {}
 
 
 def test_of_a_folder_of_several_studies_only_this_studys_runs_go(tmp_path, site):
@@ -63,10 +63,6 @@ def test_a_cache_of_the_studys_own_goes_too_and_a_shared_one_is_named(tmp_path, 
     assert list(find_kept(site(cache_dir="own/{study}"), "organs", None).folders) == [tmp_path / "own/organs"]
     kept = find_kept(site(cache_dir="shared"), "organs", None)
     assert kept.folders == {} and "decoded images of any study lie there" in kept.shared[tmp_path / "shared"]
-
-
-def test_a_study_that_left_nothing_needs_nothing_deleted(site):
-    assert find_kept(site(), "organs", None).folders == {}
 
 
 @pytest.mark.parametrize("name", ["..", ".", "", "a/b", "/", "*"])
@@ -92,25 +88,13 @@ def test_a_folder_around_the_data_is_never_deleted(tmp_path, site, data):
     assert dataset.exists()
 
 
-def test_the_data_of_every_study_that_the_site_names_is_kept(tmp_path):
-    settings = Site(data={"other": str(tmp_path / "state/organs/other")}, state_dir=str(tmp_path / "state/{study}"))
+def test_a_study_whose_data_the_site_no_longer_names_can_be_forgotten_but_around_no_others_data(tmp_path):
     write(tmp_path / "state/organs/other/dataset.json")
+    state = str(tmp_path / "state/{study}")
+    found = find_kept(Site(data={"other": str(tmp_path / "data")}, state_dir=state), "organs", None)
+    assert found.folders == {tmp_path / "state/organs": (1, 5)}
     with pytest.raises(ConfigError, match="the data must lie outside"):
-        find_kept(settings, "organs", None)
-
-
-def test_a_study_whose_data_the_site_no_longer_names_can_be_forgotten(tmp_path):
-    settings = Site(data={"other": str(tmp_path / "data")}, state_dir=str(tmp_path / "state/{study}"))
-    write(tmp_path / "state/organs/x")
-    assert find_kept(settings, "organs", None).folders == {tmp_path / "state/organs": (1, 5)}
-
-
-def test_a_link_in_the_state_is_deleted_and_what_it_points_to_stays(tmp_path, site):
-    data = write(tmp_path / "data/organs/dataset.json")
-    write(tmp_path / "state/organs/x")
-    (tmp_path / "state/organs/link").symlink_to(data.parent)
-    delete_kept(find_kept(site(), "organs", None))
-    assert data.exists() and not (tmp_path / "state/organs").exists()
+        find_kept(Site(data={"other": str(tmp_path / "state/organs/other")}, state_dir=state), "organs", None)
 
 
 def test_a_state_on_another_disk_is_deleted_there_with_the_link_to_it(tmp_path, site):
@@ -130,49 +114,46 @@ def test_nothing_is_deleted_while_a_run_uses_it(tmp_path, site):
 
 
 @pytest.fixture
-def kept(tmp_path):
-    """Return a file that a site keeps of the study `organs`, beside its data; site.yaml lies where it is looked for."""
-    for path in ("data/organs/dataset.json", "state/organs/run/scores.csv", "local/site.yaml"):
-        (tmp_path / path).parent.mkdir(parents=True)
-        (tmp_path / path).write_text("12345")
-    settings = {"data": f"{tmp_path}/data/{{study}}", "state_dir": f"{tmp_path}/state/{{study}}"}
-    (tmp_path / "local" / "site.yaml").write_text(yaml.safe_dump(settings))
-    return tmp_path / "state" / "organs" / "run" / "scores.csv"
+def settle(tmp_path):
+    """Write a site.yaml where it is looked for."""
+
+    def settle(**changes):
+        settings = {"data": f"{tmp_path}/data/{{study}}", "state_dir": f"{tmp_path}/state/{{study}}"}
+        write(tmp_path / "local" / "site.yaml", yaml.safe_dump(settings | changes))
+
+    return settle
 
 
-def test_forget_deletes_what_the_site_keeps_and_says_what(silofl, tmp_path, kept):
-    code, out, error = silofl("site", "forget", "organs", "--yes")
-    assert (code, error) == (0, "") and not kept.exists()
-    assert f"{tmp_path / 'state' / 'organs'}: 1 files, 5 bytes\ndeleted: all of the above" in out
-    assert (tmp_path / "data" / "organs" / "dataset.json").exists()
+@pytest.fixture
+def kept(tmp_path, settle):
+    """Return a file that a site keeps of the study `organs`, beside its data."""
+    write(tmp_path / "data/organs/dataset.json")
+    settle()
+    return write(tmp_path / "state" / "organs" / "run" / "scores.csv")
 
 
-def test_a_name_with_a_slip_does_not_look_like_a_deletion(silofl, tmp_path, kept):
+def test_forget_deletes_what_the_site_keeps_and_a_name_with_a_slip_is_named(silofl, tmp_path, kept):
     code, out, error = silofl("site", "forget", "organ", "--yes")
     assert (code, out) == (2, "") and kept.exists()
     assert "STUDY must name a study of which this site keeps something, not 'organ' (did you mean 'organs'?)" in error
     assert f"nothing is in {tmp_path / 'state' / 'organ'}, and there are organs" in error
-    silofl("site", "forget", "organs", "--yes")
-    code, _, error = silofl("site", "forget", "organs", "--yes")
-    assert code == 2 and "nothing was deleted" in error
-
-
-def test_a_study_of_which_the_site_has_data_alone_is_not_named_as_kept(silofl, tmp_path, kept):
+    # A study of which the site has data alone is not named as kept.
     write(tmp_path / "data" / "bones" / "dataset.json")
-    assert silofl("site", "forget", "organs", "--yes")[0] == 0
     code, out, error = silofl("site", "forget", "organs", "--yes")
-    assert (code, out) == (2, "") and "did you mean" not in error
+    assert (code, error) == (0, "") and not kept.exists()
+    assert f"{tmp_path / 'state' / 'organs'}: 1 files, 5 bytes\ndeleted: all of the above" in out
+    assert (tmp_path / "data" / "organs" / "dataset.json").exists()
+    code, out, error = silofl("site", "forget", "organs", "--yes")
+    assert (code, out) == (2, "") and "nothing was deleted" in error and "did you mean" not in error
     assert f"nothing is in {tmp_path / 'state' / 'organs'}, and there is none of any study" in error
 
 
-def test_images_that_stay_are_no_success(silofl, tmp_path, kept):
-    settings = {"data": f"{tmp_path}/data/{{study}}", "state_dir": f"{tmp_path}/state/{{study}}"}
+def test_images_that_stay_are_no_success(silofl, tmp_path, kept, settle):
     (tmp_path / "scratch").mkdir()
-    (tmp_path / "local" / "site.yaml").write_text(yaml.safe_dump(settings | {"cache_dir": str(tmp_path / "scratch")}))
+    settle(cache_dir=str(tmp_path / "scratch"))
     code, out, _ = silofl("site", "forget", "organs", "--yes")
-    assert (
-        code == 3 and not kept.exists() and f"not deleted: {tmp_path / 'scratch'}; decoded images of any study" in out
-    )
+    assert code == 3 and not kept.exists()
+    assert f"not deleted: {tmp_path / 'scratch'}; decoded images of any study" in out
 
 
 @pytest.mark.parametrize(("answer", "is_deleted"), [("y", True), ("yes", True), ("", False), ("n", False)])
@@ -183,27 +164,21 @@ def test_forget_asks_first(silofl, monkeypatch, kept, answer, is_deleted):
     assert ("nothing was deleted" in out) != is_deleted
 
 
-def test_forget_is_refused_where_nobody_can_answer(silofl, monkeypatch, kept):
-    def nobody(question):
-        raise EOFError
-
-    monkeypatch.setattr("builtins.input", nobody)
+def test_forget_is_refused_where_nobody_can_answer_without_a_sites_settings_and_while_a_run_uses_them(
+    silofl, refused, monkeypatch, tmp_path, kept
+):
+    monkeypatch.setattr("builtins.input", Mock(side_effect=EOFError))
     code, _, error = silofl("site", "forget", "organs")
     assert code == 2 and "--yes must be given where nobody can answer" in error and kept.exists()
-
-
-def test_forget_is_refused_without_a_sites_settings_and_while_a_run_uses_them(silofl, refused, tmp_path, kept):
-    assert "--site-config must be a site.yaml, not" in refused(
-        "site", "forget", "organs", "--site-config", tmp_path / "nowhere.yaml"
-    )
+    nowhere = ("--site-config", tmp_path / "nowhere.yaml")
+    assert "--site-config must be a site.yaml, not" in refused("site", "forget", "organs", *nowhere)
     with hold_lock(kept.with_name("lock")):
         code, _, error = silofl("site", "forget", "organs", "--yes")
     assert code == 2 and "must not be in use" in error and kept.exists()
 
 
-def test_forget_asks_for_the_sites_name_where_its_folders_hold_it(silofl, refused, tmp_path, kept):
-    settings = {"data": f"{tmp_path}/data/{{study}}", "state_dir": f"{tmp_path}/state/{{study}}/{{site}}"}
-    (tmp_path / "local" / "site.yaml").write_text(yaml.safe_dump(settings))
+def test_forget_asks_for_the_sites_name_where_its_folders_hold_it(silofl, refused, tmp_path, kept, settle):
+    settle(state_dir=f"{tmp_path}/state/{{study}}/{{site}}")
     assert "--site must name the site" in refused("site", "forget", "organs", "--yes")
     code, _, _ = silofl("site", "forget", "organs", "--yes", "--site", "run")
     assert code == 0 and not kept.exists()

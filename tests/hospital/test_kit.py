@@ -16,10 +16,12 @@ def test_a_kit_says_who_the_site_is_and_where_its_server_is(kit, federation):
     assert (found.valid_until - found.valid_from).days in (359, 360)
 
 
-def test_a_file_of_the_kit_stands_before_its_default(kit):
+def test_a_file_of_the_kit_stands_before_its_default_and_one_that_is_nowhere_is_named(kit):
     assert read_kit(kit).local("resources.json")[0] == "resources.json"
     (kit / "local" / "resources.json").unlink()
     assert read_kit(kit).local("resources.json")[0] == "resources.json.default"
+    with pytest.raises(ConfigError, match=r"local/nothing.json or its default"):
+        read_kit(kit).local("nothing.json")
 
 
 def test_every_kind_of_kit_names_the_same_server(federation):
@@ -54,8 +56,3 @@ def test_a_broken_part_of_a_kit_is_named(kit, name, text, message):
     (kit / name).write_text(text)
     with pytest.raises(ConfigError, match=message):
         read_kit(kit)
-
-
-def test_a_local_file_that_is_nowhere_is_named(kit):
-    with pytest.raises(ConfigError, match=r"local/nothing.json or its default"):
-        read_kit(kit).local("nothing.json")

@@ -1,5 +1,4 @@
 import dataclasses
-import json
 import re
 import shutil
 import sys
@@ -13,13 +12,9 @@ import torch
 
 from silofl.hospital import machine
 
+from .conftest import change_json, change_site
+
 Usage = namedtuple("Usage", "total used free")
-
-
-def test_the_installed_packages_are_as_the_wheel_asks(candidate):
-    answer = machine.check_versions(candidate())
-    assert answer.status == "ok" and "as SiloFL's wheel asks" in answer.sentence
-    assert answer.facts["torch"] == version("torch")
 
 
 def lock(*pins):
@@ -31,19 +26,17 @@ def test_a_kit_with_a_lock_holds_its_site_to_the_locks_versions(candidate, kit):
     (kit / "requirements.lock").write_text(lock(here, "silofl==0.3.0"))
     answer = machine.check_versions(candidate())
     assert answer.status == "ok" and "as the kit's requirements.lock says" in answer.sentence
+    assert answer.facts["torch"] == version("torch")
     # In the wheel's range, and another than the one that was reviewed.
     (kit / "requirements.lock").write_text(lock(here, "numpy==2.4.99"))
     answer = machine.check_versions(candidate())
     assert answer.status == "failed"
     assert f"as the kit's requirements.lock says, not numpy {version('numpy')}; install" in answer.sentence
-
-
-@pytest.mark.parametrize("line", ["numpy 2", "-r others.txt"])
-def test_a_broken_line_of_the_lock_is_a_sentence(candidate, kit, line):
-    (kit / "requirements.lock").write_text(line)
-    answer = machine.check_versions(candidate())
-    assert answer.status == "failed"
-    assert re.match(rf"requirements.lock must hold NAME==VERSION .*, not '{line}'; take", answer.sentence)
+    for line in ("numpy 2", "-r others.txt"):
+        (kit / "requirements.lock").write_text(line)
+        answer = machine.check_versions(candidate())
+        assert answer.status == "failed"
+        assert re.match(rf"requirements.lock must hold NAME==VERSION .*, not '{line}'; take", answer.sentence)
 
 
 def test_a_package_that_was_never_installed_says_nothing_of_what_it_needs(candidate, monkeypatch):
@@ -69,7 +62,8 @@ def test_a_wheels_extras_need_not_be_installed_and_its_ranges_are_kept(candidate
     lines = ["Metadata-Version: 2.1", "Name: silofl", "Version: 0.3.0", *(f"Requires-Dist: {pin}" for pin in pins)]
     (info / "METADATA").write_text("\n".join(lines))
     monkeypatch.setattr(machine, "distribution", lambda name: PathDistribution(info))
-    assert machine.check_versions(candidate()).status == "ok"
+    answer = machine.check_versions(candidate())
+    assert answer.status == "ok" and "as SiloFL's wheel asks" in answer.sentence
     (info / "METADATA").write_text("\n".join([*lines, "Requires-Dist: nothing-like-it==1.0"]))
     assert "not nothing-like-it none" in machine.check_versions(candidate()).sentence
 
@@ -82,33 +76,23 @@ def test_another_version_is_named(candidate, monkeypatch, version, shown):
     assert answer.status == "failed" and f"not {shown}; " in answer.sentence
 
 
-def test_the_cache_needs_as_much_room_as_all_cases_of_the_first_ones_size(candidate):
-    # 9 pictures of 32 x 32: 4 bytes a pixel of the image, 1 of the label map
-    assert machine.check_disk(candidate()).facts["cache_bytes"] == 9 * 32 * 32 * 5
-
-
-def test_what_is_cached_already_needs_no_room(candidate):
+def test_the_cache_needs_as_much_room_as_all_cases_of_the_first_ones_size_until_they_are_there(candidate, monkeypatch):
     site = candidate()
+    # 9 pictures of 32 x 32: 4 bytes a pixel of the image, 1 of the label map
+    assert machine.check_disk(site).facts["cache_bytes"] == 9 * 32 * 32 * 5
     assert len(site.data.training) == 5
     assert machine.check_disk(site).facts["cache_bytes"] == 0
-
-
-def test_a_full_disk_is_named(candidate, monkeypatch):
     monkeypatch.setattr(shutil, "disk_usage", lambda place: Usage(1, 1, 1000))
-    answer = machine.check_disk(candidate())
+    answer = machine.check_disk(site)
     assert answer.status == "failed" and "GiB free, not 0.0" in answer.sentence
 
 
-def test_a_folder_that_cannot_be_written_is_named(candidate, monkeypatch):
-    monkeypatch.setattr(machine.tempfile, "TemporaryFile", Mock(side_effect=PermissionError))
-    answer = machine.check_disk(candidate())
-    assert answer.status == "failed" and "must be a folder that this account can write" in answer.sentence
-
-
-@pytest.mark.parametrize("place", ["/proc/silofl", "/dev/null/state", "{tmp_path}/data/dataset.json/state"])
-def test_no_account_can_write_into_a_file_or_what_the_kernel_shows(candidate, kit, tmp_path, place):
-    path = kit / "local" / "site.yaml"
-    path.write_text(path.read_text().replace(f"{tmp_path}/state", place.format(tmp_path=tmp_path)))
+# The last is forbidden; no account can write into a file or what the kernel shows.
+@pytest.mark.parametrize("place", ["/proc/silofl", "/dev/null/state", "{data}/dataset.json/state", "{data}"])
+def test_a_folder_that_cannot_be_written_is_named(candidate, kit, pictures, monkeypatch, place):
+    change_site(kit, state_dir=place.format(data=pictures))
+    if place == "{data}":
+        monkeypatch.setattr(machine.tempfile, "TemporaryFile", Mock(side_effect=PermissionError))
     answer = machine.check_disk(candidate())
     assert answer.status == "failed" and "must be a folder that this account can write" in answer.sentence
 
@@ -127,9 +111,8 @@ def test_a_gpu_is_asked_for_only_where_the_study_does(candidate, monkeypatch):
 
 
 def test_gpus_that_are_not_there_cannot_be_promised_to_jobs(candidate, kit, monkeypatch):
-    path = kit / "local" / "resources.json"
     manager = {"id": "resource_manager", "path": "GPUResourceManager", "args": {"num_of_gpus": 2}}
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"components": [manager]}))
+    change_json(kit / "local" / "resources.json", components=[manager])
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     answer = machine.check_gpu(candidate())
     assert answer.status == "failed" and "at most the 1 GPUs of this machine, not 2" in answer.sentence

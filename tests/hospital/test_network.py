@@ -41,12 +41,6 @@ def test_site_and_server_of_one_project_accept_each_other(candidate, serve, fede
     assert abs(answers[2].facts["seconds_ahead"]) < network.CLOCK_WARNING_S
 
 
-def test_a_server_of_another_project_is_not_trusted(candidate, serve, strangers, port):
-    with serve(strangers, port):
-        answer = network.check_tls(candidate())
-    assert answer.status == "failed" and "must be signed by the kit's root" in answer.sentence
-
-
 @pytest.fixture
 def impostor(federation, tmp_path):
     """Make kits whose server shows a certificate in the server's name that others, or the root itself, signed."""
@@ -101,16 +95,12 @@ def test_a_proxy_that_nvflare_does_not_use_is_named_where_the_server_is_out_of_r
     assert "secret" not in answer.sentence and "proxy.example.org" not in answer.sentence
 
 
-def test_a_proxy_is_no_matter_where_the_server_answers_without_it(candidate, monkeypatch, serve, federation, port):
-    monkeypatch.setenv("https_proxy", "http://proxy.example.org:3128")
+def test_a_proxy_is_no_matter_where_the_server_answers_without_it(candidate, monkeypatch, serve, federation, kit, port):
+    monkeypatch.setenv("https_proxy", "http://localhost:9")
     with serve(federation, port):
         answer = network.check_server(candidate())
     assert answer.status == "ok" and "proxy" not in answer.sentence
-
-
-def test_nvflares_driver_goes_past_a_proxy(monkeypatch, serve, federation, kit, port):
-    """What the sentence says: with a proxy set, the driver of kits still dials the server itself."""
-    monkeypatch.setenv("https_proxy", "http://localhost:9")
+    # The driver of kits dials the server itself, with a proxy set.
     files = {"ca_cert": "rootCA.pem", "client_cert": "client.crt", "client_key": "client.key"}
     params = {key: str(kit / "startup" / name) for key, name in files.items()}
     params |= {"scheme": "https", "host": "localhost", "port": port, "secure": True}
@@ -121,7 +111,12 @@ def test_nvflares_driver_goes_past_a_proxy(monkeypatch, serve, federation, kit, 
         driver.connect(connector)
 
 
-def test_a_site_of_another_project_is_refused_by_the_server(candidate, kit, serve, federation, strangers, port):
+def test_a_server_of_another_project_is_not_trusted_and_refuses_the_site(
+    candidate, kit, serve, federation, strangers, port
+):
+    with serve(strangers, port):
+        answer = network.check_tls(candidate())
+    assert answer.status == "failed" and "must be signed by the kit's root" in answer.sentence
     for name in ("client.crt", "client.key"):
         shutil.copy(strangers / "north" / "startup" / name, kit / "startup" / name)
     with serve(federation, port):
@@ -150,14 +145,11 @@ def test_half_a_minute_is_worth_a_look_and_five_minutes_are_too_much(seconds, st
     assert network.judge_clock(seconds).status == status
 
 
-def test_without_a_server_the_clock_is_held_against_the_certificates(candidate):
-    assert network.check_clock(candidate()).status == "ok"
-
-
-def test_a_server_that_does_not_run_is_named(candidate, port):
+def test_a_server_that_does_not_run_is_named_and_the_clock_held_against_the_certificates(candidate, port):
     answer = network.check_server(candidate())
     assert answer.status == "failed" and f"localhost:{port} must be reachable" in answer.sentence
     assert network.check_preflight(candidate()).status == "failed"
+    assert network.check_clock(candidate()).status == "ok"
 
 
 def test_a_name_that_nobody_knows_is_told_apart_from_a_closed_port(candidate, kit):

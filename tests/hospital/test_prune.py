@@ -1,12 +1,12 @@
 import fcntl
-import json
 import os
 import time
 
 import pytest
-import yaml
 
 from silofl.hospital.prune import find_outdated
+
+from .conftest import change_site
 
 DAY = 86400
 JOBS = [f"{number:08x}-f689-4b58-ac96-387029a47d9a" for number in range(3)]
@@ -39,40 +39,30 @@ def write_job(kit, name, days):
 @pytest.fixture
 def old(kit):
     """A kit whose site keeps 30 days, with jobs of 40, 29 and 100 days, and full logs."""
-    path = kit / "local" / "site.yaml"
-    path.write_text(yaml.safe_dump(yaml.safe_load(path.read_text()) | {"keep_days": 30}))
+    change_site(kit, keep_days=30)
     for name, days in zip(JOBS, (40, 29, 100), strict=True):
         write_job(kit, name, days)
-    for name, days in {
-        "log.txt": 90,
-        "log.txt.1": 31,
-        "error_log.txt.2": 29,
-        "log.json.10": 99,
-        "audit.log": 99,
-    }.items():
+    logs = {"log.txt": 90, "log.txt.1": 31, "error_log.txt.2": 29, "log.json.10": 99, "audit.log": 99}
+    for name, days in logs.items():
         write(kit / name, days)
     return kit
 
 
-def gone(kit, before):
-    return {path.name for path in before if not path.exists()}
+OUTDATED = {JOBS[0], JOBS[2], "log.txt.1", "log.json.10"}
 
 
 def test_jobs_and_full_logs_older_than_the_days_go_and_everything_else_stays(silofl, old, tmp_path):
     record = write(tmp_path / "state" / "small" / "run" / "egress.jsonl", 500)
+    everything = sorted(old.rglob("*"))
+    code, out, _ = silofl("site", "prune", "--kit", old, "--dry-run")
+    assert code == 0 and sorted(old.rglob("*")) == everything
+    assert out.count("would be deleted: ") == 4 and "\ndeleted" not in out
     before = [*old.iterdir(), *(old / "startup").iterdir(), *(old / "local").iterdir()]
     code, out, error = silofl("site", "prune", "--kit", old)
     assert (code, error) == (0, "")
-    assert gone(old, before) == {JOBS[0], JOBS[2], "log.txt.1", "log.json.10"}
+    assert {path.name for path in before if not path.exists()} == OUTDATED
     assert f"deleted: {old / JOBS[0]}, last written 40 days ago" in out and "4 job folders and full logs" in out
     assert record.is_file()
-
-
-def test_a_dry_run_says_the_same_and_deletes_nothing(silofl, old):
-    before = sorted(old.rglob("*"))
-    code, out, _ = silofl("site", "prune", "--kit", old, "--dry-run")
-    assert code == 0 and sorted(old.rglob("*")) == before
-    assert out.count("would be deleted: ") == 4 and "\ndeleted" not in out
 
 
 def test_the_folder_of_a_running_job_stays_however_old_it_is(silofl, old):
@@ -101,30 +91,24 @@ def test_a_folder_with_a_record_of_what_left_stays(silofl, old):
 
 def test_only_known_folders_are_looked_at_and_no_link_is_followed(old, tmp_path):
     outside = write_job(tmp_path, "elsewhere", 400)
-    (old / "00000009-f689-4b58-ac96-387029a47d9a").symlink_to(outside)
-    age(old / "00000009-f689-4b58-ac96-387029a47d9a", 400)
-    write(old / "00000008-f689-4b58-ac96-387029a47d9a" / "log.txt", 400)
-    age(old / "00000008-f689-4b58-ac96-387029a47d9a", 400)
+    link, strange = (old / f"0000000{number}-f689-4b58-ac96-387029a47d9a" for number in (9, 8))
+    link.symlink_to(outside)
+    write(strange / "log.txt", 400)
+    for path in (link, strange):
+        age(path, 400)
     write_job(old, "state", 400)
-    assert {path.name for path in find_outdated(old, 30, time.time())[0]} == {
-        JOBS[0],
-        JOBS[2],
-        "log.txt.1",
-        "log.json.10",
-    }
+    assert {path.name for path in find_outdated(old, 30, time.time())[0]} == OUTDATED
 
 
-def test_without_the_key_everything_is_kept(silofl, old, tmp_path):
-    settings = yaml.safe_load((old / "local" / "site.yaml").read_text())
-    del settings["keep_days"]
-    (tmp_path / "other.yaml").write_text(json.dumps(settings))
+def test_without_the_key_in_the_file_that_is_named_everything_is_kept(silofl, old, tmp_path):
+    lines = (old / "local" / "site.yaml").read_text().splitlines()
+    (tmp_path / "other.yaml").write_text("\n".join(line for line in lines if "keep_days" not in line))
     code, out, _ = silofl("site", "prune", "--kit", old, "--site-config", tmp_path / "other.yaml")
     assert code == 0 and "keep_days is not set" in out and (old / JOBS[2]).is_dir()
 
 
 @pytest.mark.parametrize("days", [0, -1, True, "30 days"])
-def test_days_that_are_none_are_refused(refused, old, tmp_path, days):
-    settings = yaml.safe_load((old / "local" / "site.yaml").read_text()) | {"keep_days": days}
-    (tmp_path / "other.yaml").write_text(json.dumps(settings))
-    assert "keep_days must be" in refused("site", "prune", "--kit", old, "--site-config", tmp_path / "other.yaml")
+def test_days_that_are_none_are_refused(refused, old, days):
+    change_site(old, keep_days=days)
+    assert "keep_days must be" in refused("site", "prune", "--kit", old)
     assert (old / JOBS[2]).is_dir()

@@ -1,8 +1,9 @@
 import pytest
-import yaml
 
 from silofl.hospital.check_site import CHECKS, check_site
 from silofl.hospital.switch import check_pause
+
+from .conftest import change_site
 
 
 @pytest.fixture
@@ -10,8 +11,7 @@ def found(candidate, kit):
     """Return what site check says of the pause with some names under ``check_pause``."""
 
     def check(*names):
-        path = kit / "local" / "site.yaml"
-        path.write_text(yaml.safe_dump(yaml.safe_load(path.read_text()) | {"paused": list(names)}))
+        change_site(kit, paused=list(names))
         return check_pause(candidate())
 
     return check
@@ -24,12 +24,8 @@ def test_a_paused_study_is_a_warning_so_that_the_site_may_join_and_nobody_overlo
     assert check_site(candidate(), set(CHECKS) - {"paused"}).may_join
 
 
-def test_a_slip_of_the_pen_pauses_nothing_and_is_told(found):
+def test_a_study_that_nobody_has_paused_is_well_and_a_slip_of_the_pen_is_told(found):
+    assert found().status == found("other").status == "ok"
     answer = found("smal")
     assert (answer.status, answer.facts) == ("warning", {"paused": False})
     assert "'small', not 'smal'" in answer.sentence
-
-
-@pytest.mark.parametrize("names", [(), ("other",)])
-def test_a_study_that_nobody_has_paused_is_well(found, names):
-    assert found(*names).status == "ok"

@@ -27,7 +27,7 @@ from silofl.studies.random_examples import random_volume
 from silofl.study import Study, load_study
 from silofl.training.private import Spent, compute_epsilon
 
-from .conftest import STUDY
+from .conftest import STUDY, change_json, change_site
 
 JOBS = Path(__file__).resolve().parents[2] / "jobs"
 SGD = {"optimizer": "sgd", "momentum": 0.0, "batch_size": 2}
@@ -59,8 +59,6 @@ def test_a_site_that_would_always_be_late_must_not_join(candidate):
 @pytest.mark.parametrize(
     ("algorithm", "kinds"),
     [
-        ({"name": "fedavg"}, {"weights", "batchnorm", "numbers"}),
-        ({"name": "fedbn"}, {"weights", "numbers"}),
         ({"name": "local"}, {"numbers"}),
         ({"name": "harmofl", "stays_home": "batchnorm"}, {"weights", "amplitude", "numbers"}),
         ({"name": "fedsm"}, {"weights", "batchnorm", "selector", "numbers"}),
@@ -76,22 +74,27 @@ def test_all_that_would_leave_is_named_by_kind(candidate, algorithm, kinds):
 
 # What ready-made settings of a hospital let leave.
 READY = "weights batchnorm amplitude statistics selector control advice fingerprint evaluation".split()
-MEAN, NEAREST = ({"name": "oneshot", "hand_over": {"answer": answer}} for answer in ("mean", "choice"))
-INSIDE = find_method_algorithm("fedsm-apfl")
-AFTERWARDS = {"name": "fedsm", "selector": {"labels": "best_model"}, "extra_rounds": 2}
+NEAREST = {"name": "oneshot", "hand_over": {"answer": "choice"}}
 
 
 @pytest.mark.parametrize(
-    ("algorithm", "first", "later"),
+    ("algorithm", "first", "later", "lacking"),
     [
-        (MEAN, set(), {"site_model"}),
-        (NEAREST, set(), {"site_model", "image_features"}),
-        (INSIDE, {"weights", "batchnorm", "selector"}, {"personal_model"}),
-        (AFTERWARDS, {"weights", "batchnorm"}, {"selector"}),
+        (NEAREST, set(), {"site_model", "image_features"}, "image_features, site_model"),
+        # Without a personal model the global one answers for the site.
+        (find_method_algorithm("fedsm-apfl"), {"weights", "batchnorm", "selector"}, {"personal_model"}, None),
+        (
+            {"name": "fedsm", "selector": {"labels": "best_model"}, "extra_rounds": 2},
+            {"weights", "batchnorm"},
+            {"selector"},
+            None,
+        ),
     ],
-    ids=["one shot", "with features", "personal models", "selector afterwards"],
+    ids=["one shot with features", "personal models", "selector afterwards"],
 )
-def test_what_leaves_only_in_a_later_round_is_named_too(candidate, algorithm, first, later):
+def test_what_leaves_only_in_a_later_round_is_named_and_must_be_allowed(
+    candidate, kit, algorithm, first, later, lacking
+):
     site = candidate(algorithm=algorithm, training=SGD)
     answer = check_leaving(site)
     assert answer.status == "ok" and set(answer.facts["kinds"]) == first | later | {"numbers"}
@@ -101,48 +104,30 @@ def test_what_leaves_only_in_a_later_round_is_named_too(candidate, algorithm, fi
         # Whole, BatchNorm's running statistics too.
         state = build_plain_model(site.study, 0).state_dict().values()
         assert answer.facts["kinds"][kind]["bytes"] == sum(4 * one.numel() for one in state if one.is_floating_point())
-
-
-@pytest.mark.parametrize(
-    ("algorithm", "lacking"),
-    [(MEAN, "site_model"), (NEAREST, "image_features, site_model"), (INSIDE, None), (AFTERWARDS, None)],
-    ids=["one shot", "with features", "personal models", "selector afterwards"],
-)
-def test_a_site_whose_settings_would_refuse_a_later_round_may_not_join(candidate, kit, algorithm, lacking):
-    path = kit / "local" / "site.yaml"
-    path.write_text(path.read_text() + f"may_leave: {READY}\n")
+    change_site(kit, may_leave=READY)
     answer = check_leaving(candidate(algorithm=algorithm, training=SGD))
-    # Without a personal model the global one answers for the site.
     assert answer.status == ("failed" if lacking else "ok") and "personal_model" not in answer.sentence
-    if lacking:
-        assert f"must name {lacking}, which only a later round takes out" in answer.sentence
+    assert lacking is None or f"must name {lacking}, which only a later round takes out" in answer.sentence
 
 
 def test_features_of_too_few_patients_are_not_named(candidate, kit):
-    path = kit / "local" / "site.yaml"
-    path.write_text(path.read_text().replace("min_patients: 3", "min_patients: 6") + "may_leave: [site_model]\n")
+    change_site(kit, min_patients=6, may_leave=["site_model"])
     answer = check_leaving(candidate(algorithm=NEAREST))
     assert answer.status == "ok" and set(answer.facts["kinds"]) == {"numbers", "site_model"}
 
 
-def test_what_a_new_algorithm_sends_is_named_and_explained_by_its_part(candidate):
-    kinds = check_leaving(candidate(algorithm={"name": "scaffold"}, training=SGD)).facts["kinds"]
+def test_as_much_leaves_as_the_models_hold_explained_by_the_part_that_sends_it(candidate):
+    site = candidate(algorithm={"name": "scaffold"}, training=SGD)
+    kinds = check_leaving(site).facts["kinds"]
     assert kinds.keys() == {"weights", "batchnorm", "control", "numbers"}
+    wanted = sum(array.nbytes for array in site.server.parts["model"].common.values())
     # one number for each parameter; the buffers' are BatchNorm's
-    assert 0 < kinds["control"]["bytes"] < kinds["weights"]["bytes"] + kinds["batchnorm"]["bytes"]
+    assert 0 < kinds["control"]["bytes"] < kinds["weights"]["bytes"] + kinds["batchnorm"]["bytes"] == wanted
     assert "control variate" in kinds["control"]["purpose"]
 
 
-def test_as_much_leaves_as_the_models_hold(candidate):
-    site = candidate()
-    wanted = sum(array.nbytes for array in site.server.parts["model"].common.values())
-    kinds = check_leaving(site).facts["kinds"]
-    assert kinds["weights"]["bytes"] + kinds["batchnorm"]["bytes"] == wanted
-
-
 def test_too_few_patients_share_no_statistics_and_it_is_said(candidate, kit):
-    path = kit / "local" / "site.yaml"
-    path.write_text(path.read_text().replace("min_patients: 3", "min_patients: 6"))
+    change_site(kit, min_patients=6)
     answer = check_leaving(candidate(algorithm={"name": "adafed"}))
     assert "statistics" not in answer.facts["kinds"]
     assert "withheld: fewer than 6 patients in training" in answer.sentence
@@ -150,26 +135,13 @@ def test_too_few_patients_share_no_statistics_and_it_is_said(candidate, kit):
 
 @pytest.mark.parametrize("kinds", [["weights"], []])
 def test_a_site_that_would_refuse_its_own_answers_may_not_join(candidate, kit, kinds):
-    path = kit / "local" / "site.yaml"
-    path.write_text(path.read_text() + f"may_leave: {kinds}\n")
+    change_site(kit, may_leave=kinds)
+    # As in the job, where the site looks at its answer before NVFlare's filters take anything out.
+    add_filter(kit, "ExcludeBatchNorm")
     answer = check_leaving(candidate())
     # The study's network has BatchNorm, which travels with FedAvg.
     assert answer.status == "failed" and "widen may_leave in site.yaml" in answer.sentence
     assert f"the site lets {'only weights' if kinds else 'no arrays'} leave, not batchnorm" in answer.sentence
-
-
-def test_a_trial_passes_the_filters_that_the_site_has_added(candidate, kit):
-    path = kit / "local" / "privacy.json"
-    policy = json.loads(path.read_text())
-    first = next(name for name in candidate().server.parts["model"].common if name.endswith("weight"))
-    excluded = {
-        "path": "nvflare.app_common.filters.exclude_vars.ExcludeVars",
-        "args": {"exclude_vars": [f"model/{first}"]},
-    }
-    assert f"model/{first}" in check_leaving(candidate()).facts["kinds"]["weights"]["names"]
-    policy["scopes"][0]["task_result_filters"].insert(0, excluded)
-    path.write_text(json.dumps(policy))
-    assert f"model/{first}" not in check_leaving(candidate()).facts["kinds"]["weights"]["names"]
 
 
 def add_filter(kit, name):
@@ -185,118 +157,101 @@ def test_a_site_whose_filter_excludes_batchnorm_joins_without_it(candidate, kit)
     assert answer.status == "ok" and answer.facts["kinds"].keys() == {"weights", "numbers"}
 
 
-def test_a_filter_that_a_study_cannot_do_with_is_found_before_joining(candidate, kit):
-    add_filter(kit, "ExcludeBatchNorm")
-    answer = check_leaving(candidate(algorithm={"name": "scaffold"}, training=SGD))
-    assert answer.status == "failed"
-    assert "it sends BatchNorm under 'control' too" in answer.sentence
-
-
-@pytest.mark.parametrize("name", ["ExcludeBatchNorm", "BatchNormStaysHome"])
-def test_batchnorms_statistics_under_another_name_are_found_before_joining(candidate, kit, name):
+@pytest.mark.parametrize(
+    ("name", "algorithm", "sentence"),
+    [
+        ("ExcludeBatchNorm", "scaffold", "it sends BatchNorm under 'control' too"),
+        ("ExcludeBatchNorm", "adafed", "BatchNorm under 'statistics"),
+        ("BatchNormStaysHome", "adafed", "'statistics"),
+    ],
+)
+def test_a_filter_that_a_study_cannot_do_with_is_found_before_joining(candidate, kit, name, algorithm, sentence):
     add_filter(kit, name)
-    answer = check_leaving(candidate(algorithm={"name": "adafed"}))
-    assert answer.status == "failed" and "BatchNorm" in answer.sentence and "'statistics" in answer.sentence
-
-
-def test_what_may_leave_is_judged_before_filters_take_anything_out(candidate, kit):
-    add_filter(kit, "ExcludeBatchNorm")
-    path = kit / "local" / "site.yaml"
-    path.write_text(path.read_text() + "may_leave: [weights]\n")
-    # As in the job, where the site looks at its answer before NVFlare's filters do.
-    assert "the site lets only weights leave, not batchnorm" in check_leaving(candidate()).sentence
-
-
-def test_nothing_of_a_trial_stays_behind(candidate, tmp_path, monkeypatch):
-    (tmp_path / "temporary").mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
-    # torch's compiler makes a folder of its own where it is imported first
-    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "compiler"))
-    check_leaving(candidate())
-    assert list((tmp_path / "temporary").iterdir()) == []
-    assert [path.name for path in (tmp_path / "state").iterdir()] == ["cache"]
+    answer = check_leaving(candidate(algorithm={"name": algorithm}, training=SGD))
+    assert answer.status == "failed" and "BatchNorm" in answer.sentence and sentence in answer.sentence
 
 
 def test_kinds_are_those_of_the_sites_own_gate(candidate):
-    site = candidate(algorithm={"name": "fedavg"})
-    gate = Gate.of(site.study, site.settings)
+    site = candidate()
     name = next(f"model/{name}" for name in site.server.parts["model"].common)
-    kinds = group_by_kind([{name: np.zeros(2, np.float32), "image": np.zeros(3, np.float32)}], gate)
+    arrays = {name: np.zeros(2, np.float32), "image": np.zeros(3, np.float32)}
+    kinds = group_by_kind([arrays], Gate.of(site.study, site.settings))
     assert {kind: entry["bytes"] for kind, entry in kinds.items()} == {"weights": 8, "unknown": 12}
     assert kinds["unknown"]["purpose"] == "not a part of the study's model"
 
 
 def test_a_trial_trains_on_slices_between_their_neighbours(candidate, pictures):
     content = json.loads((pictures / "dataset.json").read_text())
-    for part in ("training", "validation", "test"):
-        for record in content[part]:
-            for key in ("image", "label"):
-                pixels = np.asarray(Image.open(pictures / record[key]))
-                record[key] = record[key].replace(".png", ".nii.gz")
-                volume = nibabel.Nifti1Image(np.stack([pixels, pixels.T], axis=-1), np.eye(4))
-                nibabel.save(volume, pictures / record[key])
-    (pictures / "dataset.json").write_text(json.dumps(content))
-    settings = {"data": {"neighbours": 1}, "algorithm": {"name": "harmofl", "stays_home": "batchnorm"}}
-    assert check_training(candidate(**settings)).status == "ok"
+    for record in (record for part in ("training", "validation", "test") for record in content[part]):
+        for key in ("image", "label"):
+            pixels = np.asarray(Image.open(pictures / record[key]))
+            record[key] = record[key].replace(".png", ".nii.gz")
+            nibabel.save(nibabel.Nifti1Image(np.stack([pixels, pixels.T], axis=-1), np.eye(4)), pictures / record[key])
+    change_json(pictures / "dataset.json", **content)
+    site = candidate(data={"neighbours": 1}, algorithm={"name": "harmofl", "stays_home": "batchnorm"})
+    assert check_training(site).status == "ok"
     # Three channels of 32 x (32 / 2 + 1) frequencies in float32
-    assert check_leaving(candidate(**settings)).facts["kinds"]["amplitude"]["bytes"] == 3 * 32 * 17 * 4
+    assert check_leaving(site).facts["kinds"]["amplitude"]["bytes"] == 3 * 32 * 17 * 4
 
 
 def test_the_weights_of_a_projection_head_are_weights(candidate, pictures):
-    content = json.loads((pictures / "dataset.json").read_text()) | {"labels": {"0": "no", "1": "yes"}}
-    content["task"] = "classification"
+    content = json.loads((pictures / "dataset.json").read_text())
     for part in ("training", "validation", "test"):
         content[part] = [record | {"label": i % 2} for i, record in enumerate(content[part])]
-    (pictures / "dataset.json").write_text(json.dumps(content))
-    classes = {"task": "classification", "labels": {0: "no", 1: "yes"}, "metric": "accuracy"}
-    classes |= {"model": {"name": "lenet5"}, "training": {"loss": "cross_entropy", "batch_size": 2}}
-    site = candidate(**classes, algorithm={"name": "moon", "preset": "paper"})
-    kinds = check_leaving(site).facts["kinds"]
-    assert check_training(site).status == "ok" and kinds.keys() == {"weights", "batchnorm", "numbers"}
-    assert {f"model/network.head.{i}.{name}" for i in (0, 2, 3) for name in ("weight", "bias")} <= {
-        *kinds["weights"]["names"]
-    }
+    labels = {"0": "no", "1": "yes"}
+    change_json(pictures / "dataset.json", **content | {"task": "classification", "labels": labels})
+    classes = {"task": "classification", "labels": labels, "metric": "accuracy", "model": {"name": "lenet5"}}
+    classes |= {"training": {"loss": "cross_entropy", "batch_size": 2}}
+    kinds = check_leaving(candidate(**classes, algorithm={"name": "moon", "preset": "paper"})).facts["kinds"]
+    assert kinds.keys() == {"weights", "batchnorm", "numbers"}
+    head = {f"model/network.head.{i}.{name}" for i in (0, 2, 3) for name in ("weight", "bias")}
+    assert head <= {*kinds["weights"]["names"]}
 
 
 PRIVATE = {"guard": False, "model": {"features": [4] * 6, "normalization": "instance"}}
 PRIVATE |= {"privacy": {"dp_sgd": {"noise": 2.0, "clip": 1.0, "delta": 0.01}}}
 
 
-def test_a_site_learns_what_the_whole_study_would_spend(candidate):
-    answer = check_privacy(candidate(**PRIVATE))
+def limited(site, epsilon):
+    return replace(site, settings=site.settings.model_copy(update={"max_epsilon": epsilon}))
+
+
+def test_a_site_learns_what_the_whole_study_would_spend_and_the_trial_counts_and_leaves_nothing(
+    candidate, tmp_path, monkeypatch
+):
+    for name in ("here", "temporary"):
+        (tmp_path / name).mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    # torch's compiler makes a folder of its own where it is imported first
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "compiler"))
+    site = candidate(**PRIVATE)
+    answer = check_privacy(site)
     assert answer.status == "ok" and "4 rounds spend epsilon" in answer.sentence
     assert "at delta 0.01 for each of 5 patients" in answer.sentence
     assert answer.facts["epsilon"] == compute_epsilon([Spent(2.0, 0.4, 8)], 0.01)
-    trained = check_leaving(candidate(**PRIVATE))
+    assert check_training(site).status == "ok"
+    trained = check_leaving(site)
     assert trained.status == "ok" and set(trained.facts["kinds"]) == {"weights", "numbers"}
-
-
-def test_a_trial_counts_nothing(candidate, tmp_path, monkeypatch):
-    (tmp_path / "here").mkdir()
-    monkeypatch.chdir(tmp_path / "here")
-    assert check_training(candidate(**PRIVATE)).status == "ok"
-    assert check_leaving(candidate(**PRIVATE)).status == "ok"
+    assert [*(tmp_path / "here").iterdir(), *(tmp_path / "temporary").iterdir()] == []
+    assert [path.name for path in (tmp_path / "state").iterdir()] == ["cache"]
     assert list(tmp_path.rglob("dp_sgd*")) == []
 
 
 def test_a_site_that_allows_less_must_not_join(candidate):
-    held = candidate(**PRIVATE)
-    limited = replace(held, settings=held.settings.model_copy(update={"max_epsilon": 0.1}))
-    answer = check_privacy(limited)
+    answer = check_privacy(limited(candidate(**PRIVATE), 0.1))
     assert answer.status == "failed"
     assert "max_epsilon of site.yaml must be at least what the study spends, not 0.1" in answer.sentence
-    assert (
-        check_privacy(candidate()).status == "ok" and "no differential privacy" in check_privacy(candidate()).sentence
-    )
+    answer = check_privacy(candidate())
+    assert answer.status == "ok" and "no differential privacy" in answer.sentence
 
 
 def test_a_trials_batch_which_holds_everybody_is_not_measured_by_what_rounds_may_spend(candidate):
-    held = candidate(**PRIVATE, rounds=1)
     # The round's two steps see each of five patients with a probability of 0.4, the trial's one step both of its two.
     whole, batch = (compute_epsilon([Spent(2.0, *steps)], 0.01) for steps in ((0.4, 2), (1.0, 1)))
     assert whole < 0.9 < batch
-    limited = replace(held, settings=held.settings.model_copy(update={"max_epsilon": 0.9}))
-    assert check_privacy(limited).status == check_leaving(limited).status == "ok"
+    site = limited(candidate(**PRIVATE, rounds=1), 0.9)
+    assert check_privacy(site).status == check_leaving(site).status == "ok"
 
 
 def count_before(candidate, *spent):
@@ -313,48 +268,28 @@ def test_what_the_site_has_spent_before_counts(candidate):
     assert answer.facts["epsilon"] == together > alone
     assert answer.sentence.startswith("4 rounds, with the 8 steps that were counted before, spend epsilon")
     for limit, status in ((together, "ok"), ((alone + together) / 2, "warning"), (alone / 2, "failed")):
-        limited = replace(held, settings=held.settings.model_copy(update={"max_epsilon": limit}))
-        assert check_privacy(limited).status == status
-
-
-def test_a_count_of_another_unit_is_found_before_joining(candidate):
-    held = candidate(**PRIVATE)
+        assert check_privacy(limited(held, limit)).status == status
     count_before(held, Spent(2.0, 0.4, 8, "example"))
     with pytest.raises(TrainingError, match="must be example, by which dp_sgd.json of site 'north' has counted"):
         check_privacy(held)
 
 
-@pytest.fixture
-def only_tests(candidate, pictures, tmp_path):
-    """A hospital with nothing but test cases, and a study that tests a model there."""
-    path = pictures / "dataset.json"
-    content = json.loads(path.read_text())
+def test_a_hospital_that_only_tests_trains_nothing_and_sees_what_leaves(candidate, kit, pictures, tmp_path):
+    content = json.loads((pictures / "dataset.json").read_text())
     cases = [record for part in ("training", "validation", "test") for record in content[part]]
-    path.write_text(json.dumps(content | {"training": [], "validation": [], "test": cases}))
+    change_json(pictures / "dataset.json", training=[], validation=[], test=cases)
     study = parse(Study, STUDY, "study.yaml")
-    shape = (1, 32, 32)
-    model = Contents(study, shape, {"global": build_model(study, shape, seed=0).state_dict()}, "only")
-    write_model_folder(tmp_path / "supermodel", model)
+    model = {"global": build_model(study, (1, 32, 32), seed=0).state_dict()}
+    write_model_folder(tmp_path / "supermodel", Contents(study, (1, 32, 32), model, "only"))
     save_tensors(tmp_path / "model.pt", pack_model(tmp_path / "supermodel"))
     digest = hashlib.sha256((tmp_path / "model.pt").read_bytes()).hexdigest()
-    file = {"pretrained": "model.pt", "pretrained_sha256": digest}
-    return candidate(rounds=0, model=STUDY["model"] | file)
-
-
-def test_a_hospital_that_only_tests_trains_nothing_and_sees_what_leaves(only_tests):
-    assert check_training(only_tests).sentence == "nothing is trained: the study tests a finished model"
-    answer = check_leaving(only_tests)
+    site = candidate(rounds=0, model=STUDY["model"] | {"pretrained": "model.pt", "pretrained_sha256": digest})
+    answer = check_data(site)
+    assert answer.status == "ok" and answer.facts["cases"] == {"training": 0, "validation": 0, "test": 9}
+    assert check_training(site).sentence == "nothing is trained: the study tests a finished model"
+    answer = check_leaving(site)
     assert answer.status == "ok" and answer.facts["kinds"].keys() == {"evaluation", "numbers"}
     assert "secret" not in str(answer)
-
-
-def test_a_hospital_that_only_tests_needs_no_training_cases(only_tests):
-    answer = check_data(only_tests)
-    assert answer.status == "ok" and answer.facts["cases"] == {"training": 0, "validation": 0, "test": 9}
-
-
-def test_scores_of_too_few_test_patients_are_not_named(only_tests, kit):
-    path = kit / "local" / "site.yaml"
-    path.write_text(path.read_text().replace("min_patients: 3", "min_patients: 10"))
-    again = read_candidate(kit, only_tests.study_file, None)
-    assert "lets evaluation leave only from 10 patients" in check_leaving(again).sentence
+    change_site(kit, min_patients=10)
+    answer = check_leaving(read_candidate(kit, site.study_file, None))
+    assert "lets evaluation leave only from 10 patients" in answer.sentence

@@ -4,6 +4,7 @@ import pytest
 
 from silofl.core.calling import Calling
 from silofl.data.domain import Domain, Range, VoxelSizes
+from silofl.study.sections import DoNotUseSettings, OperatingPointSettings
 from silofl.inference.card import format_markdown_table, model_card
 
 SECTIONS = ["Intended use", "Algorithm", "Training data", "Results", "What each site chose", "Limits", "Privacy"]

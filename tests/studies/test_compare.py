@@ -6,10 +6,12 @@ import pytest
 
 from silofl.cli import main
 from silofl.errors import AggregationError
+from silofl.schema import dump_record
 from silofl.studies.compared_runs import ComparisonPlan
 from silofl.studies.simulation import GUARD, study_file
 from silofl.studies.sweep import Sweep
 from silofl.study import load_study
+from tests.report.conftest import joined
 
 from .conftest import JOB
 
@@ -45,25 +47,8 @@ def test_every_job_and_method_runs_for_each_seed_and_stands_in_the_table(compare
 
 
 def test_a_comparison_opens_with_what_joining_gave(compare, training, tmp_path):
-    choice = {
-        "chosen": "blend",
-        "bias": 0.0,
-        "own_bias": 0.0,
-        "lead": 0.0,
-        "unit": "patient",
-        "num_units": 9,
-        "is_one_person": False,
-        "validation": {"federated": 0.8, "local": 0.7, "chosen": 0.6},
-        "test": {"federated": 0.8, "local": 0.7, "chosen": 0.6},
-        "difference": -0.1,
-        "low": -0.2,
-        "high": -0.05,
-        "p_below": 0.001,
-        "num_test_units": 25,
-        "verdict": "loses",
-        "local_share": 0.5,
-    }
-    training.results = {"joining": {"north": choice, "south": choice | {"verdict": "gains", "p_below": 0.9}}}
+    lost, gained = joined(kept=0.6, verdict="loses", p_below=0.001), joined(kept=0.6, p_below=0.9)
+    training.results = {"joining": {"north": dump_record(lost), "south": dump_record(gained)}}
     _, out, _ = compare(seeds="0")
     problem = "fedavg_phantoms: north: the model that it keeps is below its own, 0.600 and 0.700 alone"
     assert out.index("what joining gave") < out.index(f"BAD  {problem}") < out.index("client average")
@@ -74,11 +59,13 @@ def test_a_comparison_opens_with_what_joining_gave(compare, training, tmp_path):
     assert page.index(problem) < page.index("What joining gave") < page.index("<h2>Results</h2>")
 
 
-def test_finished_runs_are_used_again(compare, training):
+def test_finished_runs_are_used_again_but_not_of_another_study(compare, training):
     compare(seeds="0")
-    training.carried_out.clear()
-    code, out, table = compare(seeds="0,1")
-    assert code == 0 and training.carried_out == ["fedavg_phantoms-seed1"]
+    for *option, key in (("--rounds", "7", "rounds"), ("--set", "training.batch_size=3", "training.batch_size")):
+        code, out, _ = compare(*option, seeds="0")
+        assert code == 2 and f"must be a run of what is asked for, not one that differs in {key};" in out
+    code, out, table = compare("--methods", "local", seeds="0,1")
+    assert code == 0 and training.carried_out[1:] == ["fedavg_phantoms-seed1", "local-seed0", "local-seed1"]
     assert "already finished" in out and table["seeds"] == [0, 1]
 
 
@@ -120,44 +107,23 @@ def test_a_run_on_data_that_were_changed_since_is_refused_and_not_shown_as_of_to
     assert compare("--data", data, seeds="0")[0] == 0
 
 
-@pytest.mark.parametrize(
-    ("option", "key"),
-    [
-        (["--rounds", "7"], "rounds"),
-        (["--set", "training.batch_size=3"], "training.batch_size"),
-        (["--methods", "local"], None),
-    ],
-)
-def test_a_run_of_another_study_is_refused_and_not_silently_used(compare, training, option, key):
-    compare(seeds="0")
-    code, out, _ = compare(*option, seeds="0")
-    if key is None:
-        assert code == 0 and training.carried_out[1:] == ["local-seed0"]
-    else:
-        assert code == 2 and f"must be a run of what is asked for, not one that differs in {key};" in out
-        assert len(training.carried_out) == 1
+def test_a_run_that_goes_wrong_does_not_lose_the_others(compare, training):
+    fault = AggregationError("sites must agree, not differ")
+    training.status |= {"fedavg_phantoms-seed0": "FAILED", "fedavg_phantoms-seed1": "KILLED", "local-seed0": fault}
+    training.status["local-seed1"] = "INCOMPLETE"
+    # A failed run outweighs an incomplete one.
+    code, out, table = compare("--methods", "local,fedbn")
+    assert (code, len(training.carried_out)) == (1, 6)
+    assert "fedavg_phantoms, seed 0: no numbers: because" in out
+    assert "fedavg_phantoms, seed 1: no numbers: it ended early" in out
+    assert "local, seed 0: no numbers: sites must agree, not differ" in out
+    assert "local, seed 1: INCOMPLETE: because" in out
+    assert table["rows"][2]["client_average"]["values"] == [0.5, 0.625]
 
 
-@pytest.mark.parametrize(
-    ("ending", "code", "told"),
-    [
-        ("FAILED", 1, "no numbers: because"),
-        ("KILLED", 1, "no numbers: it ended early"),
-        (AggregationError("sites must agree, not differ"), 1, "no numbers: sites must agree, not differ"),
-        ("INCOMPLETE", 3, "INCOMPLETE: because"),
-    ],
-)
-def test_a_run_that_goes_wrong_does_not_lose_the_others(compare, training, ending, code, told):
-    training.status["fedavg_phantoms-seed0"] = ending
-    answered, out, table = compare("--methods", "local")
-    assert (answered, len(training.carried_out)) == (code, 4)
-    assert f"fedavg_phantoms, seed 0: {told}" in out
-    assert table["rows"][1]["client_average"]["values"] == [0.5, 0.625]
-
-
-def test_a_failed_run_outweighs_an_incomplete_one(compare, training):
-    training.status |= {"fedavg_phantoms-seed0": "INCOMPLETE", "fedavg_phantoms-seed1": "FAILED"}
-    assert compare()[0] == 1
+def test_an_incomplete_run_makes_the_comparison_incomplete(compare, training):
+    training.status["fedavg_phantoms-seed0"] = "INCOMPLETE"
+    assert compare(seeds="0")[0] == 3
 
 
 def test_pooled_data_are_announced_and_their_row_has_the_sites_values(compare, tmp_path):
@@ -251,23 +217,17 @@ def test_rows_are_named_for_what_is_set_in_them_and_the_rest_is_set_for_all(comp
     rows = ["--set", "training.learning_rate=0.01", "--set", "algorithm.server_lr=0.5", "--as", "fast"]
     rows += ["--set", "algorithm={name: fedbn}", "--as", "own", "--set", "training.batch_size=4"]
     code, out, table = compare(*rows, "--methods", "local:paper", seeds="0")
-    assert code == 0 and training.carried_out == [
-        f"{n}-seed0" for n in ("fedavg_phantoms", "fast", "own", "local-paper")
-    ]
-    assert [row["name"] for row in table["rows"]] == ["fedavg_phantoms", "fast", "own", "local:paper"]
-    assert table["runs"][1]["changes"] == {
-        "training.learning_rate": 0.01,
-        "algorithm.server_lr": 0.5,
-        "training.batch_size": 4,
-        "seed": 0,
-    }
+    names = ["fedavg_phantoms", "fast", "own", "local:paper"]
+    assert code == 0 and training.carried_out == [f"{name.replace(':', '-')}-seed0" for name in names]
+    assert [row["name"] for row in table["rows"]] == names
+    fast = {"training.learning_rate": 0.01, "algorithm.server_lr": 0.5}
+    assert table["runs"][1]["changes"] == fast | {"training.batch_size": 4, "seed": 0}
     assert "Set for every row: training.batch_size: 4." in table["notes"]
     # learning rates are no row's algorithm: the difference is said before the numbers; all have the batch size
     unlike = "The rows differ in training.learning_rate: 0.003 (fedavg_phantoms, own, local:paper); 0.01 (fast)."
     assert table["differences"] == [unlike]
-    assert out.index(unlike) < out.index("client average") and (tmp_path / "out" / "table.md").read_text().startswith(
-        f"- {unlike}\n\n| method"
-    )
+    assert out.index(unlike) < out.index("client average")
+    assert (tmp_path / "out" / "table.md").read_text().startswith(f"- {unlike}\n\n| method")
     assert "Set for fast: training.learning_rate: 0.01, algorithm.server_lr: 0.5." in out
     page = (tmp_path / "out" / "comparison.html").read_text()
     assert "The rows differ in training.learning_rate" in page and "client average" in page

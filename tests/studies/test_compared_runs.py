@@ -51,45 +51,33 @@ def test_the_place_of_a_run_that_holds_something_else_is_refused(tmp_path, phant
     assert kept.read_text() == "kept"
 
 
-@pytest.mark.parametrize("content", ["{", "[]"])
-def test_a_run_whose_settings_are_broken_is_refused(tmp_path, phantoms, training, content):
-    run = tmp_path / "runs" / "fedavg_phantoms-seed0"
-    assert main(["compare", str(JOB), "--data", str(phantoms), "--out", str(tmp_path), "--seeds", "0"]) == 0
-    (run / "run.json").write_text(content)
-    with pytest.raises(ConfigError, match="run.json must (be JSON|hold keys and values)"):
-        plan_runs(ComparisonPlan((JOB,), data=str(phantoms)), tmp_path)
-
-
-def test_an_earlier_run_on_other_sites_is_refused(tmp_path, phantoms, training):
+def test_an_earlier_run_on_other_sites_or_whose_settings_are_broken_is_refused(tmp_path, phantoms, training):
     assert main(["compare", str(JOB), "--data", str(phantoms), "--out", str(tmp_path), "--seeds", "0"]) == 0
     path = tmp_path / "runs" / "fedavg_phantoms-seed0" / "run.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"sites": ["north"]}))
-    with pytest.raises(ConfigError, match="what is asked for, not one that differs in sites of the run"):
-        plan_runs(ComparisonPlan((JOB,), data=str(phantoms)), tmp_path)
+    other = json.dumps(json.loads(path.read_text()) | {"sites": ["north"]})
+    for content, sentence in (
+        (other, "what is asked for, not one that differs in sites of the run"),
+        ("{", "run.json must be JSON"),
+        ("[]", "run.json must hold keys and values"),
+    ):
+        path.write_text(content)
+        with pytest.raises(ConfigError, match=sentence):
+            plan_runs(ComparisonPlan((JOB,), data=str(phantoms)), tmp_path)
 
 
-def test_rows_that_begin_with_the_pretrained_model_stand_beside_those_that_do_not(windows, write_windows_job, tmp_path):
-    job, file = write_windows_job("adafed_activity"), tmp_path / "f.pt"
+@pytest.mark.parametrize("has_weights", [False, True])
+def test_rows_begin_with_the_pretrained_model_or_where_given_the_weights(
+    windows, write_windows_job, tmp_path, has_weights
+):
+    job, file = write_windows_job("adafed_activity"), str(tmp_path / "f.pt")
     torch.save(build_plain_model(load_study(study_file(job)), 1).state_dict(), file)
-    methods = ("local", "local-pretrained", "fedavg-pretrained", "d-adafed")
-    asked = ComparisonPlan((job,), methods, seeds=(0,), data=str(windows), pretrained=str(file))
+    methods, weights = ("local", "local-pretrained", "fedavg", "d-adafed"), file if has_weights else None
+    asked = ComparisonPlan((job,), methods, seeds=(0,), data=str(windows), pretrained=file, weights=weights)
     runs = {run.name: run for run in plan_runs(asked, tmp_path / "out")}
-    assert list(runs) == ["adafed_activity", *methods]
     assert runs["local-pretrained"].changes["algorithm"] == {"name": "local", "start_from_pretrained": True}
-    given = {name for name, run in runs.items() if run.wanted.pretrained == str(file)}
-    assert given == {"adafed_activity", "local-pretrained", "fedavg-pretrained", "d-adafed"}
-
-
-def test_every_row_without_a_pretrained_model_starts_from_the_weights(windows, write_windows_job, tmp_path):
-    job, file = write_windows_job("adafed_activity"), tmp_path / "f.pt"
-    torch.save(build_plain_model(load_study(study_file(job)), 1).state_dict(), file)
-    files = {"pretrained": str(file), "weights": str(file)}
-    asked = ComparisonPlan((job,), ("local", "fedavg"), seeds=(0,), data=str(windows), **files)
-    runs = {run.name: run.wanted for run in plan_runs(asked, tmp_path / "out")}
-    assert {name: (one.pretrained, one.weights) for name, one in runs.items()} == {
-        "adafed_activity": (str(file), None),
-        "local": (None, str(file)),
-        "fedavg": (None, str(file)),
+    assert {name: (run.wanted.pretrained, run.wanted.weights) for name, run in runs.items()} == {
+        **dict.fromkeys(("adafed_activity", "local-pretrained", "d-adafed"), (file, None)),
+        **dict.fromkeys(("local", "fedavg"), (None, weights)),
     }
 
 

@@ -19,10 +19,6 @@ from tests.report.conftest import joined
 LOSING = joined(kept=0.5, verdict="loses", p_below=0.001)
 
 
-def test_the_sites_of_all_runs_are_compared(results):
-    assert compared_sites([results(sites={"west": 1.0}), results(sites={"east": None})]) == ["east", "west"]
-
-
 @pytest.mark.parametrize(
     ("changes", "are_alike"),
     [
@@ -42,6 +38,7 @@ def test_runs_are_compared_where_they_measure_the_same(results, changes, are_ali
 
 
 def test_a_run_that_lacks_sites_is_not_compared_however_high_its_mean(results):
+    assert compared_sites([results(sites={"west": 1.0}), results(sites={"east": None})]) == ["east", "west"]
     lacking = results(sites={"east": 0.9, "west": None}, mean=0.9)
     runs = [lacking, results(mean=0.5), results(mean=0.6)]
     assert "Run 1 has no value at west: its mean says nothing beside the others." in comparison_notes(runs)
@@ -128,16 +125,12 @@ def test_many_sites_of_several_runs_stand_in_rows_of_a_second_table(results, pri
     assert site_comparison_table([results()]) is None
 
 
-def test_a_row_has_the_mean_over_rounds_and_its_deviation_over_seeds(measured):
-    rows = {"a": [read_run(measured("a0", 0.1, 0.3)), read_run(measured("a1", 0.4, 0.4))]}
-    # means of the seeds .2 and .4: .3, deviation .141
-    assert compare_drift(rows).rows == (("a", "0.3 ± 0.14", "2 ± 0", "4e-05 ± 0"),)
-
-
-def test_a_row_that_measured_nothing_is_marked_and_none_at_all_makes_no_table(measured, run, results, record):
+def test_a_row_has_the_mean_over_rounds_and_its_deviation_over_seeds(measured, run, results, record):
     plain = read_run(run("b").json("results.json", results()).study().ledger(record(1, drift=None)).path)
-    (row, other) = compare_drift({"a": [read_run(measured("a", 0.1))], "b": [plain]}).rows
-    assert row == ("a", "0.1", "2", "4e-05") and other == ("b", "-", "-", "-")
+    drifting = [read_run(measured("a0", 0.1, 0.3)), read_run(measured("a1", 0.4, 0.4))]
+    # means of the seeds .2 and .4: .3, deviation .141
+    rows = (("a", "0.3 ± 0.14", "2 ± 0", "4e-05 ± 0"), ("b", "-", "-", "-"))
+    assert compare_drift({"a": drifting, "b": [plain]}).rows == rows
     assert compare_drift({"b": [plain]}) is None
 
 
@@ -148,21 +141,12 @@ def test_a_comparison_has_a_row_for_what_joining_gave_in_the_seeds_of_each_row(j
         "local": [results()],
         "harmofl": [joining(east=joined(p_below=0.02, verdict="loses"))],
     }
-    table = compare_joining(rows).table
-    assert table.rows == (
-        # Kept 0.85 and 0.9, then 0.85 and 0.5; alone 0.7 and 0.9, then 0.7 twice; 0.001 times 4 tests.
-        (
-            "fedbn",
-            "2 gain, 1 loses, 1 keeps its own model",
-            "0.750 ± 0.071",
-            "0.700 ± 0.141",
-            "0.775 ± 0.141",
-            "1 of 3",
-            "1",
-        ),
-        # It loses by itself, and 0.02 times 3 is above 5 %.
-        ("harmofl", "1 loses", "0.700", "0.800", "0.850", "1 of 1", "0"),
-    )
+    fedbn, harmofl = compare_joining(rows).table.rows
+    # Kept 0.85 and 0.9, then 0.85 and 0.5; alone 0.7 and 0.9, then 0.7 twice; 0.001 times 4 tests.
+    assert fedbn[:2] == ("fedbn", "2 gain, 1 loses, 1 keeps its own model")
+    assert fedbn[2:] == ("0.750 ± 0.071", "0.700 ± 0.141", "0.775 ± 0.141", "1 of 3", "1")
+    # It loses by itself, and 0.02 times 3 is above 5 %.
+    assert harmofl == ("harmofl", "1 loses", "0.700", "0.800", "0.850", "1 of 1", "0")
     assert compare_joining({"local": [results()]}) is None
 
 
@@ -172,15 +156,11 @@ def test_no_more_sites_are_below_alone_after_the_correction_than_before_it(joini
     assert compare_joining({"fedbn": [joining(east=few)]}).table.rows[0][-2:] == ("0 of 1", "0")
 
 
-def test_means_over_other_sites_or_seeds_are_said_to_be_no_rivals(joining):
+def test_sites_that_lose_are_named_and_means_over_other_sites_or_seeds_said_to_be_no_rivals(joining):
     both, one = joining(east=joined(), west=joined()), joining(east=joined())
     assert "say nothing beside each other" in compare_joining({"fedavg": [both], "fedbn": [one]}).note
     assert "say nothing beside each other" not in compare_joining({"fedavg": [both], "fedbn": [both]}).note
-
-
-def test_a_comparison_names_the_sites_that_lose_and_in_which_run(joining):
-    rows = {"fedbn": [joining(east=joined()), joining(west=LOSING)]}
-    (sentence,) = compare_joining(rows).losses
+    (sentence,) = compare_joining({"fedbn": [one, joining(west=LOSING)]}).losses
     assert sentence.startswith("fedbn, seed 0: west: the model that it keeps is below its own, 0.500 and 0.700 alone")
 
 
@@ -202,6 +182,10 @@ def test_local_fedavg_and_the_models_of_fedsm_stand_below_one_another(results, s
     )
     assert [row[1] for row in table.rows[3:]] == ["personal", "super", "ensemble"]
     assert not table.best_cells
+    # Runs without models and runs without values add no rows.
+    assert run_models_table([local, fedavg], ["1", "2"]) is None
+    failed = results(status="FAILED")
+    assert {row[0] for row in run_models_table([failed, super_results()], ["1", "2"]).rows} == {"2"}
 
 
 @pytest.mark.parametrize(
@@ -217,9 +201,3 @@ def test_local_fedavg_and_the_models_of_fedsm_stand_below_one_another(results, s
 )
 def test_a_run_without_selector_names_its_one_model(results, super_results, recipe, words):
     assert run_models_table([results(recipe=recipe), super_results()], ["1", "2"]).rows[0][1] == words
-
-
-def test_runs_without_models_and_runs_without_values_add_no_rows(results, super_results):
-    assert run_models_table([results(), results()], ["1", "2"]) is None
-    failed = results(status="FAILED")
-    assert {row[0] for row in run_models_table([failed, super_results()], ["1", "2"]).rows} == {"2"}

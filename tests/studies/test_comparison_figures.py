@@ -30,11 +30,9 @@ def test_the_same_case_is_drawn_with_each_runs_prediction(pictures, number, widt
 def test_the_case_that_most_runs_hold_is_shown(pictures):
     shown = {"1": pictures(("a", "b")), "2": pictures(("b", "c")), "3": pictures(("b", "c"))}
     assert find_shared_case(shown) == ("b", ["1", "2", "3"]) and find_shared_case({}) is None
-
-
-@pytest.mark.parametrize("other", [{"cases": ("x", "y")}, {"labels": (2,)}, {"size": 32}])
-def test_a_case_of_another_name_truth_or_size_is_another_case(pictures, other):
-    assert find_shared_case({"1": pictures(("a", "b")), "2": pictures(**{"cases": ("a", "b")} | other)}) is None
+    # A case of another name, truth or size is another case.
+    for other in ({"cases": ("x", "y")}, {"labels": (2,)}, {"size": 32}):
+        assert find_shared_case({"1": pictures(("a", "b")), "2": pictures(**{"cases": ("a", "b")} | other)}) is None
 
 
 @pytest.mark.usefixtures("undrawn")
@@ -67,11 +65,8 @@ def read(run, results, record):
     return make
 
 
-def test_the_best_so_far_never_falls_and_waits_for_the_first_value():
+def test_a_mean_is_over_sites_or_over_their_cases_and_the_best_so_far_never_falls():
     assert best_so_far([None, 0.5, 0.25, None, 0.75]) == [None, 0.5, 0.5, 0.5, 0.75]
-
-
-def test_a_mean_is_over_sites_or_over_their_cases():
     found = {
         "east": SiteScore(value=0.5, num_cases=1, num_excluded=0),
         "new": SiteScore(value=None, num_cases=0, num_excluded=2),
@@ -96,16 +91,14 @@ def test_tests_of_every_round_are_drawn_of_the_runs_that_have_them_and_chose_not
     assert "1: harmofl 0.5, 2: harmofl 0.5" in curves_image(VALIDATION, both).alt
 
 
-def test_another_test_is_another_picture_and_leaves_that_of_the_validation_as_it_is(read):
+def test_another_test_is_another_picture_and_leaves_that_of_the_validation_as_it_is(read, run):
     one, other = (
         [read(name, scores(0.5, 0.6), scores(*last))] for name, last in (("a", (0.7, 0.8)), ("b", (0.1, 0.8)))
     )
-    assert curves_image(ROUND_TEST, one).png != curves_image(ROUND_TEST, other).png
-    assert curves_image(VALIDATION, one).png == curves_image(VALIDATION, other).png
-
-
-def test_before_the_first_round_there_is_nothing_to_draw(run):
-    records = read_run(run().json("run.json", {}).path)
+    assert run_curves(ROUND_TEST, one).panels != run_curves(ROUND_TEST, other).panels
+    assert run_curves(VALIDATION, one).panels == run_curves(VALIDATION, other).panels
+    # Before the first round there is nothing to draw.
+    records = read_run(run("c").json("run.json", {}).path)
     assert curves_image(VALIDATION, [records]) is None and curves_image(ROUND_TEST, [records]) is None
 
 

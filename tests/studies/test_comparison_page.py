@@ -14,10 +14,13 @@ from tests.report.conftest import PageText, joined, report, rows_of
 pytestmark = pytest.mark.usefixtures("undrawn")
 
 
-def test_the_page_of_a_comparison_has_the_drift(measured, tmp_path):
+def test_the_page_of_a_comparison_has_the_drift_and_a_table_of_many_sites(measured, finished, tmp_path):
     rows = {"a": [read_run(measured("a", 0.1))], "b": [read_run(measured("b", 0.2))]}
     (section,) = (one for one in make_comparison_page(rows, tmp_path).sections if one.place == "drift")
     assert [row[:2] for row in section.blocks[0].content.rows] == [("a", "0.1"), ("b", "0.2")]
+    runs = [finished(name, sites={f"s{i}": 0.5 for i in range(9)}) for name in ("c", "d")]
+    text = PageText(write_comparison(runs, tmp_path / "c.html")).text
+    assert "s8 0.500 0.500" in text and "The models of each run" not in text
 
 
 def test_a_comparison_shows_table_curves_and_the_same_case_with_its_files_beside_it(finished, tmp_path):
@@ -79,10 +82,7 @@ def test_a_centralised_run_is_counted_and_its_report_led_to(finished, tmp_path):
     write_report(pooled)
     page = PageText(write_rows(rows, tmp_path / "page.html", Summary(centralised=[read_run(pooled)])))
     assert "Comparison of 2 runs" in page.text
-    assert (
-        f"On the data of all sites pooled in one place, and so in no table of single runs: report of {pooled}"
-        in page.text
-    )
+    assert f"pooled in one place, and so in no table of single runs: report of {pooled}" in page.text
     assert "p/report.html" in page.addresses
     alone = PageText(write_rows(rows, tmp_path / "alone.html"))
     assert "Comparison of 1 run Results" in alone.text and "pooled in one place" not in alone.text
@@ -105,19 +105,16 @@ def test_a_comparison_and_the_reports_of_its_runs_lead_to_each_other(finished, t
     assert [address for address in report(a).addresses if "html" in address] == ["../pages/one.html"]
 
 
-def test_a_run_without_a_report_is_named_without_a_link(finished, tmp_path):
-    folder = finished()
-    page = PageText(write_comparison([folder], tmp_path / "one.html"))
-    assert str(folder) in page.text and not [address for address in page.addresses if "html" in address]
-    assert not (folder / "report.html").exists() and not (folder / "comparisons.json").exists()
-
-
 def test_a_comparison_takes_unfinished_and_failed_runs(finished, run, results, record, tmp_path):
     unfinished = run("u").study().ledger(record(1)).path
     failed = run("f").json("results.json", results(status="FAILED", reasons=["no"])).path
-    page = PageText(write_comparison([finished("a"), unfinished, failed], tmp_path / "c.html"))
+    folder = finished("a")
+    page = PageText(write_comparison([folder, unfinished, failed], tmp_path / "c.html"))
     assert "UNFINISHED" in page.text and "FAILED" in page.text
     assert "No two runs hold a picture of the same test case" in page.text
+    # Without a report they are named without a link.
+    assert str(folder) in page.text and not [address for address in page.addresses if "html" in address]
+    assert not (folder / "report.html").exists() and not (folder / "comparisons.json").exists()
 
 
 def test_a_comparison_needs_a_run_and_a_file_that_can_be_written(finished, tmp_path):
@@ -131,19 +128,10 @@ def test_a_comparison_needs_a_run_and_a_file_that_can_be_written(finished, tmp_p
             write_comparison(runs, tmp_path / path)
 
 
-def test_many_sites_of_several_runs_have_a_table_of_their_own(finished, tmp_path):
-    runs = [finished(name, sites={f"s{i}": 0.5 for i in range(9)}) for name in ("a", "b")]
-    text = PageText(write_comparison(runs, tmp_path / "c.html")).text
-    assert "s8 0.500 0.500" in text and "The models of each run" not in text
-
-
-@pytest.mark.parametrize("number", [1, 2])
-def test_report_of_a_folder_that_is_no_run_is_refused(refused, tmp_path, number):
-    assert "must be the folder of a run" in refused("report", *[tmp_path] * number, "--out", tmp_path / "out.html")
-    assert "must be the folder of a run" in refused("report", *[tmp_path / "nowhere"] * number)
+def test_report_of_a_folder_that_is_no_run_and_another_file_than_a_page_are_refused(refused, tmp_path, capsys):
+    for number in (1, 2):
+        assert "must be the folder of a run" in refused("report", *[tmp_path] * number, "--out", tmp_path / "out.html")
+        assert "must be the folder of a run" in refused("report", *[tmp_path / "nowhere"] * number)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_another_file_than_a_page_is_refused_in_a_short_sentence(capsys):
     assert main(["report", ".", ".", "--out", "a" * 5000]) == 2
     assert re.fullmatch(r"silofl: --out must end in .html, not 'a{56}\.\.\.; name a page\n", capsys.readouterr().err)

@@ -11,7 +11,6 @@ from .conftest import JOB
 from .test_leave_out import make_contents, make_part
 
 pytestmark = pytest.mark.usefixtures("undrawn")
-SMALL = ["--set", "model.features=[4,4,4,4,4,4]", "--set", "data.transforms=[{Resize: {spatial_size: [32, 32]}}]"]
 
 
 def site_data(*cases):
@@ -25,9 +24,7 @@ def test_each_sites_model_is_tested_on_each_sites_data_and_on_all_together():
         "north": {"north": 1.0, "south": 1.0, "all sites": 1.0},
         "south": {"north": 0.0, "south": 0.0, "all sites": 0.0},
     }
-
-
-def test_a_site_without_test_cases_has_no_value():
+    # A site without test cases has no value.
     found = cross_test(make_contents(rule="mean"), {"north": site_data("a"), "south": site_data()})
     assert found["north"] == {"north": 1.0, "south": None, "all sites": 1.0}
 
@@ -43,58 +40,54 @@ def test_the_table_has_the_mean_over_sites_before_all_cases_together():
     )
     image = cross_image(values, "dice")
     assert image.png.startswith(b"\x89PNG") and "No model" not in image.caption
-
-
-def test_sites_that_kept_no_model_are_named():
     image = cross_image({"north": {"north": 1.0, "south": 0.5, "west": 0.25, "all sites": 0.6}}, "dice")
     assert image.caption.endswith("The diagonal is each site's model at home. No model of south, west was kept.")
 
 
+@pytest.fixture
+def data(phantoms, tmp_path):
+    return shutil.copytree(phantoms, tmp_path / "data", ignore=shutil.ignore_patterns(".silofl*"))
+
+
+def drop_a_case(folder):
+    content = json.loads((folder / "dataset.json").read_text())
+    (folder / "dataset.json").write_text(json.dumps(content | {"test": content["test"][:1]}))
+
+
+def change_a_mask(folder):
+    mask, other = (folder / record["label"] for record in json.loads((folder / "dataset.json").read_text())["test"][:2])
+    shutil.copyfile(other, mask)
+
+
 @pytest.mark.timeout(120)
-def test_local_training_has_on_the_diagonal_what_its_run_reports(silofl, phantoms, tmp_path):
-    options = ["--data", phantoms, "--out", "run", "--alone", "--rounds", 1, "--set", "algorithm={name: local}", *SMALL]
+def test_local_training_has_on_the_diagonal_what_its_run_reports_wherever_its_data_are_now(
+    silofl, refused, data, tmp_path, monkeypatch
+):
+    run, small = tmp_path / "run", ["--set", "model.features=[4,4,4,4,4,4]", "--set", "guard=false"]
+    small += ["--set", "data.transforms=[{Resize: {spatial_size: [32, 32]}}]", "--set", "algorithm={name: local}"]
+    options = ["--data", data, "--out", "run", "--alone", "--rounds", 1, "--cache", "cache", *small]
     assert silofl("simulate", JOB, *options)[0] == 0
     torch.manual_seed(0)
     code, out, _ = silofl("cross-test", "run", "--json")
-    printed, written = json.loads(out), json.loads((tmp_path / "run" / "cross_test.json").read_text())
-    sites = json.loads((tmp_path / "run" / "results.json").read_text())["sites"]
+    printed, written = json.loads(out), json.loads((run / "cross_test.json").read_text())
+    sites = json.loads((run / "results.json").read_text())["sites"]
     assert code == 0 and printed == written and list(written["values"]) == ["north", "south"]
     assert {site: written["values"][site][site] for site in sites} == sites
-    assert (tmp_path / "run" / "cross_test.png").is_file()
-    code, out, _ = silofl("cross-test", "run")
-    assert code == 0 and "model of" in out and "all sites" in out
-
-
-@pytest.mark.timeout(120)
-def test_images_that_a_named_folder_holds_are_not_decoded_again(silofl, phantoms, tmp_path, monkeypatch):
-    data = shutil.copytree(phantoms, tmp_path / "data", ignore=shutil.ignore_patterns(".silofl*"))
-    options = ["--data", data, "--out", "run", "--alone", "--rounds", 1, "--cache", "cache"]
-    assert silofl("simulate", JOB, *options, *SMALL)[0] == 0
-    (tmp_path / "cache").rename(tmp_path / "moved")
-    monkeypatch.setattr("silofl.data.preparation.read_source", lambda *a: pytest.fail("an image was decoded"))
-    assert silofl("cross-test", "run", "--cache", "moved")[0] == 0
-    assert not (tmp_path / "cache").exists() and not (data / ".silofl-cache").exists()
-
-
-@pytest.mark.timeout(120)
-def test_data_that_were_moved_are_named(silofl, refused, phantoms, tmp_path):
-    first, moved = (shutil.copytree(phantoms, tmp_path / name) for name in ("first", "moved"))
-    assert silofl("simulate", JOB, "--data", first, "--out", "run", "--alone", "--rounds", 1, *SMALL)[0] == 0
-    shutil.rmtree(first)
+    assert (run / "cross_test.png").is_file()
+    # Other data than the run learnt from are refused.
+    for change in (drop_a_case, change_a_mask):
+        other = shutil.copytree(data, tmp_path / change.__name__)
+        change(other / "south")
+        code, _, error = silofl("cross-test", "run", "--data", other)
+        assert code == 2 and "site 'south' must have the data that run learnt from, not those in" in error
+    moved = data.rename(tmp_path / "moved")
     error = refused("cross-test", "run")
-    assert f"--data must name the folder of the sites' data, not {first}, which is not there; name it" in error
-    assert silofl("cross-test", "run", "--data", moved)[0] == 0
-    file = moved / "south" / "dataset.json"
-    content = json.loads(file.read_text())
-    mask, other = (moved / "south" / record["label"] for record in content["test"][:2])
-    before = mask.read_bytes()
-    shutil.copyfile(other, mask)
-    code, _, error = silofl("cross-test", "run", "--data", moved)
-    assert code == 2 and "site 'south' must have the data that run learnt from, not those in" in error
-    mask.write_bytes(before)
-    file.write_text(json.dumps(content | {"test": content["test"][:1]}))
-    code, _, error = silofl("cross-test", "run", "--data", moved)
-    assert code == 2 and "site 'south' must have the data that run learnt from, not those in" in error
+    assert f"--data must name the folder of the sites' data, not {data}, which is not there; name it" in error
+    (tmp_path / "cache").rename(tmp_path / "moved cache")
+    monkeypatch.setattr("silofl.data.preparation.read_source", lambda *a: pytest.fail("an image was decoded"))
+    code, out, _ = silofl("cross-test", "run", "--data", moved, "--cache", "moved cache")
+    assert code == 0 and "model of" in out and "all sites" in out
+    assert not (tmp_path / "cache").exists() and not (moved / ".silofl-cache").exists()
 
 
 def test_what_is_no_finished_simulation_is_refused(refused, tmp_path):

@@ -10,13 +10,11 @@ from silofl.cli import main
 from silofl.studies import demo
 
 
-def test_a_job_that_is_missing_is_refused_before_anything_is_written(refused, tmp_path, monkeypatch):
-    monkeypatch.setattr(demo, "JOBS", tmp_path / "none")
-    error = refused("demo", "--out", tmp_path / "demo")
+def test_a_missing_job_and_an_out_that_is_a_file_are_refused_before_anything_is_written(refused, tmp_path, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(demo, "JOBS", tmp_path / "none")
+        error = refused("demo", "--out", tmp_path / "demo")
     assert "fedavg_phantoms must be a job folder" in error and not (tmp_path / "demo").exists()
-
-
-def test_an_out_that_is_a_file_is_refused_before_anything_is_written(refused, tmp_path):
     (tmp_path / "demo").write_text("notes")
     assert "--out must be a folder, not" in refused("demo", "--out", tmp_path / "demo")
     assert (tmp_path / "demo").read_text() == "notes"

@@ -11,17 +11,29 @@ from silofl.federation.step_cost import StepCost
 from silofl.models import build_plain_model
 from silofl.settings import parse
 from silofl.studies import estimate as module
-from silofl.studies.estimate import Setting, estimate, parse_bandwidth, parse_size, print_estimate, write_estimated_job
+from silofl.studies.estimate import Setting, estimate, parse_bandwidth, parse_size, print_estimate
 from silofl.studies.simulation import changed_study
 from silofl.study import Study, load_study
 from silofl.training.private import Spent, compute_epsilon
 
+FILE = Path("app") / "config" / "study.yaml"
 JOB = Path(__file__).resolve().parents[2] / "jobs" / "fedavg_phantoms"
+
+
+# The time goes into building networks.
+SMALL = {"model.features": [4] * 6, "training.batch_size": 2}
+SMALL_OPTIONS = ("--set", "model.features=[4,4,4,4,4,4]")
 
 
 @pytest.fixture
 def study():
-    return load_study(JOB / "app" / "config" / "study.yaml")
+    return changed_study(JOB, SMALL)
+
+
+def print_of(found):
+    console = Console(record=True, width=200)
+    print_estimate(found, console)
+    return console.export_text()
 
 
 @pytest.mark.parametrize(
@@ -59,78 +71,65 @@ def test_a_size_that_is_none_is_refused(text):
 )
 def test_what_no_run_could_be_is_refused(changes, setting, message):
     with pytest.raises(ConfigError, match=message):
-        estimate(changed_study(JOB, changes), setting)
+        estimate(changed_study(JOB, SMALL | changes), setting)
 
 
 def test_hours_are_the_transfers_on_the_servers_line_and_the_training(study):
-    found = estimate(study, Setting(4, 50e6, examples=500, seconds_per_step=2.0))
-    # 500 examples are 63 batches of at most 8, one epoch a round
-    assert found.training_seconds == 63 * 2.0
+    found = estimate(study, Setting(4, 50e6, examples=499, seconds_per_step=2.0))
+    # 499 examples are 250 batches of at most 2, one epoch a round
+    assert found.training_seconds == 250 * 2.0
     assert found.transfer_seconds == pytest.approx(4 * found.traffic.site_bytes * 8 / 50e6)
-    assert found.hours == pytest.approx((found.transfer_seconds + 24 * 126) / 3600)
+    assert found.hours == pytest.approx((found.transfer_seconds + 24 * 500) / 3600)
 
 
 def test_the_timeout_is_three_times_the_slowest_round_and_at_least_ten_minutes(study):
-    found = estimate(study, Setting(4, 1e6, seconds_per_step=10.0))
+    found = estimate(study, Setting(4, 1e5, seconds_per_step=2.0))
     model = found.traffic.bytes_to[0]
     # there and back, and as much at the end; for 4 sites, at 8 bits a byte
-    assert found.task_timeout_s == pytest.approx(3 * (630 + 4 * 2 * model * 8 / 1e6), abs=1)
+    assert found.task_timeout_s == pytest.approx(3 * (500 + 4 * 2 * model * 8 / 1e5), abs=1)
     assert estimate(study, Setting(2, 1e9, seconds_per_step=0.01)).task_timeout_s == 600
 
 
 def test_a_selectors_further_steps_are_further_passes():
-    study = load_study(JOB.parent / "fedsm_phantoms" / "app" / "config" / "study.yaml")
+    study = changed_study(JOB.parent / "fedsm_phantoms", SMALL)
     assert study.recipe.ingredient("selector").steps == 3
-    assert estimate(study, Setting(4, 1e9, seconds_per_step=1.0)).training_seconds == 3 * 63
+    assert estimate(study, Setting(4, 1e9, seconds_per_step=1.0)).training_seconds == 3 * 250
 
 
-def test_memory_is_known_where_a_step_was_measured(study):
-    small = study.model_copy(update={"model": study.model.model_copy(update={"features": (4, 4, 4, 4, 4, 4)})})
-    assert estimate(small, Setting(2, 1e9, seconds_per_step=1.0)).site_memory_bytes is None
-    found = estimate(small, Setting(2, 1e9, image_size=(32, 32)))
+def test_a_step_and_its_memory_are_measured_where_the_step_is_not_given(study):
+    assert estimate(study, Setting(2, 1e9, seconds_per_step=1.0)).site_memory_bytes is None
+    found = estimate(study, Setting(2, 1e9, 10, image_size=(32, 32)))
     # torch and MONAI alone take more than 200 MiB; this process may have loaded more before.
     assert 300 << 20 < found.site_memory_bytes and not found.is_on_gpu
+    # Five steps, and what the parts do beside them.
+    assert 0 < 5 * found.seconds_per_step < found.training_seconds < 300
 
 
 def test_the_evaluation_of_a_volume_is_part_of_a_sites_memory(monkeypatch):
-    small = {"model.features": [4] * 6, "data.patches": {"size": [16, 16, 16]}, "training.batch_size": 2}
-    study = changed_study(JOB.parent / "harmofl_volumes", small)
+    study = changed_study(JOB.parent / "harmofl_volumes", SMALL | {"data.patches": {"size": [16, 16, 16]}})
     seen = []
     monkeypatch.setattr(module, "measure_cost", lambda work, volume: seen.append(volume) or StepCost(1.0, 0.0, 4 << 30))
     found = estimate(study, Setting(2, 1e9, image_size=(250, 200, 100)))
     assert found.site_memory_bytes == (4 << 30) + module.NVFLARE_BYTES
     # Of voxels of 5 mm.
     assert seen[0].images[0].shape == found.volume_shape == (2, 51, 41, 21) and found.image_shape == (2, 16, 16, 16)
-    console = Console(record=True, width=200)
-    print_estimate(found, console)
-    text = console.export_text()
+    text = print_of(found)
     assert "of size 2x16x16x16 in patches of volumes of 2x51x41x21\n" in text
     assert "about 4.1 GiB, measured with a few steps and the evaluation of a volume\n" in text
     assert estimate(study, Setting(2, 1e9, seconds_per_step=1.0)).is_size_assumed
 
 
-def test_a_step_is_measured_where_it_is_not_given(study):
-    small = {"model": {"normalization": "instance", "features": [4] * 6}, "training": {"batch_size": 2}}
-    found = estimate(parse(Study, study.model_dump() | small, "study.yaml"), Setting(2, 1e9, 10))
-    # Five steps, and what the parts do beside them.
-    assert 0 < 5 * found.seconds_per_step < found.training_seconds < 300
-
-
 def test_the_estimate_says_what_the_guard_costs(study, monkeypatch):
     costs = {True: StepCost(2.0, 0.0, 1 << 30), False: StepCost(1.5, 0.0, 1 << 30)}
-    measured = lambda work, volume: costs["local" in work.learners()]  # noqa: E731
-    monkeypatch.setattr(module, "measure_cost", measured)
+    monkeypatch.setattr(module, "measure_cost", lambda work, volume: costs["local" in work.learners()])
     found = estimate(study, Setting(2, 1e9))
     # 1 - 1.5 / 2; five rounds of four models, and two in what is kept.
     model = needs.models_bytes(study)
     assert (found.seconds_per_step, found.guard_share, found.guard_disk_bytes) == (2.0, 0.25, (5 * 4 + 2) * model)
-    console = Console(record=True, width=200)
-    print_estimate(found, console)
-    assert "the guard: 25% of the training and 0." in console.export_text()
+    assert "the guard: 25% of the training and 0." in print_of(found)
     bare = estimate(study.model_copy(update={"guard": False}), Setting(2, 1e9))
     assert (bare.seconds_per_step, bare.guard_share, bare.guard_disk_bytes) == (1.5, None, 0)
-    print_estimate(bare, console)
-    assert "the guard" not in console.export_text()
+    assert "the guard" not in print_of(bare)
 
 
 def test_the_estimate_says_what_frozen_parameters_save(study):
@@ -140,16 +139,13 @@ def test_the_estimate_says_what_frozen_parameters_save(study):
     size = sum(array.nbytes for name, array in model.items() if ".down_" in name and array.is_floating_point())
     # 24 rounds there and back, and twice more there
     assert found.saved_bytes == whole.traffic.site_bytes - found.traffic.site_bytes == 50 * size > 0
-    console = Console(record=True, width=200)
-    print_estimate(whole, console)
-    assert whole.saved_bytes == 0 and "frozen" not in console.export_text()
-    print_estimate(found, console)
+    assert whole.saved_bytes == 0 and "frozen" not in print_of(whole)
     saved, rest = (f"{value / (1 << 20):.1f} MiB" for value in (found.saved_bytes, whole.traffic.site_bytes))
-    assert f"frozen parameters: save {saved} of {rest} on the line of each site\n" in console.export_text()
+    assert f"frozen parameters: save {saved} of {rest} on the line of each site\n" in print_of(found)
 
 
 def test_an_estimate_is_plain_json_and_says_what_is_assumed(study):
-    found = json.loads(json.dumps(estimate(study, Setting(2, 1e9, seconds_per_step=1.0)).as_dict()))
+    found = json.loads(json.dumps(estimate(study, Setting(2, 1e9, 10, seconds_per_step=1.0)).as_dict()))
     assert [record["round"] for record in found["rounds"]] == list(range(1, 25))
     assert found["image_shape"] == [1, 96, 96] and not found["is_size_assumed"]
     assert found["federation"] == {"task_timeout_s": 600}
@@ -159,24 +155,11 @@ def test_an_estimate_is_plain_json_and_says_what_is_assumed(study):
 
 
 def test_rounds_alike_are_one_row(study):
-    console = Console(record=True, width=100)
-    print_estimate(estimate(study, Setting(2, 1e9, examples=40, seconds_per_step=1.0)), console)
-    text = console.export_text()
-    assert "examples at the largest site: 40, of size 1x96x96\n" in text
+    text = print_of(estimate(study, Setting(2, 1e9, examples=10, seconds_per_step=1.0)))
+    assert "examples at the largest site: 10, of size 1x96x96\n" in text
     assert "1-24" in text and "federation.task_timeout_s: 600" in text
-    # 5 batches of 8 a round, 24 rounds of 5 s
+    # 5 batches of 2 a round, 24 rounds of 5 s
     assert "training of a round: 5.0 s, 1.000 s a step" in text and "the whole run: about 2.0 min, without" in text
-
-
-def test_a_job_is_copied_with_the_timeout_and_nothing_else_changed(study, tmp_path):
-    found = estimate(study, Setting(4, 1e6, seconds_per_step=10.0))
-    job = write_estimated_job(JOB, tmp_path / "new", found, {})
-    path = Path("app") / "config" / "study.yaml"
-    old, new = (yaml.safe_load((folder / path).read_text()) for folder in (JOB, job))
-    old["federation"]["task_timeout_s"] = found.task_timeout_s
-    assert new == old and load_study(job / path).federation.task_timeout_s == found.task_timeout_s
-    names = {str(file.relative_to(JOB)) for file in JOB.rglob("*")}
-    assert {str(file.relative_to(job)) for file in job.rglob("*")} == names
 
 
 @pytest.mark.parametrize(
@@ -185,64 +168,58 @@ def test_a_job_is_copied_with_the_timeout_and_nothing_else_changed(study, tmp_pa
         (JOB, ["--sites", 0], "at least 1, not '0'"),
         (JOB, ["--sites", 4, "--examples", 0], "--examples must be a whole number of at"),
         (JOB, ["--sites", 4, "--image-size", "96"], "--image-size must be height and width"),
-        (JOB, ["--sites", 4, "--seconds-per-step", 1, "--write", "."], "must name a new folder"),
+        (JOB, ["--sites", 4, "--write", "."], "--write must name a new folder, not ."),
         (".", ["--sites", 2], "must be a job folder"),
     ],
 )
-def test_estimate_refuses_nonsense(refused, job, arguments, message):
-    assert message in refused("estimate", job, "--bandwidth", "1Mbit", *arguments)
-
-
-def test_a_folder_that_exists_is_refused_before_anything_is_measured(refused, monkeypatch):
+def test_nonsense_is_refused_before_anything_is_measured(refused, monkeypatch, job, arguments, message):
     monkeypatch.setattr("silofl.studies.estimate.estimate", None)
-    assert "--write must name a new folder, not ." in refused(
-        "estimate", JOB, "--sites", 4, "--bandwidth", "1Mbit", "--write", "."
-    )
+    assert message in refused("estimate", job, "--bandwidth", "1Mbit", *arguments)
 
 
 def test_a_long_measurement_shows_that_it_goes_on(silofl, monkeypatch):
     monkeypatch.setattr("silofl.studies.estimate.QUIET_S", 0.001)
-    code, out, _ = silofl("estimate", JOB, "--sites", 4, "--bandwidth", "1Mbit")
+    code, out, _ = silofl("estimate", JOB, "--sites", 4, "--bandwidth", "1Mbit", *SMALL_OPTIONS)
     assert code == 0 and out.startswith("measuring a training step: ")
 
 
-def test_estimate_prints_json_alone_and_writes_the_job(silofl, tmp_path):
+def test_the_estimate_is_json_alone_and_the_job_is_written_with_the_timeout_and_nothing_else_changed(silofl, tmp_path):
     target = tmp_path / "new"
     arguments = ("--sites", 4, "--bandwidth", "1Mbit", "--seconds-per-step", 10, "--json", "--write", target)
     code, out, error = silofl("estimate", JOB, *arguments)
-    found = json.loads(out)
+    timeout = json.loads(out)["federation"]["task_timeout_s"]
     assert code == 0 and "has lost its comments" in error
-    study = load_study(target / "app" / "config" / "study.yaml")
-    assert study.federation.task_timeout_s == found["federation"]["task_timeout_s"] > 600
+    old, new = (yaml.safe_load((folder / FILE).read_text()) for folder in (JOB, target))
+    old["federation"]["task_timeout_s"] = timeout
+    assert new == old and load_study(target / FILE).federation.task_timeout_s == timeout > 600
+    names = {str(file.relative_to(JOB)) for file in JOB.rglob("*")}
+    assert {str(file.relative_to(target)) for file in target.rglob("*")} == names
 
 
 def test_estimate_and_the_job_that_it_writes_have_what_is_set(silofl, tmp_path):
+    settings = [*SMALL_OPTIONS, "--set", "training.batch_size=4", "--set", "algorithm.name=fedbn"]
     arguments = ["--sites", 2, "--bandwidth", "1Gbit", "--seconds-per-step", 1, "--json", "--examples", 80]
-    _, one, _ = silofl("estimate", JOB, *arguments, "--set", "training.batch_size=8")
-    settings = ["--set", "training.batch_size=4", "--set", "algorithm.name=fedbn", "--write", tmp_path / "new"]
-    code, two, _ = silofl("estimate", JOB, *arguments, *settings)
-    # 80 examples are 10 steps of 8 or 20 of 4
-    assert code == 0 and [json.loads(text)["training_seconds"] for text in (one, two)] == [10, 20]
-    config = tmp_path / "new" / "app" / "config"
-    study = load_study(config / "study.yaml")
+    code, out, _ = silofl("estimate", JOB, *arguments, *settings, "--write", tmp_path / "new")
+    # 80 examples are 20 steps of 4
+    assert code == 0 and json.loads(out)["training_seconds"] == 20
+    study = load_study(tmp_path / "new" / FILE)
     assert (study.training.batch_size, study.algorithm.name) == (4, "fedbn")
-    assert "BatchNormStaysHome" in (config / "config_fed_client.json").read_text()
+    assert "BatchNormStaysHome" in (tmp_path / "new" / FILE).with_name("config_fed_client.json").read_text()
 
 
 def test_what_differential_privacy_spends_depends_on_the_patients(study, refused):
     changes = {"guard": False, "privacy": {"dp_sgd": {"noise": 1.0, "clip": 1.0, "delta": 0.001}}}
-    changes |= {"model": study.model.model_dump() | {"normalization": "instance"}}
-    changes |= {"training": study.training.model_dump() | {"has_batch_dice": False}}
-    private = parse(Study, study.model_dump(mode="json") | changes, "study.yaml")
+    changes |= {"model.normalization": "instance", "training.has_batch_dice": False}
+    private = changed_study(JOB, SMALL | changes)
     spent = {
-        patients: estimate(private, Setting(2, 1e9, examples=400, seconds_per_step=1.0, patients=patients)).epsilon
-        for patients in (50, 200, None)
+        patients: estimate(private, Setting(2, 1e9, examples=100, seconds_per_step=1.0, patients=patients)).epsilon
+        for patients in (50, 75, None)
     }
     # 50 batches an epoch, 24 rounds.
-    assert spent[50] == compute_epsilon([Spent(1.0, 8 / 50, 24 * 50)], 0.001)
-    assert spent[50] > spent[200] > spent[None]
+    assert spent[50] == compute_epsilon([Spent(1.0, 2 / 50, 24 * 50)], 0.001)
+    assert spent[50] > spent[75] > spent[None]
     assert estimate(study, Setting(2, 1e9, seconds_per_step=1.0)).epsilon is None
-    with pytest.raises(ConfigError, match="--patients must go with privacy.dp_sgd and be at most --examples, 400"):
-        estimate(private, Setting(2, 1e9, examples=400, seconds_per_step=1.0, patients=401))
+    with pytest.raises(ConfigError, match="--patients must go with privacy.dp_sgd and be at most --examples, 100"):
+        estimate(private, Setting(2, 1e9, examples=100, seconds_per_step=1.0, patients=101))
     options = ("--sites", 2, "--bandwidth", "1Gbit", "--seconds-per-step", 1, "--patients", 5)
     assert "--patients must go with privacy.dp_sgd" in refused("estimate", JOB, *options)

@@ -2,6 +2,7 @@ import csv
 import json
 import shutil
 from dataclasses import replace
+from itertools import count
 
 import nibabel
 import numpy as np
@@ -65,18 +66,32 @@ def contents():
 
 @pytest.fixture
 def evaluate(tmp_path, capsys):
-    """Evaluate a model on a folder; return exit code, record, output, errors and the folder of results."""
+    """Evaluate a model, or a folder of one, on data; return exit code, record, what is said and the results' folder."""
+    numbers = count()
 
-    def give(contents, data, *options):
-        write_model_folder(tmp_path / "model", contents)
-        out = tmp_path / "out"
-        code = main(["evaluate", str(tmp_path / "model"), str(data), "--out", str(out), *map(str, options)])
+    def give(model, data, *options):
+        out, folder = tmp_path / f"out{next(numbers)}", model
+        if isinstance(model, Contents):
+            folder = tmp_path / "model"
+            write_model_folder(folder, model)
+        code = main(["evaluate", str(folder), str(data), "--out", str(out), *map(str, options)])
         printed = capsys.readouterr()
         path = out / "evaluation.json"
         record = read_record(Evaluation, json.loads(path.read_text()), path.name) if path.is_file() else None
         return code, record, " ".join((printed.out + printed.err).split()), out
 
     return give
+
+
+@pytest.fixture
+def clinic(phantoms, tmp_path):
+    """A copy of a hospital's data, to be changed."""
+    return shutil.copytree(phantoms / UNSEEN_SITE, tmp_path / "clinic", ignore=shutil.ignore_patterns(".silofl*"))
+
+
+def change_data(folder, **changes):
+    content = json.loads((folder / "dataset.json").read_text())
+    (folder / "dataset.json").write_text(json.dumps(content | changes))
 
 
 def read_cases(out):
@@ -92,13 +107,14 @@ def test_models_that_see_patches_of_volumes_are_evaluated(evaluate, phantoms):
     study = make_study(dimensions=3, patches={"size": shape[1:]}, transforms=[])
     study = study.model_copy(update={"model": study.model.model_copy(update={"normalization": "batch"})})
     model = build_model(study, shape, seed=0).state_dict()
-    code, record, printed, _ = evaluate(
-        Contents(study, shape, {"global": model}, "only", domain=FORM), phantoms / UNSEEN_SITE
-    )
+    contents = Contents(study, shape, {"global": model}, "only", domain=FORM)
+    code, record, printed, _ = evaluate(contents, phantoms / UNSEEN_SITE)
     assert code == ExitCode.COMPLETE and record.num_cases == 6, printed
 
 
-def test_the_value_is_that_of_a_left_out_sites_test(evaluate, contents, phantoms, tmp_path):
+def test_the_value_is_that_of_a_left_out_sites_test_and_cases_stay_in_their_table(
+    evaluate, contents, phantoms, tmp_path
+):
     code, record, printed, out = evaluate(contents, phantoms / UNSEEN_SITE)
     data = load(phantoms / UNSEEN_SITE, contents.study, tmp_path)
     unseen = measure_unseen(SuperModel(contents, CPU), (data.training, data.validation, data.test))
@@ -106,63 +122,45 @@ def test_the_value_is_that_of_a_left_out_sites_test(evaluate, contents, phantoms
     assert record.value.value == pytest.approx(unseen["value"]) and record.parts == ("training", "validation", "test")
     low, high = record.value.interval
     assert f"dice: {record.value.value:.3f} ({low:.3f} to {high:.3f})" in printed
-    assert (
-        record.labels["organ"].lesion_sensitivity.value == 1 and record.labels["lesion"].lesion_sensitivity.value == 0
-    )
+    organ, lesion = record.labels["organ"], record.labels["lesion"]
+    assert organ.lesion_sensitivity.value == 1 and lesion.lesion_sensitivity.value == 0
     # every voxel is organ
-    assert record.size_unit == "ml" and record.labels["organ"].size_error.bias > 0
-    assert record.labels["organ"].cut_away is None and "The study crops" not in printed
+    assert record.size_unit == "ml" and organ.size_error.bias > 0
+    assert organ.cut_away is None and "The study crops" not in printed
     page = (out / "evaluation.html").read_text()
     assert all(sentence in page for sentence in ("Worst cases", "Sizes", "no medical device", "organ"))
     assert "no medical device" in printed
-
-
-def test_cases_stay_in_their_table_and_the_numbers_name_none(evaluate, contents, phantoms, tmp_path):
-    _, record, _, out = evaluate(contents, phantoms / UNSEEN_SITE)
     rows = read_cases(out)
-    data = load(phantoms / UNSEEN_SITE, contents.study, tmp_path)
     parts = {case: name for name in record.parts for case in getattr(data, name).cases}
     assert {row["case"]: row["part"] for row in rows} == parts
-    text = (out / "evaluation.json").read_text()
-    assert not any(case in text for case in parts)
-    # 2 |T| / (N + |T|) of the test's cases
-    truth = {
-        case: np.mean([t == 1 for c, t in zip(data.test.cases, data.test.targets, strict=True) if c == case])
-        for case in data.test.cases
-    }
-    for row in rows:
-        if row["part"] == "test":
-            share = truth[row["case"]]
-            assert float(row["organ Dice"]) == pytest.approx(2 * share / (1 + share))
-            assert float(row["organ true ml"]) == pytest.approx(share * float(row["organ predicted ml"]))
+    assert not any(case in (out / "evaluation.json").read_text() for case in parts)
+    for row in (row for row in rows if row["part"] == "test"):
+        slices = [t for c, t in zip(data.test.cases, data.test.targets, strict=True) if c == row["case"]]
+        share = np.mean([one == 1 for one in slices])
+        # 2 |T| / (N + |T|)
+        assert float(row["organ Dice"]) == pytest.approx(2 * share / (1 + share))
+        assert float(row["organ true ml"]) == pytest.approx(share * float(row["organ predicted ml"]))
 
 
 def test_one_part_alone_is_evaluated_and_decoded_images_are_kept_where_asked(evaluate, contents, phantoms, tmp_path):
-    cache = tmp_path / "kept"
-    code, record, printed, out = evaluate(
-        contents, phantoms / UNSEEN_SITE, "--part", "test", "--cache", cache, "--device", "cpu", "--json"
-    )
+    options = ("--part", "test", "--cache", tmp_path / "kept", "--device", "cpu", "--json")
+    code, record, printed, out = evaluate(contents, phantoms / UNSEEN_SITE, *options)
     data = load(phantoms / UNSEEN_SITE, contents.study, tmp_path)
-    assert record.parts == ("test",) and record.num_cases == len({*data.test.cases}) and any(cache.iterdir())
-    assert '"parts": [ "test" ]' in printed and code == ExitCode.COMPLETE
+    assert record.parts == ("test",) and record.num_cases == len({*data.test.cases})
+    assert '"parts": [ "test" ]' in printed and code == ExitCode.COMPLETE and any((tmp_path / "kept").iterdir())
+    # Results are never overwritten.
+    code, _, printed, _ = evaluate(contents, phantoms / UNSEEN_SITE, "--out", out)
+    assert code == ExitCode.BAD_INPUT and "--out must be a new folder" in printed
 
 
-def test_a_hospital_needs_no_training_cases(evaluate, contents, phantoms, tmp_path):
-    folder = shutil.copytree(phantoms / UNSEEN_SITE, tmp_path / "clinic")
-    content = json.loads((folder / "dataset.json").read_text())
-    kept = content["test"]
-    (folder / "dataset.json").write_text(json.dumps(content | {"training": [], "validation": []}))
-    code, record, *_ = evaluate(contents, folder)
-    assert (code, record.num_cases, record.parts) == (ExitCode.COMPLETE, len(kept), ("test",))
-
-
-@pytest.mark.parametrize("part", ["all", "test"])
-def test_a_hospital_without_a_labelled_case_is_told_so(evaluate, contents, phantoms, tmp_path, part):
-    folder = shutil.copytree(phantoms / UNSEEN_SITE, tmp_path / "clinic")
-    content = json.loads((folder / "dataset.json").read_text())
-    (folder / "dataset.json").write_text(json.dumps(content | dict.fromkeys(("training", "validation", "test"), [])))
-    code, record, printed, _ = evaluate(contents, folder, "--part", part)
-    assert code == ExitCode.BAD_INPUT and record is None and "must have at least one case" in printed
+def test_a_hospital_needs_no_training_cases_but_a_labelled_one(evaluate, contents, clinic):
+    change_data(clinic, training=[], validation=[])
+    code, record, *_ = evaluate(contents, clinic)
+    assert (code, record.num_cases, record.parts) == (ExitCode.COMPLETE, 3, ("test",))
+    change_data(clinic, test=[])
+    for part in ("all", "test"):
+        code, record, printed, _ = evaluate(contents, clinic, "--part", part)
+        assert code == ExitCode.BAD_INPUT and record is None and "must have at least one case" in printed
 
 
 def test_images_of_another_kind_are_refused_as_predict_refuses_them(evaluate, contents, phantoms):
@@ -172,20 +170,26 @@ def test_images_of_another_kind_are_refused_as_predict_refuses_them(evaluate, co
     assert "must be like the training images, which are pictures, not volumes" in printed
 
 
-def test_a_case_that_predict_refuses_is_left_out_and_named(evaluate, contents, phantoms, tmp_path):
-    folder = shutil.copytree(phantoms / UNSEEN_SITE, tmp_path / "clinic")
-    first = json.loads((folder / "dataset.json").read_text())["test"][0]
-    for file in (first["image"], first["label"]):
-        image = nibabel.load(folder / file)
+def test_a_case_that_predict_refuses_is_left_out_and_named_and_what_it_warns_of_is_counted(evaluate, contents, clinic):
+    first, second, *_ = json.loads((clinic / "dataset.json").read_text())["test"]
+    for file in (clinic / first["image"], clinic / first["label"]):
+        image = nibabel.load(file)
         # As where a header counts in micrometres.
-        nibabel.save(nibabel.Nifti1Image(np.asarray(image.dataobj), image.affine * 100), folder / file)
-    code, record, printed, out = evaluate(contents, folder)
+        nibabel.save(nibabel.Nifti1Image(np.asarray(image.dataobj), image.affine * 100), file)
+    for file in (clinic / second["image"], clinic / second["label"]):
+        image = nibabel.load(file)
+        bare = nibabel.Nifti1Image(np.asarray(image.dataobj), None, image.header)
+        bare.set_sform(None, 0)
+        bare.set_qform(None, 0)
+        nibabel.save(bare, file)
+    code, record, printed, out = evaluate(contents, clinic)
     assert (code, record.num_cases, record.num_refused) == (ExitCode.INCOMPLETE, 5, 1)
     assert "1 case refused" in printed and "must have voxels of at most 50 mm" in printed
     (row,) = (row for row in read_cases(out) if row["refused"])
-    assert (
-        "must have voxels of at most 50 mm" in row["refused"] and row["case"] in (out / "evaluation.html").read_text()
-    )
+    assert "must have voxels of at most 50 mm" in row["refused"]
+    assert row["case"] in (out / "evaluation.html").read_text()
+    said = "the file does not state how its axes lie in the body"
+    assert [number for text, number in record.warnings.items() if text.startswith(said)] == [1] and said in printed
 
 
 def test_a_case_with_a_contrast_that_shows_nothing_is_refused_as_predict_refuses_it(evaluate, tmp_path):
@@ -252,28 +256,13 @@ def test_what_predict_warns_of_is_counted_and_a_learnt_data_set_is_no_test(evalu
     test = {"value": 0.4, "labels": {"1": 0.8, "2": 0.01}, "num_cases": 3, "num_patients": 3, "num_excluded": 0}
     facts = {"data": {"coast": dump_record(SiteCounts.of(data))}, "test": {"north": test}}
     odd = replace(contents, domain=Domain(kinds=("volumes",), intensities=(Range("mean", 5, 6),)), facts=facts)
-    _, record, printed, out = evaluate(odd, phantoms / UNSEEN_SITE)
+    _, record, printed, _ = evaluate(odd, phantoms / UNSEEN_SITE)
     assert record.warnings == {"lesion was not learnt": 6, "its intensities are unlike the training images'": 6}
     assert "Dice in test: organ 0.80, lesion 0.01" in printed and record.quality in printed
     assert "warning: lesion was not learnt: 6 of 6 cases" in printed
     assert "learnt from this very dataset.json" in printed
-    shutil.rmtree(out)
-    _, _, printed, _ = evaluate(odd, phantoms / UNSEEN_SITE, "--part", "test")
+    *_, printed, _ = evaluate(odd, phantoms / UNSEEN_SITE, "--part", "test")
     assert "learnt from this very dataset.json" not in printed
-
-
-def test_what_a_file_does_not_state_is_counted_as_predict_warns_of_it(evaluate, contents, phantoms, tmp_path):
-    folder = shutil.copytree(phantoms / UNSEEN_SITE, tmp_path / "clinic", ignore=shutil.ignore_patterns(".silofl*"))
-    record = json.loads((folder / "dataset.json").read_text())["test"][0]
-    for name in (record["image"], record["label"]):
-        image = nibabel.load(folder / name)
-        bare = nibabel.Nifti1Image(np.asarray(image.dataobj), None, image.header)
-        bare.set_sform(None, 0)
-        bare.set_qform(None, 0)
-        nibabel.save(bare, folder / name)
-    _, found, printed, _ = evaluate(replace(contents, domain=FORM), folder)
-    said = "the file does not state how its axes lie in the body"
-    assert [number for text, number in found.warnings.items() if text.startswith(said)] == [1] and said in printed
 
 
 def test_a_model_that_is_compared_with_must_not_have_learnt_the_data_either(evaluate, contents, phantoms, tmp_path):
@@ -287,32 +276,23 @@ def test_a_model_that_is_compared_with_must_not_have_learnt_the_data_either(eval
 
 def test_a_model_that_names_no_data_sets_may_have_learnt_this_one(evaluate, contents, phantoms, tmp_path):
     for part, is_said in (("all", True), ("test", False)):
-        *_, printed, out = evaluate(contents, phantoms / UNSEEN_SITE, "--part", part)
+        *_, printed, _ = evaluate(contents, phantoms / UNSEEN_SITE, "--part", part)
         assert ("the model does not say which data it learnt from: if these are among" in printed) == is_said
-        shutil.rmtree(out)
     other = replace(SiteCounts.of(load(phantoms / UNSEEN_SITE, contents.study, tmp_path)), digest="0")
-    *_, printed, out = evaluate(replace(contents, facts={"data": {"x": dump_record(other)}}), phantoms / UNSEEN_SITE)
+    *_, printed, _ = evaluate(replace(contents, facts={"data": {"x": dump_record(other)}}), phantoms / UNSEEN_SITE)
     assert "learnt from" not in printed
 
 
 def test_the_own_model_of_a_site_has_its_share(evaluate, phantoms):
     study = make_study()
-    models = {
-        "north": answering(study, SHAPE, 0.0, 9.0, 0.0),
-        "local": answering(study, SHAPE, 9.0, 0.0, 0.0),
-    }
-    federated = Contents(study, SHAPE, models, "mean", beside="local", beside_share=0.0, domain=FORM)
-    _, first, *_, out = evaluate(federated, phantoms / UNSEEN_SITE)
-    shutil.rmtree(out)
-    _, second, *_ = evaluate(replace(federated, beside_share=1.0), phantoms / UNSEEN_SITE)
+    own, other = answering(study, SHAPE, 9.0, 0.0, 0.0), answering(study, SHAPE, 0.0, 9.0, 0.0)
+    federated = Contents(study, SHAPE, {"north": other, "local": own}, "mean", beside="local", domain=FORM)
+    first, second = (
+        evaluate(replace(federated, beside_share=share), phantoms / UNSEEN_SITE, "--part", "test")[1]
+        for share in (0.0, 1.0)
+    )
     # the own model finds nothing
     assert first.value.value > 0 and second.value.value == 0
-
-
-def test_results_are_never_overwritten(evaluate, contents, phantoms):
-    evaluate(contents, phantoms / UNSEEN_SITE)
-    code, _, printed, _ = evaluate(contents, phantoms / UNSEEN_SITE)
-    assert code == ExitCode.BAD_INPUT and "--out must be a new folder" in printed
 
 
 def make_classes():
@@ -322,17 +302,18 @@ def make_classes():
     return parse(Study, settings | {"algorithm": {"name": "fedavg"}}, "study.yaml")
 
 
-def test_a_classification_has_the_numbers_of_its_classes(evaluate, windows):
+def classify(state=None, **more):
+    """Return a model that calls every window slow, with probability 1 / (1 + 1 / e) = 0.731, or has other weights."""
     study, shape = make_classes(), (3, 1, 64)
-    model = Contents(
-        study, shape, {"global": answering(study, shape, 1.0, 0.0)}, "only", domain=Domain(kinds=("windows",))
-    )
-    code, record, printed, out = evaluate(model, windows / "eva", "--specificity", "0.8")
-    # 10 slow and 6 fast ones, all called slow with probability 1 / (1 + 1 / e) = 0.731
-    assert code == ExitCode.COMPLETE and record.confusion == {
-        "slow": {"slow": 10, "fast": 0},
-        "fast": {"slow": 6, "fast": 0},
-    }
+    state = answering(study, shape, 1.0, 0.0) if state is None else state
+    return Contents(study, shape, {"global": state}, "only", domain=Domain(kinds=("windows",)), **more)
+
+
+def test_a_classification_has_the_numbers_of_its_classes(evaluate, windows):
+    code, record, printed, out = evaluate(classify(), windows / "eva", "--specificity", "0.8")
+    # 10 slow and 6 fast ones
+    wanted = {"slow": {"slow": 10, "fast": 0}, "fast": {"slow": 6, "fast": 0}}
+    assert code == ExitCode.COMPLETE and record.confusion == wanted
     assert record.also["accuracy"].value == 10 / 16 and record.also["balanced_accuracy"].value == 0.5
     assert record.classes["fast"].auroc.value == 0.5 and record.specificity == 0.8
     assert record.calibration.error.value == pytest.approx(0.731059 - 10 / 16, abs=1e-6)
@@ -343,11 +324,8 @@ def test_a_classification_has_the_numbers_of_its_classes(evaluate, windows):
 
 
 def test_a_classification_is_read_as_the_model_says_and_where_that_does_not_help_is_said(evaluate, windows):
-    study, shape = make_classes(), (3, 1, 64)
-    model = {"global": answering(study, shape, 1.0, 0.0)}
-    contents = Contents(study, shape, model, "only", domain=Domain(kinds=("windows",)))
     for temperature, threshold, helps in ((2.0, 0.2, True), (0.5, 0.3, False)):
-        read = replace(contents, calling=Calling(temperature, {1: threshold}))
+        read = classify(calling=Calling(temperature, {1: threshold}))
         _, record, printed, out = evaluate(read, windows / "eva")
         # all are fast with probability 1 / (1 + e) = 0.269
         answer = "fast" if threshold < 0.26 else "slow"
@@ -365,20 +343,13 @@ def test_a_classification_is_read_as_the_model_says_and_where_that_does_not_help
         assert {row["answer"] for row in read_cases(out)} == {answer}
         assert float(read_cases(out)[0]["probability of slow"]) == pytest.approx(sure, abs=1e-6)
         assert "called from" in (out / "evaluation.html").read_text()
-        shutil.rmtree(out)
 
 
 def test_a_model_without_the_studys_threshold_is_said_to_answer_from_one_half_on(evaluate, windows):
-    study, shape = (
-        make_classes().model_copy(update={"operating_point": OperatingPointSettings(specificity=0.9)}),
-        (3, 1, 64),
-    )
-    model = {"global": answering(study, shape, 1.0, 0.0)}
-    contents = Contents(study, shape, model, "only", domain=Domain(kinds=("windows",)))
+    study = make_classes().model_copy(update={"operating_point": OperatingPointSettings(specificity=0.9)})
     for calling, is_said in ((MOST_PROBABLE, True), (Calling(1.0, {1: 0.2}), False)):
-        *_, printed, out = evaluate(replace(contents, calling=calling), windows / "eva")
+        *_, printed, _ = evaluate(replace(classify(calling=calling), study=study), windows / "eva")
         assert ("the model holds no threshold for the study's operating_point: it answers from" in printed) == is_said
-        shutil.rmtree(out)
 
 
 # --- beside another model
@@ -401,22 +372,18 @@ def test_two_segmentations_differ_by_the_mean_over_the_same_cases(evaluate, cont
 
 
 def test_a_model_does_not_differ_from_itself(evaluate, contents, phantoms, tmp_path):
-    _, record, *_ = evaluate(contents, phantoms / UNSEEN_SITE, *write_other(tmp_path, contents))
+    against = write_other(tmp_path, contents)
+    _, record, *_ = evaluate(contents, phantoms / UNSEEN_SITE, "--part", "test", *against)
     assert record.against.difference.value == 0 and record.against.difference.interval is None
 
 
 def test_two_classifications_are_compared_by_delongs_test(evaluate, windows, tmp_path):
-    study, shape, domain = make_classes(), (3, 1, 64), Domain(kinds=("windows",))
-    first, second = (
-        Contents(study, shape, {"global": build_model(study, shape, seed).state_dict()}, "only", domain=domain)
-        for seed in (1, 2)
-    )
-    scores = []
+    study, scores = make_classes(), []
+    first, second = (classify(build_model(study, (3, 1, 64), seed).state_dict()) for seed in (1, 2))
     for one in (second, first):
         *_, out = evaluate(one, windows / "eva")
         rows = {row["case"]: row for row in read_cases(out)}
         scores.append(np.array([float(rows[case]["probability of fast"]) for case in sorted(rows)]))
-        shutil.rmtree(out)
     is_fast = np.array([rows[case]["true class"] == "fast" for case in sorted(rows)])
     # each case is a recording of its own
     wanted = compare_aurocs(*scores, is_fast)
@@ -429,9 +396,8 @@ def test_two_classifications_are_compared_by_delongs_test(evaluate, windows, tmp
 
 def test_a_model_of_other_labels_is_no_comparison(evaluate, contents, phantoms, tmp_path):
     study = contents.study.model_copy(update={"labels": {1: "organ", 2: "tumour"}})
-    code, _, printed, _ = evaluate(
-        contents, phantoms / UNSEEN_SITE, *write_other(tmp_path, replace(contents, study=study))
-    )
+    against = write_other(tmp_path, replace(contents, study=study))
+    code, _, printed, _ = evaluate(contents, phantoms / UNSEEN_SITE, *against)
     assert code == ExitCode.BAD_INPUT and "--against must be a model with the labels of MODEL" in printed
 
 
@@ -466,10 +432,9 @@ def test_a_rule_that_forbids_nothing_or_all_and_no_rule_are_told_apart(evaluate,
     found = {}
     for least in (0.5, 0.7, None):
         asked = forbid(replace(contents, facts=known), label_below=least) if least else contents
-        _, record, printed, out = evaluate(asked, phantoms / UNSEEN_SITE, "--part", "test")
+        _, record, printed, _ = evaluate(asked, phantoms / UNSEEN_SITE, "--part", "test")
         found[least] = record.withheld
         assert ("not to be used" in printed) == (least is not None)
-        shutil.rmtree(out)
     assert found[None] is None and found[0.5].num_cases == 0 and found[0.5].reasons == {}
     reason = "lesion has a mean test Dice of 0.60, and the study asks for 0.70"
     assert found[0.7].reasons == {reason: found[0.7].num_cases} and found[0.7].used == {}
@@ -478,102 +443,67 @@ def test_a_rule_that_forbids_nothing_or_all_and_no_rule_are_told_apart(evaluate,
 # --- other forms of a model
 
 
-@pytest.fixture
-def evaluate_folder(tmp_path, capsys):
-    """Evaluate any folder of a model; return exit code, record and output."""
+def assert_same_numbers(found, wanted):
+    for name, one in wanted.numbers.items():
+        assert found.numbers[name].value == pytest.approx(one.value, abs=1e-4), name
+    assert found.num_cases == wanted.num_cases and found.fingerprint == wanted.fingerprint
 
-    def give(folder, data, *options):
-        out = tmp_path / f"out of {folder.name}"
-        code = main(["evaluate", str(folder), str(data), "--part", "test", "--out", str(out), *map(str, options)])
-        printed, path = capsys.readouterr(), out / "evaluation.json"
-        record = read_record(Evaluation, json.loads(path.read_text()), path.name) if path.is_file() else None
-        return code, record, " ".join((printed.out + printed.err).split())
+
+@pytest.fixture
+def evaluate_exported(evaluate, phantoms, tmp_path):
+    """Return a function that evaluates a super model of two new networks, and the bundle exported from it."""
+
+    def give(study, shape):
+        models = {name: build_model(study, shape, seed).state_dict() for seed, name in enumerate(("north", "south"))}
+        _, wanted, *_ = evaluate(Contents(study, shape, models, "mean", domain=FORM), phantoms / UNSEEN_SITE)
+        export_bundle(tmp_path / "model", tmp_path / "bundle")
+        code, found, printed, _ = evaluate(tmp_path / "bundle", phantoms / UNSEEN_SITE)
+        assert code == ExitCode.COMPLETE, printed
+        assert wanted.value.value > 0
+        assert_same_numbers(found, wanted)
+        return found
 
     return give
 
 
-def assert_same_numbers(found, wanted):
-    for name, one in wanted.numbers.items():
-        assert found.numbers[name].value == pytest.approx(one.value, abs=1e-4), name
-    assert found.num_cases == wanted.num_cases
-
-
-@pytest.fixture
-def evaluate_exported(evaluate_folder, phantoms, tmp_path):
-    """Return a function that evaluates a super model of two new networks, and the bundle exported from it."""
-
-    def evaluate(study, shape):
-        models = {name: build_model(study, shape, seed).state_dict() for seed, name in enumerate(("north", "south"))}
-        write_model_folder(tmp_path / "super", Contents(study, shape, models, "mean", domain=FORM))
-        export_bundle(tmp_path / "super", tmp_path / "bundle")
-        _, wanted, _ = evaluate_folder(tmp_path / "super", phantoms / UNSEEN_SITE)
-        code, found, printed = evaluate_folder(tmp_path / "bundle", phantoms / UNSEEN_SITE)
-        assert code == ExitCode.COMPLETE, printed
-        return wanted, found
-
-    return evaluate
-
-
 @pytest.mark.slow  # torch.export
 def test_a_bundle_answers_as_the_super_model_that_it_was_exported_from(evaluate_exported):
-    study = make_study()
-    wanted, found = evaluate_exported(study, SHAPE)
-    assert wanted.value.value > 0
-    assert_same_numbers(found, wanted)
-    assert found.fingerprint == wanted.fingerprint and "by its own rule for the 2 models in it" in found.rule
+    assert "by its own rule for the 2 models in it" in evaluate_exported(make_study(), SHAPE).rule
 
 
 @pytest.mark.slow  # torch.export
 def test_a_bundle_of_models_that_see_patches_of_volumes_answers_as_the_super_model(evaluate_exported):
-    turned = {"volume_transforms": [{"Orientation": {"axcodes": "LPS"}}]}
-    values = {
-        "name": "organs",
-        "task": "segmentation",
-        "labels": {1: "organ", 2: "lesion"},
-        "rounds": 1,
-        "device": "cpu",
-        "data": {"dimensions": 3, "patches": {"size": [16, 16, 16]}, **turned},
-        "model": {"features": [4, 4, 4, 4, 4, 4], "normalization": "batch"},
-        "algorithm": {"name": "fedavg"},
-    }
-    study, shape = parse(Study, values, "study.yaml"), (1, 16, 16, 16)
-    wanted, found = evaluate_exported(study, shape)
-    assert wanted.num_cases > 0 and wanted.value.value > 0
-    assert_same_numbers(found, wanted)
-    assert found.size_unit == "ml" and found.fingerprint == wanted.fingerprint
+    study = make_study(dimensions=3, patches={"size": [16, 16, 16]}, transforms=[])
+    study = study.model_copy(update={"model": study.model.model_copy(update={"normalization": "batch"})})
+    assert evaluate_exported(study, (1, 16, 16, 16)).size_unit == "ml"
 
 
 @pytest.mark.slow  # torch.export
-def test_a_bundle_of_a_classification_reads_its_probabilities_as_the_model_did(evaluate_folder, windows, tmp_path):
-    study, shape = make_classes(), (3, 1, 64)
-    state = build_model(study, shape, 0).state_dict()
+def test_a_bundle_of_a_classification_reads_its_probabilities_as_the_model_did(evaluate, windows, tmp_path):
     calling, tested = Calling(2.0, {1: 0.4}), {"value": 0.5, "labels": {"0": 0.5, "1": 0.5}}
     own = {"east": 0.05, "west": 0.95}
     facts = {"test": {site: tested | {"calling": {"thresholds": {"1": one}}} for site, one in own.items()}}
-    known = {"calling": calling, "facts": facts}
-    contents = Contents(study, shape, {"global": state}, "only", domain=Domain(kinds=("windows",)), **known)
-    write_model_folder(tmp_path / "super", contents)
-    export_bundle(tmp_path / "super", tmp_path / "bundle")
-    _, wanted, said = evaluate_folder(tmp_path / "super", windows / "eva")
-    _, found, printed = evaluate_folder(tmp_path / "bundle", windows / "eva")
+    state = build_model(make_classes(), (3, 1, 64), 0).state_dict()
+    _, wanted, said, _ = evaluate(classify(state, calling=calling, facts=facts), windows / "eva")
+    export_bundle(tmp_path / "model", tmp_path / "bundle")
+    _, found, printed, _ = evaluate(tmp_path / "bundle", windows / "eva")
     far = "the threshold of fast is far from some sites' own"
     assert far in said and far in printed
     assert_same_numbers(found, wanted)
-    assert found.confusion == wanted.confusion and found.classes["fast"].called_from == pytest.approx(
-        wanted.classes["fast"].called_from
-    )
+    assert found.confusion == wanted.confusion
+    assert found.classes["fast"].called_from == pytest.approx(wanted.classes["fast"].called_from)
     assert found.calibration.temperature == 2.0 and "At the model's threshold" in printed
 
 
 def test_the_model_of_a_runs_folder_is_evaluated_and_its_images_are_said_to_be_unknown(
-    evaluate_folder, contents, phantoms, tmp_path
+    evaluate, contents, phantoms, tmp_path
 ):
-    write_model_folder(tmp_path / "super", contents)
-    folder = tmp_path / "model"
+    folder = tmp_path / "run"
     save_tensors(folder / "best.pt", contents.models["global"])
     (folder / "study.yaml").write_text(dump_yaml(plain_study(contents.study)))
-    _, wanted, _ = evaluate_folder(tmp_path / "super", phantoms / UNSEEN_SITE)
-    code, found, printed = evaluate_folder(folder, phantoms / UNSEEN_SITE)
+    (_, wanted, *_), (code, found, printed, _) = (
+        evaluate(model, phantoms / UNSEEN_SITE, "--part", "test") for model in (contents, folder)
+    )
     assert code == ExitCode.COMPLETE and found.value == wanted.value
     assert "the super model does not say what images it learnt from" in printed
 
@@ -586,7 +516,7 @@ def test_the_model_of_a_runs_folder_is_evaluated_and_its_images_are_said_to_be_u
     ],
 )
 def test_a_bundle_that_says_nothing_of_its_images_or_is_broken_is_refused(
-    evaluate_folder, contents, phantoms, tmp_path, break_it, reason
+    evaluate, contents, phantoms, tmp_path, break_it, reason
 ):
     bundle = tmp_path / "bundle"
     (bundle / "configs").mkdir(parents=True)
@@ -597,5 +527,5 @@ def test_a_bundle_that_says_nothing_of_its_images_or_is_broken_is_refused(
     (bundle / "configs" / "inference.json").write_text(json.dumps(how))
     (bundle / "configs" / "study.yaml").write_text(dump_yaml(plain_study(contents.study)))
     break_it(bundle)
-    code, record, printed = evaluate_folder(bundle, phantoms / UNSEEN_SITE)
+    code, record, printed, _ = evaluate(bundle, phantoms / UNSEEN_SITE)
     assert code == ExitCode.BAD_INPUT and record is None and reason in printed

@@ -47,23 +47,13 @@ def test_the_job_holds_the_model_as_it_is_and_raises_no_doubt(write, tmp_path, c
         assert torch.equal(found.models["global"][key], value)
     assert (found.domain, found.rule) == (contents.domain, "only")
     assert facts["fingerprint"] == read_fingerprint(tmp_path / "model")
-
-
-def test_the_digest_is_of_the_model_too(write, tmp_path):
-    job, _ = write(name="fedavg")
-    study = load_study(study_file(job))
-    other = study.model_copy(update={"model": study.model.model_copy(update={"pretrained_sha256": "0" * 64})})
+    # The digest is of the model too.
+    model = study.model.model_copy(update={"pretrained_sha256": "0" * 64})
+    other = load_study(study_file(job)).model_copy(update={"model": model})
     assert study.digest != other.digest
-
-
-def test_the_server_has_no_part_but_the_evaluation(write):
-    job, _ = write(name="harmofl")
-    study = load_study(study_file(job))
+    # The server has no part but the evaluation.
     server = ServerRounds.start(study, "run", ["east"], read_start(study_file(job).parent, study).arrays)
     assert [*server.parts] == ["evaluation"] and server.test_task == "evaluation"
-
-
-def test_a_job_is_not_written_over_another(write, tmp_path, capsys):
-    job, _ = write(name="fedavg")
+    # A job is not written over another.
     assert main(["evaluation-job", str(tmp_path / "model"), "--out", str(job)]) == ExitCode.BAD_INPUT
     assert "--out must be a new folder" in capsys.readouterr().err

@@ -9,51 +9,38 @@ from PIL import Image
 from silofl.data.importers import list_layouts
 
 
-@pytest.mark.parametrize("layout", ["folder", "jpeg"])
-def test_an_unknown_layout_is_refused_with_the_known_ones(refused, tmp_path, layout):
-    error = refused("import", layout, tmp_path, tmp_path / "out")
+def test_an_unknown_layout_is_refused_with_the_known_ones(refused, tmp_path):
+    error = refused("import", "folder", tmp_path, tmp_path / "out")
     assert all(known in error for known in list_layouts())
     assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize("layout", list_layouts())
-def test_help_of_a_layout_says_what_source_must_hold(silofl, layout):
+def test_help_of_a_layout_says_what_source_must_hold_and_where_its_set_is_from(silofl, layout):
     code, out, error = silofl("import", layout, "--help")
     assert (code, error) == (0, "")
-    _, _, description = out.partition(f"\n{layout}:\n\n")
+    description = out.partition(f"\n{layout}:\n\n")[2]
     # the tree has a colon before it, and stands in by four
-    assert ":\n\n    SOURCE" in description and "::" not in description
+    head, tree, _ = description.partition(":\n\n    SOURCE")
+    assert tree and "::" not in description
+    assert re.search(r"\bfrom\b|set of the layout|own data", head, re.IGNORECASE)
     assert [other for other in list_layouts() if f"\n{other}:\n" in out] == [layout]
 
 
-@pytest.mark.parametrize("layout", list_layouts())
-def test_help_of_a_layout_says_where_its_set_is_from(silofl, layout):
-    _, out, _ = silofl("import", layout, "--help")
-    head = out.partition(f"\n{layout}:\n\n")[2].partition("\n    SOURCE")[0]
-    assert re.search(r"\bfrom\b|set of the layout|own data", head, re.IGNORECASE)
-
-
-@pytest.mark.parametrize("layout", ["folders", "medmnist"])
-def test_an_import_of_a_missing_source_is_refused(refused, tmp_path, layout):
+@pytest.mark.parametrize("layout", ["folders", "medmnist", "spine-gm"])
+def test_an_import_of_a_missing_source_or_of_another_layout_is_refused(refused, tmp_path, layout):
     assert "nowhere, which is not there" in refused("import", layout, tmp_path / "nowhere", tmp_path / "out")
-    assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.parametrize("layout", ["folders", "spine-gm"])
-def test_an_import_of_another_layout_is_refused(refused, tmp_path, layout):
     (tmp_path / "source").mkdir()
     refused("import", layout, tmp_path / "source", tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("kind", ["folder", "file"])
-def test_an_import_to_a_place_that_holds_something_is_refused(refused, tmp_path, north_phantoms, kind):
-    target = tmp_path / "target"
-    kept = target / "notes.txt" if kind == "folder" else target
-    kept.parent.mkdir(exist_ok=True)
-    kept.write_text("kept")
-    assert "TARGET must be an empty folder" in refused("import", "folders", north_phantoms, target)
-    assert kept.read_text() == "kept"
+def test_an_import_to_a_place_that_holds_something_is_refused(refused, tmp_path, north_phantoms):
+    file = tmp_path / "notes.txt"
+    file.write_text("kept")
+    for target in (tmp_path, file):
+        assert "TARGET must be an empty folder" in refused("import", "folders", north_phantoms, target)
+    assert file.read_text() == "kept"
 
 
 @pytest.mark.parametrize(
@@ -135,18 +122,17 @@ def ward(tmp_path):
     return write
 
 
-def test_an_import_takes_the_names_of_labels(silofl, ward, tmp_path):
-    command = ward(0, 1, 2)
-    assert "must hold the label values 0 (background), 1 (foreground), not 2" in silofl(*command, tmp_path / "a")[2]
-    assert silofl(*command, tmp_path / "target", "--labels", "organ,lesion")[0] == 0
-    written = json.loads((tmp_path / "target" / "ward" / "dataset.json").read_text())
-    assert written["labels"] == {"1": "organ", "2": "lesion"}
-
-
-def test_an_import_takes_the_values_of_labels(silofl, ward, tmp_path):
-    command = ward(0, 1, 4)
-    assert "name each value with --labels" in silofl(*command, tmp_path / "a", "--labels", "organ,lesion")[2]
-    assert silofl(*command, tmp_path / "target", "--labels", "4=lesion, 1=organ")[0] == 0
+@pytest.mark.parametrize(
+    ("last", "labels", "wrong", "sentence"),
+    [
+        (2, "organ,lesion", (), "must hold the label values 0 (background), 1 (foreground), not 2"),
+        (4, "4=lesion, 1=organ", ("--labels", "organ,lesion"), "name each value with --labels"),
+    ],
+)
+def test_an_import_takes_the_names_and_the_values_of_labels(silofl, ward, tmp_path, last, labels, wrong, sentence):
+    command = ward(0, 1, last)
+    assert sentence in silofl(*command, tmp_path / "a", *wrong)[2]
+    assert silofl(*command, tmp_path / "target", "--labels", labels)[0] == 0
     site = tmp_path / "target" / "ward"
     assert json.loads((site / "dataset.json").read_text())["labels"] == {"1": "organ", "2": "lesion"}
     np.testing.assert_array_equal(np.asarray(Image.open(site / "masks" / "0.png")), [[0, 1, 2]] * 3)

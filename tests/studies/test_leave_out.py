@@ -16,7 +16,6 @@ from silofl.errors import ConfigError, DataError
 from silofl.inference import SuperModel
 from silofl.inference.contents import Contents
 from silofl.inference.directory import read_model_folder, write_model_folder
-from silofl.models import build_model
 from silofl.models.selector import build_selector
 from silofl.report.evaluation_page import format_estimate
 from silofl.schema import dump_record
@@ -34,7 +33,7 @@ from silofl.study import Study
 from ..conftest import write_site
 from .conftest import write_result
 from .test_evaluate import answering as answering_by_biases
-from .test_evaluate import make_classes
+from .test_evaluate import classify
 
 SHAPE = (1, 32, 32)
 CPU = torch.device("cpu")
@@ -48,12 +47,7 @@ def make_study(**algorithm):
 
 def answering(study, is_sure):
     """Return the state of a network that labels every pixel, almost surely, or none, with probability 0.27."""
-    model = build_model(study, SHAPE, seed=0)
-    last = [module for module in model.modules() if isinstance(module, torch.nn.Conv2d)][-1]
-    with torch.no_grad():
-        last.weight.zero_()
-        last.bias.fill_(10.0 if is_sure else -1.0)
-    return model.state_dict()
+    return answering_by_biases(study, SHAPE, 10.0 if is_sure else -1.0)
 
 
 def steered(study, scores):
@@ -114,9 +108,7 @@ def test_the_clinics_value_is_that_of_the_tuned_gamma_even_where_another_is_bett
     assert result["models"] == {"global": 0.0, "north": 1.0, "south": 0.0, "ensemble": 1.0}
     # 0.74 is no candidate
     assert found(make_contents(gamma=0.74))["value"] == 1.0
-
-
-def test_a_super_model_that_answers_as_an_ensemble_is_tested_as_one():
+    # A super model that answers as an ensemble is tested as one.
     result = found(make_contents(gamma=0.8, super_model={"answer": "ensemble"}))
     assert (result["answer"], result["value"]) == ("ensemble", 1.0)
 
@@ -187,17 +179,6 @@ def run(tmp_path):
     return tmp_path
 
 
-@pytest.fixture(params=["fedbn"])
-def own_models(tmp_path, request):
-    """A finished run of two sites whose models are not the same, and which keep a super model of their own each."""
-    study = make_study(name=request.param)
-    for site in ("north", "south"):
-        contents = Contents(study, SHAPE, {site: answering(study, is_sure=site == "north")}, "only")
-        write_model_folder(tmp_path / "sites" / site / "run-1" / "supermodel", contents)
-    write_result(tmp_path, study, sites={"north": 1.0, "south": 0.0, "lost": None})
-    return tmp_path
-
-
 def test_the_test_is_written_and_made_once(run, load):
     result = run_unseen_test(run, "coast", "d", load, Console(quiet=True))
     assert json.loads((run / "unseen.json").read_text()) == json.loads(json.dumps(dump_record(result)))
@@ -205,41 +186,42 @@ def test_the_test_is_written_and_made_once(run, load):
     assert run_unseen_test(run, "coast", "d", refuse, Console(quiet=True)) == result
 
 
-@pytest.mark.parametrize("change", ["site", "data", "super model", "broken file"])
-def test_an_earlier_test_of_something_else_is_made_anew(run, load, change):
-    run_unseen_test(run, "coast", "d", load, Console(quiet=True))
-    if change == "super model":
-        write_model_folder(run / "supermodel", make_contents(gamma=0.8))
-    elif change == "broken file":
-        (run / "unseen.json").write_text("{")
-    site = "shore" if change == "site" else "coast"
-    result = run_unseen_test(run, site, "other" if change == "data" else "d", load, Console(quiet=True))
-    assert result.digest == ("other" if change == "data" else "d")
-    assert result.site == site and result.selector.threshold == (0.8 if change == "super model" else 0.5)
+def test_an_earlier_test_of_something_else_is_made_anew(run, load):
+    def test(site, digest):
+        return run_unseen_test(run, site, digest, load, Console(quiet=True))
+
+    test("coast", "d")
+    assert test("shore", "d").site == "shore"
+    assert test("shore", "other").digest == "other"
+    write_model_folder(run / "supermodel", make_contents(gamma=0.8))
+    assert test("shore", "other").selector.threshold == 0.8
+    (run / "unseen.json").write_text("{")
+    assert test("shore", "other").selector.threshold == 0.8
 
 
-@pytest.mark.parametrize(
-    ("own_models", "home"),
-    [("fedbn", "BatchNorm"), ("perfedavg", "the last steps of each model")],
-    indirect=["own_models"],
-)
-def test_without_a_super_model_one_is_put_together_from_the_sites_own_and_that_is_said(own_models, load, home, capsys):
-    result = run_unseen_test(own_models, "coast", "d", load, Console(soft_wrap=True))
+@pytest.mark.parametrize(("name", "home"), [("fedbn", "BatchNorm"), ("perfedavg", "the last steps of each model")])
+def test_without_a_super_model_one_is_put_together_from_the_sites_own_and_that_is_said(
+    tmp_path, load, name, home, capsys
+):
+    study = make_study(name=name)
+    for site in ("north", "south"):
+        contents = Contents(study, SHAPE, {site: answering(study, is_sure=site == "north")}, "only")
+        write_model_folder(tmp_path / "sites" / site / "run-1" / "supermodel", contents)
+    write_result(tmp_path, study, sites={"north": 1.0, "south": 0.0, "lost": None})
+    result = run_unseen_test(tmp_path, "coast", "d", load, Console(soft_wrap=True))
     source, out = "the sites' own models (none of lost)", capsys.readouterr().out
     assert f"because {home} stayed at the sites" in out and f"put together from {source}, and all of them" in out
     assert (result.rule, result.assembled_from) == ("mean", source)
     # 144 of 1024 pixels are the blob: 2 * 144 / (1024 + 144) of all of them
     assert result.models == {"north": pytest.approx(288 / 1168), "south": 0.0}
-    assert read_model_folder(own_models / "supermodel").sites == ("north", "south")
+    assert read_model_folder(tmp_path / "supermodel").sites == ("north", "south")
 
 
 def test_a_left_out_site_is_answered_as_evaluate_answers_it(tmp_path, windows, capsys):
-    study, shape = make_classes(), (3, 1, 64)
-    model, domain = {"global": answering_by_biases(study, shape, 1.0, 0.0)}, Domain(kinds=("windows",))
     # fast with probability 1 / (1 + e) = 0.269, and called so from 0.2 on
-    contents = Contents(study, shape, model, "only", domain=domain, calling=Calling(2.0, {1: 0.2}))
+    contents = classify(calling=Calling(2.0, {1: 0.2}))
     write_model_folder(tmp_path / "supermodel", contents)
-    data = load_site_data(windows / "eva", study, tmp_path / "cache", has_progress=False)
+    data = load_site_data(windows / "eva", contents.study, tmp_path / "cache", has_progress=False)
     result = run_unseen_test(tmp_path, "eva", "d", lambda: data, Console(quiet=True))
     assert main(["evaluate", f"{tmp_path}/supermodel", f"{windows}/eva", "--out", f"{tmp_path}/out"]) == 0
     assert json.loads((tmp_path / "out" / "evaluation.json").read_text()) == dump_record(result.evaluation)
@@ -263,9 +245,26 @@ def test_a_run_in_which_no_site_kept_a_model_is_refused(tmp_path):
         assemble_models(tmp_path)
 
 
-def test_a_left_out_site_is_answered_without_a_global_model(unseen):
+def test_what_a_clinic_would_get_comes_first_and_hindsight_is_called_hindsight(unseen):
+    table = unseen_table(unseen())
+    assert table.columns == ("answer", "dice", "chosen: global", "chosen: north")
+    best = "super model, gamma 1 (best in hindsight: chosen on the test data, shown and never used)"
+    assert table.rows == (
+        ("super model, gamma 0.9 (tuned on validation data): what a clinic would get", "0.600", "3 (75%)", "1 (25%)"),
+        ("super model, gamma 0 (always a site's model)", "0.500", "0 (0%)", "4 (100%)"),
+        (best, "0.625", "4 (100%)", "0 (0%)"),
+        ("global model alone", "0.550", "", ""),
+        ("model of north alone", "0.500", "", ""),
+        ("ensemble of all models", "0.575", "", ""),
+    )
+    rows = gamma_table(unseen(), unseen().selector.by_threshold).rows
+    assert rows == (("0", "0.500", "0 (0%)"), ("0.9", "0.600", "3 (75%)"), ("1", "0.625", "4 (100%)"))
+
+
+def test_a_left_out_site_is_answered_without_a_global_model(unseen, printed):
     nothing = {"threshold": None, "threshold_from": None, "by_threshold": [], "best_in_hindsight": None}
-    found = unseen(models={"north": 0.5, "south": 0.4, "ensemble": 0.45}, choices={"north": 3, "south": 1}, **nothing)
+    models = {"north": 0.5, "south": 0.4, "ensemble": 0.45}
+    found = unseen(models=models, choices={"north": 3, "south": 1}, **nothing)
     table = unseen_table(found)
     assert table.columns == ("answer", "dice", "chosen: north", "chosen: south")
     assert table.rows[0] == ("super model, most probable model: what a clinic would get", "0.600", "3 (75%)", "1 (25%)")
@@ -274,38 +273,10 @@ def test_a_left_out_site_is_answered_without_a_global_model(unseen):
         "model of south alone",
         "ensemble of all models",
     ]
-
-
-def test_what_a_clinic_would_get_comes_first_and_hindsight_is_called_hindsight(unseen):
-    table = unseen_table(unseen())
-    assert table.columns == ("answer", "dice", "chosen: global", "chosen: north")
-    assert table.rows == (
-        ("super model, gamma 0.9 (tuned on validation data): what a clinic would get", "0.600", "3 (75%)", "1 (25%)"),
-        ("super model, gamma 0 (always a site's model)", "0.500", "0 (0%)", "4 (100%)"),
-        (
-            "super model, gamma 1 (best in hindsight: chosen on the test data, shown and never used)",
-            "0.625",
-            "4 (100%)",
-            "0 (0%)",
-        ),
-        ("global model alone", "0.550", "", ""),
-        ("model of north alone", "0.500", "", ""),
-        ("ensemble of all models", "0.575", "", ""),
-    )
-
-
-def test_every_candidate_of_gamma_has_its_row(unseen):
-    assert gamma_table(unseen(), unseen().selector.by_threshold).rows == (
-        ("0", "0.500", "0 (0%)"),
-        ("0.9", "0.600", "3 (75%)"),
-        ("1", "0.625", "4 (100%)"),
-    )
-
-
-def test_the_first_row_says_what_answers(unseen, unseen_plain, printed):
-    found = unseen(threshold=None, threshold_from=None, by_threshold=[], best_in_hindsight=None)
-    assert unseen_table(found).rows[0][0] == "super model, most probable model: what a clinic would get"
     assert "gamma" not in printed(print_unseen, found)
+
+
+def test_an_ensemble_and_one_model_have_no_gamma(unseen, unseen_plain, printed):
     averaged = unseen(answer="ensemble")
     assert unseen_table(averaged).rows[0][0] == "super model, ensemble: what a clinic would get"
     assert "gamma" in printed(print_unseen, unseen()) and "gamma" not in printed(print_unseen, averaged)

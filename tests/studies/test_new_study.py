@@ -50,11 +50,25 @@ def stains(tmp_path):
     return tmp_path / "stains"
 
 
-def test_a_job_is_written_for_the_data(silofl, pictures, tmp_path):
+@pytest.fixture
+def new_study(silofl, tmp_path):
+    """Write a job from one of the repository, or another; returns its study, its file and what is printed."""
+
+    def write(job, data, name="own"):
+        code, out, error = silofl("new-study", tmp_path / name, "--from", JOBS / job, "--data", data)
+        assert (code, error) == (0, "")
+        return load_study(study_file(tmp_path / name)), study_file(tmp_path / name), out
+
+    return write
+
+
+def test_a_job_is_written_for_the_data(new_study, pictures, tmp_path):
     job, target = JOBS / "harmofl_camelyon17", tmp_path / "own"
-    code, out, error = silofl("new-study", target, "--from", job, "--data", pictures)
-    assert (code, error) == (0, "") and f"silofl simulate {target} --data {pictures}" in out
-    template, study = load_study(study_file(job)), load_study(study_file(target))
+    study, file, out = new_study(job, pictures)
+    assert f"silofl simulate {target} --data {pictures}" in out
+    # Images that are resized need no size.
+    assert "--bandwidth 50Mbit --examples 4\n" in out
+    template = load_study(study_file(job))
     assert (study.name, study.labels, study.data.channels) == ("own", {0: "no: never", 1: "yes"}, 3)
     # the median of 30 and 50 rows is 40, midway from 32 to 48, that of 40 and 60 columns 50, next to 48
     assert study.data.transforms[0].options == {"spatial_size": [32, 48]}
@@ -63,7 +77,7 @@ def test_a_job_is_written_for_the_data(silofl, pictures, tmp_path):
     # The paper's settings are without the guard, own data are with it.
     assert study.guard and not template.guard
     assert json.loads((target / "meta.json").read_text())["name"] == "own"
-    text = study_file(target).read_text()
+    text = file.read_text()
     assert "transforms:  # the first images measure 30 x 40 to 50 x 60" in text
     assert "# densenet121, lenet5, alexnet, activity_cnn\n" in text and "The authors" not in text
     files = {path.relative_to(job) for path in job.rglob("*")}
@@ -71,154 +85,138 @@ def test_a_job_is_written_for_the_data(silofl, pictures, tmp_path):
 
 
 @pytest.mark.parametrize("job", ["fedavg_phantoms", "fedsm_phantoms"])
-def test_a_rule_against_a_bad_site_is_proposed_and_not_yet_chosen(silofl, phantoms, tmp_path, job):
-    assert silofl("new-study", tmp_path / "own", "--from", JOBS / job, "--data", phantoms)[0] == 0
-    path = study_file(tmp_path / "own")
-    assert load_study(path).recipe.robust is None
+def test_a_rule_against_a_bad_site_is_proposed_and_not_yet_chosen(new_study, phantoms, job):
+    study, path, _ = new_study(job, phantoms)
+    assert study.recipe.robust is None
     path.write_text(path.read_text().replace("# robust:", "robust:"))
     assert load_study(path).recipe.robust.rule == "clipped"
 
 
-def test_no_rule_is_proposed_that_the_algorithm_refuses(silofl, windows, tmp_path):
-    job = tmp_path / "job"
-    shutil.copytree(JOBS / "adafed_activity", job)
-    values = yaml.safe_load(study_file(job).read_text())
-    study_file(job).write_text(yaml.safe_dump(values | {"algorithm": {"name": "local"}}))
-    assert silofl("new-study", tmp_path / "own", "--from", job, "--data", windows)[0] == 0
-    assert "robust" not in study_file(tmp_path / "own").read_text()
+def write_template(tmp_path, job, **changes):
+    """Write a variant of a job of the repository."""
+    folder = tmp_path / "template"
+    shutil.copytree(JOBS / job, folder)
+    values = yaml.safe_load(study_file(folder).read_text()) | changes
+    study_file(folder).write_text(yaml.safe_dump(values))
+    return folder
 
 
-def test_findings_take_the_network_of_a_job_for_classes_and_a_metric_of_rare_ones(silofl, pictures, tmp_path):
+def test_no_rule_is_proposed_that_the_algorithm_refuses(new_study, windows, tmp_path):
+    job = write_template(tmp_path, "adafed_activity", algorithm={"name": "local"})
+    assert "robust" not in new_study(job, windows)[1].read_text()
+
+
+def test_findings_take_the_network_of_a_job_for_classes_and_a_metric_of_rare_ones(
+    new_study, refused, pictures, tmp_path
+):
     for path in pictures.rglob("dataset.json"):
         content = json.loads(path.read_text())
         for number, record in enumerate(content["training"] + content["test"]):
             record["label"] = [[], [0], [0, 1]][number % 3]
         path.write_text(json.dumps(content | {"task": "multilabel", "labels": {"0": "effusion", "1": "nodule"}}))
-    job, target = JOBS / "harmofl_camelyon17", tmp_path / "own"
-    code, _, error = silofl("new-study", target, "--from", job, "--data", pictures)
-    assert (code, error) == (0, "")
-    template, study = load_study(study_file(job)), load_study(study_file(target))
+    study, *_ = new_study("harmofl_camelyon17", pictures)
     assert (study.task, study.labels, study.metric) == ("multilabel", {0: "effusion", 1: "nodule"}, "auroc")
+    template = load_study(study_file(JOBS / "harmofl_camelyon17"))
     assert (study.model, study.out_channels) == (template.model, 2)
-    code, _, error = silofl("new-study", tmp_path / "other", "--from", JOBS / "harmofl_nuclei", "--data", pictures)
-    assert code == 2 and "--from must be a job for multilabel, the task of the data, not" in error
+    error = refused("new-study", tmp_path / "other", "--from", JOBS / "harmofl_nuclei", "--data", pictures)
+    assert "--from must be a job for multilabel, the task of the data, not" in error
 
 
 @pytest.mark.parametrize(("most", "intensity"), [(4095, "percentiles"), (65535, "dtype")])
-def test_pictures_of_twelve_bits_in_sixteen_are_scaled_by_their_values(silofl, stains, tmp_path, most, intensity):
+def test_pictures_of_twelve_bits_in_sixteen_are_scaled_by_their_values(new_study, stains, most, intensity):
     for name in ("a", "b"):
         pixels = np.linspace(0, most, 32 * 32).reshape(32, 32).astype(np.uint16)
         Image.fromarray(pixels + (name == "b")).save(stains / "ward" / f"{name}.png")
-    target = tmp_path / "own"
-    assert silofl("new-study", target, "--from", JOBS / "harmofl_nuclei", "--data", stains)[0] == 0
-    assert load_study(study_file(target)).data.intensity == intensity
+    study, file, _ = new_study("harmofl_nuclei", stains)
+    assert study.data.intensity == intensity
     remark = "intensity: percentiles  # the brightest of the first images of more than 8 bits has 4095 of 65535\n"
-    assert (remark in study_file(target).read_text()) == (intensity == "percentiles")
+    assert (remark in file.read_text()) == (intensity == "percentiles")
 
 
-def test_the_commands_that_it_names_have_the_size_and_the_number_of_the_data_and_quote_names(silofl, stains, tmp_path):
+def test_the_commands_that_it_names_have_the_size_and_the_number_of_the_data_and_quote_names(
+    new_study, stains, tmp_path
+):
     data = stains.rename(tmp_path / "my stains")
-    out = silofl("new-study", tmp_path / "own", "--from", JOBS / "harmofl_nuclei", "--data", data)[1]
+    *_, out = new_study("harmofl_nuclei", data)
     assert f"silofl estimate {tmp_path / 'own'} --sites 2 --bandwidth 50Mbit --examples 1 --image-size 32x32\n" in out
     assert f"silofl simulate {tmp_path / 'own'} --data '{data}' --out RUN\n" in out
 
 
-def test_the_estimate_of_images_that_are_resized_needs_no_size(silofl, pictures, tmp_path):
-    out = silofl("new-study", tmp_path / "own", "--from", JOBS / "harmofl_camelyon17", "--data", pictures)[1]
-    assert "--bandwidth 50Mbit --examples 4\n" in out
-
-
-def test_what_was_written_can_be_estimated_and_simulated(silofl, pictures, tmp_path):
-    target = tmp_path / "own"
-    silofl("new-study", target, "--from", JOBS / "harmofl_camelyon17", "--data", pictures)
+def test_what_was_written_can_be_estimated_and_simulated(new_study, silofl, pictures, tmp_path):
+    new_study("harmofl_camelyon17", pictures)
     settings = ["--set", "model.name=lenet5", "--set", "rounds=1", "--set", "device=cpu"]
     arguments = ["--sites", 2, "--bandwidth", "1Gbit", "--seconds-per-step", 1]
-    assert silofl("estimate", target, *arguments, *settings)[0] == 0
-    run = tmp_path / "run"
-    assert silofl("simulate", target, "--data", pictures, "--out", run, "--alone", *settings)[0] == 0
-    assert json.loads((run / "results.json").read_text())["cases"] == {"clinic": 2, "ward": 2}
+    assert silofl("estimate", "own", *arguments, *settings)[0] == 0
+    assert silofl("simulate", "own", "--data", pictures, "--out", "run", "--alone", *settings)[0] == 0
+    assert json.loads((tmp_path / "run" / "results.json").read_text())["cases"] == {"clinic": 2, "ward": 2}
 
 
-def test_volumes_are_oriented_and_their_slices_resized(silofl, phantoms, tmp_path):
-    assert silofl("new-study", tmp_path / "own", "--from", JOBS / "harmofl_nuclei", "--data", phantoms)[0] == 0
-    study = load_study(study_file(tmp_path / "own"))
+def test_volumes_are_oriented_and_their_slices_resized(new_study, phantoms):
+    study, *_ = new_study("harmofl_nuclei", phantoms)
     assert [step.name for step in study.data.volume_transforms] == ["Orientation"]
     # 16 bits of which a scan uses a part: percentiles, where the job has the range of the type
     assert (study.data.channels, study.data.intensity) == (1, "percentiles")
     assert study.labels == {1: "organ", 2: "lesion"}
 
 
-def test_the_estimate_of_volumes_in_3d_has_their_number(silofl, phantoms, tmp_path):
-    code, out, _ = silofl("new-study", tmp_path / "own", "--from", JOBS / "fedsm_volumes", "--data", phantoms)
+def test_the_estimate_of_volumes_in_3d_has_their_number(new_study, phantoms):
+    *_, out = new_study("fedsm_volumes", phantoms)
     most = max(len(json.loads(path.read_text())["training"]) for path in phantoms.glob("*/dataset.json"))
-    assert code == 0 and f"--bandwidth 50Mbit --examples {most} --image-size " in out
+    assert f"--bandwidth 50Mbit --examples {most} --image-size " in out
     scans = [nibabel.load(path) for path in phantoms.rglob("*.nii.gz")]
     # Their axes run along the body's.
     extents = [np.multiply(one.shape, one.header.get_zooms()).round().astype(int).tolist() for one in scans]
     assert out.partition("--image-size ")[2].split()[0] in {"x".join(map(str, extent)) for extent in extents}
 
 
-def test_neighbours_of_the_job_are_kept_for_volumes_alone(silofl, phantoms, stains, tmp_path):
-    job = JOBS / "harmofl_prostate"
-    for name, data, wanted in (("of-scans", phantoms, 1), ("of-stains", stains, 0)):
-        code, _, error = silofl("new-study", tmp_path / name, "--from", job, "--data", data)
-        assert (code, error) == (0, "")
-        assert load_study(study_file(tmp_path / name)).data.neighbours == wanted
+def test_neighbours_of_the_job_are_kept_for_volumes_alone(new_study, phantoms, stains):
+    assert new_study("harmofl_prostate", phantoms)[0].data.neighbours == 1
+    assert new_study("harmofl_prostate", stains, "of-stains")[0].data.neighbours == 0
 
 
-def test_regions_of_the_data_are_those_of_the_study(silofl, stains, tmp_path):
+def change_data(folder, **changes):
+    content = json.loads((folder / "dataset.json").read_text())
+    (folder / "dataset.json").write_text(json.dumps(content | changes))
+
+
+def test_regions_of_the_data_are_those_of_the_study(new_study, stains):
     for site in ("clinic", "ward"):
-        content = json.loads((stains / site / "dataset.json").read_text())
-        content |= {"labels": {"1": "rim", "2": "cup"}, "regions": {"disc: all": [1, 2], "cup": [2]}}
-        (stains / site / "dataset.json").write_text(json.dumps(content))
-    assert silofl("new-study", tmp_path / "own", "--from", JOBS / "harmofl_nuclei", "--data", stains)[0] == 0
-    assert load_study(study_file(tmp_path / "own")).regions == {"disc: all": (1, 2), "cup": (2,)}
-    keys = [line.partition(":")[0] for line in study_file(tmp_path / "own").read_text().splitlines()]
+        regions = {"disc: all": [1, 2], "cup": [2]}
+        change_data(stains / site, labels={"1": "rim", "2": "cup"}, regions=regions)
+    study, file, _ = new_study("harmofl_nuclei", stains)
+    assert study.regions == {"disc: all": (1, 2), "cup": (2,)}
+    keys = [line.partition(":")[0] for line in file.read_text().splitlines()]
     assert keys[keys.index("labels") + 1] == "regions"
 
 
 @pytest.mark.parametrize("regions", [[1], {"disc": 1}, {"disc": ["1"]}, {"disc": [True]}])
 def test_regions_of_the_data_that_are_none_are_refused(silofl, stains, tmp_path, regions):
-    content = json.loads((stains / "ward" / "dataset.json").read_text()) | {"regions": regions}
-    (stains / "ward" / "dataset.json").write_text(json.dumps(content))
+    change_data(stains / "ward", regions=regions)
     code, _, error = silofl("new-study", tmp_path / "own", "--from", JOBS / "harmofl_nuclei", "--data", stains)
     assert code == 2 and "site 'ward': regions in dataset.json must be numbers of labels by name" in error
 
 
-def test_regions_of_the_job_are_left_out_for_other_labels(silofl, phantoms, tmp_path):
-    job, own = JOBS / "fedsm_fundus", tmp_path / "job"
-    shutil.copytree(job, own)
-    text = study_file(own).read_text()
-    study_file(own).write_text(text.replace("{1: rim, 2: cup}", "{1: organ, 2: lesion}"))
-    for name, template, wanted in (("other", job, None), ("same", own, {"disc": (1, 2), "cup": (2,)})):
-        code, _, error = silofl("new-study", tmp_path / name, "--from", template, "--data", phantoms)
-        assert (code, error) == (0, "")
-        assert load_study(study_file(tmp_path / name)).regions == wanted
+def test_regions_of_the_job_are_left_out_for_other_labels(new_study, phantoms, tmp_path):
+    same = write_template(tmp_path, "fedsm_fundus", labels={1: "organ", 2: "lesion"})
+    assert new_study("fedsm_fundus", phantoms)[0].regions is None
+    assert new_study(same, phantoms, "same")[0].regions == {"disc": (1, 2), "cup": (2,)}
 
 
-def test_windows_stay_as_they_are(silofl, windows, tmp_path):
-    code, out, _ = silofl("new-study", tmp_path / "own", "--from", JOBS / "adafed_activity", "--data", windows)
-    study = load_study(study_file(tmp_path / "own"))
+def test_windows_stay_as_they_are(new_study, windows, tmp_path):
+    study, _, out = new_study("adafed_activity", windows)
     assert (study.data.transforms, study.data.intensity, study.data.split_unit) == ((), "raw", "recordings")
     printed = " ".join(out.split())
-    assert code == 0 and f"silofl pretrain {tmp_path / 'own'} --data {windows} --out f.pt" in printed
+    assert f"silofl pretrain {tmp_path / 'own'} --data {windows} --out f.pt" in printed
     assert f"silofl simulate {tmp_path / 'own'} --data {windows} --pretrained f.pt --out RUN" in printed
 
 
-def test_the_command_for_one_sites_data_names_the_folder_that_holds_the_site(silofl, pictures, tmp_path):
-    target = tmp_path / "own"
-    out = silofl("new-study", target, "--from", JOBS / "harmofl_camelyon17", "--data", pictures / "ward")[1]
-    command = f"silofl simulate {target} --data {pictures} --sites ward --out RUN"
-    assert command in out
-    settle_job(target, Simulation(str(pictures), ("ward",)), {})
-
-
-def test_one_sites_own_data_are_enough_and_the_quorum_follows(silofl, windows, tmp_path):
-    out = silofl("new-study", tmp_path / "own", "--from", JOBS / "adafed_activity", "--data", windows / "ann")[1]
-    # It pools all sites of a folder.
+def test_one_sites_own_data_are_enough_and_the_quorum_follows(new_study, windows, tmp_path):
+    study, _, out = new_study("adafed_activity", windows / "ann")
+    # Pretraining pools all sites of a folder.
     assert "silofl pretrain" not in out
-    study = load_study(study_file(tmp_path / "own"))
+    assert f"silofl simulate {tmp_path / 'own'} --data {windows} --sites ann" in out
     assert study.federation.min_sites == 1 and study.labels == {0: "slow", 1: "fast"}
+    settle_job(tmp_path / "own", Simulation(str(windows), ("ann",), pretrained="f.pt"), {})
 
 
 @pytest.mark.parametrize(
@@ -229,16 +227,13 @@ def test_one_sites_own_data_are_enough_and_the_quorum_follows(silofl, windows, t
         ("nowhere", "must be a job folder with meta.json"),
     ],
 )
-def test_a_job_of_another_kind_is_refused(refused, pictures, tmp_path, job, message):
+def test_a_job_of_another_kind_is_refused(refused, pictures, windows, tmp_path, job, message):
+    error = refused("new-study", tmp_path / "own", "--from", JOBS / "adafed_mednist", "--data", windows)
+    assert "--from must be a job for windows" in error and "take adafed_activity" in error
     error = refused("new-study", tmp_path / "own", "--from", JOBS / job, "--data", pictures)
     for part in message.split(".*"):
         assert part in error
     assert not (tmp_path / "own").exists()
-
-
-def test_a_job_for_pictures_is_refused_for_windows(refused, windows, tmp_path):
-    error = refused("new-study", tmp_path / "own", "--from", JOBS / "adafed_mednist", "--data", windows)
-    assert "--from must be a job for windows" in error and "take adafed_activity" in error
 
 
 @pytest.mark.parametrize(("name", "message"), [("data", "must be a new folder"), ("my study", "name must be letters")])
@@ -267,22 +262,10 @@ def test_a_size_is_chosen_where_images_need_one(job, sizes, wanted):
     assert transforms == ([] if wanted is None else [{"Resize": {"spatial_size": wanted}}])
 
 
-def test_a_pretrained_model_of_the_other_job_stays_there(silofl, windows, tmp_path):
-    job = tmp_path / "template"
-    silofl("new-study", job, "--from", JOBS / "adafed_activity", "--data", windows)
-    study_file(job).with_name("pretrained.pt").write_bytes(b"another network's")
-    silofl("new-study", tmp_path / "own", "--from", job, "--data", windows)
-    assert list((tmp_path / "own").rglob("*.pt")) == []
-
-
-def test_weights_of_the_other_job_stay_there(silofl, windows, tmp_path):
-    job = tmp_path / "template"
-    silofl("new-study", job, "--from", JOBS / "adafed_activity", "--data", windows)
-    values = yaml.safe_load(study_file(job).read_text())
-    values["algorithm"] = {"name": "fedavg"}
-    values["model"] |= {"weights": "w.safetensors", "weights_sha256": "0" * 64}
-    study_file(job).write_text(yaml.safe_dump(values))
-    study_file(job).with_name("w.safetensors").write_bytes(b"another network's")
-    assert silofl("new-study", tmp_path / "own", "--from", job, "--data", windows)[0] == 0
-    assert list((tmp_path / "own").rglob("*.safetensors")) == []
-    assert load_study(study_file(tmp_path / "own")).model.weights is None
+def test_the_models_of_the_other_job_stay_there(new_study, windows, tmp_path):
+    model = {"name": "activity_cnn", "weights": "w.safetensors", "weights_sha256": "0" * 64}
+    job = write_template(tmp_path, "adafed_activity", algorithm={"name": "fedavg"}, model=model)
+    for name in ("pretrained.pt", "w.safetensors"):
+        study_file(job).with_name(name).write_bytes(b"another network's")
+    assert new_study(job, windows)[0].model.weights is None
+    assert {path.suffix for path in (tmp_path / "own").rglob("*.*")} == {".json", ".yaml"}

@@ -38,6 +38,7 @@ def test_training_examples_are_dots_and_test_examples_rings():
     image = partition_image(COUNTS)
     assert pixels_of(image, TRAINING) and pixels_of(image, TEST)
     assert image.alt == "Dot plot of the examples of 3 classes at 2 sites; the largest dot is 8."
+    assert partition_image({"east": {"training": {"heart": 0}}}).alt.endswith("the largest dot is 0.")
 
 
 def test_the_area_of_a_dot_grows_with_the_number_of_examples():
@@ -51,10 +52,6 @@ def test_the_picture_grows_with_the_sites_and_classes():
     many = {f"site-{i}": {"training": {f"class {j}": i + j for j in range(14)}} for i in range(20)}
     (width, height), (small, low) = (Image.open(io.BytesIO(partition_image(one).png)).size for one in (many, COUNTS))
     assert width > 2 * small and height > 2 * low
-
-
-def test_empty_sites_have_a_plot_without_dots():
-    assert partition_image({"east": {"training": {"heart": 0}}}).alt.endswith("the largest dot is 0.")
 
 
 def test_plot_and_table_are_written_side_by_side(tmp_path):

@@ -19,7 +19,6 @@ JOBS = JOB.parent
 VOLUMES_JOB = JOBS / "harmofl_volumes"
 DYNUNET = "model={network: monai.networks.nets.DynUNet, normalization: instance}"
 FACTS = {"cases": 1, "spacing_mm": [1.0], "shape": [9.0], "classes": [1.0]}
-CT = ("--set", "data.modality=CT")
 PLAIN = ("--set", "algorithm={name: fedavg}", "--set", "device=cpu")
 
 
@@ -44,12 +43,9 @@ def plan(silofl):
 
 def test_volumes_are_planned_from_both_sites(plan, volumes):
     values, found = plan(VOLUMES_JOB, "--data", volumes)
-    assert found["sites"].keys() == {"north", "west"} and found["warnings"] == []
-    assert found["sites"]["north"]["spacing_mm"] == [5, 5, 5] and found["sites"]["west"]["spacing_mm"] == [
-        5.2,
-        5.2,
-        5.5,
-    ]
+    assert found["warnings"] == []
+    spacings = {site: facts["spacing_mm"] for site, facts in found["sites"].items()}
+    assert spacings == {"north": [5, 5, 5], "west": [5.2, 5.2, 5.5]}
     # of one case each the lower is the median; west has 60 x 50 voxels, north 64 x 52
     grid = [{"Orientation": {"axcodes": "LPS"}}, {"Spacing": {"pixdim": [5, 5, 5]}}]
     assert values["data.volume_transforms"] == grid
@@ -60,12 +56,14 @@ def test_the_planned_study_says_why(silofl, volumes, tmp_path):
     code, out, error = silofl("plan", VOLUMES_JOB, "--data", volumes, "--out", tmp_path / "planned", *PLAIN)
     assert code == 0, error
     assert "X x Y x Z, mm; 1 of pictures" in out and f"silofl simulate {tmp_path / 'planned'} --data {volumes}" in out
-    text, study = study_file(tmp_path / "planned").read_text(), load_study(study_file(tmp_path / "planned"))
+    file = study_file(tmp_path / "planned")
+    text, study = file.read_text(), load_study(file)
     assert "# planned, planned from harmofl_volumes and the training data of north, west" in text
     assert "volume_transforms:  # nnU-Net: the median spacing by axis, 5 x 5 x 5 mm" in text
     # the planned key of another network says how it is chosen
-    assert "those of MONAI's DynUNet alone are planned" in " ".join(text.replace("\n#", "").split())
-    assert DYNUNET in " ".join(text.replace("\n#", "").split()) and DYNUNET in " ".join(out.split())
+    words = " ".join(text.replace("\n#", "").split())
+    assert "those of MONAI's DynUNet alone are planned" in words
+    assert DYNUNET in words and DYNUNET in " ".join(out.split())
     # rules of the volumes alone; what nobody planned is the job's
     job = load_study(study_file(VOLUMES_JOB))
     assert (study.data.patches.per_volume, study.data.augment) == (job.data.patches.per_volume, job.data.augment)
@@ -76,15 +74,19 @@ def test_the_planned_study_says_why(silofl, volumes, tmp_path):
     assert ["BatchNormStaysHome" in path.read_text() for path in filters] == [True, False]
 
 
-def test_arguments_that_monai_does_not_know_are_refused(silofl, site_data, tmp_path):
-    job = tmp_path / "job"
-    shutil.copytree(JOBS / "harmofl_nuclei", job)
+@pytest.fixture
+def blobs_job(tmp_path):
+    """A job for pictures, with the labels of the sites' data."""
+    job = shutil.copytree(JOBS / "harmofl_nuclei", tmp_path / "job")
     study = yaml.safe_load(study_file(job).read_text()) | {"labels": {1: "blob"}}
-    study_file(job).write_text(yaml.safe_dump(study | {"model": yaml.safe_load(DYNUNET.partition("=")[2])}))
-    out = tmp_path / "own"
-    options = ("--out", out, "--set", "model.arguments={dropped: 1}")
-    code, _, error = silofl("plan", job, "--data", site_data, *PLAIN, *options)
-    assert code == 2 and not out.exists()
+    study_file(job).write_text(yaml.safe_dump(study))
+    return job
+
+
+def test_arguments_that_monai_does_not_know_are_refused(silofl, site_data, blobs_job, tmp_path):
+    options = ("--out", tmp_path / "own", "--set", DYNUNET, "--set", "model.arguments={dropped: 1}")
+    code, _, error = silofl("plan", blobs_job, "--data", site_data, *PLAIN, *options)
+    assert code == 2 and not (tmp_path / "own").exists()
     assert "model.arguments must be among" in error and "not 'dropped'" in error
 
 
@@ -112,33 +114,25 @@ def test_a_dynunet_is_planned_for_the_patch(silofl, volumes, tmp_path):
     assert build_plain_model(study, 0).train()(patch).shape == (1, 3, *study.data.patches.size)
 
 
-def test_slices_in_2d_are_resized(plan, phantoms):
-    values, _ = plan(JOBS / "harmofl_phantoms", "--data", phantoms)
+def test_slices_in_2d_are_resized_and_the_modality_is_asked_for_that_no_file_states(plan, phantoms):
+    values, found = plan(JOBS / "harmofl_phantoms", "--data", phantoms)
     # north has 128 x 128 pixels, south 96 x 96, both as many cases
     assert values["data.transforms"] == [{"Resize": {"spatial_size": [96, 96]}}]
     assert "data.patches.size" not in values
-
-
-def test_the_modality_is_asked_for_where_no_file_of_a_volume_states_it(plan, phantoms):
-    asked = [one for one in plan(JOB, "--data", phantoms)[1]["warnings"] if "--set data.modality=CT" in one]
-    assert len(asked) == 1
-    assert not any("data.modality=CT" in one for one in plan(JOB, "--data", phantoms, *CT)[1]["warnings"])
+    assert len([one for one in found["warnings"] if "--set data.modality=CT" in one]) == 1
 
 
 def test_slices_of_ct_are_clipped_and_scaled(plan, phantoms, tmp_path):
     out = tmp_path / "own"
-    values, _ = plan(JOBS / "harmofl_phantoms", "--data", phantoms, "--set", "data.modality=CT", "--out", out)
+    values, found = plan(JOBS / "harmofl_phantoms", "--data", phantoms, "--set", "data.modality=CT", "--out", out)
     resize, scale = values["data.transforms"]
     assert values["data.intensity"] == "raw" and scale["ScaleIntensityRange"]["clip"]
     assert [one.name for one in load_study(study_file(out)).data.transforms] == [*resize, *scale]
+    assert not any("data.modality=CT" in one for one in found["warnings"])
 
 
-def test_pictures_in_colour_are_planned_as_they_are_converted(plan, site_data, tmp_path):
-    job = tmp_path / "job"
-    shutil.copytree(JOBS / "harmofl_nuclei", job)
-    study = yaml.safe_load(study_file(job).read_text()) | {"labels": {1: "blob"}}
-    study_file(job).write_text(yaml.safe_dump(study))
-    values, found = plan(job, "--data", site_data)
+def test_pictures_in_colour_are_planned_as_they_are_converted(plan, site_data, blobs_job):
+    values, found = plan(blobs_job, "--data", site_data)
     assert values["data.transforms"] == [{"Resize": {"spatial_size": [32, 32]}}]
     assert "data.intensity" not in values and found["sites"]["east"]["cases"] == 5
 
@@ -165,39 +159,27 @@ def test_a_plan_of_a_run_becomes_a_job_too(plan, silofl, volumes, tmp_path):
     assert one.replace("one", "two") == two.replace("one", "two")
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        ([], "must hold keys and values, not list"),
-        ({"decisions": [], "warnings": []}, "plan.json: sites must"),
-        ({"key": "federation.min_sites", "value": 1}, "must decide about data, model, training only, not federation"),
-        ({"key": "data.patchs", "value": 1}, "data.patchs must be a known key; it is not"),
-        ({"key": "data.patches.size", "value": [16, 16]}, "data.patches.size"),
-        ({"key": "data.transforms", "value": [{"SaveImage": {}}]}, "SaveImage must be one of"),
-    ],
-)
-def test_a_file_that_is_no_plan_is_refused(refused, tmp_path, content, message):
-    if "key" in content:
-        content = {"decisions": [content | {"reason": "because"}], "warnings": [], "sites": {}}
-    (tmp_path / "plan.json").write_text(json.dumps(content))
-    assert message in refused("plan", VOLUMES_JOB, "--plan", tmp_path / "plan.json", "--out", tmp_path / "own")
-    assert not (tmp_path / "own").exists()
+def decide(key, value, reason="because"):
+    return {"decisions": [{"key": key, "value": value, "reason": reason}]}
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
+        ({"sites": None}, "plan.json: sites must"),
+        (decide("federation.min_sites", 1), "must decide about data, model, training only, not federation"),
+        (decide("data.patchs", 1), "data.patchs must be a known key; it is not"),
+        (decide("data.patches.size", [16, 16]), "data.patches.size"),
+        (decide("data.transforms", [{"SaveImage": {}}]), "SaveImage must be one of"),
         ({"sites": {"a": {}}}, "plan.json: sites.a.cases must be given"),
         ({"sites": {"a": FACTS | {"spacing_mm": ["5 mm"]}}}, "plan.json: sites.a.spacing_mm"),
+        # A server's plan writes no lines of its own into the study.
         ({"sites": {"a\nrounds: 7": FACTS}}, "plan.json must hold texts of one line, not 'a\\nrounds: 7'"),
         ({"warnings": ["beware\nrounds: 7"]}, "must hold texts of one line, not 'beware\\nrounds: 7'"),
-        (
-            {"decisions": [{"key": "data.modality", "value": "MR", "reason": "so\nrounds: 7"}]},
-            "must hold texts of one line, not 'so\\nrounds: 7'",
-        ),
+        (decide("data.modality", "MR", "so\nrounds: 7"), "must hold texts of one line, not 'so\\nrounds: 7'"),
     ],
 )
-def test_a_servers_plan_writes_no_lines_of_its_own_into_the_study(refused, tmp_path, changes, message):
+def test_a_file_that_is_no_plan_is_refused(refused, tmp_path, changes, message):
     (tmp_path / "plan.json").write_text(json.dumps({"decisions": [], "warnings": [], "sites": {}} | changes))
     assert message in refused("plan", VOLUMES_JOB, "--plan", tmp_path / "plan.json", "--out", tmp_path / "own")
     assert not (tmp_path / "own").exists()
@@ -209,6 +191,8 @@ def test_what_cannot_be_is_refused(refused, volumes, phantoms, tmp_path):
     assert "--plan must be given without --data" in refused("plan", VOLUMES_JOB, "--data", volumes, "--plan", "p.json")
     assert "--out must be a new folder" in refused("plan", VOLUMES_JOB, "--data", volumes, "--out", volumes)
     assert "p.json" in refused("plan", VOLUMES_JOB, "--plan", "p.json")
+    (tmp_path / "p.json").write_text("[]")
+    assert "must hold keys and values, not list" in refused("plan", VOLUMES_JOB, "--plan", "p.json")
     assert "must be a job folder" in refused("plan", tmp_path / "none", "--data", volumes)
     turned = ("--set", "data.volume_transforms=[{Orientation: {axcodes: XYZ}}]")
     assert "Orientation must have options" in refused("plan", VOLUMES_JOB, "--data", volumes, *turned)

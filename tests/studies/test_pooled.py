@@ -34,17 +34,15 @@ def test_values_of_a_pool_become_those_of_the_sites(result):
     assert (found.mean, found.pooled) == (0.8125, 0.75)
     assert found.tested.cases == {"north": 2, "south": 1}
     assert (found.status, found.rounds) == ("COMPLETE", 3)
+    # In which no case counts.
+    found = regroup_by_site(result, {})
+    assert (found.sites, found.mean, found.pooled) == ({}, None, None)
 
 
 def test_the_one_model_of_a_pool_is_every_sites_on_all_test_data(result):
     everyone = Everyone(0.75, 0.5, {"pooled": {"accuracy": 0.75, "balanced_accuracy": 0.5}}, 3)
     found = regroup_by_site(replace(result, everyone=everyone), SCORES)
     assert compute_further_averages(found, ["north", "south"])["everyone_balanced_accuracy"] == 0.5
-
-
-def test_a_pool_in_which_no_case_counts_has_no_values(result):
-    found = regroup_by_site(result, {})
-    assert (found.sites, found.mean, found.pooled) == ({}, None, None)
 
 
 def test_scores_are_read_as_the_simulated_site_wrote_them(tmp_path, result):
@@ -79,9 +77,8 @@ def test_a_pool_without_nvflare_can_be_run_in_a_process_of_its_own(phantoms, tmp
     assert (options.alone, options.sites) == (True, ["pooled"])
 
 
-@pytest.mark.parametrize("changes", [{}, {"guard": True}])
-def test_a_pool_trains_no_local_model_beside_its_own(phantoms, tmp_path, changes):
-    asked = ComparisonPlan((JOB,), changes=changes, seeds=(0,), data=str(phantoms), is_pooled=True)
+def test_a_pool_trains_no_local_model_beside_its_own(phantoms, tmp_path):
+    asked = ComparisonPlan((JOB,), changes={"guard": True}, seeds=(0,), data=str(phantoms), is_pooled=True)
     (run,) = plan_centralised_runs(asked, tmp_path, Console())
     assert not settle_job(run.job, run.wanted, run.changes)[0].is_guarded
 

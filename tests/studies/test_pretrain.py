@@ -27,70 +27,62 @@ def test_a_share_is_drawn_by_the_seed_and_never_empty():
     assert draw_share(part, 1.0, 0, "ann").cases == part.cases
 
 
-def test_a_model_is_trained_on_pooled_training_data_and_says_so_loudly(windows, write_windows_job, tmp_path, capsys):
-    job, out = write_windows_job("adafed_activity"), tmp_path / "f.pt"
-    arguments = ["pretrain", str(job), "--data", str(windows), "--out", str(out), "--share", "0.5", "--epochs", "12"]
-    assert main(arguments) == 0
-    printed = " ".join(capsys.readouterr().out.split())
+@pytest.fixture
+def job(write_windows_job):
+    return write_windows_job("adafed_activity")
+
+
+@pytest.fixture
+def trained(windows, job, tmp_path, capsys):
+    """Pretrain by the command; returns the model, what is known of it, and what is printed."""
+
+    def run(out, *options):
+        arguments = ["pretrain", job, "--data", windows, "--out", tmp_path / out, *options]
+        assert main([str(argument) for argument in arguments]) == 0
+        facts = json.loads((tmp_path / out).with_suffix(".json").read_text())
+        return load_tensors(tmp_path / out), facts, " ".join(capsys.readouterr().out.split())
+
+    return run
+
+
+def test_a_model_is_trained_on_pooled_training_data_and_says_so_loudly(trained, job, windows, tmp_path):
+    state, facts, printed = trained("f.pt", "--share", "0.5", "--epochs", "12")
     # half of 26, 25 and 8 training windows: 13 + 12 + 4
     assert "PRETRAIN: this pools 29 training examples of 3 sites, 50% of each, in one place." in printed
-    facts = json.loads(out.with_suffix(".json").read_text())
     assert (facts["examples"], facts["epochs"], facts["sites"]) == (29, 12, ["ann", "bob", "eva"])
+    out = tmp_path / "f.pt"
     assert facts["accuracy"] > 0.7 and facts["sha256"] == hashlib.sha256(out.read_bytes()).hexdigest()
-    assert f"model.pretrained_sha256: {facts['sha256']}" in printed
+    assert f"model.pretrained_sha256: {facts['sha256']}" in printed and "network.head.weight" in state
     study, simulation = settle_job(job, Simulation(str(windows), pretrained=str(out)), {})
     check_pretrained(job, study, simulation)
-    state = load_tensors(out)
-    assert "network.head.weight" in state
 
 
-def test_images_are_decoded_into_the_folder_that_is_named(windows, write_windows_job, tmp_path, capsys):
-    job, cache = write_windows_job("adafed_activity"), tmp_path / "cache"
-    arguments = ["pretrain", job, "--data", windows, "--out", tmp_path / "f.pt", "--epochs", 1, "--cache", cache]
-    assert main([str(argument) for argument in arguments]) == 0
-    assert len(list(cache.glob("*/index.json"))) == 3 and ": 1 epoch on " in " ".join(capsys.readouterr().out.split())
-
-
-def test_the_studys_settings_can_be_changed_as_in_a_run(windows, write_windows_job, tmp_path):
-    job, states = write_windows_job("adafed_activity"), []
-    for name, changes in {"f": [], "g": ["--set", "training.learning_rate=0.5", "--seed", "3"]}.items():
-        out = tmp_path / f"{name}.pt"
-        arguments = ["pretrain", job, "--data", windows, "--out", out, "--epochs", 1, *changes]
-        assert main([str(argument) for argument in arguments]) == 0
-        states.append(load_tensors(out))
-    facts = json.loads((tmp_path / "g.json").read_text())
+def test_the_studys_settings_can_be_changed_as_in_a_run_and_what_it_freezes_is_learnt(trained, tmp_path):
+    state, _, printed = trained("f.pt", "--epochs", 1, "--cache", tmp_path / "cache")
+    assert len(list((tmp_path / "cache").glob("*/index.json"))) == 3 and ": 1 epoch on " in printed
+    other, facts, _ = trained("g.pt", "--epochs", 1, "--set", "training.learning_rate=0.5", "--seed", "3")
     assert facts["changes"] == {"training.learning_rate": 0.5, "seed": 3} and facts["seed"] == 3
-    assert not states[0]["network.head.weight"].equal(states[1]["network.head.weight"])
-
-
-def test_a_pretrained_model_learns_what_the_study_freezes(windows, write_windows_job, tmp_path):
-    job, states = write_windows_job("adafed_activity"), []
-    for name, changes in {"f": [], "g": ["--set", "training.frozen=[features.*]"]}.items():
-        out = tmp_path / f"{name}.pt"
-        arguments = ["pretrain", job, "--data", windows, "--out", out, "--epochs", 1, *changes]
-        assert main([str(argument) for argument in arguments]) == 0
-        states.append(load_tensors(out))
-    assert all(states[0][name].equal(states[1][name]) for name in states[0])
+    assert not state["network.head.weight"].equal(other["network.head.weight"])
+    frozen, *_ = trained("h.pt", "--epochs", 1, "--set", "training.frozen=[features.*]")
+    assert all(state[name].equal(frozen[name]) for name in state)
 
 
 @pytest.mark.parametrize(
     ("out", "share", "message"),
     [("f.txt", 0.2, "must be a new file that ends in .pt"), ("f.pt", 0.0, "--share must be above 0 and at most 1")],
 )
-def test_a_place_or_a_share_that_cannot_be_is_refused(windows, write_windows_job, tmp_path, out, share, message):
-    job = write_windows_job("adafed_activity")
+def test_a_place_or_a_share_that_cannot_be_is_refused(windows, job, tmp_path, out, share, message):
     with pytest.raises(ConfigError, match=message):
         pretrain(job, tmp_path / out, Simulation(str(windows)), {}, share, 1, Console(quiet=True))
 
 
-def test_a_study_without_its_pretrained_model_is_refused_before_any_round(windows, write_windows_job, tmp_path):
-    job = write_windows_job("adafed_activity")
+def test_a_study_without_its_pretrained_model_is_refused_before_any_round(windows, job):
     study, simulation = settle_job(job, Simulation(str(windows)), {})
     with pytest.raises(ConfigError, match="with silofl pretrain, then put it there or give --pretrained$"):
         check_pretrained(job, study, simulation)
 
 
-def test_a_pretrained_model_that_would_do_nothing_is_refused(windows, write_windows_job, tmp_path):
+def test_a_pretrained_model_that_would_do_nothing_is_refused(windows, write_windows_job):
     job = write_windows_job("adafed_activity", {"name": "fedbn"})
     study, simulation = settle_job(job, Simulation(str(windows), pretrained="f.pt"), {})
     with pytest.raises(ConfigError, match="--pretrained must go with a study that needs a pretrained model"):

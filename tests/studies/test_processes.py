@@ -1,5 +1,4 @@
 import os
-import signal
 import subprocess
 import sys
 
@@ -104,18 +103,14 @@ def test_a_process_is_asked_politely_first(start, told, log, tmp_path):
     assert log.read_text() == "politely\n"
 
 
-@pytest.mark.parametrize("code", [0, 3])
-def test_the_exit_code_is_the_commands(start, code):
-    tree = start(f"exit {code}")
-    assert exit_code(tree) == code
-    tree.end()
-    assert tree.poll() == code
-
-
-def test_output_and_errors_are_appended_to_the_log(start, log):
+def test_the_exit_code_is_the_commands_and_output_and_errors_are_appended_to_the_log(start, log):
     log.write_text("before\n")
     assert exit_code(start("echo out; echo error >&2")) == 0
     assert log.read_text() == "before\nout\nerror\n"
+    tree = start("exit 3")
+    assert exit_code(tree) == 3
+    tree.end()
+    assert tree.poll() == 3
 
 
 @pytest.fixture
@@ -131,22 +126,28 @@ def typed():
     os.close(reader)
 
 
-def test_a_command_has_nothing_to_read(start, typed, log):
+def test_a_command_has_nothing_to_read_and_a_session_of_its_own(start, typed, log):
     assert exit_code(start("cat")) == 0
     assert log.read_text() == ""
-
-
-def test_a_command_has_a_session_of_its_own(start, log):
     assert exit_code(start("cut -d ' ' -f 6 /proc/$$/stat")) == 0
     assert int(log.read_text()) != os.getsid(0)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-@pytest.mark.parametrize("is_ignored", [False, True])
-def test_a_signal_that_ends_a_command_is_an_interruption_unless_nohup_ignores_it(number, is_ignored):
-    code = "import os, signal, sys\nfrom silofl.studies.processes import enable_interrupts\n"
-    code += f"signal.signal({number:d}, signal.{'SIG_IGN' if is_ignored else 'SIG_DFL'})\n"
-    code += f"enable_interrupts()\ntry:\n    os.kill(os.getpid(), {number:d})\n"
-    code += "except KeyboardInterrupt:\n    sys.exit(130)"
-    is_nohup = is_ignored and number == signal.SIGHUP
-    assert subprocess.run([sys.executable, "-c", code]).returncode == (0 if is_nohup else 130)
+ENDED = """
+import itertools, os, signal
+from silofl.studies.processes import enable_interrupts
+signals = signal.SIGINT, signal.SIGTERM, signal.SIGHUP
+for number, handler in itertools.product(signals, (signal.SIG_DFL, signal.SIG_IGN)):
+    signal.signal(number, handler)
+    enable_interrupts()
+    try:
+        os.kill(os.getpid(), number)
+    except KeyboardInterrupt:
+        print(number.name, handler.name)
+"""
+
+
+def test_a_signal_that_ends_a_command_is_an_interruption_unless_nohup_ignores_it():
+    found = subprocess.run([sys.executable, "-c", ENDED], check=True, capture_output=True, text=True).stdout
+    both = [f"{name} {handler}" for name in ("SIGINT", "SIGTERM") for handler in ("SIG_DFL", "SIG_IGN")]
+    assert found.splitlines() == [*both, "SIGHUP SIG_DFL"]

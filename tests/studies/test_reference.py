@@ -2,7 +2,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
-import pytest
 from pydantic import Field
 
 from silofl.schema import read_meanings, read_summary
@@ -77,22 +76,15 @@ def test_the_page_fits_a_reader_with_contents_and_one_list_for_the_constants_of_
 def test_every_key_of_a_study_has_a_meaning_and_stands_on_the_page():
     page, keys = study_page(), list(study_keys(all_ingredients()))
     assert {"training.learning_rate", "federation.min_sites", "algorithm.name"} <= {key.name for key in keys}
-    assert [
-        key.name for key in keys if not key.meaning or (key.inner is None and f"- `{key.name}` (" not in page)
-    ] == []
+    for key in keys:
+        assert key.meaning and (key.inner or f"- `{key.name}` (" in page), key.name
 
 
 def test_keys_of_sections_within_sections_are_dotted_and_take_their_words_from_their_own_class():
     assert list(all_keys(Choices)) == [
         Key("rounds", "count", None, "How many.", None),
         Key("amplitude", "", None, "The spectrum of the images.", Amplitude),
-        Key(
-            "amplitude.band",
-            "`full`, or whole number from 0",
-            "full",
-            "`full`, or a radius, in pixels.",
-            None,
-        ),
+        Key("amplitude.band", "`full`, or whole number from 0", "full", "`full`, or a radius, in pixels.", None),
         Key("amplitude.momentum", "number", "0.1", "Of the running mean.", None),
     ]
 
@@ -111,22 +103,12 @@ def test_a_dataclass_is_read_as_a_section_is():
     assert read_summary(Plain) == "A dataclass." and set(read_meanings(Plain)) == {"size"}
 
 
-@pytest.mark.parametrize(
-    ("name", "values"),
-    [
-        ("seed", "whole number from 0"),
-        ("name", "name"),
-        ("labels", "whole number: text, ..."),
-        ("torch_threads", "count, at most 1024, or `auto`"),
-    ],
-)
-def test_a_type_is_told_in_words(name, values):
-    assert {key.name: key.values for key in list_keys(Study)}[name] == values
-
-
-def test_bounds_of_both_kinds_are_told():
+def test_a_type_is_told_in_words_with_bounds_of_both_kinds():
+    values = {key.name: key.values for key in list_keys(Study)}
+    assert (values["seed"], values["name"]) == ("whole number from 0", "name")
+    assert values["labels"] == "whole number: text, ..."
+    assert values["torch_threads"] == "count, at most 1024, or `auto`"
     assert describe_values(Annotated[float, Field(gt=0, le=1)]) == "above 0, at most 1"
-    assert describe_values(Annotated[tuple[Count, ...], Field(min_length=6, max_length=6)]).startswith(
-        "list of six: count"
-    )
+    six = Annotated[tuple[Count, ...], Field(min_length=6, max_length=6)]
+    assert describe_values(six).startswith("list of six: count")
     assert describe_values(bool | None) == "true, false"

@@ -26,17 +26,11 @@ def test_a_run_that_another_command_holds_is_refused(refused, tmp_path, north_ph
         assert "must not be in use" in refused("resume", run)
 
 
-@pytest.mark.parametrize("kind", ["absent", "empty", "file"])
-def test_resume_of_a_folder_without_a_run_is_refused(refused, tmp_path, kind):
-    run = tmp_path / "run"
-    if kind == "empty":
-        run.mkdir()
-    elif kind == "file":
-        run.write_text("a run")
-    sentence = (
-        "RUN must be the folder of a run" if kind == "absent" else "must hold a run, with a run.json; it holds none"
-    )
-    assert sentence in refused("resume", run)
+def test_resume_of_a_folder_without_a_run_is_refused(refused, tmp_path):
+    (tmp_path / "file").write_text("a run")
+    assert "RUN must be the folder of a run" in refused("resume", tmp_path / "absent")
+    for place in (tmp_path, tmp_path / "file"):
+        assert "must hold a run, with a run.json; it holds none" in refused("resume", place)
 
 
 @pytest.mark.parametrize("content", ["{", "[]", "{}", json.dumps({"data": "x", "sites": ["north"]})])
@@ -96,46 +90,46 @@ def edit(run, **changes):
     path.write_text(yaml.safe_dump(study))
 
 
-def test_a_run_whose_data_were_moved_goes_on_with_them_where_they_are_named(silofl, refused, run, tmp_path):
-    settings = json.loads((run / "run.json").read_text())
-    moved = shutil.copytree(settings["data"], tmp_path / "moved", ignore=shutil.ignore_patterns(".silofl*"))
-    (run / "run.json").write_text(json.dumps(settings | {"data": str(tmp_path / "gone")}))
+@pytest.fixture
+def data(run, tmp_path):
+    """A copy of the run's data."""
+    return shutil.copytree(read_settings(run)["data"], tmp_path / "data", ignore=shutil.ignore_patterns(".silofl*"))
+
+
+def read_settings(run):
+    return json.loads((run / "run.json").read_text())
+
+
+def change_settings(run, **changes):
+    (run / "run.json").write_text(json.dumps(read_settings(run) | changes))
+
+
+def test_a_run_whose_data_were_moved_goes_on_with_them_where_they_are_named(silofl, refused, run, data, tmp_path):
+    change_settings(run, data=str(tmp_path / "gone"))
     edit(run, rounds=3)
     error = refused("resume", run)
     assert f"--data must name the folder that holds north/dataset.json, not {tmp_path}/gone" in error
     assert "site.yaml" not in error
-    assert silofl("resume", run, "--data", moved)[0] == 0
-    assert json.loads((run / "run.json").read_text())["data"] == str(moved)
+    assert silofl("resume", run, "--data", data)[0] == 0
+    assert read_settings(run)["data"] == str(data)
 
 
-def test_other_data_than_the_run_learnt_from_are_refused(silofl, run, tmp_path):
-    settings = (run / "run.json").read_text()
-    other = shutil.copytree(json.loads(settings)["data"], tmp_path / "other", ignore=shutil.ignore_patterns(".silofl*"))
-    path = other / "north" / "dataset.json"
-    path.write_text(path.read_text() + "\n")
-    code, _, error = silofl("resume", run, "--data", other)
-    assert code == 2 and f"site 'north' must have the data that {run} learnt from, not those in" in error
-    assert (run / "run.json").read_text() == settings
-
-
-def add_a_line(folder):
-    (folder / "dataset.json").write_text((folder / "dataset.json").read_text() + "\n")
-
-
-def change_a_mask(folder):
-    """Change a label map's content, and neither its name nor its size."""
-    path = folder / json.loads((folder / "dataset.json").read_text())["test"][0]["label"]
-    path.write_bytes(path.read_bytes()[:-1] + b"\1")
-
-
-@pytest.mark.parametrize("change", [add_a_line, change_a_mask])
-def test_data_that_were_changed_in_their_place_are_refused_too(silofl, run, tmp_path, change):
-    settings = json.loads((run / "run.json").read_text())
-    data = shutil.copytree(settings["data"], tmp_path / "data", ignore=shutil.ignore_patterns(".silofl*"))
-    (run / "run.json").write_text(json.dumps(settings | {"data": str(data)}))
-    change(data / "north")
+def test_other_data_than_the_run_learnt_from_are_refused_and_data_that_were_changed_in_their_place(silofl, run, data):
+    before, sentence = read_settings(run), f"site 'north' must have the data that {run} learnt from, not those in"
+    path = data / "north" / "dataset.json"
+    content = path.read_text()
+    path.write_text(content + "\n")
+    code, _, error = silofl("resume", run, "--data", data)
+    assert code == 2 and sentence in error and read_settings(run) == before
+    change_settings(run, data=str(data))
     code, _, error = silofl("resume", run)
-    assert code == 2 and f"site 'north' must have the data that {run} learnt from, not those in" in error
+    assert code == 2 and sentence in error
+    # A label map's content, and neither its name nor its size.
+    path.write_text(content)
+    mask = path.parent / json.loads(content)["test"][0]["label"]
+    mask.write_bytes(mask.read_bytes()[:-1] + b"\1")
+    code, _, error = silofl("resume", run)
+    assert code == 2 and sentence in error
 
 
 def test_an_edited_study_is_refused_by_its_keys_and_nothing_is_run(refused, run, begun, tmp_path):
@@ -191,8 +185,7 @@ def test_a_site_of_a_run_in_one_process_is_paused_by_its_file(silofl, run):
 
 
 def test_a_received_run_cannot_say_that_its_own_code_is_trusted(silofl, refused, run):
-    settings = json.loads((run / "run.json").read_text())
-    (run / "run.json").write_text(json.dumps(settings | {"trusts_code": True}))
+    change_settings(run, trusts_code=True)
     (run / "job" / "app" / "custom").mkdir()
     (run / "job" / "app" / "custom" / "mine.py").write_text("print('mine')")
     assert "must bring no code, " in refused("resume", run)
@@ -237,9 +230,9 @@ def test_runs_share_a_folder_of_decoded_images(begun, north_phantoms, tmp_path, 
 
 def test_a_run_goes_on_with_another_folder_of_decoded_images(silofl, refused, run, tmp_path):
     edit(run, rounds=3)
-    settings = json.loads((run / "run.json").read_text())
+    settings = read_settings(run)
     (tmp_path / "file").write_text("")
     assert "--cache must be a folder, not" in refused("resume", run, "--cache", tmp_path / "file")
     assert silofl("resume", run, "--cache", tmp_path / "other")[0] == 0
     assert [path.name for path in (tmp_path / "other").glob("*/index.json")] != []
-    assert json.loads((run / "run.json").read_text()) == settings | {"cache": str(tmp_path / "other")}
+    assert read_settings(run) == settings | {"cache": str(tmp_path / "other")}

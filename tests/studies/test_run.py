@@ -4,7 +4,7 @@ import json
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
-from unittest.mock import MagicMock
+from unittest.mock import MagicMock, Mock
 
 import pytest
 import yaml
@@ -131,8 +131,8 @@ def server(monkeypatch, finished):
 def lead(tmp_path, capsys):
     """Run the command; returns the exit code, what it printed, and the result."""
 
-    def run(*options):
-        code = main(["run", str(JOB), "--kit", str(tmp_path), "--out", str(tmp_path / "out"), *options])
+    def run(*options, job=JOB):
+        code = main(["run", str(job), "--kit", str(tmp_path), "--out", str(tmp_path / "out"), *options])
         return code, capsys.readouterr().out, read_results(tmp_path / "out")
 
     return run
@@ -142,10 +142,12 @@ def test_a_stopped_run_goes_on_under_its_id_until_it_is_complete(server, lead, t
     submitted = server(("FINISHED:ABNORMAL", "stopped"), ("FINISHED:COMPLETED", "complete"))
     code, said, results = lead()
     assert (code, results.status) == (0, "COMPLETE")
-    assert [study.get("continue_run") for study in submitted] == [None, RUN]
-    assert submitted[1] == submitted[0] | {"continue_run": RUN}
+    assert "continue_run" not in submitted[0] and submitted[1] == submitted[0] | {"continue_run": RUN}
     assert "stopped: it was killed after round 1 of 2" in said and "going on by itself, 1 of 3 times" in said
     assert said.count("round   1/") == 1 and (tmp_path / "out" / "report.html").is_file()
+    assert "sites are connected" not in said
+    # Hospitals pin it.
+    assert said.index(load_study(study_file(JOB)).digest) < said.index("submitted as job")
 
 
 def test_a_long_round_says_who_has_answered_and_whom_it_waits_for(server, lead, monkeypatch):
@@ -160,7 +162,7 @@ def test_a_long_round_says_who_has_answered_and_whom_it_waits_for(server, lead, 
 def test_the_folder_of_the_results_holds_the_job_that_goes_on_even_after_the_server_forgot_it(server, lead, tmp_path):
     server(("RUNNING RUNNING", None))
     assert lead("--retries", "0")[0] == 1
-    job = tmp_path / "out" / "job" / "app" / "config" / "study.yaml"
+    job = study_file(tmp_path / "out" / "job")
     assert load_study(job) == load_study(study_file(JOB)).model_copy(update={"continue_run": RUN})
 
 
@@ -181,11 +183,7 @@ def test_a_server_cannot_change_the_job_that_its_lead_submits_again(server, lead
 
 def test_a_server_that_takes_no_job_leaves_no_folder_so_that_it_can_be_tried_again(server, monkeypatch, tmp_path):
     server()
-
-    def refuse(self, job):
-        raise ConfigError("the server must take the job")
-
-    monkeypatch.setattr(module.Lead, "submit", refuse)
+    monkeypatch.setattr(module.Lead, "submit", Mock(side_effect=ConfigError("the server must take the job")))
     assert main(["run", str(JOB), "--kit", str(tmp_path), "--out", str(tmp_path / "out")]) == 2
     assert not (tmp_path / "out").exists()
 
@@ -204,28 +202,14 @@ def test_a_program_that_reads_the_ledger_while_the_run_ends_reads_a_whole_one(se
         assert len(json.load(before)) == 1 and len(json.loads(file.read_text())) == 2
 
 
-def test_a_run_that_was_stopped_before_its_first_round_begins_anew(server, lead):
-    submitted = server(("FINISHED:ABNORMAL", "stopped before a round"), ("FINISHED:COMPLETED", "complete"))
-    assert lead()[0] == 0
-    assert submitted[0] == submitted[1] and "continue_run" not in submitted[1]
-
-
-@pytest.mark.parametrize(("there", "is_said"), [({"north"}, True), ({"north", "west"}, False)])
-def test_sites_that_are_not_there_are_told_when_the_job_begins(server, lead, monkeypatch, there, is_said):
+def test_sites_that_are_not_there_are_told_when_the_job_begins(server, lead, monkeypatch, tmp_path):
     server(("FINISHED:COMPLETED", "complete"))
-    monkeypatch.setattr(module.Lead, "connected", lambda self: there)
-    said = " ".join(lead()[1].split())
-    sentence = "1 of 2 sites are connected (north); the first round waits for the others, at most 600 s"
-    assert (sentence in said) is is_said
-
-
-def test_a_job_that_nvflare_holds_back_for_more_sites_says_so(server, tmp_path, capsys):
-    server(("FINISHED:COMPLETED", "complete"))
+    monkeypatch.setattr(module.Lead, "connected", lambda self: {"north"})
     job = shutil.copytree(JOB, tmp_path / "job")
     (job / "meta.json").write_text(json.dumps(json.loads((job / "meta.json").read_text()) | {"min_clients": 5}))
-    assert main(["run", str(job), "--kit", str(tmp_path), "--out", str(tmp_path / "out")]) == 0
-    said = " ".join(capsys.readouterr().out.split())
-    assert "3 of 5 sites are connected that min_clients of meta.json asks for; NVFlare begins the job once" in said
+    said = " ".join(lead(job=job)[1].split())
+    assert "1 of 2 sites are connected (north); the first round waits for the others, at most 600 s" in said
+    assert "1 of 5 sites are connected that min_clients of meta.json asks for; NVFlare begins the job once" in said
     assert "and tries for a week (for 40 minutes at a server with NVFlare's own settings)" in said
 
 
@@ -246,24 +230,22 @@ def test_nvflare_tries_a_job_for_as_long_as_is_said(monkeypatch, is_ours, minute
     assert manager.set_status.call_args.args[1] == RunStatus.FINISHED_CANT_SCHEDULE
 
 
-def test_what_no_server_takes_is_said_before_anything_is_submitted(server, tmp_path, capsys):
+def test_what_no_server_takes_and_a_folder_with_something_in_it_are_refused_before_anything_is_submitted(
+    server, tmp_path, capsys
+):
     submitted = server()
     job = shutil.copytree(JOB, tmp_path / "job")
+    assert main(["run", str(job), "--kit", str(tmp_path), "--out", str(tmp_path)]) == 2
+    assert "--out must be a new or empty folder" in capsys.readouterr().err
     (job / "app" / "config" / "README.md").write_text("mine")
     assert main(["run", str(job), "--kit", str(tmp_path), "--out", str(tmp_path / "out")]) == 2
     assert submitted == [] and "a model alone, not 'config/README.md'; delete it" in capsys.readouterr().err
 
 
-def test_the_digest_that_hospitals_pin_is_said_before_the_job_is_submitted(server, lead):
-    server(("FINISHED:COMPLETED", "complete"))
-    said = lead()[1]
-    assert said.index(load_study(study_file(JOB)).digest) < said.index("submitted as job")
-
-
 def test_a_job_that_a_restarted_server_has_lost_goes_on_although_nothing_can_be_downloaded(server, lead):
     submitted = server(("RUNNING RUNNING", None), ("FINISHED:COMPLETED", "complete"))
     code, said, _ = lead()
-    assert code == 0 and submitted[1]["continue_run"] == RUN
+    assert code == 0 and submitted[1] == submitted[0] | {"continue_run": RUN}
     assert "stopped: the server stopped after round 1 of 24; going on by itself, 1 of " in said
 
 
@@ -304,11 +286,7 @@ def test_a_job_that_never_began_says_what_nvflare_says_and_how_to_go_on(server, 
 
 def test_an_interrupted_command_leaves_the_job_running_and_names_it(server, lead, monkeypatch, tmp_path):
     server(("RUNNING", None))
-
-    def interrupt(watch):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(module.WatchedRun, "_follow", interrupt)
+    monkeypatch.setattr(module.WatchedRun, "_follow", Mock(side_effect=KeyboardInterrupt))
     code, said, _ = lead()
     assert code == 130 and "job job-1 runs on" in said
     assert said.endswith(f"go on later with silofl continue {tmp_path}/out --kit {tmp_path}\n")
@@ -316,23 +294,13 @@ def test_an_interrupted_command_leaves_the_job_running_and_names_it(server, lead
 
 def test_a_server_that_stays_away_is_said_and_no_traceback(server, lead, monkeypatch):
     server(("RUNNING", None))
-
-    def away(watch):
-        raise TrainingError("the server must answer")
-
-    monkeypatch.setattr(module.WatchedRun, "_follow", away)
+    monkeypatch.setattr(module.WatchedRun, "_follow", Mock(side_effect=TrainingError("the server must answer")))
     code, said, _ = lead()
     assert code == 1 and said.endswith("the server must answer\n")
 
 
-def test_the_result_is_printed_for_programs(server, lead):
-    server(("FINISHED:COMPLETED", "complete"))
-    _, said, results = lead("--json")
-    assert json.loads(said)["run"] == results.run
-
-
-def test_a_folder_with_something_in_it_is_refused_before_anything_is_submitted(server, tmp_path, capsys):
-    submitted = server()
-    (tmp_path / "notes.txt").write_text("kept")
-    code = main(["run", str(JOB), "--kit", str(tmp_path), "--out", str(tmp_path)])
-    assert code == 2 and submitted == [] and "--out must be a new or empty folder" in capsys.readouterr().err
+def test_a_run_that_was_stopped_before_its_first_round_begins_anew_and_its_result_is_printed_for_programs(server, lead):
+    submitted = server(("FINISHED:ABNORMAL", "stopped before a round"), ("FINISHED:COMPLETED", "complete"))
+    code, said, results = lead("--json")
+    assert code == 0 and json.loads(said)["run"] == results.run
+    assert submitted[0] == submitted[1] and "continue_run" not in submitted[1]

@@ -4,6 +4,7 @@ import signal
 import sys
 import threading
 import time
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
@@ -17,13 +18,15 @@ from silofl.studies.sweep import Sweep
 from .conftest import JOB
 
 pytestmark = pytest.mark.timeout(120)
+PYTHON = [sys.executable, "-S", "-c"]
 # A made-up run: it takes note of its start, then waits for others or writes a result.
 START = "import pathlib, sys, time; run = pathlib.Path(sys.argv[1]); run.mkdir(parents=True); "
 
 
-@pytest.fixture
-def runs(tmp_path, phantoms):
+@pytest.fixture(scope="module")
+def planned(tmp_path_factory, phantoms):
     """Plan three runs, with changes of every kind."""
+    tmp_path = tmp_path_factory.mktemp("plan")
     asked = ComparisonPlan(
         (JOB,),
         ("harmofl:paper",),
@@ -39,11 +42,16 @@ def runs(tmp_path, phantoms):
 
 
 @pytest.fixture
+def runs(planned, tmp_path):
+    return [replace(run, path=tmp_path / "out" / "runs" / run.path.name) for run in planned]
+
+
+@pytest.fixture
 def carry_out(runs, tmp_path, monkeypatch, capsys):
     """Carry out the runs with a program in place of their commands; returns the failures and what was printed."""
 
     def run(program, processes=2):
-        monkeypatch.setattr(side_by_side, "build_command", lambda one: [sys.executable, "-c", program, str(one.path)])
+        monkeypatch.setattr(side_by_side, "build_command", lambda one: [*PYTHON, program, str(one.path)])
         failures = side_by_side.run_side_by_side(runs, tmp_path / "out", processes, Console(soft_wrap=True))
         return failures, capsys.readouterr().out
 
@@ -58,12 +66,6 @@ def test_the_command_of_a_run_means_the_run(runs):
         assert command == "simulate" and read_changes(options) == dict(run.changes)
         assert (options.job, options.out, options.threads, options.alone) == (run.job, run.path, 1, False)
         assert (str(options.data), str(options.cache)) == (run.wanted.data, run.wanted.cache)
-
-
-def test_a_run_that_has_begun_is_resumed(runs):
-    runs[0].path.mkdir(parents=True)
-    (runs[0].path / "run.json").write_text("{}")
-    assert side_by_side.build_command(runs[0])[3:] == ["resume", str(runs[0].path)]
 
 
 def test_runs_that_end_without_a_result_are_told_with_their_logs(carry_out, runs, tmp_path):
@@ -86,6 +88,8 @@ def test_a_finished_run_is_not_run_again(carry_out, runs, monkeypatch):
     for run in runs:
         run.path.mkdir(parents=True)
         (run.path / "run.json").write_text("{}")
+        # One that has begun is resumed.
+        assert side_by_side.build_command(run)[3:] == ["resume", str(run.path)]
     failures, out = carry_out("raise SystemExit(1)")
     assert failures == {} and "3 of 3 runs are already finished" in out
 

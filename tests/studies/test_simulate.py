@@ -71,24 +71,19 @@ def own_signals():
         signal.signal(number, handler)
 
 
-@pytest.mark.parametrize("number", SIGNALS)
-def test_a_run_that_a_signal_ends_says_how_to_go_on(tmp_path, phantoms, monkeypatch, own_signals, number):
-    monkeypatch.setattr(simulate, "run_alone", lambda *_, **__: os.kill(os.getpid(), number))
-    stream, wanted = io.StringIO(), Simulation(str(phantoms), is_alone=True)
-    code = simulate.start_simulation(JOB, tmp_path / "run", wanted, {}, Console(file=stream, soft_wrap=True))
-    assert code == simulate.ExitCode.INTERRUPTED
-    assert f"interrupted; to go on: python -m silofl resume {tmp_path / 'run'}" in stream.getvalue()
-
-
 @pytest.mark.parametrize(
-    ("busy_with", "advice"),
-    [("read_data", "give the same command again"), ("_run_prepared_job", "python -m silofl resume {run}")],
+    ("busy_with", "is_alone", "number", "advice"),
+    [
+        *(("run_alone", True, number, "python -m silofl resume {run}") for number in SIGNALS),
+        ("read_data", False, signal.SIGTERM, "give the same command again"),
+        ("_run_prepared_job", False, signal.SIGTERM, "python -m silofl resume {run}"),
+    ],
 )
-def test_a_signal_while_reading_or_reporting_is_answered_with_how_to_go_on(
-    tmp_path, phantoms, monkeypatch, own_signals, busy_with, advice
+def test_a_run_that_a_signal_ends_says_how_to_go_on(
+    tmp_path, phantoms, monkeypatch, own_signals, busy_with, is_alone, number, advice
 ):
-    monkeypatch.setattr(simulate, busy_with, lambda *_: os.kill(os.getpid(), signal.SIGTERM))
-    stream, run, wanted = io.StringIO(), tmp_path / "run", Simulation(str(phantoms))
+    monkeypatch.setattr(simulate, busy_with, lambda *_, **__: os.kill(os.getpid(), number))
+    stream, run, wanted = io.StringIO(), tmp_path / "run", Simulation(str(phantoms), is_alone=is_alone)
     code = simulate.start_simulation(JOB, run, wanted, {}, Console(file=stream, soft_wrap=True))
     assert code == simulate.ExitCode.INTERRUPTED
     assert stream.getvalue().endswith(f"\ninterrupted; to go on: {advice.format(run=run)}\n")
@@ -163,6 +158,14 @@ def test_simulate_names_what_must_be_given(refused, given, missing):
     assert f"arguments are required: {missing};" in refused("simulate", *given)
 
 
+@pytest.mark.parametrize("text", ["rounds", "=3", "rounds=", "training={a", "training={a: 1, a: 2}"])
+def test_a_setting_that_is_no_key_with_a_value_is_refused_and_threads_where_sites_take_turns(refused, text):
+    error = refused("simulate", JOB, "--out", "run", "--set", text)
+    assert f"--set must be KEY=VALUE, as training.learning_rate=0.01, not {text!r}" in error
+    command = ["simulate", JOB, "--out", "run", "--alone", "--threads", "2"]
+    assert "--threads must not go with --alone" in refused(*command)
+
+
 def read_local(workspace, name):
     return yaml.safe_load((workspace / "local" / name).read_text())
 
@@ -203,12 +206,6 @@ def test_simulate_hands_on_what_it_was_given(silofl, monkeypatch):
     ]
 
 
-@pytest.mark.parametrize("text", ["rounds", "=3", "rounds=", "training={a", "training={a: 1, a: 2}"])
-def test_a_setting_that_is_no_key_with_a_value_is_refused(refused, text):
-    error = refused("simulate", JOB, "--out", "run", "--set", text)
-    assert f"--set must be KEY=VALUE, as training.learning_rate=0.01, not {text!r}" in error
-
-
 def test_what_is_set_and_the_size_of_each_training_sites_data_are_kept_with_the_run(
     silofl, training, phantoms, tmp_path
 ):
@@ -223,13 +220,12 @@ def test_what_is_set_and_the_size_of_each_training_sites_data_are_kept_with_the_
     assert silofl("report", run)[0] == 0
     assert "training.learning_rate: 0.01, algorithm: {" in (run / "report.html").read_text()
     counts = json.loads((run / "data.json").read_text())["sites"]
-    content = (phantoms / "north" / "dataset.json").read_bytes()
     assert counts.keys() == {"north", "south"}
-    for part in ("training", "validation", "test"):
-        records = json.loads(content)[part]
+    content = (phantoms / "north" / "dataset.json").read_bytes()
+    assert counts["north"]["digest"] == hashlib.sha256(content).hexdigest()
+    for part, records in ((part, json.loads(content)[part]) for part in ("training", "validation", "test")):
         assert counts["north"][part]["cases"] == len(records)
         assert counts["north"][part]["patients"] == len({record["patient"] for record in records})
-    assert counts["north"]["digest"] == hashlib.sha256(content).hexdigest()
 
 
 def test_what_should_be_looked_at_in_a_sites_data_is_said_before_training(silofl, training, phantoms, tmp_path):
@@ -247,8 +243,3 @@ def test_what_should_be_looked_at_in_a_sites_data_is_said_before_training(silofl
         assert page.read_text().count("<li>north: every label must stand in a training case") == 1
     (tmp_path / "run" / "results.json").unlink()
     assert "CAUTION  north: every label must stand" in silofl("resume", tmp_path / "run")[1]
-
-
-def test_threads_have_no_place_where_sites_take_turns(refused):
-    command = ["simulate", JOB, "--out", "run", "--alone", "--threads", "2"]
-    assert "--threads must not go with --alone" in refused(*command)

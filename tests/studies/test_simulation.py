@@ -22,29 +22,32 @@ from silofl.study import load_study
 from .conftest import JOB
 
 
-@pytest.mark.parametrize("kind", ["absent", "empty", "file", "without meta.json", "without study.yaml"])
-def test_a_folder_that_is_no_job_is_refused(refused, tmp_path, two_sites, job, kind):
-    folder = tmp_path / "job"
-    if kind == "empty":
-        folder.mkdir()
-    elif kind == "file":
-        folder.write_text("a job")
-    elif kind != "absent":
-        job()
-        {"without meta.json": folder / "meta.json", "without study.yaml": folder / "app" / "config" / "study.yaml"}[
-            kind
-        ].unlink()
-    error = refused("simulate", folder, "--data", two_sites, "--out", tmp_path / "run")
-    assert "must be a job folder with meta.json and app/config/study.yaml" in error
-    assert ("which is not there" if kind == "absent" else "is missing") in error
+@pytest.fixture
+def refused_run(refused, tmp_path, two_sites):
+    """Simulate what must be refused, of two sites; returns the sentence."""
+
+    def run(*options, job=JOB, data=two_sites):
+        return refused("simulate", job, "--data", data, "--out", tmp_path / "run", *options)
+
+    return run
 
 
-@pytest.mark.parametrize("kind", ["absent", "file"])
-def test_a_data_folder_that_is_not_there_is_refused(refused, tmp_path, kind):
-    if kind == "file":
-        (tmp_path / "data").write_text("data")
-    error = refused("simulate", JOB, "--data", tmp_path / "data", "--out", tmp_path / "run")
-    assert "--data must be a folder that holds one folder a site" in error
+def test_a_folder_that_is_no_job_is_refused(refused_run, tmp_path, job):
+    sentence, file = "must be a job folder with meta.json and app/config/study.yaml", tmp_path / "file"
+    error = refused_run(job=tmp_path / "absent")
+    assert sentence in error and "which is not there" in error
+    file.write_text("a job")
+    assert sentence in refused_run(job=file)
+    for missing in ("meta.json", "app/config/study.yaml"):
+        (job() / missing).unlink()
+        error = refused_run(job=tmp_path / "job")
+        assert sentence in error and "is missing" in error
+
+
+def test_a_data_folder_that_is_not_there_is_refused(refused_run, tmp_path):
+    (tmp_path / "file").write_text("data")
+    for data in (tmp_path / "absent", tmp_path / "file"):
+        assert "--data must be a folder that holds one folder a site" in refused_run(data=data)
 
 
 @pytest.mark.parametrize(
@@ -64,15 +67,12 @@ def test_the_hospitals_that_suit_a_study_are_made_at_first_use(tmp_path, monkeyp
     assert all((tmp_path / folder / site / "dataset.json").is_file() for site in sites)
 
 
-@pytest.mark.parametrize("inside", [[], ["north/images/a.png"], ["dataset.json"]])
-def test_a_data_folder_without_sites_is_refused(refused, tmp_path, inside):
-    data = tmp_path / "data"
-    data.mkdir()
-    for name in inside:
-        (data / name).parent.mkdir(parents=True, exist_ok=True)
-        (data / name).write_text("{}")
-    error = refused("simulate", JOB, "--data", data, "--out", tmp_path / "run")
-    assert "must hold folders with a dataset.json each" in error
+@pytest.mark.parametrize("inside", ["notes", "north/images/a.png", "dataset.json"])
+def test_a_data_folder_without_sites_is_refused(refused_run, tmp_path, inside):
+    file = tmp_path / "none" / inside
+    file.parent.mkdir(parents=True)
+    file.write_text("{}")
+    assert "must hold folders with a dataset.json each" in refused_run(data=tmp_path / "none")
 
 
 @pytest.mark.parametrize(
@@ -98,20 +98,18 @@ def test_a_data_folder_without_sites_is_refused(refused, tmp_path, inside):
         (["--threads", "0"], "--threads must be a whole number of at least 1, not '0'"),
     ],
 )
-def test_what_cannot_run_is_refused_and_leaves_no_run_behind(refused, tmp_path, two_sites, options, reason):
+def test_what_cannot_run_is_refused_and_leaves_no_run_behind(refused_run, tmp_path, two_sites, options, reason):
     before = sorted(two_sites.rglob("*"))
-    assert reason in refused("simulate", JOB, "--data", two_sites, "--out", tmp_path / "run", *options)
+    assert reason in refused_run(*options)
     assert not (tmp_path / "run").exists() and sorted(two_sites.rglob("*")) == before
 
 
 @pytest.mark.parametrize("name", ["Klinik Nord", "north,south", "north.2", "north#2", "it's"])
-def test_a_sites_name_that_nvflares_simulator_would_cut_is_refused_but_with_alone(refused, tmp_path, two_sites, name):
+def test_a_sites_name_that_nvflares_simulator_would_cut_is_refused_but_with_alone(refused_run, two_sites, name):
     (two_sites / "north").rename(two_sites / name)
-    where = ["simulate", JOB, "--data", two_sites, "--out", tmp_path / "run"]
-    assert f"must have no comma, dot, blank, quote, backslash or hash in NVFlare's simulator, not {name!r}" in refused(
-        *where
-    )
-    study, simulation = settle_job(JOB, Simulation(data=str(two_sites), is_alone=True), {})
+    sentence = f"must have no comma, dot, blank, quote, backslash or hash in NVFlare's simulator, not {name!r}"
+    assert sentence in refused_run()
+    _, simulation = settle_job(JOB, Simulation(data=str(two_sites), is_alone=True), {})
     assert simulation.sites == tuple(sorted([name, "south"]))
 
 
@@ -127,9 +125,9 @@ def test_a_path_in_which_a_sites_settings_would_fill_something_in_is_refused(
 
 
 @pytest.mark.parametrize("name", ["no\nrth", "no\x1b[31mrth", "no\udce4rth"])
-def test_a_site_whose_name_commands_a_terminal_is_refused(refused, tmp_path, two_sites, name):
+def test_a_site_whose_name_commands_a_terminal_is_refused(refused_run, two_sites, name):
     (two_sites / "north").rename(two_sites / name)
-    error = refused("simulate", JOB, "--data", two_sites, "--out", tmp_path / "run")
+    error = refused_run()
     assert "a site's name must be that of a folder, in UTF-8 and without line breaks" in error and repr(name) in error
 
 
@@ -142,48 +140,39 @@ def test_a_run_of_sites_whose_names_lead_elsewhere_is_not_gone_on_with(tmp_path,
 
 
 @pytest.mark.parametrize("inside", ["", "run.json", "notes.txt", "sites/north/scores.csv"])
-def test_a_run_folder_that_is_a_file_or_holds_something_is_refused_and_kept(refused, tmp_path, two_sites, inside):
+def test_a_run_folder_that_is_a_file_or_holds_something_is_refused_and_kept(refused_run, tmp_path, inside):
     kept = tmp_path / "run" / inside
     kept.parent.mkdir(parents=True, exist_ok=True)
     kept.write_text("kept")
-    error = refused("simulate", JOB, "--data", two_sites, "--out", tmp_path / "run")
+    error = refused_run()
     assert "must be a new or empty folder" in error and ("silofl resume" in error) == (inside == "run.json")
     assert kept.read_text() == "kept"
 
 
-def test_labels_that_are_not_the_studys_are_refused(refused, tmp_path, north_phantoms, job):
-    changes = {"labels": {1: "nucleus"}, "federation": {"min_sites": 1}}
-    error = refused("simulate", job(**changes), "--data", north_phantoms, "--out", tmp_path / "run")
-    assert "labels" in error
+def test_a_study_of_other_labels_or_that_waits_for_more_sites_than_take_part_is_refused(
+    refused_run, north_phantoms, job
+):
+    for key in ("min_sites", "sites"):
+        assert f"federation.{key} must be at most 2" in refused_run(job=job(federation={key: 9}))
+    folder = job(labels={1: "nucleus"}, federation={"min_sites": 1})
+    assert "labels" in refused_run(job=folder, data=north_phantoms)
 
 
-@pytest.mark.parametrize("key", ["min_sites", "sites"])
-def test_a_study_that_waits_for_more_sites_than_take_part_is_refused(refused, tmp_path, two_sites, job, key):
-    folder = job(federation={key: 9})
-    error = refused("simulate", folder, "--data", two_sites, "--out", tmp_path / "run")
-    assert f"federation.{key} must be at most 2" in error
-
-
-def test_a_site_without_a_dataset_json_is_refused_not_dropped(refused, tmp_path, two_sites):
+def test_a_site_without_a_dataset_json_is_refused_not_dropped_and_one_must_train(refused_run, two_sites):
     (two_sites / "west").mkdir()
-    error = refused("simulate", JOB, "--data", two_sites, "--out", tmp_path / "run")
+    error = refused_run()
     assert "must hold a dataset.json, not all but west" in error
-    assert error.endswith(
-        "add it there, move the folder away, or name the sites that take part with simulate --sites\n"
-    )
+    assert error.endswith("or name the sites that take part with simulate --sites\n")
+    for name in ("south", "west"):
+        shutil.rmtree(two_sites / name)
+    assert "--leave-out must leave at least one site to train" in refused_run("--leave-out", "north")
 
 
-def test_at_least_one_site_must_train_beside_the_one_that_is_left_out(refused, tmp_path, two_sites):
-    shutil.rmtree(two_sites / "south")
-    error = refused("simulate", JOB, "--data", two_sites, "--out", tmp_path / "run", "--leave-out", "north")
-    assert "--leave-out must leave at least one site to train" in error
-
-
-def test_data_of_the_site_that_is_left_out_are_read_before_anything_starts(silofl, tmp_path, north_phantoms, job):
-    (tmp_path / "data" / "south").mkdir(parents=True)
-    (tmp_path / "data" / "south" / "dataset.json").write_text("{}")
-    shutil.copytree(north_phantoms / "north", tmp_path / "data" / "north")
-    run = ["simulate", job(federation={"min_sites": 1}), "--data", tmp_path / "data", "--out", tmp_path / "run"]
+def test_data_of_the_site_that_is_left_out_are_read_before_anything_starts(
+    silofl, tmp_path, two_sites, north_phantoms, job
+):
+    shutil.copytree(north_phantoms / "north", two_sites / "north", dirs_exist_ok=True)
+    run = ["simulate", job(federation={"min_sites": 1}), "--data", two_sites, "--out", tmp_path / "run"]
     code, _, error = silofl(*run, "--leave-out", "south")
     assert code == 2 and "site 'south': dataset.json must have" in error
     assert not (tmp_path / "run").exists()
@@ -223,29 +212,23 @@ def test_a_copied_job_is_that_job_byte_by_byte_where_nothing_is_changed(tmp_path
 
 
 def test_a_copied_job_has_the_changes_and_the_components_of_its_algorithm(tmp_path):
+    with pytest.raises(ConfigError, match="round.*did you mean 'rounds'"):
+        copy_job(JOB, tmp_path / "copy", {"round": 2})
+    assert not (tmp_path / "copy").exists()
     study = copy_job(JOB, tmp_path / "copy", {"rounds": 2, "algorithm.name": "harmofl", "model.normalization": "batch"})
     assert (study.rounds, study.algorithm.name) == (2, "harmofl")
     assert load_study(study_file(tmp_path / "copy")) == study
     assert "silofl.flare.harmofl." in study_file(tmp_path / "copy").with_name("config_fed_client.json").read_text()
 
 
-def test_no_job_is_copied_with_a_change_that_is_refused(tmp_path):
-    with pytest.raises(ConfigError, match="round.*did you mean 'rounds'"):
-        copy_job(JOB, tmp_path / "copy", {"round": 2})
-    assert not (tmp_path / "copy").exists()
-
-
-# The job's own, and MOON, whose projection head is none for its U-Net, are left out.
-OTHERS = [(name, "paper") for name in algorithm_names() if name not in ("fedavg", "moon")]
-OTHERS += [("harmofl", preset) for preset in PRESET_NAMES if preset != "paper"]
-
-
-@pytest.mark.parametrize(("name", "preset"), OTHERS)
-def test_an_algorithm_by_its_name_is_its_preset_whatever_the_job_chose_for_another(job, name, preset):
+def test_an_algorithm_by_its_name_is_its_preset_whatever_the_job_chose_for_another(job):
     chosen = job(algorithm={"name": "fedavg", "preset": "paper", "weights": "uniform", "server_lr": 0.25})
     suits_all = {"training.optimizer": "sgd", "training.momentum": 0.0, "training.local_epochs": 2}
-    study = changed_study(chosen, suits_all | {"algorithm.name": name, "algorithm.preset": preset})
-    assert study.recipe == load_presets(name)[preset]
+    # The job's own, and MOON, whose projection head is none for its U-Net, are left out.
+    others = [(name, "paper") for name in algorithm_names() if name not in ("fedavg", "moon")]
+    for name, preset in [*others, *(("harmofl", preset) for preset in PRESET_NAMES)]:
+        study = changed_study(chosen, suits_all | {"algorithm.name": name, "algorithm.preset": preset})
+        assert study.recipe == load_presets(name)[preset], name
 
 
 @pytest.mark.parametrize(

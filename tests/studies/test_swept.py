@@ -39,10 +39,8 @@ def test_further_settings_are_columns_of_their_own_and_a_hole_is_a_dash(swept):
 
 @pytest.mark.parametrize("values", [("0.001", "0.1", "1"), ("1", "2"), ("even", "odd"), ("0", "100"), ("-1", "1")])
 def test_the_figure_has_a_line_a_row_over_numbers_near_and_far_and_over_words(swept, values, monkeypatch):
-    widths, errorbar = [], Axes.errorbar
-    monkeypatch.setattr(
-        Axes, "errorbar", lambda self, *a, **k: widths.append(k["elinewidth"]) or errorbar(self, *a, **k)
-    )
+    widths, draw = [], Axes.errorbar
+    monkeypatch.setattr(Axes, "errorbar", lambda self, *a, **k: widths.append(k["elinewidth"]) or draw(self, *a, **k))
     rows = [swept(row, (0.5, 0.75), (0.75, 0.5), x=value) for row in ("a", "b") for value in values]
     image = sweep_image(rows, "dice")
     assert image.png.startswith(b"\x89PNG")
@@ -68,8 +66,6 @@ def test_a_run_that_lacks_a_sites_value_does_not_count(swept, method):
     alone = SweptRow("a", {"x": "2"}, Method("a", {1: second.results[0]}))
     assert sweep_table([swept("a", (0.5, 0.5), x="1"), alone]).rows[0] == ("a", "validation", "0.250", "-")
     assert sweep_image([swept("a", (0.5, 0.5), x="1"), alone], "dice").png
-
-
-def test_a_site_that_no_run_has_a_value_of_is_in_no_mean(method):
-    rows = [SweptRow("a", {"x": x}, method("a", (0.5, 0.5), validation={"east": {"value": 0.25}})) for x in ("1", "2")]
+    # A site that no run has a value of is in no mean.
+    rows = [SweptRow("a", {"x": x}, method("a", (0.5, 0.5), validation=east)) for x in ("1", "2")]
     assert sweep_table(rows).rows[0] == ("a", "validation", "0.250", "0.250")

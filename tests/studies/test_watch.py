@@ -24,6 +24,12 @@ def ledger_of(count):
 
 
 @pytest.fixture
+def watch(silofl, tmp_path):
+    """Watch the job; returns exit code, output and error output."""
+    return lambda *options: silofl("watch", JOB, "--kit", tmp_path, *options)
+
+
+@pytest.fixture
 def server(monkeypatch):
     """A server that answers each question with the next of NVFlare's words and of the numbers of finished rounds."""
     state = SimpleNamespace(words=[], rounds=[], starts=[], may_ask=True, asked=0, in_flight=None)
@@ -77,9 +83,9 @@ def server(monkeypatch):
     return state
 
 
-def test_each_round_is_one_line_above_a_table_of_the_sites(server, silofl, tmp_path):
+def test_each_round_is_one_line_above_a_table_of_the_sites(server, watch, tmp_path):
     server.words, server.rounds = ["SUBMITTED", "RUNNING", "RUNNING", "RUNNING", ENDED], [1, 1, 3]
-    code, said, error = silofl("watch", JOB, "--kit", tmp_path)
+    code, said, error = watch()
     assert (code, error) == (0, "")
     lines = [line.split("  ")[0:2] for line in said.splitlines() if line.startswith("round ")]
     assert lines == [["round", " 1/3"], ["round", " 2/3"], ["round", " 3/3"]]
@@ -87,53 +93,43 @@ def test_each_round_is_one_line_above_a_table_of_the_sites(server, silofl, tmp_p
     fetch = f"python -m silofl watch {JOB} --kit {tmp_path} --download DIR"
     end = f"job {JOB} has ended, {ENDED}; fetch its result: {fetch}"
     assert said.endswith(f"\n{end}\n")
-
-
-def test_a_job_that_did_not_complete_is_code_1(server, silofl, tmp_path):
+    # One that did not complete is code 1.
     server.words, server.rounds = ["RUNNING", "FINISHED:ABORTED"], [1]
-    code, said, _ = silofl("watch", JOB, "--kit", tmp_path)
+    code, said, _ = watch()
     assert code == 1 and "has ended, FINISHED:ABORTED" in said
 
 
-def test_the_page_follows_the_job(server, silofl, tmp_path, monkeypatch, undrawn):
+def test_the_page_follows_the_job(server, watch, tmp_path, monkeypatch, undrawn):
     server.words, server.rounds = ["RUNNING", "RUNNING", "RUNNING", ENDED], [1, 1, 2]
     pages, write = [], module.write_watched
     monkeypatch.setattr(module, "write_watched", lambda seen, path: pages.append(write(seen, path).read_text()))
-    assert silofl("watch", JOB, "--kit", tmp_path, "--html", tmp_path / "page.html")[0] == 0
+    assert watch("--html", tmp_path / "page.html")[0] == 0
     # written where something is new: one round, two rounds, the end
     assert ["1 of 3 rounds" in page for page in pages] == [True, False, False]
     assert ["http-equiv" in page for page in pages] == [True, True, False]
 
 
-def test_a_log_file_is_told_whom_the_round_in_flight_waits_for(server, silofl, tmp_path, monkeypatch):
+def test_a_log_file_is_told_whom_the_round_in_flight_waits_for(server, watch, monkeypatch):
     monkeypatch.setattr(module, "QUIET_S", 0.0)
     task = {"task": "train", "round": 2, "seconds": 207.0, "answered": ["east"], "failed": [], "waiting": ["west"]}
     server.words, server.rounds, server.in_flight = ["RUNNING", "RUNNING", ENDED], [1, 1], task | {"now": 1000.0}
-    said = silofl("watch", JOB, "--kit", tmp_path)[1]
+    said = watch()[1]
     waiting = (
         "round 2 in flight for 3.5 min (a round takes 2.0 s); answered: east; waiting for west (last heard 3.0 min"
     )
     assert waiting in " ".join(said.split()) and "s left" not in said.partition("in flight")[2]
 
 
-def test_a_program_gets_one_object_and_nothing_else(server, silofl, tmp_path):
+def test_a_program_gets_one_object_and_nothing_else_and_learns_that_a_job_has_ended(server, watch):
     server.words, server.rounds = ["RUNNING"], [2]
-    code, said, _ = silofl("watch", JOB, "--kit", tmp_path, "--json")
+    code, said, _ = watch("--json")
     values = json.loads(said)
     assert (code, values["status"], values["run"]) == (0, "RUNNING", "small-1")
     assert values["rounds"] == {"finished": 2, "total": 3} and [r["loss"] for r in values["ledger"]] == [0.25, 0.25]
-
-
-def test_a_program_learns_that_a_job_has_ended(server, silofl, tmp_path):
-    server.words = [ENDED]
-    values = json.loads(silofl("watch", JOB, "--kit", tmp_path, "--json")[1])
+    server.words, server.asked = [ENDED], 0
+    values = json.loads(watch("--json")[1])
     assert (values["status"], values["run"], values["ledger"], server.asked) == (ENDED, None, None, 0)
     assert values["rounds"] is values["metric"] is None
-
-
-def test_a_job_that_the_server_does_not_know_is_refused(server, refused, tmp_path):
-    server.words = [None]
-    assert f"JOB must be one that the server knows, not {JOB}" in refused("watch", JOB, "--kit", tmp_path)
 
 
 @pytest.mark.parametrize("job", ["", "a b", "jobs/harmofl", "x;y"])
@@ -141,16 +137,17 @@ def test_what_is_no_id_is_refused_before_anybody_is_asked(server, refused, tmp_p
     assert "JOB must be the id that submitting printed" in refused("watch", job, "--kit", tmp_path)
 
 
-def test_a_job_that_has_ended_is_named_with_where_its_result_is(server, refused, tmp_path):
-    server.words = [ENDED]
+def test_a_job_that_the_server_does_not_know_or_that_has_ended_is_refused(server, refused, tmp_path):
+    server.words = [None, ENDED]
+    assert f"JOB must be one that the server knows, not {JOB}" in refused("watch", JOB, "--kit", tmp_path)
     error = refused("watch", JOB, "--kit", tmp_path)
     assert f"job {JOB} must run, or wait to, not be {ENDED}; fetch its result: python -m silofl watch" in error
 
 
 @pytest.mark.parametrize("words", [[ENDED], ["RUNNING", ENDED]], ids=["before", "while it is watched"])
-def test_the_result_of_a_job_that_has_ended_is_downloaded(server, silofl, tmp_path, words):
+def test_the_result_of_a_job_that_has_ended_is_downloaded(server, watch, tmp_path, words):
     server.words, server.rounds, folder = words, [3], tmp_path / "my results"
-    code, said, error = silofl("watch", JOB, "--kit", tmp_path, "--download", folder)
+    code, said, error = watch("--download", folder)
     assert (code, error) == (0, "") and (folder / JOB / "meta.json").is_file()
     report = f"its report: python -m silofl report '{folder / JOB}'"
     assert said.endswith(f"job {JOB} has ended, {ENDED}; its result is in {folder / JOB}; {report}\n")
@@ -161,40 +158,40 @@ def test_a_look_at_a_job_downloads_nothing(server, refused, tmp_path):
     assert "--download must be given without --json" in error and not (tmp_path / "results").exists()
 
 
-def test_a_kit_without_the_right_is_refused_with_the_one_that_has_it(server, silofl, tmp_path):
+def test_a_kit_without_the_right_is_refused_with_the_one_that_has_it(server, watch):
     server.words, server.may_ask = ["RUNNING"], False
-    code, _, error = silofl("watch", JOB, "--kit", tmp_path)
+    code, _, error = watch()
     assert code == 2 and error.count("\n") == 1
     assert "lead@study.example.org must have the right app_command" in error and "take the kit of that lead" in error
 
 
-def test_a_server_that_stays_away_is_said_in_one_sentence(server, silofl, tmp_path):
+def test_a_server_that_stays_away_is_said_in_one_sentence(server, watch):
     server.words = ["SUBMITTED", TrainingError("the server localhost:8002 must answer within 60 s; it did not")]
-    code, said, error = silofl("watch", JOB, "--kit", tmp_path)
+    code, said, error = watch()
     assert (code, error) == (1, "") and said.endswith("the server localhost:8002 must answer within 60 s; it did not\n")
     # A program learns it by the code alone.
     server.words = [TrainingError("the server localhost:8002 must answer within 60 s; it did not")]
-    code, said, error = silofl("watch", JOB, "--kit", tmp_path, "--json")
+    code, said, error = watch("--json")
     assert (code, said) == (1, "") and error.startswith("the server localhost:8002 must answer")
 
 
-def test_a_server_that_began_anew_has_lost_the_job(server, silofl, tmp_path):
+def test_a_server_that_began_anew_has_lost_the_job(server, watch):
     server.words, server.rounds, server.starts = ["RUNNING", "RUNNING"], [1], [1.0, 1.0, 2.0]
-    code, said, _ = silofl("watch", JOB, "--kit", tmp_path)
+    code, said, _ = watch()
     assert code == 1 and f"job {JOB} must have the server that began it; that one was stopped" in said
 
 
-def test_a_job_that_never_answers_is_given_up_with_what_to_do(server, silofl, tmp_path, monkeypatch):
+def test_a_job_that_never_answers_is_given_up_with_what_to_do(server, watch, monkeypatch):
     monkeypatch.setattr(module, "SILENT_S", 0.0)
     server.words, server.rounds = ["RUNNING"] * 5, [None] * 5
-    code, said, _ = silofl("watch", JOB, "--kit", tmp_path)
+    code, said, _ = watch()
     assert code == 1 and f"job {JOB} must answer at the server, which calls it RUNNING" in " ".join(said.split())
     assert "go on with silofl continue" in " ".join(said.split())
 
 
-def test_whoever_stops_watching_does_not_stop_the_job(server, silofl, tmp_path):
+def test_whoever_stops_watching_does_not_stop_the_job(server, watch):
     server.words = ["SUBMITTED", KeyboardInterrupt()]
-    code, said, _ = silofl("watch", JOB, "--kit", tmp_path)
+    code, said, _ = watch()
     assert code == 130 and f"job {JOB} runs on" in said
 
 
