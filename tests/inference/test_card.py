@@ -4,8 +4,8 @@ import pytest
 
 from silofl.core.calling import Calling
 from silofl.data.domain import Domain, Range, VoxelSizes
-from silofl.study.sections import DoNotUseSettings, OperatingPointSettings
 from silofl.inference.card import format_markdown_table, model_card
+from silofl.study.sections import DoNotUseSettings, OperatingPointSettings
 
 SECTIONS = ["Intended use", "Algorithm", "Training data", "Results", "What each site chose", "Limits", "Privacy"]
 PART = {"cases": 4, "patients": None, "examples": 31}

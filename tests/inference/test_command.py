@@ -17,11 +17,11 @@ from rich.console import Console
 import silofl
 from silofl.cli import main
 from silofl.errors import ConfigError, DataError, ExitCode
-from silofl.study.sections import DoNotUseSettings
 from silofl.inference import command
 from silofl.inference.command import Options, predict_inputs
 from silofl.inference.directory import read_fingerprint, read_model_folder, write_model_folder
 from silofl.inference.output import write_map
+from silofl.study.sections import DoNotUseSettings
 
 RESIZE = {"transforms": [{"Resize": {"spatial_size": [32, 32]}}]}
 

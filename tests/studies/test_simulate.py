@@ -183,15 +183,6 @@ def test_a_prepared_workspace_says_where_the_simulations_data_lie_and_where_its_
     assert results == tmp_path / "workspace-results" and server["is_downloadable"]
 
 
-def test_a_prepared_workspace_allows_the_other_classes_of_a_trusted_job_alone(tmp_path, receiving_job):
-    workspace, wanted = tmp_path / "workspace", Simulation(data="/data")
-    with pytest.raises(ConfigError, match=f"no classes but those of SiloFL's own jobs, .* not {RECEIVER}"):
-        prepare.write_workspace(workspace, receiving_job, wanted)
-    assert not workspace.exists()
-    prepare.write_workspace(workspace, receiving_job, replace(wanted, trusts_code=True))
-    assert RECEIVER in read_local(workspace, "resources.json")["class_allow_list"]
-
-
 def test_simulate_hands_on_what_it_was_given(silofl, monkeypatch):
     seen = []
     monkeypatch.setattr("silofl.studies.simulate.start_simulation", lambda *arguments: seen.append(arguments[:-1]) or 0)
