@@ -10,7 +10,8 @@ from layer_statistics import correlations, layer_pairs, main, statistics_image, 
 from silofl.errors import ConfigError
 
 from ..studies.conftest import JOB
-from ..studies.test_cross_test import SMALL
+
+SMALL = ["--set", "model.features=[4,4,4,4,4,4]", "--set", "data.transforms=[{Resize: {spatial_size: [32, 32]}}]"]
 
 
 def pair(running, of_inputs):
@@ -35,7 +36,7 @@ def test_every_batchnorm_layer_of_each_sites_model_is_measured_and_no_image_of_a
     options = ["--data", data, "--out", "run", "--alone", "--rounds", 1, "--set", "algorithm={name: fedbn}", *SMALL]
     assert silofl("simulate", JOB, *options, "--cache", "cache")[0] == 0
     (tmp_path / "cache").rename(tmp_path / "moved")
-    monkeypatch.setattr("silofl.data.preparation.read_source", lambda *a: pytest.fail("an image was decoded"))
+    monkeypatch.setattr("silofl.data.preparation.read_images", lambda *a: pytest.fail("an image was decoded"))
     code, out, _ = script(main, "run", "--json", "--cache", "moved")
     found = json.loads((tmp_path / "run" / "layer_statistics.json").read_text())
     assert code == 0 and json.loads(out) == found and list(found) == ["north", "south"]

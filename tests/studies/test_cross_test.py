@@ -84,7 +84,7 @@ def test_local_training_has_on_the_diagonal_what_its_run_reports_wherever_its_da
     error = refused("cross-test", "run")
     assert f"--data must name the folder of the sites' data, not {data}, which is not there; name it" in error
     (tmp_path / "cache").rename(tmp_path / "moved cache")
-    monkeypatch.setattr("silofl.data.preparation.read_source", lambda *a: pytest.fail("an image was decoded"))
+    monkeypatch.setattr("silofl.data.preparation.read_images", lambda *a: pytest.fail("an image was decoded"))
     code, out, _ = silofl("cross-test", "run", "--data", moved, "--cache", "moved cache")
     assert code == 0 and "model of" in out and "all sites" in out
     assert not (tmp_path / "cache").exists() and not (moved / ".silofl-cache").exists()

@@ -221,7 +221,7 @@ def test_a_received_run_leads_nowhere_else(refused, run, tmp_path, place):
 def test_runs_share_a_folder_of_decoded_images(begun, north_phantoms, tmp_path, silofl, refused, monkeypatch):
     assert [path.name for path in (begun / "cache").glob("*/index.json")] != []
     assert json.loads((begun / "run" / "run.json").read_text())["cache"] == str(begun / "cache")
-    monkeypatch.setattr("silofl.data.preparation.read_source", lambda *a: pytest.fail("an image was decoded"))
+    monkeypatch.setattr("silofl.data.preparation.read_images", lambda *a: pytest.fail("an image was decoded"))
     other = ["simulate", begun / "job", "--data", north_phantoms, "--out", tmp_path / "other", "--alone"]
     (tmp_path / "file").write_text("")
     assert "--cache must be a folder, not" in refused(*other, "--cache", tmp_path / "file")
