@@ -114,7 +114,8 @@ def test_other_settings_that_matter_have_another_fingerprint(site, study, name_o
     before = name_of(study())
     for same in ({}, {"augment": ["RandFlip"]}):
         assert name_of(study(**same)) == before
-    for other in ({"intensity": "raw"}, {"channels": 3}, {"neighbours": 1}, {"volume_transforms": ["Spacing"]}):
+    others = ({"intensity": "raw"}, {"channels": 3}, {"neighbours": 1}, {"transforms": ["ScaleIntensity"]})
+    for other in (*others, {"volume_transforms": ["Spacing"]}):
         assert name_of(study(**other)) != before
 
 

@@ -230,6 +230,7 @@ def test_what_the_reader_knows_by_another_word_is_stated_too(write_itk, name, ol
         ("a.nrrd", b'units: "m" "m" "m"', True),
         ("a.nrrd", b'space units: "furlong" "mm" "mm"', False),
         ("a.mha", b"DistanceUnits = MM", True),
+        ("a.mha", b"DistanceUnits = um", True),
         ("a.mha", b"DistanceUnits = inch", False),
     ],
 )

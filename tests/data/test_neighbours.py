@@ -49,12 +49,14 @@ def test_rows_and_columns_keep_their_places():
 def test_an_image_without_slices_is_refused_where_it_needs_neighbours(shape, is_window, kind):
     image = Image(np.zeros(shape, np.uint8), None, 255, is_window)
     check_has_slices(image, DataSettings(), "a.png")
-    with pytest.raises(DataError, match=f"a.png must be a volume, .* of data.neighbours 2, not a {kind}; give the vol"):
+    sentence = f"of data.neighbours 2, not a {kind}; give the volume, or set data.neighbours to 0"
+    with pytest.raises(DataError, match=f"a.png must be a volume, .* {sentence}$"):
         check_has_slices(image, DataSettings(neighbours=2), "a.png")
 
 
 def test_a_picture_is_refused_where_a_study_is_in_3d():
-    with pytest.raises(DataError, match="a.png must be a volume with data.dimensions 3, not a picture; give the vol"):
+    sentence = "with data.dimensions 3, not a picture; give the volume, or set data.dimensions to 2"
+    with pytest.raises(DataError, match=f"a.png must be a volume {sentence}$"):
         check_has_slices(Image(np.zeros((1, 4, 4), np.uint8), None, 255), DataSettings(dimensions=3), "a.png")
 
 

@@ -28,7 +28,7 @@ def test_all_known_patients_are_counted_beside_unknown_ones_in_a_pool_too(part):
 
 def test_sites_with_images_of_different_sizes_cannot_be_taken_as_one(part):
     wide = replace(part, images=np.zeros((5, 1, 2, 3), np.float32), targets=np.zeros((5, 2, 3), np.uint8))
-    sentence = r"site 'south' must have images of the size of site 'north', \(2, 2\), not \(2, 3\); add Resize"
-    with pytest.raises(DataError, match=sentence):
+    sentence = r"site 'south' must have images of the size of site 'north', \(2, 2\), not \(2, 3\)"
+    with pytest.raises(DataError, match=rf"{sentence}; add Resize: {{spatial_size: \[2, 2\]}} to the study's data.tr"):
         join_examples({"north": part, "east": part, "south": wide})
     assert len(join_examples({"north": part, "east": part})) == 10

@@ -40,9 +40,11 @@ def test_sites_are_surveyed_by_their_dataset_json_and_their_first_images(write_s
     assert (found.kind, found.channels, found.is_integer) == ("pictures", 1, True)
 
 
-def test_a_sites_own_folder_is_enough(write_site):
-    found = survey_sites(write_site("north", mode="RGBA") / "north")
-    assert found.sites == ("north",) and found.channels == 3
+def test_a_sites_own_folder_is_enough_and_pictures_of_which_some_are_in_colour_have_three_channels(write_site):
+    data = write_site("north", mode="RGBA")
+    assert survey_sites(data / "north").sites == ("north",)
+    write_site("south")
+    assert survey_sites(data).channels == 3
 
 
 def test_windows_have_the_channels_that_are_stored(windows):

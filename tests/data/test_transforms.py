@@ -98,6 +98,7 @@ def test_a_transform_that_is_not_listed_is_refused(study, kind, name, hint):
         ("volume_transforms", {"Spacing": {"pixdim": [1e-9, 1, 1]}}, "must have pixdim from 0.01 to 1000, not 1e-09"),
         ("augment", {"RandZoom": {"min_zoom": 3000, "max_zoom": 3000}}, "must have min_zoom from 0.1 to 4, not 3000"),
         ("augment", {"RandGaussianSmooth": {"sigma_x": [1e9, 1e9]}}, "must have sigma_x from 0 to 100, not 1e\\+09"),
+        ("volume_transforms", {"SpatialPad": {"spatial_size": 16384}}, "at most 268435456 pixels or voxels"),
         # 12 x 10 x 4 voxels of 1 mm become 1200 x 1000 x 400.
         ("volume_transforms", {"Spacing": {"pixdim": [0.01, 0.01, 0.01]}}, "4.8e\\+08 voxels, where at most 268435456"),
         ("transforms", {"CenterSpatialCrop": {"roi_size": float("nan")}}, "finite numbers, not .'roi_size': nan"),
@@ -108,6 +109,12 @@ def test_wrong_options_are_refused_in_one_sentence(study, kind, named, sentence)
     with pytest.raises(ConfigError, match=f"data.{kind}.*{sentence}") as error:
         check_transforms(study(**{kind: [named]}))
     assert "\n" not in str(error.value)
+
+
+def test_the_wrong_one_of_several_transforms_is_named(study):
+    named = [{"SpatialPad": {"spatial_size": "x"}}, {"Resize": {"spatial_size": [8, 8]}}]
+    with pytest.raises(ConfigError, match="data.transforms: SpatialPad"):
+        check_transforms(study(transforms=named))
 
 
 def test_the_channels_of_an_image_count_too(study):
@@ -163,7 +170,7 @@ def test_padding_pads_the_label_with_background(study, name, options):
     np.testing.assert_array_equal(label[0, :64], bright[0])
 
 
-@pytest.mark.parametrize("mode", ["empty", "linear_ramp", "mean"])
+@pytest.mark.parametrize("mode", ["empty", "linear_ramp", "maximum", "mean", "median", "minimum"])
 def test_a_zoom_pads_the_label_with_background_where_a_mode_makes_values_up(study, mode):
     options = {"prob": 1.0, "min_zoom": 0.5, "max_zoom": 0.5, "padding_mode": mode}
     step = build_augmentation(study(augment=[{"RandZoom": options}])).set_random_state(0)

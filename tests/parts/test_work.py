@@ -125,9 +125,9 @@ def test_without_a_selector_the_personalised_model_counts(make_study, blobs):
     assert found["value"] == role_score(work, "personal").value and "selector_accuracy" not in found
 
 
-def test_one_model_has_no_table_of_models_and_no_data_no_score(make_study, blobs):
+def test_one_model_has_no_table_of_models_and_nothing_of_classes_and_no_data_no_score(make_study, blobs):
     work = begin(make_study(), blobs)
-    assert "models" not in work.validation()
+    assert work.validation().keys() == {"value", "num_cases", "num_excluded", "labels"}
     work.data = SiteData(blobs, blobs.select_rows([]), blobs)
     assert work.validation() is None
 

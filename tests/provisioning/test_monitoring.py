@@ -88,6 +88,7 @@ def test_prometheus_asks_the_exporter_where_it_listens():
     assert job["static_configs"] == [{"targets": ["localhost:9102"]}] and "port 9102" in readme
     (reporter,) = [one["args"] for one in COMPONENTS if one["id"] == "statsd_reporter"]
     assert f"--statsd.listen-udp={reporter['host']}:{reporter['port']}" in readme
+    assert all(path.name in readme for path in FOLDER.iterdir() if path.name != "README.md")
 
 
 class Builder(ComponentBuilder):

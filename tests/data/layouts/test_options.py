@@ -49,6 +49,8 @@ def test_an_option_that_the_layout_does_not_use_is_refused(name):
         ("pamap2", {"partition": "patients", "alpha": 1}, "alpha must not be given with partition 'patients'"),
         ("pamap2", {"partition": "recordings", "alpha": 1}, "alpha must not be given with partition 'recordings'"),
         ("pamap2", {"partition": "own", "is_equal": True}, "equal-sizes must not be given with partition 'own'"),
+        ("pamap2", {"partition": "shards", "is_equal": True}, "equal-sizes must not be given with partition 'shards'"),
+        ("pamap2", {"partition": "recordings", "num_shards": 1}, "shards must not be given with partition 'recording"),
         ("pamap2", {"partition": "even"}, "partition must be one of own, dirichlet, .*, not 'even'"),
         ("hmp", {"label_values": (1, 4), "labels": ("a", "b")}, "values in labels must not be given with layout 'hmp'"),
         ("hmp", {"image_pattern": "{case}.png"}, "image-pattern must not be given with layout 'hmp'"),

@@ -192,3 +192,8 @@ def test_a_folder_of_neither_form_is_told_both(tmp_path):
     (tmp_path / "source").mkdir()
     with pytest.raises(DataError, match="source must hold site1-sc01-image.nii.gz .*, or a dataset.json"):
         import_layout("spine-gm", tmp_path / "source", tmp_path / "target")
+
+
+def test_other_labels_than_two_are_refused(run):
+    with pytest.raises(ConfigError, match="labels must name 2 labels, instead of white matter, grey matter, not 3"):
+        run(labels=("a", "b", "c"))
