@@ -82,7 +82,8 @@ def test_what_would_let_a_part_see_another_is_refused(site, study, changes, sent
 
 
 @pytest.mark.parametrize(
-    ("of_study", "of_data"), [("slices", "patient"), ("patient", "slices"), ("slices", "recordings")]
+    ("of_study", "of_data"),
+    [("slices", "patient"), ("patient", "slices"), ("recordings", "patient"), ("slices", "recordings")],
 )
 def test_one_side_alone_cannot_let_patients_stand_in_several_parts(site, study, of_study, of_data):
     with pytest.raises(DataError, match="patient 'p7' must stand in one part.*both dataset.json and the study"):

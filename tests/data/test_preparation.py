@@ -169,6 +169,12 @@ def test_every_slice_of_a_volume_has_its_class(site, study, prepare, volume):
     assert (case.targets.dtype, case.images.shape) == (np.int64, (6, 1, 8, 8))
 
 
+def test_three_channels_can_be_asked_for(study, prepare):
+    images = prepare(study(channels=3)).images
+    assert images.shape == (1, 3, 8, 8)
+    np.testing.assert_array_equal(images[:, 0], images[:, 2])
+
+
 def stacked(order):
     """Return for each row of slice numbers these slices of the volume as channels."""
     return np.stack([np.stack([VOLUME[..., z] for z in row]) for row in order])

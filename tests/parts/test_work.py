@@ -12,6 +12,7 @@ from silofl.algorithms.fedsm import selector
 from silofl.data.domain import Form, measure_domain
 from silofl.data.parts import Examples
 from silofl.data.site_data import SiteData
+from silofl.errors import TrainingError
 from silofl.models.names import read_arrays, traveling_names
 from silofl.parts.answer import read_answer
 from silofl.parts.task import Message
@@ -235,6 +236,11 @@ def test_the_losses_of_all_that_learns_leave_with_their_names(make_study, blobs,
     work.message.arrays.update({f"selector/{name}": array for name, array in server_half.parameters.items()})
     metrics = work.answer().meta["metrics"]
     assert metrics.keys() == {"loss", "drift", "loss_global", "loss_selector"}
+
+
+def test_a_task_that_no_part_knows_is_refused_with_those_of_all_parts(make_study, blobs):
+    with pytest.raises(TrainingError, match="must be one of train, validate, test, statistics in .* not 'fly'"):
+        begin(make_study(name="adafed"), blobs, task="fly").answer()
 
 
 def test_the_models_begin_where_the_message_and_the_home_leave_them(make_study, blobs):
