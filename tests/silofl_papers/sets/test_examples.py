@@ -89,12 +89,6 @@ def test_windows_that_are_dealt_one_by_one_are_said_to_share_recordings(options)
     assert any(len(parts) == 2 for plan in plans.values() for parts in parts_by(plan, ("recording",)).values())
 
 
-def test_without_recordings_a_sets_own_sites_keep_patients_apart():
-    for plan in plan_examples(examples(recordings=None), ImportOptions(partition="own", **ALL)).values():
-        assert plan.split_unit == "patient"
-        assert all(len(parts) == 1 for parts in parts_by(plan, ("patient",)).values())
-
-
 @pytest.mark.parametrize(
     "options", [{"partition": "dirichlet", "alpha": 1.0}, {"partition": "shards", "num_shards": 2}]
 )
