@@ -175,7 +175,7 @@ def test_runs_whose_losses_measure_different_things_are_refused(refused_script, 
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
-        (lambda run: (run / "results.json").unlink(), "must be finished, not UNFINISHED; to go on: silofl resume "),
+        (lambda run: (run / "results.json").unlink(), "not UNFINISHED; to go on: silofl resume {run}"),
         (lambda run: (run / "run.json").unlink(), "in a network no site's data are at hand: simulate the study"),
         (lambda run: shutil.rmtree(run / "sites"), "must hold a super model or the sites' own models, not neither"),
         (shutil.rmtree, "must be the folder of a run"),
@@ -185,7 +185,7 @@ def test_runs_whose_losses_measure_different_things_are_refused(refused_script, 
 def test_what_has_nothing_to_draw_is_refused(refused_script, make_run, spoil, message):
     run = make_run("run")
     spoil(run)
-    assert message in refused_script(main, run)
+    assert message.format(run=run) in refused_script(main, run)
 
 
 def test_a_site_without_data_of_a_part_is_refused(refused_script, make_run, monkeypatch):

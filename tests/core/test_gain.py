@@ -172,12 +172,19 @@ GAINS, EQUAL, LOSES, FEW, OWN = "gains", "no clear difference", "loses", "too fe
         ([], "No hospital has been tested."),
         ([GAINS], "The only hospital gains: none loses by joining."),
         ([GAINS, OWN, GAINS], "Of 3 hospitals, 2 gain and 1 keeps its own model: none loses by joining."),
-        ([GAINS, EQUAL, OWN], "1 gains, 1 has no clear difference and 1 keeps its own model: none is seen to lose by"),
+        ([GAINS, EQUAL], "Of 2 hospitals, 1 gains and 1 has no clear difference: none is seen to lose by joining."),
         ([FEW, FEW], "Of 2 hospitals, 2 have too few test cases to say: nobody can tell yet whether joining pays."),
-        ([FEW, OWN], "1 has too few test cases to say and 1 keeps its own model: nobody can tell yet whether joining"),
+        (
+            [FEW, OWN],
+            "Of 2 hospitals, 1 has too few test cases to say and 1 keeps its own model: "
+            "nobody can tell yet whether joining pays.",
+        ),
         ([LOSES, GAINS], "Of 2 hospitals, 1 gains and 1 loses: a loses by joining."),
-        ([LOSES, OWN, LOSES, OWN, LOSES], "3 lose and 2 keep their own model: a, c and e lose by joining."),
+        (
+            [LOSES, OWN, LOSES, OWN, LOSES, EQUAL],
+            "Of 6 hospitals, 1 has no clear difference, 3 lose and 2 keep their own model: a, c and e lose by joining.",
+        ),
     ],
 )
 def test_the_federations_sentence_counts_every_hospital(verdicts, sentence):
-    assert sentence in federation_sentence(dict(zip("abcdef", verdicts, strict=False)))
+    assert federation_sentence(dict(zip("abcdef", verdicts, strict=False))) == sentence

@@ -78,9 +78,11 @@ def test_a_card_says_by_which_rule_an_answer_must_not_be_used(make_contents):
     assert "- The study states no rule (`do_not_use`) by which an answer must not be used." in card_of(contents)
     rule = DoNotUseSettings(on_fallback=True, label_below=0.7)
     study = contents.study.model_copy(update={"do_not_use": rule})
-    text = card_of(replace(contents, study=study))
-    assert "must not be used where the selector falls back to the global model, or where the Dice of a label" in text
-    assert "is below 0.70 or not known." in text
+    sentence = (
+        "- By the study's rule an answer must not be used where the selector falls back to the global model, or where "
+        "the Dice of a label is below 0.70 or not known."
+    )
+    assert sentence in card_of(replace(contents, study=study))
 
 
 @pytest.mark.parametrize(

@@ -80,7 +80,7 @@ def test_a_threshold_without_the_global_model_is_refused(nearest):
 @pytest.mark.parametrize(
     ("name", "rule", "reason"),
     [
-        *((name, "only", "a site of a super model must be named by letters") for name in ("../north", "selector", "")),
+        *((one, "only", "a site of a super model must be named by letters") for one in ("../a", "selector", "a b", "")),
         ("global", "mean", "rule 'mean' must hold sites' models"),
     ],
 )

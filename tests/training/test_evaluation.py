@@ -113,13 +113,14 @@ def test_one_output_is_foreground_above_zero_and_several_give_the_largest():
         # label 1 is right; label 2 with 2 * 1 / (1 + 2)
         ({"labels": {1: "organ"}}, 1),
         ({"labels": {2: "lesion", 1: "organ"}}, (1 + 2 / 3) / 2),
-        # background: 2 * 2 / (2 + 3)
-        ({"labels": {1: "organ", 2: "lesion"}, "metric": "dice_with_background"}, (1 + 2 / 3 + 4 / 5) / 3),
+        # background: 2 * 3 / (3 + 4)
+        ({"labels": {1: "organ", 2: "lesion"}, "metric": "dice_with_background"}, (1 + 2 / 3 + 6 / 7) / 3),
     ],
 )
-def test_a_segmentation_is_scored_by_the_studys_labels_and_metric(make_study, make_part, changes, value):
-    truth, prediction = np.uint8([[[1, 2, 2, 0, 0]]]), np.uint8([[[1, 2, 0, 0, 0]]])
-    assert score_predictions(prediction, make_part(truth), make_study(**changes)).value == pytest.approx(value)
+def test_a_case_is_scored_over_all_its_slices_by_the_studys_labels_and_metric(make_study, make_part, changes, value):
+    truth, prediction = np.uint8([[[1, 2, 0]], [[2, 0, 0]]]), np.uint8([[[1, 2, 0]], [[0, 0, 0]]])
+    score = score_predictions(prediction, make_part(truth, cases="vv"), make_study(**changes))
+    assert score.by_case == pytest.approx({"v": value})
 
 
 def test_the_regions_of_the_study_count_in_place_of_its_labels(make_study, make_part):

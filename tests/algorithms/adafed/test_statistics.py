@@ -108,6 +108,14 @@ def test_all_sites_are_asked_once_and_those_without_an_answer_again(play):
     assert game.round().notes == [] and is_asked(game) == []
 
 
+def test_a_site_that_has_not_trained_yet_says_so_and_is_asked_again(play):
+    game = play(rounds=4, name="adafed", statistics={"rounds": 1})
+    game.round(absent=("west",))
+    assert "must have trained a round before it has statistics" in game.round().notes[0]
+    record = game.round()
+    assert record.notes == [] and record.weights["west"]["west"] == 0.5
+
+
 def test_a_refresh_asks_all_sites_anew_and_one_that_answers_late_puts_none_off(play):
     game, asked = play(rounds=8, name="adafed", statistics={"rounds": 1, "refresh_every": 3}), {}
     for number in range(1, 9):
