@@ -143,11 +143,13 @@ SCORE = {"value": 0.5, "num_cases": 2, "num_excluded": 0, "labels": {"1": 0.5}}
         {"metrics": {"validation": SCORE | {"by_case": {"patient_1": 0.5}}}},
         {"metrics": {"round_test": SCORE}},
         {"metrics": {"test": SCORE | {"value": "Jane Doe"}}},
+        {"metrics": {"test": SCORE | {"num_patients": 1.5}}},
         {"metrics": {"test": SCORE | {"num_patients": 3}}},
         {"statistics": {"withheld": "Jane Doe"}},
         {"error": "no disk", "note": "Jane Doe"},
         {"error": "line 1\nline 2"},
         {"error": "Jane Doe " * 1000},
+        {"error": {"Jane Doe": 1}},
     ],
 )
 def test_no_text_and_no_number_leaves_that_the_schema_does_not_know(gate, meta):

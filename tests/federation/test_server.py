@@ -73,10 +73,13 @@ def test_a_site_that_joins_late_is_asked_from_then_on_and_has_the_shared_model(p
     # 5, 4 and 3 training images
     [({}, {"east": 5 / 12, "north": 4 / 12, "west": 3 / 12}), ({"weights": "uniform"}, dict.fromkeys(ALL, 1 / 3))],
 )
-def test_examples_weigh_by_default_and_a_study_may_have_all_sites_weigh_the_same(play, options, weights):
-    game = play(**options)
+def test_examples_weigh_by_default_and_a_study_may_have_all_sites_weigh_the_same(play, monkeypatch, options, weights):
+    game, computed, compute = play(**options), [], ServerRounds._weights
+    monkeypatch.setattr(ServerRounds, "_weights", lambda *asked: computed.append(asked[1]) or compute(*asked))
     assert game.server.image_shape is None
     assert game.round().weights["west"] == pytest.approx(weights)
+    # Once a round.
+    assert computed == ["model"]
     # The first answers tell the size of the images.
     assert game.server.image_shape == (1, 32, 32)
 

@@ -111,6 +111,8 @@ def test_a_model_to_begin_from_and_signatures_are_let_in(app, name):
         "config/config_fed_client.conf",
         "config/more/study.yaml",
         "study.yaml",
+        "resources.json",
+        "model.pt",
         "custom/evil.py",
         "config/custom/evil.py",
         "local/resources.json",

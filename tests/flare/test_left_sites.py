@@ -119,7 +119,9 @@ def report():
     return send
 
 
-@pytest.mark.parametrize(("code", "words"), [(102, "unsafe component"), (104, "infrastructure error")])
+@pytest.mark.parametrize(
+    ("code", "words"), [(102, "unsafe component"), (103, "config error"), (104, "infrastructure error")]
+)
 def test_a_process_that_cannot_begin_is_told_to_its_job_and_ends_it_not(report, code, words):
     seen, said = report(code)
     assert seen is None and said == [("one", LEFT, {"sites": {"north": UNBEGUN.format(words)}})]

@@ -143,6 +143,7 @@ def test_no_folder_but_a_jobs_is_replaced_and_none_of_one_that_runs(ask, kit, na
         (packed(size=2**23), "a job must have at most 0 GiB unpacked, not 0.0; nothing was unpacked"),
         (packed(size=2**20, count=3), "a job must have at most 0 GiB unpacked, not 0.0; nothing was unpacked"),
         (packed(count=5), "a job must have at most 4 files, not 5; nothing was unpacked"),
+        (b"no archive", "failed to stage app None"),
         ("a text", "failed to stage app None"),
     ],
 )

@@ -127,8 +127,9 @@ def change_site(kit, **changes):
 
 
 def change_json(path, **changes):
-    """Change keys of a file of JSON."""
-    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+    """Change keys of a file of JSON; None takes a key away."""
+    content = json.loads(path.read_text()) | changes
+    path.write_text(json.dumps({key: value for key, value in content.items() if value is not None}))
 
 
 @pytest.fixture

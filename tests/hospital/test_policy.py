@@ -139,7 +139,7 @@ GOOD = scope([EGRESS])
 
 
 def default(*scopes, name="silofl"):
-    return json.dumps({"format_version": "1.0", "scopes": scopes, "default_scope": name})
+    return json.dumps({"format_version": "1.0", "scopes": scopes} | ({"default_scope": name} if name else {}))
 
 
 @pytest.mark.parametrize(

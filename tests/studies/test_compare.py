@@ -121,9 +121,10 @@ def test_a_run_that_goes_wrong_does_not_lose_the_others(compare, training):
     assert table["rows"][2]["client_average"]["values"] == [0.5, 0.625]
 
 
-def test_an_incomplete_run_makes_the_comparison_incomplete(compare, training):
-    training.status["fedavg_phantoms-seed0"] = "INCOMPLETE"
-    assert compare(seeds="0")[0] == 3
+@pytest.mark.parametrize(("ending", "code"), [("KILLED", 1), (AggregationError("no"), 1), ("INCOMPLETE", 3)])
+def test_one_run_that_goes_wrong_decides_the_code_of_the_comparison(compare, training, ending, code):
+    training.status["fedavg_phantoms-seed0"] = ending
+    assert compare(seeds="0")[0] == code
 
 
 def test_pooled_data_are_announced_and_their_row_has_the_sites_values(compare, tmp_path):

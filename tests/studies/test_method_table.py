@@ -119,9 +119,13 @@ def test_the_rows_for_programs_name_the_sites_won_and_the_averages_beside(method
 
 def test_a_row_is_compared_where_it_has_every_seed(method):
     rows = make_method_rows(
-        [method("a", (0.9, 0.9), (0.9, None)), method("b", *[(0.5, 0.5)] * 2), method("c", *[(0.6, 0.4)] * 2)]
+        [
+            method("a", (0.9, 0.9), (0.9, None), (0.9, 0.9)),
+            method("b", *[(0.5, 0.5)] * 3),
+            method("c", *[(0.6, 0.4)] * 3),
+        ]
     )
-    east, west, average, _ = rank_columns(rows, 2)
+    east, west, average, _ = rank_columns(rows, 3)
     assert (east, west) == ([0], [1])
     # the average of a counts only where each site has a value
     assert average == [1, 2] and rank_columns([], 1) == []
