@@ -328,6 +328,13 @@ def test_the_privacy_page_lists_each_kind_that_an_algorithm_sends_with_its_risk(
         assert text.startswith(f"{kind.purpose}. {describe_risk(kind.risk)}")
 
 
+def test_one_table_has_a_row_for_each_algorithm_and_its_heading_their_number():
+    text = text_of(ROOT / "docs" / "algorithms.md")
+    heading, _, table = text.partition("\n## All ")[2].partition("\n## ")[0].partition("\n")
+    assert heading == f"{len(algorithm_names())} in one table"
+    assert sorted(re.findall(r"^\| `(\w+)` \|", table, re.M)) == sorted(algorithm_names())
+
+
 def test_the_privacy_page_says_what_numbers_can_tell():
     study = changed_study(CLASSES, PLAIN_SGD)
     risk = Gate.of(study, Site(data="/data", state_dir="/state")).risks["numbers"]

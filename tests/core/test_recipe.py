@@ -1,7 +1,13 @@
+from importlib import import_module
+from typing import ClassVar
+
 import pytest
 
-from silofl.core.presets import find_recipe
+from silofl.core.ingredient import Ingredient
+from silofl.core.presets import algorithm_names, find_recipe
+from silofl.core.recipe import PRESET_NAMES, Recipe
 from silofl.federation.model_files import describe_missing_part
+from silofl.parts.part import Part
 
 
 def test_what_is_frozen_is_part_of_what_stays_at_home():
@@ -37,6 +43,25 @@ def test_the_plain_recipe_says_that_nothing_special_is_done():
 def test_where_a_part_may_take_another_mean_no_page_says_that_it_is_the_weighted_one(name):
     mixing = find_recipe(name, "paper", {}).questions()["Who listens to whom?"]
     assert mixing.startswith("Every site gets the same model; a site's weight is")
+
+
+class ByLoss(Ingredient):
+    section: ClassVar[str] = "loss"
+    weighed_by: ClassVar[str] = "its loss"
+
+
+@pytest.mark.parametrize("weights", ["examples", "uniform"])
+def test_where_a_part_decides_what_a_site_counts_its_words_stand_in_the_place_of_the_usual_weight(weights):
+    mixing = Recipe(parts=(ByLoss(),), weights=weights).questions()["Who listens to whom?"]
+    assert mixing.endswith("a site's weight is its loss.")
+
+
+def test_every_part_that_decides_what_a_site_counts_says_so():
+    recipes = [find_recipe(name, preset, {}) for name in algorithm_names() for preset in PRESET_NAMES]
+    halves = {one: import_module(one.halves).PART for recipe in recipes for one in recipe.parts if one.halves}
+    assert halves
+    deciding = [one for one, half in halves.items() if half and half.weights is not Part.weights]
+    assert [one.section for one in deciding if not one.weighed_by] == []
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,7 @@ class Ingredient(Section):
         halves: The module of its part's halves at the server and at a site, ``PART`` and ``SITE``; empty where it has
             none.
         beside: What an input or a mixing sends besides the model, as a report says it; a part's `sentence` does.
+        weighed_by: A site's weight in the one mean of all, in words, where its part in ``parts`` has ``weights``.
         deciding: Constants that act on a prediction; the others only say how weights are learned.
         own_model: How a site comes to a model of its own by this answer: it is ``paired`` with the global one, trained
             side by side and sent; it ``stays`` at home, learning beside the shared one as the answer's ``begin`` says;
@@ -40,6 +41,7 @@ class Ingredient(Section):
     section: ClassVar[str] = ""
     halves: ClassVar[str] = ""
     beside: ClassVar[str] = ""
+    weighed_by: ClassVar[str] = ""
     deciding: ClassVar[tuple[str, ...]] = ()
     own_model: ClassVar[Literal["", "paired", "stays", "adapted", "handed_over"]] = ""
     counts_steps: ClassVar[bool] = False

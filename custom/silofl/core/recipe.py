@@ -280,7 +280,8 @@ class Recipe:
     def _mixing_sentence(self) -> str:
         if self.stays_home == "everything":
             return "Nobody: each site trains alone." if self.sends_model_once else "Nobody: no weights leave a site."
-        weight = "its number of training examples" if self.counts_examples else "1"
+        usual = "its number of training examples" if self.counts_examples else "1"
+        weight = next((one.weighed_by for one in self.parts if one.weighed_by), usual)
         robust = f" {self.robust.sentence()}" if self.robust else ""
         if self.mixing is not None:
             beside = f" The global model beside it is the weighted mean of all; a site's weight is {weight}."
