@@ -52,6 +52,11 @@ class Answers:
     late: list[str]
     held: Mapping[str, int] = field(default_factory=dict)
 
+    @property
+    def missing(self) -> dict[str, str]:
+        """Site -> why it has no answer, of those that were asked."""
+        return self.failed | dict.fromkeys(self.late, "no answer in time")
+
     def after(self, again: Answers, sites: Collection[str]) -> Answers:
         """Return these answers after some sites were asked again."""
         failed = {site: reason for site, reason in self.failed.items() if site not in sites}
@@ -218,8 +223,7 @@ class Course:
         if self.is_aborted():
             raise _EndedError
         accepted, refused, unlike = admit_answers(self.server, exchange, answers.given)
-        missing = answers.failed | dict.fromkeys(answers.late, "no answer in time")
-        missing |= dict.fromkeys(
+        missing = answers.missing | dict.fromkeys(
             find_departed_sites(self.server).keys() & (exchange.sites or self.server.sites), "it has left the study"
         )
         return sent, answers, Replies(accepted, refused, missing, unlike)
@@ -340,10 +344,9 @@ class Course:
         number = self.server.finished_rounds
         if not self.server.has_validated:
             exchange = Exchange(VALIDATE, number, is_needed=False, models_round=number)
-            _, _, replies = self._ask_and_admit(exchange)
-            what, departed = f"did not validate the models of round {number}", find_departed_sites(self.server)
-            missing = {site: reason for site, reason in replies.missing.items() if site not in departed}
-            silent = [f"site {site!r} {what}: {reason}" for site, reason in missing.items()]
+            _, answers, replies = self._ask_and_admit(exchange)
+            what = f"did not validate the models of round {number}"
+            silent = [f"site {site!r} {what}: {reason}" for site, reason in answers.missing.items()]
             self._record_once([*replies.refused.values(), *silent], self.server.ledger[-1])
             self.server.take_scores({site: answer.numbers.metrics for site, answer in replies.accepted.items()})
             self.save()
