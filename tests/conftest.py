@@ -355,7 +355,8 @@ def make_study():
                 "model": {**network, **(model or {})},
                 "training": {"batch_size": 2, "learning_rate": 0.01, **(training or {})},
                 "algorithm": {"name": "fedavg", **algorithm},
-                "federation": federation or {},
+                # Many tests are of one site alone.
+                "federation": {"min_sites": 1} | (federation or {}),
             },
             "study.yaml",
         )
@@ -392,7 +393,7 @@ def site_data(tmp_path_factory):
     return root
 
 
-def simulated_site(data, folder, min_patients=0):
+def simulated_site(data, folder, min_patients=0, min_partners=0):
     """Return the settings of all sites of a simulation, with their states in a folder."""
     return Site(
         data=f"{data}/{{site}}",
@@ -400,6 +401,7 @@ def simulated_site(data, folder, min_patients=0):
         cache_dir=f"{data}/.cache",
         has_progress=False,
         min_patients=min_patients,
+        min_partners=min_partners,
     )
 
 
@@ -421,8 +423,8 @@ class Play:
         warnings: What the course said for the log.
     """
 
-    def __init__(self, study, data, folder, sites, pretrained=None, min_patients=0):
-        self.study, self.settings = study, simulated_site(data, folder, min_patients)
+    def __init__(self, study, data, folder, sites, pretrained=None, min_patients=0, min_partners=0):
+        self.study, self.settings = study, simulated_site(data, folder, min_patients, min_partners)
         self.sites = {name: SiteRounds(name, study, self.settings) for name in sites}
         self.server = ServerRounds.start(study, "run", list(sites), pretrained)
         self.asked, self.sent, self.answers, self.warnings = [], {}, {}, []
@@ -527,10 +529,11 @@ def play(tmp_path, site_data, make_study):
         study=None,
         pretrained=None,
         min_patients=0,
+        min_partners=0,
         data=site_data,
         **options,
     ):
-        return Play(study or make_study(**options), data, tmp_path / folder, sites, pretrained, min_patients)
+        return Play(study or make_study(**options), data, tmp_path / folder, sites, pretrained, min_patients, min_partners)
 
     return start
 

@@ -10,7 +10,7 @@ from pydantic import AfterValidator, Field
 
 from silofl.errors import ConfigError, PauseError, PinError, suggest_nearest
 from silofl.extensions import Extension
-from silofl.settings import NAME, SHA256, WORDS, Count, Name, Positive, Section
+from silofl.settings import NAME, SHA256, WORDS, BelowOne, Count, Name, Natural, Positive, Section
 
 
 def _check_pin_digest(value: str) -> str:
@@ -50,6 +50,8 @@ class Site(Section):
             not given.
         min_patients: Patients in training below which the site shares no mean over their images; patients whom
             dataset.json does not know count as none.
+        min_partners: Other sites whose answers must be mixed with this site's; with fewer the server leaves its answer
+            out. 0 in a simulation.
         may_leave: Kinds of arrays that a site with the egress filter lets leave, as ``site check`` names them; all that
             a study sends where not given.
         max_epsilon: What the differential privacy of a study may spend here, in all its runs together; a study without
@@ -69,9 +71,10 @@ class Site(Section):
     keep_days: Count | None = None
     device: Literal["auto", "cpu", "cuda"] | None = None
     has_progress: bool = True
-    skip_unreadable: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    skip_unreadable: BelowOne = 0.0
     # The least number of people that a count or a mean may stand for in many health statistics (OHDSI's too).
-    min_patients: Annotated[int, Field(ge=0, le=1_000_000)] = 5
+    min_patients: Natural = 5
+    min_partners: Natural = 1
     may_leave: tuple[Name, ...] | None = None
     max_epsilon: Positive | None = None
     max_delta: Annotated[Positive, Field(lt=1)] | None = None

@@ -12,6 +12,7 @@ from silofl.federation.numbers import (
     check_names,
     find_long_updates,
 )
+from silofl.federation.partners import part_lonely
 from silofl.federation.server import ServerRounds
 from silofl.federation.unlike import (
     find_outweighing,
@@ -45,7 +46,8 @@ def admit_answers(
     fitting, unfit = _check_each(known, lambda site, answer: server.check(site, exchange, answer))
     long, unlike = _compare_updates(server, exchange, fitting)
     accepted = {site: answer for site, answer in fitting.items() if site not in long}
-    return accepted, dict(sorted((unread | strange | unfit | long).items())), unlike
+    accepted, lonely = part_lonely(accepted, server.is_mixed)
+    return accepted, dict(sorted((unread | strange | unfit | long | lonely).items())), unlike
 
 
 def _check_each(

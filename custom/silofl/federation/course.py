@@ -25,6 +25,7 @@ from silofl.federation.known_sites import (
 )
 from silofl.federation.ledger import Round
 from silofl.federation.numbers import find_odd_ranges
+from silofl.federation.partners import drop_lonely
 from silofl.federation.repeats import Repeats, return_to
 from silofl.federation.round_line import round_line
 from silofl.federation.server import ServerRounds
@@ -198,6 +199,8 @@ class Course:
                 self.warn(reason)
             record.require(len(replies.accepted), server.study.federation.min_sites)
             compared = self._compare_parts(exchange, self._drop_odd_ranges(replies, record), record)
+            # What a part leaves out as unlike the others' may leave too little to mix the rest with.
+            compared = replace(compared, accepted=drop_lonely(compared.accepted, server.is_mixed))
         started = dict(server.parts)
         weights_of = server.merge(exchange, compared)
         if record and exchange.task == TRAIN and server.study.training.measures_drift:

@@ -19,6 +19,7 @@ from pydantic import ConfigDict, Field, Strict
 
 from silofl.errors import AggregationError, ConfigError, TrainingError
 from silofl.federation.numbers import check_names
+from silofl.federation.partners import describe_partners
 from silofl.federation.server import ServerRounds
 from silofl.models.precision import types_on_wire
 from silofl.models.roles import read_role
@@ -62,6 +63,8 @@ class TaskHeader(Section):
         best_round: The best round so far; None before any validation.
         software: What the server runs, where it does not know yet what the site runs.
         digest: Of the server's study; None of a server of an older version.
+        sites: How many sites it asks in this round, by its own word; None of a server of an older version.
+        mixed: Of how many sites it mixed an answer in the last round; 0 where this site's was not among them.
     """
 
     model_config = ConfigDict(extra="ignore", frozen=True)
@@ -72,6 +75,8 @@ class TaskHeader(Section):
     best_round: Ordinal | None = None
     software: Software | None = None
     digest: Annotated[str, Strict()] | None = None
+    sites: Ordinal | None = None
+    mixed: Number | None = None
 
     @classmethod
     def of(cls, message: Message) -> TaskHeader:
@@ -96,6 +101,8 @@ class Request:
         round: The round that it belongs to.
         step: Its number among the exchanges of the same task in a round.
         shapes: Name -> shape of the arrays that came with it.
+        sites: How many sites the server says that it asks; None where it says nothing.
+        mixed: Of how many sites it says that it mixed an answer, with this site's, in the last round.
     """
 
     task: str
@@ -103,12 +110,14 @@ class Request:
     round: int = 1
     step: int = 1
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    sites: int | None = None
+    mixed: int | None = None
 
     @classmethod
     def of(cls, task: str, message: Message) -> Request:
         """Return what a message of the server asks for; the errors of `TaskHeader.of`."""
         shapes, asked = {name: np.shape(array) for name, array in message.arrays.items()}, TaskHeader.of(message)
-        return cls(task, asked.run, asked.round, asked.step, shapes)
+        return cls(task, asked.run, asked.round, asked.step, shapes, asked.sites, asked.mixed)
 
 
 @dataclass(frozen=True)
@@ -119,12 +128,14 @@ class Gate:
         kinds: All kinds that the study's parts send.
         allowed: Names of the kinds that may leave.
         min_patients: Patients in training that a mean over their images must come from.
+        min_partners: Other sites whose answers must be mixed with the site's.
     """
 
     study: Study
     kinds: tuple[Kind, ...]
     allowed: frozenset[str]
     min_patients: int
+    min_partners: int
 
     @classmethod
     def of(cls, study: Study, site: Site) -> Gate:
@@ -142,7 +153,7 @@ class Gate:
                 raise ConfigError(f"may_leave of site.yaml must name kinds of arrays, not {name!r}; write {close[0]!r}")
         stays = {"batchnorm"} if study.recipe.stays_home == "batchnorm" else set()
         # A site cannot allow arrays that no part knows, even by naming their kind.
-        return cls(study, sent, frozenset(names - stays - {UNKNOWN}), site.min_patients)
+        return cls(study, sent, frozenset(names - stays - {UNKNOWN}), site.min_patients, site.min_partners)
 
     def kind(self, name: str) -> str:
         """Return the kind of an array by its name on the wire."""
@@ -157,6 +168,19 @@ class Gate:
     def purpose(self, kind: str) -> str:
         """Return the sentence on a kind for people."""
         return next((known.purpose for known in self.kinds if known.name == kind), OTHERS.get(kind, OTHERS[UNKNOWN]))
+
+    def check_partners(self, site: str, request: Request) -> None:
+        """Refuse a task whose answer could not be mixed with those of enough others, before anything is computed.
+
+        Raises:
+            TrainingError: By its own word the server asks too few sites; the sentence may leave the site.
+        """
+        others = (request.sites or 1) - 1
+        if others < self.min_partners and any(map(self._server.is_mixed, self._expected(request))):
+            raise TrainingError(
+                f"site {site!r} must have at least {describe_partners(self.min_partners)} in the round, not {others}, "
+                "as min_partners of its site.yaml asks; add sites to the study, or ask the site to lower it"
+            )
 
     def refusal(self, request: Request, message: Message) -> str | None:
         """Return why an answer must not leave, as a sentence for the server; None where it may.
@@ -179,8 +203,7 @@ class Gate:
                 "the site lets only the numbers of an answer leave that the study's schema has, each in its range; ask "
                 "the site for its egress.jsonl"
             )
-        server = replace(self._server, image_shape=answer.numbers.image_shape)
-        expected = server.expected("site", Exchange(request.task, request.round, request.step))
+        expected = self._expected(request, answer.numbers.image_shape)
         for name, array in message.arrays.items():
             if name not in expected:
                 return (
@@ -219,6 +242,11 @@ class Gate:
     def _server(self) -> ServerRounds:
         """A server of this study that has asked for nothing yet, whose parts say what they expect of an answer."""
         return ServerRounds.start(self.study, "", ["site"], {})
+
+    def _expected(self, request: Request, image_shape: tuple[int, ...] | None = None) -> dict[str, Expected]:
+        """Return the arrays that an answer may hold."""
+        server = replace(self._server, image_shape=image_shape)
+        return server.expected("site", Exchange(request.task, request.round, request.step))
 
     def _read_answer(self, message: Message) -> SiteAnswer | None:
         """Return the answer as the server would read it; None where it holds other numbers, texts or names."""

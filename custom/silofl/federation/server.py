@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache, reduce
+from functools import cache, cached_property, reduce
 from operator import or_
 from typing import Any
 
@@ -19,13 +19,14 @@ from silofl import schema
 from silofl.core.mixing import Arrays, example_weights
 from silofl.data.domain import Domain
 from silofl.errors import AggregationError
-from silofl.federation.known_sites import check_sites, last_with_state, should_hold
+from silofl.federation.known_sites import check_sites, last_with_state, list_present_sites, should_hold
 from silofl.federation.ledger import Round, explain_choice, find_best_round, is_better
 from silofl.federation.numbers import check_numbers
 from silofl.models.precision import widen_arrays
+from silofl.models.roles import read_role
 from silofl.parts.answer import Metrics, SiteAnswer, read_answer
-from silofl.parts.load import start_parts
-from silofl.parts.part import Part, Reported, WeightsOf
+from silofl.parts.load import find_kind, list_kinds, start_parts
+from silofl.parts.part import Kind, Part, Reported, WeightsOf
 from silofl.parts.task import TEST, TRAIN, Exchange, Expected, Message, Replies, check_arrays
 from silofl.software import Software, read_software
 from silofl.study import Study
@@ -137,10 +138,16 @@ class ServerRounds:
         """Return a task for a site, with every part's share of it."""
         meta = {"run": self.id, "digest": self.study.digest, "round": exchange.round, "step": exchange.step}
         meta |= {"best_round": self.best_round, "held": self.held(site, exchange.models_round)}
+        meta |= {"sites": len(list_present_sites(self)), "mixed": self._count_mixed(site)}
         message = Message(meta=meta | ({} if site in self.software else {"software": read_software().model_dump()}))
         for part in self._parts_for(exchange).values():
             message |= part.to_send(site, exchange, self)
         return message
+
+    def is_mixed(self, name: str) -> bool:
+        """Return whether an array of an answer is mixed with other sites'."""
+        kind = find_kind(self._kinds, read_role(name), name.removeprefix(f"{read_role(name)}/"))
+        return kind is None or kind.is_mixed
 
     def expected(self, site: str, exchange: Exchange) -> dict[str, Expected]:
         """Return the arrays of a correct answer, with their conditions."""
@@ -215,6 +222,15 @@ class ServerRounds:
     def is_better_than_best(self, validation: Mapping[str, SiteScore]) -> bool:
         """Return whether other models' validation after the last round is better than the best round's."""
         return is_better(Round(0, validation=validation), self.ledger, by_median=self.study.recipe.doubts_sites)
+
+    @cached_property
+    def _kinds(self) -> list[Kind]:
+        return list_kinds(self.study)
+
+    def _count_mixed(self, site: str) -> int:
+        """Return of how many sites an answer was mixed in the last round; 0 where this site's was not among them."""
+        answered = self.ledger[-1].answered if self.ledger else []
+        return len(answered) if site in answered else 0
 
     def _parts_for(self, exchange: Exchange) -> dict[str, Part]:
         """Return the parts of a task: the best round's where its models are evaluated, else the current ones."""

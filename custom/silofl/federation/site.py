@@ -81,10 +81,11 @@ class SiteRounds:
         what = one_line(f"{task} of round {message.meta.get('round')}")
         try:
             self.check_paused()
+            request = Request.of(task, message)
+            self.gate.check_partners(self.name, request)
             answer = self.carry_out(task, message)
             # Again, because training takes its time: from the pause on nothing leaves.
             self.check_paused()
-            request = Request.of(task, message)
             if reason := self.gate.refusal(request, answer):
                 logger.error("%s is refused: %s", what, reason)
                 # Here, because a job's last filter gets the refusal alone.
@@ -168,7 +169,8 @@ class SiteRounds:
         elif work.to_keep and held:
             # The state that it began from, with more beside it.
             states.rewrite(held, work.to_keep)
-        answer = replace(answer, arrays=narrow_arrays(answer.arrays, self.study))
+        asked_for = Message(meta={"min_partners": self.site.min_partners})
+        answer = replace(answer, arrays=narrow_arrays(answer.arrays, self.study)) | asked_for
         return answer if asked.software is None else answer | Message(meta={"software": read_software().model_dump()})
 
     def _check_software(self, server: Software) -> None:

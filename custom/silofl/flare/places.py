@@ -80,7 +80,8 @@ def read_site_settings(fl_ctx: FLContext) -> Site:
     state = f"{root}/.silofl/{{study}}/{{site}}"
     default = None
     if root:
-        default = Site(data=f"{root}/{{site}}", state_dir=state, min_patients=0, extensions=list_allowed_extensions())
+        alone = {"min_patients": 0, "min_partners": 0}
+        default = Site(data=f"{root}/{{site}}", state_dir=state, extensions=list_allowed_extensions(), **alone)
     return _read_local(fl_ctx, "site.yaml", Site, default, "or set SILOFL_DATA to the folder of the sites' data")
 
 

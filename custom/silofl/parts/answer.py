@@ -19,7 +19,7 @@ from silofl.data.transforms import MOST_VOXELS
 from silofl.errors import AggregationError, ConfigError, Reason, SiloFLError, one_line, quote_value
 from silofl.models.roles import select_role
 from silofl.parts.narrow import narrow
-from silofl.settings import Section, parse
+from silofl.settings import MOST, Section, parse
 from silofl.software import Software
 from silofl.training.site_score import SiteScore
 
@@ -95,6 +95,7 @@ class Numbers(Section, Generic[S]):
         steps: Steps of the own model's training.
         unreadable: Why cases of the site are left out -> how many.
         software: What the site runs, in its first answer of a run.
+        min_partners: Other answers that must be mixed with this one.
         is_recorded: Whether the site's own filter has recorded this answer.
         metrics: What was measured.
     """
@@ -106,6 +107,7 @@ class Numbers(Section, Generic[S]):
     steps: Count | None = None
     unreadable: dict[Reason, Count] = {}
     software: Software | None = None
+    min_partners: Annotated[int, Strict(), Field(ge=0, le=MOST)] = 0
     is_recorded: Annotated[bool, Strict()] = False
     metrics: Metrics[S] = Metrics[S]()
 

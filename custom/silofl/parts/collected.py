@@ -39,7 +39,7 @@ class CollectedPart(Part):
     received: dict[str, Arrays] = field(default_factory=dict)
     missing: dict[str, str] = field(default_factory=dict)
     role: str = ROLE
-    leaves = (Kind("personal_model", PURPOSE, RISK, ROLE),)
+    leaves = (Kind("personal_model", PURPOSE, RISK, ROLE, is_mixed=False),)
 
     @classmethod
     def start(cls, study: Study, sites: Sequence[str], pretrained: Arrays | None) -> Sequence[Part]:

@@ -91,7 +91,7 @@ class EvaluationPart(Part):
     role: str = ROLE
     test_task: ClassVar[str] = ROLE
     entry: ClassVar[type[EvaluationEntry]] = EvaluationEntry
-    leaves = (Kind(ROLE, PURPOSE, RISK, ROLE, is_of_images=True),)
+    leaves = (Kind(ROLE, PURPOSE, RISK, ROLE, is_of_images=True, is_mixed=False),)
 
     @classmethod
     def start(cls, study: Study, sites: Sequence[str], pretrained: Arrays | None) -> Sequence[Part]:

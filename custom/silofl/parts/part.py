@@ -46,6 +46,7 @@ class Kind:
         role: The role of its arrays.
         names: Their names within the role; None for all.
         is_batchnorm: Whether it is BatchNorm's, under names that are none of the network's.
+        is_mixed: Whether the server makes one thing of it and other sites', so that ``min_partners`` applies.
     """
 
     name: str
@@ -55,6 +56,7 @@ class Kind:
     is_of_images: bool = False
     names: frozenset[str] | None = None
     is_batchnorm: bool = False
+    is_mixed: bool = True
 
     def holds(self, role: str, name: str) -> bool:
         """Return whether an array is of this kind."""

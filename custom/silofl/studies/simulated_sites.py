@@ -93,6 +93,7 @@ def site_settings(simulation: Simulation, run: Path) -> Site:
         skip_unreadable=simulation.skip_unreadable,
         # Nothing leaves this machine, and many public sets know no patients.
         min_patients=0,
+        min_partners=0,
         extensions=list_allowed_extensions(),
     )
 

@@ -313,7 +313,8 @@ class FederationSettings(Section):
     """
 
     sites: Count | None = None
-    min_sites: Count = 1
+    # With one site nothing is mixed, and the study's model is that of its patients.
+    min_sites: Count = 2
     max_missed_rounds: Natural = 0
     patience: Count | None = None
     sites_left: tuple[Name, ...] = ()

@@ -63,7 +63,7 @@ class StatisticsPart(Part):
     history: list[dict[str, Any]] = field(default_factory=list)
     role: str = ROLE
     entry: ClassVar[type[Withheld]] = Withheld
-    leaves = (Kind("statistics", PURPOSE, RISK, ROLE, is_of_images=True),)
+    leaves = (Kind("statistics", PURPOSE, RISK, ROLE, is_of_images=True, is_mixed=False),)
 
     @classmethod
     def start(cls, study: Study, sites: Sequence[str], pretrained: Arrays | None) -> Sequence[Part]:

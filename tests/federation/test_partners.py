@@ -1,0 +1,227 @@
+"""No hospital trains alone for somebody else: what is mixed with too few others moves no model."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from silofl.errors import AggregationError
+from silofl.federation.course import separate_failures
+from silofl.federation.outcome import finished_results
+from silofl.federation.partners import drop_lonely, part_lonely
+from silofl.parts.answer import Numbers, SiteAnswer
+from silofl.parts.task import Message
+from silofl.site import Site
+
+from ..conftest import assert_alike
+
+SANS = "as min_partners of its site.yaml asks"
+
+
+def asking(**partners):
+    """Return a change by which sites ask for other numbers of partners than all do."""
+
+    def change(task, site, answer):
+        if site not in partners or "error" in answer.meta:
+            return answer
+        return Message(answer.arrays, answer.meta | {"min_partners": partners[site]})
+
+    return change
+
+
+def without(game, *dead):
+    """Let sites answer nothing from now on, as those that a job does not reach."""
+    game.absent = dead
+    return game
+
+
+def assert_unmoved(game, before, wanted):
+    """Check that a round fails by name and leaves the model as it was."""
+    with pytest.raises(AggregationError, match=wanted):
+        game.finish(absent=game.absent, change=game.change)
+    assert_alike(game.models("east"), before)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"name": "harmofl"},
+        {"name": "scaffold", "training": {"optimizer": "sgd", "momentum": 0.0}},
+        {"name": "fedsm", "model": {"normalization": "instance"}},
+        {"name": "finetuning", "extra_rounds": 1},
+        {"average_last": 0.9},
+        {"federation": {"min_sites_for_ratio": 1}},
+    ],
+)
+def test_a_site_that_is_asked_alone_trains_nothing_and_no_model_is_made_of_it(play, options):
+    game = play(("east",), min_partners=1, **options)
+    assert_unmoved(game, game.models("east"), "site 'east' must have at least 1 other site in the round, not 0, as min")
+    # Nothing was read or computed for it.
+    assert "data" not in vars(game.sites["east"]) and not (game.folder("east") / "rounds").exists()
+
+
+def test_a_site_whose_partner_is_dead_from_the_first_round_on_moves_no_model(play):
+    game = without(play(("east", "west"), min_partners=1), "west")
+    assert_unmoved(game, game.models("east"), f"site 'east' must have its answer mixed .* 1 other site, {SANS}")
+
+
+def test_sites_that_leave_later_stop_the_run_at_its_last_mixed_model(play):
+    game = play(min_partners=1)
+    game.rounds(2)
+    before = game.models("east")
+    assert_unmoved(without(game, "north", "west"), before, f"mixed with .* {SANS}")
+    assert game.server.finished_rounds == 2
+
+
+def test_a_run_that_goes_on_with_one_site_of_three_moves_no_model(play):
+    game = play(min_partners=1)
+    game.round()
+    game.resume()
+    before = game.models("east")
+    assert_unmoved(without(game, "north", "west"), before, f"mixed with .* {SANS}")
+    # Those that have left by name are not asked, and so east sees it before it trains.
+    federation = game.study.federation.model_copy(update={"sites_left": ("north", "west")})
+    game.take(game.study.model_copy(update={"federation": federation}))
+    assert_unmoved(game, before, "must have at least 1 other site in the round, not 0")
+
+
+def test_a_site_that_asks_for_more_is_left_out_and_the_others_go_on(play):
+    game = play(min_partners=1)
+    record = game.round(change=asking(west=3))
+    assert record.answered == ["east", "north"] and record.refused.keys() == {"west"}
+    assert record.refused["west"] == (
+        f"site 'west' must have its answer mixed with those of at least 3 other sites, {SANS}; fewer sent the like: "
+        "let more sites take part"
+    )
+    results = finished_results(game.server, game.finish(change=asking(west=3)))
+    assert results.status == "INCOMPLETE" and "site west missed rounds [1, 2, 3] (site 'west' must" in results.reasons[0]
+
+
+def test_a_site_that_asks_for_none_may_be_alone_where_the_study_lets_it(play):
+    game = play(("east", "west"), min_partners=0)
+    record = game.round(change=asking(west=3))
+    assert record.answered == ["east"] and record.refused.keys() == {"west"}
+
+
+def test_a_round_of_few_by_a_bound_on_lengths_counts_no_single_one(play):
+    def lengthen(task, site, answer):
+        is_long = (task, site) == ("train", "west")
+        return Message({n: 1e4 * a for n, a in answer.arrays.items()}, answer.meta) if is_long else answer
+
+    game = play(("east", "west"), min_partners=1, federation={"min_sites_for_ratio": 2})
+    game.change = lengthen
+    assert_unmoved(game, game.models("east"), f"site 'east' must have its answer mixed with .* {SANS}")
+
+
+def test_an_array_that_the_others_keep_back_is_not_one_sites_alone(play):
+    def keep_back(task, site, answer):
+        if task != "train" or site == "east":
+            return answer
+        return Message({n: a for n, a in answer.arrays.items() if "running" not in n}, answer.meta)
+
+    game = play(min_partners=1, model={"normalization": "batch"})
+    before = game.models("east")
+    record = game.round(change=keep_back)
+    after = game.models("east")
+    assert record.answered == ["east", "north", "west"]
+    assert {"running" in name: np.array_equal(after[name], before[name]) for name in sorted(after)} == {
+        False: False,
+        True: True,
+    }
+    assert set(record.withheld["east"]) == {name for name in after if "running" in name}
+
+
+def test_an_amplitude_from_which_all_others_are_left_out_is_not_taken(play):
+    def louder(task, site, answer):
+        scale = {"east": 1, "north": 1e6, "west": 1e9}[site]
+        arrays = {n: scale * a if n.startswith("amplitude") else a for n, a in answer.arrays.items()}
+        return Message(arrays, answer.meta)
+
+    options = {"name": "harmofl", "federation": {"min_sites_for_ratio": 1}}
+    alone, game = play(folder="alone", **options), play(min_partners=1, **options)
+    for one in (alone, game):
+        one.round(change=louder)
+    # With nobody's word for it the mean would be that of a single site.
+    assert alone.server.parts["amplitude"].amplitude is not None
+    assert game.server.parts["amplitude"].amplitude is None
+
+
+def test_sites_that_are_asked_again_count_with_those_that_have_answered(play):
+    game = play(("east", "west"), min_partners=1)
+    game.rounds(2)
+    for path in (game.folder("west") / "rounds").iterdir():
+        path.unlink()
+    assert game.round().answered == ["east", "west"]
+
+
+def test_statistics_of_a_late_site_are_taken_although_it_is_asked_for_them_alone(play):
+    game = play(name="adafed", rounds=4, min_partners=1)
+    game.rounds(2)
+    late = []
+
+    def lose(task, messages):
+        given = {site: game.sites[site].answer(task, message) for site, message in messages.items()}
+        if task == "statistics":
+            late.append(sorted(messages))
+            if len(late) == 1:
+                del given["west"]
+        return separate_failures(given, sorted(messages.keys() - given.keys()))
+
+    game.ask = lose
+    game.round()
+    game.round()
+    assert late[:2] == [["east", "north", "west"], ["west"]]
+    assert game.server.parts["statistics"].statistics.keys() == {"east", "north", "west"}
+
+
+@pytest.mark.parametrize(("name", "is_planned"), [("plan", False), ("plan", True)])
+def test_a_fingerprint_alone_makes_no_plan(play, name, is_planned):
+    game = play(("east", "west"), name=name, min_partners=1)
+    game.absent = () if is_planned else ("west",)
+    try:
+        game.finish(absent=game.absent)
+    except AggregationError:
+        pass
+    assert bool(game.server.parts["fingerprint"].document) == is_planned
+
+
+def test_models_that_leave_unmixed_are_for_may_leave_alone(play):
+    game = play(("east",), name="oneshot", min_partners=1)
+    game.finish()
+    assert game.server.parts["hand_over"].received.keys() == {"east"}
+
+
+def test_the_site_says_how_many_partners_it_asks_for_and_the_server_how_many_it_has(play):
+    game = play(min_partners=2)
+    game.rounds(2)
+    assert {answer.meta["min_partners"] for answer in game.answers["train"].values()} == {2}
+    told = game.upcoming("train")["east"].meta
+    assert (told["sites"], told["mixed"]) == (3, 3)
+    assert Site(data="/d", state_dir="/s").min_partners == 1
+
+
+def test_a_server_that_does_not_say_how_many_it_asks_gets_nothing(play):
+    game = play(min_partners=1)
+    ask = game.ask
+
+    def say_nothing(task, messages):
+        bare = {s: replace(m, meta={k: v for k, v in m.meta.items() if k != "sites"}) for s, m in messages.items()}
+        return ask(task, bare)
+
+    game.ask = say_nothing
+    with pytest.raises(AggregationError, match="must have at least 1 other site in the round, not 0"):
+        game.round()
+
+
+def test_of_a_name_those_are_left_that_have_as_many_partners_as_they_ask_for():
+    def answer(partners, *names):
+        return SiteAnswer({name: np.ones(1) for name in names}, Numbers(round=1, min_partners=partners))
+
+    answers = {"a": answer(1, "w", "b"), "b": answer(1, "w"), "c": answer(3, "w"), "d": answer(0, "own")}
+    left, lonely = part_lonely(answers, lambda name: name != "own")
+    # b is a's only: c asks for 3 of 2 others, and a and b are left with each other.
+    assert {site: sorted(one.arrays) for site, one in left.items()} == {"a": ["w"], "b": ["w"], "d": ["own"]}
+    assert left["a"].withheld == ("b",) and [*lonely] == ["c"]
+    same = drop_lonely(answers, lambda name: False)
+    assert same == answers
