@@ -356,6 +356,7 @@ SAID = {
     "unreadable": "unreadable cases sends how many and why",
     "software": "the versions of silofl",
     "is_recorded": "whether the site's own filter has recorded it",
+    "min_partners": "and `min_partners`",
     "value": "the study's metric",
     "num_cases": "numbers of cases that count",
     "num_excluded": "left out as empty",

@@ -434,7 +434,7 @@ def test_a_digest_is_that_of_the_settings_however_they_are_written():
         {"rounds": 4},
         {"seed": 1},
         {"labels": {1: "other"}},
-        {"federation": {"min_sites": 2}},
+        {"federation": {"min_sites": 3}},
         {"training": {"local_epochs": 2}},
         {"training": {"frozen": ["conv_0.*"]}},
         {"model": {"weights": "w.pt", "weights_sha256": "0" * 64}},

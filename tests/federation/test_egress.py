@@ -247,7 +247,7 @@ def test_what_is_a_mean_over_images_leaves_only_from_enough_patients(gate, answe
 
 def test_a_record_says_what_the_array_is_and_how_to_know_it_again(gate):
     name = NAMES["weights"]
-    array, turned, _ = gate().records("train", Message({name: UPDATE, "b": np.asfortranarray(UPDATE)}, {"round": 3}))
+    array, turned, _ = gate().records(Request("train"), Message({name: UPDATE, "b": np.asfortranarray(UPDATE)}, {"round": 3}))
     facts = {"round": 3, "task": "train", "refused": False, "name": name, "kind": "weights", "dtype": "float32"}
     # 4 numbers of 4 bytes; the digest of the bytes as they lie in memory by rows
     digest = hashlib.sha256(b"\0\0\x80?\0\0\0\xc0\0\0\0?\0\0\x80@").hexdigest()
@@ -256,19 +256,19 @@ def test_a_record_says_what_the_array_is_and_how_to_know_it_again(gate):
 
 
 def test_the_numbers_of_an_answer_are_one_more_record_in_which_one_that_is_none_is_a_word(gate):
-    (record,) = gate().records("train", Message(meta={"round": 2, "metrics": {"loss": float("nan")}}))
+    (record,) = gate().records(Request("train"), Message(meta={"round": 2, "metrics": {"loss": float("nan")}}))
     assert record["values"] == {"round": 2, "metrics": {"loss": "NaN"}}
     assert (record["name"], record["purpose"]) == (NUMBERS, OTHERS[NUMBERS])
     assert record["bytes"] == len('{"round": 2, "metrics": {"loss": NaN}}')
 
 
 def test_what_is_refused_is_recorded_with_the_reason(gate):
-    records = gate().records("train", Message({"image": UPDATE}, {"round": 1}), "no")
+    records = gate().records(Request("train"), Message({"image": UPDATE}, {"round": 1}), "no")
     assert [(r["name"], r["refused"], r["reason"]) for r in records] == [("image", True, "no"), (NUMBERS, True, "no")]
 
 
 def test_the_sentence_of_a_pause_is_recorded_as_that_and_not_as_numbers(gate):
-    (record,) = gate().records("train", Message(meta={"round": 4, "error": "study 'small' is paused by the hospital"}))
+    (record,) = gate().records(Request("train"), Message(meta={"round": 4, "error": "study 'small' is paused by the hospital"}))
     assert (record["kind"], record["purpose"]) == ("reason", OTHERS["reason"])
     assert record["values"]["error"].endswith("paused by the hospital")
 

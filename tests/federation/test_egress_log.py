@@ -55,6 +55,20 @@ def test_the_summary_adds_up_rounds_arrays_and_bytes(tmp_path):
     assert "- **weights**: what weights tell.\n" in told and "amplitude" not in told
 
 
+def test_the_page_says_of_the_other_sites_what_the_server_says_and_no_more(tmp_path):
+    log = open_log(tmp_path)
+    log.write([record(1)])
+    assert "server asks" not in page(tmp_path)
+    told = "By its own word the server asks {}, this one among them{}. Nothing here can check what it says.\n"
+    log.write([record(1, "numbers") | {"sites": 3, "mixed": None}])
+    assert told.format("3 sites", "") in page(tmp_path)
+    log.write([record(2, "numbers") | {"sites": 2, "mixed": [1, 3]}])
+    mixed = "; in round 1 it mixed answers of 3 sites, this one's among them"
+    assert told.format("2-3 sites", mixed) in page(tmp_path)
+    open_log(tmp_path).write([record(3, "numbers") | {"sites": 2, "mixed": [2, 0]}])
+    assert told.format("2-3 sites", "; in round 2 it mixed no answer of this site") in page(tmp_path)
+
+
 def test_the_page_says_what_differential_privacy_has_spent(tmp_path):
     log = open_log(tmp_path)
     log.write([record(1)])

@@ -16,6 +16,7 @@ from silofl.hospital.policy import (
     check_job_files,
     check_logs,
     check_packages,
+    check_partners,
     check_pin,
 )
 
@@ -47,6 +48,20 @@ def test_a_study_whose_promise_means_less_than_the_site_asks_is_named_before_it_
     answer = check_pin(candidate(**private))
     assert answer.status == "failed"
     assert "privacy.dp_sgd.delta of at most 0.001, as max_delta of the site asks, not 0.1" in answer.sentence
+
+
+def test_the_partners_that_the_site_asks_for_are_held_against_the_sites_of_the_study(candidate, kit):
+    answer = check_partners(candidate())
+    assert answer.status == "ok" and "with those of at least 1 other site, or not at all" in answer.sentence
+    change_site(kit, min_partners=3)
+    assert "at least 3 other sites" in check_partners(candidate()).sentence
+    answer = check_partners(candidate(federation={"sites": 3}))
+    assert answer.status == "failed" and "must be at most 2, the other sites that the study waits for" in answer.sentence
+    change_site(kit, min_partners=0)
+    answer = check_partners(candidate())
+    assert answer.status == "warning" and "a model of this site's patients alone" in answer.sentence
+    alone = check_partners(candidate(algorithm={"name": "oneshot"}))
+    assert alone.status == "ok" and "nothing of this study is mixed" in alone.sentence
 
 
 def test_a_list_of_the_very_classes_is_right_and_nvflares_own_does_not_let_the_package_in(candidate, kit):

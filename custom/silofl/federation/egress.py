@@ -64,7 +64,7 @@ class TaskHeader(Section):
         software: What the server runs, where it does not know yet what the site runs.
         digest: Of the server's study; None of a server of an older version.
         sites: How many sites it asks in this round, by its own word; None of a server of an older version.
-        mixed: Of how many sites it mixed an answer in the last round; 0 where this site's was not among them.
+        mixed: The last round, and of how many sites it mixed an answer in it; 0 where this site's was not among them.
     """
 
     model_config = ConfigDict(extra="ignore", frozen=True)
@@ -76,7 +76,7 @@ class TaskHeader(Section):
     software: Software | None = None
     digest: Annotated[str, Strict()] | None = None
     sites: Ordinal | None = None
-    mixed: Number | None = None
+    mixed: tuple[Number, Number] | None = None
 
     @classmethod
     def of(cls, message: Message) -> TaskHeader:
@@ -102,7 +102,7 @@ class Request:
         step: Its number among the exchanges of the same task in a round.
         shapes: Name -> shape of the arrays that came with it.
         sites: How many sites the server says that it asks; None where it says nothing.
-        mixed: Of how many sites it says that it mixed an answer, with this site's, in the last round.
+        mixed: As of `TaskHeader`.
     """
 
     task: str
@@ -111,7 +111,7 @@ class Request:
     step: int = 1
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     sites: int | None = None
-    mixed: int | None = None
+    mixed: tuple[int, int] | None = None
 
     @classmethod
     def of(cls, task: str, message: Message) -> Request:
@@ -221,21 +221,22 @@ class Gate:
             return f"the site lets {of_images[0]} leave only from {self.min_patients} patients or more; it has fewer"
         return None
 
-    def records(self, task: str, message: Message, reason: str | None = None) -> list[dict[str, Any]]:
+    def records(self, request: Request, message: Message, reason: str | None = None) -> list[dict[str, Any]]:
         """Return one record for each array of an answer, and one for its numbers.
 
         Args:
-            task: The task that it answers.
+            request: What it answers.
             message: The answer.
             reason: Why it does not leave; None where it does.
         """
-        facts = {"round": message.meta.get("round"), "task": task, "refused": reason is not None}
+        facts = {"round": message.meta.get("round"), "task": request.task, "refused": reason is not None}
         facts |= {} if reason is None else {"reason": reason}
         records = [facts | self._describe_array(name, np.asarray(array)) for name, array in message.arrays.items()]
         # NaN as a word: other programs cannot read it as a number.
         text = json.dumps(message.meta, default=str)
         kind = REASON if "error" in message.meta and message.meta.keys() <= {"error", "round"} else NUMBERS
         facts |= {"name": kind, "kind": kind, "bytes": len(text), "values": json.loads(text, parse_constant=str)}
+        facts |= {"sites": request.sites, "mixed": request.mixed}
         return [*records, facts | {"purpose": OTHERS[kind]}]
 
     @cached_property

@@ -4,7 +4,7 @@ import fcntl
 import json
 import logging
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -24,9 +24,12 @@ Study {study}, run {run}, to the study's server; first {begin}, last {end} (UTC)
 
 `egress.jsonl` holds each array by name, shape and SHA-256, and all numbers, with the time in UTC. Its last record is
 number {last.number}, with the hash `{last.hash}`; `silofl site egress-check` checks them all.
-{spent}
+{partners}{spent}
 | | answer to | kind | what it is | rounds | records | bytes |
 | --- | --- | --- | --- | --- | --- | --- |
+"""
+PARTNERS = """
+By its own word the server asks {sites} sites, this one among them{mixed}. Nothing here can check what it says.
 """
 SPENT = """
 Differential privacy: all models that have left so far, of all runs of this study, spend epsilon {epsilon:.3g} at the
@@ -88,6 +91,9 @@ class EgressLog:
         self._names = {"site": site, "study": study, "run": folder.name}
         self._times: list[str] = []
         self._epsilon: float | None = None
+        # What the server says: how many sites it asks, the last round, and of how many it mixed an answer in it.
+        self._sites: set[int] = set()
+        self._mixed: Sequence[int] | None = None
         self._risks = risks
         # Bytes that have been read or written, and where the chain stands after them.
         self._size, self._last = 0, Link()
@@ -118,7 +124,7 @@ class EgressLog:
         rows = [_format_sum(*key, self._sums[key]) for key in sorted(self._sums)]
         spent = "" if self._epsilon is None else SPENT.format(epsilon=self._epsilon)
         times = {"begin": min(self._times), "end": max(self._times)}
-        header = HEADER.format(**self._names, **times, last=self._last, spent=spent)
+        header = HEADER.format(**self._names, **times, last=self._last, partners=self._describe_partners(), spent=spent)
         sent = sorted({kind for _, _, kind in self._sums} & self._risks.keys())
         risks = "".join(f"- **{kind}**: {self._risks[kind]}.\n" for kind in sent)
         write_text(self.path.with_suffix(".md"), header + "".join(rows) + f"{RISKS}{risks}")
@@ -147,6 +153,15 @@ class EgressLog:
                 )
             yield stream
 
+    def _describe_partners(self) -> str:
+        """Return what the server says of the other sites."""
+        if not self._sites:
+            return ""
+        number, count = self._mixed or (0, 0)
+        what = f"answers of {count} sites, this one's among them" if count else "no answer of this site"
+        mixed = f"; in round {number} it mixed {what}" if number else ""
+        return PARTNERS.format(sites="-".join(map(str, sorted({min(self._sites), max(self._sites)}))), mixed=mixed)
+
     def _parse_line(self, line: bytes) -> dict[str, Any]:
         try:
             record = json.loads(line)
@@ -163,6 +178,8 @@ class EgressLog:
         for record in records:
             self._times = [*self._times[:1], record["time"]]
             self._epsilon = _read_spent_epsilon(record) or self._epsilon
+            self._sites |= {record.get("sites")} - {None}
+            self._mixed = record.get("mixed") or self._mixed
             self._sums.setdefault((record["refused"], record["task"], record["kind"]), Sum()).add(record)
 
 

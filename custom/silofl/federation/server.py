@@ -138,7 +138,7 @@ class ServerRounds:
         """Return a task for a site, with every part's share of it."""
         meta = {"run": self.id, "digest": self.study.digest, "round": exchange.round, "step": exchange.step}
         meta |= {"best_round": self.best_round, "held": self.held(site, exchange.models_round)}
-        meta |= {"sites": len(list_present_sites(self)), "mixed": self._count_mixed(site)}
+        meta |= {"sites": len(list_present_sites(self)), "mixed": self._describe_mixed(site)}
         message = Message(meta=meta | ({} if site in self.software else {"software": read_software().model_dump()}))
         for part in self._parts_for(exchange).values():
             message |= part.to_send(site, exchange, self)
@@ -227,10 +227,12 @@ class ServerRounds:
     def _kinds(self) -> list[Kind]:
         return list_kinds(self.study)
 
-    def _count_mixed(self, site: str) -> int:
-        """Return of how many sites an answer was mixed in the last round; 0 where this site's was not among them."""
-        answered = self.ledger[-1].answered if self.ledger else []
-        return len(answered) if site in answered else 0
+    def _describe_mixed(self, site: str) -> list[int] | None:
+        """Return the last round, and of how many sites an answer was mixed in it; 0 where this site's was not."""
+        if not self.ledger:
+            return None
+        answered = self.ledger[-1].answered
+        return [self.finished_rounds, len(answered) if site in answered else 0]
 
     def _parts_for(self, exchange: Exchange) -> dict[str, Part]:
         """Return the parts of a task: the best round's where its models are evaluated, else the current ones."""

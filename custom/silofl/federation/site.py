@@ -91,7 +91,7 @@ class SiteRounds:
                 # Here, because a job's last filter gets the refusal alone.
                 folder = self.site.run_folder(self.study.name, self.name, request.run)
                 log = EgressLog(folder, self.name, self.study.name, self.gate.risks)
-                log.write(self.gate.records(task, answer, reason))
+                log.write(self.gate.records(request, answer, reason))
                 return message.failed(reason)
             return answer
         except PauseError as pause:

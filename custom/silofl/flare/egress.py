@@ -77,9 +77,9 @@ class Egress(Filter):
         if reason is not None:
             self.log_error(fl_ctx, reason, fire_event=False)
             # Both are recorded: what was refused here, and below the refusal, which leaves instead.
-            log.write(gate.records(request.task, message, reason))
+            log.write(gate.records(request, message, reason))
             message = message.failed(reason)
-        log.write(gate.records(request.task, message))
+        log.write(gate.records(request, message))
         # Packed anew from what was recorded: nothing else in the shareable can leave.
         return FLModelUtils.to_shareable(to_model(message, is_difference=True))
 

@@ -31,6 +31,7 @@ CHECKS: dict[str, Callable[[Candidate], Finding]] = {
     "job_files": policy.check_job_files,
     "byoc": policy.check_brought_code,
     "egress": policy.check_egress,
+    "partners": policy.check_partners,
     "logs": policy.check_logs,
     "packages": policy.check_packages,
     "disk": machine.check_disk,

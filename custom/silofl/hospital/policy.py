@@ -2,6 +2,7 @@
 
 from silofl.errors import ConfigError, PinError
 from silofl.extensions import check_extensions
+from silofl.federation.partners import describe_partners
 from silofl.flare.egress import check_scope, effective_scope, list_open_scopes
 from silofl.flare.policy import (
     SITE_CLASSES,
@@ -14,6 +15,7 @@ from silofl.flare.policy import (
 )
 from silofl.hospital.candidate import Candidate
 from silofl.hospital.finding import Finding, failed, ok, warning
+from silofl.parts.load import list_kinds
 
 
 def check_pin(candidate: Candidate) -> Finding:
@@ -99,6 +101,27 @@ def check_egress(candidate: Candidate) -> Finding:
             scopes=others,
         )
     return ok("local/privacy.json has every answer recorded, and refused where site.yaml does not let it leave")
+
+
+def check_partners(candidate: Candidate) -> Finding:
+    """Compare the number of sites in the study with the partners that site.yaml asks for."""
+    asked, sites = candidate.settings.min_partners, candidate.study.federation.sites
+    if not any(kind.is_mixed for kind in list_kinds(candidate.study)):
+        return ok("nothing of this study is mixed with other sites' answers: may_leave alone decides what leaves")
+    if not asked:
+        return warning(
+            "min_partners of site.yaml must be at least 1 to keep the study from making a model of this site's "
+            "patients alone; it is 0: raise it"
+        )
+    if sites is not None and sites - 1 < asked:
+        return failed(
+            f"min_partners of site.yaml must be at most {sites - 1}, the other sites that the study waits for "
+            f"(federation.sites), not {asked}; ask the study lead for more sites, or lower it"
+        )
+    return ok(
+        f"the server mixes an answer of this site with those of at least {describe_partners(asked)}, or not at all, as "
+        "min_partners of site.yaml asks; egress.md says how many it has by its own word"
+    )
 
 
 def check_logs(candidate: Candidate) -> Finding:

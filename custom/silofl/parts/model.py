@@ -45,10 +45,13 @@ from silofl.training.loop import Learner, TrainingResult, make_optimizer, set_le
 from silofl.training.metrics import Score
 from silofl.training.site_score import SiteScore
 
-WEIGHTS = "what the round's training changed in the model's weights; they are mixed with other sites'"
+WEIGHTS = (
+    "what the round's training changed in the model's weights, for the server to mix with other sites' into one model, "
+    "or into one for each site"
+)
 WEIGHTS_RISK = (
-    "the server may rebuild rough images from it, above all after few steps on few images; more local steps, NVFlare's "
-    "filters, or local training"
+    "the server may rebuild rough images from it, above all after few steps on few images, and mixed with few sites' the "
+    "model tells of this one's patients; min_partners, more local steps, NVFlare's filters, or local training"
 )
 BATCHNORM = "what the round's training changed in BatchNorm, which holds means over the site's images"
 BATCHNORM_RISK = (

@@ -63,7 +63,8 @@ def write_evaluation_job(model: Path, target: Path) -> Study:
     values = {key: value for key, value in plain_study(own).items() if key not in OF_TRAINING}
     values["model"] = {k: v for k, v in values["model"].items() if not k.startswith("weights")}
     values["model"] |= {"pretrained": WEIGHTS, "pretrained_sha256": digest}
-    values |= {"name": f"{own.name}-evaluation", "rounds": 0}
+    # Nothing is mixed: a hospital may be the only one.
+    values |= {"name": f"{own.name}-evaluation", "rounds": 0, "federation": {"min_sites": 1}}
     study = parse(Study, values, "study.yaml")
     fit_configurations(target, study)
     write_text(path, HEAD.format(model=model.resolve().name, study=own.name) + dump_yaml(values))

@@ -155,7 +155,7 @@ def _fit_to_data(values: dict[str, Any], template: Study, found: Survey, name: s
     comments |= _fit_intensity(values["data"], found)
     comments |= _fit_geometry(values, template, found)
     if len(found.sites) < template.federation.min_sites:
-        values["federation"]["min_sites"] = len(found.sites)
+        values["federation"] = values.get("federation", {}) | {"min_sites": len(found.sites)}
         comments["federation.min_sites"] = "the sites that have data here"
     return comments
 
