@@ -533,7 +533,9 @@ def play(tmp_path, site_data, make_study):
         data=site_data,
         **options,
     ):
-        return Play(study or make_study(**options), data, tmp_path / folder, sites, pretrained, min_patients, min_partners)
+        return Play(
+            study or make_study(**options), data, tmp_path / folder, sites, pretrained, min_patients, min_partners
+        )
 
     return start
 

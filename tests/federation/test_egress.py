@@ -247,7 +247,9 @@ def test_what_is_a_mean_over_images_leaves_only_from_enough_patients(gate, answe
 
 def test_a_record_says_what_the_array_is_and_how_to_know_it_again(gate):
     name = NAMES["weights"]
-    array, turned, _ = gate().records(Request("train"), Message({name: UPDATE, "b": np.asfortranarray(UPDATE)}, {"round": 3}))
+    array, turned, _ = gate().records(
+        Request("train"), Message({name: UPDATE, "b": np.asfortranarray(UPDATE)}, {"round": 3})
+    )
     facts = {"round": 3, "task": "train", "refused": False, "name": name, "kind": "weights", "dtype": "float32"}
     # 4 numbers of 4 bytes; the digest of the bytes as they lie in memory by rows
     digest = hashlib.sha256(b"\0\0\x80?\0\0\0\xc0\0\0\0?\0\0\x80@").hexdigest()
@@ -268,7 +270,9 @@ def test_what_is_refused_is_recorded_with_the_reason(gate):
 
 
 def test_the_sentence_of_a_pause_is_recorded_as_that_and_not_as_numbers(gate):
-    (record,) = gate().records(Request("train"), Message(meta={"round": 4, "error": "study 'small' is paused by the hospital"}))
+    (record,) = gate().records(
+        Request("train"), Message(meta={"round": 4, "error": "study 'small' is paused by the hospital"})
+    )
     assert (record["kind"], record["purpose"]) == ("reason", OTHERS["reason"])
     assert record["values"]["error"].endswith("paused by the hospital")
 

@@ -65,8 +65,11 @@ def test_the_page_says_of_the_other_sites_what_the_server_says_and_no_more(tmp_p
     log.write([record(2, "numbers") | {"sites": 2, "mixed": [1, 3]}])
     mixed = "; in round 1 it mixed answers of 3 sites, this one's among them"
     assert told.format("2-3 sites", mixed) in page(tmp_path)
+    (tmp_path / "alone").mkdir()
+    open_log(tmp_path / "alone").write([record(1, "numbers") | {"sites": 1, "mixed": None}])
+    assert "server asks 1 site, this one alone. Nothing" in page(tmp_path / "alone")
     open_log(tmp_path).write([record(3, "numbers") | {"sites": 2, "mixed": [2, 0]}])
-    assert told.format("2-3 sites", "; in round 2 it mixed no answer of this site") in page(tmp_path)
+    assert told.format("2-3 sites", "; in round 2 it mixed no answer of this site with others'") in page(tmp_path)
 
 
 def test_the_page_says_what_differential_privacy_has_spent(tmp_path):

@@ -95,7 +95,9 @@ def test_a_site_that_asks_for_more_is_left_out_and_the_others_go_on(play):
         "let more sites take part"
     )
     results = finished_results(game.server, game.finish(change=asking(west=3)))
-    assert results.status == "INCOMPLETE" and "site west missed rounds [1, 2, 3] (site 'west' must" in results.reasons[0]
+    assert (
+        results.status == "INCOMPLETE" and "site west missed rounds [1, 2, 3] (site 'west' must" in results.reasons[0]
+    )
 
 
 def test_a_site_that_asks_for_none_may_be_alone_where_the_study_lets_it(play):

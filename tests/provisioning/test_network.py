@@ -238,6 +238,22 @@ def test_each_hospital_writes_down_what_left_it(network, phantoms, tmp_path):
 
 
 @pytest.mark.slow
+def test_a_job_for_one_hospital_alone_makes_no_model_of_its_patients(network, phantoms, tmp_path):
+    job = small_job(tmp_path / "alone", "fedavg_phantoms")
+    path, meta = study_file(job), read_json(job / "meta.json")
+    path.write_text(yaml.safe_dump(yaml.safe_load(path.read_text()) | {"federation": {"min_sites": 1, "sites": 1}}))
+    (job / "meta.json").write_text(json.dumps(meta | {"deploy_map": {"app": ["server", "south"]}}))
+    number, status = network.run_job(job, LIMIT_S)
+    run = result_of(network, number, tmp_path / "results")
+    results = read_results(run)
+    assert status != "FINISHED:COMPLETED" and results.status == "FAILED"
+    assert "site 'south' must have at least 1 other site in the round, not 0, as min_partners" in results.reasons[0]
+    assert not (run / "model").exists() and not (run / "supermodel").exists()
+    record = phantoms / ".silofl" / "fedavg_phantoms" / "south" / results.run / "egress.md"
+    assert "the server asks 1 site, this one alone." in record.read_text() and "| weights |" not in record.read_text()
+
+
+@pytest.mark.slow
 def test_the_console_and_the_command_submit_as_the_api_does(network, tmp_path):
     lead = network.find_kit("lead")
     environment = os.environ | {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}

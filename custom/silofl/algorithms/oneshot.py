@@ -170,9 +170,7 @@ class HandOverPart(Part):
     def kinds(cls, study: Study) -> Sequence[Kind]:
         """Return the kinds of the models' arrays, and of what a selector needs."""
         model = Kind("site_model", PURPOSE, RISK, ROLE, is_mixed=False)
-        features = Kind(
-            FEATURES, FEATURES_PURPOSE, FEATURES_RISK, FEATURES, is_of_images=True, is_mixed=False
-        )
+        features = Kind(FEATURES, FEATURES_PURPOSE, FEATURES_RISK, FEATURES, is_of_images=True, is_mixed=False)
         return [model, features] if study.recipe.ingredient(ROLE).has_selector else [model]
 
     @property

@@ -29,7 +29,7 @@ number {last.number}, with the hash `{last.hash}`; `silofl site egress-check` ch
 | --- | --- | --- | --- | --- | --- | --- |
 """
 PARTNERS = """
-By its own word the server asks {sites} sites, this one among them{mixed}. Nothing here can check what it says.
+By its own word the server asks {}. Nothing here can check what it says.
 """
 SPENT = """
 Differential privacy: all models that have left so far, of all runs of this study, spend epsilon {epsilon:.3g} at the
@@ -158,9 +158,15 @@ class EgressLog:
         if not self._sites:
             return ""
         number, count = self._mixed or (0, 0)
-        what = f"answers of {count} sites, this one's among them" if count else "no answer of this site"
-        mixed = f"; in round {number} it mixed {what}" if number else ""
-        return PARTNERS.format(sites="-".join(map(str, sorted({min(self._sites), max(self._sites)}))), mixed=mixed)
+        least, most = min(self._sites), max(self._sites)
+        asked = f"{least if least == most else f'{least}-{most}'} sites, this one among them"
+        mixed = (
+            f"answers of {count} sites, this one's among them" if count > 1 else "no answer of this site with others'"
+        )
+        return PARTNERS.format(
+            ("1 site, this one alone" if most == 1 else asked)
+            + (f"; in round {number} it mixed {mixed}" if number else "")
+        )
 
     def _parse_line(self, line: bytes) -> dict[str, Any]:
         try:

@@ -15,7 +15,8 @@ from silofl.flare.policy import (
 )
 from silofl.hospital.candidate import Candidate
 from silofl.hospital.finding import Finding, failed, ok, warning
-from silofl.parts.load import list_kinds
+from silofl.parts.part import BEFORE
+from silofl.parts.task import TRAIN, Exchange
 
 
 def check_pin(candidate: Candidate) -> Finding:
@@ -105,8 +106,9 @@ def check_egress(candidate: Candidate) -> Finding:
 
 def check_partners(candidate: Candidate) -> Finding:
     """Compare the number of sites in the study with the partners that site.yaml asks for."""
-    asked, sites = candidate.settings.min_partners, candidate.study.federation.sites
-    if not any(kind.is_mixed for kind in list_kinds(candidate.study)):
+    asked, sites, server = candidate.settings.min_partners, candidate.study.federation.sites, candidate.server
+    exchanges = [Exchange(TRAIN, 1), *server.asks(BEFORE, 1)]
+    if not any(server.is_mixed(name) for one in exchanges for name in server.expected(candidate.kit.name, one)):
         return ok("nothing of this study is mixed with other sites' answers: may_leave alone decides what leaves")
     if not asked:
         return warning(
