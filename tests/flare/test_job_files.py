@@ -4,10 +4,13 @@ import io
 import json
 import zipfile
 from pathlib import Path
+from types import SimpleNamespace
 from uuid import uuid4
 
 import pytest
-from nvflare.apis.fl_constant import SiteType
+from nvflare.apis.event_type import EventType
+from nvflare.apis.fl_constant import FLContextKey, SiteType
+from nvflare.apis.fl_context import FLContext
 from nvflare.apis.workspace import Workspace
 from nvflare.fuel.sec.authz import AuthorizationService
 from nvflare.fuel.utils.config import ConfigFormat
@@ -21,8 +24,11 @@ from nvflare.private.json_configer import JsonConfigurator
 from nvflare.private.privacy_manager import PrivacyService
 from nvflare.security.security import FLAuthorizer
 
+from silofl.errors import ConfigError
+from silofl.files import hold_lock
 from silofl.flare import job_files
 from silofl.flare.job_files import FILES, SIGNATURES, JobFiles
+from silofl.flare.places import JOB_LOCK
 
 ROOT = Path(__file__).resolve().parents[2]
 APP = ROOT / "jobs" / "harmofl_phantoms" / "app"
@@ -50,6 +56,17 @@ def kit(tmp_path, monkeypatch):
     for name in ("resources.json", "privacy.json", "authorization.json"):
         (folder / "local" / name).write_text((ROOT / "site_configs/hospital" / name).read_text(encoding="utf-8"))
     return folder
+
+
+def test_a_site_that_has_begun_holds_its_kit(kit):
+    context = FLContext()
+    context.set_prop(FLContextKey.WORKSPACE_OBJECT, Workspace(root_dir=str(kit), site_name="north"))
+    context.set_prop(FLContextKey.SITE_OBJ, SimpleNamespace(cell=SimpleNamespace(get_fqcn=lambda: "north")))
+    validator = JobFiles()
+    validator.handle_event(EventType.SYSTEM_BOOTSTRAP, context)
+    with pytest.raises(ConfigError, match="must not be in use"), hold_lock(kit / JOB_LOCK):
+        pass
+    del validator
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ from silofl.data.cache import load_or_prepare
 from silofl.data.cache_entries import CacheSource, protect_entries
 from silofl.data.parts import PreparedCase
 from silofl.federation.egress_log import EgressLog
+from silofl.flare.places import mark_in_use
 from silofl.hospital.forget_patient import find_studies
 from silofl.inference.cases_table import FILE as CASES
 from silofl.site import Site
@@ -129,6 +130,20 @@ def test_nothing_is_removed_without_a_yes(silofl, monkeypatch, site, answer):
 
 def assert_all_is_there(site):
     assert (site / "state/organs/cache" / ("a" * 32)).is_dir() and "doe-1" in scores(site / "state/organs" / RUN)
+
+
+@pytest.mark.parametrize("asked", [("--patient", "p7"), ("organs",)])
+@pytest.mark.parametrize("used", ["", "0a1f"])
+def test_nothing_is_removed_while_the_site_or_a_job_of_it_runs(silofl, refused, site, asked, used):
+    (site / "0a1f").mkdir()
+    command = ("site", "forget", *asked, "--yes")
+    running = mark_in_use(site / used)
+    error = refused(*command)
+    assert "the site must be stopped before something of it is deleted (" in error and "nothing was deleted" in error
+    assert_all_is_there(site)
+    # Its lock file stays where it has stopped.
+    running.close()
+    assert silofl(*command)[0] == 0
 
 
 def test_nothing_is_removed_while_a_run_of_a_study_goes_on_or_a_job_makes_an_entry(silofl, site):

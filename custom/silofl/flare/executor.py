@@ -17,7 +17,7 @@ from silofl.federation.site import SiteRounds, public_reason
 from silofl.flare.components import check_algorithm
 from silofl.flare.egress import check_filters
 from silofl.flare.exchange import from_model, to_model
-from silofl.flare.places import check_pinned, hold_job, read_job_study, read_site_settings
+from silofl.flare.places import check_pinned, find_job_folder, mark_in_use, read_job_study, read_site_settings
 
 # Bytes of an answer from which on giving memory back to the system takes little beside the round.
 LARGE = 1 << 26
@@ -43,7 +43,7 @@ class SiteExecutor(Executor):
         if event_type == EventType.START_RUN:
             try:
                 check_filters(fl_ctx)
-                self._in_use = hold_job(fl_ctx)
+                self._in_use = mark_in_use(find_job_folder(fl_ctx))
                 study, site = read_job_study(fl_ctx), read_site_settings(fl_ctx)
                 check_algorithm(self, self.algorithm, study)
                 check_pinned(fl_ctx, study, site)

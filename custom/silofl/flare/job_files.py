@@ -8,6 +8,7 @@ which every machine must have.
 """
 
 from pathlib import Path
+from typing import IO
 
 from nvflare.apis.app_validation import AppValidator
 from nvflare.apis.event_type import EventType
@@ -21,6 +22,7 @@ from nvflare.lighter.tool_consts import NVFLARE_SIG_FILE, NVFLARE_SUBMITTER_CRT_
 
 from silofl.flare.job_meta import refuse_meta
 from silofl.flare.messages import MOST_BYTES, guard_messages, restrict_commands
+from silofl.flare.places import mark_in_use
 from silofl.models.weights import SUFFIXES
 
 FILES = ("config_fed_client.json", "config_fed_server.json", "study.yaml")
@@ -43,6 +45,8 @@ class JobFiles(AppValidator, FLComponent):
         for form in (ConfigFormat.PYHOCON, ConfigFormat.OMEGACONF):
             # NVFlare has no setting for it.
             ConfigFactory._fmt2Loader.pop(form, None)
+        # Kept open for `silofl site forget`, which deletes only where the site does not run.
+        self._in_use: IO[str] | None = None
         restrict_commands()
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
@@ -52,6 +56,7 @@ class JobFiles(AppValidator, FLComponent):
             if reason is not None:
                 fl_ctx.set_prop(FLContextKey.JOB_BLOCK_REASON, reason, private=True, sticky=False)
         if event_type == EventType.SYSTEM_BOOTSTRAP:
+            self._in_use = mark_in_use(Path(fl_ctx.get_prop(FLContextKey.WORKSPACE_OBJECT).get_root_dir()))
             cell = fl_ctx.get_prop(FLContextKey.SITE_OBJ).cell
             if cell.get_fqcn() == FQCN.ROOT_SERVER:
                 guard_messages(cell)

@@ -23,7 +23,7 @@ from silofl.settings import Section, load_settings
 from silofl.site import Server, Site
 from silofl.study import Study, load_study
 
-# In a job's folder, held by the job's process for as long as it lives.
+# In a kit, held by the site's lasting process for as long as it lives, and in a job's folder by the job's.
 JOB_LOCK = "silofl.lock"
 
 logger = logging.getLogger(__name__)
@@ -59,17 +59,22 @@ def check_pinned(fl_ctx: FLContext, study: Study, site: Site) -> None:
     site.check_pinned(study.name, study.digest, {read_job_lead(fl_ctx), *names})
 
 
-def hold_job(fl_ctx: FLContext) -> IO[str] | None:
-    """Mark the running job's folder as in use, until the returned file is closed or the process ends.
+def find_job_folder(fl_ctx: FLContext) -> Path:
+    """Return the running job's folder."""
+    return Path(_workspace(fl_ctx).get_run_dir(fl_ctx.get_job_id()))
+
+
+def mark_in_use(folder: Path) -> IO[str] | None:
+    """Mark a job's folder, or a kit, as in use, until the returned file is closed or the process ends.
 
     Returns:
         The open file; None where the disk knows no locks or the folder is not there.
     """
     try:
-        lock = open_own(Path(_workspace(fl_ctx).get_run_dir(fl_ctx.get_job_id())) / JOB_LOCK, "a")
+        lock = open_own(folder / JOB_LOCK, "a")
         fcntl.flock(lock, fcntl.LOCK_SH)
     except OSError as error:
-        logger.warning("the job's folder could not be marked as in use: %s", error.strerror)
+        logger.warning("%s could not be marked as in use: %s", folder.name, error.strerror)
         return None
     return lock
 
@@ -93,7 +98,7 @@ def read_server_settings(fl_ctx: FLContext) -> Server:
 
 def download_folder(fl_ctx: FLContext) -> Path:
     """Return the folder in the job's folder at the server that ``job download`` brings to the study lead."""
-    return Path(_workspace(fl_ctx).get_run_dir(fl_ctx.get_job_id())) / "silofl"
+    return find_job_folder(fl_ctx) / "silofl"
 
 
 def find_ending_certificates(fl_ctx: FLContext, now: datetime) -> list[str]:

@@ -2,13 +2,15 @@
 
 import argparse
 import shutil
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from silofl.errors import ConfigError, ExitCode, suggest_nearest
 from silofl.federation.egress_log import LOCK
 from silofl.files import hold_lock
+from silofl.flare.places import JOB_LOCK
 from silofl.hospital import forget_patient
 from silofl.settings import Section, load_settings, parse
 from silofl.site import Site
@@ -48,6 +50,30 @@ class Kept:
 def run(options: argparse.Namespace) -> int:
     """List what the site keeps of a study, or of a patient, and delete it once the user agrees."""
     site = load_settings(Site, options.site_config)
+    with _hold_stopped(options.site_config.absolute().parent.parent):
+        return _forget(site, options)
+
+
+@contextmanager
+def _hold_stopped(kit: Path) -> Iterator[None]:
+    """Keep a site from starting.
+
+    Raises:
+        ConfigError: It runs, or a job of it does: what is deleted could be written once more.
+    """
+    with ExitStack() as stack:
+        for lock in [path for path in (kit / JOB_LOCK, *kit.glob(f"*/{JOB_LOCK}")) if path.is_file()]:
+            try:
+                stack.enter_context(hold_lock(lock))
+            except ConfigError as error:
+                raise ConfigError(
+                    f"the site must be stopped before something of it is deleted ({error}); stop it, as with systemctl "
+                    "stop silofl, and call this again; nothing was deleted"
+                ) from None
+        yield
+
+
+def _forget(site: Site, options: argparse.Namespace) -> int:
     if options.patient:
         return _run_patient(site, options)
     if options.study is None or options.cases:
