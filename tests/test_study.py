@@ -123,7 +123,7 @@ def test_one_label_needs_one_output_and_more_need_background_too(labels, channel
         ({"labels": {1: "organ\x1b[8m"}}, r"characters that can be printed, not 'organ\\x1b\[8m'; rename it"),
         ({"labels": {1: "organ\u202e"}}, "characters that can be printed, not "),
         ({"labels": {1: "organ\nno warnings"}}, "characters that can be printed, not "),
-        ({"labels": {1: "a" * 101}}, "the name of a label must have at most 100 characters that can be printed, not "),
+        ({"labels": {1: "a" * 101}}, "the name of a label must have 1 to 100 characters that can be printed, not "),
         ({"labels": {1: "a", 2: " "}}, r"labels must have a name of its own each, not \['a', ' '\]; rename one"),
         ({"regions": {}}, "regions must be at least 1 values"),
         ({"regions": [1]}, "regions must be keys and values"),
@@ -135,7 +135,7 @@ def test_one_label_needs_one_output_and_more_need_background_too(labels, channel
         ({"regions": {"1": [1]}}, "the name of a region must begin with a letter .*, not '1'; rename it"),
         ({"regions": {"disc ": [1]}}, "the name of a region must .*, not 'disc '; rename it"),
         ({"regions": {"a\n": [1]}}, "the name of a region must"),
-        ({"regions": {"a" * 101: [1]}}, "the name of a region must .* at most 100 letters"),
+        ({"regions": {"a" * 101: [1]}}, "the name of a region must have 1 to 100 characters"),
         (
             {"task": "classification", "labels": {0: "a", 1: "b"}, "regions": {"all": [0, 1]}},
             "regions must be left out for classification, which scores each class, not .*; remove them",

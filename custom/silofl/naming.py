@@ -1,5 +1,6 @@
 """The rule of names that files and people bring and that other hospitals, programs and spreadsheets read."""
 
+import re
 import unicodedata
 from typing import Any
 
@@ -9,6 +10,9 @@ from silofl.errors import CONTROL, SiloFLError, quote_value
 LONGEST = 100
 # By these a spreadsheet begins a formula, MONAI an expression, a reference, a macro or the key of a component.
 COMMANDS = "= + - @ $ % _"
+# Of a name in Unicode's compatible form, in which signs of full width, as Asian keyboards write them, are plain ones.
+# MONAI's references to neighbours count wherever they stand.
+COMMAND = re.compile(r"[=+\-@$%_]|.*[@%](#|::)")
 
 
 def normalise_accents(name: str) -> str:
@@ -45,7 +49,7 @@ def check_text(name: object, what: str, error: type[SiloFLError], remedy: str = 
     kept = normalise_accents(name).strip() if isinstance(name, str) else ""
     if not kept or not kept.isprintable() or len(kept) > LONGEST:
         raise error(
-            f"the name of {what} must have 1 to {LONGEST} characters that can all be printed, not {quote_value(name)}; "
+            f"the name of {what} must have 1 to {LONGEST} characters that can be printed, not {quote_value(name)}; "
             f"{remedy}"
         )
     return kept
@@ -58,10 +62,9 @@ def check_name(name: object, what: str, error: type[SiloFLError], remedy: str = 
         SiloFLError: Also where it begins as a command does.
     """
     kept = check_text(name, what, error, remedy)
-    # Also of full width, as Asian keyboards write them.
-    if unicodedata.normalize("NFKC", kept)[0] in COMMANDS.split():
+    if COMMAND.match(unicodedata.normalize("NFKC", kept)):
         raise error(
-            f"the name of {what} must begin with none of {COMMANDS}, as a command of other programs does, not be "
-            f"{quote_value(name)}; {remedy}"
+            f"the name of {what} must begin with none of {COMMANDS} and hold no @# or %#, which programs take for "
+            f"commands, not be {quote_value(name)}; {remedy}"
         )
     return kept

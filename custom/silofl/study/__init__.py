@@ -108,10 +108,10 @@ class Study(Section):
 
     @model_validator(mode="after")
     def _check_settings(self, info: ValidationInfo) -> Study:
+        check_settings(self)
         # What has begun keeps its names; export refuses those that a bundle cannot have.
         if info.context != STORED:
             check_names(self)
-        check_settings(self)
         if self.rounds and info.context != STORED:
             check_course(self)
         return self

@@ -159,6 +159,11 @@ def _list_finding_columns(tables: Iterable[SiteTable], given: Sequence[str] | No
                 "finding a column of 0 and 1"
             )
         for finding in findings:
+            if SEVERAL in finding:
+                raise DataError(
+                    f"{name} must name a finding without {SEVERAL!r}, which parts findings, not {quote_value(finding)}; "
+                    "rename its column"
+                )
             if finding not in found:
                 raise DataError(
                     f"{name} must have the column {quote_value(finding)}, as the others; add it, or name the columns "
