@@ -113,6 +113,10 @@ def fill_folder(target: Path) -> Iterator[Path]:
             close_to_others(temporary)
             os.replace(temporary, target)
             _sync_folder(target.parent)
+        except OSError as error:
+            # What fails in a write has no name.
+            error.filename = error.filename or str(target)
+            raise
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
 

@@ -161,8 +161,8 @@ def _list_finding_columns(tables: Iterable[SiteTable], given: Sequence[str] | No
         for finding in findings:
             if SEVERAL in finding:
                 raise DataError(
-                    f"{name} must name a finding without {SEVERAL!r}, which parts findings, not {quote_value(finding)}; "
-                    "rename its column"
+                    f"{name} must name a finding without {SEVERAL!r}, which parts findings, not "
+                    f"{quote_value(finding)}; rename its column"
                 )
             if finding not in found:
                 raise DataError(
