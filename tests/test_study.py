@@ -132,7 +132,7 @@ def test_one_label_needs_one_output_and_more_need_background_too(labels, channel
         ({"regions": {"disc": [1, 3]}}, r"regions.disc must hold labels among \[1\], .*, not \[1, 3\]; correct it"),
         ({"regions": {"disc": []}}, r"regions.disc must hold labels among .* at least one and each once, not \[\]"),
         ({"regions": {"disc": [1, 1]}}, r"regions.disc must hold .* each once, not \[1, 1\]"),
-        ({"regions": {"1": [1]}}, "the name of a region must begin with a letter .*, not '1'; rename it"),
+        ({"regions": {"1": [1]}}, "the name of a region must begin with a letter, not '1'; rename it"),
         ({"regions": {"disc ": [1]}}, "the name of a region must .*, not 'disc '; rename it"),
         ({"regions": {"a\n": [1]}}, "the name of a region must"),
         ({"regions": {"a" * 101: [1]}}, "the name of a region must have 1 to 100 characters"),
