@@ -2,15 +2,19 @@
 
 import json
 import re
+import shutil
 import unicodedata
 
+import numpy as np
 import pytest
 import yaml
+from PIL import Image
 
+from silofl.cli import main
 from silofl.data.importers import ImportOptions, import_layout
 from silofl.data.manifest import read_manifest
 from silofl.data.survey import survey_sites
-from silofl.errors import ConfigError, DataError
+from silofl.errors import ConfigError, DataError, ExitCode
 from silofl.naming import check_name
 from silofl.settings import parse
 from silofl.studies.new_study import section_lines
@@ -185,3 +189,36 @@ def test_a_new_study_refuses_such_a_name_of_a_dataset_json(tmp_path, name, key):
     (tmp_path / "dataset.json").write_text(json.dumps(content))
     with pytest.raises(DataError, match="(the name of a (label|region) must .*; rename it in|channel_names in)"):
         survey_sites(tmp_path)
+
+
+@pytest.mark.long
+def test_names_of_real_data_go_from_the_import_to_the_bundle_as_they_are(tmp_path):
+    from monai.bundle import ConfigParser
+
+    labels, site = ("non-enhancing tumour core", r"Ödem (T2): [/] $\frac$ |x| <b> 'q'"), tmp_path / "source" / "north"
+    rng = np.random.default_rng(0)
+    for number, case in enumerate(("=1+1", "-12", "@x", "p [/]", "$x$", "e f")):
+        mask = np.zeros((32, 32), np.uint8)
+        mask[4:12, 4:12], mask[16:24, 8 + number : 20] = 1, 2
+        for kind, pixels in (("images", rng.integers(0, 90, (32, 32)) + 60 * mask), ("masks", mask)):
+            (site / kind).mkdir(parents=True, exist_ok=True)
+            Image.fromarray(pixels.astype(np.uint8)).save(site / kind / f"{case}.png")
+    shutil.copytree(site, site.with_name("south"))
+
+    def give(*words):
+        assert main([str(word) for word in words]) == ExitCode.COMPLETE, words
+
+    data, job, run, bundle = (tmp_path / name for name in ("data", "job", "run $(id)", "bundle"))
+    give("import", "folders", site.parent, data, "--labels", ",".join(labels))
+    give("new-study", job, "--from", "fedavg_phantoms", "--data", data)
+    small = ("--rounds", "1", "--set", "model.features=[4,4,4,4,4,4]", "--set", "data.split_unit=unknown")
+    give("simulate", job, "--data", data, "--out", run, "--alone", *small)
+    give("report", run)
+    assert "$\\frac$ |x| &lt;b&gt; " in (run / "report.html").read_text()
+    tables = [path.read_text() for path in run.rglob("*.csv")]
+    assert "\n'=1+1," in "".join(tables) and not any(re.search(r"(^|,)=", text, re.MULTILINE) for text in tables)
+    give("export", next(run.glob("sites/north/*/supermodel")), "-o", bundle)
+    parser = ConfigParser()
+    parser.read_meta(bundle / "configs" / "metadata.json")
+    channels = parser.get_parsed_content("_meta_::network_data_format::outputs::pred::channel_def")
+    assert channels == {"0": "background", "1": labels[0], "2": labels[1]}

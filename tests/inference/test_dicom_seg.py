@@ -262,5 +262,5 @@ def test_of_two_contrasts_the_segmentation_lies_on_the_first_ones_series(
 
 def test_a_segments_label_is_one_value_of_dicoms_length(segment, series):
     names = {1: "a\\b", 2: "x" * 65}
-    found = pydicom.dcmread(segment(series("axial"), random_labels(), names)[0])
+    found = pydicom.dcmread(segment(series(), random_labels(), names)[0])
     assert [one.SegmentLabel for one in found.SegmentSequence] == ["a/b", "x" * 64]
