@@ -7,6 +7,7 @@ import argparse
 from pathlib import Path
 
 from provisioning.fill_kits import add_contents_options, check_contents, describe_contents, fill_kit
+from provisioning.make_kits import check_participants
 from provisioning.provisioner import add_participants
 from provisioning.workspace import kits_folder, project_folder
 from silofl.errors import ConfigError, ExitCode
@@ -31,6 +32,7 @@ def run(options: argparse.Namespace) -> int:
     participants = [{"name": options.name, "type": "client", "org": options.org}]
     if options.admin:
         participants.append({"name": options.admin, "type": "admin", "org": options.org, "role": "org_admin"})
+    check_participants(participants)
     for folder in add_participants(project, participants):
         kit = read_kit(folder)
         fill_kit(kit, contents)

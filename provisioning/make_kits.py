@@ -8,7 +8,8 @@ same kits again, with a new wheel or new policies.
 
 import argparse
 import difflib
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from provisioning.build_wheel import build_wheel
@@ -16,8 +17,8 @@ from provisioning.fill_kits import add_contents_options, check_contents, describ
 from provisioning.provisioner import Project, provision_project
 from provisioning.relays import complete_relays
 from provisioning.workspace import REPOSITORY, certificates_file, find_kits, kits_folder
-from silofl.errors import ConfigError, ExitCode
-from silofl.settings import read_yaml
+from silofl.errors import ConfigError, ExitCode, quote_value
+from silofl.settings import NAME, WORDS, read_yaml
 
 # Of a participant; NVFlare takes others too, as properties of their own.
 KEYS = (
@@ -44,6 +45,7 @@ def make_project(path: Path, host: str | None = None, port: int | None = None) -
         raise ConfigError(
             f"{path} must have a name and participants with one server; start from provisioning/project.yml"
         )
+    check_participants([{"name": str(project["name"])}, *(one for one in participants if isinstance(one, dict))])
     for participant in (one for one in participants if isinstance(one, dict)):
         _check_keys(path, participant)
     complete_relays(path, [one for one in participants if isinstance(one, dict)])
@@ -60,6 +62,21 @@ def _check_keys(path: Path, participant: Mapping[str, object]) -> None:
             raise ConfigError(
                 f"{path} must not have the key {key!r} at {participant.get('name')!r}, which NVFlare would ignore; did "
                 f"you mean {meant[0]!r}?"
+            )
+
+
+def check_participants(participants: Iterable[Mapping[str, object]]) -> None:
+    """Refuse names that become folders and words of commands, and are none; those of people are checked by NVFlare.
+
+    Raises:
+        ConfigError: Quotes the first one.
+    """
+    for participant in participants:
+        name = participant.get("name")
+        if participant.get("type") != "admin" and not re.fullmatch(NAME, str(name)):
+            raise ConfigError(
+                f"a name must begin with a letter or a digit and hold {WORDS['string_pattern_mismatch']} only, not "
+                f"{quote_value(name)}; rename it"
             )
 
 

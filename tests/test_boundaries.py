@@ -14,6 +14,8 @@ CONFIGURATIONS = sorted((ROOT / "jobs").glob("*/app/config/config_fed_*.json"))
 # Room or file of the package -> the rooms and files that it may import besides itself.
 BELOW = {
     "errors": set(),
+    "csv_text": set(),
+    "naming": {"errors"},
     "parent": set(),
     "bundled_jobs": {"errors"},
     "documents": {"errors"},
@@ -24,7 +26,7 @@ BELOW = {
     "core": {"settings", "errors"},
     "site": {"extensions", "settings", "errors"},
     "software": {"bundled_jobs", "settings", "errors"},
-    "study": {"extensions", "core", "settings", "errors"},
+    "study": {"extensions", "core", "naming", "settings", "errors"},
 }
 BELOW["models"] = {*BELOW, "files"}
 BELOW["data"] = {*BELOW} - {"models"}

@@ -1,6 +1,7 @@
 import errno
 import io
 import os
+import stat
 import zipfile
 
 import pytest
@@ -9,6 +10,8 @@ import torch
 from silofl import files
 from silofl.errors import ConfigError, DamagedError
 from silofl.files import (
+    UNFINISHED,
+    fill_folder,
     hold_lock,
     is_free,
     load_state,
@@ -17,6 +20,7 @@ from silofl.files import (
     save_state,
     save_tensors,
     write_atomically,
+    write_by_torch,
     write_json,
 )
 
@@ -33,6 +37,42 @@ def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(tmp_path):
         write_atomically(path, fail)
     assert path.read_text() == '{\n "round": 1\n}\n'
     assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("is_there", [False, True])
+def test_a_folder_takes_its_place_once_all_in_it_is_written_for_its_owner_alone(tmp_path, is_there):
+    target = tmp_path / "target"
+    if is_there:
+        target.mkdir()
+    with fill_folder(target) as folder:
+        (folder / "inner").mkdir(mode=0o755)
+        (folder / "inner" / "a").touch(mode=0o644)
+        (folder / "link").symlink_to(tmp_path)
+        assert not is_there or not [*target.iterdir()]
+    assert {path: stat.S_IMODE(path.stat().st_mode) for path in (target, target / "inner", target / "inner" / "a")} == {
+        target: 0o700,
+        target / "inner": 0o700,
+        target / "inner" / "a": 0o600,
+    }
+    assert [*tmp_path.iterdir()] == [target]
+
+
+def test_a_folder_that_cannot_be_filled_leaves_nothing_and_says_its_name(tmp_path):
+    with pytest.raises(OSError, match="full") as failed, fill_folder(tmp_path / "target") as folder:
+        (folder / "a").touch()
+        raise OSError(errno.ENOSPC, "full")
+    assert failed.value.filename == str(tmp_path / "target") and not [*tmp_path.iterdir()]
+
+
+def test_what_a_killed_process_left_of_a_folder_goes_with_the_next_one_and_what_is_in_use_stays(tmp_path):
+    left = tmp_path / f".other.abc{UNFINISHED}"
+    left.mkdir()
+    (left / "model").touch()
+    with fill_folder(tmp_path / "one") as first:
+        assert not left.exists()
+        with fill_folder(tmp_path / "two"):
+            assert first.exists()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["one", "two"]
 
 
 def test_a_disk_without_locks_is_not_a_folder_in_use(tmp_path, monkeypatch):
@@ -107,6 +147,24 @@ def test_a_full_disk_is_an_error_of_the_system_and_leaves_the_old_file(tmp_path,
     with pytest.raises(OSError, match="No space left on device"):
         save(path, value)
     assert path.read_bytes() == before
+
+
+def save_script(stream):
+    torch.jit.save(torch.jit.script(torch.nn.Linear(100, 100)), stream)
+
+
+def save_program(stream):
+    torch.export.save(torch.export.export(torch.nn.Linear(100, 100), (torch.zeros(1, 100),)), stream)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("save", [save_script, save_program])
+def test_a_full_disk_ends_no_process_that_writes_a_network(tmp_path, monkeypatch, save):
+    write_by_torch(tmp_path / "whole", save)
+    monkeypatch.setattr("silofl.files.open_own", SmallDisk)
+    with pytest.raises(OSError, match="No space left on device"):
+        write_by_torch(tmp_path / "network", save)
+    assert [path.name for path in tmp_path.iterdir()] == ["whole"]
 
 
 def test_a_pipe_in_the_place_of_a_state_is_refused_and_not_waited_for(tmp_path):

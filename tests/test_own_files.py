@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from silofl.cli import main
+from silofl.data.importers import import_layout
 from silofl.data.phantoms import UNSEEN_SITE, make_phantoms
 from silofl.errors import ConfigError, ExitCode
 from silofl.federation.egress_log import LOCK, EgressLog
@@ -14,6 +15,8 @@ from silofl.federation.run_folder import RunFolder
 from silofl.federation.state import SiteState
 from silofl.files import copy_folder, hold_lock, save_tensors, write_json
 from silofl.training.case_pictures import write_scores
+
+from .data.layouts.test_table import ROWS, write_site
 
 JOB = Path(__file__).resolve().parents[1] / "jobs" / "fedavg_phantoms"
 
@@ -54,6 +57,16 @@ def test_a_file_that_others_could_read_is_closed_when_it_is_written_again(tmp_pa
     (tmp_path / "a.json").write_text("{}")
     write_json(tmp_path / "a.json", {})
     assert modes_below(tmp_path) == {"a.json": 0o600}
+
+
+def test_an_imports_files_are_for_their_owner(tmp_path):
+    for site in ("north", "south"):
+        write_site(tmp_path / "source" / site, ROWS)
+    import_layout("table", tmp_path / "source", tmp_path / "target")
+    found = {
+        path: stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "target", *(tmp_path / "target").rglob("*"))
+    }
+    assert len(found) > 20 and all(mode == (0o700 if path.is_dir() else 0o600) for path, mode in found.items())
 
 
 def test_runs_and_states_are_for_their_owner(tmp_path, make_study):

@@ -5,6 +5,7 @@ The arguments of each command stand in `silofl.arguments`; its module is importe
 
 import argparse
 import atexit
+import errno
 import gc
 import os
 import re
@@ -107,6 +108,8 @@ FORMER = {
 }
 
 LONGEST_ERROR = 1500
+# Of a disk, an account or a file that takes no more: work was begun by then.
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 # Of a path that no system opens; a sentence repeats what was given all the same.
 LONG_WORD = re.compile(r"(\S{200})\S{600,}")
 # argparse names an argument so; the sentences on some values name it themselves.
@@ -238,7 +241,7 @@ def run_command(program: str, command: Callable[[argparse.Namespace], int], opti
         place = f"{one_line(error.filename, LONGEST_ERROR)}: " if error.filename else ""
         reason = error.strerror or error
         print(f"{program}: {place}{reason}; name another file or folder, or make room", file=sys.stderr)
-        return ExitCode.BAD_INPUT
+        return ExitCode.FAILED if error.errno in FULL else ExitCode.BAD_INPUT
     except KeyboardInterrupt:
         return ExitCode.INTERRUPTED
 

@@ -12,9 +12,9 @@ PLAIN = re.compile(r"[\w +/-]*")
 # What begins code, emphasis, a tag, a link or an image in Markdown, and what makes a link of a plain address.
 MARKS = re.compile(r"[\\`*<\[]|(?<=www)\.|:(?=//)")
 
-# Line breaks, what commands a terminal, and halves of characters: in a name they would be lines of their own in tables,
-# logs and results, or could not be written.
-CONTROL = re.compile("[\0-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+# Line breaks, what commands a terminal or turns letters around, and halves of characters: in a name they would
+# be lines of their own in tables, logs and results, show it as another, or could not be written.
+CONTROL = re.compile("[\0-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 # Of what is looked for among known names.
 LONGEST_NAME = 200
 

@@ -7,10 +7,12 @@ import io
 import json
 import os
 import shutil
+import tempfile
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, suppress
 from fnmatch import fnmatch
+from functools import partial
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
@@ -23,6 +25,8 @@ KINDS = {dict: "keys and values", list: "a list"}
 DIGEST = hashlib.sha256().digest_size
 # What torch.save writes is a zip archive.
 ZIP = b"PK\x03\x04"
+# Of the names of folders that are not whole yet.
+UNFINISHED = ".unfinished"
 
 
 def make_folder(path: Path) -> None:
@@ -84,6 +88,58 @@ def remove_unfinished(folder: Path) -> None:
 def list_unfinished(folder: Path) -> list[Path]:
     """Return the temporary files of `write_atomically` in a folder and in the folders that it holds."""
     return [*folder.glob(".*.tmp"), *folder.glob("*/.*.tmp")]
+
+
+@contextmanager
+def fill_folder(target: Path) -> Iterator[Path]:
+    """Yield a new folder for this account alone, which takes its place once all in it is written, or goes again.
+
+    It lies beside ``target`` under a hidden name; what a killed process has left of one goes when the next is made.
+
+    Args:
+        target: A folder that is empty or absent.
+
+    Raises:
+        OSError: There is no room, or another process has filled ``target`` meanwhile.
+    """
+    make_folder(target.parent)
+    for left in target.parent.glob(f".*{UNFINISHED}"):
+        with suppress(OSError), _hold_folder(left):
+            shutil.rmtree(left)
+    temporary = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=UNFINISHED, dir=target.parent))
+    with _hold_folder(temporary, is_needed=False):
+        try:
+            yield temporary
+            close_to_others(temporary)
+            os.replace(temporary, target)
+            _sync_folder(target.parent)
+        except OSError as error:
+            # What fails in a write has no name.
+            error.filename = error.filename or str(target)
+            raise
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
+
+
+@contextmanager
+def _hold_folder(folder: Path, is_needed: bool = True) -> Iterator[None]:
+    """Hold a folder's lock, which ends with the process; where it is not needed also on disks that have no locks."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_NOFOLLOW)
+    try:
+        with nullcontext() if is_needed else suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def close_to_others(folder: Path) -> None:
+    """Let this account alone read a folder and all in it, whoever wrote them; links are left as they are."""
+    for place, _, names in os.walk(folder):
+        os.chmod(place, 0o700)
+        for path in (Path(place, name) for name in names):
+            if not path.is_symlink():
+                path.chmod(0o600)
 
 
 def _sync_folder(folder: Path) -> None:
@@ -179,16 +235,36 @@ def save_tensors(path: Path, value: dict[str, Any]) -> None:
     write_atomically(path, lambda stream: _save(value, stream.write))
 
 
-class _Sink:
+def write_by_torch(path: Path, save: Callable[[IO[bytes]], object]) -> None:
+    """Write a file atomically by a function of torch, of which an error of the disk ends no process.
+
+    Args:
+        path: The file.
+        save: Saves to a stream.
+    """
+    write_atomically(path, lambda stream: _save_to(save, stream.write))
+
+
+class _Sink(io.RawIOBase):
     """What torch writes to as a file, which hands each piece on.
 
-    The first error is kept for the caller: torch would hide it behind one of its own.
+    The first error is kept for the caller: torch would hide it behind one of its own, or end the process.
     """
 
     def __init__(self, *takers: Callable[[bytes], object]) -> None:
         self._takers, self.error = takers, None
 
-    def write(self, content: bytes) -> int:
+    def writable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        """Go nowhere: torch asks for it once all is written."""
+        return 0
+
+    def write(self, content: bytes) -> int:  # type: ignore[override] - of bytes alone
         """Hand some bytes on."""
         try:
             for take in self._takers:
@@ -205,9 +281,13 @@ def _save(value: dict[str, Any], *takers: Callable[[bytes], object]) -> None:
     # Imported where it is needed: torch takes a second, which commands that read JSON alone need not wait.
     import torch
 
+    _save_to(partial(torch.save, value), *takers)
+
+
+def _save_to(save: Callable[[Any], object], *takers: Callable[[bytes], object]) -> None:
     sink = _Sink(*takers)
     try:
-        torch.save(value, sink)
+        save(sink)
     except RuntimeError as error:
         # torch ends its archive where Ctrl-C or a signal interrupts it, and fails at that.
         if isinstance(error.__context__, KeyboardInterrupt):

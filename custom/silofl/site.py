@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Set
+from collections.abc import Mapping, Set
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -211,7 +211,15 @@ class Server(Section):
 
     def run_folder(self, study: str, run: str) -> Path:
         """Return the folder of one run."""
-        return Path(os.path.expandvars(self.run_dir.replace("{run}", run).replace("{study}", study))).expanduser()
+        return _fill_places(self.run_dir, {"{run}": run, "{study}": study})
+
+
+def _fill_places(template: str, names: Mapping[str, str]) -> Path:
+    # Variables first: a name that looks like one, as a$HOME, is none.
+    path = os.path.expanduser(os.path.expandvars(template))
+    for place, name in names.items():
+        path = path.replace(place, name)
+    return Path(path)
 
 
 def _fill_template(template: str, study: str, site: str) -> Path:
@@ -222,7 +230,7 @@ def _fill_template(template: str, study: str, site: str) -> Path:
             "a folder of site.yaml must hold no other braces than {study} and {site}, not "
             f"{odd[0]}{suggest_nearest(odd[0], ('{study}', '{site}'))}; correct it"
         )
-    path = Path(os.path.expandvars(template.replace("{study}", study).replace("{site}", site))).expanduser()
+    path = _fill_places(template, {"{study}": study, "{site}": site})
     if not path.is_absolute():
         raise ConfigError(f"a folder of site.yaml must be an absolute path, not {path}; write it from / on")
     return path

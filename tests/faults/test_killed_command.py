@@ -7,7 +7,7 @@ import psutil
 import pytest
 
 from ..end_to_end.conftest import Federation
-from .conftest import LIMIT_S, wait_for
+from .conftest import LIMIT_S, silofl, wait_for
 
 pytestmark = pytest.mark.faults
 
@@ -62,6 +62,18 @@ def test_a_simulation_that_is_killed_leaves_no_process(command, tmp_path, job, s
     running = command("simulate", job, "--data", site_data, "--out", run, "--set", "rounds=200")
     wait_for(lambda: (run / "ledger.json").is_file(), running)
     check_nothing_is_left(running)
+
+
+def test_what_a_killed_export_has_left_goes_with_the_next_one(command, tmp_path, whole):
+    super_model = next(whole.glob("sites/*/*/supermodel"))
+    running = command("export", super_model, "-o", tmp_path / "bundle")
+    wait_for(lambda: [*tmp_path.glob(".bundle.*.unfinished")], running)
+    os.kill(running.process.pid, signal.SIGKILL)
+    running.process.wait(timeout=LIMIT_S)
+    assert [path.suffix for path in tmp_path.iterdir()] == [".unfinished"]
+    code, said = silofl("export", super_model, "-o", tmp_path / "another")
+    assert code == 0, said
+    assert [path.name for path in tmp_path.iterdir()] == ["another"]
 
 
 def test_a_command_that_is_killed_at_once_leaves_no_process(command, tmp_path, job, site_data):

@@ -64,6 +64,13 @@ def test_a_site_without_any_settings_is_refused_by_its_name(tmp_path, monkeypatc
         read_site_settings(context(tmp_path / "south", "south"))
 
 
+def test_a_name_that_looks_like_a_variable_is_none(monkeypatch):
+    monkeypatch.setenv("ROOT", "/all")
+    settings = Site(data="$ROOT/{study}/{site}", state_dir="/s")
+    assert settings.data_folder("small", "a$ROOT") == Path("/all/small/a$ROOT")
+    assert Server(run_dir="$ROOT/{study}/{run}").run_folder("small", "$ROOT") == Path("/all/small/$ROOT")
+
+
 @pytest.mark.parametrize("settings", [{"data": "/data"}, {"data": "/data", "state_dir": "/s", "dta": "/d"}])
 def test_a_wrong_file_is_refused_and_not_passed_over(tmp_path, monkeypatch, settings):
     monkeypatch.setenv("SILOFL_DATA", "/all")

@@ -258,3 +258,9 @@ def test_of_two_contrasts_the_segmentation_lies_on_the_first_ones_series(
     volume = segments.get_volume(combine_segments=True).array
     counts = np.bincount(said.ravel(), minlength=3).tolist()
     assert np.bincount(volume.ravel(), minlength=3).tolist() == counts and min(counts) > 0
+
+
+def test_a_segments_label_is_one_value_of_dicoms_length(segment, series):
+    names = {1: "a\\b", 2: "x" * 65}
+    found = pydicom.dcmread(segment(series(), random_labels(), names)[0])
+    assert [one.SegmentLabel for one in found.SegmentSequence] == ["a/b", "x" * 64]

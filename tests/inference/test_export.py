@@ -16,11 +16,14 @@ import torch
 from silofl.cli import main
 from silofl.core.calling import MOST_PROBABLE
 from silofl.data.manifest import PARTS
+from silofl.errors import ConfigError
 from silofl.inference import SuperModel
 from silofl.inference.directory import read_fingerprint, write_model_folder
-from silofl.inference.export import _channel_names, export_bundle
+from silofl.inference.export import _channel_names, _refuse_commands, export_bundle
 from silofl.inference.opened import open_model
 from silofl.inference.readme import bundle_readme
+from silofl.settings import parse
+from silofl.study import STORED, Study
 from silofl.study.sections import DoNotUseSettings
 
 pytestmark = pytest.mark.long
@@ -95,6 +98,67 @@ def test_a_bundle_is_whole_and_nothing_else_is_left(bundle, super_model):
         "1": "organ",
         "2": "lesion",
     }
+
+
+RAN = "$__import__('pathlib').Path('ran').touch()"
+
+
+@pytest.fixture
+def write_named(tmp_path, make_contents):
+    """Write a super model with a label that no study may have, of an older version or of nobody's good will."""
+
+    def write(name, task="segmentation"):
+        is_map = task == "segmentation"
+        values = {"name": "small", "task": task, "rounds": 1, "algorithm": {"name": "fedsm"}}
+        values |= (
+            {"labels": {1: name, 2: "a"}, "model": {"features": [4] * 6}}
+            if is_map
+            else {
+                "labels": {0: name, 1: "a"},
+                **{"metric": "accuracy", "training": {"loss": "cross_entropy"}, "model": {"name": "lenet5"}},
+            }
+        )
+        study = parse(Study, values, "study.yaml", STORED)
+        write_model_folder(tmp_path / "supermodel", make_contents("mean", study=study))
+        return tmp_path / "supermodel"
+
+    return write
+
+
+@pytest.mark.parametrize("task", ["segmentation", "classification"])
+@pytest.mark.parametrize("name", [RAN, "@ran", "% fat", "_target_", "fat @# 2"])
+def test_a_name_that_monai_would_run_is_in_no_bundle(tmp_path, write_named, name, task):
+    folder = write_named(name, task)
+    with pytest.raises(ConfigError, match="a bundle must hold no name that MONAI takes for a command, not .*; predict"):
+        export_bundle(folder, tmp_path / "bundle")
+    assert [path.name for path in tmp_path.iterdir()] == ["supermodel"]
+
+
+def test_monai_would_run_such_a_name(tmp_path, write_named, monkeypatch):
+    from monai.bundle import ConfigParser
+
+    monkeypatch.setattr("silofl.inference.export._refuse_command", lambda text: None)
+    bundle = export_bundle(write_named(RAN), tmp_path / "bundle")
+    monkeypatch.chdir(tmp_path)
+    parser = ConfigParser()
+    parser.read_meta(bundle / "configs" / "metadata.json")
+    parser.read_config(bundle / "configs" / "inference.json")
+    quietly(parser.get_parsed_content, "_meta_::network_data_format")
+    assert (tmp_path / "ran").exists()
+
+
+def test_nothing_in_a_bundle_is_a_command_but_what_silofl_has_written_itself():
+    own = {"device": "$torch.device('cpu')", "network_def": {"_target_": "torch.jit.load", "f": "@a"}, "run": ["$1"]}
+    _refuse_commands(own | {"labels": {"1": "5 $ and 3 %"}}, own)
+    for other in (
+        {"device": "$1"},
+        {"network_def": {"f": "@a", "_mode_": "callable"}},
+        {"run": ["$1", "$2"]},
+        {"labels": {"_target_": 0.5}},
+        {"labels": [["%a"]]},
+    ):
+        with pytest.raises(ConfigError, match="a bundle must hold no name that MONAI takes for a command"):
+            _refuse_commands(own | other, own)
 
 
 @pytest.mark.slow

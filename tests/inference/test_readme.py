@@ -68,6 +68,9 @@ def test_contrasts_are_named_where_the_study_names_them(make_study):
         study = make_study(data={"channels": 2, "channel_names": names})
         for text in (readme(study, shape=(2, 32, 32)), bundled(study, shape=(2, 32, 32))):
             assert ("the contrasts T1, T2 as channels" in text and "`T1=FILE,T2=FILE`" in text) == bool(names)
+    # A shell would part it.
+    study = make_study(data={"channels": 2, "channel_names": ["T1", "T2 FLAIR"]})
+    assert "`'T1=FILE,T2 FLAIR=FILE'`" in readme(study, shape=(2, 32, 32))
 
 
 @pytest.mark.parametrize(

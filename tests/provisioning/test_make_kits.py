@@ -29,6 +29,18 @@ def changed_project(path, change):
     return path
 
 
+@pytest.mark.parametrize("name", ["-rf", "=1+1", "../north", "north\n", "$(id)", "_north"])
+@pytest.mark.parametrize("of", ["project", "hospital"])
+def test_a_name_that_becomes_a_folder_and_a_word_of_commands_must_be_one(tmp_path, name, of):
+    def rename(project):
+        (project if of == "project" else project["participants"][-1]).update(name=name, type="client")
+
+    with pytest.raises(ConfigError, match="a name must begin with a letter or a digit and hold letters.*; rename it"):
+        make_kits.make_project(changed_project(tmp_path / "project.yml", rename), None, None)
+    with pytest.raises(ConfigError, match="a name must begin with a letter or a digit"):
+        make_kits.check_participants([{"name": name, "type": "client", "org": "west"}])
+
+
 def test_a_kit_is_made_for_everybody_in_the_project(kits):
     people = {f"it@{site}.example.org" for site in SITES} | {"admin@study.example.org", "lead@study.example.org"}
     assert {path.name for path in kits.iterdir()} == {"server", *SITES, *people}

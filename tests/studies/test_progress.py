@@ -155,6 +155,13 @@ def test_an_action_is_repeated_until_the_block_ends_and_its_error_is_not_lost():
         assert failed.wait(10)
 
 
+def test_a_bar_shows_a_name_as_it_is(tmp_path):
+    console = Console(record=True, width=200, file=io.StringIO(), force_terminal=True)
+    with show_bar("a[/]", tmp_path, 4, console):
+        pass
+    assert "a[/]" in console.export_text()
+
+
 @pytest.mark.parametrize("is_terminal", [True, False])
 def test_a_methods_rounds_are_a_bar_on_a_terminal_and_one_line_in_a_file(tmp_path, is_terminal):
     console = Console(record=True, width=100, file=io.StringIO(), force_terminal=is_terminal)

@@ -131,6 +131,12 @@ def test_a_site_whose_name_commands_a_terminal_is_refused(refused_run, two_sites
     assert "a site's name must be that of a folder, in UTF-8 and without line breaks" in error and repr(name) in error
 
 
+@pytest.mark.parametrize("name", ["=1+1", "@x", "$HOME", "-rf", "%a"])
+def test_a_site_whose_name_commands_another_program_is_refused(refused_run, two_sites, name):
+    (two_sites / "north").rename(two_sites / name)
+    assert "the name of a site must begin with none of" in (error := refused_run()) and "rename its folder" in error
+
+
 @pytest.mark.parametrize("changes", [{"sites": ["../../victim"]}, {"sites": [".."]}, {"left_out": "/victim"}])
 def test_a_run_of_sites_whose_names_lead_elsewhere_is_not_gone_on_with(tmp_path, changes):
     settings = {"data": str(tmp_path), "sites": ["north"], "threads": 1} | changes

@@ -1,6 +1,7 @@
 """Contrasts of one case, as T1 and T2 of a patient: files of their own, or channels of one, joined to one image."""
 
 import os
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,8 +11,8 @@ import numpy as np
 from silofl.data.access import input_name
 from silofl.data.header import check_affine, read_frame_of_reference, read_header, read_patient_id
 from silofl.data.images import Image, check_grid, is_same_grid, overlaps, read_image
-from silofl.errors import ConfigError, DataError
-from silofl.study.data_settings import DataSettings
+from silofl.errors import ConfigError, DataError, quote_value
+from silofl.study.data_settings import CHANNEL_NAME, DataSettings
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,24 @@ class ImageFiles:
         if len(self.files) != len(self.channels):
             return self.channels
         return tuple(name for name, file in zip(self.channels, self.files, strict=True) if file is not None)
+
+
+def check_contrasts(names: Sequence[str], where: str) -> None:
+    """Refuse names of contrasts that no study can have.
+
+    Args:
+        names: The names.
+        where: What messages call their place.
+
+    Raises:
+        ConfigError: Two are the same, or one holds another sign than letters, digits, spaces, '.', '_', '+' and '-'.
+    """
+    for name in names:
+        if names.count(name) > 1 or not re.fullmatch(CHANNEL_NAME, name):
+            raise ConfigError(
+                f"{where} must give each contrast a name of its own, of at most 32 letters, digits, spaces, '.', '_', "
+                f"'+' and '-', not {quote_value(name)}{' twice' * (names.count(name) > 1)}; rename it"
+            )
 
 
 # An image that is no record of a dataset.json.

@@ -1,9 +1,7 @@
 """Import data: write a dataset.json and its files for each site, or nothing if anything fails."""
 
 import json
-import os
 import re
-import shutil
 import tempfile
 from collections import Counter
 from collections.abc import Mapping
@@ -21,8 +19,9 @@ from silofl.data.layouts.options import PARTITIONS, ImportOptions, Layout, Listi
 from silofl.data.layouts.site_files import JsonRecord, SitePlan, list_paths
 from silofl.data.progress import track_slow_progress
 from silofl.data.records import slice_numbers
-from silofl.errors import ConfigError, DataError, Faults, suggest_nearest
-from silofl.files import is_free
+from silofl.errors import ConfigError, DataError, Faults, quote_value, suggest_nearest
+from silofl.files import fill_folder, is_free
+from silofl.naming import check_name, is_one_line
 
 __all__ = ["PARTITIONS", "ImportOptions", "ImportSummary", "import_layout", "list_content", "list_layouts"]
 
@@ -133,7 +132,7 @@ def _import_plans(layout: Layout, source: Path, target: Path, options: ImportOpt
         plans = layout.plan(source, options)
     except OSError as error:
         raise open_error(source.name, error) from None
-    _check_site_names(plans)
+    plans = _check_names(plans)
     if options.is_truncated:
         smallest = min(sum(map(_count_examples, plan.records["training"])) for plan in plans.values())
         plans = {site: _truncate_training(plan, smallest, options.seed) for site, plan in plans.items()}
@@ -141,12 +140,26 @@ def _import_plans(layout: Layout, source: Path, target: Path, options: ImportOpt
     return _summarise_import(plans)
 
 
-def _check_site_names(plans: Mapping[str, SitePlan]) -> None:
+def _check_names(plans: Mapping[str, SitePlan]) -> dict[str, SitePlan]:
+    """Return the plans with labels and regions as they are kept; refuse names that other programs take for commands."""
     if not plans:
         raise DataError("SOURCE must hold at least one site, not 0; is it this layout?")
-    for site in plans:
+    checked = {}
+    for site, plan in plans.items():
         if not SITE_NAME.fullmatch(site):
             raise DataError(f"a site's name must be letters, digits, '_', '.' and '-', not {site!r}; rename its folder")
+        remedy = "name all labels with --labels" if plan.task == "segmentation" else "rename it in the table"
+        labels = {number: check_name(name, "a label", DataError, remedy) for number, name in plan.labels.items()}
+        regions = {check_name(name, "a region", DataError): numbers for name, numbers in plan.regions.items()}
+        checked[site] = replace(plan, labels=labels, regions=regions)
+        for record in (record for part in plan.records.values() for record in part):
+            for key in ("case", "patient"):
+                if key in record and not is_one_line(str(record[key])):
+                    raise DataError(
+                        f"the {key} of site {site!r} must be a text on one line, without control characters, not "
+                        f"{quote_value(record[key])}; rename it"
+                    )
+    return checked
 
 
 def _truncate_training(plan: SitePlan, count: int, seed: int) -> SitePlan:
@@ -173,23 +186,15 @@ def _keep_middle_slices(record: JsonRecord, count: int) -> JsonRecord:
 
 
 def _write_sites(plans: Mapping[str, SitePlan], target: Path) -> None:
-    temporary: Path | None = None
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        temporary = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
-        _write_masks(plans, temporary)
-        for site, plan in plans.items():
-            _write_site(plan, temporary / site)
-        temporary.chmod(0o755)  # mkdtemp's 0700 would keep the site's other accounts out
-        # Replaces an empty folder; where another process has filled it meanwhile, this fails.
-        os.replace(temporary, target)
+        with fill_folder(target) as folder:
+            _write_masks(plans, folder)
+            for site, plan in plans.items():
+                _write_site(plan, folder / site)
     except OSError as error:
         raise DataError(
             f"TARGET must be a place to write to; the system said {error.strerror!r}: name another"
         ) from None
-    finally:
-        if temporary is not None:
-            shutil.rmtree(temporary, ignore_errors=True)
 
 
 def _write_masks(plans: Mapping[str, SitePlan], folder: Path) -> None:

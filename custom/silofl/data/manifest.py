@@ -14,6 +14,7 @@ from silofl.data.records import Record, locate, parse_record
 from silofl.data.targets import IGNORE
 from silofl.documents import TwinError, build_table
 from silofl.errors import DataError, Faults, quote_value, suggest_nearest
+from silofl.naming import check_name, normalise_texts
 from silofl.study import Study
 from silofl.study.data_settings import SplitUnit
 
@@ -204,7 +205,7 @@ def _check_fits(content: Mapping[str, object], study: Study) -> None:
         )
     _check_channel_names(parse_channel_names(content), study)
     wanted = {str(number): name for number, name in sorted(study.labels.items())}
-    if content["labels"] != wanted:
+    if normalise_texts(content["labels"]) != wanted:
         raise DataError(
             f"{FILE_NAME} must have labels {wanted} as the study, not {quote_value(content['labels'])}; {remedy}"
         )
@@ -296,7 +297,8 @@ def parse_regions(content: Mapping[str, object]) -> dict[str, tuple[int, ...]]:
             f'regions in {FILE_NAME} must be numbers of labels by name, as {{"whole": [1, 2]}}, not '
             f"{quote_value(regions)}; correct them"
         )
-    return {name: tuple(labels) for name, labels in regions.items()}
+    remedy = f"rename it in {FILE_NAME}"
+    return {check_name(name, "a region", DataError, remedy): tuple(labels) for name, labels in regions.items()}
 
 
 def _parse_records(values: object, part: str, study: Study) -> tuple[Record, ...]:

@@ -8,7 +8,8 @@ from silofl.core.findings import pack_findings
 from silofl.data.access import open_error
 from silofl.data.patient_names import normalise_name
 from silofl.documents import check_kind
-from silofl.errors import CONTROL, DataError, quote_value, suggest_nearest
+from silofl.errors import DataError, quote_value, suggest_nearest
+from silofl.naming import is_one_line
 
 KEYS = ("image", "label", "patient", "case", "slices", "index", "recording")
 # No volume has as many slices; a set of them is built to find overlaps.
@@ -208,7 +209,7 @@ def _parse_images(value: object, where: str) -> tuple[str | None, ...]:
 
 
 def _is_text(value: object) -> bool:
-    return isinstance(value, str) and bool(value.strip()) and not CONTROL.search(value)
+    return isinstance(value, str) and is_one_line(value)
 
 
 def _is_natural(value: object) -> bool:

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from silofl.data.contrasts import ImageFiles, list_missing_contrasts, read_source
+from silofl.data.contrasts import ImageFiles, check_contrasts, list_missing_contrasts, read_source
 from silofl.data.domain import Kind, image_kind
 from silofl.data.header import read_header
 from silofl.data.images import Image
@@ -12,6 +12,7 @@ from silofl.data.intensity import LEAST_RANGE
 from silofl.data.manifest import FILE_NAME, check_channels, parse_channel_names, parse_regions, read_content
 from silofl.data.records import Record, locate, parse_record
 from silofl.errors import ConfigError, DataError, Faults
+from silofl.naming import check_name
 from silofl.study.data_settings import DataSettings
 from silofl.study.sections import FITTING
 
@@ -162,6 +163,7 @@ def _survey_site(folder: Path) -> Survey:
         if not isinstance(records, list) or not records:
             raise DataError(f"{FILE_NAME} must list at least one case in training, not {records!r}")
         names, regions = parse_channel_names(content), parse_regions(content)
+        check_contrasts(names, f"channel_names in {FILE_NAME}")
         settings = DataSettings(channels=max(1, len(names)), channel_names=names, resample=bool(names))
         samples, faults = [], Faults()
         for number, value in enumerate(records[:SAMPLES], 1):
@@ -169,7 +171,7 @@ def _survey_site(folder: Path) -> Survey:
                 record = parse_record(value, f"record {number} of training", task, labels)
                 samples.append(_read_sample(folder, record, settings))
         faults.tell()
-    except DataError as error:
+    except (ConfigError, DataError) as error:
         raise DataError(f"site {site!r}: {error}") from None
     unit = str(content.get("split_unit", "patient"))
     return Survey((site,), task, labels, regions, names, unit, tuple(samples), len(records))
@@ -181,7 +183,8 @@ def _read_task_and_labels(content: Mapping[str, object]) -> tuple[str, dict[int,
         raise DataError(f"{FILE_NAME} must have the task {' or '.join(FITTING)}, not {task!r}; correct it")
     if not isinstance(labels, dict) or not all(key.isdecimal() for key in labels):
         raise DataError(f'{FILE_NAME} must have labels as {{"1": "nucleus"}}, not {labels!r}; correct it')
-    return task, {int(number): str(name) for number, name in labels.items()}
+    remedy = f"rename it in {FILE_NAME}"
+    return task, {int(key): check_name(name, "a label", DataError, remedy) for key, name in labels.items()}
 
 
 def _read_sample(folder: Path, record: Record, settings: DataSettings) -> Sample:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 
+from silofl.csv_text import encode_csv
 from silofl.errors import AggregationError
 from silofl.parts.task import Message
 from silofl.schema import declare_optional, read_list
@@ -255,13 +254,9 @@ def metrics_csv(ledger: Sequence[Round], metric: str, tested_round: int, tests: 
         tested_round: The round whose models were tested.
         tests: Site -> value on its test data.
     """
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(("round", "site", "part", "metric", "value"))
-    for record in ledger:
-        writer.writerows(_score_rows(record, metric))
-    writer.writerows((tested_round, site, "test", metric, value) for site, value in sorted(tests.items()))
-    return text.getvalue()
+    head = ("round", "site", "part", "metric", "value")
+    tested = ((tested_round, site, "test", metric, value) for site, value in sorted(tests.items()))
+    return encode_csv([head, *(row for record in ledger for row in _score_rows(record, metric)), *tested])
 
 
 def format_spans(rounds: Iterable[int]) -> str:

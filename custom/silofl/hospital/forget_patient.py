@@ -1,7 +1,5 @@
 """``silofl site forget --patient``: remove what a site keeps of one patient, and say what cannot be taken back."""
 
-import csv
-import io
 import re
 import shutil
 from collections import defaultdict
@@ -14,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
+from silofl.csv_text import decode_csv, encode_csv
 from silofl.data.cache_entries import LOCK as CACHE_LOCK
 from silofl.data.cache_entries import list_entries, list_unfinished_entries, read_entry
 from silofl.data.manifest import FILE_NAME, PARTS, read_content
@@ -232,8 +231,7 @@ def _read_scored_cases(path: Path) -> Sequence[str]:
 
 
 def _read_rows(path: Path) -> list[list[str]]:
-    with path.open(encoding="utf-8", newline="") as stream:
-        return [row for row in csv.reader(stream) if row]
+    return decode_csv(path.read_bytes().decode())
 
 
 def _read_pictured_cases(path: Path) -> Sequence[str]:
@@ -242,10 +240,8 @@ def _read_pictured_cases(path: Path) -> Sequence[str]:
 
 
 def _remove_rows(path: Path, cases: set[str]) -> None:
-    text = io.StringIO()
     head, *rows = _read_rows(path)
-    csv.writer(text).writerows([head, *(row for row in rows if row[0] not in cases)])
-    write_text(path, text.getvalue())
+    write_text(path, encode_csv([head, *(row for row in rows if row[0] not in cases)]))
 
 
 def _remove_pictures(path: Path, cases: set[str]) -> None:

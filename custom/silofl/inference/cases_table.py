@@ -1,13 +1,12 @@
 """The table of a model's answers to single cases, ``cases.csv``: it names cases, and stays at the hospital."""
 
-import csv
-import io
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
 from silofl.core.findings import join_findings, name_findings
+from silofl.csv_text import encode_csv
 from silofl.files import write_text
 from silofl.inference.contents import Contents
 from silofl.inference.evaluated_cases import EvaluatedCase, RefusedCase
@@ -26,11 +25,8 @@ def write_cases(
     columns = [
         name for name in dict.fromkeys(name for row in rows for name in row) if name not in ("warnings", "refused")
     ]
-    text = io.StringIO()
-    writer = csv.DictWriter(text, [*columns, "warnings", "refused"], lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    write_text(path, text.getvalue())
+    columns += ["warnings", "refused"]
+    write_text(path, encode_csv([columns, *([row.get(name) for name in columns] for row in rows)]))
 
 
 def _list_facts(one: EvaluatedCase, record: Evaluation, contents: Contents) -> dict[str, object]:

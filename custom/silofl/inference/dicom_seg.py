@@ -169,6 +169,8 @@ def _describe_segment(number: int, study: Study, fingerprint: str, remark: str):
     )
     # A study names its labels in words, and no code of an anatomy; every viewer knows a tissue.
     tissue = codes.SCT.Tissue
-    described = SegmentDescription(number, study.labels[number], tissue, tissue, "AUTOMATIC", algorithm)
+    # A backslash would part it into two values.
+    label = study.labels[number].replace("\\", "/")[:MOST_LETTERS]
+    described = SegmentDescription(number, label, tissue, tissue, "AUTOMATIC", algorithm)
     described.SegmentDescription = f"{RESEARCH}: {remark}"[:MOST_IN_A_TEXT]
     return described

@@ -1,9 +1,7 @@
 """Export a super model as a MONAI bundle: programs, TorchScript, the configuration that predicts a file, a README."""
 
 import argparse
-import shutil
 import sys
-import tempfile
 from collections.abc import Mapping
 from datetime import date
 from pathlib import Path
@@ -12,10 +10,12 @@ from typing import Any
 import monai
 import numpy as np
 import torch
+from monai.bundle import ConfigComponent, ConfigParser, ReferenceResolver
+from monai.bundle.utils import EXPR_KEY, ID_REF_KEY, MACRO_KEY
 
 from silofl import __version__, schema
-from silofl.errors import ConfigError, ExitCode
-from silofl.files import is_free, make_folder, write_json, write_text
+from silofl.errors import ConfigError, ExitCode, quote_value
+from silofl.files import fill_folder, is_free, write_json, write_text
 from silofl.inference import program, torchscript
 from silofl.inference.contents import SCORES, Contents, pack_calling
 from silofl.inference.directory import plain_study, read_fingerprint
@@ -88,38 +88,60 @@ def export_bundle(super_model_folder: Path, out: Path) -> Path:
     if not is_free(out):
         raise ConfigError(f"{out.name} must be a new folder; it is there already: name another")
     super_model = SuperModel.load(super_model_folder, "cpu")
-    fingerprint = read_fingerprint(super_model_folder)
-    make_folder(out.parent)
-    # In the same folder: a move within one file system is one rename.
-    with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}.") as temporary:
-        folder = Path(temporary) / out.name
-        _write_bundle(folder, super_model, fingerprint)
-        if out.exists():
-            out.rmdir()
-        shutil.move(folder, out)
+    with fill_folder(out) as folder:
+        _write_bundle(folder, super_model, read_fingerprint(super_model_folder))
     return out
 
 
 def _write_bundle(folder: Path, super_model: SuperModel, fingerprint: str) -> None:
     contents = super_model.contents
-    make_folder(folder / "models")
-    for name, exported in program.to_programs(super_model).items():
-        program.save_program(exported, folder / "models" / f"{name}.pt2", contents, fingerprint)
     has_windows = bool(contents.study.data.patches)
-    if not has_windows:
-        torchscript.save_torchscript(torchscript.to_torchscript(super_model), str(folder / "models" / "model.ts"))
-    for file in (folder / "models").iterdir():
-        # As all other files: whoever holds the models may compare the sites by them.
-        file.chmod(0o600)
-    write_json(folder / "configs" / "metadata.json", _metadata(contents, fingerprint))
-    write_json(folder / "configs" / "metadata_schema.json", _schema())
     inputs = {"image_shape": list(contents.image_shape), "domain": schema.dump_record(contents.domain)}
     inputs["calling"] = pack_calling(contents)
-    network = {"network_def": VOLUME_NETWORK} if has_windows else {}
-    write_json(folder / "configs" / "inference.json", INFERENCE | network | inputs)
+    own = INFERENCE | ({"network_def": VOLUME_NETWORK} if has_windows else {})
+    metadata = _metadata(contents, fingerprint)
+    # First: it takes no time, and the programs take some.
+    _refuse_commands(own | inputs, own)
+    _refuse_commands(metadata, {})
+    for name, exported in program.to_programs(super_model).items():
+        program.save_program(exported, folder / "models" / f"{name}.pt2", contents, fingerprint)
+    if not has_windows:
+        torchscript.save_torchscript(torchscript.to_torchscript(super_model), folder / "models" / "model.ts")
+    write_json(folder / "configs" / "metadata.json", metadata)
+    write_json(folder / "configs" / "metadata_schema.json", _schema())
+    write_json(folder / "configs" / "inference.json", own | inputs)
     study = dump_yaml(plain_study(contents.study))
     write_text(folder / "configs" / "study.yaml", study)
     write_text(folder / "docs" / "README.md", bundle_readme(contents, member_names(contents)))
+
+
+def _refuse_commands(value: object, own: object) -> None:
+    """Refuse what MONAI would run, look up or build of a configuration, but for what SiloFL itself has written there.
+
+    Raises:
+        ConfigError: Quotes the name.
+    """
+    if isinstance(value, dict):
+        known = own if isinstance(own, dict) else {}
+        for key, one in value.items():
+            if key not in known:
+                _refuse_command(key)
+            _refuse_commands(one, known.get(key))
+    elif isinstance(value, list) and value != own:
+        for one in value:
+            _refuse_commands(one, None)
+    elif isinstance(value, str) and value != own:
+        _refuse_command(value)
+
+
+def _refuse_command(text: str) -> None:
+    is_command = text.startswith((EXPR_KEY, ID_REF_KEY, MACRO_KEY)) or text in ConfigComponent.non_arg_keys
+    # References to neighbours count wherever they stand.
+    if is_command or ConfigParser.relative_id_prefix.search(ReferenceResolver.normalize_id(text)):
+        raise ConfigError(
+            f"a bundle must hold no name that MONAI takes for a command, not {quote_value(text)}; predict with the "
+            "super model's own folder"
+        )
 
 
 def _metadata(contents: Contents, fingerprint: str) -> dict[str, Any]:

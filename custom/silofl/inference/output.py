@@ -14,12 +14,13 @@ from PIL import Image
 from silofl.data.access import input_name
 from silofl.data.formats import READERS
 from silofl.data.nifti import read_nifti_header
-from silofl.errors import CONTROL, DataError, quote_value
+from silofl.errors import DataError, quote_value
 from silofl.files import write_atomically
 from silofl.inference.choice import BLEND, ENSEMBLE, MEAN
 from silofl.inference.disagreement import Disagreement
 from silofl.inference.prediction import Prediction
 from silofl.models.roles import GLOBAL
+from silofl.naming import is_one_line
 from silofl.study import Study
 from silofl.training.joined import FEDERATED, LOCAL, describe_bias
 
@@ -45,7 +46,7 @@ def input_stem(path: Path) -> str:
     """
     name = input_name(path)
     stem = name_stem(name)
-    if stem in ("", ".", "..") or CONTROL.search(name):
+    if stem in ("", ".", "..") or not is_one_line(name):
         raise DataError(
             f"{quote_value(name)} must be named by more than dots, and without line breaks or other control "
             "characters, as its results are named after it; rename it, or give a link of another name"

@@ -17,6 +17,7 @@ from torch.export import Dim, ExportedProgram
 
 from silofl import __version__
 from silofl.errors import ConfigError, one_line
+from silofl.files import write_by_torch
 from silofl.inference.contents import Contents, pack_calling
 from silofl.inference.probabilities import shift_foreground, to_probabilities
 from silofl.inference.super_model import SuperModel
@@ -156,7 +157,7 @@ def save_program(program: ExportedProgram, path: Path, contents: Contents, finge
         **({"calling": calling} if (calling := pack_calling(contents)) else {}),
         **({"overlap": patches.overlap} if patches else {}),
     }
-    torch.export.save(program, path, extra_files={ABOUT: json.dumps(about)})
+    write_by_torch(path, lambda stream: torch.export.save(program, stream, extra_files={ABOUT: json.dumps(about)}))
 
 
 def _skip_zero_weight(

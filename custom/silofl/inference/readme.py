@@ -1,6 +1,7 @@
 """The README.md of a super model's folder and of an exported bundle."""
 
 from collections.abc import Sequence
+from shlex import quote
 
 import torch
 
@@ -188,7 +189,7 @@ def describe_images(study: Study, image_shape: Sequence[int]) -> str:
 def _contrast_note(study: Study) -> str:
     """Return the paragraph on the channels that have names; empty where none has."""
     names = study.data.channel_names
-    example = ",".join(f"{name}=FILE" for name in names)
+    example = quote(",".join(f"{name}=FILE" for name in names))
     # The normalised zeros would be no image of training's.
     missing = "none may be missing" if study.recipe.input else "zeros stand for one that is missing"
     return CONTRASTS.format(names=", ".join(names), example=example, missing=missing) if names else ""

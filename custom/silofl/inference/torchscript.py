@@ -7,10 +7,13 @@ takes a long case a few slices at a time.
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
+from silofl.files import write_by_torch
 from silofl.inference.probabilities import shift_foreground, to_probabilities
 from silofl.inference.super_model import BATCH_SIZE, SuperModel
 from silofl.inference.weigher import OfVolume, build_weigher, member_names
@@ -110,10 +113,10 @@ def to_torchscript(super_model: SuperModel) -> torch.jit.ScriptModule:
         return torch.jit.script(script.to(super_model.device).eval())
 
 
-def save_torchscript(script: torch.jit.ScriptModule, path: str) -> None:
+def save_torchscript(script: torch.jit.ScriptModule, path: Path) -> None:
     """Write TorchScript to a file."""
     with silence_known_warnings():
-        script.save(path)
+        write_by_torch(path, partial(torch.jit.save, script))
 
 
 @contextmanager

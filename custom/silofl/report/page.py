@@ -5,8 +5,6 @@ Whoever prepares a page decides what stands on it; the templates hold no sentenc
 
 from __future__ import annotations
 
-import csv
-import io
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import astuple, dataclass, fields, replace
@@ -18,6 +16,7 @@ from typing import TYPE_CHECKING, ClassVar
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
+from silofl.csv_text import encode_csv
 from silofl.errors import ConfigError
 from silofl.files import write_atomically
 from silofl.report.canvas import PageImage
@@ -401,7 +400,8 @@ def write_with_files(path: Path, page: Page, numbers: Sequence[DataclassInstance
     write_page(path, replace(page, closing=[note, *page.closing]))
     write_figures(figures, page.images)
     if numbers:
-        _write_bytes(table, _encode_csv([one.name for one in fields(numbers[0])], map(astuple, numbers)))
+        head = [one.name for one in fields(numbers[0])]
+        _write_bytes(table, encode_csv([head, *map(astuple, numbers)]).encode())
     return path
 
 
@@ -432,7 +432,7 @@ def write_figures(folder: Path, images: Iterable[PageImage]) -> None:
             written.add(stem.lower())
             _write_bytes(folder / f"{stem}.png", image.png)
             _write_bytes(folder / f"{stem}.svg", image.svg)
-            _write_bytes(folder / f"{stem}.csv", _encode_csv(data.columns, data.rows))
+            _write_bytes(folder / f"{stem}.csv", encode_csv([data.columns, *data.rows]).encode())
 
 
 def file_stem(name: str) -> str:
@@ -458,9 +458,3 @@ def _write_bytes(path: Path, content: bytes) -> None:
         write_atomically(path, lambda stream: stream.write(content))
     except OSError as error:
         raise ConfigError(f"{path} must be writable; it is not: {error.strerror or error}") from None
-
-
-def _encode_csv(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> bytes:
-    text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows([columns, *rows])
-    return text.getvalue().encode()

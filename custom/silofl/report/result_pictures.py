@@ -285,7 +285,7 @@ def write_title(axes: Axes, title: str, name: str, panel: float = PANEL_INCH) ->
 def name_rows(column: Sequence[Axes], names: Sequence[str]) -> None:
     """Write a name at the left of each row of panels."""
     for axes, name in zip(column, names, strict=True):
-        axes.set_ylabel(name, fontsize=11, color=INK)
+        axes.set_ylabel(escape_math(name), fontsize=11, color=INK)
 
 
 def add_label_legend(figure: Figure, labels: Mapping[int, str]) -> Figure:

@@ -13,7 +13,7 @@ from silofl.data.images import Image
 from silofl.data.manifest import FILE_NAME
 from silofl.data.prepared_image import prepare_image
 from silofl.data.survey import Survey, survey_sites
-from silofl.errors import ConfigError, ExitCode
+from silofl.errors import ConfigError, ExitCode, make_printable
 from silofl.files import copy_folder, read_json, write_json, write_text
 from silofl.models.weights import SUFFIXES
 from silofl.options import make_console
@@ -269,7 +269,7 @@ def _study_text(
     """Return a study.yaml with a remark at each key that has a list of values or was taken from the data."""
     remarks = {**list_key_choices(found.task, answers), **comments}
     lines = [
-        f"# {values['name']}, based on {job.resolve().name}. docs/study.md explains every key.",
+        f"# {values['name']}, based on {make_printable(job.resolve().name)}. docs/study.md explains every key.",
         "# Think first about rounds, training.learning_rate and the size of the images in data.transforms.",
         "",
     ]
@@ -295,11 +295,13 @@ def section_lines(
     """Return a section's lines of YAML with a remark at some dotted keys, inner sections indented by two spaces."""
     lines = []
     for key, value in values.items():
+        # Keys of some sections are names of labels.
+        written = f"{indent}{_flow_yaml(key)}"
         if isinstance(value, dict) and key not in ("labels", "regions"):
-            lines += [*[""] * (not indent), f"{indent}{key}:"]
+            lines += [*[""] * (not indent), f"{written}:"]
             lines += section_lines(value, remarks, f"{prefix}{key}.", f"{indent}  ")
         else:
-            lines += _yaml_lines(f"{indent}{key}", value, remarks.get(prefix + key))
+            lines += _yaml_lines(written, value, remarks.get(prefix + key))
     return lines
 
 

@@ -147,8 +147,9 @@ def write_planned_job(target: Path, job: Path, values: Mapping[str, Any], plan: 
     """
     answers = [type(one) for one in study.recipe.ingredients]
     remarks = list_key_choices(study.task, answers) | {one.key: one.reason for one in plan.decisions}
+    template = make_printable(job.resolve().name)
     head = [
-        f"# {study.name}, planned from {job.resolve().name} and the training data of {', '.join(plan.sites)} by the",
+        f"# {study.name}, planned from {template} and the training data of {', '.join(plan.sites)} by the",
         "# rules of nnU-Net (Isensee et al., Nature Methods 2021). Every key is explained in docs/study.md.",
         *([] if _has_planned_levels(plan) else textwrap.wrap(f"{LEVELS}.", 120, **COMMENT)),
         *(f"# Beware: {warning}." for warning in plan.warnings),

@@ -1,6 +1,5 @@
 """The centralised upper bound of a comparison: a model trained on all sites' data, which only a simulation can pool."""
 
-import csv
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -8,6 +7,7 @@ from pathlib import Path
 import numpy as np
 from rich.console import Console
 
+from silofl.csv_text import decode_csv
 from silofl.data.pooled import POOLED_SITE, group_by_site, pool_sites
 from silofl.errors import ConfigError
 from silofl.federation.results import Results
@@ -85,9 +85,8 @@ def read_scores(run: Path, results: Results) -> dict[str, float]:
     """
     path = run / "sites" / POOLED_SITE / str(results.run) / "scores.csv"
     try:
-        with path.open(newline="", encoding="utf-8") as stream:
-            return {row["case"]: float(row["value"]) for row in csv.DictReader(stream)}
-    except (OSError, ValueError, KeyError, TypeError):
+        return {case: float(value) for case, value in decode_csv(path.read_bytes().decode())[1:]}
+    except (OSError, ValueError):
         raise ConfigError(
             f"{path} must hold the value of each test case; it does not: remove {run} and run it anew"
         ) from None

@@ -186,8 +186,9 @@ def show_bar(title: str, run: Path, rounds: int, console: Console) -> Iterator[N
         with announce(title, console, lambda: f"{count()}/{rounds} rounds{describe_doing()[1]}"):
             yield
         return
-    texts = map(TextColumn, ("{task.description:<8}", "{task.completed}/{task.total} rounds", "{task.fields[doing]}"))
-    first, *others = texts
+    texts = ("{task.description:<8}", "{task.completed}/{task.total} rounds", "{task.fields[doing]}")
+    # A site may be named [/].
+    first, *others = (TextColumn(text, markup=False) for text in texts)
     with Progress(first, BarColumn(24), *others, TimeElapsedColumn(), console=console) as bar:
         place = bar.add_task(title, total=rounds, doing="")
         try:

@@ -10,12 +10,13 @@ from silofl.bundled_jobs import META, suggest_job
 from silofl.data.phantoms import LABELS, UNSEEN_SITE, VOLUMES, is_phantoms, make_phantoms
 from silofl.data.stains import LABELS as STAINS
 from silofl.data.stains import make_stains
-from silofl.errors import CONTROL, ConfigError, quote_value, suggest_nearest
+from silofl.errors import ConfigError, quote_value, suggest_nearest
 from silofl.files import copy_file, copy_folder, read_json, write_json, write_text
 from silofl.flare.commands import find_cut
 from silofl.flare.components import check_components, name_components
 from silofl.flare.workspace import other_classes
 from silofl.models.weights import read_pretrained, read_start, read_weights
+from silofl.naming import check_name, is_one_line
 from silofl.schema import declare_optional, read_record
 from silofl.settings import check_key, dump_yaml, parse, read_yaml
 from silofl.studies.weights import with_weights
@@ -333,13 +334,14 @@ def _check_names(sites: Sequence[str]) -> None:
 
 
 def _check_site_names(names: Iterable[str]) -> None:
-    """Refuse a site's name that leads elsewhere than to one folder, or commands a terminal."""
+    """Refuse a site's name that leads elsewhere than to one folder, or commands a terminal or another program."""
     for name in names:
-        if name in ("", ".", "..") or "/" in name or CONTROL.search(name):
+        if name in ("", ".", "..") or "/" in name or not is_one_line(name):
             raise ConfigError(
                 "a site's name must be that of a folder, in UTF-8 and without line breaks and control characters, not "
                 f"{quote_value(name)}; rename the site"
             )
+        check_name(name, "a site", ConfigError, "rename its folder")
 
 
 def _check_cache(cache: str | Path | None) -> None:

@@ -18,8 +18,9 @@ from silofl.core.presets import find_recipe
 from silofl.core.recipe import Recipe
 from silofl.errors import ConfigError
 from silofl.extensions import LOSSES, METRICS, NETWORKS, TRANSFORMS, Extension, is_extension
+from silofl.naming import normalise_texts
 from silofl.settings import Name, Natural, Section, Whole, describe_validation_error, load_settings
-from silofl.study.checks import check_course, check_settings
+from silofl.study.checks import check_course, check_names, check_settings
 from silofl.study.data_settings import DataSettings
 from silofl.study.sections import (
     AlgorithmSettings,
@@ -100,9 +101,17 @@ class Study(Section):
         except ValidationError as error:
             raise ConfigError(f"algorithm.{describe_validation_error(error, Study)}") from None
 
+    @model_validator(mode="before")
+    @classmethod
+    def _normalise(cls, values: object) -> object:
+        return normalise_texts(values)
+
     @model_validator(mode="after")
     def _check_settings(self, info: ValidationInfo) -> Study:
         check_settings(self)
+        # What has begun keeps its names; export refuses those that a bundle cannot have.
+        if info.context != STORED:
+            check_names(self)
         if self.rounds and info.context != STORED:
             check_course(self)
         return self

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from silofl.core.findings import MOST_FINDINGS, name_absence
 from silofl.errors import ConfigError, quote_value
 from silofl.extensions import is_extension
+from silofl.naming import check_name, check_text
 from silofl.study.sections import FITTING
 
 if TYPE_CHECKING:
@@ -14,8 +15,17 @@ if TYPE_CHECKING:
 
 # Of SiloFL's own networks.
 IN_3D = ("unet", "densenet121")
-# Names of regions are keys of what sites send, and names of labels are in every table.
-LONGEST_NAME = 100
+
+
+def check_names(study: Study) -> None:
+    """Refuse names of labels and regions that other programs take for commands.
+
+    Raises:
+        ConfigError: Quotes the name.
+    """
+    for what, names in (("a label", study.labels.values()), ("a region", study.regions or ())):
+        for name in names:
+            check_name(name, what, ConfigError)
 
 
 def check_settings(study: Study) -> None:
@@ -64,13 +74,8 @@ def _check_labels(study: Study) -> None:
         raise ConfigError(
             f"labels must have a name of its own each, not {quote_value([*study.labels.values()])}; rename one"
         )
-    # Terminals and pages show them: control characters would hide what stands before or after.
-    odd = [name for name in study.labels.values() if not name.isprintable() or len(name) > LONGEST_NAME]
-    if odd:
-        raise ConfigError(
-            f"the name of a label must have at most {LONGEST_NAME} characters that can be printed, not "
-            f"{quote_value(odd[0])}; rename it"
-        )
+    for name in study.labels.values():
+        check_text(name, "a label", ConfigError)
     if study.task != "segmentation" and len(study.labels) < 2:
         raise ConfigError(f"labels must be at least 2 for {study.task}, not {len(study.labels)}")
     if study.is_multilabel:
@@ -98,12 +103,9 @@ def _check_regions(study: Study) -> None:
             f"{quote_value([*study.regions])}; remove them"
         )
     for name, labels in (study.regions or {}).items():
-        is_text = name == name.strip() and name.isprintable() and len(name) <= LONGEST_NAME
-        if not (name[:1].isalpha() and is_text):
-            raise ConfigError(
-                f"the name of a region must begin with a letter and have at most {LONGEST_NAME} letters, not "
-                f"{quote_value(name)}; rename it"
-            )
+        # The wire tells regions from labels, which are numbers there.
+        if check_text(name, "a region", ConfigError) != name or not name[:1].isalpha():
+            raise ConfigError(f"the name of a region must begin with a letter, not {quote_value(name)}; rename it")
         unknown = sorted({*labels} - study.labels.keys())
         if not labels or unknown or len({*labels}) < len(labels):
             raise ConfigError(

@@ -1,7 +1,5 @@
 """Files for people at a site after the test: scores by case, and pictures of some cases."""
 
-import csv
-import io
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
@@ -9,6 +7,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from silofl.csv_text import encode_csv
 from silofl.data.parts import Examples
 from silofl.data.targets import IGNORED, find_labelled
 from silofl.data.volumes import Array, pad_to_size
@@ -40,9 +39,7 @@ def write_test_files(
 
 def write_scores(path: Path, by_case: Mapping[str, float]) -> None:
     """Write each test case's value as a table."""
-    text = io.StringIO()
-    csv.writer(text).writerows([("case", "value"), *by_case.items()])
-    write_text(path, text.getvalue())
+    write_text(path, encode_csv([("case", "value"), *by_case.items()]))
 
 
 def write_pictures(

@@ -1,6 +1,7 @@
 import pytest
 
-from silofl.data.layouts.cases import Patterns, check_contrasts, find_cases, parse_patterns
+from silofl.data.contrasts import check_contrasts
+from silofl.data.layouts.cases import Patterns, find_cases, parse_patterns
 from silofl.errors import ConfigError, DataError
 
 

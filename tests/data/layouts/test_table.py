@@ -1,4 +1,5 @@
 import json
+import re
 import shutil
 
 import numpy as np
@@ -14,7 +15,7 @@ from .exams import write_exam
 def write_site(folder, rows, header="file,label,patient"):
     rng = np.random.default_rng(0)
     for row in rows:
-        path = folder / row.split(",")[0]
+        path = folder / re.split("[,;]", row)[0]
         path.parent.mkdir(parents=True, exist_ok=True)
         Image.fromarray(rng.integers(0, 256, (8, 8), dtype=np.uint8)).save(path)
     (folder / "labels.csv").write_text("\n".join([header, *rows]))

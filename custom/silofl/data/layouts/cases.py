@@ -6,20 +6,20 @@ A pattern is a path relative to the site's folder in which ``{case}`` stands for
 
 import glob
 import re
-import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path, PurePosixPath
 
+from silofl.data.contrasts import check_contrasts
 from silofl.data.image_grid import find_turned
 from silofl.data.layouts.masks import Values, plan_mask, split_ending
 from silofl.data.layouts.options import ImportOptions
 from silofl.data.layouts.site_files import CaseFiles, SitePlan, copy_image, plan_pairs
 from silofl.data.patient_ids import count_shared_ids, read_own_id
 from silofl.data.targets import IGNORE
-from silofl.errors import CONTROL, ConfigError, DataError, quote_value
-from silofl.study.data_settings import CHANNEL_NAME
+from silofl.errors import ConfigError, DataError, quote_value
+from silofl.naming import is_one_line, normalise_accents
 
 CASE = "{case}"
 
@@ -150,24 +150,6 @@ def check_pattern(pattern: str, option: str) -> str:
     return str(path)
 
 
-def check_contrasts(names: Sequence[str], where: str) -> None:
-    """Refuse names of contrasts that no study can have.
-
-    Args:
-        names: The names.
-        where: What messages call their place.
-
-    Raises:
-        ConfigError: Two are the same, or one holds another sign than letters, digits, spaces, '.', '_', '+' and '-'.
-    """
-    for name in names:
-        if names.count(name) > 1 or not re.fullmatch(CHANNEL_NAME, name):
-            raise ConfigError(
-                f"{where} must give each contrast a name of its own, of at most 32 letters, digits, spaces, '.', '_', "
-                f"'+' and '-', not {quote_value(name)}{' twice' * (names.count(name) > 1)}; rename it"
-            )
-
-
 def find_cases(site: str, folder: Path, patterns: Patterns) -> SiteCases:
     """Find the cases of a site; a file that fits several patterns belongs to the one with most letters of its own.
 
@@ -206,18 +188,13 @@ def check_complete(site: str, images: Iterable[str], masks: Iterable[str], or_el
             )
 
 
-def normalise_accents(name: str) -> str:
-    """Return a name with each letter and its accents as one sign: file systems and tables differ in that."""
-    return unicodedata.normalize("NFC", name)
-
-
 def check_utf8_name(site: str, name: str) -> None:
     """Refuse a file whose name is no text on one line.
 
     Raises:
         DataError: Its bytes are not UTF-8, or command a terminal.
     """
-    if CONTROL.search(name):
+    if not is_one_line(name):
         raise DataError(
             f"site {site!r} must have file names in UTF-8, without line breaks and control characters, not "
             f"{quote_value(name)}; rename the file"

@@ -38,7 +38,6 @@ from silofl.data.layouts.cases import (
     check_complete,
     check_utf8_name,
     find_cases,
-    normalise_accents,
     parse_patterns,
     plan_cases,
     shorten_names,
@@ -49,6 +48,7 @@ from silofl.data.layouts.patients import read_patients, warn_unknown_patients
 from silofl.data.layouts.site_files import SitePlan, visible_files, visible_folders
 from silofl.data.segments import UNNAMED_LABEL
 from silofl.errors import ConfigError, DataError
+from silofl.naming import normalise_accents
 
 REMEDY = "name each value with --labels, as --labels 1=organ,4=lesion, or save the mask with these"
 

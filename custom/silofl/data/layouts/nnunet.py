@@ -34,8 +34,9 @@ from dataclasses import dataclass, field, replace
 from itertools import combinations
 from pathlib import Path
 
+from silofl.data.contrasts import check_contrasts
 from silofl.data.formats import PICTURES
-from silofl.data.layouts.cases import CASE, Patterns, SiteCases, check_contrasts, find_cases, plan_cases, shorten_names
+from silofl.data.layouts.cases import CASE, Patterns, SiteCases, find_cases, plan_cases, shorten_names
 from silofl.data.layouts.masks import ENDINGS, Values
 from silofl.data.layouts.options import FIFTHS, ImportOptions, Layout
 from silofl.data.layouts.patients import read_patients, warn_unknown_patients

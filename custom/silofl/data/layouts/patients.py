@@ -7,11 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from silofl.data.access import read_bytes
-from silofl.data.layouts.cases import SiteCases, normalise_accents, shorten_names
+from silofl.data.layouts.cases import SiteCases, shorten_names
 from silofl.data.layouts.masks import ENDINGS
 from silofl.data.layouts.site_files import UNKNOWN, SitePlan
 from silofl.data.patient_names import normalise_name
 from silofl.errors import DataError
+from silofl.naming import normalise_accents
 
 TABLES = ("patients.csv", "patients.tsv")
 
@@ -162,7 +163,7 @@ def read_rows(table: Path, name: str, wanted: Sequence[str]) -> list[dict[str, s
         header, *rows = list(csv.reader(lines, delimiter=delimiter)) or [[""]]
     except csv.Error as error:
         raise DataError(f"{name} must be a table of columns, not broken ({error}); save it anew") from None
-    columns = [column.strip() for column in header]
+    columns = [normalise_accents(column.strip()) for column in header]
     if not {*wanted} <= set(columns):
         raise DataError(f"{name} must have the columns {' and '.join(wanted)}, not {', '.join(columns)}; rename them")
     empty = dict.fromkeys(columns, "")

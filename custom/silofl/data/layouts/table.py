@@ -26,7 +26,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path, PurePosixPath
 
-from silofl.data.layouts.cases import normalise_accents, shorten_names
+from silofl.data.layouts.cases import shorten_names
 from silofl.data.layouts.masks import split_ending
 from silofl.data.layouts.options import FIFTHS, ImportOptions, Layout
 from silofl.data.layouts.patients import assign_sites, read_rows, warn_unknown_patients
@@ -43,6 +43,7 @@ from silofl.data.manifest import PARTS
 from silofl.data.patient_ids import read_own_id
 from silofl.data.patient_names import normalise_name
 from silofl.errors import ConfigError, DataError, Faults, quote_value
+from silofl.naming import normalise_accents
 
 TABLES = ("labels.csv", "labels.tsv")
 FILE, LABEL, PATIENT, SITE = "file", "label", "patient", "site"
@@ -158,6 +159,11 @@ def _list_finding_columns(tables: Iterable[SiteTable], given: Sequence[str] | No
                 "finding a column of 0 and 1"
             )
         for finding in findings:
+            if SEVERAL in finding:
+                raise DataError(
+                    f"{name} must name a finding without {SEVERAL!r}, which parts findings, not "
+                    f"{quote_value(finding)}; rename its column"
+                )
             if finding not in found:
                 raise DataError(
                     f"{name} must have the column {quote_value(finding)}, as the others; add it, or name the columns "
@@ -208,7 +214,8 @@ def _read_entry(row: Mapping[str, str], folder: Path, name: str, task: str) -> E
     if not path.exists():
         raise DataError(f"{name} must name files that are there, not {quote_value(row[FILE])}; correct the row")
     split_ending(path, f"{name}: {file}")
-    labels = (row[LABEL],) if task == CLASSES else _split_findings(row[LABEL])
+    said = normalise_accents(row[LABEL])
+    labels = (said,) if task == CLASSES else _split_findings(said)
     if labels == ("",):
         raise DataError(f"{name} must name the class of {file}, not nothing; fill the column {LABEL}")
     patient = normalise_name(row[PATIENT]) if PATIENT in row else None
