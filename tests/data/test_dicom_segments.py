@@ -74,6 +74,26 @@ def test_slices_without_a_frame_are_background(write, series, slices):
     np.testing.assert_array_equal(read(write(frames_of(MASK, slices)), series), wanted)
 
 
+def test_segment_0_of_a_label_map_is_the_background(write, series):
+    frames = [(None, z, MASK[..., z]) for z in range(SHAPE[2])]
+    path = write(frames, {0: "Background", 1: "organ", 2: "lesion"}, kind="LABELMAP")
+    np.testing.assert_array_equal(read(path, series), MASK)
+    assert_refused("name its segments as the labels, organ, not 'lesion'", path, series, {1: "organ"})
+
+
+def test_segment_0_is_no_label(write, series):
+    labelmap = write([(None, 0, MASK[..., 0])], {0: "organ", 1: "lesion", 2: "lesion"}, kind="LABELMAP")
+    assert_refused("give 'organ' a number from 1, not 0, which is the background; export it again", labelmap, series)
+    np.testing.assert_array_equal(read(labelmap, series, {1: "lesion"})[..., 0], MASK[..., 0] > 0)
+    assert_refused("give each segment a whole number from 1", write(frames_of(MASK), {0: "organ"}), series)
+
+
+def test_two_segments_of_one_name_are_one_label(write, series):
+    np.testing.assert_array_equal(
+        read(write(frames_of(MASK), {1: "lesion", 2: "lesion"}), series, {1: "lesion"}), MASK > 0
+    )
+
+
 def test_numbers_are_those_of_the_labels_by_the_names_of_segments(write, series):
     path = write(frames_of(MASK), {1: "Lesion", 2: "organ"})
     np.testing.assert_array_equal(read(path, series), np.choose(MASK, [0, 2, 1]))
