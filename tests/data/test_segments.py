@@ -128,7 +128,7 @@ def test_where_segments_overlap_the_label_that_is_named_later_covers_the_other_a
     label = read_label(save_layers(LAYERS, ("liver", 1, 0), ("tumor", 1, 1)), labels=LABELS)
     # The corner is liver and tumor.
     np.testing.assert_array_equal(label.array, [[[[2], [1]], [[1], [0]]]])
-    assert label.covered == {(1, 2): 1}
+    assert label.covered == {("liver", "tumor"): 1}
 
 
 def test_segments_that_do_not_overlap_cover_nothing(save, save_layers):

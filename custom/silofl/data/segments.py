@@ -29,7 +29,7 @@ NO_NAME = re.compile(r"(segment[ _]?\d*)?", re.IGNORECASE)
 # What to do about a segment that others cover.
 LATER = "name it after them in --labels, or give it a higher number in labels of dataset.json"
 # (label, the label that has its voxels) -> how many.
-Covered = Counter[tuple[int, int]]
+Covered = Counter[tuple[str, str]]
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,8 @@ def number_by_names(
     if len(numbers) == 1 and all(segment.number == number for segment, number in number_of.items()):
         return numbers.astype(np.int32, copy=False), Counter()
     ordered = sorted(drawn, key=number_of.__getitem__)
-    layers = ((number_of[one], one.name, _find_voxels(numbers, one)) for one in ordered)
+    names = labels if is_named else {number: one.name for one, number in number_of.items()}
+    layers = ((number_of[one], names.get(number_of[one], one.name), _find_voxels(numbers, one)) for one in ordered)
     joined, covered = join_layers(layers, numbers.shape[1:], name)
     return joined[None], covered
 
@@ -126,7 +127,7 @@ def join_layers(
     Regions of nnU-Net and labels that 3D Slicer exports follow this rule too.
 
     Args:
-        layers: The number, what messages call it, and where it was drawn, (*spatial), of each part.
+        layers: Number and name of each label, and where it was drawn, (*spatial).
         shape: The size of all.
         name: What messages call the file.
 
@@ -134,31 +135,31 @@ def join_layers(
         The label map, (*spatial), and how many voxels of which label became another one's.
 
     Raises:
-        DataError: Others cover all that was drawn of a part.
+        DataError: Others cover all that was drawn at one place in the order.
     """
     joined, parts, taken = np.zeros(shape, np.int32), [(0, "", 0)], Counter[tuple[int, int]]()
-    for place, (number, called, voxels) in enumerate(layers, start=1):
+    for place, (number, label, voxels) in enumerate(layers, start=1):
         under, counts = np.unique(joined[voxels], return_counts=True)
-        parts.append((number, called, int(counts.sum())))
+        parts.append((number, label, int(counts.sum())))
         found = zip(under.tolist(), counts.tolist(), strict=True)
         taken.update({(below, place): count for below, count in found if parts[below][0] not in (0, number)})
         joined[voxels] = place
     _check_left(parts, taken, name)
     covered: Covered = Counter()
     for (below, above), count in taken.items():
-        covered[parts[below][0], parts[above][0]] += count
+        covered[parts[below][1], parts[above][1]] += count
     return np.array([number for number, *_ in parts], np.int32)[joined], covered
 
 
 def _check_left(parts: Sequence[tuple[int, str, int]], taken: Mapping[tuple[int, int], int], name: str) -> None:
-    """Refuse a part, (number, name, voxels), all of which is taken by others: (place, place of the other) -> voxels."""
-    for place, (_, called, drawn) in enumerate(parts):
+    """Refuse a part, (number, label, voxels), all of which is taken by others: (place, place of the other) -> voxels."""
+    for place, (_, label, drawn) in enumerate(parts):
         others = {above: count for (below, above), count in taken.items() if below == place}
         if others and sum(others.values()) == drawn:
             # In another order one of the others would have none.
             is_same = any(count == parts[above][2] for above, count in others.items())
             raise DataError(
-                f"{name} must have a voxel left of each segment, not none of {called!r}, which "
+                f"{name} must have a voxel left of each segment, not none of {label!r}, which "
                 f"{' and '.join(repr(parts[above][1]) for above in others)} covers; "
                 + ("delete it: a study may score labels together, as one of its regions" if is_same else LATER)
             )
