@@ -131,7 +131,7 @@ def describe_changes(changes: Sequence[Changes]) -> list[str]:
             resampled[label] = resampled.get(label, np.zeros(4)) + counts
     sentences = []
     if covered:
-        said = ", ".join(f"{count} voxels of {label} became {other}" for (label, other), count in covered.items())
+        said = ", ".join(f"{count} voxels of {label} count as {other}" for (label, other), count in covered.items())
         sentences.append(
             f"segments overlap in {sum(bool(one.covered) for one in changes)} of {len(changes)} masks: {said}; to "
             "score a label with what covers it, name both as one of the study's regions"
