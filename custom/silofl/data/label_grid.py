@@ -65,7 +65,7 @@ def lay_on_image(
     if without_place and (is_resampled or label.spatial_shape == image.spatial_shape):
         _refuse_placeless(label, image, name, files, without_place)
     if is_resampled:
-        return resample_to_image(label, image, name)
+        return _resample(label, image, name)
     check_grid(label, image, name, "its image", "" if without_place else ", or import with --resample-masks")
     return label
 
@@ -78,13 +78,13 @@ def _find_placeless(label: Image, image: Image, files: Sequence[Path]) -> Image 
     """
     pairs = list(zip((label, image), map(read_header, files), strict=False)) or [(label, None), (image, None)]
     for one, header in pairs:
-        if (header and not header.has_place) or is_identity(one):
+        if (header and not header.has_place) or _is_identity(one):
             return one
     at_zero = [one for one in (label, image) if _is_at_zero(one)]
     return at_zero[0] if len(at_zero) == 1 else None
 
 
-def is_identity(image: Image) -> bool:
+def _is_identity(image: Image) -> bool:
     """Return whether a grid is the identity, whose voxels of 1 mm begin at 0, in NIfTI's world or DICOM's."""
     return _is_at_zero(image) and np.allclose(np.abs(np.diag(image.affine)), 1)
 
@@ -96,14 +96,14 @@ def _is_at_zero(image: Image) -> bool:
 def _refuse_placeless(label: Image, image: Image, name: str, files: Sequence[Path], lacking: Image) -> None:
     """Refuse the one of two whose header states no place, and say how it gets the other's."""
     own, other, called = ("image", "mask", f"the image of {name}") if lacking is image else ("mask", "image", name)
-    stated = "the identity" if is_identity(lacking) else "the origin 0" if _is_at_zero(lacking) else "none"
+    stated = "the identity" if _is_identity(lacking) else "the origin 0" if _is_at_zero(lacking) else "none"
     if label.spatial_shape != image.spatial_shape:
         remedy = "export it again from the program in which the mask was drawn"
     else:
         # An image keeps its own header, which states how intensities are stored.
         header = f", {other}.header" if lacking is label else ""
         is_of_nibabel = all(file.name.lower().endswith(NIBABEL) for file in files)
-        nibabel = f"nibabel: type({other})({own}.dataobj, {other}.affine{header})"
+        nibabel = f"nibabel: type({other})(numpy.array({own}.dataobj), {other}.affine{header})"
         how = nibabel if is_of_nibabel else f"SimpleITK: {own}.CopyInformation({other})"
         remedy = f"where the mask was drawn voxel on voxel, give it the place of its {other} ({how})"
     raise DataError(f"{called} must state a place in its header, not {stated}; {remedy}")
@@ -202,17 +202,8 @@ def view_voxels(target: NDArray, place: NDArray[np.int64], shape: Sequence[int])
     return view
 
 
-def resample_to_image(label: Image, image: Image, name: str) -> Image:
-    """Return a label map on its image's grid, each voxel with the label of the nearest one; background beyond them.
-
-    Args:
-        label: The label map, with a grid.
-        image: Its image, with a grid.
-        name: What messages call the label map.
-
-    Raises:
-        DataError: They do not overlap.
-    """
+def _resample(label: Image, image: Image, name: str) -> Image:
+    """Return a label map on its image's grid, each voxel with the label of the nearest one; background beyond them."""
     from scipy.ndimage import affine_transform
 
     if not overlaps(label, image):
