@@ -215,6 +215,16 @@ def is_same_grid(other: Image, image: Image) -> bool:
     return bool(np.abs(apart).max() <= GRID_TOLERANCE_MM) and is_same_voxel(apart, image.affine[:3, :3])
 
 
+def is_identity(image: Image) -> bool:
+    """Return whether a grid's voxels of 1 mm begin at 0, in NIfTI's world or DICOM's: programs write it for none."""
+    return is_at_zero(image) and np.allclose(np.abs(np.diag(image.affine)), 1)
+
+
+def is_at_zero(image: Image) -> bool:
+    """Return whether a grid states no more than the sizes of voxels: they begin at 0, along the axes of the body."""
+    return np.allclose(image.affine, np.diag(np.diag(image.affine)))
+
+
 def is_same_voxel(apart: NDArray[np.float64], axes: NDArray[np.float64]) -> bool:
     """Return whether no distance is more than a tenth of a voxel along any axis.
 

@@ -17,7 +17,17 @@ from silofl.data.header import (
     read_header,
     read_series,
 )
-from silofl.data.images import GRID_TOLERANCE_MM, SAME_VOXEL, Image, check_grid, corners, is_same_grid, overlaps
+from silofl.data.images import (
+    GRID_TOLERANCE_MM,
+    SAME_VOXEL,
+    Image,
+    check_grid,
+    corners,
+    is_at_zero,
+    is_identity,
+    is_same_grid,
+    overlaps,
+)
 from silofl.data.raw_volume import LPS_TO_RAS
 from silofl.errors import DataError
 
@@ -78,25 +88,16 @@ def _find_placeless(label: Image, image: Image, files: Sequence[Path]) -> Image 
     """
     pairs = list(zip((label, image), map(read_header, files), strict=False)) or [(label, None), (image, None)]
     for one, header in pairs:
-        if (header and not header.has_place) or _is_identity(one):
+        if (header and not header.has_place) or is_identity(one):
             return one
-    at_zero = [one for one in (label, image) if _is_at_zero(one)]
+    at_zero = [one for one in (label, image) if is_at_zero(one)]
     return at_zero[0] if len(at_zero) == 1 else None
-
-
-def _is_identity(image: Image) -> bool:
-    """Return whether a grid is the identity, whose voxels of 1 mm begin at 0, in NIfTI's world or DICOM's."""
-    return _is_at_zero(image) and np.allclose(np.abs(np.diag(image.affine)), 1)
-
-
-def _is_at_zero(image: Image) -> bool:
-    return np.allclose(image.affine, np.diag(np.diag(image.affine)))
 
 
 def _refuse_placeless(label: Image, image: Image, name: str, files: Sequence[Path], lacking: Image) -> None:
     """Refuse the one of two whose header states no place, and say how it gets the other's."""
     own, other, called = ("image", "mask", f"the image of {name}") if lacking is image else ("mask", "image", name)
-    stated = "the identity" if _is_identity(lacking) else "the origin 0" if _is_at_zero(lacking) else "none"
+    stated = "the identity" if is_identity(lacking) else "the origin 0" if is_at_zero(lacking) else "none"
     if label.spatial_shape != image.spatial_shape:
         remedy = "export it again from the program in which the mask was drawn"
     else:
