@@ -163,7 +163,9 @@ def test_a_contrast_whose_file_does_not_state_its_grid_is_not_resampled(volumes,
     elif fault == "no unit":
         stored.header["xyzt_units"] = 5  # stands for none
     nibabel.save(stored, folder / "a" / f"{name}.nii.gz")
-    with pytest.raises(DataError, match=f"a/{name}.nii.gz must state its voxels' size in mm, how its axes lie and where"):
+    with pytest.raises(
+        DataError, match=f"a/{name}.nii.gz must state its voxels' size in mm, how its axes lie and where"
+    ):
         read(folder, resample=True)
 
 

@@ -70,7 +70,9 @@ def test_frames_in_any_order_are_the_volume_that_their_slices_are(write_dicom, f
         found = read_image(path)
         np.testing.assert_array_equal(found.array, wanted.array)
         np.testing.assert_allclose(found.affine, wanted.affine)
-        assert found.array.strides[1:] == wanted.array.strides[1:] and read_header(path) == Header("MR", True, True, True)
+        assert found.array.strides[1:] == wanted.array.strides[1:] and read_header(path) == Header(
+            "MR", True, True, True
+        )
         np.testing.assert_array_equal(read_label(path).array, wanted.array)
 
 

@@ -272,7 +272,9 @@ def test_a_mask_without_a_place_is_refused_until_it_has_the_place_of_its_image(t
 @pytest.mark.parametrize("kind", PLACELESS)
 def test_an_image_without_a_place_is_refused_until_it_has_the_place_of_its_mask(tmp_path, kind):
     files = [save(tmp_path / "mask.nii.gz", MARKED, AFFINE), PLACELESS[kind](tmp_path, MARKED)]
-    with pytest.raises(DataError, match="^the image of m.nii must state a place .* give it the place of its mask") as told:
+    with pytest.raises(
+        DataError, match="^the image of m.nii must state a place .* give it the place of its mask"
+    ) as told:
         lay(*map(read_label, files), files)
     assert "mask.header" not in str(told.value)
     give_place(*files[::-1])

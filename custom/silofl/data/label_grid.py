@@ -37,9 +37,7 @@ MOST_STEPS = 1.5
 NIBABEL = (".nii", ".nii.gz", ".hdr", ".mgh", ".mgz")
 
 
-def lay_on_image(
-    label: Image, image: Image, name: str, files: Sequence[Path], is_resampled: bool = False
-) -> Image:
+def lay_on_image(label: Image, image: Image, name: str, files: Sequence[Path], is_resampled: bool = False) -> Image:
     """Return a label map with the voxels of its image.
 
     Axes in another order or direction are turned, and a map of a part of the image is padded with background. No voxel

@@ -152,7 +152,7 @@ def join_layers(
 
 
 def _check_left(parts: Sequence[tuple[int, str, int]], taken: Mapping[tuple[int, int], int], name: str) -> None:
-    """Refuse a part, (number, label, voxels), all of which is taken by others: (place, place of the other) -> voxels."""
+    """Refuse a part, (number, label, voxels), of which others take all: (place, place of the other) -> voxels."""
     for place, (_, label, drawn) in enumerate(parts):
         others = {above: count for (below, above), count in taken.items() if below == place}
         if others and sum(others.values()) == drawn:
@@ -165,9 +165,7 @@ def _check_left(parts: Sequence[tuple[int, str, int]], taken: Mapping[tuple[int,
             )
 
 
-def _leave_out_background(
-    segments: Sequence[Segment], labels: Mapping[int, str], name: str
-) -> tuple[Segment, ...]:
+def _leave_out_background(segments: Sequence[Segment], labels: Mapping[int, str], name: str) -> tuple[Segment, ...]:
     """Return the segments without the one of number 0, which a label map of DICOM describes too."""
     known = {*map(_simplify, labels.values())}
     odd = [segment.name for segment in segments if segment.number == 0 and _simplify(segment.name) in known]

@@ -396,7 +396,9 @@ def test_a_label_that_another_file_covers_is_refused_until_it_is_named_after_it(
 def test_an_absent_file_of_a_label_may_have_been_forgotten(run_organs, organs):
     lacking = organs / "north" / "c2" / "segmentations" / "tumor.nii.gz"
     lacking.unlink()
-    sentence = r"site 'north' must have \{case\}/segmentations/tumor.nii.gz of every case, not none of c2; add it, empty"
+    sentence = (
+        r"site 'north' must have \{case\}/segmentations/tumor.nii.gz of every case, not none of c2; add it, empty"
+    )
     with pytest.raises(DataError, match=sentence):
         run_organs("liver", "tumor")
     nibabel.save(nibabel.Nifti1Image(LIVER * 0, AFFINE), lacking)

@@ -124,7 +124,10 @@ def listed(source):
             (source / "imagesTr" / f"{case}_{channel:04}.nii.gz").rename(moved / f"{name}.nii.gz")
         (source / "labelsTr" / f"{case}.nii.gz").rename(moved / "seg.nii.gz")
         own = f"../archive/{case}"
-        cases[case] = {"images": [f"{own}/t2.nii.gz", str(moved / "adc.nii.gz")], "label": f"$ARCHIVE/{case}/seg.nii.gz"}
+        cases[case] = {
+            "images": [f"{own}/t2.nii.gz", str(moved / "adc.nii.gz")],
+            "label": f"$ARCHIVE/{case}/seg.nii.gz",
+        }
     for kind in ("imagesTr", "labelsTr"):
         (source / kind).rmdir()
     describe(source, SECOND | {"dataset": cases})
@@ -147,7 +150,10 @@ def test_files_that_dataset_json_lists_are_those_in_the_folders(run, tmp_path, s
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        ({"label": "../archive/no.nii.gz"}, "dataset.json of site '.*' must list files that are there, not .*no.nii.gz"),
+        (
+            {"label": "../archive/no.nii.gz"},
+            "dataset.json of site '.*' must list files that are there, not .*no.nii.gz",
+        ),
         ({"label": None}, r"dataset in dataset.json of site '.*' must list each case as .*, not 'prostate_00'"),
         ({"images": []}, "with up to 2 images"),
         ({"images": ["a.nii.gz"] * 3}, "with up to 2 images"),

@@ -1,7 +1,8 @@
 """The cases of a site by their files, found by patterns of paths, and the plan of their import.
 
 A pattern is a path relative to the site's folder in which ``{case}`` stands for the name of a case, as
-``scans/{case}_t1.nii.gz`` or ``{case}/t1.nii.gz``. In that of masks ``{label}`` stands for a label with files of its own.
+``scans/{case}_t1.nii.gz`` or ``{case}/t1.nii.gz``. In that of masks ``{label}`` stands for a label, where each has a
+file of its own.
 """
 
 import glob

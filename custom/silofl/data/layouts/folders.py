@@ -97,8 +97,10 @@ def read_values(options: ImportOptions) -> Values:
 def _read_patterns(options: ImportOptions) -> Patterns | None:
     if (options.image_pattern is None) != (options.mask_pattern is None):
         raise ConfigError("image-pattern and mask-pattern must be given together, not one alone; give both or none")
-    return None if options.image_pattern is None else parse_patterns(
-        options.image_pattern, options.mask_pattern, options.labels or ()
+    return (
+        None
+        if options.image_pattern is None
+        else parse_patterns(options.image_pattern, options.mask_pattern, options.labels or ())
     )
 
 

@@ -115,7 +115,7 @@ class Changes:
 
     Attributes:
         covered: (label, the label that has its voxels) -> how many voxels.
-        resampled: label -> its voxels and mm³ in the file, then those on the image, (4,); none where all are the same.
+        resampled: label -> its voxels and ml in the file, then those on the image, (4,); none where all are the same.
     """
 
     covered: Mapping[tuple[str, str], int]
@@ -127,23 +127,20 @@ def describe_changes(changes: Sequence[Changes]) -> list[str]:
     covered, resampled = Counter[tuple[str, str]](), dict[str, NDArray[np.float64]]()
     for one in changes:
         covered.update(one.covered)
-        for label, counts in one.resampled.items():
-            resampled[label] = resampled.get(label, np.zeros(4)) + counts
-    sentences = []
+        resampled |= {label: resampled.get(label, 0) + counts for label, counts in one.resampled.items()}
+    sentences, total = [], len(changes)
     if covered:
         said = ", ".join(f"{count} voxels of {label} count as {other}" for (label, other), count in covered.items())
         sentences.append(
-            f"segments overlap in {sum(bool(one.covered) for one in changes)} of {len(changes)} masks: {said}; to "
-            "score a label with what covers it, name both as one of the study's regions"
+            f"segments overlap in {sum(bool(one.covered) for one in changes)} of {total} masks: {said}; to score a "
+            "label with what covers it, name both as one of the study's regions"
         )
     if resampled:
         said = ", ".join(
-            f"{label} {before:.0f} voxels ({before_mm3 / 1000:.4g} ml) before, {after:.0f} ({after_mm3 / 1000:.4g} ml) after"
-            for label, (before, before_mm3, after, after_mm3) in resampled.items()
+            f"{label} {before:.0f} voxels ({ml:.4g} ml) before, {after:.0f} ({ml_after:.4g} ml) after"
+            for label, (before, ml, after, ml_after) in resampled.items()
         )
-        sentences.append(
-            f"{sum(bool(one.resampled) for one in changes)} of {len(changes)} masks were resampled: {said}"
-        )
+        sentences.append(f"{sum(bool(one.resampled) for one in changes)} of {total} masks were resampled: {said}")
     return sentences
 
 
@@ -253,7 +250,7 @@ def _measure_change(label: Image, laid: Image, image: Image, names: Mapping[int,
                 f"{name} must have a voxel left of {called!r} on its image, not none of {before}, which lie between "
                 "the image's voxels; draw it on the image, or leave the case out"
             )
-        volumes = [np.abs(np.linalg.det(one.affine[:3, :3])) for one in (label, laid)]
+        volumes = [np.abs(np.linalg.det(one.affine[:3, :3])) / 1000 for one in (label, laid)]
         resampled[called] = np.array([before, before * volumes[0], after, after * volumes[1]])
     is_same = all(np.allclose(counts[:2], counts[2:]) for counts in resampled.values())
     return Changes(label.covered, {} if is_same else resampled)
