@@ -27,7 +27,7 @@ KEY = re.compile(r"Segment(?P<place>\d+)_(?P<field>Name|LabelValue|Layer)")
 # What 3D Slicer calls a segment that nobody has named.
 NO_NAME = re.compile(r"(segment[ _]?\d*)?", re.IGNORECASE)
 # What to do about a segment that others cover.
-LATER = "name it after them in --labels, or give it a higher number in labels of dataset.json"
+LATER = "name it after the others in --labels, or give it a higher number in labels of dataset.json"
 # (label, the label that has its voxels) -> how many.
 Covered = Counter[tuple[str, str]]
 
@@ -139,10 +139,10 @@ def join_layers(
     """
     joined, parts, taken = np.zeros(shape, np.int32), [(0, "", 0)], Counter[tuple[int, int]]()
     for place, (number, label, voxels) in enumerate(layers, start=1):
-        under, counts = np.unique(joined[voxels], return_counts=True)
-        parts.append((number, label, int(counts.sum())))
-        found = zip(under.tolist(), counts.tolist(), strict=True)
-        taken.update({(below, place): count for below, count in found if parts[below][0] not in (0, number)})
+        counts = np.bincount(joined[voxels]).tolist()
+        parts.append((number, label, sum(counts)))
+        others = {below for below, count in enumerate(counts) if count and parts[below][0] not in (0, number)}
+        taken.update({(below, place): counts[below] for below in others})
         joined[voxels] = place
     _check_left(parts, taken, name)
     covered: Covered = Counter()
