@@ -152,17 +152,20 @@ def test_a_contrast_that_lies_beside_the_first_is_refused_instead_of_filled_up(v
 
 
 @pytest.mark.parametrize("name", ["T1", "T2"])
-@pytest.mark.parametrize("fault", ["no grid", "two sizes", "no unit"])
+@pytest.mark.parametrize("fault", ["no grid", "identity", "two sizes", "no unit"])
 def test_a_contrast_whose_file_does_not_state_its_grid_is_not_resampled(volumes, read, name, fault):
     folder = volumes(affine=np.diag([1.5, 1, 2, 1]))
     image = nibabel.load(folder / "a" / f"{name}.nii.gz")
-    stored = nibabel.Nifti1Image(np.asarray(image.dataobj), None if fault == "no grid" else image.affine)
+    affine = {"no grid": None, "identity": np.eye(4)}.get(fault, image.affine)
+    stored = nibabel.Nifti1Image(np.asarray(image.dataobj), affine)
     if fault == "two sizes":
         stored.header.set_zooms((3, 3, 3))
     elif fault == "no unit":
         stored.header["xyzt_units"] = 5  # stands for none
     nibabel.save(stored, folder / "a" / f"{name}.nii.gz")
-    with pytest.raises(DataError, match=f"a/{name}.nii.gz must state its voxels' size in mm and how its axes lie"):
+    with pytest.raises(
+        DataError, match=f"a/{name}.nii.gz must state its voxels' size in mm, how its axes lie and where"
+    ):
         read(folder, resample=True)
 
 

@@ -2,6 +2,7 @@ import nibabel
 import numpy as np
 import pytest
 from PIL import Image
+from pydicom import Dataset, dcmread
 from pydicom.encaps import encapsulate
 from pydicom.uid import (
     DeflatedExplicitVRLittleEndian,
@@ -72,6 +73,26 @@ def test_slices_without_a_frame_are_background(write, series, slices):
     wanted = np.zeros_like(MASK)
     wanted[..., slices] = MASK[..., slices]
     np.testing.assert_array_equal(read(write(frames_of(MASK, slices)), series), wanted)
+
+
+def test_segment_0_of_a_label_map_is_the_background(write, series):
+    frames = [(None, z, MASK[..., z]) for z in range(SHAPE[2])]
+    path = write(frames, {0: "Background", 1: "organ", 2: "lesion"}, kind="LABELMAP")
+    np.testing.assert_array_equal(read(path, series), MASK)
+    assert_refused("name its segments as the labels, organ, not 'lesion'", path, series, {1: "organ"})
+
+
+def test_segment_0_is_no_label(write, series):
+    labelmap = write([(None, 0, MASK[..., 0])], {0: "organ", 1: "lesion", 2: "lesion"}, kind="LABELMAP")
+    assert_refused("give 'organ' a number from 1, not 0, which is the background; export it again", labelmap, series)
+    np.testing.assert_array_equal(read(labelmap, series, {1: "lesion"})[..., 0], MASK[..., 0] > 0)
+    assert_refused("give each segment a whole number from 1", write(frames_of(MASK), {0: "organ"}), series)
+
+
+def test_two_segments_of_one_name_are_one_label(write, series):
+    np.testing.assert_array_equal(
+        read(write(frames_of(MASK), {1: "lesion", 2: "lesion"}), series, {1: "lesion"}), MASK > 0
+    )
 
 
 def test_numbers_are_those_of_the_labels_by_the_names_of_segments(write, series):
@@ -338,3 +359,63 @@ def test_frames_lie_less_than_a_tenth_of_a_pixel_aside_to_be_resampled(whole, th
 def test_frames_that_are_no_volume_are_not_resampled(whole, thin, tmp_path):
     edit(whole, lambda header: places_of(header)[3].__setitem__(0, 11))
     assert_not_resampled(UNEVEN, whole, thin, tmp_path)
+
+
+def refer_to(path, uid):
+    """Let a segmentation name the series on which it was drawn."""
+    named = Dataset()
+    named.SeriesInstanceUID = uid
+    edit(path, ReferencedSeriesSequence=[named])
+
+
+def uid_of(series):
+    return dcmread(next(series.iterdir())).SeriesInstanceUID
+
+
+TOO_THICK = "have a frame for each slice of its image, 2 mm apart, not for slices {} mm apart; name the series on which"
+
+
+@pytest.mark.parametrize("key", ["SpacingBetweenSlices", "SliceThickness"])
+@pytest.mark.parametrize("slices", [[2, 4], [1, 5], [3]], ids=str)
+def test_a_segmentation_of_thicker_slices_is_refused(write, series, key, slices):
+    path = write(frames_of(MASK, slices))
+    change_sizes(path, lambda sizes: sizes.update({key: 4}))
+    with pytest.raises(DataError, match=f"^c0/seg must {TOO_THICK.format(4)}"):
+        lay(path, series)
+
+
+def lay(path, series):
+    image = read_image(series)
+    return lay_on_image(read_label(path, "c0/seg", labels=LABELS, image=image), image, "c0/seg", (path, series)).array[
+        0
+    ]
+
+
+@pytest.mark.parametrize("slices", [[2, 4], [3]], ids=str)
+def test_a_segmentation_that_names_its_series_may_have_frames_of_some_slices(write, series, slices):
+    path = write(frames_of(MASK, slices))
+    # Slices may overlap: thicker than they lie apart.
+    change_sizes(path, lambda sizes: sizes.update({"SpacingBetweenSlices": 4}))
+    refer_to(path, uid_of(series))
+    assert not lay(path, series)[..., 5].any() and lay(path, series).any()
+
+
+@pytest.mark.parametrize(
+    ("slices", "is_read"), [([1, 5], False), ([2, 4], False), ([1, 2, 5], True), ([3], True)], ids=str
+)
+def test_a_segmentation_of_another_series_must_have_frames_of_neighbouring_slices(write, series, slices, is_read):
+    path = write(frames_of(MASK, slices))
+    refer_to(path, "1.2.3")
+    if is_read:
+        assert lay(path, series).any()
+        return
+    with pytest.raises(DataError, match=f"c0/seg must {TOO_THICK.format(8 if slices == [1, 5] else 4)}"):
+        lay(path, series)
+
+
+def test_slices_between_thicker_ones_are_filled_where_the_mask_is_resampled(write, series, tmp_path):
+    frames = [(1, z, np.ones((5, 3))) for z in (0, 2, 4)]
+    path = write(frames)
+    change_sizes(path, lambda sizes: sizes.update({"SpacingBetweenSlices": 4}))
+    found = resample(path, series, tmp_path)
+    assert found[..., :5].all() and not found[..., 6].any()

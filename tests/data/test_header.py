@@ -52,13 +52,13 @@ def test_computed_radiography_counts_as_radiography_and_an_unknown_code_as_none(
 
 
 @pytest.mark.parametrize("has_preamble", [True, False])
-def test_a_series_states_modality_spacing_and_axes_with_a_preamble_and_without(series, has_preamble):
+def test_a_series_states_modality_spacing_axes_and_place_with_a_preamble_and_without(series, has_preamble):
     (series / "0_readme.txt").write_text("from an old archive")
     for file in [] if has_preamble else series.glob("*.dcm"):
         pydicom.dcmwrite(file, pydicom.Dataset(pydicom.dcmread(file)), implicit_vr=True, little_endian=True)
         assert file.read_bytes()[128:132] != b"DICM"
-    assert read_header(series) == Header("CT", True, True)
-    assert read_header(series / "99.dcm") == Header("CT", False, True)
+    assert read_header(series) == Header("CT", True, True, True)
+    assert read_header(series / "99.dcm") == Header("CT", False, True, True)
     np.testing.assert_array_equal(read_image(series).array, VOLUME[None])
 
 
@@ -70,7 +70,9 @@ def test_frames_in_any_order_are_the_volume_that_their_slices_are(write_dicom, f
         found = read_image(path)
         np.testing.assert_array_equal(found.array, wanted.array)
         np.testing.assert_allclose(found.affine, wanted.affine)
-        assert found.array.strides[1:] == wanted.array.strides[1:] and read_header(path) == Header("MR", True, True)
+        assert found.array.strides[1:] == wanted.array.strides[1:] and read_header(path) == Header(
+            "MR", True, True, True
+        )
         np.testing.assert_array_equal(read_label(path).array, wanted.array)
 
 
@@ -106,7 +108,7 @@ def test_frames_without_places_of_their_own_do_not_state_how_far_they_are_apart(
     path = edit(frames()[1], turn, ["SharedFunctionalGroupsSequence", "PerFrameFunctionalGroupsSequence"])
     # 1 mm from one to the next, to the right, as nobody says how far.
     np.testing.assert_allclose(read_image(path).affine[:3], [[0, 0, 1, -10], [-0.5, 0, 0, -20], [0, -0.75, 0, 30]])
-    assert read_header(path) == Header("MR", False, True)
+    assert read_header(path) == Header("MR", False, True, True)
 
 
 @pytest.mark.parametrize("slices", [[0, 0, 1, 1, 2, 2], [0, 1, 2, 0, 1, 2], [0, 2, 4, 1], [0, 1, 3, 4]])
@@ -148,7 +150,7 @@ def test_nifti_states_what_its_unit_says(tmp_path, unit, has_spacing):
     image = nibabel.Nifti1Image(VOLUME, np.diag([2, 2, 3, 1]))
     image.header["xyzt_units"] = unit
     nibabel.save(image, tmp_path / "scan.nii.gz")
-    assert read_header(tmp_path / "scan.nii.gz") == Header(None, has_spacing, True)
+    assert read_header(tmp_path / "scan.nii.gz") == Header(None, has_spacing, True, True)
 
 
 @pytest.mark.parametrize(("size", "has_spacing"), [(2, True), (2.01, True), (2.1, False), (0.002, False)])
@@ -156,7 +158,7 @@ def test_nifti_with_two_sizes_of_its_voxels_states_none(tmp_path, size, has_spac
     image = nibabel.Nifti1Image(VOLUME, np.diag([2.0, 2, 2, 1]))
     image.header["pixdim"][1:4] = size
     nibabel.save(image, tmp_path / "a.nii")
-    assert read_header(tmp_path / "a.nii") == Header(None, has_spacing, True)
+    assert read_header(tmp_path / "a.nii") == Header(None, has_spacing, True, True)
 
 
 @pytest.mark.parametrize(
@@ -176,7 +178,7 @@ def test_nifti_whose_two_grids_run_otherwise_does_not_state_how_its_axes_lie(tmp
     image.set_sform(np.diag([2, 2, 2, 1]), code=2)
     image.set_qform(nibabel.affines.from_matvec(2 * np.asarray(turn)), code=1)
     nibabel.save(image, tmp_path / "a.nii")
-    assert read_header(tmp_path / "a.nii") == Header(None, True, has_orientation)
+    assert read_header(tmp_path / "a.nii") == Header(None, True, has_orientation, True)
 
 
 def test_nifti_with_a_quaternion_that_is_none_has_one_grid(tmp_path):
@@ -184,7 +186,7 @@ def test_nifti_with_a_quaternion_that_is_none_has_one_grid(tmp_path):
     image.set_qform(image.affine, code=1)
     image.header["quatern_b"] = image.header["quatern_c"] = 0.8
     nibabel.save(image, tmp_path / "a.nii")
-    assert read_header(tmp_path / "a.nii") == Header(None, True, True)
+    assert read_header(tmp_path / "a.nii") == Header(None, True, True, True)
 
 
 @pytest.mark.parametrize(("sizes", "has_spacing"), [((2, 2, 3), True), ((1, 1, 1), False)])
@@ -197,11 +199,11 @@ def test_nifti_without_a_grid_may_give_the_size_of_its_voxels(tmp_path, sizes, h
 
 @pytest.mark.parametrize(
     ("name", "fields"),
-    [("a.mha", (b"ElementSpacing", b"TransformMatrix")), ("a.nrrd", (b"space directions", b"space"))],
+    [("a.mha", (b"ElementSpacing", b"TransformMatrix", b"Offset")), ("a.nrrd", (b"space directions", b"space"))],
 )
 def test_mha_and_nrrd_state_what_stands_in_their_text(write_itk, name, fields):
     path = write_itk(name)
-    assert read_header(path) == Header(None, True, True)
+    assert read_header(path) == Header(None, True, True, True)
     path.write_bytes(b"\n".join(line for line in path.read_bytes().split(b"\n") if not line.startswith(fields)))
     assert read_header(path) == Header()
 
@@ -219,7 +221,7 @@ def test_mha_and_nrrd_state_what_stands_in_their_text(write_itk, name, fields):
 def test_what_the_reader_knows_by_another_word_is_stated_too(write_itk, name, old, new):
     wanted, path = read_image(write_itk(name)).affine, write_itk(name, old, new)
     np.testing.assert_array_equal(read_image(path).affine, wanted)
-    assert read_header(path) == Header(None, True, True)
+    assert read_header(path) == Header(None, True, True, True)
 
 
 @pytest.mark.parametrize(
@@ -236,7 +238,7 @@ def test_what_the_reader_knows_by_another_word_is_stated_too(write_itk, name, ol
 )
 def test_a_unit_that_nobody_knows_does_not_state_the_size_of_the_voxels(write_itk, name, units, has_spacing):
     before = b"encoding" if name.endswith(".nrrd") else b"ElementSpacing"
-    assert read_header(write_itk(name, before, units + b"\n" + before)) == Header(None, has_spacing, True)
+    assert read_header(write_itk(name, before, units + b"\n" + before)) == Header(None, has_spacing, True, True)
 
 
 @pytest.mark.parametrize(
@@ -246,7 +248,7 @@ def test_a_unit_that_nobody_knows_does_not_state_the_size_of_the_voxels(write_it
 def test_nrrd_states_how_its_axes_lie_only_in_a_space_of_the_body(write_itk, space, has_orientation):
     path = write_itk("a.nrrd", b"left-posterior-superior", space)
     assert read_image(path).affine is not None
-    assert read_header(path) == Header(None, True, has_orientation)
+    assert read_header(path) == Header(None, True, has_orientation, True)
 
 
 def test_a_picture_states_nothing(tmp_path):

@@ -77,7 +77,6 @@ def test_names_cannot_disagree_with_the_label_that_nobody_has_named(save):
     [
         ([("liver", 1), ("spleen", 2)], (), "name its segments as the labels, liver, tumor, not 'spleen'; rename"),
         ([("liver", 1)], (), "name a segment for each number that it holds, not none for 2"),
-        ([("liver", 1), ("Liver", 2)], (), "have one segment for liver, not 'liver' and 'Liver'; join or rename"),
         ([("Segment_1", 2), ("tumor", 1)], (), "have one segment for tumor, not 'Segment_1' and 'tumor'"),
         ([("liver", 1), ("tumor", 1)], (), "give each segment a number .LabelValue. of its own, not 1 to 'liver' and"),
         *(
@@ -125,12 +124,56 @@ def save_layers(tmp_path):
 LAYERS = np.array([[[[1], [1]], [[1], [0]]], [[[1], [0]], [[0], [0]]]], np.uint8)
 
 
-@pytest.mark.parametrize("labels", [LABELS, {1: "tumor", 2: "liver"}])
-def test_where_segments_overlap_the_label_that_is_named_later_covers_the_other(save_layers, labels):
-    path = save_layers(LAYERS, ("liver", 1, 0), ("tumor", 1, 1))
+def test_where_segments_overlap_the_label_that_is_named_later_covers_the_other_and_the_voxels_are_counted(save_layers):
+    label = read_label(save_layers(LAYERS, ("liver", 1, 0), ("tumor", 1, 1)), labels=LABELS)
     # The corner is liver and tumor.
-    wanted = [[[2], [1]], [[1], [0]]] if labels == LABELS else [[[2], [2]], [[2], [0]]]
-    np.testing.assert_array_equal(read_label(path, labels=labels).array, [wanted])
+    np.testing.assert_array_equal(label.array, [[[[2], [1]], [[1], [0]]]])
+    assert label.covered == {("liver", "tumor"): 1}
+
+
+def test_segments_that_do_not_overlap_cover_nothing(save, save_layers):
+    assert not read_label(save(("tumor", 1), ("liver", 2)), labels=LABELS).covered
+    apart = np.concatenate([LAYERS[:1] - LAYERS[1:], LAYERS[1:]])
+    assert not read_label(save_layers(apart, ("liver", 1, 0), ("tumor", 1, 1)), labels=LABELS).covered
+
+
+def test_a_segment_that_others_cover_is_refused_until_it_is_named_after_them(save_layers):
+    path = save_layers(LAYERS, ("liver", 1, 0), ("tumor", 1, 1))
+    sentence = "c0 must have a voxel left of each segment, not none of 'tumor', which 'liver' covers; name it after"
+    with pytest.raises(DataError, match=sentence):
+        read_label(path, "c0", labels={1: "tumor", 2: "liver"})
+    assert {1, 2} <= {*read_label(path, labels={1: "liver", 2: "tumor"}).array.flat}
+
+
+@pytest.mark.parametrize("parts", [2, 1])
+def test_a_segment_that_no_order_saves_is_to_be_deleted(save_layers, parts):
+    # The whole of one other segment, or of two.
+    whole = np.repeat(LAYERS[:1], 1 + parts, axis=0)
+    if parts == 2:
+        whole[1, 0], whole[2, 1] = 0, 0
+    names = [("whole", 1, 0), ("core", 1, 1), ("rim", 1, 2)][: 1 + parts]
+    labels = {1: "whole", 2: "core", 3: "rim"}
+    with pytest.raises(DataError, match="not none of 'whole', which 'core'.* covers; delete it: a study may score"):
+        read_label(save_layers(whole, *names), labels=labels)
+    kept = [(name, number, layer - 1) for name, number, layer in names[1:]]
+    assert not read_label(save_layers(whole[1:], *kept), labels=labels).covered
+
+
+@pytest.mark.parametrize("second", ["lesion", "Lesion "])
+def test_two_segments_of_one_name_are_one_label(save, save_layers, second):
+    label = read_label(save(("lesion", 1), (second, 2)), labels={1: "lesion"})
+    np.testing.assert_array_equal(label.array[0], STORED > 0)
+    layers = save_layers(LAYERS, ("lesion", 1, 0), (second, 1, 1), ("liver", 2, 0))
+    label = read_label(layers, labels={1: "lesion", 2: "liver"})
+    np.testing.assert_array_equal(label.array[0], LAYERS[0])
+    assert not label.covered
+
+
+def test_a_segment_with_another_name_is_taken_once_it_is_a_label_too(save):
+    path = save(("liver", 1), ("spleen", 2))
+    with pytest.raises(DataError, match="not 'spleen'; rename the segment, or add its name to --labels"):
+        read_label(path, labels=LABELS)
+    np.testing.assert_array_equal(read_label(path, labels={1: "liver", 2: "spleen"}).array[0], STORED)
 
 
 def test_a_layer_may_hold_several_segments(save_layers):

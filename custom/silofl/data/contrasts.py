@@ -10,7 +10,7 @@ import numpy as np
 
 from silofl.data.access import input_name
 from silofl.data.header import check_affine, read_frame_of_reference, read_header, read_patient_id
-from silofl.data.images import Image, check_grid, is_same_grid, overlaps, read_image
+from silofl.data.images import Image, check_grid, is_identity, is_same_grid, overlaps, read_image
 from silofl.errors import ConfigError, DataError, quote_value
 from silofl.study.data_settings import CHANNEL_NAME, DataSettings
 
@@ -241,13 +241,13 @@ def _resample_to_grid(image: Image, first: Image, file: tuple[Path, str], first_
         return image
     if image.spatial_shape == first.spatial_shape and is_same_grid(image, first):
         return image
-    for affine, (path, called) in ((image.affine, file), (first.affine, first_file)):
-        check_affine(affine, called)
+    for one, (path, called) in ((image, file), (first, first_file)):
+        check_affine(one.affine, called)
         header = read_header(path)
-        if not (header.has_spacing and header.has_orientation):
+        if is_identity(one) or not (header.has_spacing and header.has_orientation and header.has_place):
             raise DataError(
-                f"{called} must state its voxels' size in mm and how its axes lie, as data.resample joins {name} and "
-                f"{what} by them; it does not: export it again, or leave the contrast out"
+                f"{called} must state its voxels' size in mm, how its axes lie and where, as data.resample joins "
+                f"{name} and {what} by them; it does not: export it again, or leave the contrast out"
             )
     if not overlaps(image, first):
         raise DataError(

@@ -50,11 +50,13 @@ class Header:
         modality: DICOM's code; None where the file states none, or one that no study names.
         has_spacing: Whether it states the size of its voxels along all axes; readers fill in 1 mm where it does not.
         has_orientation: Whether it states how its axes lie in the body.
+        has_place: Whether it states where its first voxel lies; readers put it at 0, or the middle, where it does not.
     """
 
     modality: str | None = None
     has_spacing: bool = False
     has_orientation: bool = False
+    has_place: bool = False
 
 
 def read_header(path: Path) -> Header:
@@ -66,13 +68,13 @@ def read_header(path: Path) -> Header:
         return _read_nifti_header(path)
     if name.endswith((".mgh", ".mgz")):
         has_grid = read_mgh_header(path).has_grid
-        return Header(None, has_grid, has_grid)
+        return Header(None, has_grid, has_grid, has_grid)
     if name.endswith((".mha", ".mhd")):
         fields = {SYNONYMS.get(key, key): value for key, value in _fields(path, b"ElementDataFile", "=").items()}
         # The numbers of another unit are read as millimetres.
         is_known = fields.get("DistanceUnits", "mm").lower() in UNITS_MM
         has_spacing = is_known and bool({"ElementSpacing", "ElementSize"} & fields.keys())
-        return Header(None, has_spacing, "TransformMatrix" in fields)
+        return Header(None, has_spacing, "TransformMatrix" in fields, "Offset" in fields)
     if name.endswith((".nrrd", ".nhdr")):
         return _parse_nrrd_fields({key.lower(): value for key, value in _fields(path, b"\n\n", ":").items()})
     return Header()
@@ -108,6 +110,11 @@ def read_frame_of_reference(path: Path) -> str | None:
     Places in mm are those of one another in one frame alone: a patient who was moved lies in a new one.
     """
     return _read_dicom_element(path, "FrameOfReferenceUID")
+
+
+def read_series(path: Path) -> str | None:
+    """Return the UID of the series that a DICOM file or folder is of; None of another form, and where it has none."""
+    return _read_dicom_element(path, "SeriesInstanceUID")
 
 
 def read_padding_value(path: Path) -> float | None:
@@ -166,16 +173,17 @@ def _read_dicom_header(path: Path) -> Header:
     return Header(modality if modality in get_args(Modality) else None, *_read_dicom_grid(first, len(images) > 1))
 
 
-def _read_dicom_grid(first: Dataset, has_others: bool) -> tuple[bool, bool]:
-    """Return whether a file states the size of its voxels, and how its axes lie; no text that is no number does."""
+def _read_dicom_grid(first: Dataset, has_others: bool) -> tuple[bool, bool, bool]:
+    """Return whether a file states its voxels' size, how its axes lie, and where; no text that is no number does."""
     try:
         planes = list(islice(read_planes(first), 2))
         plane, spacing = planes[0], planes[0][SPACING]
         is_sized = bool(spacing) and min(spacing) > 0 and plane[POSITION] is not None
     except (TypeError, ValueError):
-        return False, False
+        return False, False, False
     # Of frames without places of their own, as in secondary capture, nobody says how far they are apart.
-    return is_sized and (has_others or len(planes) > 1), plane[DIRECTION] is not None
+    is_sized = is_sized and (has_others or len(planes) > 1)
+    return is_sized, plane[DIRECTION] is not None, plane[POSITION] is not None
 
 
 def _read_nifti_header(path: Path) -> Header:
@@ -188,14 +196,15 @@ def _read_nifti_header(path: Path) -> Header:
     # Two that differ, as after a copy of one matrix alone, are none: programs take one or the other.
     lengths = np.linalg.norm(affine[:3, : len(sizes)], axis=0)
     is_one = factor is not None and np.allclose(lengths, np.multiply(sizes, factor), rtol=SAME_SIZE)
-    return Header(None, is_given and is_one, has_grid and not has_two_directions(header))
+    return Header(None, is_given and is_one, has_grid and not has_two_directions(header), has_grid)
 
 
 def _parse_nrrd_fields(fields: Mapping[str, str]) -> Header:
     units = {unit.lower() for key in ("space units", "units") for unit in QUOTED.findall(fields.get(key, ""))}
     # The numbers of another unit are read as millimetres.
     has_spacing = bool({"spacings", "space directions"} & fields.keys()) and units <= UNITS_MM.keys()
-    return Header(None, has_spacing, fields.get("space", "").lower() in BODY and "space directions" in fields)
+    has_orientation = fields.get("space", "").lower() in BODY and "space directions" in fields
+    return Header(None, has_spacing, has_orientation, "space origin" in fields)
 
 
 def _fields(path: Path, end: bytes, separator: str) -> dict[str, str]:

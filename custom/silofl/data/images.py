@@ -1,7 +1,8 @@
 """Read images and label maps and check them: finite numbers, declared labels, and one grid for both."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,7 @@ from silofl.data.access import list_files, open_error
 from silofl.data.decoded import Decoded
 from silofl.data.formats import decode, decode_segmentation
 from silofl.data.header import check_affine, find_segmentation
-from silofl.data.segments import number_by_names, read_segments
+from silofl.data.segments import Covered, number_by_names, read_segments
 from silofl.errors import DataError, UnreadableError
 from silofl.study.data_settings import BackgroundSettings
 
@@ -36,6 +37,7 @@ class Image:
         is_window: Whether the channels are a sensor's, which are never converted between grey and colour.
         has_contrasts: Whether the channels are no colours but images of their own, as a 4D NIfTI holds.
         is_resampled: Whether a contrast was brought to the grid of another.
+        covered: Of a label map whose segments overlap: (label, the label that has its voxels) -> how many.
     """
 
     array: NDArray
@@ -44,6 +46,7 @@ class Image:
     is_window: bool = False
     has_contrasts: bool = False
     is_resampled: bool = False
+    covered: Covered = field(default_factory=Counter)
 
     @property
     def spatial_shape(self) -> tuple[int, ...]:
@@ -145,7 +148,8 @@ def read_label(
     if array.min(initial=0) < SMALLEST or array.max(initial=0) > LARGEST:
         beyond = array[(array < SMALLEST) | (array > LARGEST)]
         raise DataError(f"{name} must hold label numbers up to {LARGEST}, not {beyond[0]}; renumber its labels")
-    return Image(number_by_names(array, segments, labels, name), decoded.affine, None)
+    numbers, covered = number_by_names(array, segments, labels, name)
+    return Image(numbers, decoded.affine, None, covered=covered)
 
 
 def check_values(label: Image, labels: Mapping[int, str], name: str, remedy: str = RENUMBER) -> None:
@@ -209,6 +213,16 @@ def is_same_grid(other: Image, image: Image) -> bool:
         return True
     apart = _measure_corners(other, image)
     return bool(np.abs(apart).max() <= GRID_TOLERANCE_MM) and is_same_voxel(apart, image.affine[:3, :3])
+
+
+def is_identity(image: Image) -> bool:
+    """Return whether a grid's voxels of 1 mm begin at 0, in NIfTI's world or DICOM's: programs write it for none."""
+    return is_at_zero(image) and np.allclose(np.abs(np.diag(image.affine)), 1)
+
+
+def is_at_zero(image: Image) -> bool:
+    """Return whether a grid states no more than the sizes of voxels: they begin at 0, along the axes of the body."""
+    return np.allclose(image.affine, np.diag(np.diag(image.affine)))
 
 
 def is_same_voxel(apart: NDArray[np.float64], axes: NDArray[np.float64]) -> bool:

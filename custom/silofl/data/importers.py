@@ -15,6 +15,7 @@ import numpy as np
 from silofl import __version__
 from silofl.data.access import open_error
 from silofl.data.layouts import bids, brats, dicom, folders, nnunet, table
+from silofl.data.layouts.masks import Changes, describe_changes
 from silofl.data.layouts.options import PARTITIONS, ImportOptions, Layout, Listing
 from silofl.data.layouts.site_files import JsonRecord, SitePlan, list_paths
 from silofl.data.progress import track_slow_progress
@@ -136,8 +137,7 @@ def _import_plans(layout: Layout, source: Path, target: Path, options: ImportOpt
     if options.is_truncated:
         smallest = min(sum(map(_count_examples, plan.records["training"])) for plan in plans.values())
         plans = {site: _truncate_training(plan, smallest, options.seed) for site, plan in plans.items()}
-    _write_sites(plans, target)
-    return _summarise_import(plans)
+    return _summarise_import(_write_sites(plans, target))
 
 
 def _check_names(plans: Mapping[str, SitePlan]) -> dict[str, SitePlan]:
@@ -185,27 +185,32 @@ def _keep_middle_slices(record: JsonRecord, count: int) -> JsonRecord:
     return {**record, "slices": [kept[0], kept[-1], *record["slices"][2:]]}
 
 
-def _write_sites(plans: Mapping[str, SitePlan], target: Path) -> None:
+def _write_sites(plans: Mapping[str, SitePlan], target: Path) -> Mapping[str, SitePlan]:
+    """Write the sites, and return their plans with what is to be said of their masks."""
     try:
         with fill_folder(target) as folder:
-            _write_masks(plans, folder)
+            plans = _write_masks(plans, folder)
             for site, plan in plans.items():
                 _write_site(plan, folder / site)
     except OSError as error:
         raise DataError(
             f"TARGET must be a place to write to; the system said {error.strerror!r}: name another"
         ) from None
+    return plans
 
 
-def _write_masks(plans: Mapping[str, SitePlan], folder: Path) -> None:
+def _write_masks(plans: Mapping[str, SitePlan], folder: Path) -> dict[str, SitePlan]:
     """Write the masks of all sites, each of which is checked; all wrong ones are told before any image is copied."""
-    faults = Faults(MOST_MASKS)
+    faults, told = Faults(MOST_MASKS), {}
     for site, plan in plans.items():
-        masks = _list_masks(plan)
+        masks, changes = _list_masks(plan), list[Changes]()
         for name in track_slow_progress(masks, len(masks), f"checking {site}", unit="masks"):
             with faults.collect_fault():
-                _write_file(plan, folder / site, name)
+                if isinstance(found := _write_file(plan, folder / site, name), Changes):
+                    changes.append(found)
+        told[site] = plan.with_notes(f"{site}: {sentence}" for sentence in describe_changes(changes))
     faults.tell()
+    return told
 
 
 def _list_masks(plan: SitePlan) -> list[str]:
@@ -214,9 +219,9 @@ def _list_masks(plan: SitePlan) -> list[str]:
     return list(dict.fromkeys(r["label"] for part in plan.records.values() for r in part if r["label"] in plan.files))
 
 
-def _write_file(plan: SitePlan, folder: Path, name: str) -> None:
+def _write_file(plan: SitePlan, folder: Path, name: str) -> object:
     (folder / name).parent.mkdir(parents=True, exist_ok=True)
-    plan.files[name](folder / name)
+    return plan.files[name](folder / name)
 
 
 def _write_site(plan: SitePlan, folder: Path) -> None:

@@ -6,7 +6,8 @@ in which they were drawn, so that one organ has other numbers in other files.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,6 +26,10 @@ UNNAMED_LABEL = "foreground"
 KEY = re.compile(r"Segment(?P<place>\d+)_(?P<field>Name|LabelValue|Layer)")
 # What 3D Slicer calls a segment that nobody has named.
 NO_NAME = re.compile(r"(segment[ _]?\d*)?", re.IGNORECASE)
+# What to do about a segment that others cover.
+LATER = "name it after the others in --labels, or give it a higher number in labels of dataset.json"
+# (label, the label that has its voxels) -> how many.
+Covered = Counter[tuple[str, str]]
 
 
 @dataclass(frozen=True)
@@ -70,11 +75,11 @@ def read_segments(path: Path, name: str) -> tuple[Segment, ...]:
 
 def number_by_names(
     numbers: NDArray[np.number], segments: Sequence[Segment], labels: Mapping[int, str] | None, name: str
-) -> NDArray[np.int32]:
+) -> tuple[NDArray[np.int32], Covered]:
     """Return a label map with the numbers that a study has for the names of its segments.
 
     Names are compared without regard to capitals and to blanks, '_' and '-' between words. The number of a segment that
-    nobody has named stays. Where segments overlap, the voxel belongs to the label with the highest number.
+    nobody has named stays. Segments of one name are one label.
 
     Args:
         numbers: The layers of the label map, (layers, *spatial).
@@ -83,33 +88,93 @@ def number_by_names(
         name: What messages call the file.
 
     Returns:
-        The label map, (1, *spatial).
+        The label map, (1, *spatial), and what `join_layers` counts.
 
     Raises:
-        DataError: The map holds a segment that is none of the labels, two that are one, or a number without a segment.
+        DataError: The map holds a segment that is none of the labels, two of different names that are one, a number
+            without a segment, or a segment that others cover.
     """
     is_named = labels is not None and tuple(labels.values()) != (UNNAMED_LABEL,)
     _check_layers(numbers, segments, name)
+    segments = _leave_out_background(segments, labels if is_named else {}, name)
     if len(numbers) == 1 and not (segments and is_named):
-        return numbers.astype(np.int32, copy=False)
+        return numbers.astype(np.int32, copy=False), Counter()
     _check_known(numbers, segments, name)
     drawn = [segment for segment in segments if _find_voxels(numbers, segment).any()]
     number_of = {one: _find_number(one, labels, name) if is_named else one.number for one in drawn}
     for number in number_of.values():
-        rivals = [repr(segment.name) for segment in drawn if number_of[segment] == number]
-        if len(rivals) > 1:
+        rivals = [segment.name for segment in drawn if number_of[segment] == number]
+        if len({*map(_simplify, rivals)}) > 1 or (len(rivals) > 1 and NO_NAME.fullmatch(rivals[0])):
             known = labels.get(number, number) if is_named else number
             raise DataError(
-                f"{name} must have one segment for {known}, not {' and '.join(rivals)}; "
+                f"{name} must have one segment for {known}, not {' and '.join(map(repr, rivals))}; "
                 f"{'join or rename them' if is_named else 'name them with --labels'}"
             )
     if len(numbers) == 1 and all(segment.number == number for segment, number in number_of.items()):
-        return numbers.astype(np.int32, copy=False)
-    renumbered = np.zeros(numbers.shape[1:], np.int32)
-    # As regions of nnU-Net and labels that 3D Slicer exports: what is named later covers what is named before.
-    for segment in sorted(drawn, key=number_of.__getitem__):
-        renumbered[_find_voxels(numbers, segment)] = number_of[segment]
-    return renumbered[None]
+        return numbers.astype(np.int32, copy=False), Counter()
+    ordered = sorted(drawn, key=number_of.__getitem__)
+    names = labels if is_named else {number: one.name for one, number in number_of.items()}
+    layers = ((number_of[one], names.get(number_of[one], one.name), _find_voxels(numbers, one)) for one in ordered)
+    joined, covered = join_layers(layers, numbers.shape[1:], name)
+    return joined[None], covered
+
+
+def join_layers(
+    layers: Iterable[tuple[int, str, NDArray[np.bool_]]], shape: Sequence[int], name: str
+) -> tuple[NDArray[np.int32], Covered]:
+    """Return one label map of parts that may overlap; a voxel belongs to the label that comes last.
+
+    Regions of nnU-Net and labels that 3D Slicer exports follow this rule too.
+
+    Args:
+        layers: Number and name of each label, and where it was drawn, (*spatial).
+        shape: The size of all.
+        name: What messages call the file.
+
+    Returns:
+        The label map, (*spatial), and how many voxels of which label became another one's.
+
+    Raises:
+        DataError: Others cover all that was drawn at one place in the order.
+    """
+    joined, parts, taken = np.zeros(shape, np.int32), [(0, "", 0)], Counter[tuple[int, int]]()
+    for place, (number, label, voxels) in enumerate(layers, start=1):
+        counts = np.bincount(joined[voxels]).tolist()
+        parts.append((number, label, sum(counts)))
+        others = {below for below, count in enumerate(counts) if count and parts[below][0] not in (0, number)}
+        taken.update({(below, place): counts[below] for below in others})
+        joined[voxels] = place
+    _check_left(parts, taken, name)
+    covered: Covered = Counter()
+    for (below, above), count in taken.items():
+        covered[parts[below][1], parts[above][1]] += count
+    return np.array([number for number, *_ in parts], np.int32)[joined], covered
+
+
+def _check_left(parts: Sequence[tuple[int, str, int]], taken: Mapping[tuple[int, int], int], name: str) -> None:
+    """Refuse a part, (number, label, voxels), of which others take all: (place, place of the other) -> voxels."""
+    for place, (_, label, drawn) in enumerate(parts):
+        others = {above: count for (below, above), count in taken.items() if below == place}
+        if others and sum(others.values()) == drawn:
+            # In another order one of the others would have none.
+            is_same = any(count == parts[above][2] for above, count in others.items())
+            raise DataError(
+                f"{name} must have a voxel left of each segment, not none of {label!r}, which "
+                f"{' and '.join(repr(parts[above][1]) for above in others)} covers; "
+                + ("delete it: a study may score labels together, as one of its regions" if is_same else LATER)
+            )
+
+
+def _leave_out_background(segments: Sequence[Segment], labels: Mapping[int, str], name: str) -> tuple[Segment, ...]:
+    """Return the segments without the one of number 0, which a label map of DICOM describes too."""
+    known = {*map(_simplify, labels.values())}
+    odd = [segment.name for segment in segments if segment.number == 0 and _simplify(segment.name) in known]
+    if odd:
+        raise DataError(
+            f"{name} must give {odd[0]!r} a number from 1, not 0, which is the background; export it again, or leave "
+            "the name out of the labels"
+        )
+    return tuple(segment for segment in segments if segment.number)
 
 
 def _check_layers(numbers: NDArray[np.number], segments: Sequence[Segment], name: str) -> None:
@@ -142,11 +207,14 @@ def _find_voxels(numbers: NDArray[np.number], segment: Segment) -> NDArray[np.bo
 
 
 def _read_dicom_segments(file: Path, name: str) -> tuple[Segment, ...]:
-    header = read_elements(file, stop_before_pixels=True, specific_tags=["SegmentSequence"])
+    header = read_elements(file, stop_before_pixels=True, specific_tags=["SegmentSequence", "SegmentationType"])
     found = header.get("SegmentSequence") or []
-    if not all(isinstance(one.get("SegmentNumber"), int) for one in found):
+    # A label map describes its background, whose pixels are 0.
+    first = 0 if header.get("SegmentationType") == "LABELMAP" else 1
+    if not all(isinstance(one.get("SegmentNumber"), int) and one.SegmentNumber >= first for one in found):
         raise DataError(
-            f"{name} must give each segment a whole number (SegmentNumber), not another value or none; export it again"
+            f"{name} must give each segment a whole number from {first} (SegmentNumber), not another value or none; "
+            "export it again"
         )
     return tuple(Segment(str(one.get("SegmentLabel", "")), int(one.SegmentNumber), None) for one in found)
 
@@ -176,8 +244,8 @@ def _find_number(segment: Segment, labels: Mapping[int, str], name: str) -> int:
     if number is None:
         known = ", ".join(labels[number] for number in sorted(labels))
         raise DataError(
-            f"{name} must name its segments as the labels, {known}, not {segment.name!r}; rename the segment, or name "
-            "the labels as the segments"
+            f"{name} must name its segments as the labels, {known}, not {segment.name!r}; rename the segment, or add "
+            "its name to --labels"
         )
     return number
 

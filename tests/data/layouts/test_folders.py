@@ -338,3 +338,102 @@ def test_a_left_out_file_may_have_any_name(silofl, contrasts, tmp_path):
     code, out, error = silofl("import", "folders", contrasts, tmp_path / "target", *patterns, "--labels", "1=a,4=b")
     assert (code, error) == (0, "")
     assert "north: images that fit no pattern are left out: 2, as c0/b .png, c0/ .png" in out
+
+
+ORGANS = {"image_pattern": "{case}/ct.nii.gz", "mask_pattern": "{case}/segmentations/{label}.nii.gz"}
+LIVER, TUMOR = np.zeros((2, 8, 8, 3), np.uint8)
+LIVER[1:6, 1:6], TUMOR[3:5, 3:7] = 1, 1
+
+
+@pytest.fixture
+def organs(tmp_path):
+    """A site with four cases, each with a mask for each organ, as TotalSegmentator saves them; spleens are empty."""
+    for number in range(4):
+        folder = tmp_path / "organs" / "north" / f"c{number}" / "segmentations"
+        folder.mkdir(parents=True)
+        ct = np.random.default_rng(number).normal(0, 99, LIVER.shape).astype(np.float32)
+        nibabel.save(nibabel.Nifti1Image(ct, AFFINE), folder.parent / "ct.nii.gz")
+        # Whatever number a file of one label holds.
+        for name, drawn in (("liver", LIVER), ("tumor", TUMOR * 5), ("spleen", LIVER * 0), ("rib_left_1", LIVER)):
+            nibabel.save(nibabel.Nifti1Image(drawn, AFFINE), folder / f"{name}.nii.gz")
+    return tmp_path / "organs"
+
+
+@pytest.fixture
+def run_organs(organs, tmp_path):
+    """Import the cases and return the summary and their masks."""
+
+    def go(*labels, **options):
+        options = ImportOptions(**{**ORGANS, "labels": labels or None, **options})
+        summary = import_layout("folders", organs, tmp_path / "target", options)
+        masks = sorted((tmp_path / "target" / "north" / "masks").iterdir())
+        return summary, [np.asarray(nibabel.load(mask).dataobj) for mask in masks]
+
+    return go
+
+
+@pytest.mark.parametrize("is_resampled", [None, True])
+def test_files_of_one_label_each_become_one_mask(run_organs, is_resampled):
+    summary, masks = run_organs("liver", "tumor", "spleen", resample_masks=is_resampled)
+    assert len(masks) == 4
+    for mask in masks:
+        np.testing.assert_array_equal(mask, np.where(TUMOR > 0, 2, LIVER))
+    # 2 x 3 pixels of 3 slices in each of 4 cases are both
+    assert any("segments overlap in 4 of 4 masks: 72 voxels of liver count as tumor" in note for note in summary.notes)
+    # ribs
+    assert any("images that fit no pattern are left out: 4" in note for note in summary.notes)
+
+
+def test_a_label_that_another_file_covers_is_refused_until_it_is_named_after_it(run_organs, organs):
+    for path in organs.rglob("tumor.nii.gz"):
+        nibabel.save(nibabel.Nifti1Image(TUMOR * LIVER, AFFINE), path)
+    with pytest.raises(DataError, match="the masks of c0 must have a voxel left .* not none of 'tumor', which 'liver'"):
+        run_organs("tumor", "liver")
+    _, masks = run_organs("liver", "tumor")
+    np.testing.assert_array_equal(masks[0], LIVER + TUMOR * LIVER)
+
+
+def test_an_absent_file_of_a_label_may_have_been_forgotten(run_organs, organs):
+    lacking = organs / "north" / "c2" / "segmentations" / "tumor.nii.gz"
+    lacking.unlink()
+    sentence = (
+        r"site 'north' must have \{case\}/segmentations/tumor.nii.gz of every case, not none of c2; add it, empty"
+    )
+    with pytest.raises(DataError, match=sentence):
+        run_organs("liver", "tumor")
+    nibabel.save(nibabel.Nifti1Image(LIVER * 0, AFFINE), lacking)
+    np.testing.assert_array_equal(run_organs("liver", "tumor")[1][2], LIVER)
+
+
+def test_the_label_whose_file_is_absent_may_be_left_out(run_organs, organs):
+    (organs / "north" / "c2" / "segmentations" / "tumor.nii.gz").unlink()
+    np.testing.assert_array_equal(run_organs("liver")[1][2], LIVER)
+
+
+def test_a_file_of_one_label_with_two_numbers_is_refused(run_organs, organs):
+    path = organs / "north" / "c1" / "segmentations" / "liver.nii.gz"
+    nibabel.save(nibabel.Nifti1Image(LIVER + TUMOR, AFFINE), path)
+    with pytest.raises(DataError, match="north': liver.nii.gz of c1 must hold 0 and one number, .* not 1, 2; save it"):
+        run_organs("liver", "tumor")
+
+
+def test_labels_in_a_pattern_must_be_named(run_organs):
+    with pytest.raises(ConfigError, match="labels must name the files of mask-pattern .*; give them with --labels"):
+        run_organs()
+    with pytest.raises(ConfigError, match="mask-pattern must be a path within the folder of a site"):
+        run_organs("../liver")
+
+
+def test_pictures_of_one_label_each_become_one_picture(tmp_path):
+    folder = tmp_path / "source" / "north"
+    for kind in ("images", "disc", "cup"):
+        (folder / kind).mkdir(parents=True)
+        for number in range(3):
+            drawn = {"images": LIVER[..., 0] * 90 + number, "disc": LIVER[..., 0] * 255, "cup": TUMOR[..., 0]}[kind]
+            Image.fromarray(drawn).save(folder / kind / f"c{number}.png")
+    options = ImportOptions(
+        labels=("disc", "cup"), image_pattern="images/{case}.png", mask_pattern="{label}/{case}.png"
+    )
+    import_layout("folders", tmp_path / "source", tmp_path / "target", options)
+    found = np.asarray(Image.open(tmp_path / "target" / "north" / "masks" / "c1.png"))
+    np.testing.assert_array_equal(found, np.where(TUMOR > 0, 2, LIVER)[..., 0])

@@ -1,4 +1,5 @@
 import struct
+from functools import partial
 
 import nibabel
 import numpy as np
@@ -7,7 +8,7 @@ import SimpleITK
 from PIL import Image
 
 from silofl.data.images import read_label
-from silofl.data.layouts.masks import Values, plan_mask, split_ending
+from silofl.data.layouts.masks import Changes, Values, describe_changes, plan_mask, split_ending
 from silofl.errors import DataError
 
 AFFINE = np.array([[-0.6, 0, 0, 10], [0, -0.6, 0, 20], [0, 0, 3.6, -30], [0, 0, 0, 1]])
@@ -190,6 +191,75 @@ def test_a_mask_on_another_grid_is_resampled_where_it_was_asked_for(volume, writ
     assert target.name == "p1.nii.gz"
     np.testing.assert_array_equal(label.array[0], wanted[..., [0, 0, 1, 1, 2, 2, 3, 3]])
     np.testing.assert_allclose(label.affine, fine, atol=1e-6)
+
+
+@pytest.fixture
+def resampled(tmp_path):
+    """Resample a mask onto an image of a shape and an affine; returns what labels lost."""
+
+    def run(numbers, shape, affine, stored=AFFINE):
+        for name, array, grid in (("seg", numbers, stored), ("image", np.zeros(shape), affine)):
+            nibabel.save(nibabel.Nifti1Image(array.astype(np.int16), grid), tmp_path / f"{name}.nii.gz")
+        files = (tmp_path / "seg.nii.gz", tmp_path / "image.nii.gz")
+        name, writer = plan_mask(*files, "p1", BRAIN, "p1/seg", is_resampled=True)
+        (tmp_path / "masks").mkdir()
+        return writer(tmp_path / name)
+
+    return run
+
+
+def begin_at(*voxels, scale=(1, 1, 1)):
+    """Return a grid whose first voxel begins where one of the mask's begins, with other sizes."""
+    grid = AFFINE @ np.diag([*scale, 1])
+    grid[:3, 3] = (AFFINE @ [*(np.array(voxels) + (np.array(scale) - 1) / 2), 1])[:3]
+    return grid
+
+
+def test_voxels_and_volume_of_each_label_are_counted_before_and_after(resampled):
+    changes = resampled(NUMBERS, (6, 5, 8), begin_at(0, 0, 0, scale=(1, 1, 0.5)))
+    # Voxels of 0.6 x 0.6 x 3.6 mm are 1.296 mm³; on the image each is two.
+    for number, name in BRAIN.names.items():
+        before = (NUMBERS == number).sum()
+        np.testing.assert_allclose(changes.resampled[name], [before, before * 1.296e-3, 2 * before, before * 1.296e-3])
+    (sentence,) = describe_changes([changes, Changes({})])
+    before = (NUMBERS == 1).sum()
+    assert sentence.startswith("1 of 2 masks were resampled: ")
+    assert f"organ {before} voxels ({before * 1.296e-3:.4g} ml) before, {2 * before} (" in sentence
+
+
+def test_a_mask_that_needs_no_resampling_loses_nothing(resampled):
+    assert resampled(NUMBERS, (6, 5, 4), AFFINE) == Changes({})
+    assert describe_changes([Changes({})]) == []
+
+
+@pytest.mark.parametrize("lost", [8, 9])
+def test_more_than_a_few_voxels_beside_the_image_are_refused(resampled, lost):
+    # 100 voxels of the organ, of which some lie in a plane that the image, of other voxels, lacks.
+    numbers = np.zeros((12, 10, 4))
+    numbers[1:11, :, 0], numbers[0].flat[:lost] = 1, 1
+    run = partial(resampled, numbers, (11, 20, 4), begin_at(1, 0, 0, scale=(1, 0.5, 1)))
+    if lost == 8:
+        assert run().resampled["organ"][[0, 2]].tolist() == [108, 200]
+    else:
+        with pytest.raises(
+            DataError, match="p1/seg must lie within its image, not with 9 of 109 voxels of 'organ' bes"
+        ):
+            run()
+
+
+def test_a_mask_cut_to_its_image_is_resampled(resampled):
+    numbers = np.ones((12, 10, 4))
+    assert resampled(numbers[1:], (11, 20, 4), begin_at(1, 0, 0, scale=(1, 0.5, 1)), begin_at(1, 0, 0)).resampled
+
+
+def test_a_label_between_the_voxels_of_its_image_is_refused(resampled):
+    numbers = np.zeros((6, 6, 4))
+    numbers[:, :, 1], numbers[1, 1, 1] = 1, 4
+    # Of two by two voxels the image takes the last one: 0.9 of a voxel further.
+    grid = AFFINE @ np.diag([2, 2, 1, 1])
+    sentence = "p1/seg must have a voxel left of 'lesion' on its image, not none of 1, which lie between the image's"
+    with pytest.raises(DataError, match=sentence):
+        resampled(numbers, (3, 3, 4), grid)
 
 
 @pytest.mark.parametrize("values", [BRAIN, KEPT])

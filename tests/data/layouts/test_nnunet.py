@@ -113,6 +113,71 @@ def test_one_set_is_one_site_with_its_contrasts_and_labels(run):
     }
 
 
+@pytest.fixture
+def listed(source):
+    """The same set without its folders: dataset.json lists its files, which lie elsewhere under other names."""
+    cases = {}
+    for case in CASES:
+        moved = source.parent / "archive" / case
+        moved.mkdir(parents=True)
+        for channel, name in enumerate(("t2", "adc")):
+            (source / "imagesTr" / f"{case}_{channel:04}.nii.gz").rename(moved / f"{name}.nii.gz")
+        (source / "labelsTr" / f"{case}.nii.gz").rename(moved / "seg.nii.gz")
+        own = f"../archive/{case}"
+        cases[case] = {
+            "images": [f"{own}/t2.nii.gz", str(moved / "adc.nii.gz")],
+            "label": f"$ARCHIVE/{case}/seg.nii.gz",
+        }
+    for kind in ("imagesTr", "labelsTr"):
+        (source / kind).rmdir()
+    describe(source, SECOND | {"dataset": cases})
+    return cases
+
+
+def test_files_that_dataset_json_lists_are_those_in_the_folders(run, tmp_path, source, monkeypatch, request):
+    (source / "patients.csv").write_text("\n".join(["file,patient", *(f"{case},{case}" for case in CASES)]))
+    whole = run()
+    shutil.move(tmp_path / "target", tmp_path / "whole")
+    request.getfixturevalue("listed")
+    monkeypatch.setenv("ARCHIVE", str(tmp_path / "archive"))
+    assert run() == whole and whole["split_unit"] == "patient"
+    files = sorted(path.relative_to(tmp_path / "whole") for path in (tmp_path / "whole").rglob("*.nii.gz"))
+    assert len(files) == 12
+    for file in files:
+        assert (tmp_path / "target" / file).read_bytes() == (tmp_path / "whole" / file).read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (
+            {"label": "../archive/no.nii.gz"},
+            "dataset.json of site '.*' must list files that are there, not .*no.nii.gz",
+        ),
+        ({"label": None}, r"dataset in dataset.json of site '.*' must list each case as .*, not 'prostate_00'"),
+        ({"images": []}, "with up to 2 images"),
+        ({"images": ["a.nii.gz"] * 3}, "with up to 2 images"),
+        ({"images": ["a.mha"]}, "paths that end in .nii.gz, not 'prostate_00'"),
+    ],
+)
+def test_a_list_of_files_that_is_none_is_refused(run, source, listed, change, sentence):
+    describe(source, SECOND | {"dataset": listed | {CASES[0]: listed[CASES[0]] | change}})
+    with pytest.raises(DataError, match=sentence):
+        run()
+
+
+def test_a_name_in_place_of_a_list_says_nothing(run, source):
+    describe(source, SECOND | {"dataset": "Prostate"})
+    assert len(run()["training"]) == 2
+
+
+@pytest.mark.parametrize("cases", [{}, {"../a": {"images": ["a.nii.gz"], "label": "a.nii.gz"}}])
+def test_a_list_without_cases_or_with_one_that_leaves_its_folder_is_refused(run, source, cases):
+    describe(source, SECOND | {"dataset": cases})
+    with pytest.raises(DataError, match="dataset in dataset.json of site .* must list"):
+        run()
+
+
 def test_a_study_that_names_the_contrasts_loads_the_site(run, source, load):
     run()
     data = load(names=("ADC", "T2"))

@@ -30,7 +30,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from silofl.data.layouts.cases import SiteCases, plan_cases, shorten_names, split_contrasts
-from silofl.data.layouts.folders import read_values
+from silofl.data.layouts.folders import OPTIONS, read_values
 from silofl.data.layouts.masks import ENDINGS
 from silofl.data.layouts.options import FIFTHS, ImportOptions, Layout, Listing
 from silofl.data.layouts.patients import assign_sites, read_rows
@@ -243,4 +243,4 @@ def _describe_left_over(tree: Tree, found: SiteCases, patterns: Sequence[str], s
     return notes
 
 
-LAYOUT = Layout(plan_bids, {**FIFTHS, "label_values": None, "image_pattern": None, "mask_pattern": None}, list_scans)
+LAYOUT = Layout(plan_bids, {**FIFTHS, **OPTIONS}, list_scans)

@@ -167,4 +167,4 @@ def _split_by_institution(
     return sites, ((f"cases of {TABLE} that have no folder are left out: {len(absent)}",) if absent else ())
 
 
-LAYOUT = Layout(plan_brats, FIFTHS)
+LAYOUT = Layout(plan_brats, {**FIFTHS, "resample_masks": False})

@@ -1,19 +1,20 @@
 """The cases of a site by their files, found by patterns of paths, and the plan of their import.
 
 A pattern is a path relative to the site's folder in which ``{case}`` stands for the name of a case, as
-``scans/{case}_t1.nii.gz`` or ``{case}/t1.nii.gz``.
+``scans/{case}_t1.nii.gz`` or ``{case}/t1.nii.gz``. In that of masks ``{label}`` stands for a label, where each has a
+file of its own.
 """
 
 import glob
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path, PurePosixPath
 
 from silofl.data.contrasts import check_contrasts
 from silofl.data.image_grid import find_turned
-from silofl.data.layouts.masks import Values, plan_mask, split_ending
+from silofl.data.layouts.masks import Values, plan_layers, plan_mask, split_ending
 from silofl.data.layouts.options import ImportOptions
 from silofl.data.layouts.site_files import CaseFiles, SitePlan, copy_image, plan_pairs
 from silofl.data.patient_ids import count_shared_ids, read_own_id
@@ -21,7 +22,7 @@ from silofl.data.targets import IGNORE
 from silofl.errors import ConfigError, DataError, quote_value
 from silofl.naming import is_one_line, normalise_accents
 
-CASE = "{case}"
+CASE, LABEL = "{case}", "{label}"
 
 
 @dataclass(frozen=True)
@@ -32,11 +33,18 @@ class Patterns:
         images: A pattern for the image, or one for each contrast.
         mask: The pattern of the mask.
         channel_names: The contrasts; none where there is one image without a name.
+        labels: The labels of which each case has a mask of its own; none where one mask has all.
     """
 
     images: tuple[str, ...]
     mask: str
     channel_names: tuple[str, ...] = ()
+    labels: tuple[str, ...] = ()
+
+    @property
+    def masks(self) -> tuple[str, ...]:
+        """The pattern of the mask, or one for each label."""
+        return tuple(self.mask.replace(LABEL, label) for label in self.labels) or (self.mask,)
 
 
 @dataclass(frozen=True)
@@ -50,6 +58,7 @@ class SiteCases:
         masks: Case -> its mask.
         channel_names: The contrasts; none where there is one image without a name.
         images_in: The folder in `folder` that all images lie in.
+        layers: Case -> the mask of each label, the first of which is in `masks`; none where one mask has all labels.
     """
 
     site: str
@@ -58,6 +67,7 @@ class SiteCases:
     masks: Mapping[str, Path]
     channel_names: tuple[str, ...] = ()
     images_in: str = "."
+    layers: Mapping[str, Mapping[str, Path]] = field(default_factory=dict)
 
     # cached_property writes to __dict__ directly, which a frozen dataclass does not prevent.
     @cached_property
@@ -86,23 +96,32 @@ class SiteCases:
         return {name: count for name, count in counts.items() if count}
 
 
-def parse_patterns(images: str, mask: str) -> Patterns:
+def parse_patterns(images: str, mask: str, labels: Sequence[str] = ()) -> Patterns:
     """Read the patterns of a command line.
 
     Args:
         images: A pattern, or ``T1=PATTERN,T2=PATTERN``.
-        mask: A pattern.
+        mask: A pattern, which may hold ``{label}``.
+        labels: The names of the labels.
 
     Raises:
-        ConfigError: A pattern has no ``{case}`` or leaves the folder, only some have a name, or two are the same.
+        ConfigError: A pattern has no ``{case}`` or leaves the folder, only some have a name, two are the same, or there
+            are no names for ``{label}``.
     """
+    if LABEL in mask and not labels:
+        raise ConfigError(f"labels must name the files of mask-pattern {quote_value(mask)}; give them with --labels")
     names, given = split_contrasts(images)
-    patterns = [check_pattern(pattern, "image-pattern") for pattern in given]
-    masks = check_pattern(mask, "mask-pattern")
-    twins = [pattern for pattern in patterns if [*patterns, masks].count(pattern) > 1]
+    found = Patterns(
+        tuple(check_pattern(pattern, "image-pattern") for pattern in given),
+        mask.strip(),
+        names,
+        tuple(labels) if LABEL in mask else (),
+    )
+    masks = [check_pattern(pattern, "mask-pattern") for pattern in found.masks]
+    twins = [pattern for pattern in found.images if [*found.images, *masks].count(pattern) > 1]
     if twins:
         raise ConfigError(f"a pattern must stand for one kind of file, not {twins[0]} for two; correct one of them")
-    return Patterns(tuple(patterns), masks, names)
+    return found if found.labels else replace(found, mask=masks[0])
 
 
 def split_contrasts(images: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -156,8 +175,10 @@ def find_cases(site: str, folder: Path, patterns: Patterns) -> SiteCases:
     Raises:
         DataError: There is none, or one without a mask or without an image, or a file of a form that cannot be read.
     """
-    *images, masks = _match_files(site, folder, (*patterns.images, patterns.mask))
+    matched = _match_files(site, folder, (*patterns.images, *patterns.masks))
+    images, layers = matched[: len(patterns.images)], matched[len(patterns.images) :]
     names = sorted({name for found in images for name in found})
+    masks = {case: path for found in reversed(layers) for case, path in found.items()}
     if not names and not masks:
         wanted = ", ".join([*patterns.images, patterns.mask])
         raise DataError(
@@ -165,7 +186,20 @@ def find_cases(site: str, folder: Path, patterns: Patterns) -> SiteCases:
         )
     check_complete(site, names, masks)
     by_case = {name: tuple(found.get(name) for found in images) for name in names}
-    return SiteCases(site, folder, by_case, masks, patterns.channel_names)
+    cases = SiteCases(site, folder, by_case, masks, patterns.channel_names)
+    return replace(cases, layers=_group_layers(site, patterns, layers)) if patterns.labels else cases
+
+
+def _group_layers(site: str, patterns: Patterns, layers: Sequence[Mapping[str, Path]]) -> dict[str, dict[str, Path]]:
+    """Return the mask of each label by case; every case has all, because an absent one may have been forgotten."""
+    cases = {case for found in layers for case in found}
+    for pattern, found in zip(patterns.masks, layers, strict=True):
+        if lacking := cases - found.keys():
+            raise DataError(
+                f"site {site!r} must have {pattern} of every case, not none of {shorten_names(lacking)}; add it, empty "
+                "where the label is not in the image, or leave the label out of --labels"
+            )
+    return {case: {label: found[case] for label, found in zip(patterns.labels, layers, strict=True)} for case in cases}
 
 
 def check_complete(site: str, images: Iterable[str], masks: Iterable[str], or_else: str = "") -> None:
@@ -300,7 +334,11 @@ def _wildcards(pattern: str) -> str:
 def _plan_pair(found: SiteCases, case: str, patient: str | None, values: Values, is_resampled: bool) -> CaseFiles:
     named = zip(found.image_names(case), found.images[case], strict=True)
     images = tuple(None if name is None else (f"images/{name}", partial(copy_image, path)) for name, path in named)
-    mask = found.masks[case]
-    place = f"site {found.site!r}: {mask.relative_to(found.folder).as_posix()}"
     image = next(path for path in found.images[case] if path is not None)
-    return CaseFiles(case, patient, images, plan_mask(mask, image, case, values, place, is_resampled))
+    if layers := found.layers.get(case):
+        mask = plan_layers(layers, image, case, values, f"site {found.site!r}", is_resampled)
+    else:
+        stored = found.masks[case]
+        place = f"site {found.site!r}: {stored.relative_to(found.folder).as_posix()}"
+        mask = plan_mask(stored, image, case, values, place, is_resampled)
+    return CaseFiles(case, patient, images, mask)

@@ -42,7 +42,7 @@ from silofl.data.layouts.cases import (
     shorten_names,
     split_contrasts,
 )
-from silofl.data.layouts.folders import read_values
+from silofl.data.layouts.folders import OPTIONS, read_values
 from silofl.data.layouts.masks import ENDINGS, split_ending
 from silofl.data.layouts.options import FIFTHS, ImportOptions, Layout, Listing
 from silofl.data.layouts.patients import TABLES, read_patients, warn_unknown_patients
@@ -307,4 +307,4 @@ def _describe_left_over(
     return tuple(notes)
 
 
-LAYOUT = Layout(plan_dicom, {**FIFTHS, "label_values": None, "image_pattern": None, "mask_pattern": None}, list_exams)
+LAYOUT = Layout(plan_dicom, {**FIFTHS, **OPTIONS}, list_exams)

@@ -16,6 +16,10 @@ which {case} is the name of a case, a folder's or a part of a name::
     --image-pattern "scans/{case}_t1.nii.gz" --mask-pattern "scans/{case}_seg.nii.gz"
     --image-pattern "T1={case}/t1.nii.gz,T2={case}/t2.nii.gz" --mask-pattern "{case}/seg.nii.gz"
 
+Where each label has a file of its own, {label} stands for its name, as TotalSegmentator saves organs::
+
+    --image-pattern "{case}/ct.nii.gz" --mask-pattern "{case}/segmentations/{label}.nii.gz" --labels liver,spleen
+
 A file that fits several patterns belongs to the one with most letters beside {case}; images that fit none are counted.
 Where a case lacks a contrast, the import counts it and dataset.json has null. In patients.csv file is the case, or the
 path of one of its images.
@@ -93,7 +97,11 @@ def read_values(options: ImportOptions) -> Values:
 def _read_patterns(options: ImportOptions) -> Patterns | None:
     if (options.image_pattern is None) != (options.mask_pattern is None):
         raise ConfigError("image-pattern and mask-pattern must be given together, not one alone; give both or none")
-    return None if options.image_pattern is None else parse_patterns(options.image_pattern, options.mask_pattern)
+    return (
+        None
+        if options.image_pattern is None
+        else parse_patterns(options.image_pattern, options.mask_pattern, options.labels or ())
+    )
 
 
 def _check_patterns(sites: list[SiteCases], patterns: Patterns) -> None:
@@ -105,7 +113,8 @@ def _check_patterns(sites: list[SiteCases], patterns: Patterns) -> None:
 
 def _describe_left_out(found: SiteCases) -> list[str]:
     """Return a sentence that counts the images that fit no pattern."""
-    taken = {*found.masks.values(), *(path for paths in found.images.values() for path in paths)}
+    layers = {path for by_label in found.layers.values() for path in by_label.values()}
+    taken = layers | {*found.masks.values(), *(path for paths in found.images.values() for path in paths)}
     names = [
         path.relative_to(found.folder).as_posix()
         for path in visible_files(found.folder)

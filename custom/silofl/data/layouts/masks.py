@@ -1,7 +1,8 @@
 """The masks of a site: their numbers checked when they are imported, and renumbered from 1 where they are others."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
@@ -14,9 +15,10 @@ from silofl.data.formats import PICTURES, READERS, find_segmentation_grid
 from silofl.data.header import find_segmentation
 from silofl.data.image_grid import has_grid
 from silofl.data.images import Image, check_values, read_image, read_label
-from silofl.data.label_grid import check_frame_of_reference, lay_on_image, resample_to_image
+from silofl.data.label_grid import find_beside, lay_on_image
 from silofl.data.layouts.site_files import File, copy_image, number_labels
 from silofl.data.nifti import read_nifti_header
+from silofl.data.segments import join_layers
 from silofl.data.targets import IGNORE, IGNORED
 from silofl.errors import DataError
 
@@ -25,6 +27,8 @@ NIFTI = (".nii", ".nii.gz")
 ENDINGS = tuple(ending for ending in READERS if ending != ".npz")
 # Of a segmentation of 3D Slicer, beside its image c0.nrrd.
 SEGMENTATION = ".seg.nrrd"
+# A resampled mask may have lost so many voxels of a label, or such a share of them, by lying beside its image.
+FEW, SHARE = 8, 0.01
 
 
 @dataclass(frozen=True)
@@ -105,8 +109,43 @@ def split_ending(path: Path, name: str) -> tuple[str, str]:
     raise DataError(f"{name} must end in one of {known}, not {path.suffix!r}; {suggest_remedy(path)}, or remove it")
 
 
+@dataclass(frozen=True)
+class Changes:
+    """What labels lost on the way from a mask's file to the voxels of its image.
+
+    Attributes:
+        covered: (label, the label that has its voxels) -> how many voxels.
+        resampled: label -> its voxels and ml in the file, then those on the image, (4,); none where all are the same.
+    """
+
+    covered: Mapping[tuple[str, str], int]
+    resampled: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
+
+
+def describe_changes(changes: Sequence[Changes]) -> list[str]:
+    """Return sentences on what labels lost in a site's masks."""
+    covered, resampled = Counter[tuple[str, str]](), dict[str, NDArray[np.float64]]()
+    for one in changes:
+        covered.update(one.covered)
+        resampled |= {label: resampled.get(label, 0) + counts for label, counts in one.resampled.items()}
+    sentences, total = [], len(changes)
+    if covered:
+        said = ", ".join(f"{count} voxels of {label} count as {other}" for (label, other), count in covered.items())
+        sentences.append(
+            f"segments overlap in {sum(bool(one.covered) for one in changes)} of {total} masks: {said}; to score a "
+            "label with what covers it, name both as one of the study's regions"
+        )
+    if resampled:
+        said = ", ".join(
+            f"{label} {before:.0f} voxels ({ml:.4g} ml) before, {after:.0f} ({ml_after:.4g} ml) after"
+            for label, (before, ml, after, ml_after) in resampled.items()
+        )
+        sentences.append(f"{sum(bool(one.resampled) for one in changes)} of {total} masks were resampled: {said}")
+    return sentences
+
+
 def plan_mask(mask: Path, image: Path, case: str, values: Values, name: str, is_resampled: bool = False) -> File:
-    """Plan a case's mask with the site's numbers.
+    """Plan a case's mask with the site's numbers; writing it returns `Changes`.
 
     A picture is saved as PNG; where there is one label, 255 is 1. A volume is copied where it has the site's numbers
     already; otherwise NIfTI keeps its grid and header, and other volumes become NIfTI. Where volumes are resampled, all
@@ -130,6 +169,24 @@ def plan_mask(mask: Path, image: Path, case: str, values: Values, name: str, is_
     if values.is_kept and find_voxel_file(mask) is None:
         return f"masks/{case}{ending}", partial(copy_checked, mask, read)
     return f"masks/{case}{ending if ending.lower() in NIFTI else '.nii.gz'}", partial(_save_volume, mask, read, values)
+
+
+def plan_layers(
+    masks: Mapping[str, Path], image: Path, case: str, values: Values, name: str, is_resampled: bool = False
+) -> File:
+    """Plan one mask of a case whose labels have a file each, as `plan_mask`.
+
+    Args:
+        masks: Label -> its file, which holds 0 and another number.
+        image: The image that they must lie on, of several contrasts the first.
+        case: The name of the case.
+        values: The labels.
+        name: What messages call the site.
+        is_resampled: Whether volumes may lie on another grid than their image.
+    """
+    is_picture = all(mask.suffix.lower() in PICTURES for mask in masks.values())
+    write = partial(_save_layers, masks, image, case, values, name, is_resampled)
+    return f"masks/{case}{'.png' if is_picture else '.nii.gz'}", write
 
 
 def read_mask(mask: Path, image: Path, values: Values, name: str) -> Image:
@@ -163,10 +220,47 @@ def _check_on_image(label: Image, decoded: Image | None, files: tuple[Path, Path
     lay_on_image(label, decoded, name, files)
 
 
-def copy_checked(mask: Path, read: Callable[[], Image], target: Path) -> None:
+def _find_own_grid(mask: Path, image: Image, name: str) -> Image:
+    """Return the grid of a DICOM segmentation's own frames; of others, which state theirs, that of the image."""
+    segmentation = find_segmentation(mask)
+    if segmentation is None:
+        return image
+    shape, affine = find_segmentation_grid(segmentation, name)
+    # A grid alone, which takes no memory.
+    return Image(np.broadcast_to(np.uint8(0), (1, *shape)), affine, None)
+
+
+def _measure_change(label: Image, laid: Image, image: Image, names: Mapping[int, str], name: str) -> Changes:
+    """Count what labels lost where a mask was resampled.
+
+    Raises:
+        DataError: More than a few voxels of one lay beside the image, or none is left of one.
+    """
+    beside = Counter(find_beside(label, image).tolist())
+    resampled = {}
+    for number, called in names.items():
+        before, after = (np.count_nonzero(one.array == number) for one in (label, laid))
+        if beside[number] > max(FEW, SHARE * before):
+            raise DataError(
+                f"{name} must lie within its image, not with {beside[number]} of {before} voxels of {called!r} beside "
+                "it; name the image on which it was drawn, or cut it to its image"
+            )
+        if before and not after:
+            raise DataError(
+                f"{name} must have a voxel left of {called!r} on its image, not none of {before}, which lie between "
+                "the image's voxels; draw it on the image, or leave the case out"
+            )
+        volumes = [np.abs(np.linalg.det(one.affine[:3, :3])) / 1000 for one in (label, laid)]
+        resampled[called] = np.array([before, before * volumes[0], after, after * volumes[1]])
+    is_same = all(np.allclose(counts[:2], counts[2:]) for counts in resampled.values())
+    return Changes(label.covered, {} if is_same else resampled)
+
+
+def copy_checked(mask: Path, read: Callable[[], Image], target: Path) -> Changes:
     """Copy a mask once it has been read and checked."""
-    read()
+    changes = Changes(read().covered)
     copy_image(mask, target)
+    return changes
 
 
 def save_with_header(stored: Path, numbers: NDArray[np.uint8], target: Path) -> None:
@@ -186,32 +280,73 @@ def save_with_header(stored: Path, numbers: NDArray[np.uint8], target: Path) -> 
     nibabel.save(kind(numbers, header.get_best_affine(), header), target)
 
 
-def _save_picture(read: Callable[[], Image], values: Values, target: Path) -> None:
+def _save_picture(read: Callable[[], Image], values: Values, target: Path) -> Changes:
+    label = read()
+    _write_picture(values.renumber(label.array)[0], target)
+    return Changes(label.covered)
+
+
+def _write_picture(numbers: NDArray[np.uint8], target: Path) -> None:
     from PIL import Image as Picture
 
-    Picture.fromarray(values.renumber(read().array)[0]).save(target)
+    Picture.fromarray(numbers).save(target)
 
 
-def _save_resampled(mask: Path, image: Path, values: Values, name: str, target: Path) -> None:
-    import nibabel
-
+def _save_resampled(mask: Path, image: Path, values: Values, name: str, target: Path) -> Changes:
     decoded = read_image(image)
-    own_grid = decoded
-    if segmentation := find_segmentation(mask):
-        check_frame_of_reference((mask, image), name)
-        shape, affine = find_segmentation_grid(segmentation, name)
-        # A grid alone, which takes no memory.
-        own_grid = Image(np.broadcast_to(np.uint8(0), (1, *shape)), affine, None)
-    label = resample_to_image(_read_numbers(mask, own_grid, values, name), decoded, name)
-    nibabel.save(nibabel.Nifti1Image(values.renumber(label.array)[0], label.affine), target)
+    label = _read_numbers(mask, _find_own_grid(mask, decoded, name), values, name)
+    laid = lay_on_image(label, decoded, name, (mask, image), is_resampled=True)
+    changes = _measure_change(label, laid, decoded, values.names, name)
+    _write_volume(values.renumber(laid.array)[0], laid.affine, target)
+    return changes
 
 
-def _save_volume(mask: Path, read: Callable[[], Image], values: Values, target: Path) -> None:
+def _write_volume(numbers: NDArray[np.uint8], affine: NDArray[np.float64] | None, target: Path) -> None:
     import nibabel
 
+    nibabel.save(nibabel.Nifti1Image(numbers, affine), target)
+
+
+def _save_volume(mask: Path, read: Callable[[], Image], values: Values, target: Path) -> Changes:
     label = read()
     numbers = values.renumber(label.array)[0]
     if mask.name.lower().endswith(NIFTI):
         save_with_header(mask, numbers, target)
     else:
-        nibabel.save(nibabel.Nifti1Image(numbers, label.affine), target)
+        _write_volume(numbers, label.affine, target)
+    return Changes(label.covered)
+
+
+def _save_layers(
+    masks: Mapping[str, Path], image: Path, case: str, values: Values, name: str, is_resampled: bool, target: Path
+) -> Changes:
+    decoded, resampled = read_image(image), dict[str, NDArray[np.float64]]()
+
+    def read_layers() -> Iterator[tuple[int, str, NDArray[np.bool_]]]:
+        for number, label in values.labels.items():
+            mask = masks[label]
+            called = f"{name}: {mask.name} of {case}"
+            grid = _find_own_grid(mask, decoded, called) if is_resampled else decoded
+            drawn = _read_layer(mask, grid, number, called)
+            laid = lay_on_image(drawn, decoded, called, (mask, image), is_resampled)
+            if is_resampled and laid.affine is not None:
+                resampled.update(_measure_change(drawn, laid, decoded, {number: label}, called).resampled)
+            yield number, label, laid.array[0] != 0
+
+    joined, covered = join_layers(read_layers(), decoded.spatial_shape, f"{name}: the masks of {case}")
+    numbers = joined.astype(np.uint8)
+    if target.suffix == ".png":
+        _write_picture(numbers, target)
+    else:
+        _write_volume(numbers, decoded.affine, target)
+    return Changes(covered, resampled)
+
+
+def _read_layer(mask: Path, grid: Image, number: int, name: str) -> Image:
+    """Return a mask of one label with the label's number, whatever number it holds."""
+    label = read_label(mask, name, image=grid)
+    found = np.unique(label.array[label.array != 0])
+    if len(found) > 1:
+        shown = ", ".join(map(str, found[:8].tolist()))
+        raise DataError(f"{name} must hold 0 and one number, as a file of one label, not {shown}; save it with one")
+    return replace(label, array=np.where(label.array != 0, np.int32(number), np.int32(0)))

@@ -18,7 +18,8 @@ site's dataset.json does not name has been drawn by nobody there: labels_annotat
 labels other names; or it names all labels of a study in their order, of which the sites have some. Without it, names
 that are nearly one, as Tumour and tumor, and that no site has both of are said to be two labels; and so are contrasts,
 as T1 and t1, whatever --labels says. Pictures in colours, one file a case, are one image without contrasts. imagesTs
-has no labels and is not read: training, validation and test are drawn from imagesTr.
+has no labels and is not read: training, validation and test are drawn from imagesTr. Where dataset.json lists the files
+of each case (dataset), these are taken, wherever they lie.
 
 Voxels of the label ignore count in no loss and no score. Where labels are regions, as whole: [1, 2], core: 2, each
 number is a label, named as a region that has it alone, or as the smallest region that has it with the number; the
@@ -28,6 +29,7 @@ Without patients.csv nobody knows whose images they are: they are split by case.
 """
 
 import difflib
+import os
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -39,12 +41,14 @@ from silofl.data.formats import PICTURES
 from silofl.data.layouts.cases import CASE, Patterns, SiteCases, find_cases, plan_cases, shorten_names
 from silofl.data.layouts.masks import ENDINGS, Values
 from silofl.data.layouts.options import FIFTHS, ImportOptions, Layout
-from silofl.data.layouts.patients import read_patients, warn_unknown_patients
+from silofl.data.layouts.patients import TABLES, read_patients, warn_unknown_patients
 from silofl.data.layouts.site_files import SitePlan, choose_labels, read_description, visible_folders
 from silofl.data.targets import IGNORE
 from silofl.errors import DataError, quote_value
 
 PARTS = ("dataset.json", "imagesTr", "labelsTr")
+# The key of dataset.json with the files of each case, where they do not lie in these folders.
+LISTED = "dataset"
 # Label maps are read as 32 bits.
 MOST = 1 << 31
 REMEDY = "correct the mask, or labels in its dataset.json"
@@ -64,6 +68,7 @@ class Description:
         ending: Of all files.
         regions: Name -> numbers in the masks of what is scored in place of labels; none where these are.
         ignored: The number in the masks of what nobody annotated; None where all is annotated.
+        files: Case -> its images and its mask, by paths; none where they lie in imagesTr and labelsTr.
     """
 
     channel_names: tuple[str, ...]
@@ -71,6 +76,7 @@ class Description:
     ending: str
     regions: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     ignored: int | None = None
+    files: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def file_name(self, channel: int) -> str:
         """Return the name of a contrast's file, as a pattern."""
@@ -97,7 +103,8 @@ def plan_nnunet(source: Path, options: ImportOptions) -> dict[str, SitePlan]:
     for site, described in found.items():
         names = {number: new[name] for number, name in described.labels.items()}
         values = Values(names, REMEDY, labels, described.ignored)
-        cases = _find_site_cases(site, sites[site], described)
+        folder = _stage_files(site, sites[site], described, options.scratch) if described.files else sites[site]
+        cases = _find_site_cases(site, folder, described)
         plans[site] = plan_cases(cases, read_patients(cases), values, options)
     plans = warn_unknown_patients(plans)
     # First: all that is said of labels that nobody drew, and of contrasts that sites lack, follows from it.
@@ -181,6 +188,26 @@ def _is_similar_name(one: str, other: str) -> bool:
     return bool(difflib.get_close_matches(letters[0], letters[1:], cutoff=ALIKE))
 
 
+def _stage_files(site: str, folder: Path, described: Description, scratch: Path) -> Path:
+    """Return a folder with imagesTr and labelsTr, of links to the files that dataset.json lists."""
+    staged = scratch / site
+    tables = {staged / table: folder / table for table in TABLES if (folder / table).exists()}
+    links = tables | {
+        staged / place.replace(CASE, case): folder / os.path.expandvars(path)
+        for case, (*images, mask) in described.files.items()
+        for place, path in (
+            *((f"imagesTr/{described.file_name(channel)}", path) for channel, path in enumerate(images)),
+            (f"labelsTr/{CASE}{described.ending}", mask),
+        )
+    }
+    for link, file in links.items():
+        if not file.is_file():
+            raise DataError(f"dataset.json of site {site!r} must list files that are there, not {file}; correct it")
+        link.parent.mkdir(parents=True, exist_ok=True)
+        link.symlink_to(file.resolve())
+    return staged
+
+
 def _find_site_cases(site: str, folder: Path, described: Description) -> SiteCases:
     _check_file_names(site, folder, described)
     numbers = range(len(described.channel_names))
@@ -218,10 +245,13 @@ def _check_file_names(site: str, folder: Path, described: Description) -> None:
 
 
 def _read_site_description(site: str, folder: Path) -> Description:
+    is_described = (folder / PARTS[0]).exists()
+    content = read_description(folder, ("labels",)) if is_described else {}
     missing = [part for part in PARTS if not (folder / part).exists()]
-    if missing:
+    # Others may write the set's name there.
+    is_listed = isinstance(content.get(LISTED), dict)
+    if missing and not is_listed:
         raise DataError(f"site {site!r} must have {', '.join(PARTS)} of nnU-Net; {', '.join(missing)} missing")
-    content = read_description(folder, ("labels",))
     where = f"dataset.json of site {site!r}"
     # Version 1 called them modality, and knew one ending.
     channels, ending = content.get("channel_names", content.get("modality")), content.get("file_ending", ".nii.gz")
@@ -230,7 +260,26 @@ def _read_site_description(site: str, folder: Path) -> Description:
             f"file_ending in {where} must be one of {', '.join(ENDINGS)}, not {quote_value(ending)}; convert it"
         )
     names, regions, ignored = _parse_labels(content["labels"], where)
-    return Description(_parse_channels(channels, where), names, ending, regions, ignored)
+    described = Description(_parse_channels(channels, where), names, ending, regions, ignored)
+    return replace(described, files=_parse_files(content[LISTED], described, where)) if is_listed else described
+
+
+def _parse_files(value: Mapping[str, object], described: Description, where: str) -> dict[str, tuple[str, ...]]:
+    """Return the images and the mask of each case, by what dataset.json lists."""
+    files, most = {}, len(described.channel_names)
+    for case, item in value.items():
+        images, mask = (item.get("images"), item.get("label")) if isinstance(item, dict) else (None, None)
+        paths = (*images, mask) if isinstance(images, list) and 0 < len(images) <= most else ()
+        is_file = [isinstance(path, str) and path.endswith(described.ending) for path in paths]
+        if not is_file or not all(is_file) or not re.fullmatch(r"[^/.][^/]*", case):
+            raise DataError(
+                f'{LISTED} in {where} must list each case as {{"images": [PATH], "label": PATH}}, with up to {most} '
+                f"images, and paths that end in {described.ending}, not {case!r}: {quote_value(item)}; correct it"
+            )
+        files[case] = paths
+    if not files:
+        raise DataError(f"{LISTED} in {where} must list the files of cases, not {quote_value(value)}; correct it")
+    return files
 
 
 def _parse_channels(value: object, where: str) -> tuple[str, ...]:

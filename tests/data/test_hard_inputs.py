@@ -1,0 +1,140 @@
+"""Small inputs as annotators and exporters write them: imported rightly, or refused with a remedy that works."""
+
+import importlib.util
+
+import nibabel
+import numpy as np
+import pytest
+import SimpleITK
+
+from silofl.data.images import read_image, read_label
+from silofl.data.importers import ImportOptions, import_layout
+from silofl.data.label_grid import lay_on_image
+from silofl.errors import DataError
+from tests.conftest import SHARED
+
+pytestmark = pytest.mark.usefixtures("decoded_here")
+
+
+@pytest.fixture(scope="module")
+def build(tmp_path_factory):
+    """Build a case in a folder of its own, once."""
+    path, root = SHARED / "cases" / "build4.py", tmp_path_factory.mktemp("cases")
+    if not path.is_file():
+        pytest.skip("no built inputs beside the repository")
+    spec = importlib.util.spec_from_file_location("build4_cases", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+
+    def build(name):
+        if not (root / name).is_dir():
+            module.main(name, root / name)
+        return root / name
+
+    build.module = module
+    return build
+
+
+# -------- masks and segmentations
+
+
+DICOM_PATTERNS = {"image_pattern": "{case}/ct", "mask_pattern": "{case}/seg.dcm"}
+
+
+@pytest.fixture
+def import_masks(tmp_path):
+    """Import hospitals' folders; returns the notes and, by site and case, each mask on the voxels of its image."""
+
+    def run(source, *labels, **options):
+        target = tmp_path / f"data{len([*tmp_path.iterdir()])}"
+        summary = import_layout("folders", source, target, ImportOptions(labels=labels, **options))
+        numbers, laid = dict(enumerate(labels, start=1)), {}
+        for site in sorted(target.iterdir()):
+            for mask in sorted((site / "masks").iterdir()):
+                case = mask.name.partition(".")[0]
+                (file,) = [path for path in (site / "images").glob(f"{case}*")]
+                file = file / "ct" if file.is_dir() else file
+                image = read_image(file)
+                label = read_label(mask, labels=numbers, image=image)
+                laid[site.name, case] = lay_on_image(label, image, case, (mask, file)).array[0]
+        return summary.notes, laid
+
+    return run
+
+
+@pytest.mark.parametrize("library", ["nibabel", "SimpleITK"])
+def test_masks_with_the_identity_are_taken_once_they_have_their_images_place(build, import_masks, tmp_path, library):
+    folder = build("mask_with_identity")
+    for options in ({}, {"resample_masks": True}):
+        with pytest.raises(
+            DataError, match="c0.nii.gz must state a place in its header, not the identity; where"
+        ) as told:
+            import_masks(folder / "in", "organ", **options)
+        assert "--resample-masks" not in str(
+            told.value
+        ) and "numpy.array(mask.dataobj), image.affine, image.header" in str(told.value)
+    for path in folder.rglob("masks/*.nii.gz"):
+        mended = tmp_path / "in" / path.relative_to(folder / "in")
+        mended.parent.mkdir(parents=True, exist_ok=True)
+        whole = path.parent.parent / "images" / path.name
+        if library == "nibabel":
+            mask, image = nibabel.load(path), nibabel.load(whole)
+            nibabel.save(type(image)(np.asarray(mask.dataobj), image.affine, image.header), mended)
+        else:
+            mask, image = SimpleITK.ReadImage(path), SimpleITK.ReadImage(whole)
+            mask.CopyInformation(image)
+            SimpleITK.WriteImage(mask, mended)
+        for other in (whole, path.parent.parent / "patients.csv"):
+            link = tmp_path / "in" / other.relative_to(folder / "in")
+            link.parent.mkdir(parents=True, exist_ok=True)
+            link.unlink(missing_ok=True)
+            link.symlink_to(other)
+    _, laid = import_masks(tmp_path / "in", "organ")
+    for (site, case), mask in laid.items():
+        np.testing.assert_array_equal(mask, np.load(folder / f"right_{site}_{case}.npy"))
+
+
+def liver(build):
+    return build.module.LIVER.transpose(2, 1, 0)
+
+
+def test_a_segmentation_of_the_thick_series_belongs_to_it_or_is_resampled(build, import_masks):
+    folder = build("seg_of_thick_series")
+    sentence = (
+        "c0/seg.dcm must have a frame for each slice of its image, 2.5 mm apart, not for slices 5 mm apart; name "
+    )
+    with pytest.raises(DataError, match=sentence):
+        import_masks(folder / "in", "liver", **DICOM_PATTERNS)
+    notes, laid = import_masks(folder / "in", "liver", resample_masks=True, **DICOM_PATTERNS)
+    assert len(laid) == 12 and all(np.array_equal(mask, liver(build)) for mask in laid.values())
+    # 6 masks of 144 pixels on 2 slices, and on 4
+    assert any(
+        "6 of 6 masks were resampled: liver 1728 voxels (4.838 ml) before, 3456 (4.838 ml)" in note for note in notes
+    )
+    # The series on which it was drawn.
+    target = import_layout(
+        "folders",
+        folder / "in",
+        folder / "thick",
+        ImportOptions(labels=("liver",), image_pattern="{case}/thick", mask_pattern="{case}/seg.dcm"),
+    )
+    assert target.examples["north"]["training"]
+
+
+def test_a_nested_segment_is_said_and_never_vanishes(build, import_masks):
+    folder = build("seg_nested")
+    with pytest.raises(DataError, match="not none of 'tumor', which 'liver' covers; name it after the others in --labels"):
+        import_masks(folder / "in", "tumor", "liver", **DICOM_PATTERNS)
+    notes, laid = import_masks(folder / "in", "liver", "tumor", **DICOM_PATTERNS)
+    # 4 x 4 pixels on 2 slices in each of 6 masks
+    for site in ("north", "south"):
+        assert any(note.startswith(f"{site}: segments overlap in 6 of 6 masks: 192 voxels of liver") for note in notes)
+    tumor = build.module.TUMOR.transpose(2, 1, 0)
+    assert all(np.array_equal(mask, np.where(tumor, 2, liver(build))) for mask in laid.values())
+
+
+@pytest.mark.parametrize(("case", "label"), [("seg_labelmap", "liver"), ("seg_same_name", "lesion")])
+def test_a_background_that_is_named_and_segments_of_one_name_are_read(build, import_masks, case, label):
+    notes, laid = import_masks(build(case) / "in", label, **DICOM_PATTERNS)
+    assert len(laid) == 12 and all(np.array_equal(mask, liver(build)) for mask in laid.values())
+    assert not any("overlap" in note for note in notes)
