@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
 TAGS = ("PatientID", "StudyInstanceUID", "SeriesInstanceUID", "SOPInstanceUID", "Modality", "SeriesDescription")
 TAGS += ("SeriesNumber", "ImageType", "Rows", "Columns", "NumberOfFrames", "ReferencedSeriesSequence")
+# Of one image. Careless exporters give all images of a series one number (the first), but not one place.
+IMAGE = ("SOPInstanceUID", "InstanceNumber", "ImagePositionPatient")
+TAGS += IMAGE[1:]
 SEGMENTATION, LOCALIZER = "SEG", "LOCALIZER"
 INDEX = "DICOMDIR"
 
@@ -99,7 +102,10 @@ def read_export(folder: Path) -> Export:
         path: _read_header(path) for path in track_slow_progress(paths, len(paths), f"listing {folder.name}", "files")
     }
     known = {path: header for path, header in headers.items() if header is not None}
-    first = {str(header.get("SOPInstanceUID", path)): path for path, header in reversed(known.items())}
+    first = {
+        tuple(str(header.get(key)) for key in IMAGE) if "SOPInstanceUID" in header else path: path
+        for path, header in reversed(known.items())
+    }
     kept = {path: known[path] for path in sorted(first.values())}
     unknown = [path for path, header in headers.items() if header is None]
     damaged = tuple(filter(_is_damaged, unknown))
