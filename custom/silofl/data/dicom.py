@@ -235,7 +235,7 @@ def _finish(decoded: Decoded, header: Any) -> Decoded:  # noqa: ANN401 (pydicom 
 
 @contextmanager
 def _correct_colours(files: Sequence[Path | str], headers: Sequence[Any], name: str) -> Iterator[list[str]]:
-    """Yield the files as GDCM must see them: it decodes JPEG by the header alone, whatever the JPEG says of its colours.
+    """Yield the files as GDCM must see them, which decodes JPEG by the header, whatever the JPEG says of its colours.
 
     A file whose header says something else is copied to a place without a name, with the colours that it stores.
     """
