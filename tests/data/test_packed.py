@@ -90,7 +90,8 @@ from silofl.data.images import read_image, read_label
 from silofl.errors import DataError
 
 def read(path):
-    for look in (read_header, read_patient_id, is_turned, read_image, read_label, lambda path: has_grid(path, (1, 1, 1), None)):
+    looks = (read_header, read_patient_id, is_turned, read_image, read_label)
+    for look in (*looks, lambda path: has_grid(path, (1, 1, 1), None)):
         with suppress(DataError, ValueError, EOFError):
             look(path)
 

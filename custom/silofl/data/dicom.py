@@ -31,6 +31,7 @@ from silofl.data.dicom_planes import (
     step_between,
 )
 from silofl.data.endings import DICOM_ENDINGS
+from silofl.data.patient_names import key_patient
 from silofl.data.raw_volume import LPS_TO_RAS
 from silofl.errors import MOST_FAULTS, DataError
 
@@ -89,7 +90,7 @@ def read_dicom_series(path: Path, name: str) -> Decoded:
     reader = SimpleITK.ImageSeriesReader()
     reader.SetImageIO(IMAGE_IO)
     headers = [_read_checked_header(file, f"{Path(file).name} of {name}") for file in files]
-    patients = {str(header.PatientID).strip() for header in headers if "PatientID" in header}
+    patients = {key_patient(str(header.PatientID)) for header in headers if "PatientID" in header}
     if len(patients) > 1:
         raise DataError(f"{name} must be of one patient, not of {len(patients)}; export the series again")
     if any(count_frames(header) > 1 for header in headers):

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from silofl.data.dicom_files import read_elements
 from silofl.data.endings import DICOM_ENDINGS, has_dicom_mark
 from silofl.data.layouts.site_files import visible_files
+from silofl.data.patient_names import key_patient
 from silofl.data.progress import track_slow_progress
 
 if TYPE_CHECKING:
@@ -139,7 +140,7 @@ def _group_files(headers: dict[Path, Dataset]) -> tuple[Series, ...]:
     for path, header in headers.items():
         # Each file of a segmentation is one of its own; some scanners put localizers into the series of the volume.
         own = path if header.get("Modality") == SEGMENTATION else LOCALIZER in _read_kind(header)
-        groups.setdefault((str(header.get("PatientID")), header.SeriesInstanceUID, own), []).append(path)
+        groups.setdefault((key_patient(str(header.get("PatientID"))), header.SeriesInstanceUID, own), []).append(path)
     return tuple(_describe([(path, headers[path]) for path in paths]) for paths in groups.values())
 
 
