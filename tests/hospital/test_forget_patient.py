@@ -110,7 +110,8 @@ def test_one_study_alone_may_be_meant_and_a_cache_of_other_data_is_named_and_sta
 
 
 @pytest.mark.parametrize(
-    ("written", "asked"), [("p7", "p7"), (" p7", "p7"), ("p7", "p7 "), (7, "7"), ("p7\u200b", "\uff507")]
+    ("written", "asked"),
+    [("p7", "p7"), (" p7", "p7"), ("p7", "p7 "), (7, "7"), ("p7\u200b", "\uff507"), ("P7^", "p7"), ("p7", "P7^")],
 )
 def test_a_patient_whom_dataset_json_still_names_is_refused_and_nothing_is_removed(refused, site, written, asked):
     write_records(site, "bones", "p1", written)

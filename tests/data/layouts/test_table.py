@@ -241,7 +241,7 @@ def test_a_word_for_nothing_is_no_class_unless_the_labels_name_it(run, source, w
     ) as caught:
         run()
     said = str(caught.value)
-    assert f"as '{word}'; fill the column label, remove the row, or, where a class is called so, name all with" in said
+    assert f"as '{word}'; fill the column label, remove the row, or, where a label is called so, name all with" in said
     assert "class of scans/y.png, not nothing; fill the column label, remove the row" in said
     write_sites(source, [*ROWS, f"scans/x.png,{word},p9"])
     assert run(labels=("healthy", "sick", word))[2]["scans/x.png"]["label"] == 2

@@ -232,7 +232,7 @@ def _check_labels(labels: Iterable[str], task: str, given: Collection[str], must
     nothing = next((label for label in labels if is_nothing(label) and label not in given), None)
     if nothing is not None:
         what, more = ("class", "") if task == CLASSES else ("findings", ", with No Finding where nothing was found")
-        shown, known = (f", as {quote_value(nothing)}", f", or, where a {what.rstrip('s')} is called so, name all with")
+        shown, known = (f", as {quote_value(nothing)}", ", or, where a label is called so, name all with")
         ways = f"fill the column {LABEL}{more}, remove the row{f'{known} --labels' * bool(nothing)}"
         raise DataError(f"{must.format(what)}, not nothing{shown * bool(nothing)}; {ways}")
 
