@@ -14,6 +14,7 @@ from pydicom.dataset import Dataset
 from pydicom.encaps import encapsulate, generate_frames
 from pydicom.pixels import apply_color_lut
 
+from silofl.data.dicom_codestreams import ADOBE, JFIF
 from silofl.data.header import read_header
 from silofl.data.images import read_image, read_label
 from silofl.errors import DataError
@@ -241,8 +242,6 @@ def test_rle_without_a_byte_of_each_pixel_is_refused(build):
     [
         (GREY, jpeg(COLOUR), {}, "must have SamplesPerPixel 3, as its compressed pixels say, not 1"),
         (COLOUR, jpeg(GREY), {"SamplesPerPixel": 3}, "must have SamplesPerPixel 1, .* not 3"),
-        # A JFIF file holds brightness and two colours, which this header calls red, green and blue.
-        (COLOUR, jpeg(COLOUR), {"SamplesPerPixel": 3}, "PhotometricInterpretation YBR_FULL_422, .* not RGB"),
         (GREY, b"\xff\xd8\xff\xd9", {}, "must hold a codestream that states its size in frame 1"),
     ],
 )
@@ -250,11 +249,91 @@ def test_a_compressed_frame_must_be_what_the_header_says(build, pixels, stream, 
     assert_refused(sentence, build(pixels, syntax=uid.JPEGBaseline8Bit, PixelData=[stream], **elements))
 
 
-def test_a_jpeg_of_colours_is_read_by_what_it_and_the_header_say(build):
-    for stream, colours in ((jpeg(COLOUR), "YBR_FULL_422"), (jpeg(COLOUR, keep_rgb=True), "RGB")):
-        form = {"SamplesPerPixel": 3, "PhotometricInterpretation": colours}
-        path = build(COLOUR, syntax=uid.JPEGBaseline8Bit, PixelData=[stream], **form)
-        np.testing.assert_allclose(np.int16(values(path)), COLOUR, atol=4)
+def without_markers(stream):
+    """Return a JPEG without the markers of JFIF and Adobe, of which the frame alone says what its colours are."""
+    kept, place = stream[:2], 2
+    while stream[place + 1] != 0xDA:
+        end = place + 2 + int.from_bytes(stream[place + 2 : place + 4], "big")
+        kept, place = kept + stream[place:end] * (stream[place + 1] not in (JFIF, ADOBE)), end
+    return kept + stream[place:]
+
+
+# Of brightness and two colours by JFIF, of red, green and blue by Adobe, and of these by the names of the components.
+JPEGS = {"ycc": jpeg(COLOUR), "rgb": jpeg(COLOUR, keep_rgb=True), "named": without_markers(jpeg(COLOUR, keep_rgb=True))}
+
+
+@pytest.mark.parametrize("colours", ["RGB", "YBR_FULL", "YBR_FULL_422"])
+@pytest.mark.parametrize("stream", JPEGS)
+def test_a_jpeg_of_colours_is_read_as_it_says_itself_whatever_its_header_says(build, stream, colours):
+    form = {"SamplesPerPixel": 3, "PhotometricInterpretation": colours}
+    path = build(COLOUR, syntax=uid.JPEGBaseline8Bit, PixelData=[JPEGS[stream]], **form)
+    before = path.read_bytes()
+    np.testing.assert_allclose(np.int16(values(path)), COLOUR, atol=4)
+    two = {**form, "NumberOfFrames": 2, "PixelData": [JPEGS[stream], JPEGS["ycc"]]}
+    if stream != "ycc":
+        assert_refused("its frames differ in how they store colours", build(COLOUR, syntax=uid.JPEGBaseline8Bit, **two))
+    assert path.read_bytes() == before
+
+
+def test_a_jpeg_that_says_nothing_of_its_colours_is_read_by_its_header(build):
+    stream = without_markers(jpeg(COLOUR))
+    as_said, as_rgb = (
+        values(build(COLOUR, syntax=uid.JPEGBaseline8Bit, PixelData=[stream], SamplesPerPixel=3, **colours))
+        for colours in ({"PhotometricInterpretation": "YBR_FULL"}, {"PhotometricInterpretation": "RGB"})
+    )
+    np.testing.assert_allclose(np.int16(as_said), COLOUR, atol=4)
+    # Brightness stands in the place of red: 0.299 x 0 + 0.587 x 255 + 0.114 x 0 = 150 in the first pixel.
+    assert abs(int(as_rgb[0, 0, 0]) - 150) < 4
+
+
+def test_colours_that_the_header_does_not_name_are_to_be_named(build, tmp_path):
+    path = build(COLOUR, syntax=uid.JPEGBaseline8Bit, PixelData=[JPEGS["ycc"]], SamplesPerPixel=3)
+    edit(path, drop=["PhotometricInterpretation"])
+    assert_refused("must have the PhotometricInterpretation YBR_FULL_422, .*; add it to its header", path)
+    np.testing.assert_allclose(np.int16(values(edit(path, PhotometricInterpretation="YBR_FULL_422"))), COLOUR, atol=4)
+
+
+@pytest.mark.parametrize(("is_transformed", "colours"), [(1, "YBR_FULL"), (1, "RGB"), (1, "YBR_ICT"), (0, "YBR_RCT")])
+def test_jpeg_2000_is_read_as_it_was_coded_whatever_its_header_says(build, is_transformed, colours):
+    stream = jpeg(COLOUR, format="JPEG2000", no_jp2=True, mct=is_transformed)
+    form = {"SamplesPerPixel": 3, "PhotometricInterpretation": colours}
+    np.testing.assert_array_equal(values(build(COLOUR, syntax=uid.JPEG2000, PixelData=[stream], **form)), COLOUR)
+
+
+def test_each_slice_of_a_series_is_read_by_its_own_jpeg(build, tmp_path):
+    (tmp_path / "series").mkdir()
+    for z, stream in enumerate(JPEGS.values()):
+        form = {"SamplesPerPixel": 3, "ImagePositionPatient": [10, 20, 2 * z], "SeriesInstanceUID": "1.2.3"}
+        path = build(COLOUR, syntax=uid.JPEGBaseline8Bit, PixelData=[stream], **form, SOPInstanceUID=f"1.2.{z}")
+        path.rename(tmp_path / "series" / f"{z}.dcm")
+    found = read_image(tmp_path / "series").array
+    assert found.shape == (3, 24, 16, 3)
+    for z in range(3):
+        np.testing.assert_allclose(found[..., z].transpose(2, 1, 0).astype(np.int16), COLOUR, atol=4)
+
+
+@pytest.mark.parametrize(
+    ("maker", "elements", "private"),
+    [
+        ("United Imaging", {"ImageType": ["ORIGINAL", "PRIMARY", "M", "VFRAME"]}, ()),
+        ("United Imaging", {}, (0x0065, "Image Private Header", 0x50, "DS", "20")),
+        ("United Imaging", {}, (0x0065, "Image Private Header", 0x50, "SQ", [Dataset(), Dataset()])),
+        ("Siemens", {}, (0x0019, "SIEMENS MR HEADER", 0x0A, "US", 9)),
+    ],
+)
+def test_slices_side_by_side_are_refused_by_their_makers_name(build, maker, elements, private):
+    path = build(GREY, **elements)
+    if private:
+        place, creator, element, *value = private
+        edit(path, lambda header: header.private_block(place, creator, create=True).add_new(element, *value))
+    assert_refused(f"hold a slice, not many slices .*of {maker}.; convert its series to NIfTI with dcm2niix", path)
+
+
+@pytest.mark.parametrize("value", [("DS", "1"), ("DS", "0"), ("UN", b"1 "), ("LO", "no number")])
+def test_a_picture_of_one_slice_is_no_mosaic(build, value):
+    path = build(GREY)
+    edit(path, lambda h: h.private_block(0x0065, "Image Private Header", create=True).add_new(0x50, *value))
+    np.testing.assert_array_equal(values(path), GREY)
 
 
 def test_more_bits_than_the_header_allocates_are_refused(build, tmp_path):

@@ -1,3 +1,5 @@
+import shutil
+
 import nibabel
 import numpy as np
 import pydicom
@@ -211,6 +213,45 @@ def test_a_folder_with_two_dicom_series_or_none_is_refused(series, slice_file, t
     none = "must be a folder that holds the files of one DICOM series itself; it does not: name the "
     assert_refused(f"slice {none}image's own file, or another folder", slice_file.parent)
     assert_refused(f"{tmp_path.name} {none}folder in it that does, or an image's own file$", tmp_path)
+
+
+@pytest.mark.parametrize("more", [{}, {"SliceLocation": "2.5"}, {"ViewPosition": "PA"}])
+def test_files_of_which_none_says_where_it_lies_are_pictures_and_no_volume(series, more):
+    for number, path in enumerate(sorted(series.iterdir())):
+        edit(path, drop=["ImagePositionPatient"], **more, InstanceNumber=number)
+    count = len([*series.iterdir()])
+    assert_refused(rf"series must hold slices .*, not {count} pictures without a place; name each file", series)
+    # As it says.
+    for path in series.iterdir():
+        assert read_image(path).spatial_shape[2] == 1
+
+
+def test_a_copy_in_a_series_is_named_and_may_be_removed(series):
+    whole = read_image(series)
+    for name in ("97", "98"):
+        shutil.copy(series / f"{name}.dcm", series / f"{name} (1).dcm")
+    said = assert_refused("series must hold each file once, not copies of others; remove", series)
+    copies = said.partition("remove ")[2].split(", ")
+    assert sorted(copies) == ["97 (1).dcm", "98 (1).dcm"]
+    for name in copies:
+        (series / name).unlink()
+    np.testing.assert_array_equal(read_image(series).array, whole.array)
+
+
+def test_two_versions_of_a_slice_are_named(series):
+    shutil.copy(series / "98.dcm", series / "98b.dcm")
+    edit(series / "98b.dcm", SeriesDescription="sent again")
+    assert_refused(
+        "series must hold one image at each place, not two, as (98.dcm and 98b|98b.dcm and 98).dcm; remove", series
+    )
+    (series / "98b.dcm").unlink()
+    read_image(series)
+
+
+def test_slices_that_share_a_number_but_nothing_else_are_no_copies(series):
+    whole = read_image(series)
+    edit(series, SOPInstanceUID="1.2.3")
+    np.testing.assert_array_equal(read_image(series).array, whole.array)
 
 
 def test_a_tilted_gantry_moves_each_slice_aside_as_its_positions_say(tmp_path, write_dicom):

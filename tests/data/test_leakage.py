@@ -58,6 +58,7 @@ def slices(first, second):
         ({"training 0": {"patient": "\u200b"}}, r"patient of case 'a' must be a text, not .* '.u200b'"),
         ({"training 0": P7, "test 1": {"patient": "P7"}}, CAPITALS),
         ({"training 0": P7, "training 1": {"patient": "P7"}}, CAPITALS),
+        ({"training 0": P7, "test 1": {"patient": "p7^"}}, CAPITALS.replace("P7", "p7\\^")),
         ({"training 0": {"label": "a.png"}}, f"a.png {BOTH} 'a' in training.; correct"),
         ({"test 0": {"label": "./a.png"}}, f"./a.png {BOTH} 'e' in test.; correct"),
         ({"test 0": {"label": "link.png"}}, f"link.png {BOTH} 'e' in test.; correct"),

@@ -46,10 +46,31 @@ def test_both_versions_are_read_in_either_order_of_bytes(path, kind, order):
     np.testing.assert_allclose(image.affine, AFFINE)
 
 
-@pytest.mark.parametrize("scale", [(-np.inf, 0), (np.nan, 0), (1, np.nan), (2, np.inf)])
+@pytest.mark.parametrize("scale", [(-np.inf, 0), (np.nan, 5), (np.nan, np.inf), (1, np.nan), (2, np.inf)])
 def test_a_scale_that_is_not_finite_is_refused(path, scale):
-    with pytest.raises(DataError, match="must have a finite scale .*scl_slope and scl_inter., not .*write 1"):
-        read_image(write(path, fields=[(SCALE, "<2f", *scale)]))
+    _assert_scale_is_refused(path, VOLUME, scale)
+
+
+def _assert_scale_is_refused(path, array, scale):
+    with pytest.raises(DataError, match="must have a finite scale .*scl_slope and scl_inter., not .*write 1 and 0"):
+        read_image(write(path, array, [(SCALE, "<2f", *scale)]))
+    # As it says.
+    np.testing.assert_array_equal(read_image(write(path, array, [(SCALE, "<2f", 1, 0)])).array[0], array)
+
+
+@pytest.mark.parametrize("inter", [np.nan, 0])
+@pytest.mark.parametrize("dtype", [np.uint8, np.int16, np.uint16])
+def test_whole_numbers_have_no_scale_where_it_is_no_number(path, dtype, inter):
+    numbers = np.abs(VOLUME).astype(dtype)
+    write(path, numbers, [(SCALE, "<2f", np.nan, inter)])
+    assert read_image(path).array.dtype == dtype
+    for read in (read_image, read_label):
+        np.testing.assert_array_equal(read(path).array[0], numbers)
+
+
+@pytest.mark.parametrize("inter", [np.nan, 0])
+def test_fractions_must_have_a_scale_that_is_a_number(path, inter):
+    _assert_scale_is_refused(path, VOLUME.astype(np.float32), (np.nan, inter))
 
 
 @pytest.mark.parametrize("inter", [0, 5, np.nan])

@@ -1,6 +1,6 @@
 import pytest
 
-from silofl.data.patient_names import normalise_name
+from silofl.data.patient_names import key_patient, normalise_name, unify_patients
 
 
 @pytest.mark.parametrize(
@@ -26,3 +26,19 @@ def test_names_that_look_alike_are_one(written, kept):
 def test_names_that_look_otherwise_stay_apart():
     names = ["P1", "p1", "P 1", "P-1", "P01", "Muller", "M\u00fcller"]
     assert [normalise_name(name) for name in names] == names
+
+
+@pytest.mark.parametrize(
+    "written", ["MRN1", "mrn1", "MRN1^", "Mrn1 ^^ ", "\uff2d\uff32\uff2e1", "MRN1\u200b", " MRN1 "]
+)
+def test_one_patient_in_several_spellings_has_one_key(written):
+    assert key_patient(written) == "mrn1"
+
+
+def test_patients_who_may_be_two_have_two_keys():
+    names = ["P1", "P 1", "P-1", "P01", "1", "01", "P1^2", "^P1", "Muller", "M\u00fcller", "^", ""]
+    assert len({*map(key_patient, names)}) == len(names)
+
+
+def test_the_first_spelling_is_kept():
+    assert unify_patients(["P2", "MRN1^", "mrn1", "p2"]) == {"P2": "P2", "MRN1^": "MRN1^", "mrn1": "MRN1^", "p2": "P2"}

@@ -98,6 +98,15 @@ def test_a_patient_goes_from_caches_scores_and_pictures_and_all_others_stay(silo
     assert "by the cache, the patient was in: training" in out and "tell the study lead" in out
 
 
+@pytest.mark.parametrize("asked", ["P7", "p7^", "\uff307 "])
+def test_a_patient_goes_in_any_spelling(silofl, site, asked):
+    code, _, error = silofl("site", "forget", "--patient", asked, "--yes")
+    assert (code, error) == (0, "")
+    for study, run in (("organs", RUN), ("bones", OLDER)):
+        assert not (site / "state" / study / "cache" / ("a" * 32)).exists()
+        assert scores(site / "state" / study / run) == ["case", "smith", "roe"]
+
+
 def test_one_study_alone_may_be_meant_and_a_cache_of_other_data_is_named_and_stays(silofl, site):
     other = cached(site / "state/organs/cache", "d", "/elsewhere", ("training", "doe-1", "p7"))
     path = site / "state/organs" / RUN / "pictures.npz"
@@ -111,7 +120,8 @@ def test_one_study_alone_may_be_meant_and_a_cache_of_other_data_is_named_and_sta
 
 
 @pytest.mark.parametrize(
-    ("written", "asked"), [("p7", "p7"), (" p7", "p7"), ("p7", "p7 "), (7, "7"), ("p7\u200b", "\uff507")]
+    ("written", "asked"),
+    [("p7", "p7"), (" p7", "p7"), ("p7", "p7 "), (7, "7"), ("p7\u200b", "\uff507"), ("P7^", "p7"), ("p7", "P7^")],
 )
 def test_a_patient_whom_dataset_json_still_names_is_refused_and_nothing_is_removed(refused, site, written, asked):
     write_records(site, "bones", "p1", written)
@@ -157,7 +167,7 @@ def test_nothing_is_removed_while_a_run_of_a_study_goes_on_or_a_job_makes_an_ent
 
 
 def test_a_patient_whom_nothing_names_is_no_success_where_the_selectors_features_go(silofl, site):
-    code, out, _ = silofl("site", "forget", "--patient", "P7", "--yes")
+    code, out, _ = silofl("site", "forget", "--patient", "p07", "--yes")
     assert code == 3 and "no cache, picture or score of this site names the patient" in out
     assert not (site / "state/organs" / RUN / "selector.npz").exists()
     assert_all_is_there(site)

@@ -16,7 +16,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from silofl.data.patient_names import normalise_name
+from silofl.data.patient_names import key_patient
 from silofl.documents import read_json_document
 from silofl.errors import ConfigError
 from silofl.files import hold_lock, make_folder, open_own, write_text
@@ -116,10 +116,10 @@ class CacheEntry:
     patients: dict[str, list[str | None]]
 
     def list_patient_cases(self, part: str, patient: str) -> set[str]:
-        """Return the cases in a part of a patient, whose name is one of `normalise_name`."""
+        """Return the cases in a part of a patient, by the name's `key_patient`."""
         pairs = zip(self.cases.get(part, ()), self.patients.get(part, ()), strict=True)
         # Older versions kept names as they were written.
-        return {case for case, one in pairs if one is not None and normalise_name(one) == patient}
+        return {case for case, one in pairs if one is not None and key_patient(one) == patient}
 
     def select_cases(self, part: str, cases: Set[str]) -> set[str]:
         """Return which of some cases are in a part."""

@@ -3,7 +3,9 @@
 import os
 import re
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from filecmp import cmp
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +15,12 @@ from numpy.typing import NDArray
 
 from silofl.data.access import list_files
 from silofl.data.decoded import Decoded, check_bytes
-from silofl.data.dicom_elements import count_frames, is_coloured
+from silofl.data.dicom_elements import JPEG, JPEG_2000, count_frames, is_coloured, read_syntax
 from silofl.data.dicom_files import read_elements
+from silofl.data.dicom_lengths import find_stored_colours
 from silofl.data.dicom_pixels import DOSE_SCALE, PIXELS, check_pixels
 from silofl.data.dicom_planes import (
+    POSITION,
     SAME_PLACE_MM,
     Plane,
     first_grid,
@@ -27,13 +31,15 @@ from silofl.data.dicom_planes import (
     step_between,
 )
 from silofl.data.endings import DICOM_ENDINGS
+from silofl.data.patient_names import key_patient
 from silofl.data.raw_volume import LPS_TO_RAS
-from silofl.errors import DataError
+from silofl.errors import MOST_FAULTS, DataError
 
 # Named, because ITK otherwise reads whatever the file says it is.
 IMAGE_IO = "GDCMImageIO"
 # libjpeg's words, on the error output alone, where it makes up what a frame does not hold.
 MADE_UP = b"premature end of data segment"
+COLOURS = "PhotometricInterpretation"
 # Its warnings would print full paths.
 SimpleITK.ProcessObject.SetGlobalWarningDisplay(False)
 # Reading needs no more, and each takes memory.
@@ -61,7 +67,8 @@ def read_dicom_file(path: Path, name: str) -> Decoded:
             "save a file for each slice"
         )
     _check_measures(planes, name)
-    image = _read_strictly(lambda: SimpleITK.ReadImage(str(path), imageIO=IMAGE_IO), name)
+    with _correct_colours([path], [header], name) as files:
+        image = _read_strictly(lambda: SimpleITK.ReadImage(files[0], imageIO=IMAGE_IO), name)
     decoded = _finish(_from_itk(image, planes, step, name), header)
     if (order == np.arange(len(order))).all():
         return decoded
@@ -83,7 +90,7 @@ def read_dicom_series(path: Path, name: str) -> Decoded:
     reader = SimpleITK.ImageSeriesReader()
     reader.SetImageIO(IMAGE_IO)
     headers = [_read_checked_header(file, f"{Path(file).name} of {name}") for file in files]
-    patients = {str(header.PatientID).strip() for header in headers if "PatientID" in header}
+    patients = {key_patient(str(header.PatientID)) for header in headers if "PatientID" in header}
     if len(patients) > 1:
         raise DataError(f"{name} must be of one patient, not of {len(patients)}; export the series again")
     if any(count_frames(header) > 1 for header in headers):
@@ -96,8 +103,14 @@ def read_dicom_series(path: Path, name: str) -> Decoded:
             f"{name} must hold slices of one kind: of intensities or of colours, of bits or of numbers, and with one "
             f"{DOSE_SCALE}; leave out what is no slice of the volume"
         )
+    _check_copies(files, headers, name)
     planes = [plane for header in headers for plane in read_planes(header)]
-    step = step_between(planes, name)
+    if not any(plane[POSITION] for plane in planes):
+        raise DataError(
+            f"{name} must hold slices that state where they lie ({POSITION}), not {len(files)} pictures without a "
+            "place; name each file as a picture of its own, or export the series again with its places"
+        )
+    step = step_between(planes, name, [Path(file).name for file in files])
     is_alike = is_scaled_alike(planes)
     if is_alike:
         _check_measures(planes, name)
@@ -105,9 +118,23 @@ def read_dicom_series(path: Path, name: str) -> Decoded:
         # The type is otherwise the first slice's, into which another slope's values do not fit.
         reader.SetOutputPixelType(SimpleITK.sitkFloat32)
     _check_decoded_size(files[0], len(files), name, None if is_alike else np.dtype(np.float32).itemsize)
-    reader.SetFileNames(files)
     reader.SetGlobalWarningDisplay(False)
-    return _finish(_from_itk(_read_strictly(reader.Execute, name), planes, step, name), headers[0])
+    with _correct_colours(files, headers, name) as corrected:
+        reader.SetFileNames(corrected)
+        image = _read_strictly(reader.Execute, name)
+    return _finish(_from_itk(image, planes, step, name), headers[0])
+
+
+def _check_copies(files: Sequence[str], headers: Sequence[Any], name: str) -> None:
+    """Refuse a file that lies in a folder twice, as a second download leaves it; by their bytes."""
+    firsts: dict[str, str] = {}
+    # The name of a copy is the longer one, as 2 (1).dcm.
+    ordered = sorted(zip(files, headers, strict=True), key=lambda pair: (len(pair[0]), pair[0]))
+    pairs = [(file, firsts.setdefault(str(header.get("SOPInstanceUID")), file)) for file, header in ordered]
+    copies = [Path(file).name for file, first in pairs if file != first and cmp(file, first, shallow=False)]
+    if copies:
+        shown = ", ".join(copies[:MOST_FAULTS]) + f" and {len(copies) - MOST_FAULTS} more" * (len(copies) > MOST_FAULTS)
+        raise DataError(f"{name} must hold each file once, not copies of others; remove {shown}")
 
 
 def _list_series_files(path: Path, name: str) -> tuple[str, ...]:
@@ -205,6 +232,42 @@ def _finish(decoded: Decoded, header: Any) -> Decoded:  # noqa: ANN401 (pydicom 
     if header.BitsAllocated == 1:
         return decoded._replace(array=decoded.array // 255, is_binary=True)
     return decoded
+
+
+@contextmanager
+def _correct_colours(files: Sequence[Path | str], headers: Sequence[Any], name: str) -> Iterator[list[str]]:
+    """Yield the files as GDCM must see them, which decodes JPEG by the header, whatever the JPEG says of its colours.
+
+    A file whose header says something else is copied to a place without a name, with the colours that it stores.
+    """
+    with ExitStack() as stack:
+        corrected = []
+        for file, header in zip(files, headers, strict=True):
+            is_jpeg = is_coloured(header) and read_syntax(header) in {*JPEG, *JPEG_2000}
+            content = _restate_colours(file, name) if is_jpeg else None
+            if content is not None:
+                copy = stack.enter_context(tempfile.TemporaryFile())
+                copy.write(content)
+                copy.seek(0)
+            corrected.append(str(file) if content is None else f"/dev/fd/{copy.fileno()}")
+        yield corrected
+
+
+def _restate_colours(file: Path | str, name: str) -> bytes | None:
+    """Return a file's bytes with the colours that its JPEG states; None where the header says the same."""
+    import pydicom
+
+    header = pydicom.dcmread(file, force=True)
+    colours = find_stored_colours(header)
+    if colours is None:
+        return None
+    content, element = Path(file).read_bytes(), header.get_item(COLOURS)
+    place = 0 if element is None else getattr(element, "value_tell", None) or element.file_tell
+    length = int.from_bytes(content[max(place - 2, 0) : place], "little")
+    if content[max(place - 4, 0) : place - 2] != b"CS":
+        raise DataError(f"{name} must have the {COLOURS} {colours}, as its compressed pixels say; add it to its header")
+    value = colours.encode().ljust(len(colours) + len(colours) % 2)
+    return content[: place - 2] + len(value).to_bytes(2, "little") + value + content[place + length :]
 
 
 def _check_measures(planes: Sequence[Plane], name: str) -> None:

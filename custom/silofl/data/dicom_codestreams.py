@@ -19,6 +19,8 @@ LOSSY = {0xC0, 0xC1, 0xC2}
 # Which have no length behind them: TEM, the restarts, and the beginning of the image.
 BARE = {0x01, *range(0xD0, 0xD9)}
 JFIF, ADOBE = 0xE0, 0xEE
+# How JPEG 2000 is coded: whether its first three components were made of red, green and blue stands 4 bytes in.
+CODING, TRANSFORM = 0xFF52, 4
 
 
 class Form(NamedTuple):
@@ -62,6 +64,8 @@ def _read_jpeg(frame: bytes) -> Form | None:
         content = frame[place + 4 : place + 2 + int.from_bytes(frame[place + 2 : place + 4], "big")]
         if marker in SIZES and len(content) >= 6:
             bits, rows, columns, components = struct.unpack_from(">BHHB", content)
+            if is_ycc is None and content[6::3] == b"RGB":
+                is_ycc = False
             # Filled up to an even length, by some writers to a block.
             return Form(
                 (rows, columns),
@@ -85,8 +89,22 @@ def _read_jpeg_2000(frame: bytes) -> Form | None:
         return None
     right, bottom, left, top = struct.unpack_from(">4I", size)
     components, bits = struct.unpack_from(">HB", size, 32)
-    # OpenJPEG itself refuses one that ends early.
-    return Form((bottom - top, right - left), components, (bits & 0x7F) + 1, is_ycc=None, has_end=True)
+    # Decoders give red, green and blue back. OpenJPEG itself refuses one that ends early.
+    is_ycc = False if _is_transformed(frame, start) else None
+    return Form((bottom - top, right - left), components, (bits & 0x7F) + 1, is_ycc, has_end=True)
+
+
+def _is_transformed(frame: bytes, start: int) -> bool:
+    """Return whether a codestream of JPEG 2000 holds what was made of red, green and blue."""
+    place = start + 2
+    while place + 4 <= len(frame):
+        marker, length = struct.unpack_from(">HH", frame, place)
+        if marker == CODING:
+            return frame[place + 4 + TRANSFORM : place + 5 + TRANSFORM] == b"\1"
+        if length < 2:
+            break
+        place += 2 + length
+    return False
 
 
 def split_segments(frame: bytes) -> list[bytes]:

@@ -18,6 +18,24 @@ from silofl.data.dicom_elements import (
 )
 
 
+def find_stored_colours(header: Dataset) -> str | None:
+    """Return the PhotometricInterpretation that compressed frames state themselves; None where it is the header's.
+
+    Raises:
+        ValueError: Its frames differ.
+    """
+    if read_syntax(header) not in {*JPEG, *JPEG_2000} or read_number(header, "SamplesPerPixel", 1) != 3:
+        return None
+    forms = map(read_form, join_frames(header.PixelData, CODESTREAM_STARTS)[0])
+    stated = {form.is_ycc for form in forms if form is not None}
+    if len(stated) > 1:
+        raise ValueError("its frames differ in how they store colours")
+    is_ycc, colours = stated.pop(), read_colours(header) or ""
+    # What JPEG 2000 has transformed itself is YBR_RCT or YBR_ICT there.
+    is_stated = is_ycc is None or is_ycc == (colours in ("YBR_FULL", "YBR_FULL_422"))
+    return None if is_stated else "YBR_FULL_422" if is_ycc else "RGB"
+
+
 def judge_size(header: Dataset) -> Judgement:
     """Judge whether there are as many pixels as the header says, no more and no fewer."""
     if read_syntax(header) in UNCOMPRESSED:
@@ -81,7 +99,7 @@ def _judge_segments(frame: bytes, segments: int, size: tuple[int, int]) -> Judge
 
 
 def _judge_codestream(frame: bytes, header: Dataset, size: tuple[int, int]) -> Judgement:
-    form, samples, colours = read_form(frame), read_number(header, "SamplesPerPixel", 1), read_colours(header)
+    form, samples = read_form(frame), read_number(header, "SamplesPerPixel", 1)
     allocated, is_jpeg_2000 = read_number(header, "BitsAllocated", 8), read_syntax(header) in JPEG_2000
     yield form is None, "hold a codestream that states its size"
     yield (
@@ -96,10 +114,5 @@ def _judge_codestream(frame: bytes, header: Dataset, size: tuple[int, int]) -> J
     yield (
         form.bits > allocated and not is_jpeg_2000,
         f"have BitsAllocated of {form.bits} or more, as its compressed pixels need, not {allocated}",
-    )
-    yield (
-        form.is_ycc is not None and samples == 3 and form.is_ycc != (colours or "").startswith("YBR"),
-        f"have the PhotometricInterpretation {'YBR_FULL_422' if form.is_ycc else 'RGB'}, as its compressed pixels say, "
-        f"not {colours}",
     )
     yield not form.has_end, "hold a codestream with its end"

@@ -8,12 +8,14 @@ NM Multi-frame, Whole Slide Microscopy Image), the encodings those of PS3.5 (sec
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from itertools import chain
 from typing import Any
 
 import numpy as np
 from pydicom import Dataset, uid
 from pydicom.datadict import keyword_for_tag
+from pydicom.sequence import Sequence
 
 from silofl.data.dicom_elements import (
     COPY_OR_EXPORT,
@@ -44,6 +46,12 @@ DRAWN = {
 # How a segmentation may say which pixels are of a segment -> bits of a pixel.
 SEGMENTATION_BITS = {"BINARY": (1,), "FRACTIONAL": (8,), "LABELMAP": (8, 16)}
 MOST_SEGMENTS = (1 << 16) - 1
+# By words of ImageType, and by elements of their own that count the slices: those who tile a volume into one picture.
+MOSAICS = {"MOSAIC": "Siemens", "VFRAME": "United Imaging"}
+TILE_COUNTS = (
+    ("Siemens", 0x0019, "SIEMENS MR HEADER", 0x0A),
+    ("United Imaging", 0x0065, "Image Private Header", 0x50),
+)
 # Whose tables lead back to the beam's intensity; programs show and measure the image without them.
 ANGIOGRAPHY = ("XA", "RF")
 # Whose numbers mean the same however they are shown, as Hounsfield units.
@@ -86,7 +94,7 @@ def check_pixels(header: Dataset, name: str) -> None:
         DataError: An element has a value that cannot be read rightly, or pixels are missing.
         Exception: Whatever pydicom raises on broken bytes.
     """
-    form = (_judge_kind, _judge_numbers, _judge_encoding, _judge_form, _judge_colours)
+    form = (_judge_kind, _judge_numbers, _judge_pictures, _judge_encoding, _judge_form, _judge_colours)
     _check_judgements(header, name, (*form, _judge_scale, _judge_dose, judge_size))
 
 
@@ -113,12 +121,6 @@ def _judge_kind(header: Dataset) -> Judgement:
         "PixelData" not in header,
         "hold whole numbers with a rescale slope, not fractions; save it as NIfTI or MHA",
     )
-    image_type = header.get("ImageType") or []
-    yield (
-        "MOSAIC" in image_type,
-        "hold a slice, not many slices side by side in one picture (ImageType MOSAIC of Siemens); convert its series "
-        "to NIfTI with dcm2niix",
-    )
     yield from _judge_tiles(header)
     varied = [key for key in _counted_by(header) if len(set(list_values(header.get(key)))) > 1]
     yield (
@@ -126,6 +128,29 @@ def _judge_kind(header: Dataset) -> Judgement:
         f"hold the frames of one volume, not those that {' and '.join(varied)} tell apart (FrameIncrementPointer); "
         "save each volume as a file of its own",
     )
+
+
+def _judge_pictures(header: Dataset) -> Judgement:
+    """Judge whether pictures are slices; frames with places of their own are, whatever else is stated."""
+    frames, planes = count_frames(header), list(read_planes(header))
+    if frames > 1 and len(planes) == frames and all(plane[POSITION] for plane in planes):
+        return
+    words = [f"ImageType {word} of {MOSAICS[word]}" for word in list_values(header.get("ImageType")) if word in MOSAICS]
+    words += [f"mosaic of {maker}" for maker, *place in TILE_COUNTS if _count_tiles(header, *place) > 1]
+    yield (
+        bool(words),
+        f"hold a slice, not many slices side by side in one picture ({''.join(words[:1])}); convert its series to "
+        "NIfTI with dcm2niix",
+    )
+
+
+def _count_tiles(header: Dataset, group: int, creator: str, element: int) -> int:
+    """Return how many slices a maker's own element counts, as a number or with an item for each; 0 without it."""
+    with suppress(KeyError, ValueError):
+        value = header.private_block(group, creator)[element].value
+        # Of a file that does not say which kind of value it is.
+        return len(value) if isinstance(value, Sequence) else int(value.decode() if isinstance(value, bytes) else value)
+    return 0
 
 
 def _judge_tiles(header: Dataset) -> Judgement:

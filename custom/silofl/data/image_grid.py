@@ -12,6 +12,7 @@ from silofl.data.dicom_planes import first_grid, order_frames, order_slices, rea
 from silofl.data.formats import PICTURES
 from silofl.data.header import dicom_headers, is_dicom
 from silofl.data.images import Image, is_same_grid
+from silofl.data.nifti import affine_mm, read_nifti_header
 from silofl.data.raw_volume import LPS_TO_RAS
 
 # EXIF's orientations: 1 is as stored, from 5 on rows have become columns.
@@ -67,10 +68,8 @@ def _read_grid(path: Path) -> tuple[tuple[int, ...], Affine] | None:
     if is_dicom(path):
         return _read_dicom_grid(path)
     if name.endswith((".nii", ".nii.gz")):
-        import nibabel
-
-        image = nibabel.load(path)
-        return (*image.shape, 1)[:3], np.asarray(image.affine, dtype=np.float64)
+        header = read_nifti_header(path)
+        return (*header.get_data_shape(), 1)[:3], affine_mm(header)
     if name.endswith(PICTURES):
         return _read_picture_header(path)[0], None
     return None

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from silofl.data.patient_names import normalise_name
+from silofl.data.patient_names import key_patient
 from silofl.data.records import Record
 from silofl.errors import DataError
 
@@ -22,7 +22,7 @@ EVERY = 16
 def check_parts(parts: Parts, places: Mapping[str, Path], split_unit: str) -> None:
     """Refuse a patient or recording in two parts, a case, image or slice listed twice, and a mask that is an image.
 
-    Patients whose names differ in capitals alone are refused too: nobody can tell whether they are one.
+    Two spellings of one patient are refused too, as in capitals alone: nobody can tell whether they are one.
 
     Args:
         parts: The records by part.
@@ -166,11 +166,11 @@ def _check_spelling(parts: Parts) -> None:
     for _, record in _iterate_records(parts):
         if record.patient is None:
             continue
-        first = seen.setdefault(normalise_name(record.patient.casefold()), record)
+        first = seen.setdefault(key_patient(record.patient), record)
         if first.patient != record.patient:
             raise DataError(
                 f"patient {record.patient!r} (case {record.case!r}) must be written as {first.patient!r} (case "
-                f"{first.case!r}), or differ from it in more than capitals; correct dataset.json"
+                f"{first.case!r}), or differ from it in more than capitals or a ^ at the end; correct dataset.json"
             )
 
 

@@ -18,8 +18,6 @@ from silofl.data.packed import LENGTHS
 from silofl.errors import DataError
 
 GZIP = b"\x1f\x8b"
-# Of a header with what other programs have added to it: more is not copied.
-MOST_HEADER_BYTES = 1 << 24
 # They say whether more than the header follows.
 EXTENSION_BYTES = 4
 # The lowest bits of xyzt_units, and the millimetres of each unit; most writers leave the unit out.
@@ -85,7 +83,7 @@ def read_nifti(path: Path, name: str, content: NDArray[np.uint8] | None = None) 
 
     if content is None:
         _check_ending(path, name)
-    with path.open("rb") if content is None else BytesIO(content[:MOST_HEADER_BYTES]) as stream:
+    with path.open("rb") if content is None else BytesIO(content[: max(LENGTHS.values())]) as stream:
         header = _read_header(stream)
         _check_header(header, name, is_pair=path.name.lower().endswith(PAIR))
         # Without compression the voxels stay in the file until they are needed.
@@ -118,7 +116,8 @@ def _read_header(stream: BinaryIO) -> Any:  # noqa: ANN401 (as above)
     if length is None:
         raise ValueError("it does not begin with the length of its header, 348 or 540")
     stream.seek(0)
-    header = (nibabel.Nifti1Header if length == 348 else nibabel.Nifti2Header).from_fileobj(stream)
+    # Without the extensions behind it, of which a file of 1 MiB may hold 1 GiB.
+    header = (nibabel.Nifti1Header if length == 348 else nibabel.Nifti2Header)(stream.read(length))
     keys = ("quatern_b", "quatern_c", "quatern_d")
     norm = math.hypot(*(float(header[key]) for key in keys))
     if 1 < norm < 1 + ROUNDING:
@@ -160,6 +159,9 @@ def _check_header(header: Any, name: str, is_pair: bool) -> None:  # noqa: ANN40
     if header.get_data_dtype().kind == "c":
         raise DataError(f"{name} must hold real numbers, not complex ones; save their magnitude")
     slope, inter = float(header["scl_slope"]), float(header["scl_inter"])
+    if math.isnan(slope) and (math.isnan(inter) or inter == 0) and header.get_data_dtype().kind in "iu":
+        # So nibabel, SPM and others write that whole numbers have no scale.
+        return
     if not math.isfinite(slope) or (slope != 0 and not math.isfinite(inter)):
         raise DataError(
             f"{name} must have a finite scale of its intensities (scl_slope and scl_inter), not {slope:g} and "

@@ -8,7 +8,7 @@ import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
-from silofl.data.decoded import MAX_BYTES, Unpacked, check_bytes
+from silofl.data.decoded import Unpacked, check_bytes
 from silofl.errors import DataError
 
 # The length of a header of NIfTI-1 and NIfTI-2, with which a file begins in either order of bytes.
@@ -20,8 +20,8 @@ VOXEL_BYTES = {2: 1, 4: 2, 8: 4, 16: 4, 64: 8, 128: 3, 256: 1, 512: 2, 768: 4, 1
 MOST_VOXEL_BYTES = 32
 # Compressed bytes that are read at once, and unpacked ones that are sent.
 PIECE, BLOCK = 1 << 16, 1 << 18
-# What may follow the voxels.
-MOST_AFTER = 1 << 20
+# What may follow the voxels, and what other programs may have put between them and the header.
+MOST_AFTER, MOST_BETWEEN = 1 << 20, 1 << 24
 GZIP = 16 + zlib.MAX_WBITS
 
 
@@ -64,7 +64,7 @@ def _find_end(start: bytes, name: str) -> int:
     """Return where a header says that the voxels end; of one that is refused later, where it ends itself.
 
     Raises:
-        DataError: It states more than may be unpacked.
+        DataError: It states more than may be unpacked, or voxels far behind it.
         ValueError: A size is negative.
     """
     length = LENGTHS[start[:4]]
@@ -74,8 +74,13 @@ def _find_end(start: bytes, name: str) -> int:
     (count, *sizes), (kind,), (offset,) = (
         struct.unpack_from(order + form, start, place) for place, form in PLACES[length]
     )
-    if not 0 <= offset <= MAX_BYTES:
+    if not offset >= 0:
         return length
+    if offset > length + MOST_BETWEEN:
+        raise DataError(
+            f"{name} must have its voxels within {MOST_BETWEEN >> 20} MiB behind its header (vox_offset), not at "
+            f"{offset:g}; save it anew, without what other programs have added to its header"
+        )
     voxels = check_bytes(name, sizes[: max(count, 0)], VOXEL_BYTES.get(kind, MOST_VOXEL_BYTES))
     return max(int(offset), length) + voxels
 

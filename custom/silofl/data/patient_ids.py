@@ -6,12 +6,12 @@ from contextlib import suppress
 from pathlib import Path
 
 from silofl.data.header import read_patient_id
-from silofl.data.patient_names import normalise_name
+from silofl.data.patient_names import key_patient, normalise_name
 
 # What archives write for everybody in place of a patient's number, in small letters and digits alone.
 PLACEHOLDERS = {
     *("anon", "anonym", "anonymous", "anonymized", "anonymised", "anonymouspatient", "deidentified", "unknown", "none"),
-    *("noid", "noname", "patient", "patientid", "removed", "test", "na", "nil", "null"),
+    *("noid", "noname", "patient", "patientid", "removed", "test", "na", "nan", "nil", "null"),
 }
 
 
@@ -31,7 +31,8 @@ def read_own_id(paths: Iterable[Path]) -> str | None:
         with suppress(Exception):
             patient = normalise_name(read_patient_id(path) or "")
         found.add(patient if patient and not _is_placeholder(patient) else None)
-    return found.pop() if len(found) == 1 else None
+    one = {name and key_patient(name) for name in found}
+    return min(filter(None, found)) if len(one) == 1 and None not in one else None
 
 
 def count_shared_ids(pairs: Iterable[tuple[str, str | None]]) -> tuple[int, int]:
@@ -43,7 +44,7 @@ def count_shared_ids(pairs: Iterable[tuple[str, str | None]]) -> tuple[int, int]
     others: dict[str, set[str]] = {}
     for other, patient in pairs:
         if patient is not None:
-            others.setdefault(patient, set()).add(other)
+            others.setdefault(key_patient(patient), set()).add(other)
     return sum(len(found) > 1 for found in others.values()), len(others)
 
 

@@ -1,6 +1,7 @@
-"""The one form of a patient's name, in which names are kept and compared."""
+"""The one form of a patient's name in which names are kept, and the key by which two spellings are one patient."""
 
 import unicodedata
+from collections.abc import Iterable, Mapping
 
 
 def normalise_name(name: str) -> str:
@@ -11,3 +12,19 @@ def normalise_name(name: str) -> str:
     """
     visible = "".join(letter for letter in name if unicodedata.category(letter) != "Cf")
     return " ".join(unicodedata.normalize("NFKC", visible).split())
+
+
+def key_patient(name: str) -> str:
+    """Return what two spellings of one patient share: no regard to capitals, nor to ``^`` and blanks at the end.
+
+    DICOM parts the components of a name by ``^``, which programs append to a number too. Zeros at the beginning count:
+    007 and 7 may be two patients.
+    """
+    name = normalise_name(normalise_name(name).casefold())
+    return name.rstrip("^ ") or name
+
+
+def unify_patients(names: Iterable[str]) -> Mapping[str, str]:
+    """Return for each spelling the first one of the same patient."""
+    firsts: dict[str, str] = {}
+    return {name: firsts.setdefault(key_patient(name), name) for name in names}

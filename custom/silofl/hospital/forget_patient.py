@@ -16,7 +16,7 @@ from silofl.csv_text import decode_csv, encode_csv
 from silofl.data.cache_entries import LOCK as CACHE_LOCK
 from silofl.data.cache_entries import list_entries, list_unfinished_entries, read_entry
 from silofl.data.manifest import FILE_NAME, PARTS, read_content
-from silofl.data.patient_names import normalise_name
+from silofl.data.patient_names import key_patient
 from silofl.data.records import find_case_name
 from silofl.errors import DataError
 from silofl.federation.egress_log import FILE, LOCK, sum_sent_arrays
@@ -83,7 +83,7 @@ def find_traces(site: Site, name: str, studies: Sequence[str], patient: str, cas
     Raises:
         DataError: A dataset.json still names the patient. No sentence of this function does.
     """
-    found, patient = Traces(), normalise_name(patient)
+    found, patient = Traces(), key_patient(patient)
     # A check fills a cache before any run of the study is there.
     studies = studies or [MARK]
     folders = {study: folder for study in studies if (folder := _data_folder(site, study, name))}
@@ -189,7 +189,7 @@ def _check_gone(folder: Path, patient: str, cases: set[str]) -> None:
     records = [record for part in PARTS for record in _as_list(content.get(part)) if isinstance(record, dict)]
     # As `silofl.data.records` reads them: a number is a text, and blanks at the ends are none of a name.
     named = [(str(record.get("patient", "")).strip(), find_case_name(record)) for record in records]
-    count = sum(normalise_name(who) == patient or case in cases for who, case in named)
+    count = sum(key_patient(who) == patient or case in cases for who, case in named)
     if count:
         other = "; where it is another patient's case, name the STUDY that is meant" if cases else ""
         raise DataError(

@@ -8,7 +8,7 @@ import pytest
 from silofl.data.layouts.cases import SiteCases, plan_cases
 from silofl.data.layouts.masks import Values
 from silofl.data.layouts.options import ImportOptions
-from silofl.data.layouts.patients import read_patients, warn_unknown_patients
+from silofl.data.layouts.patients import assign_sites, read_patients, warn_unknown_patients
 from silofl.data.layouts.site_files import UNKNOWN, SitePlan
 from silofl.errors import DataError
 
@@ -60,9 +60,63 @@ def test_a_case_without_a_row_is_refused_with_what_a_row_holds(patients, rows):
         patients("file,patient", *rows)
 
 
-def test_patients_that_differ_in_capitals_alone_are_refused(patients):
-    with pytest.raises(DataError, match="patients.csv of site 'north' must write patient 'P1' as 'p1', or differ from"):
-        patients("file,patient", "a,p1", "b,p2", "c,P1")
+def test_a_case_whose_rows_spell_its_patient_in_two_ways_has_one(patients):
+    assert patients("file,patient", "a,p1", "a,P1^", "b,p2", "c,p3")["a"] == "P1^"
+
+
+@pytest.mark.parametrize("word", ["nan", "NaN", "NA", "n/a", "#N/A", "None", "NULL", "-", " "])
+def test_a_word_for_nothing_names_no_patient(patients, word):
+    with pytest.raises(DataError, match="must name the patient of b; .* .a word as nan or NA names nobody"):
+        patients("file,patient", "a,p1", f"b,{word}", "c,p2")
+    assert patients("file,patient", "a,p1", f"b,{word}", "b,p3", "c,p2")["b"] == "p3"
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        ["File,Patient", "a,x", "b,y", "c,z"],
+        ["FILE;PATIENT", "a;x", "b;y", "c;z"],
+        ["sep=;", "file;patient", "a;x", "b;y", "c;z"],
+        ['"sep=|"', "file|patient", "a|x", "b|y", "c|z"],
+        ["\ufefffile,patient", "a,x", "b,y", "c,z"],
+        [",file,patient,", "0,a,x,", "1,b,y,", "2,c,z,"],
+    ],
+)
+def test_a_table_is_read_as_pandas_and_excel_write_it(patients, table):
+    assert patients(*table) == {"a": "x", "b": "y", "c": "z"}
+
+
+def test_a_column_twice_and_a_row_with_more_fields_than_columns_are_refused(patients):
+    with pytest.raises(DataError, match="must have each column once, not 'patient' twice; rename or remove one"):
+        patients("file,patient,Patient", "a,x,1", "b,y,2", "c,z,3")
+    with pytest.raises(DataError, match="at most 2 fields in a row, .* not 3 in row 2 below them; put a text with ','"):
+        patients("file,patient", "a,x", "b,y, jr", "c,z")
+    # As they say.
+    assert patients("file,patient,old", "a,x,1", 'b,"y, jr",2', "c,z,3")["b"] == "y, jr"
+
+
+@pytest.mark.parametrize("named", [("MRN1", "mrn1", "MRN1^", "p2"), ("p2", "MRN1", "mrn1 ^")])
+def test_a_patient_in_several_spellings_is_in_one_part_and_said(series, named):
+    found = series(*named)
+    options = ImportOptions(test=0.5, validation=0)
+    plan = plan_cases(found, read_patients(found), Values({1: "x"}), options)
+    parts = {part: {record["patient"] for record in records} for part, records in plan.records.items() if records}
+    first = next(name for name in named if name.startswith("MRN1"))
+    assert sorted(parts) == ["test", "training"] and sorted(map(sorted, parts.values())) == [[first], ["p2"]]
+    assert any(
+        "written in several ways, which differ in capitals or a ^ at the end alone" in note for note in plan.notes
+    )
+    assert any("the patients are those of the DICOM headers" in note for note in plan.notes)
+
+
+def test_one_patient_in_two_spellings_for_all_is_an_archives(series):
+    assert read_patients(series("MRN1", "mrn1^")) == {"c0": None, "c1": None}
+
+
+def test_a_patient_at_two_sites_is_one_in_any_spelling():
+    with pytest.raises(DataError, match="patient 'mrn1' must be at one site, not at 'north' and 'south'; move it"):
+        assign_sites([("MRN1^", "north"), ("p2", "south"), ("mrn1", "south")], "move it")
+    assert assign_sites([("a.png", "north"), ("A.png", "south")], "", "file") == {"a.png": "north", "A.png": "south"}
 
 
 @pytest.mark.parametrize(

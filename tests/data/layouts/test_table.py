@@ -232,3 +232,65 @@ def test_a_table_of_all_sites_with_a_patient_of_dicom_headers_at_two_is_refused(
     (source / "labels.csv").write_text("\n".join(["file,label,site", *rows]))
     with pytest.raises(DataError, match="patient 'P[0-2]' must be at one site, not at 'north' and 'south'"):
         run(place=source / "labels.csv")
+
+
+@pytest.mark.parametrize("word", ["nan", "NA", "N/A", "None", "none", "null", "NaN", "-", "#N/A", "<NA>"])
+def test_a_word_for_nothing_is_no_class_unless_the_labels_name_it(run, source, word):
+    write_sites(source, [*ROWS, f"scans/x.png,{word},p9", "scans/y.png,,p9"])
+    with pytest.raises(
+        DataError, match="of site 'north' must name the class of scans/x.png, not nothing, as .*"
+    ) as caught:
+        run()
+    said = str(caught.value)
+    assert f"as '{word}'; fill the column label, remove the row, or, where a label is called so, name all with" in said
+    assert "class of scans/y.png, not nothing; fill the column label, remove the row" in said
+    write_sites(source, [*ROWS, f"scans/x.png,{word},p9"])
+    assert run(labels=("healthy", "sick", word))[2]["scans/x.png"]["label"] == 2
+
+
+def test_rows_without_a_label_may_be_removed(run, source):
+    write_sites(source, [*ROWS, "scans/x.png,NaN,p9"])
+    with pytest.raises(DataError, match="remove the row"):
+        run()
+    write_sites(source, ROWS)
+    assert len(run()[2]) == 10
+
+
+@pytest.mark.parametrize("word", ["nan", "mass|nan", "N/A"])
+def test_an_exam_that_nobody_has_read_is_not_without_findings(run, source, word):
+    rows = [f"scans/{n}.png,{('mass|nodule', 'No Finding', 'mass', '')[n % 4]},p{n}" for n in range(8)]
+    write_sites(source, [*rows, f"scans/x.png,{word},p9"])
+    with pytest.raises(DataError, match="must name the findings of scans/x.png, not nothing, .* with No Finding where"):
+        run()
+    write_sites(source, [*rows, "scans/x.png,No Finding,p9"])
+    assert run()[2]["scans/x.png"]["label"] == []
+
+
+def test_a_finding_that_nobody_has_decided_is_refused(run, source):
+    rows = [f"scans/{n}.png,{n % 2},{n % 3 % 2},p{n}" for n in range(8)]
+    write_sites(source, [*rows, "scans/x.png,1,nan,p9"], "file,mass,nodule,patient")
+    with pytest.raises(DataError, match="must hold 0 or 1 in the column 'nodule' of findings, not 'nan'; decide it"):
+        run()
+
+
+def test_columns_may_be_written_in_capitals(run, source):
+    write_sites(source, ROWS, "File,Label,PATIENT")
+    summary, content, _ = run()
+    assert content["split_unit"] == "patient" and summary.patients == {"north": 5, "south": 5}
+
+
+def test_patients_without_names_are_unknown_and_some_without_are_refused(run, source):
+    write_sites(source, [*ROWS, "scans/x.png,sick,NA"])
+    with pytest.raises(DataError, match="must name the patient of scans/x.png, .* .a word as nan or NA names nobody"):
+        run()
+    write_sites(source, [row.rpartition(",")[0] + ",nan" for row in ROWS])
+    assert run()[1]["split_unit"] == "unknown"
+
+
+def test_a_patient_in_several_spellings_is_one(run, source):
+    spelled = [row.replace(",p1", ",P1^" if "/3" in row else ",p1") for row in ROWS]
+    write_sites(source, spelled)
+    summary, _, records = run()
+    assert records["scans/2.png"]["patient"] == records["scans/3.png"]["patient"] == "p1"
+    assert summary.patients == {"north": 5, "south": 5}
+    assert any("patients that are written in several ways" in note for note in summary.notes)

@@ -48,7 +48,7 @@ from silofl.data.layouts.options import FIFTHS, ImportOptions, Layout, Listing
 from silofl.data.layouts.patients import TABLES, read_patients, warn_unknown_patients
 from silofl.data.layouts.series import SEGMENTATION, Export, Series, count_names, read_export
 from silofl.data.layouts.site_files import SitePlan, visible_folders
-from silofl.data.patient_names import normalise_name
+from silofl.data.patient_names import key_patient
 from silofl.errors import ConfigError, DataError, quote_value
 
 COLUMNS = ("site", "modality", "description", "size", "series", "patients")
@@ -104,7 +104,7 @@ def _kind(series: Series) -> tuple[str, str, str]:
 
 
 def _hash_patients(series: Iterable[Series], salt: bytes) -> str:
-    names = sorted({normalise_name(one.patient) for one in series})
+    names = sorted({key_patient(one.patient) for one in series})
     hashed = [sha256(salt + name.encode()).hexdigest()[:6] if name else "unknown" for name in names]
     more = f" and {len(names) - SHOWN_PATIENTS} more" if len(names) > SHOWN_PATIENTS else ""
     return f"{len(names)}: {' '.join(hashed[:SHOWN_PATIENTS])}{more}"
@@ -177,7 +177,8 @@ def _group_exams(folder: Path, export: Export, patterns: Sequence[str], is_by_fo
     taken = [one for one in export.images if any(map(one.fits, patterns))]
     groups: dict[object, list[Series]] = {}
     for one in sorted(taken, key=lambda one: (one.files[0].parent, one.number, one.uid)):
-        whole_exam = (one.patient, one.study) if len(patterns) > 1 else (one.patient, one.uid)
+        patient = key_patient(one.patient)
+        whole_exam = (patient, one.study) if len(patterns) > 1 else (patient, one.uid)
         groups.setdefault(_exam_folder(folder, one) if is_by_folder else whole_exam, []).append(one)
     names = [_exam_folder(folder, members[0]) for members in groups.values()]
     used, exams = Counter[str](), []

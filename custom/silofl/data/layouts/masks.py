@@ -276,6 +276,8 @@ def save_with_header(stored: Path, numbers: NDArray[np.uint8], target: Path) -> 
     header = read_nifti_header(stored)
     header.set_data_dtype(np.uint8)
     header.set_slope_inter(1, 0)
+    # Behind the header, without what other programs had put there.
+    header.set_data_offset(0)
     kind = nibabel.Nifti2Image if isinstance(header, nibabel.Nifti2Header) else nibabel.Nifti1Image
     nibabel.save(kind(numbers, header.get_best_affine(), header), target)
 

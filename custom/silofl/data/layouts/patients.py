@@ -1,20 +1,29 @@
 """A site's table of patients, which says whose the images of own data are, and what to say where there is none."""
 
 import csv
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import zip_longest
 from pathlib import Path
 
 from silofl.data.access import read_bytes
 from silofl.data.layouts.cases import SiteCases, shorten_names
 from silofl.data.layouts.masks import ENDINGS
 from silofl.data.layouts.site_files import UNKNOWN, SitePlan
-from silofl.data.patient_names import normalise_name
-from silofl.errors import DataError
+from silofl.data.patient_names import key_patient, normalise_name
+from silofl.errors import DataError, quote_value
 from silofl.naming import normalise_accents
 
 TABLES = ("patients.csv", "patients.tsv")
+FILE, LABEL, PATIENT, SITE = "file", "label", "patient", "site"
+# What programs write for nothing, in small letters: pandas, R, Excel and people.
+NOTHING = {
+    *("nan", "-nan", "na", "n/a", "n.a.", "none", "null", "nil", "<na>", "nat", "-", "--", "?"),
+    *("#n/a", "#n/a n/a", "#na", "#null!", "-1.#ind", "1.#ind", "-1.#qnan", "1.#qnan"),
+}
+NOBODY = "a word as nan or NA names nobody"
 
 
 def read_patients(found: SiteCases) -> dict[str, str] | dict[str, None]:
@@ -29,8 +38,7 @@ def read_patients(found: SiteCases) -> dict[str, str] | dict[str, None]:
     """
     tables = [found.folder / name for name in TABLES if (found.folder / name).exists()]
     if not tables:
-        is_known = None not in found.patient_ids.values() and len({*found.patient_ids.values()}) > 1
-        return found.patient_ids if is_known else dict.fromkeys(found.images)
+        return found.patient_ids if can_tell_apart(found.patient_ids.values()) else dict.fromkeys(found.images)
     table = f"{tables[0].name} of site {found.site!r}"
     rows: dict[str, set[str]] = {}
     for name, patients in read_columns(tables[0], table, "file", "patient").items():
@@ -51,25 +59,18 @@ def read_patients(found: SiteCases) -> dict[str, str] | dict[str, None]:
         example = found.list_image_paths(missing[0])[-1]
         raise DataError(
             f"{table} must name the patient of {shorten_names(missing)}; add rows whose file is the case, as "
-            f"{missing[0]}, or its image, as {example}"
+            f"{missing[0]}, or its image, as {example} ({NOBODY})"
         )
     for case, patients in named.items():
-        if len(patients) > 1:
+        if len({*map(key_patient, patients)}) > 1:
             raise DataError(f"{table} must name one patient of {case}, not {shorten_names(patients)}; correct its rows")
-    patient_of = {case: patients.pop() for case, patients in named.items()}
-    _check_capitals(patient_of.values(), table)
-    return patient_of
+    return {case: min(patients) for case, patients in named.items()}
 
 
-def _check_capitals(patients: Iterable[str], table: str) -> None:
-    first: dict[str, str] = {}
-    for patient in patients:
-        other = first.setdefault(patient.casefold(), patient)
-        if other != patient:
-            raise DataError(
-                f"{table} must write patient {patient!r} as {other!r}, or differ from it in more than capitals; "
-                "correct its rows"
-            )
+def can_tell_apart(patients: Iterable[str | None]) -> bool:
+    """Return whether DICOM's headers name a patient of each image, and not one for all, as archives write it."""
+    names = [*patients]
+    return None not in names and len({*map(key_patient, filter(None, names))}) > 1
 
 
 def _normalise_path(name: str) -> str:
@@ -79,7 +80,7 @@ def _normalise_path(name: str) -> str:
     return normalise_accents(name[: len(name) - len(ending)]) + ending
 
 
-def assign_sites(pairs: Iterable[tuple[str, str]], remedy: str, what: str = "patient") -> dict[str, str]:
+def assign_sites(pairs: Iterable[tuple[str, str]], remedy: str, what: str = PATIENT) -> dict[str, str]:
     """Return the site of each patient.
 
     Args:
@@ -91,8 +92,10 @@ def assign_sites(pairs: Iterable[tuple[str, str]], remedy: str, what: str = "pat
         DataError: A patient is at two sites: one would learn from whom the other tests.
     """
     found: dict[str, str] = {}
+    firsts: dict[str, str] = {}
     for name, site in pairs:
-        first = found.setdefault(name, site)
+        first = firsts.setdefault(key_patient(name) if what == PATIENT else name, site)
+        found[name] = site
         if first != site:
             raise DataError(f"{what} {name!r} must be at one site, not at {first!r} and {site!r}; {remedy}")
     return found
@@ -146,12 +149,15 @@ def read_rows(table: Path, name: str, wanted: Sequence[str]) -> list[dict[str, s
     """Return the rows of a table with a header, by column; a short row has "" for what it lacks.
 
     Args:
-        table: The file; its columns are separated by tabs, semicolons or commas.
+        table: The file; its columns are separated by tabs, semicolons or commas, or as Excel's line ``sep=;`` says.
         name: The file's, for errors.
-        wanted: Columns that it must have.
+        wanted: Columns that it must have, in capitals or small letters.
+
+    Returns:
+        The rows; a word of `NOTHING` is "" except in a column of labels, whose reader judges it.
 
     Raises:
-        DataError: The table cannot be read, is not in UTF-8, or lacks a column.
+        DataError: The table cannot be read, is not in UTF-8, lacks a column or has one twice, or has longer rows.
     """
     try:
         lines = read_bytes(table, name).decode("utf-8-sig").splitlines()
@@ -159,12 +165,32 @@ def read_rows(table: Path, name: str, wanted: Sequence[str]) -> list[dict[str, s
         raise DataError(f"{name} must be text in UTF-8, not something else; save it anew") from None
     # Commas last: they may stand in the names of columns that tabs or semicolons part.
     delimiter = next((d for d in "\t;," if lines and d in lines[0]), ",")
+    if lines and (said := re.fullmatch("sep=(.)[;,]*", lines[0].strip('"'), re.IGNORECASE)):
+        delimiter, lines = said[1], lines[1:]
     try:
         header, *rows = list(csv.reader(lines, delimiter=delimiter)) or [[""]]
     except csv.Error as error:
         raise DataError(f"{name} must be a table of columns, not broken ({error}); save it anew") from None
-    columns = [normalise_accents(column.strip()) for column in header]
+    spelled = {known.casefold(): known for known in (*wanted, FILE, LABEL, PATIENT, SITE)}
+    columns = [spelled.get(column.casefold(), column) for column in map(normalise_accents, map(str.strip, header))]
+    if twins := sorted({column for column in columns if column and columns.count(column) > 1}):
+        raise DataError(f"{name} must have each column once, not {quote_value(twins[0])} twice; rename or remove one")
     if not {*wanted} <= set(columns):
         raise DataError(f"{name} must have the columns {' and '.join(wanted)}, not {', '.join(columns)}; rename them")
-    empty = dict.fromkeys(columns, "")
-    return [{**empty, **dict(zip(columns, map(str.strip, row), strict=False))} for row in rows if row]
+    judged = {*spelled.values()} - {LABEL}
+    found = []
+    for number, row in enumerate(rows, start=1):
+        if any(field.strip() for field in row[len(columns) :]):
+            raise DataError(
+                f"{name} must have at most {len(columns)} fields in a row, as its columns, not {len(row)} in row "
+                f"{number} below them; put a text with {quote_value(delimiter)} in it into double quotes"
+            )
+        pairs = zip_longest(columns, map(str.strip, row[: len(columns)]), fillvalue="")
+        values = {key: "" if key in judged and is_nothing(value) else value for key, value in pairs if key}
+        found += [values] if row else []
+    return found
+
+
+def is_nothing(value: str) -> bool:
+    """Return whether a field is empty, or says so by a word."""
+    return not value or value.casefold() in NOTHING

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from silofl.data.dicom_files import read_elements
 from silofl.data.endings import DICOM_ENDINGS, has_dicom_mark
 from silofl.data.layouts.site_files import visible_files
+from silofl.data.patient_names import key_patient
 from silofl.data.progress import track_slow_progress
 
 if TYPE_CHECKING:
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
 
 TAGS = ("PatientID", "StudyInstanceUID", "SeriesInstanceUID", "SOPInstanceUID", "Modality", "SeriesDescription")
 TAGS += ("SeriesNumber", "ImageType", "Rows", "Columns", "NumberOfFrames", "ReferencedSeriesSequence")
+# Of one image. Careless exporters give all images of a series one number (the first), but not one place.
+IMAGE = ("SOPInstanceUID", "InstanceNumber", "ImagePositionPatient")
+TAGS += IMAGE[1:]
 SEGMENTATION, LOCALIZER = "SEG", "LOCALIZER"
 INDEX = "DICOMDIR"
 
@@ -99,7 +103,10 @@ def read_export(folder: Path) -> Export:
         path: _read_header(path) for path in track_slow_progress(paths, len(paths), f"listing {folder.name}", "files")
     }
     known = {path: header for path, header in headers.items() if header is not None}
-    first = {str(header.get("SOPInstanceUID", path)): path for path, header in reversed(known.items())}
+    first = {
+        tuple(str(header.get(key)) for key in IMAGE) if "SOPInstanceUID" in header else path: path
+        for path, header in reversed(known.items())
+    }
     kept = {path: known[path] for path in sorted(first.values())}
     unknown = [path for path, header in headers.items() if header is None]
     damaged = tuple(filter(_is_damaged, unknown))
@@ -133,7 +140,7 @@ def _group_files(headers: dict[Path, Dataset]) -> tuple[Series, ...]:
     for path, header in headers.items():
         # Each file of a segmentation is one of its own; some scanners put localizers into the series of the volume.
         own = path if header.get("Modality") == SEGMENTATION else LOCALIZER in _read_kind(header)
-        groups.setdefault((str(header.get("PatientID")), header.SeriesInstanceUID, own), []).append(path)
+        groups.setdefault((key_patient(str(header.get("PatientID"))), header.SeriesInstanceUID, own), []).append(path)
     return tuple(_describe([(path, headers[path]) for path in paths]) for paths in groups.values())
 
 

@@ -11,6 +11,7 @@ from silofl.data.beside import find_voxel_file
 from silofl.data.layouts.options import ImportOptions
 from silofl.data.manifest import PARTS
 from silofl.data.partition import split_by_patient
+from silofl.data.patient_names import unify_patients
 from silofl.data.targets import IGNORE
 from silofl.documents import build_table
 from silofl.errors import ConfigError, DataError
@@ -111,6 +112,9 @@ def plan_pairs(
         DataError: The site has fewer than two patients, so that training and test cannot be kept apart.
     """
     pairs = list(pairs)
+    named, said = unify_spellings(site, [pair.patient for pair in pairs])
+    pairs = [replace(pair, patient=patient) for pair, patient in zip(pairs, named, strict=True)]
+    tested = {*unify_spellings(site, [*named, *tested])[0][len(named) :]}
     is_known = all(pair.patient is not None for pair in pairs)
     units = [str(pair.patient) if is_known else pair.case for pair in pairs]
     others = [unit for unit in units if unit not in tested]
@@ -124,7 +128,18 @@ def plan_pairs(
     # Masks first: one that is refused is refused before many images are copied.
     files = dict([*(pair.mask for pair in pairs), *(file for pair in pairs for file in pair.images if file)])
     split_unit, notes = ("patient", ()) if is_known else ("unknown", (UNKNOWN,))
-    return SitePlan("segmentation", dict(labels), records, files, split_unit, notes, channel_names)
+    return SitePlan("segmentation", dict(labels), records, files, split_unit, (*said, *notes), channel_names)
+
+
+def unify_spellings(site: str, patients: Sequence[str | None]) -> tuple[list[str | None], tuple[str, ...]]:
+    """Return patients with one spelling each, and a sentence where there were several."""
+    one = unify_patients(filter(None, patients))
+    several = len({other for name, other in one.items() if name != other})
+    notes = (
+        f"{site}: patients that are written in several ways, which differ in capitals or a ^ at the end alone, count "
+        f"as one each: {several}; where these are different persons, name them apart",
+    )
+    return [None if name is None else one[name] for name in patients], notes * bool(several)
 
 
 def split_patients(

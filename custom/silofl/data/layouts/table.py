@@ -21,7 +21,7 @@ A label that measures something, as an age or a volume, is refused: SiloFL learn
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path, PurePosixPath
@@ -29,7 +29,18 @@ from pathlib import Path, PurePosixPath
 from silofl.data.layouts.cases import shorten_names
 from silofl.data.layouts.masks import split_ending
 from silofl.data.layouts.options import FIFTHS, ImportOptions, Layout
-from silofl.data.layouts.patients import assign_sites, read_rows, warn_unknown_patients
+from silofl.data.layouts.patients import (
+    FILE,
+    LABEL,
+    NOBODY,
+    PATIENT,
+    SITE,
+    assign_sites,
+    can_tell_apart,
+    is_nothing,
+    read_rows,
+    warn_unknown_patients,
+)
 from silofl.data.layouts.site_files import (
     UNKNOWN,
     JsonRecord,
@@ -37,6 +48,7 @@ from silofl.data.layouts.site_files import (
     copy_image,
     number_labels,
     split_patients,
+    unify_spellings,
     visible_folders,
 )
 from silofl.data.manifest import PARTS
@@ -46,7 +58,6 @@ from silofl.errors import ConfigError, DataError, Faults, quote_value
 from silofl.naming import normalise_accents
 
 TABLES = ("labels.csv", "labels.tsv")
-FILE, LABEL, PATIENT, SITE = "file", "label", "patient", "site"
 CLASSES = "classification"
 # A class has several examples; numbers of more kinds than these are measured.
 MOST_NUMBERS = 20
@@ -100,7 +111,7 @@ def plan_table(source: Path, options: ImportOptions) -> dict[str, SitePlan]:
         tables = {site: _join_findings(table, findings) for site, table in tables.items()}
     has_several = any(SEVERAL in row[LABEL] for table in tables.values() for row in table.rows)
     task = "multilabel" if findings or has_several else CLASSES
-    sites = {site: _read_entries(table, task) for site, table in tables.items()}
+    sites = {site: _read_entries(table, task, findings or options.labels or ()) for site, table in tables.items()}
     found = [name for one in sites.values() for entry in one for name in entry.labels]
     labels = _number_classes(found, findings or options.labels)
     empty = SitePlan(task, labels, {}, {})
@@ -191,22 +202,24 @@ def _join_findings(table: SiteTable, findings: Sequence[str]) -> SiteTable:
     return replace(table, rows=rows)
 
 
-def _read_entries(table: SiteTable, task: str) -> list[Entry]:
+def _read_entries(table: SiteTable, task: str, given: Collection[str]) -> list[Entry]:
     faults, entries, name = Faults(), [], table.name
     for row in table.rows:
         with faults.collect_fault():
-            entries.append(_read_entry(row, table.folder, name, task))
+            entries.append(_read_entry(row, table.folder, name, task, given))
     faults.tell()
     twins = [file for file, count in Counter(entry.name for entry in entries).items() if count > 1]
     if twins:
         raise DataError(f"{name} must have one row a file, not several of {shorten_names(twins)}; remove the others")
     unknown = [entry.name for entry in entries if entry.patient == ""]
     if unknown and len(unknown) < len(entries):
-        raise DataError(f"{name} must name the patient of {shorten_names(unknown)}, as of the others; add them")
+        raise DataError(
+            f"{name} must name the patient of {shorten_names(unknown)}, as of the others; add them ({NOBODY})"
+        )
     return entries
 
 
-def _read_entry(row: Mapping[str, str], folder: Path, name: str, task: str) -> Entry:
+def _read_entry(row: Mapping[str, str], folder: Path, name: str, task: str, given: Collection[str]) -> Entry:
     file = PurePosixPath(row[FILE].replace("\\", "/"))
     if not row[FILE] or file.is_absolute() or ".." in file.parts:
         raise DataError(f"{name} must name files by their path within its folder, not {quote_value(row[FILE])}")
@@ -216,10 +229,19 @@ def _read_entry(row: Mapping[str, str], folder: Path, name: str, task: str) -> E
     split_ending(path, f"{name}: {file}")
     said = normalise_accents(row[LABEL])
     labels = (said,) if task == CLASSES else _split_findings(said)
-    if labels == ("",):
-        raise DataError(f"{name} must name the class of {file}, not nothing; fill the column {LABEL}")
+    _check_labels(labels, task, given, f"{name} must name the {{}} of {file}")
     patient = normalise_name(row[PATIENT]) if PATIENT in row else None
     return Entry(normalise_accents(str(file)), path, labels, patient)
+
+
+def _check_labels(labels: Iterable[str], task: str, given: Collection[str], must: str) -> None:
+    """Refuse what stands for nothing: an exam that nobody has read is of no class, and not without findings."""
+    nothing = next((label for label in labels if is_nothing(label) and label not in given), None)
+    if nothing is not None:
+        what, more = ("class", "") if task == CLASSES else ("findings", ", with No Finding where nothing was found")
+        shown, known = (f", as {quote_value(nothing)}", ", or, where a label is called so, name all with")
+        ways = f"fill the column {LABEL}{more}, remove the row{f'{known} --labels' * bool(nothing)}"
+        raise DataError(f"{must.format(what)}, not nothing{shown * bool(nothing)}; {ways}")
 
 
 def _split_findings(text: str) -> tuple[str, ...]:
@@ -277,6 +299,8 @@ def _check_sites(plans: Mapping[str, SitePlan]) -> None:
 def _plan_site(site: str, entries: Sequence[Entry], empty: SitePlan, options: ImportOptions) -> SitePlan:
     """Return the plan of a site, whose task and labels an empty one has."""
     patients, notes = _find_patients(site, entries)
+    patients, said = unify_spellings(site, patients)
+    notes = (*notes, *said)
     units = [entry.name if patient is None else patient for entry, patient in zip(entries, patients, strict=True)]
     is_known = None not in patients
     part_of = split_patients(site, units, options, "patients" if is_known else "images")
@@ -299,7 +323,7 @@ def _find_patients(site: str, entries: Sequence[Entry]) -> tuple[list[str] | lis
     if all(named):
         return [str(patient) for patient in named], ()
     by_header = [read_own_id([entry.path]) for entry in entries]
-    if None in by_header or len({*by_header}) < 2:
+    if not can_tell_apart(by_header):
         return [None] * len(entries), ()
     return [str(one) for one in by_header], (f"{site}: the patients are those of the DICOM headers (PatientID)",)
 
