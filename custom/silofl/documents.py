@@ -93,7 +93,7 @@ def read_json_document(path: Path) -> object:
         return value
     except (ValueError, RecursionError) as error:
         raise ConfigError(
-            f"{path} must be JSON; it is broken ({one_line(error)}): restore it, or delete it and have it made anew"
+            f"{path} must be JSON; it is broken ({one_line(error)}): correct it there, or restore a copy"
         ) from None
 
 

@@ -10,7 +10,7 @@ from silofl.algorithms.advice.comparison import advise
 from silofl.algorithms.advice.sketch import build_fixed_network, sketch
 from silofl.algorithms.plan.exchange import make_draft
 from silofl.algorithms.plan.rules import make_plan
-from silofl.data.data_fingerprint import measure_site
+from silofl.data.data_fingerprint import EDGES, measure_site
 from silofl.data.manifest import read_manifest
 from silofl.federation.egress import Gate, Request
 from silofl.parts.load import start_parts
@@ -78,6 +78,31 @@ def test_no_least_largest_or_single_value_leaves_for_a_plan(finished):
     # The first answer of a run says what the site runs.
     software = {"software": read_software().model_dump()}
     assert answer.meta == {"round": 0, "num_patients": 5, "fingerprint": {"cases": 5}} | software
+
+
+def test_of_ct_a_histogram_leaves_without_a_bin_of_few_patients_and_gives_the_plan_its_window(
+    play, site_data, make_study
+):
+    study = make_study(name="plan", rounds=1)
+    study = study.model_copy(update={"data": study.data.model_copy(update={"intensity": "raw", "modality": "CT"})})
+    game = play(study=study, min_patients=3)
+    game.round()
+    sent = {site: game.answers["fingerprint"][site].arrays["fingerprint/histogram"] for site in SITES}
+    values = []
+    for site in SITES:
+        content = json.loads((site_data / site / "dataset.json").read_text())
+        arrays, rows = np.load(site_data / site / "site.npz"), [one["index"] for one in content["training"]]
+        own = [arrays["images"][row][arrays["labels"][row] == 1] for row in rows]
+        held = np.sum([np.histogram(one, EDGES)[0] > 0 for one in own], axis=0)
+        assert held[sent[site] > 0].min() >= 3 and (sent[site] > 0).sum() == (held >= 3).sum()
+        values += own
+    gate, request = Gate.of(study, game.settings), Request("fingerprint", "run", 0, 1)
+    assert gate.refusal(request, game.answers["fingerprint"]["east"]) is None
+    (scale,) = [one for one in result_of(game)[0]["decisions"] if one["key"] == "data.transforms"]
+    window = [scale["value"][-1]["ScaleIntensityRange"][key] for key in ("a_min", "a_max")]
+    # To a bin, and to the bin beside it where too few patients have the ends.
+    wanted = np.percentile(np.concatenate(values), [0.5, 99.5])
+    np.testing.assert_allclose(window, wanted, atol=2 * (EDGES[1] - EDGES[0]))
 
 
 @both

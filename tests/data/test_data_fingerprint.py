@@ -4,7 +4,7 @@ import nibabel as nib
 import numpy as np
 import pytest
 
-from silofl.data.data_fingerprint import DataFingerprint, measure_site, pool_fingerprints, pooled_quantile
+from silofl.data.data_fingerprint import EDGES, DataFingerprint, measure_site, pool_fingerprints, pooled_quantile
 from silofl.data.manifest import read_manifest
 from silofl.errors import ConfigError, DataError
 from silofl.settings import parse
@@ -212,3 +212,46 @@ def test_findings_of_a_case_share_it(write, tmp_path):
     study = plan("multilabel", {0: "effusion", 1: "nodule"}, "auroc", "densenet121")
     # a half of each in the first case, a whole nodule in the second, nothing in the third
     assert measured(folder, study).classes == pytest.approx([0.5 / 3, 1.5 / 3], rel=0.01)
+
+
+def scans(count, seed=0, shift=0, size=(12, 10, 6)):
+    """Return scans of as many patients, an organ of 40 to 60 HU about 50 in air, with values of its foreground."""
+    rng, cases, values = np.random.default_rng(seed), [], []
+    for number in range(count):
+        image, label = np.full(size, -1000.0), np.zeros(size)
+        label[2:9, 2:8] = 1
+        image[label == 1] = rng.normal(50 + number, 15, int(label.sum())).round()
+        cases.append((f"p{number}", (1, 1, 1), [image + shift], label))
+        values.append(image[label == 1] + shift)
+    return cases, np.concatenate(values)
+
+
+def test_the_percentiles_of_all_sites_are_those_of_their_pooled_voxels_to_a_bin(write, tmp_path):
+    (north, first), (south, second) = scans(6), scans(6, seed=1, shift=1024)
+    found = [measured(write(cases), study_of()) for cases in (north, south)]
+    for sites, values in ((found, np.concatenate([first, second])), (found[:1], first)):
+        pooled = pool_fingerprints(sites).intensity[0, :3]
+        # The median of two sites may lie anywhere between them.
+        places = [0, 1, 2] if len(sites) == 1 else [0, 2]
+        wanted = np.percentile(values, [0.5, 50, 99.5])
+        np.testing.assert_allclose(pooled[places], wanted[places], atol=EDGES[1] - EDGES[0])
+
+
+def test_no_bin_is_of_fewer_patients_than_may_be_told_and_no_voxel_is_lost(write):
+    cases, values = scans(6)
+    # A screw in one patient alone.
+    cases[0][2][0][2, 2, :] = 3000
+    folder = write(cases)
+    apart, shared = (measured(folder, study_of(), least).histogram for least in (0, 5))
+    assert apart[np.digitize(3000, EDGES) - 1] == 6 and shared[np.digitize(200, EDGES) :].sum() == 0
+    held = np.stack([np.histogram(image[0][label == 1], EDGES)[0] for _, _, image, label in cases])
+    assert set(np.flatnonzero(shared)) == set(np.flatnonzero((held > 0).sum(axis=0) >= 5))
+    np.testing.assert_allclose([apart.sum(), shared.sum()], len(values), rtol=0.01)
+    # Too few patients for any bin: nothing is told, and nothing fails.
+    assert not measured(folder, study_of(), 7).histogram.any()
+
+
+def test_values_that_are_no_hounsfield_units_keep_the_mean_of_the_sites_percentiles(write):
+    image, label = np.linspace(0, 1, 24).reshape(4, 3, 2), np.ones((4, 3, 2))
+    found = measured(write([("a", (1, 1, 1), [image], label)]), study_of())
+    np.testing.assert_allclose(pool_fingerprints([found]).intensity, found.intensity)

@@ -186,12 +186,25 @@ def test_sites_that_have_each_others_states_make_their_own_again(check_alike, ca
 @pytest.mark.parametrize("name", [CHECKPOINT, BEFORE])
 def test_another_runs_checkpoint_is_not_gone_on_from(check_alike, carried_out, name):
     path, other = (carried_out(folder, "fedbn", exchanges=3) for folder in ("own", "other"))
-    ids = [(one / "run_id").read_text() for one in (path, other)]
+    ids = [(one / "run_id").read_text().split()[1] for one in (path, other)]
     shutil.copy(other / CHECKPOINT, path / name)
     carried_out("own", "fedbn")
     check_alike(path)
     said_so = f"{CHECKPOINT} must be of run {ids[0]!r}, not of {ids[1]!r}; it is another's file" in said(path)
     assert said_so == (name == CHECKPOINT)
+
+
+@pytest.mark.parametrize("place", [0, 70, -1])
+def test_a_flipped_bit_of_the_runs_name_costs_no_round_where_the_checkpoints_are_whole(check_alike, carried_out, place):
+    path = carried_out("own", "fedbn", exchanges=3)
+    content = bytearray((path / "run_id").read_bytes())
+    content[place] ^= 128
+    (path / "run_id").write_bytes(content)
+    carried_out("own", "fedbn")
+    check_alike(path)
+    assert "run_id must be as it was written; its checksum does not fit: the checkpoint names the run" in said(path)
+    content[place] ^= 128
+    assert (path / "run_id").read_bytes() == content
 
 
 def test_a_run_that_has_another_runs_checkpoints_alone_ends_saying_so(carried_out):

@@ -8,6 +8,7 @@ import yaml
 
 from silofl.data.cache import load_or_prepare
 from silofl.data.cache_entries import CacheSource, protect_entries
+from silofl.data.learnt import FILE as LEARNT
 from silofl.data.parts import PreparedCase
 from silofl.federation.egress_log import EgressLog
 from silofl.flare.places import mark_in_use
@@ -42,6 +43,8 @@ def write_run(folder, names):
     panes = {key: np.stack([np.full((4, 4), ord(name[0])) for name in names]) for key in ("images", "truths")}
     np.savez_compressed(folder / "pictures.npz", **panes, values=np.ones(len(names)), cases=np.array(names))
     np.savez_compressed(folder / "selector.npz", features=np.ones((2, 3)))
+    learnt = {"datasets": ["d"], "cases": {name: [name * 8] for name in names}}
+    (folder / LEARNT).write_text(json.dumps(learnt))
 
 
 @pytest.fixture
@@ -90,6 +93,7 @@ def test_a_patient_goes_from_caches_scores_and_pictures_and_all_others_stay(silo
             # The panes of the others, in their order: filled with the first letter of their names.
             assert pictures["images"][:, 0, 0].tolist() == [ord("s"), ord("r")]
         assert not (state / run / "selector.npz").exists()
+        assert json.loads((state / run / LEARNT).read_text())["cases"].keys() == {"smith", "roe"}
         assert (state / run / "egress.jsonl").is_file()
     assert "p7" not in out and "doe" not in out
     # What cannot be taken back is said with runs, rounds and kinds; what was refused has not left.

@@ -1,5 +1,6 @@
 import hashlib
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -7,10 +8,12 @@ import torch
 
 from silofl.core.calling import Calling
 from silofl.data.domain import Domain
+from silofl.data.learnt import FILE as LEARNT
 from silofl.errors import ConfigError
 from silofl.federation.egress import Gate, Request
 from silofl.federation.run_folder import RunFolder
 from silofl.federation.server import ServerRounds
+from silofl.federation.site import SiteRounds
 from silofl.files import save_tensors
 from silofl.inference.contents import Contents
 from silofl.inference.directory import plain_study, write_model_folder
@@ -234,3 +237,51 @@ def test_classes_are_scored_as_labels_are_and_at_the_models_threshold(play, wind
     assert (found["fast"]["recall"], found["fast"]["specificity"]) == (desk.recall, desk.specificity)
     assert record.called_from == {"fast": pytest.approx(2 / 3)} and record.temperature == 2
     assert found[""]["withheld"].value == 1 and found[""]["accuracy_used"] == MISSING == found["fast"]["recall_used"]
+
+
+def test_training_patients_who_are_renamed_as_test_are_known_by_the_site_that_trained_on_them(
+    job, play, site_data, tmp_path, caplog
+):
+    data = shutil.copytree(site_data, tmp_path / "data")
+    trained = play(SITES, data=data, rounds=1)
+    finished(trained, tmp_path / "trained")
+    folder, study = tmp_path, job[1]
+    save_tensors(folder / "model.pt", pack_model(tmp_path / "trained" / "run" / "supermodel"))
+    digest = hashlib.sha256((folder / "model.pt").read_bytes()).hexdigest()
+    study = study.model_copy(update={"model": study.model.model_copy(update={"pretrained_sha256": digest})})
+    # The same pixels, for other patients and as other cases.
+    path = data / "east" / "dataset.json"
+    content = json.loads(path.read_text())
+    renamed = [one | {"patient": f"x{i}", "case": f"x{i}"} for i, one in enumerate(content["training"])]
+    path.write_text(json.dumps(content | {"training": [], "test": renamed}))
+
+    def evaluate(run):
+        game = play(SITES, data=data, study=study, pretrained=read_start(folder, study).arrays)
+        game.server = ServerRounds.start(study, run, [*SITES], read_start(folder, study).arrays)
+        return finished(game, tmp_path / run)[0]
+
+    results = evaluate("evaluation")
+    assert results["status"] == "INCOMPLETE"
+    assert [site for site, value in results["sites"].items() if value is not None] == ["north", "west"]
+    # What leaves is that the data have a fault; the site's log says which.
+    assert results["reasons"] == [
+        "site east did not test the model (the site's data have a fault; the site's own log names it)"
+    ]
+    assert "must hold no image that the model learnt from, not that of case 'x0' and 4 more; take them" in caplog.text
+    # Another run's model may be tested on them: it did not learn from them.
+    (trained.folder("east") / LEARNT).unlink()
+    assert evaluate("another")["status"] == "COMPLETE"
+
+
+def test_data_that_change_after_the_last_round_are_no_test_of_the_run_itself(play, site_data, tmp_path, caplog):
+    data = shutil.copytree(site_data, tmp_path / "data")
+    game = play(SITES, data=data, rounds=1)
+    game.round()
+    path = data / "west" / "dataset.json"
+    content = json.loads(path.read_text())
+    path.write_text(json.dumps(content | {"training": content["test"], "test": content["training"]}))
+    game.resume()
+    game.sites["west"] = SiteRounds("west", game.study, game.settings)
+    tests = game.finish()
+    assert sorted(tests.scores) == ["east", "north"]
+    assert "must hold no image that the model learnt from, not that of case" in caplog.text

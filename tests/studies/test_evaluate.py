@@ -14,6 +14,7 @@ from silofl.core.calling import MOST_PROBABLE, Calling
 from silofl.core.roc import compare_aurocs
 from silofl.data.counts import SiteCounts
 from silofl.data.domain import Domain, Range
+from silofl.data.learnt import record_learnt
 from silofl.data.phantoms import UNSEEN_SITE
 from silofl.data.site_data import load_site_data
 from silofl.errors import ExitCode
@@ -281,6 +282,26 @@ def test_a_model_that_names_no_data_sets_may_have_learnt_this_one(evaluate, cont
     other = replace(SiteCounts.of(load(phantoms / UNSEEN_SITE, contents.study, tmp_path)), digest="0")
     *_, printed, _ = evaluate(replace(contents, facts={"data": {"x": dump_record(other)}}), phantoms / UNSEEN_SITE)
     assert "learnt from" not in printed
+
+
+def test_training_patients_who_are_renamed_as_test_are_known_where_the_run_left_its_model(
+    evaluate, refused, contents, phantoms, clinic, tmp_path
+):
+    content = json.loads((clinic / "dataset.json").read_text())
+    learnt = replace(contents, facts={"run": "organs-1"})
+    record_learnt(tmp_path / "sites" / "coast" / "organs-1", load(phantoms / UNSEEN_SITE, contents.study, tmp_path))
+    code, _, printed, _ = evaluate(learnt, clinic, "--part", "test")
+    assert code == 0 and "learnt from" not in printed
+    renamed = [one | {"patient": f"x{i}", "case": f"x{i}"} for i, one in enumerate(content["training"])]
+    change_data(clinic, training=[], test=renamed)
+    command = ["evaluate", tmp_path / "model", clinic, "--out", tmp_path / "refused"]
+    error = refused(*command, "--part", "test")
+    assert f"no image that the model learnt from, not that of case 'x0' and {len(renamed) - 1} more; take" in error
+    _, record, printed, _ = evaluate(learnt, clinic)
+    assert f"the model learnt from {record.num_cases} of these cases: they are no test of it" in printed
+    # A model of another run, or of nobody knows which, is no model of these.
+    code, _, printed, _ = evaluate(replace(contents, facts={"run": "organs-2"}), clinic, "--part", "test")
+    assert code == 0 and "learnt from" not in printed
 
 
 def test_the_own_model_of_a_site_has_its_share(evaluate, phantoms):

@@ -10,6 +10,7 @@ from silofl.algorithms.fedsm.paper import THRESHOLDS
 from silofl.cli import main
 from silofl.core.calling import Calling
 from silofl.data.domain import Domain
+from silofl.data.learnt import record_learnt
 from silofl.data.parts import Examples
 from silofl.data.site_data import load_site_data
 from silofl.errors import ConfigError, DataError
@@ -186,6 +187,22 @@ def test_the_test_is_written_and_made_once(run, load):
     assert run_unseen_test(run, "coast", "d", refuse, Console(quiet=True)) == result
 
 
+@pytest.mark.parametrize(
+    ("learnt", "said"), [("coast", ", 1 of them seen"), ("shore", ", none of them seen"), ("", "")]
+)
+def test_how_many_cases_were_seen_in_training_is_counted_by_their_images_whoever_says_they_were_left_out(
+    run, load, tmp_path, printed, learnt, said
+):
+    write_result(run, make_study(), sites={"coast": 0.5})
+    if learnt:
+        write_site(tmp_path / "shore", 1, {"training": 1, "validation": 1})
+        folder = tmp_path / learnt
+        record_learnt(run / "sites" / "coast" / "run-1", load_site_data(folder, make_study(), tmp_path / "c", False))
+    found = run_unseen_test(run, "coast", "d", load, Console(quiet=True))
+    assert f"unseen site coast: 2 cases{said}" in printed(print_unseen, found)
+    assert ("seen in training" in printed(print_unseen, found)) == bool(learnt)
+
+
 def test_an_earlier_test_of_something_else_is_made_anew(run, load):
     def test(site, digest):
         return run_unseen_test(run, site, digest, load, Console(quiet=True))
@@ -296,6 +313,6 @@ def test_models_of_sites_answer_by_their_mean_and_it_is_said_where_they_come_fro
 
 
 def test_a_printed_test_says_site_cases_and_metric_and_is_not_cropped(unseen, printed):
-    text = printed(print_unseen, unseen(num_counted=3), width=60)
+    text = printed(print_unseen, unseen(num_counted=3, num_seen=0), width=60)
     assert "unseen site coast: 4 cases (1 with empty truth and prediction excluded), none of them seen" in text
     assert "metric: dice" in text and "what a clinic would get" in text and "…" not in text

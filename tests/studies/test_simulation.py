@@ -104,13 +104,23 @@ def test_what_cannot_run_is_refused_and_leaves_no_run_behind(refused_run, tmp_pa
     assert not (tmp_path / "run").exists() and sorted(two_sites.rglob("*")) == before
 
 
-@pytest.mark.parametrize("name", ["Klinik Nord", "north,south", "north.2", "north#2", "it's"])
-def test_a_sites_name_that_nvflares_simulator_would_cut_is_refused_but_with_alone(refused_run, two_sites, name):
+@pytest.mark.parametrize("name", ["Klinik Nord", "north,south", "K\u00f6ln", "north#2", "it's", "global", "selector"])
+@pytest.mark.parametrize("options", [[], ["--alone"]])
+def test_a_sites_name_that_no_model_could_bear_at_the_runs_end_is_refused_before_it(
+    refused_run, two_sites, name, options
+):
     (two_sites / "north").rename(two_sites / name)
-    sentence = f"must have no comma, dot, blank, quote, backslash or hash in NVFlare's simulator, not {name!r}"
-    assert sentence in refused_run()
+    assert f"must be of letters, digits, '.', '_' and '-', and not 'global' or 'selector', not {name!r}" in refused_run(
+        *options
+    )
+
+
+def test_a_dot_in_a_sites_name_is_refused_but_with_alone(refused_run, two_sites):
+    (two_sites / "north").rename(two_sites / "north.2")
+    error = refused_run()
+    assert "must have no dot in NVFlare's simulator, not 'north.2'" in error and "give --alone" in error
     _, simulation = settle_job(JOB, Simulation(data=str(two_sites), is_alone=True), {})
-    assert simulation.sites == tuple(sorted([name, "south"]))
+    assert simulation.sites == ("north.2", "south")
 
 
 @pytest.mark.parametrize("option", ["--data", "--out", "--cache"])

@@ -27,7 +27,7 @@ from silofl.files import make_folder, write_text
 from silofl.study import Study
 
 # To be raised when the preparation changes, so that older caches are not used.
-VERSION = 10
+VERSION = 11
 # In the form of sha256sum, which checks it too.
 SUMS = "SHA256SUMS"
 KINDS = ("images", "targets")
@@ -134,7 +134,8 @@ def _open_part(folder: Path, part: str, index: dict[str, list]) -> Examples:
     images, targets = (_open_array(folder / f"{part}_{kind}.npy", index[kind]) for kind in KINDS)
     names = (tuple(index[key]) for key in ("cases", "slices", "patients"))
     spacings = {case: tuple(sizes) for case, sizes in index["spacings"].items()}
-    found = Examples(images, targets, *names, spacings=spacings)
+    digests = {case: tuple(found) for case, found in index["digests"].items()}
+    found = Examples(images, targets, *names, spacings=spacings, digests=digests)
     if len({len(images), len(targets), len(found.cases), len(found.slices), len(found.patients)}) > 1:
         raise ValueError("lengths differ")
     return found
@@ -173,7 +174,7 @@ def _publish_entry(temporary: Path, target: Path) -> None:
 
 def _write_cases(folder: Path, cases: Cases) -> None:
     lists, shapes_of = ("cases", "slices", "patients"), dict.fromkeys(KINDS)
-    index = {part: {key: [] for key in lists} | shapes_of | {"spacings": {}} for part in PARTS}
+    index = {part: {key: [] for key in lists} | shapes_of | {"spacings": {}, "digests": {}} for part in PARTS}
     streams: dict[str, list[NpyStream]] = {}
     for part, case in cases:
         # The first case gives type and shape to the files of all parts, those without any case too.
@@ -193,6 +194,7 @@ def _write_cases(folder: Path, cases: Cases) -> None:
         index[part]["cases"] += [case.case] * len(case.images)
         index[part]["patients"] += [case.patient] * len(case.images)
         index[part]["slices"] += case.slices
+        index[part]["digests"][case.case] = [*filter(None, case.digests.values())]
         if case.spacing is not None:
             index[part]["spacings"][case.case] = case.spacing
     for pair in streams.values():

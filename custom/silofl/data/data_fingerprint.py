@@ -7,8 +7,8 @@ quartiles and means only: a least or a largest value, and a list of cases, would
 measured from the files as they are stored.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +29,11 @@ from silofl.study import Study
 
 # Of a case's foreground: 0.5, 50 and 99.5 percentile, mean, standard deviation.
 NUM_INTENSITIES = 5
+# Of the foreground of CT in Hounsfield units, also with 1024 too much; what lies outside counts in the end bins.
+EDGES = np.arange(-2048, 6144 + 1, 4.0)
+NUM_BINS = len(EDGES) - 1
+# Values within fewer bins are no Hounsfield units.
+LEAST_BINS = 4
 # What a scanner and a file can have.
 SPACING_MM, SIDE = (0.001, 1000.0), (1, 65536)
 QUARTILES = (0.25, 0.5, 0.75)
@@ -53,6 +58,7 @@ class DataFingerprint:
             where the site lacks the channel.
         channels: 1 for each channel that the site has, 0 for the others, shape (C,).
         classes: Share of the voxels, or of the cases, that is of each class; of a segmentation the background's first.
+        histogram: Foreground voxels between `EDGES`, shape (NUM_BINS,); zeros of images with several channels.
 
     Raises:
         ConfigError: A number is none that images can have.
@@ -64,6 +70,7 @@ class DataFingerprint:
     intensity: NDArray[np.float64]
     channels: NDArray[np.float64]
     classes: NDArray[np.float64]
+    histogram: NDArray[np.float64] = field(default_factory=lambda: np.zeros(NUM_BINS))
 
     def __post_init__(self) -> None:
         """Refuse what no images have."""
@@ -87,7 +94,7 @@ class PooledFingerprint:
         spacing_mm: Median by axis, shape (3,).
         low_spacing_mm: 10th percentile by axis.
         shape: Median numbers of voxels by axis.
-        intensity: By channel as in `DataFingerprint`.
+        intensity: By channel as in `DataFingerprint`; of one with a histogram the percentiles are those of all voxels.
     """
 
     cases: int
@@ -109,13 +116,26 @@ def pool_fingerprints(fingerprints: Sequence[DataFingerprint]) -> PooledFingerpr
     cases = np.array([one.cases for one in fingerprints], dtype=np.float64)
     spacing, shape = (np.stack([getattr(one, key) for one in fingerprints]) for key in ("spacing_mm", "shape"))
     there = np.stack([one.channels for one in fingerprints])
+    intensity = _pool_intensity(np.stack([one.intensity for one in fingerprints]), there * cases[:, None])
+    percentiles = measure_histogram(np.sum([one.histogram for one in fingerprints], axis=0))
+    if percentiles is not None:
+        intensity[0, : len(PERCENTILES)] = percentiles
     return PooledFingerprint(
         cases=int(cases.sum()),
         spacing_mm=pooled_quantile(spacing, cases, 0.5),
         low_spacing_mm=pooled_quantile(spacing, cases, 0.1),
         shape=pooled_quantile(shape, cases, 0.5),
-        intensity=_pool_intensity(np.stack([one.intensity for one in fingerprints]), there * cases[:, None]),
+        intensity=intensity,
     )
+
+
+def measure_histogram(histogram: NDArray[np.float64]) -> NDArray[np.float64] | None:
+    """Return the `PERCENTILES` of the voxels in a histogram, to a bin; None where they lie in too few to be told."""
+    if not histogram.any():
+        return None
+    below = np.concatenate([[0], histogram.cumsum()])
+    found = np.interp(np.array(PERCENTILES) / 100 * below[-1], below, EDGES)
+    return found if found[-1] - found[0] >= LEAST_BINS * (EDGES[1] - EDGES[0]) else None
 
 
 def pooled_quantile(quartiles: NDArray[np.float64], cases: NDArray[np.float64], share: float) -> NDArray[np.float64]:
@@ -162,6 +182,7 @@ class CaseMeasures:
     shape: NDArray[np.float64]
     intensity: NDArray[np.float64]
     classes: NDArray[np.float64]
+    histogram: NDArray[np.float64]
 
 
 def turned_axes(study: Study) -> str | None:
@@ -209,8 +230,23 @@ def measure_site(manifest: Manifest, study: Study, min_patients: int, has_progre
     if study.task == "segmentation":
         shares[0] = 1 - shares[1:].sum()
     spacing, shape = (np.percentile(means(key), QUARTERS, axis=0) for key in ("spacing_mm", "shape"))
-    rounded = [_round_to_digits(values) for values in (spacing, shape, intensity)]
-    return DataFingerprint(len(manifest.training), *rounded, channels.astype(np.float64), _round_to_digits(shares))
+    histogram = _keep_shared_bins(means("histogram"), is_enough) if channels.all() else np.zeros(NUM_BINS)
+    rounded = [_round_to_digits(values) for values in (spacing, shape, intensity, shares, histogram)]
+    return DataFingerprint(len(manifest.training), *rounded[:3], channels.astype(np.float64), *rounded[3:])
+
+
+def _keep_shared_bins(
+    voxels: NDArray[np.float64], is_enough: Callable[[NDArray[np.bool_]], NDArray[np.bool_]]
+) -> NDArray[np.float64]:
+    """Return the histogram of all patients, (NUM_BINS,), from that of each, (patients, NUM_BINS).
+
+    What lies in a bin of too few patients counts in the nearest of enough, so that nobody's least or largest is seen.
+    """
+    shared, total = np.flatnonzero(is_enough(voxels > 0)), voxels.sum(axis=0)
+    if not len(shared):
+        return np.zeros(NUM_BINS)
+    nearest = shared[np.abs(np.arange(NUM_BINS)[:, None] - shared).argmin(axis=1)]
+    return np.bincount(nearest, weights=total, minlength=NUM_BINS)
 
 
 def _measure_case(record: Record, manifest: Manifest, study: Study) -> CaseMeasures:
@@ -257,7 +293,15 @@ def _measure_image(
     intensity = np.stack([_summarise_intensities(channel[foreground]) for channel in pixels])
     for name in list_missing_contrasts(settings.channel_names, [manifest.source(record)]):
         intensity[settings.channel_names.index(name)] = np.nan
-    return CaseMeasures(spacing, shape, intensity, classes)
+    return CaseMeasures(spacing, shape, intensity, classes, _count_voxels(pixels, foreground))
+
+
+def _count_voxels(pixels: NDArray, foreground: NDArray[np.bool_]) -> NDArray[np.float64]:
+    """Return the histogram of a case's foreground; zeros of one with several channels."""
+    if len(pixels) > 1:
+        return np.zeros(NUM_BINS)
+    values = pixels[0][foreground]
+    return np.histogram(values.clip(EDGES[0], EDGES[-1]), EDGES)[0].astype(np.float64)
 
 
 def _summarise_intensities(values: NDArray) -> NDArray[np.float64]:

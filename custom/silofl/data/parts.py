@@ -31,6 +31,7 @@ class Examples:
         patches: How volumes are cut for a network; None where it sees whole images.
         spacings: Case -> the size of its voxels as they are prepared; without those whose files do not state it.
         has_ignored: Whether pixels of the label maps may be `silofl.data.targets.IGNORED`.
+        digests: Case -> `silofl.data.leakage.digest_content` of its images; without those that show nobody.
     """
 
     images: Array
@@ -42,6 +43,7 @@ class Examples:
     patches: PatchSettings | None = None
     spacings: Mapping[str, Spacing] = field(default_factory=dict)
     has_ignored: bool = False
+    digests: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.cases)

@@ -1,5 +1,6 @@
 """A run's folder at the server: checkpoint, ledger, metrics, models and the result, each written atomically."""
 
+import hashlib
 import json
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -43,7 +44,7 @@ from silofl.training.site_score import SiteScore, SuperScore
 
 # The last checkpoint, the one before it, and the one that is being written.
 CHECKPOINT, BEFORE, NEXT = "checkpoint.pt", "checkpoint.before.pt", "checkpoint.next.pt"
-# The id of the run whose folder it is, by which another run's checkpoint is known.
+# The SHA-256 and the id of the run whose folder it is, by which another run's checkpoint is known.
 RUN_ID = "run_id"
 # Files that show that rounds have finished, should no checkpoint be there.
 LEFT_BY_ROUNDS = (CHECKPOINT, BEFORE, FILE, "metrics.csv")
@@ -115,8 +116,10 @@ class RunFolder:
             )
         server = restore_run(self.study, state, pretrained)
         self._saved = None if damage else server.finished_rounds
-        if damage:
-            note = f"the run went on after this round from {BEFORE}: {damage[0]}"
+        notes = [f"the run went on after this round from {BEFORE}: {damage[0]}"] if damage else []
+        if not self._belongs_to and (self.path / RUN_ID).is_file():
+            notes.append(f"{RUN_ID} must be as it was written; its checksum does not fit: the checkpoint names the run")
+        for note in notes:
             logger.warning("round %s: %s", server.finished_rounds, note)
             server.ledger[-1].notes.append(note)
         return server
@@ -168,7 +171,7 @@ class RunFolder:
         """Write the checkpoint, then ledger and metrics for people; the last one of fewer rounds is kept."""
         # The checkpoint first: after a stop in between, the resumed run writes the others again.
         if not self._belongs_to:
-            write_text(self.path / RUN_ID, server.id)
+            write_text(self.path / RUN_ID, f"{_digest_id(server.id)} {server.id}")
         save_state(self.path / NEXT, FORMAT, {"run": server.id}, checkpoint(server, self._encode_rounds(server.ledger)))
         self._put_in_place(server.finished_rounds)
         self._write_records(server, {})
@@ -259,9 +262,12 @@ class RunFolder:
 
     @property
     def _belongs_to(self) -> dict[str, str]:
-        """What the checkpoints must be of; nothing before the first."""
+        """What the checkpoints must be of; nothing before the first, and where the file that says it is damaged."""
         path = self.path / RUN_ID
-        return {"run": path.read_text(encoding="utf-8")} if path.is_file() else {}
+        digest, _, run = path.read_bytes().partition(b" ") if path.is_file() else (b"", b"", b"")
+        if digest != _digest_id(run).encode():
+            return {}
+        return {"run": run.decode()}
 
     def _put_in_place(self, finished: int) -> None:
         """Give a checkpoint that has been written its name, and that of fewer rounds the name of the one before."""
@@ -319,6 +325,10 @@ class RunFolder:
             write_json(self.path / SUMMARY, metrics_summary(self.study.name, metric, ledger, reported, values))
             _encode_new_rounds(self._lines, ledger, partial(round_metrics, metric))
             write_text(self.path / ROUNDS, "".join(self._lines))
+
+
+def _digest_id(run: str | bytes) -> str:
+    return hashlib.sha256(run if isinstance(run, bytes) else run.encode()).hexdigest()
 
 
 def result_files(folder: Path, patterns: Sequence[str] = RESULTS) -> Iterator[Path]:

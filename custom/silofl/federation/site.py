@@ -6,8 +6,10 @@ import os
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
+from pathlib import Path
 
+from silofl.data.learnt import check_not_learnt, record_learnt
 from silofl.data.site_data import SiteData, load_site_data
 from silofl.errors import ConfigError, DataError, PauseError, PinError, SiloFLError, TrainingError, one_line
 from silofl.extensions import allow_extensions, check_extensions
@@ -46,6 +48,8 @@ class SiteRounds:
     def __init__(self, name: str, study: Study, site: Site, latest: Callable[[], Site] | None = None) -> None:
         self.name, self.study, self.site = name, study, site
         self._latest = latest or (lambda: site)
+        # The folders of runs that have learnt from the data as this process has read them.
+        self._recorded: set[Path] = set()
         site.check_private(study.name, study.promise)
         allow_extensions(site.extensions)
         check_extensions(study.extensions)
@@ -146,6 +150,7 @@ class SiteRounds:
             )
             logger.warning("%s: the files of %s are missing or damaged", reason, states.folder)
             return message.failed(reason) | Message(meta={"held": held})
+        self._compare_with_learnt(folder, task)
         steps = StepFile(folder)
         work = Work(
             site=self.name,
@@ -161,6 +166,7 @@ class SiteRounds:
             task=task,
             cache=self.site.cache_folder(self.study.name, self.name),
             on_step=steps.write,
+            locate_run=partial(self.site.run_folder, site=self.name),
         )
         with closing(work), closing(steps):
             answer = work.answer()
@@ -172,6 +178,18 @@ class SiteRounds:
         asked_for = Message(meta={"min_partners": self.site.min_partners})
         answer = replace(answer, arrays=narrow_arrays(answer.arrays, self.study)) | asked_for
         return answer if asked.software is None else answer | Message(meta={"software": read_software().model_dump()})
+
+    def _compare_with_learnt(self, folder: Path, task: str) -> None:
+        """Refuse test images that the run learnt from before dataset.json changed, and record what it learns from now.
+
+        Raises:
+            DataError: There is one.
+        """
+        if folder not in self._recorded:
+            check_not_learnt([folder], self.data, self.study)
+        if folder not in self._recorded and task == TRAIN:
+            record_learnt(folder, self.data)
+            self._recorded.add(folder)
 
     def _check_software(self, server: Software) -> None:
         """Refuse a server of another version before anything is trained.

@@ -5,7 +5,7 @@ import shutil
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from glob import escape, glob
 from pathlib import Path
@@ -15,14 +15,17 @@ import numpy as np
 from silofl.csv_text import decode_csv, encode_csv
 from silofl.data.cache_entries import LOCK as CACHE_LOCK
 from silofl.data.cache_entries import list_entries, list_unfinished_entries, read_entry
+from silofl.data.learnt import FILE as LEARNT
+from silofl.data.learnt import LearntFrom
 from silofl.data.manifest import FILE_NAME, PARTS, read_content
 from silofl.data.patient_names import key_patient
 from silofl.data.records import find_case_name
 from silofl.errors import DataError
 from silofl.federation.egress_log import FILE, LOCK, sum_sent_arrays
 from silofl.federation.ledger import format_spans
-from silofl.files import hold_lock, list_unfinished, write_atomically, write_text
+from silofl.files import hold_lock, list_unfinished, write_atomically, write_json, write_text
 from silofl.inference.cases_table import FILE as CASES
+from silofl.schema import dump_record, read_file
 from silofl.settings import NAME
 from silofl.site import Site
 from silofl.training.case_pictures import FEATURES, PICTURES, SCORES
@@ -218,7 +221,7 @@ def _find_naming_files(run: Path, cases: set[str]) -> dict[Path, set[str] | None
     """Return the files of a run that name a case -> the cases; whole, those that may show one without its name."""
     # Of pictures, a killed process may have left any part.
     found: dict[Path, set[str] | None] = dict.fromkeys(list_unfinished(run))
-    for name, read in ((SCORES, _read_scored_cases), (CASES, _read_scored_cases), (PICTURES, _read_pictured_cases)):
+    for name, read in _READERS.items():
         if (run / name).is_file() and (named := cases & set(read(run / name))):
             found[run / name] = named
     if (run / FEATURES).is_file():
@@ -254,4 +257,21 @@ def _remove_pictures(path: Path, cases: set[str]) -> None:
         path.unlink()
 
 
-_REMOVERS = {SCORES: _remove_rows, CASES: _remove_rows, PICTURES: _remove_pictures}
+def _read_learnt_cases(path: Path) -> Iterable[str]:
+    known = read_file(LearntFrom, path)
+    return known.cases if known else ()
+
+
+def _remove_learnt(path: Path, cases: set[str]) -> None:
+    known = read_file(LearntFrom, path)
+    kept = {case: digests for case, digests in known.cases.items() if case not in cases}
+    write_json(path, dump_record(replace(known, cases=kept)))
+
+
+_READERS = {
+    SCORES: _read_scored_cases,
+    CASES: _read_scored_cases,
+    PICTURES: _read_pictured_cases,
+    LEARNT: _read_learnt_cases,
+}
+_REMOVERS = {SCORES: _remove_rows, CASES: _remove_rows, PICTURES: _remove_pictures, LEARNT: _remove_learnt}

@@ -178,7 +178,7 @@ def _metadata(contents: Contents, fingerprint: str) -> dict[str, Any]:
 def _select_facts(facts: Mapping[str, Any]) -> dict[str, Any]:
     """Return what warnings come from: the tests, the validations, and which data sets were learnt, by their digests."""
     data = {site: {"digest": counts.get("digest")} for site, counts in (facts.get("data") or {}).items()}
-    return {key: facts[key] for key in (*SCORES, "value", "labels") if key in facts} | {"data": data}
+    return {key: facts[key] for key in (*SCORES, "value", "labels", "run") if key in facts} | {"data": data}
 
 
 def _input_format(contents: Contents) -> dict[str, Any]:

@@ -64,6 +64,7 @@ class UnseenTest:
         selector: Further results of a super model with a selector.
         assembled_from: The source of a super model that the run itself could not write.
         evaluation: All that `evaluate` finds there.
+        num_seen: How many of its cases show an image that a site learnt from; None where no site's record says so.
         digest: SHA-256 of the site's dataset.json and of all its files; null in a test of an older version.
     """
 
@@ -79,6 +80,7 @@ class UnseenTest:
     assembled_from: str | None = declare_optional()
     evaluation: Evaluation | None = declare_optional()
     digest: str | None = declare_optional()
+    num_seen: int | None = declare_optional()
 
     @property
     def choosing(self) -> SelectorTest | None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal
 
 from silofl.core.mixing import Arrays
+from silofl.data.learnt import check_not_learnt
 from silofl.errors import AggregationError
 from silofl.files import write_json
 from silofl.inference import cases_table, evaluation
@@ -171,11 +172,14 @@ class SiteEvaluation(SitePart):
         """Hold the model against the test cases.
 
         Raises:
-            DataError: The model answers none of them.
+            DataError: The model answers none of them, or learnt from one at this hospital.
         """
         work, study = self.work, self.work.study
         facts = work.message.find_entry(ROLE)["model"]
         model = SuperModel(join_model(facts, work.message.of(ROLE), study), work.device)
+        run = model.contents.facts.get("run")
+        if work.locate_run and run:
+            check_not_learnt([work.locate_run(model.contents.study.name, run=str(run))], work.data, study)
         site = SiteCases.of(work.data, ("test",))
         cases, refused = sort_answers(evaluate_cases(model, site))
         record = measure_evaluation(model, facts["fingerprint"], site, cases, SPECIFICITY)

@@ -229,7 +229,7 @@ class SiteGuard(SitePart):
         """The federated model as the site has tested it, its own model, and both together."""
         federated, state = read_model_folder(self.work.folder / FOLDER), self.local.best
         # All other facts are of the federated run; those of a single model are the federated one's test.
-        home = {key: one for key, one in federated.facts.items() if key == "stays_home"}
+        home = {key: one for key, one in federated.facts.items() if key in ("stays_home", "run")}
         federated = replace(federated, facts=home) if "value" in federated.facts else federated
         study, shape, domain = federated.study, federated.image_shape, self.work.domain
         own = Contents(study, shape, {LOCAL: state}, "only", facts=home, domain=domain)

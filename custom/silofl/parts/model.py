@@ -489,7 +489,8 @@ class SiteModels(SitePart):
         state = {name: value.cpu() for name, value in model.state_dict().items()}
         shape = part.image_shape
         is_told = any(_read_home(work.message, role) for role in work.models)
-        numbers_and_home = numbers | ({"stays_home": "batchnorm"} if is_told else {})
+        # By the run's name the site knows which images the model learnt from.
+        numbers_and_home = numbers | ({"stays_home": "batchnorm"} if is_told else {}) | {"run": work.folder.name}
         own = {work.site: state}
         contents = Contents(work.study, shape, own, "only", facts=numbers_and_home, domain=work.domain, calling=calling)
         write_model_folder(work.folder / FOLDER, contents)

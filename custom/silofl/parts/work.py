@@ -58,6 +58,7 @@ class Work:
         task: Its name.
         cache: Folder of the site's decoded images; None where there is none.
         to_keep: Each part's state at home after this task; empty where the task changes none.
+        locate_run: The site's folder of a run by ``study`` and ``run``; None where it keeps none.
         on_step: Called before each step of a training, with its number, from 1, and how many there are.
     """
 
@@ -75,6 +76,7 @@ class Work:
     cache: Path | None = None
     to_keep: dict[str, Any] = field(default_factory=dict)
     on_step: Callable[[int, int], None] = lambda step, steps: None
+    locate_run: Callable[..., Path] | None = None
 
     @cached_property
     def parts(self) -> list[SitePart]:

@@ -333,7 +333,12 @@ def unseen_sentence(unseen: UnseenTest) -> str:
     cases, gamma = unseen.num_cases, unseen.choosing.threshold if unseen.choosing else None
     by = f", with the threshold gamma = {gamma:g} that the training sites found" if gamma is not None else ""
     value = f"{unseen.metric} {format_number(unseen.value)} over {cases} case{'s' * (cases != 1)}"
-    return f"Site {unseen.site} took no part in the training. There the super model reaches {value}{by}."
+    place = f"Site {unseen.site} took no part in the training"
+    if unseen.num_seen:
+        place = (
+            f"The sites learnt from {unseen.num_seen} of the {cases} cases of {unseen.site}, which is no unseen site"
+        )
+    return f"{place}. There the super model reaches {value}{by}."
 
 
 def describe_choices(choices: Counts) -> str:

@@ -5,6 +5,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from glob import escape
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ from rich.console import Console
 from rich.progress import track
 
 from silofl.core.findings import join_findings, name_findings
+from silofl.data.learnt import check_not_learnt, find_learnt
 from silofl.data.manifest import PARTS
 from silofl.data.parts import Examples
 from silofl.data.site_data import load_site_data
@@ -60,6 +62,7 @@ MOST_PICTURES = 4
 STAYS = f"{FILE} names no case; all other files name some, and stay at the hospital."
 SEEN = "{} learnt from this very dataset.json: its training and validation cases are no test of it; give --part test"
 UNKNOWN = "{} does not say which data it learnt from: if these are among them, only --part test is a test of it"
+LEARNT = "{} learnt from {} of these cases: they are no test of it; give --part test"
 ONE_HALF = "{} holds no threshold for the study's operating_point: it answers from a probability of one half on"
 
 
@@ -68,7 +71,7 @@ def run(options: argparse.Namespace) -> int:
 
     Raises:
         ConfigError: The model or the folder is wrong.
-        DataError: The data are wrong, or the model answers none of the cases.
+        DataError: The data are wrong, the model answers none of the cases, or learnt from one of the part ``test``.
     """
     console, out = make_console(options), options.out
     if not is_free(out):
@@ -80,6 +83,8 @@ def run(options: argparse.Namespace) -> int:
         # Decoded images are nobody's to keep, unless somebody says where.
         cache = options.cache or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="silofl-evaluate-")))
         site = _read_cases(options.data, study, cache, options.part)
+        if options.part == "test":
+            check_not_learnt(_find_records(options.model, model), site.data, study)
         cases, refused = _answer_cases(model, site, console)
         record = measure_evaluation(model, fingerprint, site, cases, options.specificity)
         if other is not None:
@@ -89,7 +94,9 @@ def run(options: argparse.Namespace) -> int:
             against = compare_answers(cases, others, other_fingerprint, site.units, study)
             record = replace(record, against=against)
         pictures = draw_worst_cases(model, site, cases)
-    doubts = _list_doubts({"the model": model, "the model of --against": other}, site)
+    models = {"the model": (options.model, model)}
+    models |= {"the model of --against": (options.against, other)} if other else {}
+    doubts = _list_doubts(models, site)
     write_json(out / FILE, dump_record(record))
     write_cases(out / CASES, cases, refused, record, model.contents)
     name = options.data.resolve().name
@@ -132,14 +139,23 @@ def _read_cases(folder: Path, study: Study, cache: Path, part: str) -> SiteCases
     return SiteCases.of(load_site_data(folder, study, cache, needed=() if part == ALL else names), names)
 
 
-def _list_doubts(models: Mapping[str, SuperModel | None], site: SiteCases) -> list[str]:
+def _find_records(folder: Path, model: SuperModel) -> list[Path]:
+    """Return the folders that may say which images a model learnt from: a site's run, and a simulation's sites."""
+    run, beside = model.contents.facts.get("run"), folder.resolve().parent
+    return [beside, *(beside.glob(f"sites/*/{escape(str(run))}") if run else ())]
+
+
+def _list_doubts(models: Mapping[str, tuple[Path, SuperModel]], site: SiteCases) -> list[str]:
     """Return what must be known of the models, by their names in a sentence, before a number is believed."""
     has_learnt, doubts = {*site.parts} != {"test"}, []
-    for name, contents in ((name, model.contents) for name, model in models.items() if model):
+    for name, (folder, model) in models.items():
+        contents = model.contents
         known = (contents.facts.get("data") or {}).values()
-        if has_learnt and site.data.manifest.digest in [one.get("digest") for one in known]:
+        if learnt := find_learnt(_find_records(folder, model), site.data, site.parts, contents.study):
+            doubts.append(LEARNT.format(name, len(learnt)))
+        elif has_learnt and site.data.manifest.digest in [one.get("digest") for one in known]:
             doubts.append(SEEN.format(name))
-        if has_learnt and not known:
+        elif has_learnt and not known:
             doubts.append(UNKNOWN.format(name))
         if contents.study.operating_point and not contents.calling.thresholds:
             doubts.append(ONE_HALF.format(name))

@@ -17,6 +17,8 @@ from rich.console import Console
 from torch import nn
 
 from silofl.algorithms.fedsm.paper import THRESHOLDS
+from silofl.data.learnt import FILE as LEARNT
+from silofl.data.learnt import find_learnt
 from silofl.data.manifest import PARTS
 from silofl.data.parts import Examples
 from silofl.data.site_data import SiteData
@@ -36,6 +38,7 @@ from silofl.options import SPECIFICITY
 from silofl.report.evaluation_page import evaluation_tables, summary_lines
 from silofl.report.tables import TextTable, format_number, print_lines, print_table
 from silofl.schema import dump_record, read_record
+from silofl.study import Study
 from silofl.training.device import choose_device, set_threads
 from silofl.training.metrics import value_or_none
 from silofl.training.site_score import Counts
@@ -90,9 +93,20 @@ def run_unseen_test(run: Path, site: str, digest: str, load: Callable[[], SiteDa
     # As a clinic gets them: refused, or called from the model's threshold on.
     found |= {"value": evaluation.value.value, "num_counted": len(answered) - evaluation.num_excluded}
     found |= {"site": site, "fingerprint": fingerprint, "digest": digest, "evaluation": dump_record(evaluation)}
+    found |= {"num_seen": _count_seen(run, site_cases, contents.study)}
     result = read_record(UnseenTest, found, "unseen.json")
     write_json(run / "unseen.json", dump_record(result))
     return result
+
+
+def _count_seen(run: Path, site: SiteCases, study: Study) -> int | None:
+    """Return how many cases the sites of a run learnt from, by their images; None where that was not recorded."""
+    results = read_results(run)
+    sites = results.sites if results and results.run else ()
+    folders = [run / "sites" / name / results.run for name in sites]
+    learnt = find_learnt(folders, site.data, site.parts, study)
+    is_known = bool(folders) and all((folder / LEARNT).is_file() for folder in folders)
+    return len(learnt) if is_known or learnt else None
 
 
 def _select_cases(part: Examples, answered: Sequence[EvaluatedCase]) -> Examples:
@@ -250,7 +264,8 @@ def print_unseen(unseen: UnseenTest, console: Console) -> None:
     """Print the super model's result at a site that was left out, with each way to answer."""
     excluded = unseen.num_cases - unseen.num_counted
     without = f" ({excluded} with empty truth and prediction excluded)" if excluded else ""
-    lines = ["", f"unseen site {unseen.site}: {unseen.num_cases} cases{without}, none of them seen in training"]
+    seen = "" if unseen.num_seen is None else f", {unseen.num_seen or 'none'} of them seen in training"
+    lines = ["", f"unseen site {unseen.site}: {unseen.num_cases} cases{without}{seen}"]
     if unseen.assembled_from:
         lines.append(f"the super model was put together from {unseen.assembled_from}: only a simulation can do this")
     print_lines([*lines, f"metric: {unseen.metric}"], console)

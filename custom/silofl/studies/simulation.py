@@ -12,9 +12,10 @@ from silofl.data.stains import LABELS as STAINS
 from silofl.data.stains import make_stains
 from silofl.errors import ConfigError, quote_value, suggest_nearest
 from silofl.files import copy_file, copy_folder, read_json, write_json, write_text
-from silofl.flare.commands import find_cut
 from silofl.flare.components import check_components, name_components
 from silofl.flare.workspace import other_classes
+from silofl.inference.contents import PLAIN_NAME
+from silofl.models.roles import GLOBAL, SELECTOR
 from silofl.models.weights import read_pretrained, read_start, read_weights
 from silofl.naming import check_name, is_one_line
 from silofl.schema import declare_optional, read_record
@@ -310,10 +311,9 @@ def _settle_sites(wanted: Simulation, study: Study) -> Simulation:
             f"every folder in {data} must hold a dataset.json, not all but {', '.join(silent)}; "
             "add it there, move the folder away, or name the sites that take part with simulate --sites"
         )
-    if not wanted.is_alone:
-        _check_names(sites or found)
     if wanted.left_out is not None:
         found = _drop_left_out(wanted.left_out, found, present, sites)
+    _check_names(sites or found, wanted.is_alone)
     _check_cache(wanted.cache)
     names = tuple(sorted(sites) or found)
     threads = len(names) if wanted.threads is None else wanted.threads
@@ -323,13 +323,18 @@ def _settle_sites(wanted: Simulation, study: Study) -> Simulation:
     return replace(wanted, data=str(data.resolve()), sites=names, threads=threads, cache=cache)
 
 
-def _check_names(sites: Sequence[str]) -> None:
-    """Refuse names that NVFlare's simulator takes for two or for a path, or cannot put into a site's command."""
+def _check_names(sites: Sequence[str], is_alone: bool) -> None:
+    """Refuse names that a model of the run could not bear at its end, or that NVFlare's simulator takes for a path."""
     for name in sites:
-        if "," in name or "." in name or find_cut(name):
+        if not PLAIN_NAME.fullmatch(name) or name in (GLOBAL, SELECTOR):
             raise ConfigError(
-                "a site's name must have no comma, dot, blank, quote, backslash or hash in NVFlare's simulator, not "
-                f"{name!r}; rename its folder, or run it with silofl simulate --alone"
+                f"a site's name must be of letters, digits, '.', '_' and '-', and not {GLOBAL!r} or {SELECTOR!r}, not "
+                f"{name!r}; rename its folder"
+            )
+        if "." in name and not is_alone:
+            raise ConfigError(
+                f"a site's name must have no dot in NVFlare's simulator, not {name!r}; rename its folder, or give "
+                "--alone"
             )
 
 

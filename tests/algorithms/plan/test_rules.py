@@ -5,7 +5,7 @@ import pytest
 
 from silofl.algorithms.plan.patch import FEATURES, NetworkForm
 from silofl.algorithms.plan.rules import Draft, SiteFacts, make_plan, target_spacing
-from silofl.data.data_fingerprint import pool_fingerprints
+from silofl.data.data_fingerprint import EDGES, NUM_BINS, pool_fingerprints
 from silofl.errors import ConfigError
 
 from ...data.test_data_fingerprint import fingerprint
@@ -95,6 +95,27 @@ def test_ct_is_clipped_to_its_foreground_and_scaled_by_it():
     # (-100 - 50) / 25 and (300 - 50) / 25
     scale = {"a_min": -100, "a_max": 300, "b_min": -6, "b_max": 10, "clip": True}
     assert plan["data.intensity"] == "raw" and plan["data.transforms"] == [{"ScaleIntensityRange": scale}]
+
+
+def foreground(shift=0, spread=4):
+    """Return the fingerprint of foregrounds about 90 HU, as many bins wide, at a site whose values are shifted."""
+    histogram = np.zeros(NUM_BINS)
+    first = int((88 + shift - EDGES[0]) // 4)
+    histogram[first - spread : first + spread + 1] = 10
+    return fingerprint(histogram=histogram)
+
+
+def test_the_window_of_ct_is_that_of_all_voxels_and_a_site_whose_values_are_shifted_is_named():
+    ct = replace(DRAFT, modality="CT")
+    sites = {"south": foreground(1024), "north": foreground(), "west": foreground(8)}
+    plan = make_plan(ct, sites)
+    (scale,) = [one.value[0]["ScaleIntensityRange"] for one in plan.decisions if one.key == "data.transforms"]
+    # From 72 to 108 and from 1096 to 1132.
+    assert (scale["a_min"], scale["a_max"]) == pytest.approx((72, 1132), abs=4)
+    (warning,) = plan.warnings
+    assert warning.startswith("the values of site 'south' lie 1016 above those of site 'west', further than either")
+    assert make_plan(replace(DRAFT, modality="MR"), sites).warnings == ()
+    assert make_plan(ct, {"north": foreground(), "west": foreground(24)}).warnings == ()
 
 
 def test_pictures_keep_the_scale_of_their_type_and_magnetic_resonance_gets_one_by_case():

@@ -11,7 +11,7 @@ import numpy as np
 from silofl.algorithms.plan.patch import FEATURES, NetworkForm
 from silofl.algorithms.plan.rules import Draft, make_plan
 from silofl.core.mixing import Arrays
-from silofl.data.data_fingerprint import NUM_INTENSITIES, DataFingerprint, measure_site, turned_axes
+from silofl.data.data_fingerprint import NUM_BINS, NUM_INTENSITIES, DataFingerprint, measure_site, turned_axes
 from silofl.data.manifest import Manifest
 from silofl.errors import AggregationError, ConfigError
 from silofl.models.roles import add_role
@@ -27,7 +27,8 @@ ROLE = "fingerprint"
 FILE = "plan.json"
 PURPOSE = (
     "quartiles over the patients of spacing and size of the training images, percentiles, mean and deviation of the "
-    "intensities, shares of the classes, and which channels there are; sent once, to plan one study for all sites"
+    "intensities, of CT how many voxels have which, shares of the classes, and which channels there are; sent once, to "
+    "plan one study for all sites"
 )
 RISK = (
     "they show the server the site's scanners and protocols, how common each label is and its mean size, and of few "
@@ -52,7 +53,8 @@ class PlanPart(AskedOnce):
     def arrays(self, run: Run) -> Mapping[str, Expected]:
         """Return the arrays of a fingerprint."""
         channels = self.study.data.channels
-        return {
+        wanted = {"histogram": expect_float64((NUM_BINS,))} if make_draft(self.study).is_ct else {}
+        return wanted | {
             "spacing_mm": expect_float64((3, 3)),
             "shape": expect_float64((3, 3)),
             "intensity": expect_float64((channels, NUM_INTENSITIES), minimum=None),
@@ -98,7 +100,8 @@ class SiteFingerprint(SitePart):
         if withheld := withhold_few_patients(work, ROLE, meta):
             return withheld
         found = measure_site(narrow(work.data.manifest, Manifest), work.study, work.min_patients, has_progress=False)
-        return Message(add_role(ROLE, pack_fingerprint(found)), meta | {ROLE: {"cases": found.cases}})
+        arrays = pack_fingerprint(found, with_histogram=make_draft(work.study).is_ct)
+        return Message(add_role(ROLE, arrays), meta | {ROLE: {"cases": found.cases}})
 
 
 def make_draft(study: Study) -> Draft:
@@ -120,9 +123,9 @@ def make_draft(study: Study) -> Draft:
     )
 
 
-def pack_fingerprint(found: DataFingerprint) -> Arrays:
+def pack_fingerprint(found: DataFingerprint, with_histogram: bool) -> Arrays:
     """Return a fingerprint's arrays by the names under which they travel in their role."""
-    names = ("spacing_mm", "shape", "intensity", "channels", "classes")
+    names = ("spacing_mm", "shape", "intensity", "channels", "classes", *(["histogram"] if with_histogram else []))
     return {name: np.asarray(getattr(found, name), np.float64) for name in names}
 
 

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from typing import Any, ClassVar
 
 import numpy as np
@@ -21,7 +22,13 @@ from silofl.algorithms.plan.patch import (
     fit_patch,
 )
 from silofl.core.ingredient import Ingredient
-from silofl.data.data_fingerprint import DIGITS, DataFingerprint, PooledFingerprint, pool_fingerprints
+from silofl.data.data_fingerprint import (
+    DIGITS,
+    DataFingerprint,
+    PooledFingerprint,
+    measure_histogram,
+    pool_fingerprints,
+)
 from silofl.errors import ConfigError
 
 # A set is anisotropic where spacing and numbers of voxels differ by so many times.
@@ -73,6 +80,13 @@ class Draft:
     def has_patches(self) -> bool:
         """Whether the network sees patches of a volume, and not all of it."""
         return self.dimensions == 3 and self.task == "segmentation"
+
+    @property
+    def is_ct(self) -> bool:
+        """Whether the images are CT of one channel, whose values have a meaning."""
+        # nnU-Net goes by the channel's name, which files without a modality have alone.
+        names = [self.modality] if self.modality else self.channel_names
+        return [name.upper() for name in names] == ["CT"] and self.intensity != "dtype"
 
 
 @dataclass(frozen=True)
@@ -226,7 +240,20 @@ def collect_warnings(
         lacking = [name for name, is_here in zip(draft.channel_names, one.channels, strict=False) if not is_here]
         if lacking:
             sentences.append(f"site {site!r} lacks the channel {', '.join(lacking)}, or too few patients have it")
-    return sentences
+    return sentences + (_list_shifted_sites(fingerprints) if draft.is_ct else [])
+
+
+def _list_shifted_sites(fingerprints: Mapping[str, DataFingerprint]) -> list[str]:
+    """Return a sentence on two sites whose foregrounds lie further apart than either is wide, if there are any."""
+    measured = {site: measure_histogram(one.histogram) for site, one in fingerprints.items()}
+    known = sorted(((site, one) for site, one in measured.items() if one is not None), key=lambda pair: pair[1][1])
+    return [
+        f"the values of site {upper!r} lie {above[1] - below[1]:.0f} above those of site {lower!r}, further than either "
+        "site's own are apart; if both are CT, look whether air is -1000 at both: a converter may have left out the "
+        "rescale intercept"
+        for (lower, below), (upper, above) in pairwise(known)
+        if above[1] - below[1] > max(below[2] - below[0], above[2] - above[0])
+    ]
 
 
 def _plan_channels(draft: Draft, fingerprints: Mapping[str, DataFingerprint]) -> list[Decision]:
@@ -251,12 +278,9 @@ def _plan_intensity(draft: Draft, found: PooledFingerprint) -> list[Decision]:
 
 
 def _is_clipped(draft: Draft, found: PooledFingerprint) -> bool:
-    # nnU-Net goes by the channel's name, which files without a modality have alone.
-    names = [draft.modality] if draft.modality else draft.channel_names
-    is_ct = [name.upper() for name in names] == ["CT"]
     # MONAI's transform has one range for all channels, and none of a single value.
     is_one = len(found.intensity) == 1 and found.intensity[0, 0] < found.intensity[0, 2]
-    return is_ct and bool(is_one) and draft.intensity != "dtype"
+    return draft.is_ct and bool(is_one)
 
 
 def _plan_transforms(draft: Draft, found: PooledFingerprint, patch: PlannedPatch, size_reason: str) -> Decision:

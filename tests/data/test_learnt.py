@@ -1,0 +1,75 @@
+import json
+import shutil
+
+import pytest
+from PIL import Image
+
+from silofl.data.learnt import FILE, check_not_learnt, find_learnt, record_learnt
+from silofl.data.site_data import load_site_data
+from silofl.errors import DataError
+
+
+@pytest.fixture
+def load(tmp_path, study):
+    """Read a folder's data, whose study has some settings."""
+
+    def read(folder, **data):
+        wanted = study(**data)
+        return load_site_data(folder, wanted, tmp_path / "cache", has_progress=False), wanted
+
+    return read
+
+
+@pytest.fixture
+def renamed(site, tmp_path):
+    """A copy of the site, with a training picture under another name, in another format, as another patient's test."""
+    site.write()
+    target = shutil.copytree(site.folder, tmp_path / "renamed")
+    content = json.loads((target / "dataset.json").read_text())
+    stolen = content["training"].pop(0)
+    with Image.open(target / stolen["image"]) as picture:
+        picture.save(target / "new.tif")
+    content["test"].append(stolen | {"image": "new.tif", "case": "new", "patient": "somebody"})
+    write_content(target, content)
+    return target
+
+
+def write_content(folder, content):
+    (folder / "dataset.json").write_text(json.dumps(content))
+
+
+def read_content(folder):
+    return json.loads((folder / "dataset.json").read_text())
+
+
+def test_a_training_image_is_known_by_its_pixels_whatever_its_name_format_and_patient(site, renamed, load, tmp_path):
+    before, study = load(site.folder)
+    record_learnt(tmp_path / "run", before)
+    check_not_learnt([tmp_path / "run", tmp_path / "none"], before, study)
+    with pytest.raises(DataError, match="must hold no image that the model learnt from, not that of case 'new'; take"):
+        check_not_learnt([tmp_path / "none", tmp_path / "run"], *load(renamed))
+    # The remedy.
+    content = read_content(renamed)
+    write_content(renamed, content | {"test": content["test"][:-1]})
+    check_not_learnt([tmp_path / "run"], *load(renamed))
+
+
+def test_test_images_whose_patients_nobody_keeps_apart_are_not_compared(site, renamed, load, tmp_path):
+    record_learnt(tmp_path / "run", load(site.folder)[0])
+    write_content(renamed, read_content(renamed) | {"split_unit": "examples"})
+    data, study = load(renamed, split_unit="examples")
+    check_not_learnt([tmp_path / "run"], data, study)
+    # Of what is no test at all nothing is kept apart anyhow.
+    parts = {"training": data.training}
+    assert find_learnt([tmp_path / "run"], data, parts, study) == [*data.training.cases]
+
+
+def test_what_was_learnt_before_the_data_changed_stays_known_and_is_the_accounts_alone(site, renamed, load, tmp_path):
+    data, _ = load(site.folder)
+    record_learnt(tmp_path / "run", data)
+    before = json.loads((tmp_path / "run" / FILE).read_text())
+    assert before["cases"].keys() == {*data.training.cases, *data.validation.cases}
+    record_learnt(tmp_path / "run", load(renamed)[0])
+    after = json.loads((tmp_path / "run" / FILE).read_text())
+    assert after["cases"] == before["cases"] and len(after["datasets"]) == 2
+    assert (tmp_path / "run" / FILE).stat().st_mode & 0o777 == 0o600
