@@ -89,6 +89,25 @@ def find_unlike_thresholds(calling: Calling, own: Sequence[Calling], is_multilab
     return found
 
 
+def read_at_thresholds(
+    values: Mapping[str, float],
+    absences: Mapping[str, str],
+    sensitivity: Mapping[str, float],
+    specificity: Mapping[str, float],
+) -> dict[str, float]:
+    """Return labels' values with what is called from a threshold at that threshold, or left out where not known.
+
+    Args:
+        values: Label -> its recall from one half on.
+        absences: Label with a threshold -> the label of all other cases.
+        sensitivity: Label -> its own at the threshold.
+        specificity: The same.
+    """
+    called = {label: sensitivity.get(label) for label in absences}
+    called |= {other: specificity.get(label) for label, other in absences.items()}
+    return {label: one for label, one in (dict(values) | called).items() if one is not None}
+
+
 def temper(probabilities: NDArray[np.floating], temperature: float, is_multilabel: bool = False) -> Floats:
     """Return probabilities (N, K) with their logits divided by a temperature."""
     if temperature == 1:

@@ -218,16 +218,17 @@ def _check_facts(facts: object) -> None:
     known = _require_table(facts, "facts")
     tables = {f"facts.{part}": _require_table(known.get(part) or {}, f"facts.{part}") for part in SCORES}
     scores = {f"{place}.{site}": score for place, table in tables.items() for site, score in table.items()}
-    for place, score in scores.items():
-        calling = _require_table(_require_table(score, place).get("calling") or {}, f"{place}.calling")
-        for key, value in _require_table(calling.get("thresholds") or {}, f"{place}.calling.thresholds").items():
-            if not key.isdecimal() or isinstance(value, bool) or not isinstance(value, int | float):
-                raise ConfigError(
-                    f"{place}.calling must have thresholds of labels' numbers, not {quote_value(value)} of "
-                    f"{quote_value(key)}; copy the folder again"
-                )
     # What one site keeps holds its own test, without a name of a site.
-    for place, score in (scores | {"facts": known}).items():
+    for place, score in (scores := scores | {"facts": known}).items():
+        calling = _require_table(_require_table(score, place).get("calling") or {}, f"{place}.calling")
+        for name in ("thresholds", "sensitivity", "specificity"):
+            for key, value in _require_table(calling.get(name) or {}, f"{place}.calling.{name}").items():
+                if not key.isdecimal() or isinstance(value, bool) or not isinstance(value, int | float):
+                    raise ConfigError(
+                        f"{place}.calling must have a {name} of labels' numbers, not {quote_value(value)} of "
+                        f"{quote_value(key)}; copy the folder again"
+                    )
+    for place, score in scores.items():
         labels = _require_table(_require_table(score, place).get("labels") or {}, f"{place}.labels")
         for key, value in {"value": score.get("value") or 0.0, **labels}.items():
             if isinstance(value, bool) or not isinstance(value, int | float):

@@ -223,7 +223,7 @@ class SuperModel:
         beside = {"beside": self.contents.beside, "beside_share": self.contents.beside_share} if has_beside else {}
         beside |= {"bias": self._find_bias(site)}
         warnings = self.list_warnings(answer, doubts, threshold, site)
-        do_not_use = self.list_reasons_against_use(answer, doubts, threshold)
+        do_not_use = self.list_reasons_against_use(answer, doubts, threshold, site)
         return replace(found, **beside, disagreement=said, warnings=warnings, do_not_use=do_not_use)
 
     def check_is_not_alone(self, images: NDArray) -> None:
@@ -259,7 +259,7 @@ class SuperModel:
             site: Whose model answered, instead of a choice.
         """
         unlike = self._unlike_thresholds if self._answers_as_chosen(site) else []
-        return (*self._list_fallback(answer, threshold), *self._not_learnt, *unlike, *doubts)
+        return (*self._list_fallback(answer, threshold), *list_not_learnt(self._tested_as(site)), *unlike, *doubts)
 
     def check_options(
         self,
@@ -299,17 +299,13 @@ class SuperModel:
         """How well the models find each label, by their own test; empty where not known."""
         return describe_quality(self.contents)
 
-    @cached_property
-    def _not_learnt(self) -> list[str]:
-        return list_not_learnt(self.contents)
+    def _tested_as(self, site: str | None) -> Contents:
+        """Return what own tests are read for: thresholds where the answer has some."""
+        return self.contents if self._answers_as_chosen(site) else replace(self.contents, calling=MOST_PROBABLE)
 
     @cached_property
     def _unlike_thresholds(self) -> list[str]:
         return list_unlike_thresholds(self.contents)
-
-    @cached_property
-    def _low_labels(self) -> list[str]:
-        return list_low_labels(self.contents)
 
     def _list_fallback(self, answer: CaseAnswer, threshold: float | None) -> list[str]:
         gamma = self.contents.threshold if threshold is None else threshold
@@ -317,14 +313,14 @@ class SuperModel:
         return [FALLBACK] if answer.is_fallback and gamma < 1 else []
 
     def list_reasons_against_use(
-        self, answer: CaseAnswer, doubts: Sequence[str], threshold: float | None = None
+        self, answer: CaseAnswer, doubts: Sequence[str], threshold: float | None = None, site: str | None = None
     ) -> tuple[str, ...] | None:
         """Return why the study's rule forbids to use an answer; None where it states no rule; as `list_warnings`."""
         rule = self.contents.study.do_not_use
         if rule is None:
             return None
         fallback = self._list_fallback(answer, threshold) if rule.on_fallback else []
-        return (*fallback, *(doubts if rule.on_unlike_image else ()), *self._low_labels)
+        return (*fallback, *(doubts if rule.on_unlike_image else ()), *list_low_labels(self._tested_as(site)))
 
     @cached_property
     def _steps(self) -> Preparation:
