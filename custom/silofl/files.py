@@ -7,6 +7,7 @@ import io
 import json
 import os
 import shutil
+import tempfile
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -36,6 +37,19 @@ def make_folder(path: Path) -> None:
 def is_free(folder: Path) -> bool:
     """Return whether a folder can be filled without touching anything: it is empty, or not there."""
     return not folder.exists() or (folder.is_dir() and not any(folder.iterdir()))
+
+
+@contextmanager
+def fill_folder(folder: Path) -> Iterator[Path]:
+    """Yield an empty folder, which takes the place of a free one when all is written in it: all of it or nothing."""
+    make_folder(folder.parent)
+    # In the same folder: a move within one file system is one rename.
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.") as temporary:
+        new = Path(temporary) / folder.name
+        make_folder(new)
+        yield new
+        # Also over an empty folder.
+        new.rename(folder)
 
 
 def open_own(path: Path, mode: str) -> IO[Any]:

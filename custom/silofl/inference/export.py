@@ -1,9 +1,7 @@
 """Export a super model as a MONAI bundle: programs, TorchScript, the configuration that predicts a file, a README."""
 
 import argparse
-import shutil
 import sys
-import tempfile
 from collections.abc import Mapping
 from datetime import date
 from pathlib import Path
@@ -15,7 +13,7 @@ import torch
 
 from silofl import __version__, schema
 from silofl.errors import ConfigError, ExitCode
-from silofl.files import is_free, make_folder, write_json, write_text
+from silofl.files import fill_folder, is_free, make_folder, write_json, write_text
 from silofl.inference import program, torchscript
 from silofl.inference.contents import SCORES, Contents, pack_calling
 from silofl.inference.directory import plain_study, read_fingerprint
@@ -91,14 +89,8 @@ def export_bundle(super_model_folder: Path, out: Path) -> Path:
         raise ConfigError(f"{out.name} must be a new folder; it is there already: name another")
     super_model = SuperModel.load(super_model_folder, "cpu")
     fingerprint = read_fingerprint(super_model_folder)
-    make_folder(out.parent)
-    # In the same folder: a move within one file system is one rename.
-    with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}.") as temporary:
-        folder = Path(temporary) / out.name
+    with fill_folder(out) as folder:
         _write_bundle(folder, super_model, fingerprint)
-        if out.exists():
-            out.rmdir()
-        shutil.move(folder, out)
     return out
 
 

@@ -165,6 +165,9 @@ def list_calling(contents: Contents) -> list[str]:
     calling, study = contents.calling, contents.study
     sentences = [f"Its probabilities go through a temperature of {calling.temperature:.2f}."]
     sentences = sentences if calling.temperature != 1 else []
+    if calling.temperatures:
+        own = ", ".join(f"{name} {one:.2f}" for name, one in sorted(calling.temperatures.items()))
+        sentences.append(f"Those of a model that answers alone go through its own temperature: {own}.")
     wish = f", for {study.operating_point.wish} in validation" if study.operating_point else ""
     for number, threshold in calling.shown_thresholds(study.is_multilabel).items():
         label = quote_markdown(study.labels[number])

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from silofl.core.calling import MOST_PROBABLE
+from silofl.core.calling import MOST_PROBABLE, Calling
 from silofl.data.contrasts import Case, build_source
 from silofl.data.domain import Form
 from silofl.data.preparation import Preparation, build_preparation
@@ -299,6 +299,18 @@ class SuperModel:
         """How well the models find each label, by their own test; empty where not known."""
         return describe_quality(self.contents)
 
+    def find_calling(self, model: str, site: str | None = None) -> Calling:
+        """Return how the probabilities of a case are read.
+
+        Args:
+            model: What answered it.
+            site: Whose model answered, instead of a choice: no threshold was chosen for it alone.
+        """
+        calling = self.contents.calling
+        if self._answers_as_chosen(site):
+            return calling.of_model(model, self.contents.study.is_multilabel)
+        return Calling(calling.temperatures.get(model, 1.0))
+
     def _tested_as(self, site: str | None) -> Contents:
         """Return what own tests are read for: thresholds where the answer has some."""
         return self.contents if self._answers_as_chosen(site) else replace(self.contents, calling=MOST_PROBABLE)
@@ -344,12 +356,14 @@ class SuperModel:
     def _measure_disagreement(
         self, images: NDArray, found: Prediction, prepared: PreparedImage | None, batch_size: int, site: str | None
     ) -> Disagreement:
-        """Ask all models, each with the bias or the temperature of the answer."""
+        """Ask all models, each with the bias of the answer, or with its own temperature."""
         names, bias, study = member_names(self.contents), self._find_bias(site), self.contents.study
         said = (self.probabilities(name, images, batch_size) for name in names)
         if study.task != "segmentation":
-            calling = self.contents.calling if self._answers_as_chosen(site) else MOST_PROBABLE
-            scores = [call_case(one, calling, study)["class_scores"] for one in said]
+            scores = [
+                call_case(one, self.find_calling(name, name), study)["class_scores"]
+                for name, one in zip(names, said, strict=True)
+            ]
             spans = {name: [one[name] for one in scores] for name in scores[0]}
             return Disagreement(names, ranges={name: (min(one), max(one)) for name, one in spans.items()})
         maps = (self._draw(shift_foreground(torch.from_numpy(one), bias).numpy(), prepared) for one in said)
@@ -357,7 +371,7 @@ class SuperModel:
         return Disagreement(names, shares, average_where_labelled(shares, found.label_map))
 
     def _predict_class(self, answer: CaseAnswer, prepared: PreparedImage | None, site: str | None) -> Prediction:
-        calling = self.contents.calling if self._answers_as_chosen(site) else MOST_PROBABLE
+        calling = self.find_calling(answer.model, site)
         affine = None if prepared is None else prepared.affine
         read = call_case(answer.probabilities, calling, self.contents.study)
         return Prediction(answer.model, answer.scores, answer.is_fallback, affine=affine, **read)
