@@ -198,7 +198,7 @@ def make_parser() -> Parser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit code: 0 success, 1 failed, 2 bad input, 3 incomplete, 130 interrupted."""
+    """Run one command and return its exit code: 0 success, 1 failed, 2 bad input, 3 incomplete, 4 do not use."""
     if arguments is None:
         # Python looks through all objects as it ends, which takes a second after an import of torch.
         atexit.register(gc.freeze)

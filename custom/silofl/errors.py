@@ -20,12 +20,16 @@ LONGEST_NAME = 200
 
 
 class ExitCode(IntEnum):
-    """The exit codes of every command."""
+    """The exit codes of every command; of a batch the worst: 130, 2, 1, 4, 3, 0.
+
+    An answer that must not be used is worse than none at all.
+    """
 
     COMPLETE = 0
     FAILED = 1
     BAD_INPUT = 2
     INCOMPLETE = 3
+    DO_NOT_USE = 4
     INTERRUPTED = 130
 
 

@@ -157,3 +157,15 @@ def test_a_threshold_is_unlike_a_sites_own_beyond_three_times_its_odds():
     assert find_unlike_thresholds(pooled, [Calling(1.0, {1: 1.0}), MOST_PROBABLE]) == {1: (1.0, 1.0)}
     # a temperature of 2 takes the roots of the odds: 1/2
     assert find_unlike_thresholds(Calling(2.0, {1: 0.5}), [Calling(1.0, {1: 0.2})]) == {}
+
+
+@pytest.mark.parametrize("is_multilabel", [False, True])
+def test_a_model_that_answers_alone_has_its_own_temperature_and_what_is_shown_at_the_threshold_stays(is_multilabel):
+    calling = Calling(2.0, {1: 0.9}, {"east": 0.5, "west": 2.0})
+    # odds of 9 become 3 by a temperature of 2, and of 3 ** 0.5 come those of 3 by one of 0.5
+    assert calling.shown_thresholds(is_multilabel) == {1: pytest.approx(0.75)}
+    own = calling.of_model("east", is_multilabel)
+    assert own.thresholds == {1: pytest.approx(3**0.5 / (1 + 3**0.5))}
+    assert own.temperature == 0.5 and own.shown_thresholds(is_multilabel) == {1: pytest.approx(0.75)}
+    for name in ("west", "ensemble"):
+        assert calling.of_model(name, is_multilabel) == Calling(2.0, {1: 0.9})

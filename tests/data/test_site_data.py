@@ -330,5 +330,5 @@ def test_the_modality_of_each_contrast_is_known_in_any_order(empty_site, study, 
     site = load_site_data(empty_site.write(channel_names=["PET", "CT"]), small, tmp_path / "cache")
     assert site.domain.contrasts == {"CT": ("CT",), "PET": ("PT",)} and site.domain.modalities == ("CT", "PT")
     for (record,) in site.manifest.parts.values():
-        site.domain.check(site.read_form(record), record.case)
+        site.domain.check(site.read_first(record)[0], record.case)
     assert survey_sites(empty_site.folder).modality is None

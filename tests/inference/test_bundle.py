@@ -137,10 +137,24 @@ def test_a_bundle_says_what_the_studys_rule_forbids_as_its_super_model_does(
     wanted = (FALLBACK,) if is_fallback else ()
     assert predictor.model.list_warnings(answer, []) == (*wanted, NOT_LEARNT)
     assert predictor.model.list_reasons_against_use(answer, []) == (*wanted, LOW)
-    predictor(str(tmp_path / "a.png"), str(tmp_path / "out"))
+    with pytest.raises(DataError, match="a.png: DO NOT USE this answer: .*; --write_forbidden True writes it all the"):
+        predictor(str(tmp_path / "a.png"), str(tmp_path / "out"))
+    assert not (tmp_path / "out").exists()
     logged = [record.getMessage() for record in caplog.records]
     assert logged[0] == f"a.png: DO NOT USE this answer: {'; '.join([*wanted, LOW])}"
     assert f"a.png: {NOT_LEARNT}" in logged
+    predictor.write_forbidden = True
+    path = predictor(str(tmp_path / "a.png"), str(tmp_path / "out"))
+    assert Image.open(path).text == {"Description": "DO NOT USE"}
+
+
+def test_a_class_that_must_not_be_used_says_so_in_its_file(tmp_path, make_predictor, picture):
+    predictor = make_predictor("classification", rule={"label_below": 0.5})
+    with pytest.raises(DataError, match="DO NOT USE this answer: the recall of normal is not known"):
+        predictor(str(tmp_path / "a.png"), str(tmp_path / "out"))
+    predictor.write_forbidden = True
+    found = json.loads(predictor(str(tmp_path / "a.png"), str(tmp_path / "out")).read_text())
+    assert found["do_not_use"][0] == "the recall of normal is not known, and the study asks for 0.50"
 
 
 def test_a_bundle_refuses_a_single_image_where_the_answer_depends_on_others(predict, picture):

@@ -20,13 +20,14 @@ from sklearn.metrics import (
 )
 
 from silofl.core.calibration import expected_calibration_error, group_by_confidence
+from silofl.core.calling import MOST_PROBABLE
 from silofl.core.findings import decide_findings
 from silofl.core.intervals import Estimate
 from silofl.data.parts import Examples
 from silofl.data.targets import IGNORED
 from silofl.inference import evaluated_cases
 from silofl.inference.clinical import ClassRows, measure_also, measure_labels, measure_value
-from silofl.inference.evaluated_cases import SiteCases, evaluate_cases
+from silofl.inference.evaluated_cases import FileMaps, SiteCases, evaluate_cases
 from silofl.training.findings import findings_by_case
 from silofl.training.metrics import Score, accuracy_by_case
 from silofl.training.units import Units
@@ -60,19 +61,25 @@ def evaluate(monkeypatch, study, truths, answers, spacing=None, has_ignored=Fals
     part = Examples(images, truths, names, (None,) * len(names), names, spacings=sizes, has_ignored=has_ignored)
     told = dict(zip(names, answers, strict=True))
 
-    def answer(model, case):
-        said = told[case.cases[0]][None]
-        return SimpleNamespace(model="global", probabilities=None), said
-
-    monkeypatch.setattr(evaluated_cases, "answer_case", answer)
+    drawn, affine = dict(zip(names, truths, strict=True)), np.diag([*(spacing or (1, 1, 1)), 1.0])
+    # The volumes are prepared as they lie in their files.
+    maps = {name: FileMaps(told[name], drawn[name], affine) for name in names}
+    monkeypatch.setattr(evaluated_cases, "answer_case", lambda *_: SimpleNamespace(model="global", probabilities=None))
+    monkeypatch.setattr(evaluated_cases, "lay_on_file", lambda answer, record, **rest: maps[record.case])
     model = SimpleNamespace(
-        contents=SimpleNamespace(study=study, domain=SimpleNamespace(check=lambda form, name: None)),
+        contents=SimpleNamespace(
+            study=study, domain=SimpleNamespace(check=lambda form, name: None), calling=MOST_PROBABLE
+        ),
         list_warnings=lambda answer, doubts: tuple(doubts),
         list_reasons_against_use=lambda answer, doubts: None,
         compare_images=lambda images, form: [],
     )
-    records = [SimpleNamespace(case=name) for name in names]
-    files = {"read_form": lambda record: None, "list_file_doubts": lambda *_: [], "list_missing": lambda *_: []}
+    records = [SimpleNamespace(case=name, numbers=None) for name in names]
+    files = {
+        "read_first": lambda record: (None, None),
+        "list_file_doubts": lambda *_: [],
+        "list_missing": lambda *_: [],
+    }
     manifest = {"parts": {"test": records}, "source": lambda record: SimpleNamespace(has_own_files=False)}
     data = SimpleNamespace(manifest=SimpleNamespace(**manifest), **files)
     units = Units("patient", {name: name for name in names})

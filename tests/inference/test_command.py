@@ -366,7 +366,8 @@ def test_an_answer_that_the_studys_rule_forbids_is_one_line_in_the_record_and_ov
 ):
     labels = {"north": {"1": 0.9, "2": 0.5}, "south": {"1": 0.8, "2": 0.6}}
     state_rule(super_model, labels, on_fallback=True, on_unlike_image=True, label_below=0.7)
-    _, (record,), text = predict(picture, threshold=0.9, has_picture=True)
+    code, (record,), text = predict(picture, threshold=0.9, has_picture=True, writes_forbidden=True)
+    assert code == ExitCode.DO_NOT_USE and "1 answered, of which 1 must not be used, 0 failed" in text
     fallback, unknown = record["warnings"]
     # (0.5 + 0.6) / 2, and of organ (0.9 + 0.8) / 2
     low = "lesion has a mean test Dice of 0.55, and the study asks for 0.70"
@@ -375,6 +376,40 @@ def test_an_answer_that_the_studys_rule_forbids_is_one_line_in_the_record_and_ov
     # The console breaks a line of 200 characters.
     assert f" {line} warning: {fallback} " in " ".join(text.split())
     assert titles[0][1:3] == ["for research, no medical device", line]
+
+
+def test_files_of_a_forbidden_answer_are_written_on_request_alone_and_say_so(
+    super_model, predict, picture, write_volume, tmp_path
+):
+    state_rule(super_model, label_below=0.7)
+    inputs, asked = (picture, write_volume()), {"has_picture": True, "has_disagreement": True}
+    predict(*inputs, **asked, writes_forbidden=True)
+    assert len(list((tmp_path / "out").glob("*_*.*"))) == 6
+    for name in ("pic_labels.png", "pic_disagreement.png"):
+        assert Image.open(tmp_path / "out" / name).text == {"Description": "DO NOT USE"}
+    for name in ("scan_labels.nii.gz", "scan_disagreement.nii.gz"):
+        assert nibabel.load(tmp_path / "out" / name).header["descrip"].item() == b"DO NOT USE"
+    code, records, text = predict(*inputs, **asked)
+    assert code == ExitCode.DO_NOT_USE and not list((tmp_path / "out").glob("*_*.*"))
+    assert all(one["do_not_use"] and not {"label_map", "picture"} & one.keys() for one in records)
+    assert text.count("without --write-forbidden none of its files is written") == 2
+    # an answer that may be used says nothing of it
+    state_rule(super_model, {"north": {"1": 0.9, "2": 0.7}}, label_below=0.7)
+    assert predict(*inputs)[0] == ExitCode.COMPLETE
+    assert Image.open(tmp_path / "out" / "pic_labels.png").text == {}
+    assert nibabel.load(tmp_path / "out" / "scan_labels.nii.gz").header["descrip"].item() == b""
+
+
+def test_the_worst_code_of_a_batch_is_its_own(super_model, picture, bad, tmp_path, capsys):
+    """Of an answer that must not be used before that of one that is not there; all failed before both."""
+    state_rule(super_model, label_below=0.7)
+    command = ["predict", str(super_model), "--device", "cpu", "-o", str(tmp_path / "out")]
+    assert main([*command, str(picture), str(bad)]) == main([*command, str(picture)]) == 4
+    assert main([*command, str(bad)]) == 1
+    assert main([*command, str(picture), "--write-forbidden"]) == 4 and (tmp_path / "out" / "pic_labels.png").is_file()
+    with pytest.raises(SystemExit):
+        main(["predict", "--help"])
+    assert "exit codes, the worst first" in capsys.readouterr().out
 
 
 def test_an_answer_within_the_studys_rule_is_not_forbidden(super_model, predict, picture):

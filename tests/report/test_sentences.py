@@ -151,3 +151,14 @@ def test_a_class_of_which_no_test_case_is_recognised_is_named_with_the_accuracy_
         "training.class_weights, training.sampler and metric: balanced_accuracy"
     )
     assert describe_problems(classes(by_label=recalls, label_cases=cases, also=also)) == [("warning", sentence)]
+
+
+def test_a_class_that_is_recognised_at_the_sites_threshold_is_not_missed(classes):
+    recalls = {"east": {"healthy": 1.0, "sick": 0.0}, "west": {"healthy": 0.9, "sick": 0.5}}
+    cases, also = ({site: one for site in recalls} for one in ({"healthy": 19, "sick": 9}, {"accuracy": 0.95}))
+    for sensitivity, is_missed in ((0.889, False), (0.0, True)):
+        read = {"temperature": 1.0, "thresholds": {"sick": 0.1}, "num_units": 9, "error": 0.1, "error_after": 0.1}
+        read |= {"sensitivity": {"sick": sensitivity}, "specificity": {"sick": 0.9}}
+        more = {"labels": {"0": "healthy", "1": "sick"}, "callings": {"east": read}}
+        found = describe_problems(classes(by_label=recalls, label_cases=cases, also=also, **more))
+        assert any("no test case is recognised of sick (9)" in text for _, text in found) == is_missed

@@ -8,6 +8,10 @@ import nibabel
 import numpy as np
 import pytest
 import torch
+from monai.metrics import compute_hausdorff_distance
+from PIL import Image
+from scipy import ndimage
+from sklearn.metrics import average_precision_score, roc_auc_score
 
 from silofl.cli import main
 from silofl.core.calling import MOST_PROBABLE, Calling
@@ -25,6 +29,7 @@ from silofl.inference.directory import plain_study, write_model_folder
 from silofl.inference.evaluation import Evaluation
 from silofl.inference.export import export_bundle
 from silofl.models import build_model
+from silofl.models.selector import build_selector
 from silofl.schema import dump_record, read_record
 from silofl.settings import dump_yaml, parse
 from silofl.studies.leave_out import measure_unseen
@@ -35,6 +40,11 @@ from silofl.training.metrics import group_positions
 pytestmark = [pytest.mark.long, pytest.mark.usefixtures("undrawn")]
 SHAPE, CPU = (1, 32, 32), torch.device("cpu")
 FORM = Domain(kinds=("volumes",))
+CROP, PAD_OR_CROP = {"CenterSpatialCrop": {"roi_size": [32, 32]}}, {"ResizeWithPadOrCrop": {"spatial_size": [32, 32]}}
+COARSE = {"Resize": {"spatial_size": [16, 16]}}
+FINE = {
+    "volume_transforms": [{"Spacing": {"pixdim": [0.5, 0.5, 1]}}, {"CenterSpatialCrop": {"roi_size": [64, 64, -1]}}]
+}
 
 
 def answering(study, shape, *biases):
@@ -99,6 +109,12 @@ def read_cases(out):
     return list(csv.DictReader((out / "cases.csv").open()))
 
 
+def read_truth(folder, case):
+    """Return what was drawn on a test case's file."""
+    (record,) = (one for one in json.loads((folder / "dataset.json").read_text())["test"] if case in one["image"])
+    return np.asarray(nibabel.load(folder / record["label"]).dataobj)
+
+
 def load(folder, study, tmp_path):
     return load_site_data(folder, study, tmp_path / "cache", has_progress=False)
 
@@ -120,7 +136,9 @@ def test_the_value_is_that_of_a_left_out_sites_test_and_cases_stay_in_their_tabl
     data = load(phantoms / UNSEEN_SITE, contents.study, tmp_path)
     unseen = measure_unseen(SuperModel(contents, CPU), (data.training, data.validation, data.test))
     assert (code, record.num_cases, record.unit, record.num_units) == (ExitCode.COMPLETE, 6, "patient", 6)
-    assert record.value.value == pytest.approx(unseen["value"]) and record.parts == ("training", "validation", "test")
+    # That is on the prepared grid.
+    assert record.value.value == pytest.approx(unseen["value"], rel=0.01)
+    assert record.parts == ("training", "validation", "test")
     low, high = record.value.interval
     assert f"dice: {record.value.value:.3f} ({low:.3f} to {high:.3f})" in printed
     organ, lesion = record.labels["organ"], record.labels["lesion"]
@@ -136,11 +154,53 @@ def test_the_value_is_that_of_a_left_out_sites_test_and_cases_stay_in_their_tabl
     assert {row["case"]: row["part"] for row in rows} == parts
     assert not any(case in (out / "evaluation.json").read_text() for case in parts)
     for row in (row for row in rows if row["part"] == "test"):
-        slices = [t for c, t in zip(data.test.cases, data.test.targets, strict=True) if c == row["case"]]
-        share = np.mean([one == 1 for one in slices])
+        share = np.mean(read_truth(phantoms / UNSEEN_SITE, row["case"]) == 1)
         # 2 |T| / (N + |T|)
         assert float(row["organ Dice"]) == pytest.approx(2 * share / (1 + share))
         assert float(row["organ true ml"]) == pytest.approx(share * float(row["organ predicted ml"]))
+
+
+@pytest.mark.parametrize(
+    ("data", "side"),
+    [({}, 32), ({"transforms": [COARSE]}, 16), ({"transforms": [CROP]}, 32), (FINE, 32)],
+)
+def test_label_maps_are_measured_as_predict_writes_them_on_what_was_drawn(evaluate, tmp_path, data, side):
+    """Lesions of single voxels are gone on a coarser grid; here none is."""
+    rng, folder, study = np.random.default_rng(0), tmp_path / "clinic", make_study(**data)
+    folder.mkdir()
+    affine, cases, drawn = np.diag([-0.5, -0.5, 3.0, 1.0]), [], {}
+    for name in "abc":
+        labels = np.zeros((64, 64, 4), np.uint8)
+        labels[8:40, 8:40], labels[10:40:6, 10:40:6, 1:3] = 1, 2
+        for end, values in (("", rng.integers(0, 255, labels.shape, np.uint8)), ("-label", labels)):
+            nibabel.save(nibabel.Nifti1Image(values, affine), folder / f"{name}{end}.nii.gz")
+        cases.append({"image": f"{name}.nii.gz", "label": f"{name}-label.nii.gz", "patient": name, "case": name})
+        drawn[name] = labels
+    content = {"task": "segmentation", "labels": {"1": "organ", "2": "lesion"}, "test": cases}
+    (folder / "dataset.json").write_text(json.dumps(content))
+    shape = (1, side, side)
+    model = Contents(study, shape, {"global": build_model(study, shape, 3).state_dict()}, "only", domain=FORM)
+    _, record, _, out = evaluate(model, folder, "--part", "test")
+    rows, dice = {row["case"]: row for row in read_cases(out)}, []
+    for name, truth in drawn.items():
+        said = SuperModel(model, CPU).predict(folder / f"{name}.nii.gz").label_map
+        for number, label in ((1, "organ"), (2, "lesion")):
+            one, other = said == number, truth == number
+            overlap = 2 * (one & other).sum() / (one.sum() + other.sum())
+            assert float(rows[name][f"{label} Dice"]) == pytest.approx(overlap)
+            assert float(rows[name][f"{label} predicted ml"]) == pytest.approx(one.sum() * 0.75 / 1000)
+            assert float(rows[name][f"{label} true ml"]) == pytest.approx(other.sum() * 0.75 / 1000)
+            numbers, count = ndimage.label(other, np.ones((3, 3, 3)))
+            found = {*numbers[one & other].tolist()}
+            assert [int(rows[name][f"{label} {key}"]) for key in ("lesions", "lesions found")] == [count, len(found)]
+            if one.any():
+                pair = [torch.from_numpy(mask[None, None]) for mask in (one, other)]
+                hd95 = compute_hausdorff_distance(*pair, include_background=True, percentile=95, spacing=[0.5, 0.5, 3])
+                assert float(rows[name][f"{label} HD95 mm"]) == pytest.approx(float(hd95), abs=1e-5)
+            dice.append((label, overlap))
+    assert record.labels["lesion"].num_lesions == 3 * 25
+    for label in ("organ", "lesion"):
+        assert record.labels[label].dice.value == pytest.approx(np.mean([one for name, one in dice if name == label]))
 
 
 def test_one_part_alone_is_evaluated_and_decoded_images_are_kept_where_asked(evaluate, contents, phantoms, tmp_path):
@@ -217,14 +277,6 @@ def test_a_case_with_a_contrast_that_shows_nothing_is_refused_as_predict_refuses
     assert "case 'odd' must show something, not one intensity alone in T2" in printed
 
 
-CROP, PAD_OR_CROP = {"CenterSpatialCrop": {"roi_size": [32, 32]}}, {"ResizeWithPadOrCrop": {"spatial_size": [32, 32]}}
-
-
-FINE = {
-    "volume_transforms": [{"Spacing": {"pixdim": [0.5, 0.5, 1]}}, {"CenterSpatialCrop": {"roi_size": [64, 64, -1]}}]
-}
-
-
 # A voxel of 0.5 mm at each side of 64 mm may go to either.
 @pytest.mark.parametrize(
     ("data", "slack"), [({"transforms": [CROP]}, 1e-9), ({"transforms": [PAD_OR_CROP]}, 1e-9), (FINE, 0.03)]
@@ -248,8 +300,9 @@ def test_what_the_study_crops_away_of_the_truth_is_said(evaluate, tmp_path, data
     # Of organ 64 x 64 - 8 x 8 pixels, of which 32 x 32 are left.
     assert (organ.num_cut, organ.cut_away) == (1, pytest.approx(1 - 32**2 / (64**2 - 8**2), abs=slack))
     assert (lesion.num_cut, lesion.cut_away, lesion.num_lesions) == (1, 1, 1)
-    assert f"no number counts: {organ.cut_away:.1%} of organ in 1 of 2 cases, 100.0% of lesion in 1 of 2" in printed
-    assert "The study crops images: all numbers" in printed
+    assert f"no answer can find: {organ.cut_away:.1%} of organ in 1 of 2 cases, 100.0% of lesion in 1 of 2" in printed
+    assert "what was drawn there counts as missed" in printed
+    assert (lesion.dice.value, lesion.lesion_sensitivity.value) == (0, 0)
 
 
 def test_what_predict_warns_of_is_counted_and_a_learnt_data_set_is_no_test(evaluate, contents, phantoms, tmp_path):
@@ -341,6 +394,10 @@ def test_a_classification_has_the_numbers_of_its_classes(evaluate, windows):
     assert (record.unit, record.num_units) == ("recording", 16) and "intervals are over recordings" in printed
     page = (out / "evaluation.html").read_text()
     assert "sensitivity at 0.8 specificity" in page and "Calibration" in page
+    opening = page[: page.index("By class")]
+    never = "o case of fast is recognised: recall 0 in 6 cases"
+    assert all(words in opening for words in (f"n{never}", "Worst case: ", "slow 0.73", "ROC curves; AUROC fast 0.500"))
+    assert f"warning: n{never}" in printed
     assert {row["true class"] for row in read_cases(out)} == {"slow", "fast"}
 
 
@@ -366,11 +423,98 @@ def test_a_classification_is_read_as_the_model_says_and_where_that_does_not_help
         assert "called from" in (out / "evaluation.html").read_text()
 
 
+@pytest.fixture
+def pictures(tmp_path):
+    """Write pictures of two classes, and return their folder."""
+    rng, folder, cases = np.random.default_rng(1), tmp_path / "pictures", []
+    folder.mkdir()
+    for number in range(24):
+        pixels = rng.integers(0, 130, (32, 32)) + 50 * (number % 3)
+        Image.fromarray(pixels.astype(np.uint8)).save(folder / f"c{number}.png")
+        one = {"image": f"c{number}.png", "label": number % 2, "patient": f"p{number}", "case": f"c{number}"}
+        cases.append(one)
+    labels = {"0": "slow", "1": "fast"}
+    (folder / "dataset.json").write_text(json.dumps({"task": "classification", "labels": labels, "test": cases}))
+    return folder
+
+
+def choose_by_picture(folder):
+    """Return a super model whose selector has one of two models answer each picture, with a temperature of its own."""
+    settings = {"data": {"intensity": "dtype"}, "model": {"name": "lenet5"}, "algorithm": {"name": "fedavg"}}
+    settings |= {"name": "x", "task": "classification", "labels": {0: "slow", 1: "fast"}, "metric": "accuracy"}
+    settings |= {"rounds": 1, "device": "cpu", "training": {"loss": "cross_entropy"}}
+    study, shape = parse(Study, settings, "study.yaml"), (1, 32, 32)
+    models = {name: build_model(study, shape, seed).state_dict() for seed, name in enumerate(("east", "west"))}
+    selector = build_selector(study, 2, 1)
+    images = np.stack([np.asarray(Image.open(path), np.float32)[None] / 255 for path in folder.glob("*.png")])
+    with torch.no_grad():
+        logits = selector.eval()(torch.from_numpy(images))
+        # So that each answers half of the pictures.
+        selector.network.head.bias[1] -= (logits[:, 1] - logits[:, 0]).median()
+    calling = Calling(1.5, {1: 0.5}, {"east": 0.5, "west": 4.0})
+    more = {"domain": Domain(kinds=("pictures",)), "calling": calling}
+    return Contents(study, shape, models, "selector", selector.state_dict(), ("east", "west"), **more)
+
+
+def test_all_numbers_of_a_classification_are_of_the_probabilities_in_the_table_of_cases(evaluate, pictures):
+    """Models of several temperatures change the order of cases, so that an area is another before them."""
+    model = choose_by_picture(pictures)
+    _, record, printed, out = evaluate(model, pictures, "--part", "test", "--specificity", "0.6")
+    rows = read_cases(out)
+    assert {row["answered by"] for row in rows} == {"east", "west"}
+    is_fast, said = (np.array([row[key] == "fast" for row in rows]) for key in ("true class", "answer"))
+    shown = np.array([float(row["probability of fast"]) for row in rows])
+    one, confidence = record.classes["fast"], np.maximum(shown, 1 - shown)
+    assert one.auroc.value == record.also["auroc"].value == pytest.approx(roc_auc_score(is_fast, shown))
+    assert one.average_precision.value == pytest.approx(average_precision_score(is_fast, shown))
+    assert record.also["accuracy"].value == record.value.value == pytest.approx((said == is_fast).mean())
+    recalls = [said[is_fast].mean(), (~said)[~is_fast].mean()]
+    assert [one.recall.value, one.specificity.value] == pytest.approx(recalls)
+    assert record.also["balanced_accuracy"].value == pytest.approx(np.mean(recalls))
+    assert record.confusion["fast"] == {"slow": int((~said)[is_fast].sum()), "fast": int(said[is_fast].sum())}
+    assert (said == (shown >= one.called_from)).all()
+    # the most sensitivity of all thresholds that keep the specificity
+    kept = [least for least in shown if (shown < least)[~is_fast].mean() >= 0.6]
+    assert one.sensitivity.value == pytest.approx((shown >= min(kept))[is_fast].mean())
+    assert (shown < one.threshold)[~is_fast].mean() >= 0.6
+    is_right, bins = (shown > 0.5) == is_fast, np.minimum((confidence * 10).astype(int), 9)
+    gaps = [(bins == k).mean() * abs((is_right - confidence)[bins == k].mean()) for k in np.unique(bins)]
+    assert record.calibration.error.value == pytest.approx(sum(gaps))
+    assert record.calibration.temperatures == (0.5, 4.0) and "own temperature (0.50, 4.00)" in printed
+    page = (out / "evaluation.html").read_text()
+    assert page.index("ROC curves; AUROC fast") < page.index("Results")
+    # as predict answers each picture
+    loaded = SuperModel(model, CPU)
+    for row in rows[:6]:
+        found = loaded.predict(pictures / f"{row['case']}.png")
+        assert found.class_scores["fast"] == pytest.approx(float(row["probability of fast"]))
+        assert (found.model, model.study.labels[found.label]) == (row["answered by"], row["answer"])
+        assert found.temperature == {"east": 0.5, "west": 4.0}[found.model]
+        # what is asked for alone has no threshold, but its own temperature
+        assert loaded.predict(pictures / f"{row['case']}.png", site="west").temperature == 4.0
+
+
 def test_a_model_without_the_studys_threshold_is_said_to_answer_from_one_half_on(evaluate, windows):
     study = make_classes().model_copy(update={"operating_point": OperatingPointSettings(specificity=0.9)})
     for calling, is_said in ((MOST_PROBABLE, True), (Calling(1.0, {1: 0.2}), False)):
         *_, printed, _ = evaluate(replace(classify(calling=calling), study=study), windows / "eva")
         assert ("the model holds no threshold for the study's operating_point: it answers from" in printed) == is_said
+
+
+@pytest.mark.parametrize("change", [{"labels": {"2": "lesion"}}, {"labels_annotated": [2]}])
+def test_a_hospital_that_drew_one_label_has_its_score_alone(evaluate, contents, clinic, change):
+    for one in json.loads((clinic / "dataset.json").read_text())["test"]:
+        drawn = nibabel.load(clinic / one["label"])
+        array = np.asarray(drawn.dataobj)
+        nibabel.save(nibabel.Nifti1Image(np.where(array == 2, array, 0), drawn.affine), clinic / one["label"])
+    change_data(clinic, training=[], validation=[], **change)
+    lesions = replace(contents, models={"global": answering(contents.study, SHAPE, 0.0, 0.0, 9.0)})
+    code, record, printed, out = evaluate(lesions, clinic)
+    assert (code, [*record.labels], record.value) == (ExitCode.COMPLETE, ["lesion"], record.labels["lesion"].dice)
+    said = "the label maps do not show organ: nothing here says how well the model finds it"
+    assert said in printed and said in (out / "evaluation.html").read_text()
+    # what another label is answered counts as background
+    assert evaluate(contents, clinic)[1].value.value == 0
 
 
 # --- beside another model
@@ -445,7 +589,13 @@ def test_the_numbers_stand_with_and_without_what_the_studys_rule_forbids(evaluat
     assert record.value.value == pytest.approx(np.mean([float(row["dice"]) for row in rows]))
     assert f"not to be used, by the study's rule: {found.num_cases} of {len(rows)} answers" in printed
     assert "Without answers not to be used" in printed
-    assert "Without answers not to be used" in (out / "evaluation.html").read_text()
+    page = (out / "evaluation.html").read_text()
+    opening, worst = page[: page.index("By label")], min(rows, key=lambda row: float(row["dice"]))
+    assert "Without answers not to be used" in page and "not to be used, by the study&#39;s rule" in opening
+    where = f"{worst['case']}, dice {float(worst['dice']):.3f}; most wrong in slice {worst['worst slice']} of its file"
+    assert f"Worst case: {where}, from 0" in opening
+    # a model that answers organ everywhere
+    assert "lesion is never found: Dice 0 in" in opening
 
 
 def test_a_rule_that_forbids_nothing_or_all_and_no_rule_are_told_apart(evaluate, contents, phantoms):

@@ -5,11 +5,16 @@ from pathlib import Path
 
 from silofl.options import SPECIFICITY, add_json, expect_path, parse_count, parse_share
 
+CODES = (
+    "exit codes, the worst first: 130 interrupted; 2 the command or the super model is wrong; 1 all inputs failed; 4 "
+    "an answer must not be used; 3 some inputs failed; 0 all answered"
+)
 SUPER_MODEL = expect_path("the folder of a super model")
 
 
 def add_predict(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``silofl predict``."""
+    parser.epilog = CODES
     parser.add_argument("super_model", type=SUPER_MODEL, metavar="SUPERMODEL", help="folder of the super model")
     parser.add_argument(
         "inputs",
@@ -20,6 +25,9 @@ def add_predict(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-o", "--out", type=Path, required=True, help="new folder, or that of an earlier prediction")
     parser.add_argument("--picture", action="store_true", help="also draw the labels over each input, as PNG")
     parser.add_argument("--dicom-seg", action="store_true", help="also write a DICOM segmentation of each DICOM input")
+    parser.add_argument(
+        "--write-forbidden", action="store_true", help="also write files of answers that the study forbids to use"
+    )
     parser.add_argument("--disagreement", action="store_true", help="also ask each model, and map where they disagree")
     parser.add_argument(
         "--by-folder", action="store_true", help="name the results after each input's folder instead of its file"

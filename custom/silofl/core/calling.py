@@ -5,12 +5,12 @@ minimises the negative log-likelihood of validation cases, divides all logits. O
 
     p_k^(1/T) / sum_j p_j^(1/T)        of classes,        p^(1/T) / (p^(1/T) + (1 - p)^(1/T))        of each finding
 
-so that no order of a case's classes changes, nor that of cases by one of two classes. Thresholds are of the
-probabilities as the networks give them: no temperature changes an answer.
+so that no order of a case's classes changes. Thresholds are of the probabilities as the networks give them. Where one
+model of several answers a case, it has a temperature of its own, and the threshold is the same in what is shown.
 """
 
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import ceil, exp, log
 
 import numpy as np
@@ -37,10 +37,21 @@ class Calling:
         temperature: Divides the logits; 1 changes nothing.
         thresholds: Number of a class, or finding -> the probability, before the temperature, at and above which a case
             is called so. Without one the most probable class is the answer, and each finding above one half.
+        temperatures: Model of several -> its own temperature, where it answers a case alone.
     """
 
     temperature: float = 1.0
     thresholds: Mapping[int, float] = field(default_factory=dict)
+    temperatures: Mapping[str, float] = field(default_factory=dict)
+
+    def of_model(self, name: str, is_multilabel: bool = False) -> "Calling":
+        """Return how the probabilities of one model of several are read, where it answers alone."""
+        own = self.temperatures.get(name, self.temperature)
+        if own == self.temperature:
+            return replace(self, temperatures={})
+        shown = self.shown_thresholds(is_multilabel)
+        # The inverse of a temperature undoes it.
+        return Calling(own, {number: _temper_one(one, 1 / own, is_multilabel) for number, one in shown.items()})
 
     def decide(self, probabilities: NDArray[np.floating], is_multilabel: bool = False) -> NDArray[np.int64]:
         """Return the class, or set of findings, of each row of probabilities before the temperature (N, K)."""
@@ -56,10 +67,7 @@ class Calling:
 
     def shown_thresholds(self, is_multilabel: bool = False) -> dict[int, float]:
         """Return each threshold as the probability that is shown at it."""
-        return {
-            number: float(temper(np.array([[1 - one, one]]), self.temperature, is_multilabel)[0, 1])
-            for number, one in self.thresholds.items()
-        }
+        return {number: _temper_one(one, self.temperature, is_multilabel) for number, one in self.thresholds.items()}
 
 
 # The most probable class, and findings above one half.
@@ -87,6 +95,29 @@ def find_unlike_thresholds(calling: Calling, own: Sequence[Calling], is_multilab
         if is_below or high * (1 - threshold) > BEYOND * threshold * (1 - high):
             found[number] = (low, high)
     return found
+
+
+def read_at_thresholds(
+    values: Mapping[str, float],
+    absences: Mapping[str, str],
+    sensitivity: Mapping[str, float],
+    specificity: Mapping[str, float],
+) -> dict[str, float]:
+    """Return labels' values with what is called from a threshold at that threshold, or left out where not known.
+
+    Args:
+        values: Label -> its recall from one half on.
+        absences: Label with a threshold -> the label of all other cases.
+        sensitivity: Label -> its own at the threshold.
+        specificity: The same.
+    """
+    called = {label: sensitivity.get(label) for label in absences}
+    called |= {other: specificity.get(label) for label, other in absences.items()}
+    return {label: one for label, one in (dict(values) | called).items() if one is not None}
+
+
+def _temper_one(probability: float, temperature: float, is_multilabel: bool) -> float:
+    return float(temper(np.array([[1 - probability, probability]]), temperature, is_multilabel)[0, 1])
 
 
 def temper(probabilities: NDArray[np.floating], temperature: float, is_multilabel: bool = False) -> Floats:

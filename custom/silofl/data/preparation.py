@@ -131,10 +131,8 @@ def _prepare_record(record: Record, manifest: Manifest, steps: Preparation) -> P
     pixels, affine, numbers = scale_image(image, steps.study, record.image), image.affine, record.numbers
     if numbers is not None:
         _check_slices(record, image)
-        pixels = pixels[..., numbers]
+        pixels, affine = take_slices(pixels, affine, numbers)
         label = label if label is None else label[..., numbers]
-        # The step lengthens the voxels. The origin may stay, because no allowed transform depends on it.
-        affine = affine if affine is None else affine @ np.diag([1, 1, numbers.step, 1])
     lacking = list_missing_contrasts(steps.study.data.channel_names, [source])
     images, labels, spacing = _transform_case(pixels, label, affine, steps, lacking)
     if spacing is not None and not read_header(source.first[0]).has_spacing:
@@ -143,6 +141,14 @@ def _prepare_record(record: Record, manifest: Manifest, steps: Preparation) -> P
     # What no slice is, a picture or a whole volume, has no number.
     slices = _number_slices(images, numbers) if pixels.ndim == 4 and images.ndim == 4 else (None,)
     return PreparedCase(record.case, record.patient, images, targets, slices, spacing, digests)
+
+
+def take_slices(
+    pixels: NDArray, affine: NDArray[np.float64] | None, numbers: range
+) -> tuple[NDArray, NDArray[np.float64] | None]:
+    """Return some slices of a volume (C, X, Y, Z), and their voxel indices to millimetres."""
+    # The step lengthens the voxels. The origin may stay, because no allowed transform depends on it.
+    return pixels[..., numbers], affine if affine is None else affine @ np.diag([1, 1, numbers.step, 1])
 
 
 def _number_slices(images: NDArray, numbers: range | None) -> tuple[int | None, ...]:
@@ -196,7 +202,7 @@ def _transform_case(
     return (
         images,
         None if label is None else _to_label_maps(np.stack([to_array(plane["label"])[0] for plane in planes])),
-        None if affine is None else _spacing(affine @ _transformed_affine(planes[0]["image"], np.eye(4))),
+        None if affine is None else measure_spacing(affine @ _transformed_affine(planes[0]["image"], np.eye(4))),
     )
 
 
@@ -216,7 +222,8 @@ def _transformed_affine(moved: NDArray | MetaTensor, before: NDArray[np.float64]
     return before if passage is None else passage.affine
 
 
-def _spacing(affine: NDArray[np.float64]) -> Spacing:
+def measure_spacing(affine: NDArray[np.float64]) -> Spacing:
+    """Return the sides of a voxel in mm, by voxel indices to millimetres (4, 4)."""
     x, y, z = np.linalg.norm(affine[:3, :3], axis=0).tolist()
     return x, y, z
 
@@ -281,7 +288,7 @@ def apply_transforms(
     except Exception as error:  # MONAI raises whatever its array code raises
         size, reason = case["image"].shape[1:], error_text(error.__cause__ or error)
         # Of voxels by whose size it was to be resampled.
-        voxels = "" if affine is None else " and voxels of {:g} x {:g} x {:g} mm".format(*_spacing(affine))
+        voxels = "" if affine is None else " and voxels of {:g} x {:g} x {:g} mm".format(*measure_spacing(affine))
         raise DataError(
             f"an image of size {size}{voxels} must pass the study's transforms; MONAI says: {reason}"
         ) from None

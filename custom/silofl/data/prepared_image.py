@@ -18,6 +18,7 @@ from silofl.data.preparation import (
     read_passage,
     scale_image,
     stack_images,
+    take_slices,
     to_array,
     transform_examples,
 )
@@ -102,13 +103,16 @@ def prepare_image(source: ImageFiles, study: Study) -> NDArray[np.float32]:
     return prepare_with_way_back(source, build_preparation(study, has_label_map=False)).images
 
 
-def prepare_with_way_back(source: ImageFiles, steps: Preparation, domain: Domain = ANY) -> PreparedImage:
+def prepare_with_way_back(
+    source: ImageFiles, steps: Preparation, domain: Domain = ANY, numbers: range | None = None
+) -> PreparedImage:
     """Prepare an image as `prepare_image` does, and record how to bring a prediction back to the input's grid.
 
     Args:
         source: Its files; zeros stand for a contrast that it lacks, where the study's algorithm takes them.
         steps: The study's preparation without label maps; the way back needs the very same one.
         domain: The images that the models learnt from.
+        numbers: The slices of a volume that are taken; None for all.
 
     Raises:
         DataError: The image cannot be read, scaled or transformed, has no possible grid, lacks a contrast that the
@@ -132,12 +136,13 @@ def prepare_with_way_back(source: ImageFiles, steps: Preparation, domain: Domain
             f"{called} must be a volume, as in the training of {steps.study.name}, not a picture, whose axes are not "
             "known; give the NIfTI, MHA or NRRD file or the DICOM series"
         )
-    pixels, volume_passage = scale_image(image, steps.study, called), None
+    pixels, affine, volume_passage = scale_image(image, steps.study, called), image.affine, None
+    if numbers is not None:
+        pixels, affine = take_slices(pixels, affine, numbers)
+    shape = pixels.shape[1:]
     if pixels.ndim == 4:
-        moved = apply_transforms(steps.volume_steps, {"image": pixels}, image.affine)
+        moved = apply_transforms(steps.volume_steps, {"image": pixels}, affine)
         pixels, volume_passage = to_array(moved["image"]), read_passage(moved["image"])
     prepared = [one["image"] for one in transform_examples({"image": pixels}, steps, has_record=True)]
     images, passage = stack_images(prepared, lacking, settings), read_passage(prepared[0])
-    return PreparedImage(
-        images, image.spatial_shape, image.affine, volume_passage, passage, form, lacking, has_several_frames(source)
-    )
+    return PreparedImage(images, shape, affine, volume_passage, passage, form, lacking, has_several_frames(source))

@@ -85,14 +85,6 @@ class SiteData:
         end_decoder()
         return found
 
-    def read_form(self, record: Record) -> Form:
-        """Return the form of a case's image in its file.
-
-        Raises:
-            DataError: The image cannot be read any more.
-        """
-        return self._read_first(record)[0]
-
     def list_file_doubts(self, record: Record, form: Form, study: Study) -> list[str]:
         """Return what a case lacks, and what its file does not state: `silofl.data.prepared_image.list_file_doubts`."""
         has_frames = has_several_frames(self.manifest.source(record))
@@ -103,10 +95,15 @@ class SiteData:
         return list_missing_contrasts(study.data.channel_names, [self.manifest.source(record)])
 
     def _look_at(self, record: Record) -> tuple[Form, Padding]:
-        form, image = self._read_first(record)
+        form, image = self.read_first(record)
         return form, measure_padding(image.array, read_padding_value(self.manifest.source(record).first[0]))
 
-    def _read_first(self, record: Record) -> tuple[Form, Image]:
+    def read_first(self, record: Record) -> tuple[Form, Image]:
+        """Return the form of a case's image in its file, and its first file's image.
+
+        Raises:
+            DataError: The image cannot be read any more.
+        """
         # The pixels of the first file alone: the contrasts of a case lie on one grid.
         source = self.manifest.source(record)
         image = read_image(*source.first, record.index, self.background)

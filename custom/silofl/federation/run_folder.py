@@ -35,7 +35,7 @@ from silofl.files import (
     write_text,
 )
 from silofl.inference import directory
-from silofl.parts.calling import pool_callings
+from silofl.parts.calling import pool_callings, pool_temperatures
 from silofl.parts.load import describe_kept, list_kinds
 from silofl.parts.task import Exchange
 from silofl.schema import dump_record, read_file
@@ -199,6 +199,8 @@ class RunFolder:
             # Where each site tests a model of its own, nobody has looked at the mean of all.
             is_tested = contents.rule == "only" or all(isinstance(score, SuperScore) for score in scores)
             calling = pool_callings(scores, self.study) if is_tested else contents.calling
+            if len(contents.models) > 1 and self.study.task != "segmentation":
+                calling = replace(calling, temperatures=pool_temperatures(tests.scores))
             contents = replace(contents, facts=facts, calling=calling)
             directory.write_model_folder(self.path / directory.FOLDER, contents)
         # Last: where this file is, the run has finished and everything else is there.

@@ -17,7 +17,7 @@ from torch.export.passes import move_to_device_pass
 from silofl.data.access import input_name
 from silofl.data.contrasts import list_case_files, parse_case
 from silofl.data.domain import Domain
-from silofl.errors import ConfigError
+from silofl.errors import ConfigError, DataError
 from silofl.files import read_json, write_json
 from silofl.inference.choice import ENSEMBLE
 from silofl.inference.contents import Contents, check_threshold, unpack_calling
@@ -35,7 +35,7 @@ from silofl.study import STORED, Study, load_study
 logger = logging.getLogger(__name__)
 # The file of a class, and what it holds of a prediction.
 CLASS = "_class.json"
-CLASS_KEYS = ("label", "findings", "class_scores", "temperature", "called_from")
+CLASS_KEYS = ("label", "findings", "class_scores", "temperature", "called_from", "warnings", "do_not_use")
 
 
 class VolumeNetwork(nn.Module):
@@ -142,6 +142,7 @@ class FilePredictor:
         device: Where the network computes.
         domain: The images that the models learnt from.
         calling: How a classification's probabilities are read.
+        write_forbidden: Whether an answer is written too that the study's rule forbids to use.
     """
 
     def __init__(
@@ -152,7 +153,9 @@ class FilePredictor:
         device: torch.device,
         domain: Mapping[str, Any] | None = None,
         calling: Mapping[str, Any] | None = None,
+        write_forbidden: bool = False,
     ) -> None:
+        self.write_forbidden = write_forbidden
         study, about = load_study(Path(study_file), STORED), read_json(Path(study_file).with_name("metadata.json"))
         contents = unpack_contents(about["super_model"], study, image_shape, domain or {}, calling or {})
         self.model = BundleModel(contents, network, about["super_model"]["members"], device)
@@ -168,17 +171,21 @@ class FilePredictor:
 
         Raises:
             ConfigError: The folder holds an answer by this name.
-            DataError: As `SuperModel.predict`.
+            DataError: As `SuperModel.predict`, and where the study's rule forbids to use the answer.
         """
         case = parse_case(image)
         path = list_case_files(case)[0]
         stem, folder = input_stem(path), Path(out)
         _check_is_new(folder, stem)
         prediction = self.model.predict(case)
-        for sentence in (*forbid_use(prediction.do_not_use), *prediction.warnings):
+        forbidden = forbid_use(prediction.do_not_use)
+        for sentence in (*forbidden, *prediction.warnings):
             logger.warning("%s: %s", input_name(path), sentence)
+        if forbidden and not self.write_forbidden:
+            raise DataError(f"{input_name(path)}: {forbidden[0]}; --write_forbidden True writes it all the same")
         if prediction.label_map is not None:
-            return folder / write_map(folder, stem, path, prediction.label_map, prediction.affine)
+            map_and_grid = prediction.label_map, prediction.affine
+            return folder / write_map(folder, stem, path, *map_and_grid, is_forbidden=bool(forbidden))
         read = {key: one for key in CLASS_KEYS if (one := getattr(prediction, key)) is not None}
         write_json(folder / f"{stem}{CLASS}", read)
         return folder / f"{stem}{CLASS}"

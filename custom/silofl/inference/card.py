@@ -17,7 +17,7 @@ from silofl.core.findings import name_absence
 from silofl.data.manifest import PARTS
 from silofl.errors import quote_markdown
 from silofl.inference.contents import Contents
-from silofl.inference.own_tests import list_unlike_thresholds
+from silofl.inference.own_tests import list_unlike_thresholds, read_label_scores
 from silofl.inference.readme import describe_images, describe_labels, list_calling
 from silofl.study import Study
 from silofl.training.joined import BLEND, WORDS, describe_bias
@@ -57,8 +57,8 @@ def model_card(contents: Contents, versions: Mapping[str, str], fingerprint: str
         patch=_patch_sentence(study),
         lacking=_list_lacking_contrasts(facts),
         not_annotated=_list_unannotated_labels(study, facts),
-        measured=_describe_values(study),
-        results=_results_tables(study, facts),
+        measured=_describe_values(contents),
+        results=_results_tables(contents),
         deviation=_deviation_sentence(facts),
         chosen=_chosen_table(facts.get("joining") or {}),
         kept=WORDS.get(facts.get("candidate", "")),
@@ -217,17 +217,20 @@ def _format_sizes(part: Mapping[str, Any]) -> str:
     return f"{patients} / {part['cases']} / {part['examples']}"
 
 
-def _describe_values(study: Study) -> str:
+def _describe_values(contents: Contents) -> str:
     """Say what the columns of values are."""
-    metric = study.metric.replace("_", " ")
+    study, metric = contents.study, contents.study.metric.replace("_", " ")
     if study.task == "segmentation":
         return f"{metric}, mean over each site's cases, between 0 and 1 (best)"
     absence = ", and that of its absence its specificity" if study.is_multilabel else ""
     kind, share = ("finding", "sensitivity") if study.is_multilabel else ("class", "recall")
-    return f"{metric} of each site, between 0 and 1 (best); the value of a {kind} is its {share}{absence}"
+    called = f"; both at the threshold from which the site calls the {kind}" if contents.calling.thresholds else ""
+    called = called if study.is_multilabel else called.replace("both", "it is")
+    return f"{metric} of each site, between 0 and 1 (best); the value of a {kind} is its {share}{absence}{called}"
 
 
-def _results_tables(study: Study, facts: Mapping[str, Any]) -> dict[str, str]:
+def _results_tables(contents: Contents) -> dict[str, str]:
+    study, facts = contents.study, contents.facts
     found = {"Test data": facts.get("test"), VALIDATION: facts.get("validation")}
     names = {str(number): name for number, name in sorted(study.labels.items())}
     pairs = ((number, name_absence(name)) for number, name in names.items()) if study.is_multilabel else ()
@@ -238,6 +241,7 @@ def _results_tables(study: Study, facts: Mapping[str, Any]) -> dict[str, str]:
     for title, scores in found.items():
         if not scores:
             continue
+        shown = {site: dict(score, labels=read_label_scores(contents, score)) for site, score in scores.items()}
         seen = dict.fromkeys(key for score in scores.values() for key in score.get("labels") or ())
         # A finding beside its absence, which no site may have.
         labels = [key for key in findings if key in seen] or [*seen]
@@ -247,7 +251,7 @@ def _results_tables(study: Study, facts: Mapping[str, Any]) -> dict[str, str]:
             del counts["num_patients"]
         head = ("site", "value", *(quote_markdown(names.get(key, key)) for key in labels), *counts.values())
         tables[title] = format_markdown_table(
-            head, [_score_row(site, score, labels, counts) for site, score in scores.items()]
+            head, [_score_row(site, score, labels, counts) for site, score in shown.items()]
         )
     return tables
 

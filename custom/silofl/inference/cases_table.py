@@ -8,19 +8,19 @@ import numpy as np
 from silofl.core.findings import join_findings, name_findings
 from silofl.csv_text import encode_csv
 from silofl.files import write_text
-from silofl.inference.contents import Contents
 from silofl.inference.evaluated_cases import EvaluatedCase, RefusedCase
 from silofl.inference.evaluation import Evaluation
 from silofl.inference.prediction import call_case
+from silofl.study import Study
 
 FILE = "cases.csv"
 
 
 def write_cases(
-    path: Path, cases: Sequence[EvaluatedCase], refused: Sequence[RefusedCase], record: Evaluation, contents: Contents
+    path: Path, cases: Sequence[EvaluatedCase], refused: Sequence[RefusedCase], record: Evaluation, study: Study
 ) -> None:
     """Write one row a case: its value, what is measured of each label or class, warnings, and why it was refused."""
-    rows = [_list_facts(one, record, contents) for one in cases]
+    rows = [_list_facts(one, record, study) for one in cases]
     rows += [{"case": one.case, "part": one.part, "refused": one.reason} for one in refused]
     columns = [
         name for name in dict.fromkeys(name for row in rows for name in row) if name not in ("warnings", "refused")
@@ -29,8 +29,7 @@ def write_cases(
     write_text(path, encode_csv([columns, *([row.get(name) for name in columns] for row in rows)]))
 
 
-def _list_facts(one: EvaluatedCase, record: Evaluation, contents: Contents) -> dict[str, object]:
-    study = contents.study
+def _list_facts(one: EvaluatedCase, record: Evaluation, study: Study) -> dict[str, object]:
     value = one.score.by_case.get(one.case)
     # A single case has no area under a curve.
     metric = record.metric if study.task == "segmentation" else "accuracy"
@@ -49,12 +48,13 @@ def _list_facts(one: EvaluatedCase, record: Evaluation, contents: Contents) -> d
             f"{name} surface Dice": surface_dice,
         }
     for label, rows in one.score.probabilities_by_case.items():
-        read = call_case(np.array([rows[one.case]]), contents.calling, study)
+        read = call_case(np.array([rows[one.case]]), one.calling, study)
         if study.is_multilabel:
             answer = join_findings(read["findings"])
             row |= {"true findings": name_findings(label, study.labels), "answer": answer}
         else:
             row |= {"true class": study.labels[label], "answer": study.labels[read["label"]]}
         row |= {f"probability of {name}": chance for name, chance in read["class_scores"].items()}
+    row |= {} if one.worst_slice is None else {"worst slice": one.worst_slice}
     withheld = {} if one.do_not_use is None else {"do not use": "; ".join(one.do_not_use)}
     return row | withheld | {"warnings": "; ".join(one.warnings)}

@@ -16,13 +16,12 @@ from silofl.core.intervals import Estimate, Rows, Sample
 from silofl.core.lesions import measure_agreement
 from silofl.core.roc import AreaDifference, compare_aurocs, find_operating_point, measure_auroc
 from silofl.errors import DataError
-from silofl.inference.contents import Contents
 from silofl.inference.directory import read_versions
 from silofl.inference.evaluated_cases import EvaluatedCase, LabelMeasures, SiteCases
 from silofl.inference.evaluation import Calibration, ClassScore, Comparison, Evaluation, LabelScore, Withheld
 from silofl.inference.super_model import SuperModel
 from silofl.study import Study
-from silofl.training.metrics import Score, value_or_none
+from silofl.training.metrics import Label, Probabilities, Score, value_or_none
 from silofl.training.units import Units
 
 Floats = NDArray[np.float64]
@@ -59,12 +58,13 @@ def _measure_cases(
     """
     contents, unit_of = model.contents, site.units.unit_of
     study, score = contents.study, Score.merged({case.case: case.score for case in cases})
-    is_of_classes = study.task != "segmentation"
-    found = (
-        _measure_classes(score, unit_of, contents, specificity)
-        if is_of_classes
-        else _measure_maps(site, cases, score, study)
-    )
+    if study.task == "segmentation":
+        found = _measure_maps(site, cases, score, study)
+    else:
+        rows = read_rows(cases, unit_of)
+        # All areas are of the probabilities that `predict` shows.
+        score = replace(score, probabilities_by_case=rows.shown_by_case)
+        found = _measure_classes(rows, score, unit_of, study, specificity)
     return Evaluation(
         fingerprint=fingerprint,
         study=study.name,
@@ -93,10 +93,15 @@ def _measure_maps(site: SiteCases, cases: Sequence[EvaluatedCase], score: Score,
     return {"labels": labels, "distance_unit": "pixels", "size_unit": "pixels"} | units | empty
 
 
+def read_rows(cases: Sequence[EvaluatedCase], unit_of: Mapping[str, str]) -> "ClassRows":
+    """Return the cases of a classification as `predict` reads them."""
+    score = Score.merged({case.case: case.score for case in cases})
+    return ClassRows(score, unit_of, {case.case: case.calling for case in cases})
+
+
 def _measure_classes(
-    score: Score, unit_of: Mapping[str, str], contents: Contents, specificity: float
+    rows: "ClassRows", score: Score, unit_of: Mapping[str, str], study: Study, specificity: float
 ) -> dict[str, Any]:
-    rows, study = ClassRows(score, unit_of, contents.calling), contents.study
     found: dict[str, Any] = {"classes": rows.measure_classes(study, specificity)}
     # Findings are not answered one instead of another.
     found |= {} if score.is_multilabel else {"confusion": rows.count_answers(study)}
@@ -188,17 +193,22 @@ class ClassRows:
     Args:
         score: Of all cases, with their probabilities.
         unit_of: Case -> its unit.
-        calling: How the probabilities are read.
+        callings: Case -> how its probabilities are read; without one as the networks give them.
     """
 
-    def __init__(self, score: Score, unit_of: Mapping[str, str], calling: Calling = MOST_PROBABLE) -> None:
+    def __init__(self, score: Score, unit_of: Mapping[str, str], callings: Mapping[str, Calling] | None = None) -> None:
         rows = [
             (label, case, row) for label, cases in score.probabilities_by_case.items() for case, row in cases.items()
         ]
-        truth, self.probabilities = np.array([label for label, *_ in rows]), np.array([row for *_, row in rows])
-        self.is_multilabel, self.calling = score.is_multilabel, calling
+        self.truth, self.probabilities = np.array([label for label, *_ in rows]), np.array([row for *_, row in rows])
+        self.cases, self.is_multilabel = [case for _, case, _ in rows], score.is_multilabel
+        self.callings = [(callings or {}).get(case, MOST_PROBABLE) for case in self.cases]
+        # Each case as `predict` reads it alone.
+        alone = [*zip(self.callings, self.probabilities[:, None], strict=True)]
+        self.shown = np.concatenate([temper(row, one.temperature, self.is_multilabel) for one, row in alone])
+        said = np.concatenate([one.decide(row, self.is_multilabel) for one, row in alone])
         # Whether each class, or finding, is there, and is answered: shape (cases, count).
-        self.is_true, self.is_answered = self._spread(truth), self.decide(calling)
+        self.is_true, self.is_answered = self._spread(self.truth), self._spread(said)
         self.units = [unit_of[case] for _, case, _ in rows]
         self.sample = Sample(self.units)
 
@@ -206,9 +216,25 @@ class ClassRows:
         """Return whether each class, or finding, is answered, shape (cases, count)."""
         return self._spread(calling.decide(self.probabilities, self.is_multilabel))
 
+    @property
+    def shown_by_case(self) -> dict[Label, dict[str, Probabilities]]:
+        """True class, or set of findings -> case -> its probabilities as they are shown."""
+        found: dict[Label, dict[str, Probabilities]] = {}
+        for label, case, row in zip(self.truth.tolist(), self.cases, self.shown.tolist(), strict=True):
+            found.setdefault(label, {})[case] = tuple(row)
+        return found
+
     def _spread(self, labels: NDArray[np.int64]) -> NDArray[np.bool_]:
         count = self.probabilities.shape[1]
         return unpack_findings(labels, count) if self.is_multilabel else labels[:, None] == np.arange(count)
+
+    def draw_rocs(self, study: Study) -> dict[str, tuple[list[float], list[float]]]:
+        """Return the ROC curve of each class with both kinds of cases: shares called wrongly, and rightly."""
+        from sklearn.metrics import roc_curve
+
+        pairs = {study.labels[label]: (self.is_true[:, label], self.shown[:, label]) for label in list_classes(study)}
+        known = {name: roc_curve(*pair)[:2] for name, pair in pairs.items() if 0 < pair[0].sum() < len(pair[0])}
+        return {name: (wrong.tolist(), right.tolist()) for name, (wrong, right) in known.items()}
 
     def measure_classes(self, study: Study, specificity: float) -> dict[str, ClassScore]:
         """Return the scores of each class against all others by its name; of two classes the second's alone."""
@@ -218,14 +244,13 @@ class ClassRows:
         # Imported here because it takes a second, which no segmentation needs.
         from sklearn.metrics import average_precision_score
 
-        scores, is_positive = self.probabilities[:, label], self.is_true[:, label]
+        scores, is_positive = self.shown[:, label], self.is_true[:, label]
         is_answered = self.is_answered[:, label].astype(np.float64)
         is_spared = self.sample.mean(np.where(is_positive, np.nan, 1 - is_answered))
-        called_from = self.calling.shown_thresholds(self.is_multilabel).get(label)
+        # One for all models.
+        called_from = self.callings[0].shown_thresholds(self.is_multilabel).get(label)
         area = measure_auroc(scores, is_positive, self.units)
-        # As `predict` shows them.
-        read = temper(self.probabilities, self.calling.temperature, self.is_multilabel)[:, label]
-        point = find_operating_point(read, is_positive, specificity)
+        point = find_operating_point(scores, is_positive, specificity)
         everybody = np.full(len(scores), area is not None)
 
         def precision(rows: Rows) -> float:
@@ -233,7 +258,7 @@ class ClassRows:
 
         def sensitivity(rows: Rows) -> float:
             # The threshold is chosen anew: that it was chosen on these cases is part of what is not known.
-            found = find_operating_point(read[rows], is_positive[rows], specificity)
+            found = find_operating_point(scores[rows], is_positive[rows], specificity)
             return np.nan if found is None else found.sensitivity
 
         def _has_both(rows: Rows) -> bool:
@@ -260,20 +285,19 @@ class ClassRows:
     def measure_calibration(self) -> Calibration:
         """Return how far the model's confidence is from its accuracy, before the temperature too."""
         everybody = np.ones(len(self.probabilities), bool)
-        errors = [
-            self.sample.estimate(partial(self.measure_error, one), everybody)
-            for one in dict.fromkeys((self.calling.temperature, 1.0))
-        ]
-        bins = tuple(self._group_answers(self.calling.temperature, EVERY_ROW))
-        return Calibration(errors[0], bins, self.calling.temperature, *errors[1:])
+        used = sorted({one.temperature for one in self.callings})
+        kinds = [self.shown, self.probabilities][: 1 if used == [1] else 2]
+        error, *before = (self.sample.estimate(partial(self.measure_error, one), everybody) for one in kinds)
+        bins, several = tuple(self._group_answers(self.shown, EVERY_ROW)), tuple(used) if len(used) > 1 else None
+        return Calibration(error, bins, 1.0 if several else used[0], *(before or [None]), several)
 
-    def measure_error(self, temperature: float, rows: Rows | slice = EVERY_ROW) -> float:
-        """Return the expected calibration error of some cases' most probable answers, with a temperature."""
-        return expected_calibration_error(self._group_answers(temperature, rows))
+    def measure_error(self, probabilities: Floats, rows: Rows | slice = EVERY_ROW) -> float:
+        """Return the expected calibration error of some cases' most probable answers, by all cases' probabilities."""
+        return expected_calibration_error(self._group_answers(probabilities, rows))
 
-    def _group_answers(self, temperature: float, rows: Rows | slice) -> list[ReliabilityBin]:
+    def _group_answers(self, probabilities: Floats, rows: Rows | slice) -> list[ReliabilityBin]:
         # Of the most probable answers: a threshold asks for others on purpose.
-        read, is_right = temper(self.probabilities[rows], temperature, self.is_multilabel), self._is_right[rows]
+        read, is_right = probabilities[rows], self._is_right[rows]
         confidences = np.maximum(read, 1 - read) if self.is_multilabel else read.max(axis=1)
         return group_by_confidence(confidences.ravel(), is_right.ravel())
 
@@ -298,13 +322,18 @@ def compare_answers(
     Raises:
         DataError: There is no case that both answered.
     """
-    other_of = {one.case: one.score for one in others}
-    both = {one.case: one.score for one in cases if one.case in other_of}
-    if not both:
+    names = {one.case for one in cases} & {one.case for one in others}
+    if not names:
         raise DataError("both models must answer some of the same cases, not none; look at the reasons in each alone")
-    own, other = Score.merged(both), Score.merged({case: other_of[case] for case in both})
-    difference, areas = _compare_values(own, other, units.unit_of), _compare_areas(own, other, units.unit_of, study)
-    return Comparison(fingerprint, len(both), difference, areas)
+    order = {one.case: place for place, one in enumerate(cases)}
+    both = [
+        sorted((one for one in answers if one.case in names), key=lambda one: order[one.case])
+        for answers in (cases, others)
+    ]
+    own, other = (Score.merged({one.case: one.score for one in answers}) for answers in both)
+    rows = [read_rows(answers, units.unit_of) for answers in both] if list_classes(study) else []
+    difference, areas = _compare_values(own, other, units.unit_of), _compare_areas(rows, study)
+    return Comparison(fingerprint, len(names), difference, areas)
 
 
 def _compare_values(own: Score, other: Score, unit_of: Mapping[str, str]) -> Estimate:
@@ -317,15 +346,14 @@ def _compare_values(own: Score, other: Score, unit_of: Mapping[str, str]) -> Est
     )
 
 
-def _compare_areas(own: Score, other: Score, unit_of: Mapping[str, str], study: Study) -> dict[str, AreaDifference]:
-    labels = list_classes(study)
-    if not labels:
+def _compare_areas(rows: Sequence["ClassRows"], study: Study) -> dict[str, AreaDifference]:
+    if not rows:
         return {}
-    ours, theirs = ClassRows(own, unit_of), ClassRows(other, unit_of)
+    ours, theirs = rows
     areas = {
         study.labels[label]: compare_aurocs(
-            theirs.probabilities[:, label], ours.probabilities[:, label], ours.is_true[:, label], ours.units
+            theirs.shown[:, label], ours.shown[:, label], ours.is_true[:, label], ours.units
         )
-        for label in labels
+        for label in list_classes(study)
     }
     return {name: area for name, area in areas.items() if area is not None}

@@ -48,6 +48,7 @@ class Options:
     Attributes:
         has_picture: Whether an overlay is drawn of each input.
         has_dicom_seg: Whether a DICOM segmentation is written of each DICOM input.
+        writes_forbidden: Whether files are written of answers too that the study's rule forbids to use.
         has_disagreement: Whether all models are asked, and a map of where they disagree is written.
         is_named_by_folder: Whether results are called by the folder that an input's first file lies in.
         site: The site whose model answers, instead of a choice.
@@ -58,6 +59,7 @@ class Options:
 
     has_picture: bool = False
     has_dicom_seg: bool = False
+    writes_forbidden: bool = False
     has_disagreement: bool = False
     is_named_by_folder: bool = False
     site: str | None = None
@@ -100,6 +102,7 @@ def run(options: argparse.Namespace) -> int:
     how = Options(
         has_picture=options.picture,
         has_dicom_seg=options.dicom_seg,
+        writes_forbidden=options.write_forbidden,
         has_disagreement=options.disagreement,
         is_named_by_folder=options.by_folder,
         site=options.site,
@@ -131,8 +134,8 @@ def predict_inputs(
         console: Prints one line an input.
 
     Returns:
-        The exit code (complete; incomplete where some inputs failed; failed where all did) and the content of
-        prediction.json, these inputs last.
+        The exit code, the worst of them (failed where all inputs did; do not use where an answer must not be used;
+        incomplete where some inputs failed; complete) and the content of prediction.json, these inputs last.
 
     Raises:
         ConfigError: The super model, an option, two inputs of one name or the folder is wrong, another prediction still
@@ -149,13 +152,16 @@ def predict_inputs(
         records = _read_earlier_records(out)
         _check_same_images(inputs, records, out)
         records = _predict_each(inputs, records, runner, console)
-    failed = sum("error" in record for record in records[len(records) - len(inputs) :])
+    new = records[len(records) - len(inputs) :]
+    failed, forbidden = (sum(bool(record.get(key)) for record in new) for key in ("error", "do_not_use"))
     if runner.model.quality:
         console.print(f"What these models can do: {runner.model.quality}", markup=False)
-    console.print(f"{len(inputs) - failed} answered, {failed} failed; results in {out}", markup=False)
-    if failed:
-        return (ExitCode.FAILED if failed == len(inputs) else ExitCode.INCOMPLETE), records
-    return ExitCode.COMPLETE, records
+    used = f", of which {forbidden} must not be used" if forbidden else ""
+    console.print(f"{len(inputs) - failed} answered{used}, {failed} failed; results in {out}", markup=False)
+    if failed == len(inputs):
+        return ExitCode.FAILED, records
+    # Before inputs that failed: an answer that must not be used is worse than none.
+    return (ExitCode.DO_NOT_USE if forbidden else ExitCode.INCOMPLETE if failed else ExitCode.COMPLETE), records
 
 
 def _predict_each(
@@ -227,21 +233,25 @@ class _Runner:
         record = {"sha256": _checksums(one.case)} | prediction_record(prediction, study, self.threshold)
         if options.site is not None:
             record["asked_for"] = options.site
+        line = prediction_sentence(prediction, study, self.threshold)
+        if prediction.do_not_use and not options.writes_forbidden:
+            return record, f"{line}; without --write-forbidden none of its files is written"
         if prediction.label_map is not None:
-            record["label_map"] = self._write_map(one, prediction.label_map, prediction.affine, LABELS)
+            record["label_map"] = self._write_map(one, prediction, prediction.label_map, LABELS)
         if prediction.disagreement is not None and prediction.disagreement.shares is not None:
             shares = prediction.disagreement.shares
-            record["disagreement"]["map"] = self._write_map(one, shares, prediction.affine, DISAGREEMENT)
+            record["disagreement"]["map"] = self._write_map(one, prediction, shares, DISAGREEMENT)
         if options.has_dicom_seg:
             record |= self._write_segmentation(one, prediction, record["warnings"])
         if options.has_picture:
             record["picture"] = f"{one.stem}_picture.png"
             content = self._draw_picture(one, prediction)
             write_atomically(self.out / record["picture"], lambda stream: stream.write(content))
-        return record, prediction_sentence(prediction, study, self.threshold)
+        return record, line
 
-    def _write_map(self, one: Input, values: NDArray, affine: NDArray | None, what: str) -> str:
-        return write_map(self.out, one.stem, one.first, values, affine, what)
+    def _write_map(self, one: Input, prediction: Prediction, values: NDArray, what: str) -> str:
+        is_forbidden = bool(prediction.do_not_use)
+        return write_map(self.out, one.stem, one.first, values, prediction.affine, what, is_forbidden)
 
     def _write_segmentation(self, one: Input, prediction: Prediction, warnings: list[str]) -> dict[str, Any]:
         """Write a DICOM segmentation and return the record's entries; what prevents it is one more warning."""
@@ -257,6 +267,7 @@ class _Runner:
                 self.model.contents.study,
                 self.fingerprint,
                 "; ".join([*forbid_use(prediction.do_not_use), model_sentence(prediction, self.threshold), *warnings]),
+                is_forbidden=bool(prediction.do_not_use),
             )
         except DataError as error:
             return {"warnings": [*warnings, str(error)]}

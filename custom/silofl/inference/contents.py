@@ -114,14 +114,15 @@ def pack_calling(contents: Contents) -> dict[str, Any]:
     if calling == MOST_PROBABLE:
         return {}
     thresholds = {labels[number]: one for number, one in calling.thresholds.items()}
-    return {"temperature": calling.temperature, "thresholds": thresholds}
+    own = {"temperatures": dict(calling.temperatures)} if calling.temperatures else {}
+    return {"temperature": calling.temperature, "thresholds": thresholds} | own
 
 
 def unpack_calling(plain: Mapping[str, Any], study: Study) -> Calling:
     """Return what `pack_calling` packed; of another kind, a key raises KeyError, TypeError or AttributeError."""
     numbers = {name: number for number, name in study.labels.items()}
     thresholds = {numbers[name]: one for name, one in plain.get("thresholds", {}).items()}
-    return Calling(plain.get("temperature", 1.0), thresholds)
+    return Calling(plain.get("temperature", 1.0), thresholds, {**plain.get("temperatures", {})})
 
 
 def _check_model_names(contents: Contents) -> None:
@@ -206,7 +207,9 @@ def _check_calling(contents: Contents) -> None:
         raise ConfigError("calling must be left out in a segmentation, whose labels need none")
     if not calling.thresholds.keys() <= {*study.called}:
         raise ConfigError("calling must have thresholds of findings, or of the second of two classes, and of no others")
-    ranges = [("temperature", calling.temperature, LEAST_TEMPERATURE, MOST_TEMPERATURE)]
+    temperatures = {"temperature": calling.temperature}
+    temperatures |= {f"the temperature of {name}": one for name, one in calling.temperatures.items()}
+    ranges = [(name, one, LEAST_TEMPERATURE, MOST_TEMPERATURE) for name, one in temperatures.items()]
     ranges += [(f"the threshold of {study.labels[number]}", one, 0, 1) for number, one in calling.thresholds.items()]
     for name, value, low, high in ranges:
         if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
@@ -218,16 +221,17 @@ def _check_facts(facts: object) -> None:
     known = _require_table(facts, "facts")
     tables = {f"facts.{part}": _require_table(known.get(part) or {}, f"facts.{part}") for part in SCORES}
     scores = {f"{place}.{site}": score for place, table in tables.items() for site, score in table.items()}
-    for place, score in scores.items():
-        calling = _require_table(_require_table(score, place).get("calling") or {}, f"{place}.calling")
-        for key, value in _require_table(calling.get("thresholds") or {}, f"{place}.calling.thresholds").items():
-            if not key.isdecimal() or isinstance(value, bool) or not isinstance(value, int | float):
-                raise ConfigError(
-                    f"{place}.calling must have thresholds of labels' numbers, not {quote_value(value)} of "
-                    f"{quote_value(key)}; copy the folder again"
-                )
     # What one site keeps holds its own test, without a name of a site.
-    for place, score in (scores | {"facts": known}).items():
+    for place, score in (scores := scores | {"facts": known}).items():
+        calling = _require_table(_require_table(score, place).get("calling") or {}, f"{place}.calling")
+        for name in ("thresholds", "sensitivity", "specificity"):
+            for key, value in _require_table(calling.get(name) or {}, f"{place}.calling.{name}").items():
+                if not key.isdecimal() or isinstance(value, bool) or not isinstance(value, int | float):
+                    raise ConfigError(
+                        f"{place}.calling must have a {name} of labels' numbers, not {quote_value(value)} of "
+                        f"{quote_value(key)}; copy the folder again"
+                    )
+    for place, score in scores.items():
         labels = _require_table(_require_table(score, place).get("labels") or {}, f"{place}.labels")
         for key, value in {"value": score.get("value") or 0.0, **labels}.items():
             if isinstance(value, bool) or not isinstance(value, int | float):

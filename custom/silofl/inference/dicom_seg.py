@@ -19,6 +19,7 @@ from silofl.data.header import dicom_headers
 from silofl.data.raw_volume import LPS_TO_RAS
 from silofl.errors import ConfigError, DataError, one_line, quote_value
 from silofl.files import write_atomically
+from silofl.inference.output import FORBIDDEN
 from silofl.study import Study
 
 if TYPE_CHECKING:
@@ -62,6 +63,7 @@ def write_dicom_seg(
     study: Study,
     fingerprint: str,
     remark: str,
+    is_forbidden: bool = False,
 ) -> None:
     """Write a label map as a DICOM segmentation that belongs to its source's patient, study and frame of reference.
 
@@ -73,6 +75,7 @@ def write_dicom_seg(
         study: Names the labels.
         fingerprint: The super model's.
         remark: Whose model answered, and the warnings: each segment's description.
+        is_forbidden: Whether the study's rule forbids to use it: lists of series then begin with it.
 
     Raises:
         DataError: The source lacks what a segmentation refers to, as its frame of reference.
@@ -86,7 +89,7 @@ def write_dicom_seg(
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             segments = [_describe_segment(number, study, fingerprint, remark) for number in sorted(study.labels)]
-            content = _encode(headers, pixels, segments, study, fingerprint)
+            content = _encode(headers, pixels, segments, study, fingerprint, is_forbidden)
     except (AttributeError, KeyError, ValueError, TypeError) as error:  # a missing or odd element of the header
         absent = getattr(error, "name", None)
         reason = (
@@ -115,11 +118,17 @@ def _find_slices(
 
 
 def _encode(
-    headers: Sequence[Dataset], pixels: NDArray[np.uint8], segments: Sequence[object], study: Study, fingerprint: str
+    headers: Sequence[Dataset],
+    pixels: NDArray[np.uint8],
+    segments: Sequence[object],
+    study: Study,
+    fingerprint: str,
+    is_forbidden: bool,
 ) -> bytes:
     """Return the bytes of a DICOM segmentation of a series."""
     import highdicom
 
+    title = f"{FORBIDDEN}, {RESEARCH}" if is_forbidden else RESEARCH
     segmentation = highdicom.seg.Segmentation(
         source_images=headers,
         pixel_array=pixels,
@@ -133,8 +142,9 @@ def _encode(
         manufacturer_model_name=study.name[:MOST_LETTERS],
         software_versions=__version__,
         device_serial_number=fingerprint[:MOST_LETTERS],
-        series_description=f"{RESEARCH}, SiloFL {study.name}"[:MOST_LETTERS],
-        content_description=f"{RESEARCH}, no medical device",
+        series_description=f"{title}, SiloFL {study.name}"[:MOST_LETTERS],
+        content_label=FORBIDDEN if is_forbidden else None,
+        content_description=f"{title}, no medical device",
         # UTF-8: the series' own set may lack letters of a label's name, which would be written as "?".
         specific_character_set="ISO_IR 192",
     )

@@ -1,25 +1,27 @@
 """A model's answers to a site's labelled cases, each as a clinic would get it, with its score."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
 
+from silofl.core.calling import MOST_PROBABLE, Calling
 from silofl.core.lesions import LesionCounts, count_lesions
 from silofl.data.decoder import end_decoder
-from silofl.data.domain import Form
 from silofl.data.images import Image
 from silofl.data.manifest import Manifest
-from silofl.data.parts import Examples
-from silofl.data.preparation import Preparation, build_preparation, read_label_map
+from silofl.data.parts import Examples, Spacing
+from silofl.data.preparation import Preparation, build_preparation, measure_spacing, read_label_map
 from silofl.data.prepared_image import prepare_with_way_back
 from silofl.data.records import Record
 from silofl.data.site_data import SiteData
+from silofl.data.targets import IGNORED
 from silofl.data.transforms import CROPS
 from silofl.errors import DataError
-from silofl.inference.geometry import check_is_not_blank, decide_answers, map_to_input
+from silofl.inference.geometry import check_is_not_blank, decide_on_input, map_to_input
 from silofl.inference.prediction import MM3_IN_ML, CaseAnswer
 from silofl.inference.super_model import SuperModel
 from silofl.training.evaluation import score_predictions, select_regions
@@ -31,6 +33,34 @@ from silofl.training.units import Units, find_units
 HALF = 0.5
 
 
+@dataclass(frozen=True, eq=False)
+class FileMaps:
+    """The label maps of a case on the grid of its image's file.
+
+    Attributes:
+        said: The answer, uint8 (rows, columns), or (X, Y, Z).
+        truth: What was drawn, of the same shape.
+        affine: Voxel indices to millimetres, (4, 4); None of a picture.
+        is_cut: Which voxels the study's transforms crop away; None without such transforms.
+        numbers: Of its slices in the file, where they are not all.
+    """
+
+    said: NDArray
+    truth: NDArray
+    affine: NDArray[np.float64] | None
+    is_cut: NDArray[np.bool_] | None = None
+    numbers: range | None = None
+
+    @property
+    def worst_slice(self) -> int | None:
+        """The number in the file, from 0, of the slice with most wrong voxels; None of a picture, and without one."""
+        wrong = (self.said != self.truth) & (self.truth != IGNORED)
+        if wrong.ndim == 2 or not wrong.any():
+            return None
+        place = int(wrong.sum(axis=(0, 1)).argmax())
+        return place if self.numbers is None else self.numbers[place]
+
+
 @dataclass(frozen=True)
 class LabelMeasures:
     """What is measured of a label, or region, in one case.
@@ -40,7 +70,7 @@ class LabelMeasures:
         predicted: Its predicted size, in millilitres, or in pixels where a voxel's size is not known.
         true: Its true size.
         distances: HD95 and surface Dice; None where truth or prediction lacks it.
-        cut_away: Share of its true voxels in the file that the study's transforms crop away; nothing else counts them.
+        cut_away: Share of its true voxels that the study's transforms crop away; no answer can find them.
     """
 
     lesions: LesionCounts
@@ -62,6 +92,8 @@ class EvaluatedCase:
         score: The study's metric of this case.
         labels: Segmentation: label, or region -> its measures.
         do_not_use: Why the study's rule forbids to use the answer; None where it states no rule.
+        calling: Classification: how the probabilities are read.
+        worst_slice: Segmentation of a volume: number of the slice with most wrong voxels, from 0.
     """
 
     case: str
@@ -71,6 +103,8 @@ class EvaluatedCase:
     score: Score
     labels: Mapping[Label, LabelMeasures]
     do_not_use: tuple[str, ...] | None = None
+    calling: Calling = MOST_PROBABLE
+    worst_slice: int | None = None
 
 
 @dataclass(frozen=True)
@@ -127,22 +161,23 @@ class SiteCases:
 
 
 def evaluate_cases(model: SuperModel, site: SiteCases) -> Iterator[EvaluatedCase | RefusedCase]:
-    """Answer each case as `SuperModel.predict` does, and score it on its prepared images."""
-    study = model.contents.study
+    """Answer each case as `SuperModel.predict` does, and score it; label maps on the grid of the image's file."""
+    study, manifest = model.contents.study, site.data.manifest
     steps = build_preparation(study, has_label_map=False)
     for name, part in site.parts.items():
-        records = {record.case: record for record in site.data.manifest.parts[name]}
+        records = {record.case: record for record in manifest.parts[name]}
         for case, rows in group_positions(part.cases).items():
             try:
-                form, examples = site.data.read_form(records[case]), part.select_rows(rows)
+                record, examples = records[case], part.select_rows(rows)
+                form, image = site.data.read_first(record)
                 model.contents.domain.check(form, f"case {case!r}")
-                missing = site.data.list_missing(records[case], study)
-                has_own_files = site.data.manifest.source(records[case]).has_own_files
-                names = study.data.channel_names if has_own_files else ()
-                check_is_not_blank(np.asarray(examples.images), f"case {case!r}", names, missing)
-                lacking = site.data.list_file_doubts(records[case], form, study)
-                found = _evaluate_case(model, examples, name, form, lacking, site.has_sizes)
-                yield _count_cut_away(found, records[case], site.data.manifest, steps)
+                missing = site.data.list_missing(record, study)
+                names = study.data.channel_names if manifest.source(record).has_own_files else ()
+                images = np.asarray(examples.images)
+                check_is_not_blank(images, f"case {case!r}", names, missing)
+                doubts = [*site.data.list_file_doubts(record, form, study), *model.compare_images(images, form)]
+                place = partial(lay_on_file, record=record, manifest=manifest, image=image, steps=steps)
+                yield _evaluate_case(model, examples, name, doubts, place, site.has_sizes)
             except DataError as error:
                 yield RefusedCase(case, name, str(error))
     end_decoder()
@@ -163,60 +198,80 @@ def sort_answers(found: Iterable[EvaluatedCase | RefusedCase]) -> tuple[list[Eva
     return answered, refused
 
 
-def answer_case(model: SuperModel, case: Examples) -> tuple[CaseAnswer, NDArray]:
-    """Return a model's answer to the examples of one case, and their labels, classes or sets of findings.
+def answer_case(model: SuperModel, case: Examples) -> CaseAnswer:
+    """Return a model's answer to the examples of one case.
 
     Raises:
         DataError: The images have not the form of the training images.
     """
     images = np.asarray(case.images)
     model.check_is_not_alone(images)
-    answer = model.answer(images, model.contents.study.training.batch_size)
-    return answer, decide_answers(answer.probabilities, model.contents.study, model.contents.calling)
+    return model.answer(images, model.contents.study.training.batch_size)
+
+
+def lay_on_file(answer: CaseAnswer, record: Record, manifest: Manifest, image: Image, steps: Preparation) -> FileMaps:
+    """Bring an answer back to the grid of its image's file, where the label map was drawn.
+
+    Args:
+        answer: To the prepared images.
+        record: The case.
+        manifest: Where its files lie.
+        image: Its image as stored.
+        steps: The preparation, without label maps.
+
+    Raises:
+        DataError: The study's transforms cannot be inverted.
+    """
+    prepared = prepare_with_way_back(manifest.source(record), steps, numbers=record.numbers)
+    truth = read_label_map(record, manifest, image, steps.study)[0]
+    data, is_cut = steps.study.data, None
+    if any(step.name in CROPS for step in (*data.transforms, *data.volume_transforms)):
+        ones = np.ones((len(prepared.images), *prepared.images.shape[2:]), np.float32)
+        is_cut = map_to_input(ones, prepared, steps) < HALF
+    said = decide_on_input(answer.probabilities, prepared, steps)
+    truth = truth if record.numbers is None else truth[..., record.numbers]
+    return FileMaps(said, truth, prepared.affine, is_cut, record.numbers)
 
 
 def _evaluate_case(
-    model: SuperModel, case: Examples, part: str, form: Form, lacking: Sequence[str], has_sizes: bool
+    model: SuperModel,
+    case: Examples,
+    part: str,
+    doubts: Sequence[str],
+    place: Callable[[CaseAnswer], FileMaps],
+    has_sizes: bool,
 ) -> EvaluatedCase:
-    study = model.contents.study
-    answer, said = answer_case(model, case)
-    doubts = [*lacking, *model.compare_images(np.asarray(case.images), form)]
+    study, answer = model.contents.study, answer_case(model, case)
+    calling = model.find_calling(answer.model)
     warnings, do_not_use = model.list_warnings(answer, doubts), model.list_reasons_against_use(answer, doubts)
-    score = score_predictions(said, case, study, answer.probabilities)
-    regions = select_regions(case, study) if study.task == "segmentation" else {}
-    said = leave_out_ignored(said, case.targets) if case.has_ignored else said
-    labels = {name: _measure_label(said, labels, case, has_sizes) for name, labels in regions.items()}
-    return EvaluatedCase(case.cases[0], part, answer.model, warnings, score, labels, do_not_use)
+    found = EvaluatedCase(case.cases[0], part, answer.model, warnings, Score({}), {}, do_not_use, calling)
+    if study.task != "segmentation":
+        said = calling.decide(answer.probabilities, study.is_multilabel)
+        return replace(found, score=score_predictions(said, case, study, answer.probabilities))
+    maps = place(answer)
+    # As one slice, or as one volume; a volume of one slice would be all surface.
+    said, truth = (one if one.shape[2:] != (1,) else one[..., 0] for one in (maps.said, maps.truth))
+    drawn = replace(case.select_rows([0]), targets=truth[None])
+    said = leave_out_ignored(said[None], drawn.targets) if case.has_ignored else said[None]
+    spacing = measure_spacing(maps.affine) if has_sizes else None
+    measured = {
+        name: _measure_label(said, drawn, labels, maps, spacing) for name, labels in select_regions(case, study).items()
+    }
+    score = score_predictions(said, drawn, study)
+    return replace(found, score=score, labels=measured, worst_slice=maps.worst_slice)
 
 
-def _count_cut_away(found: EvaluatedCase, record: Record, manifest: Manifest, steps: Preparation) -> EvaluatedCase:
-    """Return a case with the share of each label that its preparation crops away."""
-    study = steps.study
-    crops, volume_crops = (
-        [step for step in one if step.name in CROPS] for one in (study.data.transforms, study.data.volume_transforms)
-    )
-    # Of some slices of a volume another part is cropped than of all.
-    is_unknown = bool(volume_crops) and record.numbers is not None
-    if not found.labels or not [*crops, *volume_crops] or is_unknown:
-        return found
-    prepared = prepare_with_way_back(manifest.source(record), steps)
-    shape = (len(prepared.images), *prepared.images.shape[2:])
-    is_cut = map_to_input(np.ones(shape, np.float32), prepared, steps) < HALF
-    # Its voxels are not looked at: the label map is laid on their grid.
-    grid = Image(np.broadcast_to(np.uint8(0), (1, *prepared.shape)), prepared.affine, None)
-    truth = read_label_map(record, manifest, grid, study)[0]
-    if record.numbers is not None:
-        truth, is_cut = truth[..., record.numbers], is_cut[..., record.numbers]
-    masks = {key: mask_labels(truth, study.scored[key]) for key in found.labels}
-    shares = {key: float(is_cut[mask].mean()) if mask.any() else 0.0 for key, mask in masks.items()}
-    return replace(found, labels={key: replace(one, cut_away=shares[key]) for key, one in found.labels.items()})
-
-
-def _measure_label(said: NDArray, labels: tuple[int, ...], case: Examples, has_sizes: bool) -> LabelMeasures:
-    name, truth = case.cases[0], np.asarray(case.targets)
+def _measure_label(
+    said: NDArray, drawn: Examples, labels: tuple[int, ...], maps: FileMaps, spacing: Spacing | None
+) -> LabelMeasures:
+    name, truth = drawn.cases[0], drawn.targets
     masks = mask_labels(said, labels), mask_labels(truth, labels)
-    spacings = {name: case.spacings[name]} if has_sizes else {}
-    size = float(np.prod(spacings[name])) / MM3_IN_ML if has_sizes else 1.0
-    lesions = count_lesions(*masks, is_one_volume=case.slices[0] is not None)
-    distances = surface_by_case(said, truth, case.cases, [labels], spacings)[name]
-    return LabelMeasures(lesions, *(size * int(mask.sum()) for mask in masks), distances)
+    spacings = {} if spacing is None else {name: spacing}
+    size = 1.0 if spacing is None else abs(float(np.linalg.det(maps.affine[:3, :3]))) / MM3_IN_ML
+    is_cut = maps.is_cut if maps.is_cut is None else maps.is_cut.reshape(truth.shape)[masks[1]]
+    return LabelMeasures(
+        count_lesions(*masks),
+        *(size * int(mask.sum()) for mask in masks),
+        surface_by_case(said, truth, drawn.cases, [labels], spacings)[name],
+        float(is_cut.mean()) if is_cut is not None and is_cut.size else 0.0,
+    )

@@ -18,7 +18,7 @@ SPECIFICITY_OF = "specificity of {}"
 
 @dataclass(frozen=True)
 class LabelScore:
-    """How well a model segments one label, or region.
+    """How well a model segments one label, or region, on the grids of the images' files.
 
     Attributes:
         dice: Mean over the cases in which truth or prediction has it.
@@ -28,7 +28,7 @@ class LabelScore:
         lesion_sensitivity: Share of them of which at least one voxel is predicted.
         false_lesions: Predicted components without a voxel of a true one, per case.
         size_error: Predicted minus true size of each case, in `size_unit`; null where no case has it.
-        num_cut: Cases of whose true voxels the study crops some away, which no other number counts.
+        num_cut: Cases of whose true voxels the study crops some away, so that no answer can find them.
         cut_away: The share of them there, mean over these cases.
     """
 
@@ -74,14 +74,16 @@ class Calibration:
     Attributes:
         error: Expected calibration error of the class that is answered, or of all answers to findings, over ten bins.
         bins: Those with a case.
-        temperature: What divided the logits; 1 where nothing did.
+        temperature: What divided the logits; 1 where nothing did, or each model's own.
         error_before: The error without the temperature, where there is one.
+        temperatures: Those of the models that answered, where they differ; the least first.
     """
 
     error: Estimate
     bins: tuple[ReliabilityBin, ...]
     temperature: float = declare_optional(1.0)
     error_before: Estimate | None = declare_optional()
+    temperatures: tuple[float, ...] | None = declare_optional()
 
 
 @dataclass(frozen=True)

@@ -32,6 +32,7 @@ INFERENCE = {
     "imports": ["$import torch"],
     "bundle_root": ".",
     "image": "",
+    "write_forbidden": False,
     "output": "$@bundle_root + '/output'",
     "device": "$torch.device('cuda' if torch.cuda.is_available() else 'cpu')",
     "network_def": {
@@ -46,6 +47,7 @@ INFERENCE = {
         "image_shape": "@image_shape",
         "domain": "@domain",
         "calling": "@calling",
+        "write_forbidden": "@write_forbidden",
         "device": "@device",
     },
     "run": ["$print(@predictor(@image, @output))"],
@@ -178,7 +180,8 @@ def _metadata(contents: Contents, fingerprint: str) -> dict[str, Any]:
 def _select_facts(facts: Mapping[str, Any]) -> dict[str, Any]:
     """Return what warnings come from: the tests, the validations, and which data sets were learnt, by their digests."""
     data = {site: {"digest": counts.get("digest")} for site, counts in (facts.get("data") or {}).items()}
-    return {key: facts[key] for key in (*SCORES, "value", "labels", "run") if key in facts} | {"data": data}
+    keys = (*SCORES, "value", "labels", "calling", "run")
+    return {key: facts[key] for key in keys if key in facts} | {"data": data}
 
 
 def _input_format(contents: Contents) -> dict[str, Any]:

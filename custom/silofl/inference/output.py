@@ -10,6 +10,7 @@ import nibabel
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
+from PIL.PngImagePlugin import PngInfo
 
 from silofl.data.access import input_name
 from silofl.data.formats import READERS
@@ -24,6 +25,7 @@ from silofl.naming import is_one_line
 from silofl.study import Study
 from silofl.training.joined import FEDERATED, LOCAL, describe_bias
 
+FORBIDDEN = "DO NOT USE"
 # Of the files of an input, after its stem.
 LABELS, DISAGREEMENT = "labels", "disagreement"
 SUFFIXES = (
@@ -62,7 +64,13 @@ def name_stem(name: str) -> str:
 
 
 def write_map(
-    folder: Path, stem: str, source: Path, values: NDArray, affine: NDArray | None, what: str = LABELS
+    folder: Path,
+    stem: str,
+    source: Path,
+    values: NDArray,
+    affine: NDArray | None,
+    what: str = LABELS,
+    is_forbidden: bool = False,
 ) -> str:
     """Write an input's label map, or another value of each pixel, and return the file's name.
 
@@ -73,12 +81,14 @@ def write_map(
         values: Label numbers, or shares from 0 to 1, in PNG 0 to 255; (X, Y, Z) or (rows, columns).
         affine: Voxel indices to millimetres, (4, 4), for NIfTI; None of a picture, for PNG.
         what: `LABELS` or `DISAGREEMENT`.
+        is_forbidden: Whether the study's rule forbids to use it: the file's own description says so.
     """
     is_picture = affine is None
     name = f"{stem}_{what}.{'png' if is_picture else 'nii.gz'}"
     if is_picture and values.dtype != np.uint8:
         values = np.round(values * 255).astype(np.uint8)
-    content = _encode_png(values) if is_picture else _encode_nifti(values, affine, source)
+    remark = FORBIDDEN if is_forbidden else ""
+    content = _encode_png(values, remark) if is_picture else _encode_nifti(values, affine, source, remark)
     write_atomically(folder / name, lambda stream: stream.write(content))
     return name
 
@@ -121,7 +131,7 @@ def _record_disagreement(found: Disagreement | None) -> dict[str, Any]:
 
 def forbid_use(reasons: Sequence[str] | None) -> list[str]:
     """Return the line by which the study's rule forbids to use an answer; none where there is no reason."""
-    return [f"DO NOT USE this answer: {'; '.join(reasons)}"] if reasons else []
+    return [f"{FORBIDDEN} this answer: {'; '.join(reasons)}"] if reasons else []
 
 
 def prediction_sentence(prediction: Prediction, study: Study, threshold: float | None) -> str:
@@ -188,14 +198,17 @@ def _call_sentence(prediction: Prediction, name: str) -> str:
     return "" if threshold is None else f" from {threshold:.2f} on"
 
 
-def _encode_png(values: NDArray[np.uint8]) -> bytes:
-    content = io.BytesIO()
-    Image.fromarray(values).save(content, "PNG")
+def _encode_png(values: NDArray[np.uint8], remark: str) -> bytes:
+    content, about = io.BytesIO(), PngInfo()
+    if remark:
+        about.add_text("Description", remark)
+    Image.fromarray(values).save(content, "PNG", pnginfo=about)
     return content.getvalue()
 
 
-def _encode_nifti(values: NDArray, affine: NDArray, source: Path) -> bytes:
+def _encode_nifti(values: NDArray, affine: NDArray, source: Path, remark: str) -> bytes:
     image = nibabel.Nifti1Image(values, affine)
+    image.header["descrip"] = remark
     image.header.set_xyzt_units("mm")
     if source.name.lower().endswith((".nii", ".nii.gz")):
         # A file may give no grid, or two that differ, of which programs take one or the other: they take the same here.

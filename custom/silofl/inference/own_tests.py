@@ -1,8 +1,12 @@
 """What a model's own tests say of its answers: how well it finds each label, and what to be warned of."""
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 
-from silofl.core.calling import Calling, find_unlike_thresholds
+from silofl.core.calling import Calling, find_unlike_thresholds, read_at_thresholds
+from silofl.core.findings import name_absence
 from silofl.errors import quote_markdown
 from silofl.inference.contents import Contents
 
@@ -61,6 +65,21 @@ def list_unlike_thresholds(contents: Contents) -> list[str]:
     ]
 
 
+def read_label_scores(contents: Contents, score: Mapping[str, Any]) -> dict[str, float]:
+    """Return the values of labels in a site's score, by number, region or absence of a finding.
+
+    What is called from a threshold has its sensitivity, and its absence the specificity, at the site's threshold; they
+    are left out where the site did not measure them, as recall from one half on says nothing of such a model.
+    """
+    study, read = contents.study, score.get("calling") or {}
+    absences = {
+        str(number): name_absence(study.labels[number]) if study.is_multilabel else str(1 - number)
+        for number in contents.calling.thresholds
+    }
+    shares = (read.get(name) or {} for name in ("sensitivity", "specificity"))
+    return read_at_thresholds(score.get("labels") or {}, absences, *shares)
+
+
 def _name_measure(contents: Contents) -> str:
     return "Dice" if contents.study.task == "segmentation" else "recall"
 
@@ -72,7 +91,7 @@ def _read_label_scores(contents: Contents) -> tuple[str, str, dict[str, list[flo
     own = [facts] if "value" in facts else []
     part = "test" if facts.get("test") or own else "validation"
     of_sites = list((facts.get(part) or {}).values())
-    tests = [test.get("labels") or {} for test in of_sites or own]
+    tests = [read_label_scores(contents, test) for test in of_sites or own]
     where = "the best site" if of_sites else "the site"
     named = dict.fromkeys(study.regions) if study.regions else study.labels
     names = {str(key): name or key for key, name in named.items()}

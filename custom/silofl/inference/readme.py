@@ -166,6 +166,9 @@ def list_calling(contents: Contents) -> list[str]:
     calling, study = contents.calling, contents.study
     sentences = [f"Its probabilities go through a temperature of {calling.temperature:.2f}."]
     sentences = sentences if calling.temperature != 1 else []
+    if calling.temperatures:
+        own = ", ".join(f"{name} {one:.2f}" for name, one in sorted(calling.temperatures.items()))
+        sentences.append(f"Those of a model that answers alone go through its own temperature: {own}.")
     wish = f", for {study.operating_point.wish} in validation" if study.operating_point else ""
     for number, threshold in calling.shown_thresholds(study.is_multilabel).items():
         label = quote_markdown(study.labels[number])
@@ -258,9 +261,10 @@ BUNDLE_README = """# {name}: a super model as a MONAI bundle
 {programs}{calling_note}{selector_note}{neighbour_note}{contrast_note}
 `configs/inference.json` reads a NIfTI, MHA, NRRD, PNG, JPEG or TIFF file or a DICOM series folder, prepares it as the
 study did, and writes the answer on the file's own grid, never over another answer; a blank file, or one of another kind
-than the `domain` there, the images that the models learnt from, is refused. The log has an answer's warnings, and
-whether the study's rule forbids to use it. Reading and preparing are SiloFL's, which must be installed;
-`python -m monai.bundle` needs `fire`, and `jsonschema` to verify. From this folder:
+than the `domain` there, the images that the models learnt from, is refused. The log has an answer's warnings. An answer
+that the study's rule forbids to use is an error, and written only with `--write_forbidden True`. Reading and preparing
+are SiloFL's, which must be installed; `python -m monai.bundle` needs `fire`, and `jsonschema` to verify. From this
+folder:
 
 ```
 python -m monai.bundle run --config_file configs/inference.json --bundle_root . --image scan.nii.gz --output OUT

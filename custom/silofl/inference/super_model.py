@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from silofl.core.calling import MOST_PROBABLE
+from silofl.core.calling import MOST_PROBABLE, Calling
 from silofl.data.contrasts import Case, build_source
 from silofl.data.domain import Form
 from silofl.data.preparation import Preparation, build_preparation
@@ -223,7 +223,7 @@ class SuperModel:
         beside = {"beside": self.contents.beside, "beside_share": self.contents.beside_share} if has_beside else {}
         beside |= {"bias": self._find_bias(site)}
         warnings = self.list_warnings(answer, doubts, threshold, site)
-        do_not_use = self.list_reasons_against_use(answer, doubts, threshold)
+        do_not_use = self.list_reasons_against_use(answer, doubts, threshold, site)
         return replace(found, **beside, disagreement=said, warnings=warnings, do_not_use=do_not_use)
 
     def check_is_not_alone(self, images: NDArray) -> None:
@@ -259,7 +259,7 @@ class SuperModel:
             site: Whose model answered, instead of a choice.
         """
         unlike = self._unlike_thresholds if self._answers_as_chosen(site) else []
-        return (*self._list_fallback(answer, threshold), *self._not_learnt, *unlike, *doubts)
+        return (*self._list_fallback(answer, threshold), *list_not_learnt(self._tested_as(site)), *unlike, *doubts)
 
     def check_options(
         self,
@@ -299,17 +299,25 @@ class SuperModel:
         """How well the models find each label, by their own test; empty where not known."""
         return describe_quality(self.contents)
 
-    @cached_property
-    def _not_learnt(self) -> list[str]:
-        return list_not_learnt(self.contents)
+    def find_calling(self, model: str, site: str | None = None) -> Calling:
+        """Return how the probabilities of a case are read.
+
+        Args:
+            model: What answered it.
+            site: Whose model answered, instead of a choice: no threshold was chosen for it alone.
+        """
+        calling = self.contents.calling
+        if self._answers_as_chosen(site):
+            return calling.of_model(model, self.contents.study.is_multilabel)
+        return Calling(calling.temperatures.get(model, 1.0))
+
+    def _tested_as(self, site: str | None) -> Contents:
+        """Return what own tests are read for: thresholds where the answer has some."""
+        return self.contents if self._answers_as_chosen(site) else replace(self.contents, calling=MOST_PROBABLE)
 
     @cached_property
     def _unlike_thresholds(self) -> list[str]:
         return list_unlike_thresholds(self.contents)
-
-    @cached_property
-    def _low_labels(self) -> list[str]:
-        return list_low_labels(self.contents)
 
     def _list_fallback(self, answer: CaseAnswer, threshold: float | None) -> list[str]:
         gamma = self.contents.threshold if threshold is None else threshold
@@ -317,14 +325,14 @@ class SuperModel:
         return [FALLBACK] if answer.is_fallback and gamma < 1 else []
 
     def list_reasons_against_use(
-        self, answer: CaseAnswer, doubts: Sequence[str], threshold: float | None = None
+        self, answer: CaseAnswer, doubts: Sequence[str], threshold: float | None = None, site: str | None = None
     ) -> tuple[str, ...] | None:
         """Return why the study's rule forbids to use an answer; None where it states no rule; as `list_warnings`."""
         rule = self.contents.study.do_not_use
         if rule is None:
             return None
         fallback = self._list_fallback(answer, threshold) if rule.on_fallback else []
-        return (*fallback, *(doubts if rule.on_unlike_image else ()), *self._low_labels)
+        return (*fallback, *(doubts if rule.on_unlike_image else ()), *list_low_labels(self._tested_as(site)))
 
     @cached_property
     def _steps(self) -> Preparation:
@@ -348,12 +356,14 @@ class SuperModel:
     def _measure_disagreement(
         self, images: NDArray, found: Prediction, prepared: PreparedImage | None, batch_size: int, site: str | None
     ) -> Disagreement:
-        """Ask all models, each with the bias or the temperature of the answer."""
+        """Ask all models, each with the bias of the answer, or with its own temperature."""
         names, bias, study = member_names(self.contents), self._find_bias(site), self.contents.study
         said = (self.probabilities(name, images, batch_size) for name in names)
         if study.task != "segmentation":
-            calling = self.contents.calling if self._answers_as_chosen(site) else MOST_PROBABLE
-            scores = [call_case(one, calling, study)["class_scores"] for one in said]
+            scores = [
+                call_case(one, self.find_calling(name, name), study)["class_scores"]
+                for name, one in zip(names, said, strict=True)
+            ]
             spans = {name: [one[name] for one in scores] for name in scores[0]}
             return Disagreement(names, ranges={name: (min(one), max(one)) for name, one in spans.items()})
         maps = (self._draw(shift_foreground(torch.from_numpy(one), bias).numpy(), prepared) for one in said)
@@ -361,7 +371,7 @@ class SuperModel:
         return Disagreement(names, shares, average_where_labelled(shares, found.label_map))
 
     def _predict_class(self, answer: CaseAnswer, prepared: PreparedImage | None, site: str | None) -> Prediction:
-        calling = self.contents.calling if self._answers_as_chosen(site) else MOST_PROBABLE
+        calling = self.find_calling(answer.model, site)
         affine = None if prepared is None else prepared.affine
         read = call_case(answer.probabilities, calling, self.contents.study)
         return Prediction(answer.model, answer.scores, answer.is_fallback, affine=affine, **read)

@@ -12,7 +12,6 @@ from torch import Tensor
 from silofl import schema
 from silofl.core.mixing import Arrays
 from silofl.data.domain import Domain
-from silofl.data.parts import Examples
 from silofl.files import write_atomically
 from silofl.inference import SuperModel
 from silofl.inference.case_results import CaseResult, choose_models, predict_cases, score_choice, values_by_model
@@ -21,9 +20,9 @@ from silofl.inference.contents import Contents
 from silofl.inference.directory import FOLDER, write_model_folder
 from silofl.inference.super_results import SelectorResults
 from silofl.models import HarmonizedModel
-from silofl.models.roles import SELECTOR, read_role, select_role
+from silofl.models.roles import GLOBAL, SELECTOR, read_role, select_role
 from silofl.models.selector import build_selector
-from silofl.parts.calling import choose_site_calling
+from silofl.parts.calling import choose_site_calling, find_own_temperatures
 from silofl.parts.model import complete_state, fill_state
 from silofl.parts.part import Run
 from silofl.parts.work import Work
@@ -95,7 +94,13 @@ def evaluate_super_model(work: Work, contents: Contents, thresholds: Sequence[fl
     write_test_files(work.folder, result, predictions, model.network(min(contents.models)), part, work.study.data.shown)
     if model.selector is not None:
         _keep_features(work, model.selector, contents.outputs)
-    calling, read = choose_site_calling(work, lambda examples: _score_part(model, examples), result)
+    is_read = work.study.task != "segmentation" and len(work.data.validation)
+    validated = predict_cases(model, work.data.validation, work.study) if is_read else {}
+    calling, read = choose_site_calling(work, lambda _: _score_answers(model, validated), result)
+    if read and len(contents.models) > 1:
+        alone = {name: score_choice(validated, dict.fromkeys(validated, name)) for name in contents.models}
+        calling = replace(calling, temperatures=find_own_temperatures(work, alone))
+        read |= {"temperatures": {k: one for k, one in calling.temperatures.items() if k in (GLOBAL, work.site)}}
     if calling != contents.calling:
         write_model_folder(work.folder / FOLDER, replace(contents, calling=calling))
     return (
@@ -136,9 +141,8 @@ def collect_selector_results(outputs: Sequence[str], tests: Mapping[str, SuperSc
     }
 
 
-def _score_part(model: SuperModel, part: Examples) -> Score:
+def _score_answers(model: SuperModel, results: Mapping[str, CaseResult]) -> Score:
     """Return the score of a super model's own answers."""
-    results = predict_cases(model, part, model.contents.study)
     return score_choice(results, _name_answers(model, choose_models(model, results, None)))
 
 

@@ -9,8 +9,18 @@ from typing import TYPE_CHECKING
 from numpy.typing import NDArray
 
 from silofl.core.calibration import BINS
-from silofl.inference.evaluation import Calibration, LabelScore
-from silofl.report.canvas import INK, LINE_COLOURS, MUTED, PageImage, PlotData, lay_out_panels, make_image, style_axes
+from silofl.inference.evaluation import Calibration, ClassScore, LabelScore
+from silofl.report.canvas import (
+    INK,
+    LINE_COLOURS,
+    LINE_STYLES,
+    MUTED,
+    PageImage,
+    PlotData,
+    lay_out_panels,
+    make_image,
+    style_axes,
+)
 from silofl.report.canvas import make_panels as make_grid
 from silofl.report.result_pictures import (
     add_label_legend,
@@ -32,6 +42,10 @@ LEAST_PANEL = 3.2
 SIZES_CAPTION = (
     "Each point is a case: predicted minus true size, over the mean of both. The line is the mean difference; between "
     "the dashed lines lie about 95 % of cases like these (Bland and Altman's limits of agreement)."
+)
+ROC_CAPTION = (
+    "ROC: share of a class's cases that are called so, against that of the other cases, for each threshold. A point is "
+    "where the model calls it."
 )
 RELIABILITY_CAPTION = (
     "Each point is the cases whose answer has a probability in one tenth of the scale, the larger the more they are. "
@@ -126,6 +140,39 @@ class SizeDifferences:
 
 
 @dataclass(frozen=True)
+class RocCurves:
+    """ROC curves.
+
+    Attributes:
+        curves: Class, or finding -> shares of the other cases, and of its own, that are called so.
+        classes: Class, or finding -> its scores.
+    """
+
+    curves: Mapping[str, tuple[Sequence[float], Sequence[float]]]
+    classes: Mapping[str, ClassScore]
+
+    def data(self) -> PlotData:
+        """Return one row per class and threshold."""
+        rows = ((name, *point) for name, curve in self.curves.items() for point in zip(*curve, strict=True))
+        return PlotData("roc", ("class", "one_minus_specificity", "sensitivity"), tuple(rows))
+
+    def draw(self, width: float) -> Figure:
+        """Draw one panel, small enough for any width; where the model calls a class is a point."""
+        figure, ((axes,),) = make_grid(1, 1, (4.2, 3.6))
+        style_axes(axes, "sensitivity", "1 - specificity")
+        axes.plot([0, 1], [0, 1], color=MUTED, linewidth=1, linestyle=(0, (4, 3)))
+        for number, (name, curve) in enumerate(self.curves.items()):
+            colour, one = LINE_COLOURS[number % len(LINE_COLOURS)], self.classes[name]
+            style = LINE_STYLES[number // len(LINE_COLOURS) % len(LINE_STYLES)]
+            axes.plot(*curve, style, color=colour, linewidth=1.6, label=f"{name}, AUROC {one.auroc.value:.3f}")
+            if one.specificity is not None and one.specificity.value is not None:
+                axes.plot(1 - one.specificity.value, one.recall.value, "o", color=colour, markersize=7)
+        axes.set(xlim=(-0.02, 1.02), ylim=(-0.02, 1.02))
+        axes.legend(loc="lower right", fontsize=8, frameon=False)
+        return figure
+
+
+@dataclass(frozen=True)
 class Reliability:
     """Confidence against accuracy.
 
@@ -154,6 +201,21 @@ class Reliability:
         return figure
 
 
+def roc_image(
+    curves: Mapping[str, tuple[Sequence[float], Sequence[float]]], classes: Mapping[str, ClassScore]
+) -> PageImage | None:
+    """Draw ROC curves; None without any.
+
+    Args:
+        curves: As of `RocCurves`.
+        classes: Class -> its scores.
+    """
+    if not curves:
+        return None
+    areas = "; ".join(f"{name} {format_number(classes[name].auroc.value)}" for name in curves)
+    return make_image(RocCurves(curves, classes), f"ROC curves; AUROC {areas}.", ROC_CAPTION)
+
+
 def worst_image(pictures: Sequence[CasePicture], labels: Mapping[int, str], above: str = "") -> PageImage | None:
     """Draw the worst cases; None without any.
 
@@ -165,7 +227,9 @@ def worst_image(pictures: Sequence[CasePicture], labels: Mapping[int, str], abov
     if not pictures:
         return None
     alt = "The worst cases: " + "; ".join(f"{one.case}, {one.title}" for one in pictures) + "."
-    caption = f"The worst first. Above each: {above}." if above else "The worst first."
+    caption = (
+        f"The worst first. Above each: {above}." if above else "The worst first, by the slice with most wrong pixels."
+    )
     return make_trimmed_image(WorstCases(pictures, labels), alt, caption)
 
 

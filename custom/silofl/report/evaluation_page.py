@@ -11,6 +11,7 @@ from silofl.report.page import (
     Page,
     PageSection,
     Pairs,
+    Picture,
     Table,
     Text,
     Tiles,
@@ -29,13 +30,12 @@ INTERVALS = (
     "where all give the same."
 )
 LABELS_NOTE = (
-    "A lesion is a connected component of the label; it is found if at least one voxel of it is predicted. False "
-    "lesions are predicted components that touch none. Size error: predicted minus true size, mean and 95 % limits of "
-    "agreement. HD95 and surface Dice (within 2 {unit}) are of the cases in which truth and prediction have the label."
+    "All numbers are on the image file's grid. A lesion is a connected component of the label; it is found if at "
+    "least one voxel of it is predicted. False lesions are predicted components that touch none. Size error: predicted "
+    "minus true size, mean and 95 % limits of agreement. HD95 and surface Dice (within 2 {unit}) are of the cases in "
+    "which truth and prediction have the label."
 )
-CROP_NOTE = (
-    "The study crops images: all numbers, and sizes in ml, are of what is left, and what lies outside is not missed."
-)
+CROP_NOTE = "The study crops images: no answer is given outside, and what was drawn there counts as missed."
 CLASSES_NOTE = "Each class against all others; of two classes the second."
 FINDINGS_NOTE = "Each finding against its absence; sensitivity and specificity are those of the model's answers."
 THRESHOLD_NOTE = (
@@ -200,14 +200,30 @@ def _list_calibration_notes(record: Evaluation) -> list[str]:
     after, before = found.error.value, found.error_before.value
     end = "" if after < before else " Here it does not help."
     temperature = f"The model's temperature, {found.temperature:.2f}, was chosen on validation data"
+    if found.temperatures:
+        several = ", ".join(f"{one:.2f}" for one in found.temperatures)
+        temperature = f"Each model's own temperature ({several}) was chosen on validation data"
     return [CALIBRATION_NOTE, f"{temperature}; it takes the ECE from {before:.3f} to {after:.3f}.{end}"]
+
+
+def alarm_lines(record: Evaluation) -> list[str]:
+    """Return what a reader must know before all numbers: answers not to be used, and what the model never finds."""
+    found = _list_withheld(record) if record.withheld and record.withheld.num_cases else []
+    classes, confusion = (record.classes or {}) if record.has_findings else {}, record.confusion or {}
+    never = [(name, sum(row.values())) for name, row in confusion.items() if any(row.values()) and not row[name]]
+    never += [(name, one.recall.num_cases) for name, one in classes.items() if one.recall.value == 0]
+    found += [f"no case of {name} is recognised: recall 0 in {number} cases" for name, number in never]
+    spared = [name for name, one in classes.items() if one.specificity and one.specificity.value == 0]
+    found += [f"no case without {name} is recognised: specificity 0" for name in spared]
+    labels = [(name, one.dice) for name, one in (record.labels or {}).items()]
+    return found + [f"{name} is never found: Dice 0 in {one.num_cases} cases" for name, one in labels if one.value == 0]
 
 
 def warning_lines(record: Evaluation) -> list[str]:
     """Return what `predict` would warn of, with the number of cases, and what of the truth the study crops away."""
     counts = [f"{sentence}: {count} of {record.num_cases} cases" for sentence, count in record.warnings.items()]
     cut = _list_cut(record)
-    return [*counts, f"the study crops away true voxels, which no number counts: {', '.join(cut)}"] if cut else counts
+    return [*counts, f"the study crops away true voxels, which no answer can find: {', '.join(cut)}"] if cut else counts
 
 
 def _list_cut(record: Evaluation) -> list[str]:
@@ -217,7 +233,12 @@ def _list_cut(record: Evaluation) -> list[str]:
 
 
 def make_evaluation_page(
-    record: Evaluation, site: str, doubts: Sequence[str], images: Mapping[str, PageImage | None], refused: Sequence[str]
+    record: Evaluation,
+    site: str,
+    doubts: Sequence[str],
+    images: Mapping[str, PageImage | None],
+    refused: Sequence[str],
+    worst: str = "",
 ) -> Page:
     """Return the page.
 
@@ -225,10 +246,13 @@ def make_evaluation_page(
         record: The numbers.
         site: Name of the folder of the data.
         doubts: What must be known before a number is believed.
-        images: ``worst``, ``sizes`` and ``reliability`` -> the figure, or None.
+        images: ``roc``, ``worst``, ``sizes`` and ``reliability`` -> the figure, or None.
         refused: Why each case was refused.
+        worst: Names the worst case, as a sentence; empty where all are right.
     """
     tables = [[Heading(name), Table(table)] for name, table in evaluation_tables(record).items()]
+    alarms = alarm_lines(record)
+    first, *rest = [*alarms, *([worst] if worst else [])] or [""]
     # Where cases are the units, they are counted once.
     counts = {"cases": str(record.num_cases), f"{record.unit}s": str(record.num_units)}
     answers = TextTable(("answered by", "cases"), tuple((name, str(n)) for name, n in record.answers.items()))
@@ -244,7 +268,6 @@ def make_evaluation_page(
             "results",
             "Results",
             "Results",
-            Tiles([*_list_numbers(record), *counts.items()]),
             [block for pair in tables for block in pair],
             make_items(comparison_lines(record)),
             [make_note(note) for note in list_notes(record)],
@@ -270,7 +293,12 @@ def make_evaluation_page(
         title=f"{record.study} at {site}",
         kicker="Evaluation of a trained model on labelled cases",
         subtitle=summary_lines(record)[:1],
-        opening=[Banner("warning", "RESEARCH", RESEARCH, doubts)],
+        opening=[
+            *([Banner("bad" if alarms else "warning", "LOOK FIRST", first, rest)] if first else []),
+            Banner("warning", "RESEARCH", RESEARCH, doubts),
+            Tiles([*_list_numbers(record), *counts.items()]),
+            *([Picture(images["roc"], "shrink")] if images["roc"] else []),
+        ],
         sections=sections,
         footer="This page names cases: it stays at the hospital. It holds all it shows and loads nothing.",
         is_wide=True,

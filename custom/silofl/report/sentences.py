@@ -6,6 +6,7 @@ from pathlib import Path
 from shlex import quote
 from typing import Any
 
+from silofl.core.calling import read_at_thresholds
 from silofl.core.findings import name_absence
 from silofl.core.gain import federation_sentence
 from silofl.data.pooled import POOLED_SITE
@@ -364,7 +365,7 @@ def _describe_missed_classes(results: Results) -> list[str]:
     sampler = "" if results.has_findings else ", training.sampler"
     sentences = []
     for site, also in results.classes.also.items():
-        recalls, cases = results.tested.by_label.get(site, {}), results.classes.label_cases.get(site, {})
+        recalls, cases = _read_recalls(results, site), results.classes.label_cases.get(site, {})
         none = {name: cases[name] for name, recall in recalls.items() if recall == 0 and cases.get(name)}
         everywhere = [f"{name} ({none.pop(absence)})" for absence, name in absences.items() if absence in none]
         if everywhere:
@@ -376,6 +377,15 @@ def _describe_missed_classes(results: Results) -> list[str]:
                 f"{format_number(also['accuracy'])}; see training.class_weights{sampler} and metric: balanced_accuracy"
             )
     return sentences
+
+
+def _read_recalls(results: Results, site: str) -> dict[str, float]:
+    """Return the recall of each class at a site, or finding and its absence, at the thresholds that it chose."""
+    recalls, read, names = results.tested.by_label.get(site, {}), results.callings.get(site), [*results.labels.values()]
+    if read is None:
+        return dict(recalls)
+    others = {name: name_absence(name) if results.has_findings else names[name == names[0]] for name in read.thresholds}
+    return read_at_thresholds(recalls, others, read.sensitivity, read.specificity)
 
 
 def joining_table(results: Results) -> TextTable | None:

@@ -17,11 +17,12 @@ from silofl.data.learnt import check_not_learnt, find_learnt
 from silofl.data.manifest import PARTS
 from silofl.data.parts import Examples
 from silofl.data.site_data import load_site_data
+from silofl.data.targets import IGNORED
 from silofl.errors import ConfigError, ExitCode, quote_value
-from silofl.files import is_free, write_json
+from silofl.files import fill_folder, is_free, write_json
 from silofl.inference.cases_table import FILE as CASES
 from silofl.inference.cases_table import write_cases
-from silofl.inference.clinical import compare_answers, measure_evaluation
+from silofl.inference.clinical import compare_answers, measure_evaluation, read_rows
 from silofl.inference.evaluated_cases import (
     EvaluatedCase,
     RefusedCase,
@@ -31,13 +32,15 @@ from silofl.inference.evaluated_cases import (
     sort_answers,
 )
 from silofl.inference.evaluation import FILE, Evaluation
+from silofl.inference.geometry import decide_labels
 from silofl.inference.opened import open_model
 from silofl.inference.prediction import call_case
 from silofl.inference.super_model import SuperModel
 from silofl.options import make_console
-from silofl.report.evaluation_figures import CasePicture, reliability_image, sizes_image, worst_image
+from silofl.report.evaluation_figures import CasePicture, reliability_image, roc_image, sizes_image, worst_image
 from silofl.report.evaluation_page import (
     RESEARCH,
+    alarm_lines,
     evaluation_tables,
     list_notes,
     make_evaluation_page,
@@ -63,6 +66,7 @@ STAYS = f"{FILE} names no case; all other files name some, and stay at the hospi
 SEEN = "{} learnt from this very dataset.json: its training and validation cases are no test of it; give --part test"
 UNKNOWN = "{} does not say which data it learnt from: if these are among them, only --part test is a test of it"
 LEARNT = "{} learnt from {} of these cases: they are no test of it; give --part test"
+NOT_DRAWN = "the label maps do not show {}: nothing here says how well the model finds it"
 ONE_HALF = "{} holds no threshold for the study's operating_point: it answers from a probability of one half on"
 
 
@@ -76,6 +80,8 @@ def run(options: argparse.Namespace) -> int:
     console, out = make_console(options), options.out
     if not is_free(out):
         raise ConfigError(f"--out must be a new folder, not {out}, which holds something; name another")
+    if options.cache and out.absolute() in (options.cache.absolute(), *options.cache.absolute().parents):
+        raise ConfigError("--cache must be a folder outside of --out, which is written whole; name another")
     model, fingerprint = _load_model(options.model, options.device)
     other, other_fingerprint = _load_other(options.against, model, options.device) if options.against else (None, "")
     study = model.contents.study
@@ -97,10 +103,10 @@ def run(options: argparse.Namespace) -> int:
     models = {"the model": (options.model, model)}
     models |= {"the model of --against": (options.against, other)} if other else {}
     doubts = _list_doubts(models, site)
-    write_json(out / FILE, dump_record(record))
-    write_cases(out / CASES, cases, refused, record, model.contents)
-    name = options.data.resolve().name
-    _write_page(out / PAGE, record, name, doubts, (cases, refused), pictures, study)
+    with fill_folder(out) as folder:
+        write_json(folder / FILE, dump_record(record))
+        write_cases(folder / CASES, cases, refused, record, study)
+        _write_page(folder / PAGE, record, site, doubts, (cases, refused), pictures, study)
     _print_evaluation(record, doubts, refused, out, console)
     if options.json:
         print((out / FILE).read_text(), end="")
@@ -159,6 +165,9 @@ def _list_doubts(models: Mapping[str, tuple[Path, SuperModel]], site: SiteCases)
             doubts.append(UNKNOWN.format(name))
         if contents.study.operating_point and not contents.calling.thresholds:
             doubts.append(ONE_HALF.format(name))
+    manifest = site.data.manifest
+    if others := [name for number, name in manifest.labels.items() if number not in manifest.labels_annotated]:
+        doubts.append(NOT_DRAWN.format(", ".join(others)))
     if site.units.name != "patient":
         doubts.append(
             f"not all patients are known, or there is one alone: intervals are over {site.units.name}s, and too narrow "
@@ -187,7 +196,7 @@ def _draw_class(model: SuperModel, one: EvaluatedCase, case: Examples) -> CasePi
     study, image = model.contents.study, np.asarray(case.images[0])[model.contents.study.data.shown]
     plane = np.swapaxes(image[..., image.shape[-1] // 2], -1, -2) if case.has_volumes else image
     (label, rows), *_ = one.score.probabilities_by_case.items()
-    read = call_case(np.array([rows[one.case]]), model.contents.calling, study)
+    read = call_case(np.array([rows[one.case]]), one.calling, study)
     if study.is_multilabel:
         title = f"{name_findings(label, study.labels)}: {join_findings(read['findings'])}"
         return CasePicture(title, one.case, plane)
@@ -196,9 +205,11 @@ def _draw_class(model: SuperModel, one: EvaluatedCase, case: Examples) -> CasePi
 
 
 def _draw_label_map(model: SuperModel, one: EvaluatedCase, case: Examples) -> CasePicture:
-    said = answer_case(model, case)[1]
-    # What is shown of a case without any label is the false alarm.
-    seen = case if any(np.any(truth) for truth in case.targets) else replace(case, targets=said)
+    said = decide_labels(answer_case(model, case).probabilities)
+    # By the slice with most wrong pixels.
+    truths = np.stack([*case.targets])
+    wrong = (said != truths) & (truths != IGNORED)
+    seen = replace(case, targets=wrong.astype(np.uint8)) if wrong.any() else case
     row = find_largest_slice(seen, one.case)
     image, truth, answer = (
         show_plane(np.asarray(array), seen, row)
@@ -211,7 +222,7 @@ def _draw_label_map(model: SuperModel, one: EvaluatedCase, case: Examples) -> Ca
 def _write_page(
     path: Path,
     record: Evaluation,
-    site: str,
+    site: SiteCases,
     doubts: Sequence[str],
     evaluated: tuple[Sequence[EvaluatedCase], Sequence[RefusedCase]],
     pictures: Sequence[CasePicture],
@@ -219,13 +230,27 @@ def _write_page(
 ) -> None:
     cases, refused = evaluated
     maps = study.labels if record.labels is not None else {}
+    rows = read_rows(cases, site.units.unit_of) if record.classes else None
     images = {
+        "roc": roc_image(rows.draw_rocs(study), record.classes) if rows else None,
         "worst": worst_image(pictures, maps, TITLES.get(study.task, "")),
         "sizes": sizes_image(_collect_sizes(cases, study), record.labels or {}, record.size_unit or ""),
         "reliability": reliability_image(record.calibration),
     }
     reasons = [f"{one.case}: {one.reason}" for one in refused]
-    write_with_files(path, make_evaluation_page(record, site, doubts, images, reasons), ())
+    name = site.data.manifest.folder.resolve().name
+    page = make_evaluation_page(record, name, doubts, images, reasons, _name_worst(pictures, cases))
+    write_with_files(path, page, ())
+
+
+def _name_worst(pictures: Sequence[CasePicture], cases: Sequence[EvaluatedCase]) -> str:
+    """Return which case is worst, and where, as a sentence; empty without a wrong one."""
+    if not pictures:
+        return ""
+    worst = next(one for one in cases if one.case == pictures[0].case)
+    said = pictures[0].title if pictures[0].truth is not None else pictures[0].title.replace(": ", ", answered ", 1)
+    where = "" if worst.worst_slice is None else f"; most wrong in slice {worst.worst_slice} of its file, from 0"
+    return f"Worst case: {worst.case}, {said}{where}"
 
 
 def _collect_sizes(cases: Sequence[EvaluatedCase], study: Study) -> dict[str, list[tuple[float, float]]]:
@@ -247,7 +272,12 @@ def _print_evaluation(
         print_lines(["", name], console)
         print_table(table, console)
     print_lines(["", *list_notes(record)], console)
-    for sentence in (*doubts, *warning_lines(record), *(f"{one.case} refused: {one.reason}" for one in refused)):
+    for sentence in (
+        *alarm_lines(record),
+        *doubts,
+        *warning_lines(record),
+        *(f"{one.case} refused: {one.reason}" for one in refused),
+    ):
         console.print(f"  warning: {sentence}", style="yellow")
     quality = [f"What these models can do: {record.quality}"] if record.quality else []
     print_lines([*quality, RESEARCH, f"page: {out / PAGE}", STAYS], console)

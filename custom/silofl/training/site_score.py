@@ -17,6 +17,7 @@ Cases = Annotated[int, Strict(), Field(ge=0, le=10**7)]
 Key = Annotated[str, Field(pattern=r"^[^\x00-\x1f\x7f]{1,100}$")]
 # In pixels or mm; no image has a longer side.
 Distance = Annotated[float, Strict(), Field(ge=0, le=10**5, allow_inf_nan=False)]
+Temperature = Annotated[float, Strict(), Field(ge=LEAST_TEMPERATURE, le=MOST_TEMPERATURE, allow_inf_nan=False)]
 Counts = Annotated[Mapping[Key, Cases], Field(max_length=1000)]
 Shares = Annotated[Mapping[Key, Value], Field(max_length=1000)]
 Counted = Annotated[tuple[tuple[Sum, Cases], ...], Field(max_length=100)]
@@ -108,7 +109,7 @@ class CallingScore:
         specificity: Class, or finding -> share of the other test cases below it.
     """
 
-    temperature: Annotated[float, Strict(), Field(ge=LEAST_TEMPERATURE, le=MOST_TEMPERATURE, allow_inf_nan=False)]
+    temperature: Temperature
     thresholds: Shares
     num_units: Cases
     error: Value
@@ -188,9 +189,12 @@ class SuperScore(SiteScore):
         choices: Model -> number of cases for which it is chosen.
         selector: The outputs that the selector gives cases and slices to.
         by_threshold: For each candidate of the threshold the sum of the cases' values and their number.
+        temperatures: Classification: the global model and the site's own -> what divides the logits where it answers
+            alone, by the site's validation cases.
     """
 
     models: Values
     choices: Counts
     selector: SelectorCounts
     by_threshold: Counted
+    temperatures: Annotated[Mapping[Key, Temperature], Field(max_length=2)] | None = declare_optional()

@@ -1,0 +1,65 @@
+from dataclasses import replace
+
+import pytest
+
+from silofl.core.calling import Calling
+from silofl.inference.card import model_card
+from silofl.inference.own_tests import describe_quality, list_low_labels, list_not_learnt
+from silofl.study.sections import DoNotUseSettings
+
+FINDINGS = {0: "effusion", 1: "nodule"}
+
+
+def site_score(labels, **calling):
+    return {"value": 0.7, "num_cases": 9, "num_excluded": 0, "labels": labels, "calling": calling}
+
+
+@pytest.fixture
+def called(make_contents, make_study):
+    """A model that finds no tumour from one half on, and 0.889 of them from its threshold on."""
+    read = {"thresholds": {"1": 0.1}, "sensitivity": {"1": 0.889}, "specificity": {"1": 0.75}}
+    facts = {"test": {"north": site_score({"0": 1.0, "1": 0.0}, **read)}}
+    made = make_contents("only", study=make_study("classification"))
+    study = made.study.model_copy(update={"do_not_use": DoNotUseSettings(label_below=0.7)})
+    return replace(made, study=study, facts=facts, calling=Calling(1.0, {1: 0.1}))
+
+
+def test_a_model_with_a_threshold_is_judged_at_it(called):
+    assert list_not_learnt(called) == [] and list_low_labels(called) == []
+    # the first class is found where the second is not called
+    assert describe_quality(called) == "recall in test: normal 0.75, tumour 0.89"
+    at_half = replace(called, calling=Calling())
+    assert list_not_learnt(at_half) and list_low_labels(at_half)
+    assert describe_quality(at_half) == "recall in test: normal 1.00, tumour 0.00"
+
+
+def test_what_one_site_keeps_is_judged_at_its_threshold_too(called):
+    kept = replace(called, facts=called.facts["test"]["north"])
+    assert list_not_learnt(kept) == [] and describe_quality(kept) == "recall in test: normal 0.75, tumour 0.89"
+
+
+def test_recall_at_one_half_is_none_of_a_model_with_a_threshold(called):
+    validated = replace(called, facts={"validation": {"north": site_score({"0": 1.0, "1": 0.0})}})
+    assert list_not_learnt(validated) == [] and describe_quality(validated) == ""
+    assert list_low_labels(validated) == [
+        "the recall of normal is not known, and the study asks for 0.70",
+        "the recall of tumour is not known, and the study asks for 0.70",
+    ]
+
+
+def test_each_finding_is_judged_at_its_own_threshold(make_contents, make_study):
+    study = make_study("multilabel", labels=FINDINGS)
+    labels = {"0": 0.0, "no effusion": 1.0, "1": 0.0, "no nodule": 0.9}
+    read = {"thresholds": {"0": 0.2}, "sensitivity": {"0": 0.8}, "specificity": {"0": 0.6}}
+    facts = {"test": {"north": site_score(labels, **read)}}
+    made = replace(make_contents("only", study=study), facts=facts, calling=Calling(1.0, {0: 0.2}))
+    assert describe_quality(made) == "recall in test: effusion 0.80, nodule 0.00"
+    assert [one.partition(" was")[0] for one in list_not_learnt(made)] == ["nodule"]
+    row = next(line for line in model_card(made, {}, "").splitlines() if line.startswith("| north"))
+    assert [cell.strip() for cell in row.split("|")][3:7] == ["0.800", "0.600", "0.000", "0.900"]
+    assert "at the threshold" in model_card(made, {}, "")
+
+
+def test_the_card_has_the_recall_at_the_models_threshold(called):
+    row = next(line for line in model_card(called, {}, "").splitlines() if line.startswith("| north"))
+    assert [cell.strip() for cell in row.split("|")][2:5] == ["0.700", "0.750", "0.889"]
