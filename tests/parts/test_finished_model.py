@@ -1,5 +1,6 @@
 import hashlib
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -234,3 +235,32 @@ def test_classes_are_scored_as_labels_are_and_at_the_models_threshold(play, wind
     assert (found["fast"]["recall"], found["fast"]["specificity"]) == (desk.recall, desk.specificity)
     assert record.called_from == {"fast": pytest.approx(2 / 3)} and record.temperature == 2
     assert found[""]["withheld"].value == 1 and found[""]["accuracy_used"] == MISSING == found["fast"]["recall_used"]
+
+
+@pytest.fixture
+def findings(windows, tmp_path):
+    """The windows' sites, whose cases have any number of two findings."""
+    for path in shutil.copytree(windows, tmp_path / "findings").glob("*/dataset.json"):
+        content = json.loads(path.read_text()) | {"task": "multilabel"}
+        for records in (content["training"], content["test"]):
+            for number, record in enumerate(records):
+                record["label"] = [[record["label"]], [], [0, 1]][number % 3]
+        path.write_text(json.dumps(content))
+    return tmp_path / "findings"
+
+
+def test_findings_are_scored_at_every_hospital(play, findings, tmp_path):
+    settings = WINDOWS | {"task": "multilabel", "metric": "auroc", "rounds": 1, "guard": False}
+    settings |= {"training": {"loss": "cross_entropy"}, "algorithm": {"name": "fedavg"}}
+    study = parse(Study, settings, "study.yaml")
+    network = {"global": build_model(study, (3, 1, 64), seed=1).state_dict()}
+    write_model_folder(tmp_path / "supermodel", Contents(study, (3, 1, 64), network, "only"))
+    values = plain_study(study) | {"rounds": 0}
+    values["model"] |= {"pretrained_sha256": "0" * 64}
+    packed = {name: one.numpy() for name, one in pack_model(tmp_path / "supermodel").items()}
+    game = play(("ann", "eva"), study=parse(Study, values, "study.yaml"), pretrained=packed, data=findings)
+    results, record = finished(game, tmp_path)
+    assert results["status"] == "COMPLETE" and [*record.sites] == ["ann", "eva"]
+    # 8 recordings in eva's test, each a case, and two findings
+    assert {one.num_cases for one in record.sites["eva"].scores[""].values()} == {8} == {record.sites["eva"].num_cases}
+    assert {"slow", "fast"} < record.pooled.keys()

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from silofl.core.lesions import LesionCounts, count_lesions
 from silofl.data.decoder import end_decoder
-from silofl.data.domain import Form
+from silofl.data.domain import Domain
 from silofl.data.images import Image
 from silofl.data.manifest import Manifest
 from silofl.data.parts import Examples
@@ -126,25 +126,34 @@ class SiteCases:
         return part.select_rows([row for row, one in enumerate(part.cases) if one == case])
 
 
-def evaluate_cases(model: SuperModel, site: SiteCases) -> Iterator[EvaluatedCase | RefusedCase]:
-    """Answer each case as `SuperModel.predict` does, and score it on its prepared images."""
-    study = model.contents.study
+def evaluate_cases(model: SuperModel, site: SiteCases, name: str = "") -> Iterator[EvaluatedCase | RefusedCase]:
+    """Answer each case as `SuperModel.predict` does, and score it on its prepared images.
+
+    Args:
+        model: The model.
+        site: The cases.
+        name: The site's, where it is known. Where it trained the model, its own images are like the training images,
+            even if the run left its ranges out.
+    """
+    study, data = model.contents.study, site.data
+    own = data.domain if model.contents.has_learnt_at(name, data.manifest.digest) else Domain()
     steps = build_preparation(study, has_label_map=False)
-    for name, part in site.parts.items():
-        records = {record.case: record for record in site.data.manifest.parts[name]}
+    for part_name, part in site.parts.items():
+        records = {record.case: record for record in data.manifest.parts[part_name]}
         for case, rows in group_positions(part.cases).items():
             try:
-                form, examples = site.data.read_form(records[case]), part.select_rows(rows)
+                form, examples = data.read_form(records[case]), part.select_rows(rows)
                 model.contents.domain.check(form, f"case {case!r}")
-                missing = site.data.list_missing(records[case], study)
-                has_own_files = site.data.manifest.source(records[case]).has_own_files
+                missing = data.list_missing(records[case], study)
+                has_own_files = data.manifest.source(records[case]).has_own_files
                 names = study.data.channel_names if has_own_files else ()
                 check_is_not_blank(np.asarray(examples.images), f"case {case!r}", names, missing)
-                lacking = site.data.list_file_doubts(records[case], form, study)
-                found = _evaluate_case(model, examples, name, form, lacking, site.has_sizes)
-                yield _count_cut_away(found, records[case], site.data.manifest, steps)
+                doubts = data.list_file_doubts(records[case], form, study)
+                doubts += model.compare_images(np.asarray(examples.images), form, own)
+                found = _evaluate_case(model, examples, part_name, doubts, site.has_sizes)
+                yield _count_cut_away(found, records[case], data.manifest, steps)
             except DataError as error:
-                yield RefusedCase(case, name, str(error))
+                yield RefusedCase(case, part_name, str(error))
     end_decoder()
 
 
@@ -176,11 +185,10 @@ def answer_case(model: SuperModel, case: Examples) -> tuple[CaseAnswer, NDArray]
 
 
 def _evaluate_case(
-    model: SuperModel, case: Examples, part: str, form: Form, lacking: Sequence[str], has_sizes: bool
+    model: SuperModel, case: Examples, part: str, doubts: Sequence[str], has_sizes: bool
 ) -> EvaluatedCase:
     study = model.contents.study
     answer, said = answer_case(model, case)
-    doubts = [*lacking, *model.compare_images(np.asarray(case.images), form)]
     warnings, do_not_use = model.list_warnings(answer, doubts), model.list_reasons_against_use(answer, doubts)
     score = score_predictions(said, case, study, answer.probabilities)
     regions = select_regions(case, study) if study.task == "segmentation" else {}

@@ -177,7 +177,7 @@ class SiteEvaluation(SitePart):
         facts = work.message.find_entry(ROLE)["model"]
         model = SuperModel(join_model(facts, work.message.of(ROLE), study), work.device)
         site = SiteCases.of(work.data, ("test",))
-        cases, refused = sort_answers(evaluate_cases(model, site))
+        cases, refused = sort_answers(evaluate_cases(model, site, work.site))
         record = measure_evaluation(model, facts["fingerprint"], site, cases, SPECIFICITY)
         write_json(work.folder / evaluation.FILE, dump_record(record))
         cases_table.write_cases(work.folder / cases_table.FILE, cases, refused, record, model.contents)
