@@ -1,33 +1,43 @@
-"""One attacker among five sites against the rules of robust mixing: the table of bench/robust.md.
+"""One attacker, or two, among five sites against the rules of robust mixing: the tables of bench/robust.md.
 
-    python bench/attacks.py OUT [--rules "mean;clipped"] [--attacks "none;stale"] [--rounds 12] [--seeds 0,1]
+    python bench/attacks.py OUT [--rules "mean;clipped"] [--attacks "none;stale"] [--attackers 2] [--rounds 12]
 
 Phantoms of 32 x 32 and a small network, all sites in one process; finished runs are kept in OUT, not repeated. A cell
-is the Dice of the last round's model on the honest sites' test patients, and in brackets its fraction of the mean's in
-the same study without attack; of the backdoor also the share of the organ found without the trigger that is no longer
-found with it.
+is the Dice of the last round's model on the honest sites' test patients: the mean, and that of the worst site. In
+brackets is the mean's fraction of the plain mean's in the same study without attack; of the backdoor also the share of
+the organ found without the trigger that is no longer found with it.
+
+    python bench/attacks.py OUT --scores DATA [--seeds 0,1,2]
+
+Honest runs of bundled jobs, in which the sites' validation scores choose the reported round by several rules, as the
+scores are and with a score of 1.0 that one site invents in round 1. DATA holds ``nuclei`` and ``pneumonia`` as ``silofl
+import`` makes them, the latter with ``--sites 8``; phantoms and stains are made there.
 """
 
 import argparse
 import json
 import shutil
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from runs import JOBS
+from runs import JOBS, Alone, Choices, carry_out
 
 from silofl.algorithms.adafed.statistics import ROLE as STATISTICS
 from silofl.algorithms.harmofl.amplitude import MEAN
 from silofl.data.parts import Examples
 from silofl.data.phantoms import SLICED, make_phantoms
+from silofl.data.stains import make_stains
 from silofl.errors import AggregationError
 from silofl.federation.course import Answers, Course, separate_failures
+from silofl.federation.ledger import Round, find_best_round, mark_best, read_ledger
 from silofl.federation.server import ServerRounds
 from silofl.federation.site import SiteRounds
+from silofl.federation.unlike import find_opposed_scores
 from silofl.models import build_model
 from silofl.parts.model import collect_part_arrays, complete_state
 from silofl.parts.task import VALIDATE, Message
@@ -36,7 +46,8 @@ from silofl.studies.simulation import changed_study
 from silofl.training.evaluation import predict
 
 SITES = ("coast", "east", "north", "south", "west")
-ATTACKER, COPIED = "west", "coast"
+# Of a run with one attacker the first.
+ATTACKERS, COPIED = ("west", "south"), "coast"
 SMALL = {
     "data.transforms": [{"Resize": {"spatial_size": [32, 32]}}],
     "data.augment": [],
@@ -87,8 +98,13 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=12)
     parser.add_argument("--seeds", default="0,1")
     parser.add_argument("--rules", default=";".join(RULES), help="between semicolons; clipped:1 is clipped at 1")
+    parser.add_argument("--attackers", type=int, default=1, choices=(1, 2))
     parser.add_argument("--attacks", default=";".join(ATTACKS), help="some of them, between semicolons")
+    parser.add_argument("--scores", type=Path, metavar="DATA", help="compare rules of the choice by validation instead")
     options = parser.parse_args()
+    if options.scores:
+        print_choices(options.scores, options.out, options.seeds.split(","))
+        return
     rules = options.rules.split(";")
     print(f"| attack | {' | '.join(rules)} |\n|---{'|---' * len(rules)}|")
     for name in options.attacks.split(";"):
@@ -107,22 +123,35 @@ def find_base(name: str) -> str:
 
 def run(options: argparse.Namespace, name: str, rule: str) -> dict[str, float]:
     """Return the means over the seeds of what runs give, carried out now or before."""
-    found = []
+    attackers, found = ATTACKERS[: options.attackers], []
     for seed in map(int, options.seeds.split(",")):
-        folder = options.out / f"{name}-{rule}-{options.rounds}-{seed}".replace(" ", "_")
+        # Without an attack nothing is of the attackers but whose scores count.
+        number = "" if options.attackers == 1 or name.startswith("none") else f"-{options.attackers}"
+        folder = options.out / f"{name}-{rule}-{options.rounds}-{seed}{number}".replace(" ", "_")
         result = folder.with_suffix(".json")
         if not result.is_file():
             patients = ATTACKS[name]().patients
             kind = replace(SLICED, patients=SLICED.patients | patients)
             data = make_phantoms(options.out / "-".join(["phantoms", *patients]), PHANTOMS, kind=kind)
-            result.write_text(json.dumps(attack_run(folder, data, ATTACKS[name](), rule, options.rounds, seed)))
+            attacks = {site: ATTACKS[name]() for site in attackers}
+            result.write_text(json.dumps(attack_run(folder, data, attacks, rule, options.rounds, seed)))
             shutil.rmtree(folder)
         found.append(json.loads(result.read_text(encoding="utf-8")))
-    return {key: float(np.mean([one[key] for one in found])) for key in found[0]}
+    return {key: float(np.mean(values)) for key, values in _collect_numbers(found, attackers).items()}
 
 
-def attack_run(folder: Path, data: Path, attack: Attack, rule: str, rounds: int, seed: int) -> dict[str, float]:
-    """Carry out a run, and score its last model at the honest sites."""
+def _collect_numbers(found: Sequence[Mapping[str, Any]], attackers: Collection[str]) -> dict[str, list[float]]:
+    """Return each number of the runs, with the mean and the lowest Dice of their honest sites."""
+    honest = [[value for site, value in one["sites"].items() if site not in attackers] for one in found]
+    numbers = {key: [one[key] for one in found] for key in found[0] if key != "sites"}
+    return numbers | {"dice": [np.mean(values) for values in honest], "worst": [min(values) for values in honest]}
+
+
+def attack_run(
+    folder: Path, data: Path, attacks: Mapping[str, Attack], rule: str, rounds: int, seed: int
+) -> dict[str, Any]:
+    """Carry out a run in which sites attack alike, and score its last model at every site."""
+    attack = next(iter(attacks.values()))
     study = changed_study(
         JOBS / attack.job, SMALL | {"rounds": rounds, "seed": seed} | choose_rule(rule) | dict(attack.study)
     )
@@ -136,32 +165,106 @@ def attack_run(folder: Path, data: Path, attack: Attack, rule: str, rounds: int,
     sites = {site: SiteRounds(site, study, settings) for site in SITES}
     for site, one in sites.items():
         # Without validation the last round's model is tested, and none that the attacker's own numbers choose.
-        training = attack.train(one.data.training) if site == ATTACKER else one.data.training
+        training = attacks[site].train(one.data.training) if site in attacks else one.data.training
         one.data = replace(one.data, training=training, validation=one.data.validation.select_rows([]))
     server = ServerRounds.start(study, "run", sites)
 
     def ask(task: str, messages: Mapping[str, Message]) -> Answers:
         given = {site: sites[site].answer(task, message) for site, message in messages.items()}
         if task not in (VALIDATE, server.test_task):
-            given[ATTACKER] = attack.send(given[ATTACKER])
+            given |= {site: one.send(given[site]) for site, one in attacks.items()}
         if attack.has_copy and task == STATISTICS:
-            given[ATTACKER] = given[COPIED]
+            given |= dict.fromkeys(attacks, given[COPIED])
         return separate_failures(given, [])
 
     try:
         tests = Course(server, ask).run()
     except AggregationError:
         # By what the attacker did to the model, honest updates are refused, or are no numbers any more.
-        return {"dice": 0.0, "refused": 0, "ended": 1}
-    honest = [site for site in SITES if site != ATTACKER]
+        return {"sites": dict.fromkeys(SITES, 0.0), "refused": 0, "ended": 1}
     found = {
-        "dice": float(np.mean([tests.scores[site].value for site in honest])),
-        "refused": sum(ATTACKER in record.refused for record in server.ledger),
+        "sites": {site: tests.scores[site].value for site in SITES},
+        "refused": sum(bool(attacks.keys() & record.refused) for record in server.ledger),
         "ended": 0,
     }
     if attack.job == ADAFED or attack.patients:
         found[COPIED] = tests.scores[COPIED].value
+    honest = [site for site in SITES if site not in attacks]
     return found | ({"trigger": trigger_success(server, sites, honest)} if attack.has_trigger else {})
+
+
+def print_choices(data: Path, out: Path, seeds: Sequence[str]) -> None:
+    """Carry out the honest runs that are missing, and print a row for each set."""
+    make_phantoms(data / FEDAVG, PHANTOMS)
+    make_stains(data / STAINS, PHANTOMS)
+    runs = {
+        name: [
+            Alone(name, f"{name}-{seed}", {"guard": False, "evaluate_every_round": True, "seed": int(seed)} | changes)
+            for seed in seeds
+        ]
+        for name, changes in HONEST.items()
+    }
+    carry_out([one for several in runs.values() for one in several], data, out, 1)
+    titles = [f"{rule}{lie}" for rule in CHOICES for lie in ("", ", 1.0 invented")]
+    print(f"| set | sites | {' | '.join(titles)} | honest named | inventors named |\n|---{'|---' * (len(titles) + 3)}|")
+    for name, several in runs.items():
+        ledgers = [read_ledger(out / one.folder) for one in several]
+        sites = len(ledgers[0][0].validated)
+        cells = [
+            f"{np.mean(one):.3f}" for rule in CHOICES for one in np.transpose([score_choice(x, rule) for x in ledgers])
+        ]
+        named = np.sum([count_named(ledger) for ledger in ledgers], axis=0)
+        print(f"| {name} | {sites} | {' | '.join(cells)} | {named[0]} of {named[1]} | {named[2]} of {named[3]} |")
+
+
+def score_choice(ledger: Sequence[Round], rule: str) -> tuple[float, float]:
+    """Return the mean test score of the round that a rule reports, without and with a score that one site invents.
+
+    The mean is over all lengths of the run from `SHORTEST` rounds on, and over whose score is invented.
+    """
+    sites, found = list(ledger[0].validated), {}
+    for liar in (None, *sites):
+        rounds = invent_score(ledger, liar)
+        for length in range(SHORTEST, len(rounds) + 1):
+            test = ledger[CHOICES[rule](rounds[:length])].test
+            values = [score.value for site, score in test.items() if site != liar]
+            found.setdefault(liar, []).append(np.mean(values))
+    return float(np.mean(found[None])), float(np.mean([found[site] for site in sites]))
+
+
+def count_named(ledger: Sequence[Round]) -> tuple[int, int, int, int]:
+    """Return how many honest scores the ledger names, of how many, and how many sites of those that invent one."""
+    named = [find_opposed_scores(now, before, 3) for before, now in pairwise(record.validated for record in ledger)]
+    sites = list(ledger[0].validated)
+    lies = {liar: [record.validated for record in invent_score(ledger, liar)[:2]] for liar in sites}
+    caught = [liar in find_opposed_scores(now, before, 3) for liar, (before, now) in lies.items()]
+    return sum(map(len, named)), len(named) * len(sites), sum(caught), len(sites)
+
+
+def invent_score(ledger: Sequence[Round], liar: str | None) -> list[Round]:
+    """Return the rounds' validation, with 1.0 of one site in the first; as they are without a site."""
+    first = dict(ledger[0].validation)
+    if liar:
+        first[liar] = replace(first[liar], value=1.0)
+    return [Round(1, validation=first), *(Round(one.round, validation=one.validation) for one in ledger[1:])]
+
+
+def choose_by(average: Callable[[Any, Any], bool]) -> Callable[[Sequence[Round]], int]:
+    """Return a rule that gives the place of the last round that is better than the best one before it."""
+
+    def choose(rounds: Sequence[Round]) -> int:
+        best = 0
+        for place, record in enumerate(rounds):
+            new, old = (np.array(list(one.validated.values())) for one in (record, rounds[best]))
+            best = place if average(new, old) else best
+        return best
+
+    return choose
+
+
+def choose_as_silofl(rounds: Sequence[Round]) -> int:
+    """Return the place of the round that a run reports."""
+    return find_best_round(mark_best([replace(one, is_best=None) for one in rounds])) - 1
 
 
 def choose_rule(rule: str) -> dict[str, Any]:
@@ -179,7 +282,7 @@ def describe(found: Mapping[str, float] | None, base: float) -> str:
     trigger = f", trigger {found['trigger']:.2f}" if "trigger" in found else ""
     trigger += f", {COPIED} {found[COPIED]:.3f}" if COPIED in found else ""
     after = " refused" * bool(found["refused"]) + " run ended" * bool(found.get("ended"))
-    return f"{found['dice']:.3f} ({found['dice'] / base:.2f}{trigger}){after}"
+    return f"{found['dice']:.3f}, {found['worst']:.3f} ({found['dice'] / base:.2f}{trigger}){after}"
 
 
 def trigger_success(server: ServerRounds, sites: Mapping[str, SiteRounds], honest: Iterable[str]) -> float:
@@ -318,6 +421,24 @@ ATTACKS: dict[str, Callable[[], Attack]] = {
     f"the same as if it were like {COPIED}, AdaFed: own models": lambda: in_study(
         ADAFED, replace(scaled(-10, of=is_parameter), has_copy=True), **BATCH
     ),
+}
+
+STAINS = "harmofl_stains"
+# Real images at the size that keeps a run of 25 rounds within a minute of a core.
+SMALL_NUCLEI = {"data.transforms": [{"Resize": {"spatial_size": [48, 48]}}], "model": SMALL["model"], "rounds": 25}
+HONEST: dict[str, Choices] = {
+    FEDAVG: {key: value for key, value in SMALL.items() if not key.startswith("federation")} | {"rounds": 24},
+    STAINS: {},
+    "nuclei": {**SMALL_NUCLEI, "model.normalization": "batch"},
+    "pneumonia": {"algorithm": {"name": "fedavg"}, "rounds": 25},
+}
+# A rule is not asked after fewer rounds.
+SHORTEST = 3
+CHOICES: dict[str, Callable[[Sequence[Round]], int]] = {
+    "mean": choose_by(lambda new, old: np.mean(new) > np.mean(old)),
+    "median score": choose_by(lambda new, old: np.median(new) > np.median(old)),
+    "median change": choose_by(lambda new, old: np.median(new - old) > 0),
+    "SiloFL": choose_as_silofl,
 }
 
 if __name__ == "__main__":

@@ -67,6 +67,27 @@ def test_a_long_update_is_named_below_the_bound_that_refuses_it(play):
     assert 3 < record.unlike[ATTACKER]["length"] < 100
 
 
+def test_a_score_that_is_invented_once_chooses_no_round_and_is_named(play):
+    honest = {"east": (0.2, 0.5, 0.6), "north": (0.3, 0.5, 0.7), ATTACKER: (0.2, 0.4, 0.6)}
+
+    def invent(task, site, answer):
+        number = answer.meta["round"] - (task == "train")
+        if number > 0 and task in ("train", "validate"):
+            value = 1.0 if (site, number) == (ATTACKER, 1) else honest[site][number - 1]
+            score = {"value": value, "num_cases": 2, "num_excluded": 0}
+            answer.meta["metrics"] = answer.meta["metrics"] | {"validation": score}
+        return answer
+
+    game = play(rounds=3)
+    game.finish(change=invent)
+    # In the mean round 1 has 0.5, round 2 0.47 and round 3 0.63.
+    assert [record.is_best for record in game.server.ledger] == [True, True, True]
+    assert [record.unlike for record in game.server.ledger] == [None, {ATTACKER: {"validation": -0.6}}, None]
+    (note,) = game.server.ledger[1].notes
+    assert "'west' sent a validation score that moved by -0.6 in one round, against the others'" in note
+    assert game.warnings == [note]
+
+
 def test_honest_sites_are_not_named(play):
     game = play(rounds=2)
     game.rounds(2)

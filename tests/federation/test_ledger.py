@@ -80,8 +80,13 @@ def validated(number, **values):
         ({"a": None, "b": 0.4}, {"a": 0.9, "b": 0.3}, True),
         ({"a": None}, {}, False),
         ({}, None, False),
-        # d was never there before: no earlier round is known to suit it
+        # d was never there before, half of the two: no earlier round is known to suit it; of three it is too few
         ({"a": 0.1, "d": 0.1}, {"a": 0.9}, True),
+        ({"a": 0.1, "b": 0.1, "d": 0.9}, {"a": 0.9, "b": 0.9}, False),
+        # of three the median decides: 0.1 higher, though the mean falls by 0.2; where it stays, whether more have risen
+        ({"a": 0.6, "b": 0.6, "c": 0.2}, {"a": 0.5, "b": 0.5, "c": 1.0}, True),
+        ({"a": 0.5, "b": 0.6, "c": 0.5}, {"a": 0.5, "b": 0.5, "c": 0.5}, True),
+        ({"a": 0.5, "b": 0.6, "c": 0.3}, {"a": 0.5, "b": 0.5, "c": 0.5}, False),
     ],
 )
 def test_rounds_are_compared_on_the_sites_that_validated_both(new, best, expected):
@@ -91,18 +96,17 @@ def test_rounds_are_compared_on_the_sites_that_validated_both(new, best, expecte
     assert is_better(validated(3, **new), before) is expected
 
 
-def test_by_the_median_one_sites_invented_scores_choose_no_round():
+def test_one_sites_invented_scores_choose_no_round():
     first = replace(validated(1, a=0.1, b=0.2, c=0.1, d=0.2, e=1.0), is_best=True)
     # A round is no better than itself.
     assert not is_better(first, [first])
     later = validated(2, a=0.3, b=0.4, c=0.2, d=0.3, e=0.0)
-    assert is_better(later, [first], by_median=True) and not is_better(later, [first])
+    assert is_better(later, [first])
     worse, before = validated(3, a=0.2, b=0.2, c=0.1, d=0.2, e=1.0), [first, replace(later, is_best=True)]
-    assert is_better(worse, before) and not is_better(worse, before, by_median=True)
+    assert not is_better(worse, before)
     # Nor does a site that validates for the first time.
     before = mark_best([validated(1, a=0.2, b=0.2), validated(2, a=0.8, b=0.8)])
-    late = validated(3, a=0.3, b=0.3, c=0.0)
-    assert is_better(late, before) and not is_better(late, before, by_median=True)
+    assert not is_better(validated(3, a=0.3, b=0.3, c=0.0), before)
 
 
 def test_the_loss_of_a_site_does_not_freeze_the_best_round_and_its_return_counts_again():

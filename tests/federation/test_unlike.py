@@ -2,7 +2,14 @@ import numpy as np
 import pytest
 
 from silofl.core.products import multiply_updates
-from silofl.federation.unlike import describe_unlike, find_opposed, find_outweighing, find_unlike_updates, join_unlike
+from silofl.federation.unlike import (
+    describe_unlike,
+    find_opposed,
+    find_opposed_scores,
+    find_outweighing,
+    find_unlike_updates,
+    join_unlike,
+)
 
 
 def updates(**arrays):
@@ -52,6 +59,27 @@ def test_statistics_are_compared_by_themselves_and_their_direction_says_nothing(
     means = {"a": 1, "b": -1, "c": 40}
     given = {site: {"w": np.float32([1, 0]), "mean": np.float32(mean)} for site, mean in means.items()}
     assert find(multiply_updates(given, buffers={"mean"})) == {"c": {"buffers": 40}}
+
+
+@pytest.mark.parametrize(
+    ("west", "expected"),
+    [
+        # The others change by 0.1, 0.2 and 0.1; a fall of at least 0.1 is named.
+        ((1.0, 0.5), {"west": {"validation": -0.5}}),
+        ((0.4, 0.31), {}),
+        # against two of three, but not beyond all of them; with them, however far
+        ((0.0, 0.0), {}),
+        ((0.1, 1.0), {}),
+    ],
+)
+def test_a_validation_score_that_moves_against_all_others_is_named(west, expected):
+    old, new = {"a": 0.3, "b": 0.3, "c": 0.4, "west": west[0]}, {"a": 0.4, "b": 0.5, "c": 0.5, "west": west[1]}
+    assert find_opposed_scores(new, old, 3) == expected
+    # Turned round the others fall, and it rises.
+    assert find_opposed_scores(old, new, 3).keys() == expected.keys()
+    # Of two nobody knows who is against whom.
+    assert find_opposed_scores({"a": 0.9, "west": 0.1}, {"a": 0.1, "west": 0.9}, 1) == {}
+    assert find_opposed_scores(new, {}, 3) == {}
 
 
 def test_examples_are_named_from_three_times_the_others_median_on():

@@ -68,11 +68,14 @@ def evaluate(monkeypatch, study, truths, answers, spacing=None, has_ignored=Fals
     monkeypatch.setattr(evaluated_cases, "lay_on_file", lambda answer, record, **rest: maps[record.case])
     model = SimpleNamespace(
         contents=SimpleNamespace(
-            study=study, domain=SimpleNamespace(check=lambda form, name: None), calling=MOST_PROBABLE
+            study=study,
+            domain=SimpleNamespace(check=lambda form, name: None),
+            calling=MOST_PROBABLE,
+            has_learnt_at=lambda *_: False,
         ),
         list_warnings=lambda answer, doubts: tuple(doubts),
         list_reasons_against_use=lambda answer, doubts: None,
-        compare_images=lambda images, form: [],
+        compare_images=lambda images, form, own: [],
     )
     records = [SimpleNamespace(case=name, numbers=None) for name in names]
     files = {
@@ -80,7 +83,7 @@ def evaluate(monkeypatch, study, truths, answers, spacing=None, has_ignored=Fals
         "list_file_doubts": lambda *_: [],
         "list_missing": lambda *_: [],
     }
-    manifest = {"parts": {"test": records}, "source": lambda record: SimpleNamespace(has_own_files=False)}
+    manifest = {"digest": "", "parts": {"test": records}, "source": lambda record: SimpleNamespace(has_own_files=False)}
     data = SimpleNamespace(manifest=SimpleNamespace(**manifest), **files)
     units = Units("patient", {name: name for name in names})
     return list(evaluate_cases(model, SiteCases(data, {"test": part}, units))), units.unit_of

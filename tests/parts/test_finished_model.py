@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from silofl.core.calling import Calling
-from silofl.data.domain import Domain
+from silofl.data.domain import Domain, Range
 from silofl.data.learnt import FILE as LEARNT
 from silofl.errors import ConfigError
 from silofl.federation.egress import Gate, Request
@@ -24,6 +24,8 @@ from silofl.models import build_model
 from silofl.models.weights import read_start
 from silofl.parts.finished_model import ROLE, SCORES
 from silofl.parts.task import Message
+from silofl.report.evaluations_page import evaluations_section
+from silofl.report.page import Text
 from silofl.schema import read_file
 from silofl.settings import parse
 from silofl.site import Site
@@ -285,3 +287,71 @@ def test_data_that_change_after_the_last_round_are_no_test_of_the_run_itself(pla
     tests = game.finish()
     assert sorted(tests.scores) == ["east", "north"]
     assert "must hold no image that the model learnt from, not that of case" in caplog.text
+
+
+def evaluated_by(play, study, contents, data, tmp_path, sites=SITES):
+    """Evaluate a model at sites; return the run's results, and what the hospitals say."""
+    write_model_folder(tmp_path / "supermodel", contents)
+    values = plain_study(study) | {"rounds": 0}
+    values["model"] |= {"pretrained_sha256": "0" * 64}
+    packed = {name: one.numpy() for name, one in pack_model(tmp_path / "supermodel").items()}
+    game = play(sites, study=parse(Study, values, "study.yaml"), pretrained=packed, data=data)
+    return game, *finished(game, tmp_path)
+
+
+@pytest.fixture
+def findings(windows, tmp_path):
+    """The windows' sites, whose cases have any number of two findings."""
+    for path in shutil.copytree(windows, tmp_path / "findings").glob("*/dataset.json"):
+        content = json.loads(path.read_text()) | {"task": "multilabel"}
+        for records in (content["training"], content["test"]):
+            for number, record in enumerate(records):
+                record["label"] = [[record["label"]], [], [0, 1]][number % 3]
+        path.write_text(json.dumps(content))
+    return tmp_path / "findings"
+
+
+def test_findings_are_scored_at_every_hospital(play, findings, tmp_path):
+    settings = WINDOWS | {"task": "multilabel", "metric": "auroc", "rounds": 1, "guard": False}
+    settings |= {"training": {"loss": "cross_entropy"}, "algorithm": {"name": "fedavg"}}
+    study = parse(Study, settings, "study.yaml")
+    network = {"global": build_model(study, (3, 1, 64), seed=1).state_dict()}
+    contents = Contents(study, (3, 1, 64), network, "only")
+    _, results, record = evaluated_by(play, study, contents, findings, tmp_path, ("ann", "eva"))
+    assert results["status"] == "COMPLETE" and [*record.sites] == ["ann", "eva"]
+    # 8 recordings in eva's test, each a case, and two findings
+    assert {one.num_cases for one in record.sites["eva"].scores[""].values()} == {8} == {record.sites["eva"].num_cases}
+    assert {"slow", "fast"} < record.pooled.keys()
+
+
+def test_a_hospital_that_trained_is_not_warned_of_its_own_images_and_others_count_cases(
+    play, make_study, site_data, tmp_path
+):
+    study = make_study()
+    network = {"global": build_model(study, SHAPE, seed=0).state_dict()}
+    # What east said was left out, as unlike all others'; each image differs in both measures.
+    far = Domain(kinds=("pictures",), intensities=(Range("mean", 98, 99), Range("contrast", 98, 99)))
+    contents = Contents(study, SHAPE, network, "only", facts={"validation": {"east": {}}}, domain=far)
+    game, _, _ = evaluated_by(play, study, contents, site_data, tmp_path)
+    warned = {site: read_file(Evaluation, game.folder(site) / "evaluation.json").warnings for site in SITES}
+    assert warned["west"] == {"its intensities are unlike the training images'": 2}
+    assert not any("unlike" in warning for warning in warned["east"])
+
+
+def test_a_hospital_that_drew_one_label_of_two_tests_that_one_and_the_page_says_so(
+    play, make_study, site_data, tmp_path
+):
+    data = shutil.copytree(site_data, tmp_path / "data", ignore=shutil.ignore_patterns(".cache"))
+    for site in ("east", "west"):
+        content = json.loads((data / site / "dataset.json").read_text())
+        (data / site / "dataset.json").write_text(json.dumps(content | {"labels": {"1": "blob", "2": "rim"}}))
+    study = parse(Study, plain_study(make_study()) | {"labels": {1: "blob", 2: "rim"}}, "study.yaml")
+    network = {"global": build_model(study, SHAPE, seed=0).state_dict()}
+    _, results, record = evaluated_by(
+        play, study, Contents(study, SHAPE, network, "only", domain=Domain()), data, tmp_path
+    )
+    # North's dataset.json names blob alone.
+    assert results["status"] == "COMPLETE" and record.sites["north"].scores["blob"]["dice"].num_cases == 2
+    assert {*record.sites["north"].scores["rim"].values()} == {MISSING}
+    texts = [block.text for block in evaluations_section(record).blocks if isinstance(block, Text)]
+    assert any(text.startswith("No score of rim at north: it is in none of the test cases there") for text in texts)

@@ -5,7 +5,7 @@ import pytest
 from silofl.core.heterogeneity import pool_estimates
 from silofl.core.intervals import Estimate
 from silofl.inference.evaluations import ALL, MISSING, Evaluations, HospitalEvaluation
-from silofl.report.evaluations_page import evaluation_tables, evaluations_section
+from silofl.report.evaluations_page import evaluation_tables, evaluations_section, list_chance
 from silofl.report.page import Text
 
 
@@ -61,6 +61,26 @@ def test_a_threshold_and_answers_that_must_not_be_used_are_named(found):
     for text in ("calls large from a probability of 0.25 on", "temperature, 1.50", "models can do: recall 0.9"):
         assert text in texts
     assert "that the study's rule (do_not_use) forbids" in texts and "these very cases" in texts
+
+
+def test_a_result_that_may_be_a_guess_is_named_and_few_patients_may_explain_all(found):
+    share, area = Estimate(0.6, (0.5, 0.7), 20), Estimate(0.55, (0.4, 0.7), 20)
+    scores = {ALL: {"accuracy": share, "balanced_accuracy": share}, "large": {"auroc": area, "recall": share}}
+    sites = {site: replace(one, scores=scores) for site, one in found.sites.items()}
+    pooled = {
+        group: {name: pool_estimates({site: one.scores[group][name] for site, one in sites.items()}) for name in names}
+        for group, names in scores.items()
+    }
+    # Of both hospitals together: 0.55 with a margin of 0.15 / sqrt(2), and 0.6 with one of 0.07.
+    (said,) = list_chance(replace(found, sites=sites, pooled=pooled))
+    assert said.startswith("the model may tell large no better than chance")
+    texts = " ".join(
+        block.text
+        for block in evaluations_section(replace(found, sites=sites, pooled=pooled)).blocks
+        if isinstance(block, Text)
+    )
+    assert "Their few patients alone may explain that spread; Cochran's Q is 0.00" in texts
+    assert list_chance(found) == []
 
 
 def test_the_section_says_that_hospitals_differ_and_that_nothing_was_trained(found):

@@ -182,11 +182,6 @@ class Recipe:
         """Whether a super model answers with the mean of its models, weighted by its selector's scores."""
         return any(ingredient.weighs_models for ingredient in self.ingredients)
 
-    @property
-    def doubts_sites(self) -> bool:
-        """Whether a few sites may say what is untrue, so that of their scores the median decides and not the mean."""
-        return self.robust is not None
-
     def count(self, examples: Mapping[str, int], min_sites: int) -> Mapping[str, float]:
         """Return how much each site counts in the one mean of all; the arguments of `Ingredient.count`."""
         if self.weights == "uniform":

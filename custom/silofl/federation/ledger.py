@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from silofl.core.intervals import ROUNDING
 from silofl.csv_text import encode_csv
 from silofl.errors import AggregationError
 from silofl.parts.task import Message
@@ -34,7 +35,8 @@ class Round:
         unlike: Site -> what of its answer was unlike the others', though it was mixed -> by how much: the ``cosine`` of
             its update to the mean of the others', where that is negative; or, times the others' median, from 3 on, the
             ``length`` by step of its update or of its BatchNorm ``buffers``, its number of ``examples``, or what a part
-            compares under its own name, which is named below a third too. Null where nothing was.
+            compares under its own name, which is named below a third too; or by how much its ``validation`` of this
+            round moved from the round before, where that is against all others'. Null where nothing was.
         withheld: Site -> names that the site's policy kept back.
         unreadable: Site -> why cases of its are left out -> how many; null where none are.
         weights: Site -> the weights it listens with, by site.
@@ -152,32 +154,33 @@ def validators(ledger: Iterable[Round]) -> set[str]:
     return {site for record in ledger for site in record.validated}
 
 
-def is_better(record: Round, before: Sequence[Round], *, by_median: bool = False) -> bool:
-    """Return whether a round replaces the best one so far: on the sites that validated both, its mean is higher.
+def is_better(record: Round, before: Sequence[Round]) -> bool:
+    """Return whether a round replaces the best one so far: of the sites that validated both the median score has risen.
+
+    From three sites on one site's invented scores thus choose no round; of two the median is the mean. Where the median
+    site has not moved, the round is better if more sites have risen than fallen.
 
     A site that is absent in one of the two has no say, or a round would win or lose by an easy or difficult site's
     absence, and a site that leaves for good would make the last round before it the best for ever. A site that comes
-    back counts again as soon as a round that it validated is the best. At a site's very first validation the choice
-    begins anew, because no earlier round is known to suit it.
+    back counts again as soon as a round that it validated is the best. Where at least half of the sites validate for
+    the first time, the choice begins anew, because no earlier round is known to suit them.
 
     Args:
         record: The round.
         before: The rounds before it.
-        by_median: Whether the sites' median difference decides instead, which a few invented scores move little, and
-            the choice begins anew where at least half of the sites validate for the first time.
     """
     best = find_best_round(before)
     new, old = record.validated, before[best - 1].validated if best else {}
     newcomers = new.keys() - validators(before)
-    if newcomers and (not by_median or 2 * len(newcomers) >= len(new)):
+    if newcomers and 2 * len(newcomers) >= len(new):
         return True
     shared = sorted(new.keys() & old.keys())
     # Nothing to compare by: the round that more sites have validated is known better.
     if not shared:
         return len(new) > len(old)
-    if by_median:
-        return bool(np.median([new[site] - old[site] for site in shared]) > 0)
-    return bool(np.mean([new[site] for site in shared]) > np.mean([old[site] for site in shared]))
+    changes = np.array([new[site] - old[site] for site in shared])
+    median = float(np.median(changes))
+    return median > ROUNDING or (median >= -ROUNDING and int(np.sign(changes).sum()) > 0)
 
 
 def mark_best(ledger: list[Round]) -> list[Round]:
@@ -220,13 +223,14 @@ def absence_sentence(ledger: Sequence[Round], best: Round) -> str | None:
     return f"rounds were compared on the sites that validated both{without}"
 
 
-def explain_choice(ledger: Sequence[Round], *, by_median: bool = False) -> str:
-    """Return in words which round is reported, and why; by_median as of `is_better`."""
+def explain_choice(ledger: Sequence[Round]) -> str:
+    """Return in words which round is reported, and why."""
     best = find_best_round(ledger)
     if best is None:
         return f"last round, {len(ledger)}: no validation data"
     absence = absence_sentence(ledger, ledger[best - 1])
-    how = ", by the median of the sites' differences" if by_median else ""
+    # Of two sites it is the mean, as a reader expects.
+    how = ", by the median of the sites' differences" if len(ledger[best - 1].validated) > 2 else ""
     return f"best validation, round {best}{how}" + (f"; {absence}" if absence else "")
 
 

@@ -222,6 +222,11 @@ class Results:
         return self.status in FINISHED
 
     @property
+    def is_evaluation(self) -> bool:
+        """Whether a finished model was tested, and nothing trained."""
+        return self.rounds == 0
+
+    @property
     def has_findings(self) -> bool:
         """Whether the study's cases have any number of findings, each with an area of its own."""
         return self.classes is not None and self.classes.areas is not None

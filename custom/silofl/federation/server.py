@@ -89,9 +89,9 @@ class ServerRounds:
     @property
     def reported(self) -> Reported:
         """The best round on validation, or the last without validation, unless a part has something better."""
-        number, doubts = self.best_round or self.finished_rounds, self.study.recipe.doubts_sites
+        number = self.best_round or self.finished_rounds
         validation = self.ledger[number - 1].validation if number else {}
-        best = Reported(number, self.parts | self.best_parts, validation, explain_choice(self.ledger, by_median=doubts))
+        best = Reported(number, self.parts | self.best_parts, validation, explain_choice(self.ledger))
         return reduce(lambda reported, part: part.reported(reported, self), self.parts.values(), best)
 
     @property
@@ -215,13 +215,13 @@ class ServerRounds:
         record = self.ledger[-1]
         record.validation = {site: score for site, one in metrics.items() if (score := one.validation)}
         record.test = {site: score for site, one in metrics.items() if (score := one.round_test)} or None
-        if is_better(record, self.ledger[:-1], by_median=self.study.recipe.doubts_sites):
+        if is_better(record, self.ledger[:-1]):
             record.is_best = True
             self.best_parts = {role: part for role, part in self.parts.items() if part.follows_best}
 
     def is_better_than_best(self, validation: Mapping[str, SiteScore]) -> bool:
         """Return whether other models' validation after the last round is better than the best round's."""
-        return is_better(Round(0, validation=validation), self.ledger, by_median=self.study.recipe.doubts_sites)
+        return is_better(Round(0, validation=validation), self.ledger)
 
     @cached_property
     def _kinds(self) -> list[Kind]:

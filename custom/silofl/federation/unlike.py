@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from silofl.core.others import BEYOND, compare_to_others
+from silofl.core.others import BEYOND, compare_to_others, medians_of_others
 from silofl.core.products import Products
 from silofl.parts.task import Unlike
 
@@ -21,6 +21,8 @@ SENTENCES = {
     "leaves it out",
     "examples": "says that it has {:.3g} times as many training examples as the others' median, and counts by them: "
     "ask it, or choose algorithm: {{weights: uniform}}",
+    "validation": "sent a validation score that moved by {:+.2g} in one round, against the others' and beyond all of "
+    "them: ask it about its validation cases",
 }
 # The same without numbers, for a report that counts the rounds.
 SHORT = {
@@ -29,7 +31,10 @@ SHORT = {
     "buffers": "the change of its BatchNorm buffers by step",
     "distance": "its update is left out, the farthest from its nearest ones",
     "examples": "its number of training examples",
+    "validation": "its validation score moves against theirs",
 }
+# Of scores in [0, 1]: less may be a single case of few.
+LEAST_MOVE = 0.1
 OF_A_PART = "sent {} that is {:.3g} times the others' median"
 
 
@@ -57,6 +62,30 @@ def find_outweighing(examples: Mapping[str, int], min_sites: int) -> dict[str, f
     """Return site -> how many times the others' median of training examples it says that it has, from 3 times on."""
     ratios = compare_to_others(examples) if len(examples) >= min_sites else {}
     return {site: ratio for site, ratio in ratios.items() if ratio >= BEYOND}
+
+
+def find_opposed_scores(new: Mapping[str, float], old: Mapping[str, float], min_sites: int) -> Unlike:
+    """Return the sites whose validation score moves against the others', each with its change.
+
+    It rises where the others' median falls or stays, or the other way round, by more than `LEAST_MOVE`, and lies beyond
+    all their changes by more than these differ.
+
+    Args:
+        new: Site -> its score of a round's models, in [0, 1].
+        old: The same of the round before.
+        min_sites: With fewer sites that validated both nobody knows who is unlike whom.
+    """
+    changes = {site: new[site] - old[site] for site in sorted(new.keys() & old.keys())}
+    if len(changes) < max(min_sites, 3):
+        return {}
+    medians, found = medians_of_others(changes), {}
+    for site, own in changes.items():
+        others = [change for other, change in changes.items() if other != site]
+        low, high = min(others), max(others)
+        beyond = low - own if own < 0 else own - high
+        if own * medians[site] <= 0 and abs(own) > LEAST_MOVE and beyond > high - low:
+            found[site] = {"validation": own}
+    return found
 
 
 def describe_unlike(site: str, what: str, value: float) -> str:

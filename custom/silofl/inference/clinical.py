@@ -1,7 +1,7 @@
 """The numbers that clinics ask for, over the cases that a model answered."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from typing import Any
@@ -39,9 +39,9 @@ def measure_evaluation(
     if any(case.do_not_use is None for case in cases):
         return record
     used = [case for case in cases if not case.do_not_use]
-    reasons = Counter(reason.partition(":")[0] for case in cases for reason in case.do_not_use or ())
+    reasons = _count_cases(case.do_not_use or () for case in cases)
     numbers = _measure_cases(model, fingerprint, site, used, specificity).numbers if used else {}
-    return replace(record, withheld=Withheld(len(cases) - len(used), dict(reasons), numbers))
+    return replace(record, withheld=Withheld(len(cases) - len(used), reasons, numbers))
 
 
 def _measure_cases(
@@ -80,10 +80,16 @@ def _measure_cases(
         value=measure_value(score, unit_of, found.get("also", {})),
         num_excluded=score.num_excluded,
         answers=dict(Counter(case.model for case in cases)),
-        warnings=dict(Counter(warning.partition(":")[0] for case in cases for warning in case.warnings)),
+        warnings=_count_cases(case.warnings for case in cases),
         versions=read_versions(),
         **found,
     )
+
+
+def _count_cases(sentences: Iterable[Sequence[str]]) -> dict[str, int]:
+    """Return the head of each sentence -> how many cases have one or more with it."""
+    # What is unlike in a case may be several measures, a sentence each.
+    return dict(Counter(head for one in sentences for head in dict.fromkeys(text.partition(":")[0] for text in one)))
 
 
 def _measure_maps(site: SiteCases, cases: Sequence[EvaluatedCase], score: Score, study: Study) -> dict[str, Any]:
@@ -141,6 +147,8 @@ def measure_also(score: Score, unit_of: Mapping[str, str]) -> dict[str, Estimate
         return float(np.mean([right[chosen][found == label].mean() for label in np.unique(found)]))
 
     balanced = Sample([unit_of[case] for _, case, _ in rows]).estimate(recall, np.ones(len(rows), bool))
+    # Of several findings a case has a row each.
+    balanced = replace(balanced, num_cases=len(score.by_case))
     accuracy = Sample([unit_of[case] for case in score.by_case]).mean(np.array([*score.by_case.values()]))
     area = score.also.get("auroc")
     found = {"accuracy": accuracy, "balanced_accuracy": balanced}

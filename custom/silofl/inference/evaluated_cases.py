@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from silofl.core.calling import MOST_PROBABLE, Calling
 from silofl.core.lesions import LesionCounts, count_lesions
 from silofl.data.decoder import end_decoder
+from silofl.data.domain import Domain
 from silofl.data.images import Image
 from silofl.data.manifest import Manifest
 from silofl.data.parts import Examples, Spacing
@@ -160,12 +161,20 @@ class SiteCases:
         return part.select_rows([row for row, one in enumerate(part.cases) if one == case])
 
 
-def evaluate_cases(model: SuperModel, site: SiteCases) -> Iterator[EvaluatedCase | RefusedCase]:
-    """Answer each case as `SuperModel.predict` does, and score it; label maps on the grid of the image's file."""
+def evaluate_cases(model: SuperModel, site: SiteCases, name: str = "") -> Iterator[EvaluatedCase | RefusedCase]:
+    """Answer each case as `SuperModel.predict` does, and score it; label maps on the grid of the image's file.
+
+    Args:
+        model: The model.
+        site: The cases.
+        name: The site's, where it is known. Where it trained the model, its own images are like the training images,
+            even if the run left its ranges out.
+    """
     study, manifest = model.contents.study, site.data.manifest
+    own = site.data.domain if model.contents.has_learnt_at(name, manifest.digest) else Domain()
     steps = build_preparation(study, has_label_map=False)
-    for name, part in site.parts.items():
-        records = {record.case: record for record in manifest.parts[name]}
+    for part_name, part in site.parts.items():
+        records = {record.case: record for record in manifest.parts[part_name]}
         for case, rows in group_positions(part.cases).items():
             try:
                 record, examples = records[case], part.select_rows(rows)
@@ -175,11 +184,11 @@ def evaluate_cases(model: SuperModel, site: SiteCases) -> Iterator[EvaluatedCase
                 names = study.data.channel_names if manifest.source(record).has_own_files else ()
                 images = np.asarray(examples.images)
                 check_is_not_blank(images, f"case {case!r}", names, missing)
-                doubts = [*site.data.list_file_doubts(record, form, study), *model.compare_images(images, form)]
+                doubts = [*site.data.list_file_doubts(record, form, study), *model.compare_images(images, form, own)]
                 place = partial(lay_on_file, record=record, manifest=manifest, image=image, steps=steps)
-                yield _evaluate_case(model, examples, name, doubts, place, site.has_sizes)
+                yield _evaluate_case(model, examples, part_name, doubts, place, site.has_sizes)
             except DataError as error:
-                yield RefusedCase(case, name, str(error))
+                yield RefusedCase(case, part_name, str(error))
     end_decoder()
 
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from silofl.core.calling import MOST_PROBABLE, Calling
 from silofl.data.contrasts import Case, build_source
-from silofl.data.domain import Form
+from silofl.data.domain import Domain, Form
 from silofl.data.preparation import Preparation, build_preparation
 from silofl.data.prepared_image import PreparedImage, prepare_with_way_back
 from silofl.data.volumes import central_slices
@@ -238,14 +238,15 @@ class SuperModel:
                 "whose answer depends on the other images of its batch; train one with batch, group or instance"
             )
 
-    def compare_images(self, images: NDArray, form: Form) -> list[str]:
+    def compare_images(self, images: NDArray, form: Form, own: Domain) -> list[str]:
         """Return how a case differs from the training images, as sentences.
 
         Args:
             images: (n, C, *spatial), prepared.
             form: That of its file.
+            own: What else it may be like: the site's own training images.
         """
-        return self.contents.domain.doubts(images, form, self._steps.is_turning)
+        return (self.contents.domain | own).doubts(images, form, self._steps.is_turning)
 
     def list_warnings(
         self, answer: CaseAnswer, doubts: Sequence[str], threshold: float | None = None, site: str | None = None

@@ -181,7 +181,7 @@ class SiteEvaluation(SitePart):
         if work.locate_run and run:
             check_not_learnt([work.locate_run(model.contents.study.name, run=str(run))], work.data, study)
         site = SiteCases.of(work.data, ("test",))
-        cases, refused = sort_answers(evaluate_cases(model, site))
+        cases, refused = sort_answers(evaluate_cases(model, site, work.site))
         record = measure_evaluation(model, facts["fingerprint"], site, cases, SPECIFICITY)
         write_json(work.folder / evaluation.FILE, dump_record(record))
         cases_table.write_cases(work.folder / cases_table.FILE, cases, refused, record, model.contents)

@@ -6,7 +6,7 @@ from pathlib import Path
 from rich.console import Console
 
 from silofl.core.heterogeneity import PooledEstimate
-from silofl.core.intervals import Estimate
+from silofl.core.intervals import ROUNDING, Estimate
 from silofl.inference.evaluations import (
     ALL,
     FILE,
@@ -38,6 +38,8 @@ NAMES = METRIC_NAMES | {
     THRESHOLD: "from which probability on",
     WITHHELD: "not to be used",
 }
+# The area under the ROC curve of a guess.
+CHANCE = 0.5
 DIGITS = {"lesion_sensitivity": 2, "false_lesions": 2, "size_error": 1, "hd95": 1}
 CHOSEN_NOTE = (
     "Sensitivity at {specificity:g} specificity, and from which probability on: chosen at each hospital on these very "
@@ -61,6 +63,7 @@ def print_evaluations(run: Path, console: Console) -> None:
         print_lines(["", heading] if heading else [""], console)
         print_table(table, console)
     if found:
+        print_lines([f"CAUTION  {sentence}" for sentence in list_chance(found)], console)
         print_lines(["", *_list_sentences(found), *_list_notes(found)[:-1], RESEARCH], console)
 
 
@@ -74,6 +77,31 @@ def evaluations_section(found: Evaluations | None) -> PageSection | None:
     sentences: list[Block] = [Text(sentence) for sentence in _list_sentences(found)]
     closing = [*(Text(note, "note") for note in _list_notes(found)), Text(RESEARCH)]
     return make_section("hospitals", "Hospitals", "What hospitals say", sentences, tables, closing)
+
+
+def list_chance(found: Evaluations) -> list[str]:
+    """Return a sentence for each class, or finding, that the model tells no better than a guess, and for all."""
+    groups = [group for group in found.pooled if group != ALL]
+    has_two = len(groups) == 1 or any(SPECIFICITY in found.pooled[group] for group in groups)
+    level = CHANCE if has_two else 1 / max(len(groups), 1)
+    said = [
+        f"the model may tell {group} no better than chance: its AUROC over all hospitals may be {CHANCE:g}"
+        for group in groups
+        if _is_guess(found, group, "auroc", CHANCE)
+    ]
+    if _is_guess(found, ALL, "balanced_accuracy", level):
+        said.append(
+            f"the model may be no better than chance: its balanced accuracy may be that of a guess, {level:.3g}"
+        )
+    return said
+
+
+def _is_guess(found: Evaluations, group: str, name: str, level: float) -> bool:
+    """Return whether a score over all hospitals may be a guess's; without such a score, whether each one's is."""
+    pooled = found.pooled[group].get(name)
+    known = [one.scores[group].get(name, MISSING).value for one in found.sites.values()]
+    best = max((value for value in known if value is not None), default=None)
+    return pooled.interval[0] <= level if pooled else best is not None and best <= level + ROUNDING
 
 
 def evaluation_tables(found: Evaluations) -> dict[str, TextTable]:
@@ -145,14 +173,23 @@ def _list_sentences(found: Evaluations) -> Iterator[str]:
         )
     if found.temperature != 1:
         yield f"Probabilities are those after the model's temperature, {found.temperature:.2f}; ECE is theirs."
+    for group in found.pooled:
+        silent = [site for site, one in found.sites.items() if all(x.value is None for x in one.scores[group].values())]
+        if silent and group != ALL:
+            yield (
+                f"No score of {group} at {', '.join(silent)}: it is in none of the test cases there, or nobody drew "
+                "it; what is over all cases is of the others."
+            )
     name, one = next(iter(found.pooled[ALL].items()))
     metric = NAMES.get(name, name)
     if one is None:
         yield f"Whether hospitals differ in {metric} is not known: fewer than 2 have an interval."
         return
     values = [scores.value for site in found.sites.values() if (scores := site.scores[ALL][name]).value is not None]
+    share = f"{one.i_squared:.0%}"
+    spread = "alone may explain that spread" if share == "0%" else f"do not explain {share} of that spread (I^2)"
     yield (
         f"{metric} is {_format_pooled(one, name)} over {one.num_sites} hospitals, and {min(values):.3f} to "
-        f"{max(values):.3f} at single ones. Their few patients do not explain {one.i_squared:.0%} of that spread (I^2; "
-        f"Cochran's Q {one.q:.2f}, p {one.p_value:.2g}); between hospitals the deviation is about {one.tau:.3f}."
+        f"{max(values):.3f} at single ones. Their few patients {spread}; Cochran's Q is "
+        f"{one.q:.2f}, p {one.p_value:.2g}. Between hospitals the deviation is about {one.tau:.3f}."
     )

@@ -331,8 +331,7 @@ def _reported_sentence(run: RunRecords) -> str:
     if best is None:
         return "No site has validated a model yet."
     value = format_number(run.ledger[best - 1].validation_mean)
-    by_median = run.study is not None and run.study.recipe.doubts_sites
-    return f"So far: {explain_choice(run.ledger, by_median=by_median)} (validation {run.metric} {value})."
+    return f"So far: {explain_choice(run.ledger)} (validation {run.metric} {value})."
 
 
 def site_value(scores: Scores, site: str) -> float | None:

@@ -11,7 +11,7 @@ from markupsafe import Markup
 from silofl.federation.ledger import Round
 from silofl.federation.model_files import describe_complete_model, describe_missing_part
 from silofl.federation.results import UNFINISHED
-from silofl.report.evaluations_page import evaluations_section
+from silofl.report.evaluations_page import evaluations_section, list_chance
 from silofl.report.page import (
     REPORT,
     Banner,
@@ -230,6 +230,8 @@ def _subtitle(run: RunRecords) -> list[str]:
 def _status_banner(run: RunRecords) -> Banner:
     results = run.results
     found = describe_problems(results) if results.is_finished else []
+    chance = list_chance(run.evaluations) if run.evaluations else []
+    found += [("warning", sentence) for sentence in chance]
     # The worst of all: a run that is complete may have no good model.
     tone = max([TONES[results.status], *(tone for tone, _ in found)], key=SEVERITY.index)
     reasons = [*results.reasons, *left_sentences(results), *(sentence for _, sentence in found)]
@@ -239,7 +241,8 @@ def _status_banner(run: RunRecords) -> Banner:
         return Banner(tone, "RUNNING OR INTERRUPTED", sentence, reasons, lead=lead)
     remedy = remedy_sentence(run.path, results.status, run.is_simulation)
     sentence = " ".join(filter(None, (status_sentence(results), early_sentence(results))))
-    return Banner(tone, results.status, sentence, reasons, remedy, lead)
+    title = f"{results.status}, AND NO BETTER THAN CHANCE" if chance else results.status
+    return Banner(tone, title, sentence, reasons, remedy, lead)
 
 
 def _joining_section(run: RunRecords) -> PageSection | None:
@@ -307,7 +310,7 @@ def _headline(run: RunRecords) -> list[tuple[str, str]]:
     facts = [
         *(joined or [(f"{results.metric or 'value'}, mean over {tested_sites(results)}", format_number(results.mean))]),
         ("reported round" if results.status != UNFINISHED else "best round so far", format_count(run.best_round)),
-        ("rounds finished", f"{len(run.ledger)}{planned}"),
+        ("rounds finished", MISSING if results.is_evaluation else f"{len(run.ledger)}{planned}"),
         ("sites", format_count(len(run.sites) or None)),
         ("test cases", format_count(sum(results.tested.cases.values()) or None)),
         (

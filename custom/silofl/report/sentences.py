@@ -72,8 +72,9 @@ FINDING_METRICS = {
         f"{_FINDINGS}"
     ),
 }
+_TESTED = "{tested} tested the model."
 _STATUS = {
-    "COMPLETE": "No site missed more rounds than the study allows, and {tested} tested the model.",
+    "COMPLETE": f"No site missed more rounds than the study allows, and {_TESTED}",
     "INCOMPLETE": "The numbers stand for less than the study asked for:",
     "FAILED": "The run ended without a result:",
 }
@@ -108,7 +109,10 @@ def describe_model(results: Results) -> str:
 
 def status_sentence(results: Results) -> str:
     """Explain the status of a run with a result."""
-    return _STATUS[results.status].format(tested="every site that has not left" if results.left else "every site")
+    tested = "every site that has not left" if results.left else "every site"
+    if results.is_evaluation and results.status == "COMPLETE":
+        return _TESTED.format(tested=tested.capitalize())
+    return _STATUS[results.status].format(tested=tested)
 
 
 def left_sentences(results: Results) -> list[str]:
@@ -299,8 +303,9 @@ def describe_problems(results: Results) -> list[tuple[str, str]]:
     """
     joining = results.joining or {}
     kept = {site: joining[site].tested(CHOSEN) if site in joining else one for site, one in results.sites.items()}
+    which = "the model" if results.is_evaluation else "the model that it keeps"
     found = [
-        ("bad", f"{where}: the model that it keeps is near 0, {format_number(value)}")
+        ("bad", f"{where}: {which} is near 0, {format_number(value)}")
         for where, value in kept.items()
         if value is not None and value < NEAR_ZERO
     ]
@@ -363,6 +368,8 @@ def _describe_missed_classes(results: Results) -> list[str]:
     absences = {name_absence(name): name for name in results.labels.values()} if results.has_findings else {}
     # Examples of several findings are drawn by none.
     sampler = "" if results.has_findings else ", training.sampler"
+    # A hospital that only tests can train nothing otherwise.
+    advice = "" if results.is_evaluation else f"; see training.class_weights{sampler} and metric: balanced_accuracy"
     sentences = []
     for site, also in results.classes.also.items():
         recalls, cases = _read_recalls(results, site), results.classes.label_cases.get(site, {})
@@ -374,7 +381,7 @@ def _describe_missed_classes(results: Results) -> list[str]:
         if missed and "accuracy" in also:
             sentences.append(
                 f"{site}: no test case is recognised of {', '.join(missed)}: recall 0.000 beside an accuracy of "
-                f"{format_number(also['accuracy'])}; see training.class_weights{sampler} and metric: balanced_accuracy"
+                f"{format_number(also['accuracy'])}{advice}"
             )
     return sentences
 

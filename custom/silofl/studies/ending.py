@@ -1,7 +1,10 @@
 """What a finished run prints: first what joining gave each site, then the numbers of its models."""
 
+from pathlib import Path
+
 from rich.console import Console
 
+from silofl.federation.ledger import read_ledger
 from silofl.federation.results import Results
 from silofl.report.sentences import (
     describe_model,
@@ -75,3 +78,9 @@ def print_results(results: Results, console: Console) -> None:
         print_lines([privacy_sentence(results)], console)
     if results.everyone:
         print_lines([everyone_sentence(results)], console)
+
+
+def print_notes(run: Path, console: Console) -> None:
+    """Print what the ledger of a run notes for its lead, as a site whose numbers are not taken."""
+    ledger = read_ledger(run) or ()
+    print_lines([f"round {record.round}: {note}" for record in ledger for note in record.notes], console)

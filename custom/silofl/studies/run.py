@@ -21,10 +21,11 @@ from silofl.flare.kit import Kit, read_kit
 from silofl.flare.lead import Lead, Progress, has_ended
 from silofl.flare.submission import check_job
 from silofl.options import make_console
+from silofl.report.evaluations_page import print_evaluations
 from silofl.report.run_page import write_report
 from silofl.schema import dump_record
 from silofl.settings import dump_yaml, read_yaml
-from silofl.studies.ending import print_results
+from silofl.studies.ending import print_notes, print_results
 from silofl.studies.processes import enable_interrupts
 from silofl.studies.progress import RoundLines
 from silofl.studies.simulate import print_json
@@ -123,6 +124,8 @@ def follow_new_job(job: Path, kit: Kit, out: Path, retries: int, console: Consol
             )
             return ExitCode.INTERRUPTED
     print_results(results, console)
+    print_notes(out, console)
+    print_evaluations(out, console)
     console.print(f"downloaded to {out}; report: {write_report(out)}", markup=False)
     if results.status == "FAILED":
         console.print(f"to go on once that is put right: {continue_command(out, kit)}", markup=False)

@@ -32,7 +32,7 @@ from silofl.report.run_page import write_report
 from silofl.report.sentences import changes_sentence
 from silofl.schema import dump_record
 from silofl.site import Server
-from silofl.studies.ending import print_results
+from silofl.studies.ending import print_notes, print_results
 from silofl.studies.everyone import measure_on_everyone
 from silofl.studies.leave_out import print_unseen, run_unseen_test
 from silofl.studies.processes import ProcessTree, enable_interrupts
@@ -285,6 +285,7 @@ def _conclude_run(run: Path, simulation: Simulation, study: Study, console: Cons
     if study.rounds and study.task != "segmentation" and results.is_finished and results.everyone is None:
         results = _add_everyone(run, results, simulation, study, console)
     print_results(results, console)
+    print_notes(run, console)
     print_evaluations(run, console)
     code = ExitCode[results.status]
     if simulation.left_out is not None and code != ExitCode.FAILED:

@@ -133,7 +133,7 @@ class SuperModelPart(Part):
         threshold = self.study.recipe.ingredient(ROLE).threshold if self.selector.thresholds else None
         if threshold == "tuned":
             # Without counts the largest, 1: a model that nobody could measure on its choice is never chosen.
-            threshold = tune_threshold(counts, by_median=self.study.recipe.doubts_sites) if counts else THRESHOLDS[-1]
+            threshold = tune_threshold(counts) if counts else THRESHOLDS[-1]
         holders, refused = self.holders | set(replies.accepted), self.refused | replies.refused
         return replace(self, holders=holders, threshold=threshold, refused=refused)
 

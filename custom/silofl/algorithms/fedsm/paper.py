@@ -175,22 +175,18 @@ class SuperModel(Ingredient):
 def tune_threshold(
     sums: Sequence[Sequence[Sequence[float]]],
     thresholds: Sequence[float] = THRESHOLDS,
-    *,
-    by_median: bool = False,
 ) -> float:
     """Return the threshold under which the sites' validation cases are answered best, with doubt for how few they are.
 
     A threshold below all scores of n cases changes none of their answers, and still one new case in n + 1 is expected
     to score lower. So each site counts one case more, which the global model answers with its mean value, except at 0,
-    where no case is the global model's. Among equals the smallest is taken: the selector decides. The mean over sites
-    is never below that at 0.
+    where no case is the global model's. Among equals the smallest is taken: the selector decides. The sites' median
+    difference to threshold 0 decides, so that from three sites on one's invented sums do not; it is never negative.
 
     Args:
         sums: For each site, and each threshold in it, the sum of the cases' values and the number of cases.
         thresholds: Candidates, ascending: the first is 0, where a site's model always answers, the last 1, where the
             global model does.
-        by_median: Whether the sites' median difference to threshold 0 decides instead of their mean, which a few
-            invented sums move little.
 
     Returns:
         The threshold; 1 without any case, since nobody could measure the selector's choice.
@@ -205,9 +201,9 @@ def tune_threshold(
     if not len(table):
         return float(thresholds[-1])
     totals, cases = table[:, :, 0], table[:, :, 1]
-    values, average = totals / cases, np.median if by_median else np.mean
-    gains = average(values - values[:, :1], axis=0)
-    doubted = average((totals + values[:, -1:]) / (cases + 1) - values[:, :1], axis=0)
+    values = totals / cases
+    gains = np.median(values - values[:, :1], axis=0)
+    doubted = np.median((totals + values[:, -1:]) / (cases + 1) - values[:, :1], axis=0)
     doubted[0] = 0
     # Equal ones may differ by rounding.
     doubted[gains < -1e-12] = -np.inf

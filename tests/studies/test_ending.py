@@ -1,0 +1,17 @@
+import io
+import json
+
+from rich.console import Console
+
+from silofl.federation.ledger import FILE, Round
+from silofl.schema import dump_record
+from silofl.studies.ending import print_notes
+
+
+def test_what_the_ledger_notes_of_a_site_is_printed_at_the_end_of_a_run(tmp_path):
+    text = io.StringIO()
+    print_notes(tmp_path, Console(file=text))
+    rounds = [Round(1, notes=["the super model does not take what site 'west' says"]), Round(2)]
+    (tmp_path / FILE).write_text(json.dumps(dump_record(rounds)))
+    print_notes(tmp_path, Console(file=text))
+    assert text.getvalue() == "round 1: the super model does not take what site 'west' says\n"
