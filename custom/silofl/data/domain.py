@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from silofl.data.contrasts import ImageFiles
+from silofl.data.dicom_codes import read_codes
 from silofl.data.header import MOST_MM, SPACING_MM, Header, check_affine, read_header
 from silofl.data.images import Image
 from silofl.errors import ConfigError, DataError
@@ -50,6 +51,7 @@ class Form:
         header: What its first file states.
         voxel_mm: The sides of a volume's voxels in mm, the shortest first; None where unknown.
         contrasts: Contrast with a file of its own -> the modality that this states; without those that state none.
+        codes: What else its first file states in DICOM's codes.
     """
 
     kind: Kind
@@ -58,6 +60,7 @@ class Form:
     header: Header = Header()
     voxel_mm: Sides | None = None
     contrasts: Mapping[str, str] = field(default_factory=dict)
+    codes: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -281,8 +284,8 @@ def read_form(source: ImageFiles, image: Image) -> Form:
     header = read_header(path)
     axes = _axes(image.affine) if header.has_orientation else None
     sides = _voxel_sides(image.affine) if image.affine is not None and header.has_spacing else None
-    codes = _read_modalities(source)
-    return Form(image_kind(image), _colour(image), axes, header, sides, codes)
+    modalities = _read_modalities(source)
+    return Form(image_kind(image), _colour(image), axes, header, sides, modalities, read_codes(path))
 
 
 def _read_modalities(source: ImageFiles) -> dict[str, str]:

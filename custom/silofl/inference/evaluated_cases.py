@@ -20,7 +20,7 @@ from silofl.data.site_data import SiteData
 from silofl.data.transforms import CROPS
 from silofl.errors import DataError
 from silofl.inference.geometry import check_is_not_blank, decide_answers, map_to_input
-from silofl.inference.prediction import MM3_IN_ML, CaseAnswer
+from silofl.inference.prediction import MM3_IN_ML, CaseAnswer, measure_case_ml
 from silofl.inference.super_model import SuperModel
 from silofl.training.evaluation import score_predictions, select_regions
 from silofl.training.metrics import Label, Score, group_positions, leave_out_ignored, mask_labels
@@ -180,7 +180,8 @@ def _evaluate_case(
 ) -> EvaluatedCase:
     study = model.contents.study
     answer, said = answer_case(model, case)
-    doubts = [*lacking, *model.compare_images(np.asarray(case.images), form)]
+    compared = model.compare_answer(answer, measure_case_ml(said, case, study), form.codes)
+    doubts = [*lacking, *model.compare_images(np.asarray(case.images), form), *compared.sentences]
     warnings, do_not_use = model.list_warnings(answer, doubts), model.list_reasons_against_use(answer, doubts)
     score = score_predictions(said, case, study, answer.probabilities)
     regions = select_regions(case, study) if study.task == "segmentation" else {}

@@ -5,6 +5,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from silofl.inference.contents import SCORES, Contents, pack_calling
 from silofl.inference.directory import plain_study, read_fingerprint
 from silofl.inference.readme import bundle_readme
 from silofl.inference.super_model import SuperModel
+from silofl.inference.usual import pack_usual
 from silofl.inference.weigher import member_names
 from silofl.settings import dump_yaml, read_yaml
 from silofl.study.data_settings import DataSettings
@@ -46,6 +48,7 @@ INFERENCE = {
         "image_shape": "@image_shape",
         "domain": "@domain",
         "calling": "@calling",
+        "usual": "@usual",
         "device": "@device",
     },
     "run": ["$print(@predictor(@image, @output))"],
@@ -114,7 +117,9 @@ def _write_bundle(folder: Path, super_model: SuperModel, fingerprint: str) -> No
     write_json(folder / "configs" / "metadata.json", _metadata(contents, fingerprint))
     write_json(folder / "configs" / "metadata_schema.json", _schema())
     inputs = {"image_shape": list(contents.image_shape), "domain": schema.dump_record(contents.domain)}
-    inputs["calling"] = pack_calling(contents)
+    # Its programs give neither features nor the selector's scores.
+    usual = {site: replace(one, features=None, score=None) for site, one in contents.usual.items()}
+    inputs |= {"calling": pack_calling(contents), "usual": pack_usual(usual)}
     network = {"network_def": VOLUME_NETWORK} if has_windows else {}
     write_json(folder / "configs" / "inference.json", INFERENCE | network | inputs)
     study = dump_yaml(plain_study(contents.study))
