@@ -198,7 +198,7 @@ def _check_sizes(
 
     def show(value: float) -> str:
         size = math.exp(value)
-        return f"{size:.3g} ml" if is_ml else f"{size:.2%} of the pixels"
+        return f"{size:.{0 if size >= 100 else 1}f} ml" if is_ml else f"{size:.2%} of the pixels"
 
     found = []
     for label, value in log_sizes(sizes, is_ml).items():

@@ -72,7 +72,8 @@ class UsualPart(Part):
         shapes: dict[str, tuple[int, ...]] = {"codes": (len(CODES),), "score": (2,)}
         if self.study.task == "segmentation":
             shapes |= {"sizes_ml": (num_labels, 2), "shares": (num_labels, 2)}
-        for name in (GLOBAL, OWN) if width else ():
+        roles = [name for name in (GLOBAL, OWN) if name == OWN or name in self.study.recipe.roles]
+        for name in roles if width else ():
             shapes |= {f"{name}.mean": (width,), f"{name}.variance": (width,), f"{name}.distance": (2,)}
         return add_role(ROLE, {name: expect_float64(shape, minimum=None) for name, shape in shapes.items()})
 
