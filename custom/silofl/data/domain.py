@@ -33,8 +33,8 @@ DEVIATIONS = 4
 # Of the images' contrast.
 LEAST_MARGIN = 0.01
 DIGITS = 3
-# Of voxels' sizes, which protocols state in two.
-SIZE_DIGITS = 2
+# Of voxels' sizes, which protocols state in two; deviations of their logarithms on either side of the mean.
+SIZE_DIGITS, VOXEL_DEVIATIONS = 2, 2
 # Times the training images' sizes of voxels, either way, that raise no doubt.
 ROOM = 2
 Sides = tuple[float, float, float]
@@ -95,8 +95,8 @@ class VoxelSizes:
     """The sides of the voxels of training volumes, in mm: of each voxel the shortest, the middle and the longest.
 
     Attributes:
-        least: The least of each.
-        most: The largest of each.
+        least: The least that is usual of each.
+        most: The largest.
 
     Raises:
         ConfigError: They are no sizes of voxels.
@@ -308,8 +308,8 @@ def measure_domain(forms: Iterable[Form], images: Iterable[NDArray[np.float32]])
     """Return the domain of training images.
 
     A range of intensities is the mean of a measure over the images, four deviations to either side and a little more,
-    with three digits: no image's own value is in it. Sizes of voxels are the least and the largest with two digits:
-    they are a protocol's, and no patient's.
+    with three digits: no image's own value is in it. So are the sizes of voxels, by two deviations of their logarithms,
+    with two digits.
 
     Args:
         forms: Of some of the images.
@@ -367,7 +367,10 @@ def _voxel_sides(affine: NDArray[np.float64]) -> Sides:
 def _join_voxels(sides: Sequence[Sides]) -> VoxelSizes | None:
     if not sides:
         return None
-    least, most = (tuple(float(f"{side:.{SIZE_DIGITS}g}") for side in edge(sides, axis=0)) for edge in (np.min, np.max))
+    logs = np.log(sides)
+    margin = VOXEL_DEVIATIONS * logs.std(axis=0)
+    edges = (np.exp(logs.mean(axis=0) + sign * margin).clip(*SPACING_MM) for sign in (-1, 1))
+    least, most = (tuple(float(f"{side:.{SIZE_DIGITS}g}") for side in edge) for edge in edges)
     return VoxelSizes(least, most)
 
 

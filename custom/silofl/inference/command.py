@@ -149,9 +149,14 @@ def predict_inputs(
         records = _read_earlier_records(out)
         _check_same_images(inputs, records, out)
         records = _predict_each(inputs, records, runner, console)
-    failed = sum("error" in record for record in records[len(records) - len(inputs) :])
+    new = records[len(records) - len(inputs) :]
+    failed = sum("error" in record for record in new)
     if runner.model.quality:
         console.print(f"What these models can do: {runner.model.quality}", markup=False)
+    if unchecked := dict.fromkeys(what for record in new for what in record.get("unchecked", ())):
+        console.print(
+            f"Not compared with training, of which this super model says nothing: {', '.join(unchecked)}", markup=False
+        )
     console.print(f"{len(inputs) - failed} answered, {failed} failed; results in {out}", markup=False)
     if failed:
         return (ExitCode.FAILED if failed == len(inputs) else ExitCode.INCOMPLETE), records
