@@ -1,25 +1,48 @@
 """Which wrong inputs `silofl predict` warns of, and how often it warns of right ones.
 
-python bench/wrong_inputs.py OUT [--nuclei DATA]
+python bench/wrong_inputs.py OUT [RUN ...] [--rounds N]
 
-Trains the bundled jobs of slices (FedSM, FedAvg) and of volumes (FedSM) on simulated abdomens at their own rounds, with
-the hospital ``coast`` left out; runs in OUT are reused. DATA is the folder that ``silofl import nuclei-dsb2018`` wrote.
-A wrong input is a new patient of each of the five hospitals, changed; `WRONG` names the changes. Right ones are all test
-cases, and every case of the hospitals that did not train.
+Trains jobs of `RUNS` on simulated abdomens, all of them or those named, at their own rounds without N; the hospital
+``coast`` trains in none. Finished runs in OUT are reused. A wrong input is a new patient of each of the five hospitals
+that `WRONG` changes; right ones are all test cases of the hospitals that trained, and all cases of ``coast``. For each
+wrong input the table has the hospitals out of five whose patient is warned of: by all that `predict` says, and by the
+comparison with what is usual alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import argparse
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from pathlib import Path
 
+import nibabel
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from runs import UNSEEN, is_finished, silofl
+from scipy.ndimage import gaussian_filter
 
 from silofl.data.anatomy import Tissue, draw_anatomy
 from silofl.data.grid import Grid
-from silofl.data.phantoms import PhantomSet, seed_generator
+from silofl.data.manifest import read_manifest
+from silofl.data.phantoms import SITES, SLICED, VOLUMES, PhantomSet, make_phantoms, seed_generator
 from silofl.data.scanner import scan
+from silofl.errors import DataError
+from silofl.inference import SuperModel
+from silofl.study import Study
+
+# Name -> the bundled job, and its phantoms. The guard's models are not asked.
+RUNS = {
+    "fedavg": ("fedavg_phantoms", SLICED),
+    "fedsm": ("fedsm_phantoms", SLICED),
+    "volumes": ("fedsm_volumes", VOLUMES),
+}
+# What begins the sentences of the comparison with what is usual.
+USUAL = ("the size of", "the selector's score", "the look of", "the file states another")
 
 
 @dataclass(frozen=True)
@@ -33,7 +56,6 @@ class Patient:
         grid: Where the voxels lie.
         images: Contrast -> grey values, (X, Y, Z); empty before they are taken.
         affine: Voxel indices to mm, (4, 4).
-        elements: DICOM's elements, where it is written as DICOM.
     """
 
     kind: PhantomSet
@@ -45,6 +67,7 @@ class Patient:
 
     @classmethod
     def draw(cls, kind: PhantomSet, site: str, number: int) -> Patient:
+        """Draw a patient whom no hospital has."""
         rng = seed_generator(number, kind.marker, site, "wrong inputs")
         grid = next(iter(kind.scanners(site).values())).grid(int(rng.integers(*kind.slices, endpoint=True)))
         return cls(kind, site, draw_anatomy(rng, grid), grid, {}, grid.affine)
@@ -54,7 +77,9 @@ class Patient:
         rng = seed_generator(0, self.site, "scan")
         if self.images:
             return self
-        return replace(self, images={name: scan(rng, self.tissue, one) for name, one in self.kind.scanners(self.site).items()})
+        return replace(
+            self, images={name: scan(rng, self.tissue, one) for name, one in self.kind.scanners(self.site).items()}
+        )
 
     def map(self, change: Callable[[NDArray], NDArray]) -> Patient:
         """Change all images."""
@@ -100,7 +125,13 @@ def legs(patient: Patient) -> Patient:
     points, tissue = patient.grid.points_mm(), np.zeros_like(patient.tissue)
     for side in (-1, 1):
         level = radius(points, (62 * side, 0, 0), (52, 58, 1e5))
-        for edge, kind in ((1, Tissue.SKIN), (0.95, Tissue.FAT), (0.8, Tissue.MUSCLE), (0.28, Tissue.BONE), (0.18, Tissue.MARROW)):
+        for edge, kind in (
+            (1, Tissue.SKIN),
+            (0.95, Tissue.FAT),
+            (0.8, Tissue.MUSCLE),
+            (0.28, Tissue.BONE),
+            (0.18, Tissue.MARROW),
+        ):
             tissue[level < edge] = kind
     return replace(patient, tissue=tissue)
 
@@ -199,7 +230,9 @@ def inverted(image: NDArray) -> NDArray:
 
 def noisy(image: NDArray) -> NDArray:
     rng, scale = np.random.default_rng(0), 0.25 * np.percentile(image, 99)
-    return np.hypot(image + scale * rng.standard_normal(image.shape), scale * rng.standard_normal(image.shape)).astype(np.int16)
+    return np.hypot(image + scale * rng.standard_normal(image.shape), scale * rng.standard_normal(image.shape)).astype(
+        np.int16
+    )
 
 
 def noise_alone(image: NDArray) -> NDArray:
@@ -207,8 +240,6 @@ def noise_alone(image: NDArray) -> NDArray:
 
 
 def blurred(image: NDArray) -> NDArray:
-    from scipy.ndimage import gaussian_filter
-
     return gaussian_filter(image.astype(np.float32), (4, 4, 0)).astype(np.int16)
 
 
@@ -246,7 +277,10 @@ def negative_gamma(image: NDArray) -> NDArray:
 
 def child(patient: Patient) -> Patient:
     """A body of 0.6 the size."""
-    rows = [np.clip(((np.arange(n) - (n - 1) / 2) / 0.6 + (n - 1) / 2).round().astype(int), -1, n) for n in patient.tissue.shape]
+    rows = [
+        np.clip(((np.arange(n) - (n - 1) / 2) / 0.6 + (n - 1) / 2).round().astype(int), -1, n)
+        for n in patient.tissue.shape
+    ]
     padded = np.pad(patient.tissue, 1)
     rows = [np.where((row < 0) | (row >= n), 0, row + 1) for row, n in zip(rows, patient.tissue.shape, strict=True)]
     return replace(patient, tissue=padded[np.ix_(*rows)])
@@ -285,3 +319,81 @@ WRONG: dict[str, Change] = {
     "metal": lambda patient: patient.map(metal),
     "contrasts exchanged": exchanged,
 }
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("runs", nargs="*", choices=[[], *RUNS], default=[])
+    parser.add_argument("--rounds", type=int)
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    for name in options.runs or RUNS:
+        report(name, options.out, options.rounds)
+    return 0
+
+
+def report(name: str, out: Path, rounds: int | None) -> None:
+    """Train a run where that is not done, and print its table and its false alarms."""
+    job, kind = RUNS[name]
+    data = make_phantoms(out / Path(kind.marker).stem, kind=kind)
+    if not is_finished(out / name):
+        length = ["--rounds", str(rounds)] if rounds else []
+        sites = ("--sites", ",".join(SITES), "--set", "guard=false")
+        silofl("simulate", job, "--alone", "--data", str(data), "--out", str(out / name), *sites, *length)
+    model = SuperModel.load(out / name / "supermodel", "cpu")
+    print(f"{name}: {job}, {model.contents.facts['rounds']} rounds")
+    right = [warn(model, files) for files in right_cases(data, model.contents.study)]
+    usual, all_warned = (sum(bool(found[key]) for found in right) for key in ("usual", "all"))
+    print(f"right cases: {usual} of {len(right)} unusual, {all_warned} with any warning, {reasons(right)}")
+    for what, change in WRONG.items():
+        if what == "contrasts exchanged" and not kind.has_contrasts:
+            continue
+        found = [warn_of(model, change(Patient.draw(kind, site, i)).scan()) for i, site in enumerate(kind.patients)]
+        usual, all_warned = (sum(bool(one[key]) for one in found) for key in ("usual", "all"))
+        print(f"{what}: {all_warned} of {len(found)}, unusual {usual}; {reasons(found)}", flush=True)
+
+
+def reasons(found: list[dict[str, list[str]]]) -> str:
+    """Count what the sentences begin with."""
+    counts = Counter(sentence.partition(":")[0] for one in found for sentence in one["all"])
+    return ", ".join(f"{count} {what}" for what, count in counts.most_common())
+
+
+def right_cases(data: Path, study: Study) -> Iterator[Path | dict[str, Path]]:
+    """Yield the files of the test cases, and of all cases of the hospital that did not train."""
+    for site in (*SITES, UNSEEN):
+        manifest = read_manifest(data / site, study)
+        parts = manifest.parts if site == UNSEEN else {"test": manifest.test}
+        for record in (record for records in parts.values() for record in records):
+            source = manifest.source(record)
+            files = [path for path, _ in source.files]
+            yield dict(zip(source.channels, files, strict=True)) if source.channels else files[0]
+
+
+def warn(model: SuperModel, files: Path | dict[str, Path]) -> dict[str, list[str]]:
+    """Return what is said of a case; a refusal is a warning."""
+    try:
+        said = [*model.predict(files).warnings]
+    except DataError as error:
+        said = [f"refused: {error}"]
+    # A label that was not learnt says nothing of the case.
+    said = [sentence for sentence in said if "was not learnt" not in sentence]
+    return {"all": said, "usual": [sentence for sentence in said if sentence.startswith(USUAL)]}
+
+
+def warn_of(model: SuperModel, patient: Patient) -> dict[str, list[str]]:
+    """Return what is said of a patient's images."""
+    with tempfile.TemporaryDirectory() as folder:
+        files = {}
+        for contrast, image in patient.images.items():
+            nifti = nibabel.Nifti1Image(image, patient.affine)
+            nifti.set_qform(patient.affine, code="scanner")
+            nifti.header.set_xyzt_units("mm")
+            files[contrast] = Path(folder) / f"case{contrast}.nii.gz"
+            nibabel.save(nifti, files[contrast])
+        return warn(model, files if len(files) > 1 else next(iter(files.values())))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

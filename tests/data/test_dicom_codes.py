@@ -13,7 +13,9 @@ def series(write_dicom, tmp_path):
 
 
 def test_a_series_states_standard_codes(series):
-    folder = series(BodyPartExamined="brain", Laterality="L", ImageType=["DERIVED", "SECONDARY"], LossyImageCompression="01")
+    folder = series(
+        BodyPartExamined="brain", Laterality="L", ImageType=["DERIVED", "SECONDARY"], LossyImageCompression="01"
+    )
     assert read_codes(folder) == {
         "body part": "BRAIN",
         "side of the body": "L",

@@ -223,7 +223,9 @@ def test_axes_are_known_only_where_the_file_states_them(write_dicom, tmp_path):
     volume = Image(np.zeros((1, 4, 4, 4)), np.diag([-1.0, -1, 2, 1]), None)
     folder = write_dicom(tmp_path / "series", np.zeros((4, 4, 4), np.int16))
     sides = (1.0, 1.0, 2.0)
-    assert read_form(one_file(folder), volume) == Form("volumes", "grey", "LPS", Header("CT", True, True), sides, codes=LOSSLESS)
+    assert read_form(one_file(folder), volume) == Form(
+        "volumes", "grey", "LPS", Header("CT", True, True), sides, codes=LOSSLESS
+    )
     unknown = read_form(one_file(tmp_path / "a.png"), volume)
     assert unknown.axes is None and unknown.voxel_mm is None
 

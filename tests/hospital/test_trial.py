@@ -154,7 +154,7 @@ def add_filter(kit, name):
 def test_a_site_whose_filter_excludes_batchnorm_joins_without_it(candidate, kit):
     add_filter(kit, "ExcludeBatchNorm")
     answer = check_leaving(candidate())
-    assert answer.status == "ok" and answer.facts["kinds"].keys() == {"weights", "numbers"}
+    assert answer.status == "ok" and answer.facts["kinds"].keys() == {"weights", "numbers", "usual_values"}
 
 
 @pytest.mark.parametrize(

@@ -4,11 +4,10 @@ import numpy as np
 import pytest
 
 from silofl.core.spread import Spread
-from silofl.errors import AggregationError
-from silofl.federation.egress import Gate, Request
+from silofl.federation.egress import Gate
 from silofl.inference.directory import read_model_folder
 from silofl.inference.usual import FeatureSpread, Usual
-from silofl.parts.task import TEST, Exchange
+from silofl.parts.task import TEST
 from silofl.parts.usual import KIND, ROLE, pack_arrays, unpack_arrays
 
 from .conftest import UNET

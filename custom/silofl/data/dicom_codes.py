@@ -1,7 +1,7 @@
 """Standard codes by which a DICOM file states what it shows and how it came about.
 
-Only codes that the standard lists are read (PS3.16, Annex L, for body parts): what a hospital writes in words of its own
-is no code, and never leaves.
+Only codes that the standard lists are read (PS3.16, Annex L, for body parts): words of a hospital's own are no
+codes, and never leave.
 """
 
 from collections import Counter

@@ -286,7 +286,7 @@ def _doubt_sentence(contents: Contents) -> str:
     sentence = f"Answered with a warning, outside of: {'; '.join(known)}."
     none = "Axes, voxels and intensities are not doubted: nothing is known to compare them with."
     usual = (
-        f"Warned of, too: an answer of an unusual size, or to an unusual image, beside those at {', '.join(contents.usual)}."
+        f"Warned of, too: what is unusual beside the cases of {', '.join(contents.usual)}, as the size of an answer."
         if contents.usual
         else "Nothing says which answers are usual: an organ of an impossible size is not warned of."
     )

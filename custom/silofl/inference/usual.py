@@ -228,7 +228,9 @@ def _check_features(usual: Mapping[str, Usual], answer: CaseAnswer) -> list[Chec
         known = [one for one in named.values() if len(one.mean) == len(features)]
         if known:
             value, spread = _pool_distance(features, known)
-            found.append(Check("the look of the image to the network", value, spread, _show_distance, remedy, has_low=False))
+            found.append(
+                Check("the look of the image to the network", value, spread, _show_distance, remedy, has_low=False)
+            )
     return sorted(found, key=lambda one: (one.value - one.spread.mean) / (one.spread.deviation or 1))[:1]
 
 
@@ -246,8 +248,8 @@ def _compare_codes(usual: Mapping[str, Usual], codes: Mapping[str, str]) -> list
         known = sorted({one for table in usual.values() for one in (table.codes or {}).get(what, ())})
         if known and code not in known:
             found.append(
-                f"the file states another {what} than training's files: {code}, theirs {' or '.join(known)}; see that it "
-                "is the image that the models are for"
+                f"the file states another {what} than training's files: {code}, theirs {' or '.join(known)}; see that "
+                "it is the image that the models are for"
             )
     return found
 

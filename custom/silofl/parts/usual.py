@@ -29,9 +29,9 @@ from silofl.study import Study
 
 ROLE, KIND = "usual", "usual_values"
 PURPOSE = (
-    "means and deviations over the training and validation cases of the answer's size for each label, of the selector's "
-    "score and of the network's features, and DICOM's standard codes that enough patients have; sent once, so that "
-    "predict warns of an answer that is not usual"
+    "means and deviations over the training and validation cases of the answer's size for each label, of the "
+    "selector's score and of the network's features, and DICOM's standard codes that enough patients have; sent once, "
+    "so that predict warns of an answer that is not usual"
 )
 RISK = (
     "they show the server, and whoever holds the super model, how large organs and lesions are on average and what the "
