@@ -3,9 +3,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 
 from silofl.core.spread import Spread
 from silofl.errors import ConfigError
+from silofl.inference import SuperModel
+from silofl.inference.directory import read_fingerprint, read_model_folder, write_model_folder
 from silofl.inference.prediction import CaseAnswer
 from silofl.inference.usual import (
     FeatureSpread,
@@ -17,6 +20,9 @@ from silofl.inference.usual import (
     pack_usual,
     unpack_usual,
 )
+from silofl.models.features import count_features
+
+CPU = torch.device("cpu")
 
 FEATURES = FeatureSpread((0.0, 0.0), (1.0, 1.0), Spread(0.0, 0.25))
 NORTH = Usual(
@@ -110,3 +116,46 @@ def test_what_is_usual_comes_back_from_plain_values():
         unpack_usual(packed)
     with pytest.raises(ConfigError, match="as many means as variances"):
         FeatureSpread((0.0,), (1.0, 1.0), Spread(0, 1))
+
+
+@pytest.fixture
+def known(make_contents):
+    """Build a super model of one model, by how much its features' usual mean is beside a case's; returns that too."""
+
+    def make(beside):
+        contents, images = make_contents("only"), np.random.default_rng(0).random((3, 1, 32, 32), dtype=np.float32)
+        found = SuperModel(contents, CPU).answer(images).features["global"]
+        spread = FeatureSpread(tuple((found + beside).tolist()), (1.0,) * len(found), Spread(0.0, 0.3))
+        return replace(contents, usual={"north": Usual(features={"global": spread})}), images
+
+    return make
+
+
+@pytest.mark.parametrize("beside", [1.0, 9.0])
+def test_predict_warns_of_an_unusual_look_and_the_answer_is_the_same(known, beside):
+    contents, images = known(beside)
+    found = SuperModel(contents, CPU).predict(images)
+    unusual = [sentence for sentence in found.warnings if "the look of the image" in sentence]
+    assert len(unusual) == (beside == 9) and found.unchecked == ("the size of the answer",)
+    plain = SuperModel(replace(contents, usual={}), CPU).predict(images)
+    np.testing.assert_array_equal(found.label_map, plain.label_map)
+    assert {*found.warnings} - {*unusual} == {*plain.warnings}
+
+
+def test_features_are_the_mean_over_slices_whatever_is_computed_at_a_time(known):
+    contents, images = known(0.0)
+    model = SuperModel(contents, CPU)
+    whole, single = (model.answer(images, size).features["global"] for size in (3, 1))
+    np.testing.assert_allclose(whole, single, rtol=1e-5)
+    assert whole.shape == (count_features(model.network("global")),)
+
+
+def test_a_super_models_folder_keeps_what_is_usual_and_its_fingerprint_counts_it(known, tmp_path):
+    contents, _ = known(1.0)
+    write_model_folder(tmp_path / "a", contents)
+    write_model_folder(tmp_path / "b", replace(contents, usual={}))
+    found = read_model_folder(tmp_path / "a").usual["north"].features["global"]
+    np.testing.assert_allclose(found.mean, contents.usual["north"].features["global"].mean, rtol=1e-4)
+    # One of an older version has none.
+    assert read_model_folder(tmp_path / "b").usual == {}
+    assert read_fingerprint(tmp_path / "a") != read_fingerprint(tmp_path / "b")
