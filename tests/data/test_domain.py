@@ -11,6 +11,7 @@ from silofl.errors import ConfigError, DataError
 from silofl.schema import dump_record, read_record
 
 VOLUME = Form("volumes", "grey", "LPS", Header("MR", True, True))
+LOSSLESS = {"compression": "LOSSLESS"}
 THICK = VoxelSizes((0.5, 0.5, 2.0), (1.0, 1.0, 5.0))
 MR = Domain(("volumes",), ("grey",), ("MR",), ("LPS",), (Range("mean", 0.2, 0.6), Range("roughness", 0.0, 0.3)))
 SCAN = replace(VOLUME, header=Header("CT", True, True))
@@ -186,12 +187,13 @@ def test_voxels_that_no_scanner_has_are_refused_whatever_is_known(domain):
         domain.check(with_voxels(145.0, 145.0, 350.0), "scan")
 
 
-def test_the_sizes_of_training_voxels_are_the_least_and_the_largest_with_two_digits():
-    forms = [with_voxels(0.4321, 0.9, 3.0), with_voxels(0.7, 0.7, 5.04), VOLUME]
+def test_the_sizes_of_training_voxels_are_a_range_around_their_mean_and_no_scans_own():
+    forms = [with_voxels(0.5, 1.0, 4.0), with_voxels(0.5, 1.0, 1.0), VOLUME]
     found = measure_domain(forms, []).voxels
-    assert found == VoxelSizes((0.43, 0.7, 3.0), (0.7, 0.9, 5.0))
+    # The logarithms of 4 and 1 have the mean of that of 2, and the deviation of that of 2: 2 / 2^2 to 2 * 2^2.
+    assert found == VoxelSizes((0.5, 1.0, 0.5), (0.5, 1.0, 8.0))
     other = VoxelSizes((0.3, 1.0, 1.0), (0.3, 1.0, 9.0))
-    assert found | other == VoxelSizes((0.3, 0.7, 1.0), (0.7, 1.0, 9.0))
+    assert found | other == VoxelSizes((0.3, 1.0, 0.5), (0.5, 1.0, 9.0))
     assert (replace(MR, voxels=found) | Domain()).voxels == found
 
 
@@ -221,7 +223,9 @@ def test_axes_are_known_only_where_the_file_states_them(write_dicom, tmp_path):
     volume = Image(np.zeros((1, 4, 4, 4)), np.diag([-1.0, -1, 2, 1]), None)
     folder = write_dicom(tmp_path / "series", np.zeros((4, 4, 4), np.int16))
     sides = (1.0, 1.0, 2.0)
-    assert read_form(one_file(folder), volume) == Form("volumes", "grey", "LPS", Header("CT", True, True, True), sides)
+    assert read_form(one_file(folder), volume) == Form(
+        "volumes", "grey", "LPS", Header("CT", True, True, True), sides, codes=LOSSLESS
+    )
     unknown = read_form(one_file(tmp_path / "a.png"), volume)
     assert unknown.axes is None and unknown.voxel_mm is None
 

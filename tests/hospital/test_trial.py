@@ -68,12 +68,12 @@ def test_a_site_that_would_always_be_late_must_not_join(candidate):
 )
 def test_all_that_would_leave_is_named_by_kind(candidate, algorithm, kinds):
     answer = check_leaving(candidate(algorithm=algorithm))
-    assert answer.status == "ok" and set(answer.facts["kinds"]) == kinds
+    assert answer.status == "ok" and set(answer.facts["kinds"]) == kinds | {"usual_values"}
     assert "secret" not in str(answer)
 
 
 # What ready-made settings of a hospital let leave.
-READY = "weights batchnorm amplitude statistics selector control advice fingerprint evaluation".split()
+READY = "weights batchnorm amplitude statistics selector control advice fingerprint evaluation usual_values".split()
 NEAREST = {"name": "oneshot", "hand_over": {"answer": "choice"}}
 
 
@@ -97,7 +97,7 @@ def test_what_leaves_only_in_a_later_round_is_named_and_must_be_allowed(
 ):
     site = candidate(algorithm=algorithm, training=SGD)
     answer = check_leaving(site)
-    assert answer.status == "ok" and set(answer.facts["kinds"]) == first | later | {"numbers"}
+    assert answer.status == "ok" and set(answer.facts["kinds"]) == first | later | {"numbers", "usual_values"}
     for kind in later:
         assert f"{kind} {answer.facts['kinds'][kind]['bytes']} bytes" in answer.sentence.partition("a later round")[2]
     for kind in later & {"site_model", "personal_model"}:
@@ -119,7 +119,7 @@ def test_features_of_too_few_patients_are_not_named(candidate, kit):
 def test_as_much_leaves_as_the_models_hold_explained_by_the_part_that_sends_it(candidate):
     site = candidate(algorithm={"name": "scaffold"}, training=SGD)
     kinds = check_leaving(site).facts["kinds"]
-    assert kinds.keys() == {"weights", "batchnorm", "control", "numbers"}
+    assert kinds.keys() == {"weights", "batchnorm", "control", "numbers", "usual_values"}
     wanted = sum(array.nbytes for array in site.server.parts["model"].common.values())
     # one number for each parameter; the buffers' are BatchNorm's
     assert 0 < kinds["control"]["bytes"] < kinds["weights"]["bytes"] + kinds["batchnorm"]["bytes"] == wanted
@@ -154,7 +154,7 @@ def add_filter(kit, name):
 def test_a_site_whose_filter_excludes_batchnorm_joins_without_it(candidate, kit):
     add_filter(kit, "ExcludeBatchNorm")
     answer = check_leaving(candidate())
-    assert answer.status == "ok" and answer.facts["kinds"].keys() == {"weights", "numbers"}
+    assert answer.status == "ok" and answer.facts["kinds"].keys() == {"weights", "numbers", "usual_values"}
 
 
 @pytest.mark.parametrize(
@@ -203,7 +203,7 @@ def test_the_weights_of_a_projection_head_are_weights(candidate, pictures):
     classes = {"task": "classification", "labels": labels, "metric": "accuracy", "model": {"name": "lenet5"}}
     classes |= {"training": {"loss": "cross_entropy", "batch_size": 2}}
     kinds = check_leaving(candidate(**classes, algorithm={"name": "moon", "preset": "paper"})).facts["kinds"]
-    assert kinds.keys() == {"weights", "batchnorm", "numbers"}
+    assert kinds.keys() == {"weights", "batchnorm", "numbers", "usual_values"}
     head = {f"model/network.head.{i}.{name}" for i in (0, 2, 3) for name in ("weight", "bias")}
     assert head <= {*kinds["weights"]["names"]}
 

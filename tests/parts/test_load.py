@@ -25,11 +25,11 @@ NETWORK = UNET
 
 INSTANCE = {"normalization": "instance"}
 ROLES = {
-    "fedavg": ["model"],
-    "softpull": ["model", "softpull"],
-    "local": ["model"],
-    "harmofl": ["model", "amplitude"],
-    "adafed": ["model", "statistics"],
+    "fedavg": ["model", "usual"],
+    "softpull": ["model", "softpull", "usual"],
+    "local": ["model", "usual"],
+    "harmofl": ["model", "amplitude", "usual"],
+    "adafed": ["model", "statistics", "usual"],
 }
 
 
@@ -41,7 +41,7 @@ def test_a_study_has_the_models_and_what_its_recipe_sends_beside_them(make_study
 def test_the_models_come_first_and_every_part_is_known_by_its_role(make_study):
     study = make_study(name="fedsm", input="harmofl", model=INSTANCE)
     found = start_parts(study, ["a", "b"], None)
-    assert list(found) == ["global", "personal", "amplitude", "softpull", "selector", "super_model"]
+    assert list(found) == ["global", "personal", "amplitude", "softpull", "selector", "super_model", "usual"]
     assert all(part.role == role for role, part in found.items())
     assert_alike(found["global"].common, found["personal"].common)
 

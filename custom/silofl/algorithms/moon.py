@@ -9,8 +9,7 @@ travels beside the model.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -25,7 +24,7 @@ from silofl.core.recipe import PRESET_NAMES, Recipe
 from silofl.core.steps import Batch, Loss, Step
 from silofl.errors import ConfigError
 from silofl.models import build_plain_model
-from silofl.models.features import add_projection_head, feature_layer
+from silofl.models.features import add_projection_head, feature_layer, pool_features, record_inputs
 from silofl.parts.part import Kept, Part
 from silofl.parts.work import SitePart
 from silofl.settings import NotNegative, Positive, Width
@@ -137,11 +136,11 @@ def contrastive_step(
     def contrasted(model: nn.Module, optimizer: torch.optim.Optimizer, loss: Loss, batch: Batch) -> Tensor:
         known = []
         for other in others:
-            with torch.no_grad(), _record_inputs(layer_of(other)) as seen:
+            with torch.no_grad(), record_inputs(layer_of(other)) as seen:
                 other(batch[0])
             known.append(pool_features(seen[-1]))
         received, previous = known
-        with _record_inputs(layer_of(model)) as seen:
+        with record_inputs(layer_of(model)) as seen:
 
             def total(output: Tensor, targets: Tensor) -> Tensor:
                 return loss(output, targets) + mu * contrastive_loss(
@@ -151,23 +150,6 @@ def contrastive_step(
             return step(model, optimizer, total, batch)
 
     return contrasted
-
-
-def pool_features(features: Tensor) -> Tensor:
-    """Return feature maps (B, C, *spatial) as vectors (B, C), the mean over the spatial axes, in float32 or better."""
-    # A network under autocast gives bfloat16, whose cosines have two digits.
-    features = features.to(torch.promote_types(features.dtype, torch.float32))
-    return features.flatten(2).mean(2) if features.ndim > 2 else features
-
-
-@contextmanager
-def _record_inputs(layer: nn.Module) -> Iterator[list[Tensor]]:
-    seen: list[Tensor] = []
-    handle = layer.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
-    try:
-        yield seen
-    finally:
-        handle.remove()
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from silofl.data.contrasts import ImageFiles
+from silofl.data.dicom_codes import read_codes
 from silofl.data.header import MOST_MM, SPACING_MM, Header, check_affine, read_header
 from silofl.data.images import Image
 from silofl.errors import ConfigError, DataError
@@ -32,8 +33,8 @@ DEVIATIONS = 4
 # Of the images' contrast.
 LEAST_MARGIN = 0.01
 DIGITS = 3
-# Of voxels' sizes, which protocols state in two.
-SIZE_DIGITS = 2
+# Of voxels' sizes, which protocols state in two; deviations of their logarithms on either side of the mean.
+SIZE_DIGITS, VOXEL_DEVIATIONS = 2, 2
 # Times the training images' sizes of voxels, either way, that raise no doubt.
 ROOM = 2
 Sides = tuple[float, float, float]
@@ -50,6 +51,7 @@ class Form:
         header: What its first file states.
         voxel_mm: The sides of a volume's voxels in mm, the shortest first; None where unknown.
         contrasts: Contrast with a file of its own -> the modality that this states; without those that state none.
+        codes: What else its first file states in DICOM's codes.
     """
 
     kind: Kind
@@ -58,6 +60,7 @@ class Form:
     header: Header = Header()
     voxel_mm: Sides | None = None
     contrasts: Mapping[str, str] = field(default_factory=dict)
+    codes: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -92,8 +95,8 @@ class VoxelSizes:
     """The sides of the voxels of training volumes, in mm: of each voxel the shortest, the middle and the longest.
 
     Attributes:
-        least: The least of each.
-        most: The largest of each.
+        least: The least that is usual of each.
+        most: The largest.
 
     Raises:
         ConfigError: They are no sizes of voxels.
@@ -281,8 +284,8 @@ def read_form(source: ImageFiles, image: Image) -> Form:
     header = read_header(path)
     axes = _axes(image.affine) if header.has_orientation else None
     sides = _voxel_sides(image.affine) if image.affine is not None and header.has_spacing else None
-    codes = _read_modalities(source)
-    return Form(image_kind(image), _colour(image), axes, header, sides, codes)
+    modalities = _read_modalities(source)
+    return Form(image_kind(image), _colour(image), axes, header, sides, modalities, read_codes(path))
 
 
 def _read_modalities(source: ImageFiles) -> dict[str, str]:
@@ -305,8 +308,8 @@ def measure_domain(forms: Iterable[Form], images: Iterable[NDArray[np.float32]])
     """Return the domain of training images.
 
     A range of intensities is the mean of a measure over the images, four deviations to either side and a little more,
-    with three digits: no image's own value is in it. Sizes of voxels are the least and the largest with two digits:
-    they are a protocol's, and no patient's.
+    with three digits: no image's own value is in it. So are the sizes of voxels, by two deviations of their logarithms,
+    with two digits.
 
     Args:
         forms: Of some of the images.
@@ -364,7 +367,10 @@ def _voxel_sides(affine: NDArray[np.float64]) -> Sides:
 def _join_voxels(sides: Sequence[Sides]) -> VoxelSizes | None:
     if not sides:
         return None
-    least, most = (tuple(float(f"{side:.{SIZE_DIGITS}g}") for side in edge(sides, axis=0)) for edge in (np.min, np.max))
+    logs = np.log(sides)
+    margin = VOXEL_DEVIATIONS * logs.std(axis=0)
+    edges = (np.exp(logs.mean(axis=0) + sign * margin).clip(*SPACING_MM) for sign in (-1, 1))
+    least, most = (tuple(float(f"{side:.{SIZE_DIGITS}g}") for side in edge) for edge in edges)
     return VoxelSizes(least, most)
 
 

@@ -65,7 +65,7 @@ class SiteData:
             DataError: An image cannot be read any more.
         """
         forms = [form for form, _ in self._sample]
-        return measure_domain(forms, (self.training.images[i] for i in _sample_evenly(len(self.training), MEASURED)))
+        return measure_domain(forms, (self.training.images[i] for i in sample_evenly(len(self.training), MEASURED)))
 
     @property
     def padding(self) -> Padding | None:
@@ -81,7 +81,7 @@ class SiteData:
     @cached_property
     def _sample(self) -> list[tuple[Form, Padding]]:
         records = () if self.manifest is None else self.manifest.training
-        found = [self._look_at(records[i]) for i in _sample_evenly(len(records), FILES)]
+        found = [self._look_at(records[i]) for i in sample_evenly(len(records), FILES)]
         end_decoder()
         return found
 
@@ -187,7 +187,7 @@ def find_unreadable(folder: Path, study: Study) -> dict[str, str]:
     return found
 
 
-def _sample_evenly(count: int, most: int) -> list[int]:
+def sample_evenly(count: int, most: int) -> list[int]:
     """Return at most so many numbers below a count, evenly spread."""
     return np.linspace(0, count - 1, min(count, most)).astype(int).tolist()
 

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
-from functools import partial
+from functools import partial, reduce
 from pathlib import Path
 from typing import Any
 
@@ -202,6 +202,7 @@ class RunFolder:
             if len(contents.models) > 1 and self.study.task != "segmentation":
                 calling = replace(calling, temperatures=pool_temperatures(tests.scores))
             contents = replace(contents, facts=facts, calling=calling)
+            contents = reduce(lambda made, part: part.completed(made), server.parts.values(), contents)
             directory.write_model_folder(self.path / directory.FOLDER, contents)
         # Last: where this file is, the run has finished and everything else is there.
         write_json(self.path / RESULT, dump_record(results))

@@ -161,6 +161,7 @@ class SiteRounds:
             folder=folder,
             min_patients=self.site.min_patients,
             max_epsilon=self.site.max_epsilon,
+            may_send=self.gate.allowed.__contains__,
             kept=kept,
             held=held,
             task=task,

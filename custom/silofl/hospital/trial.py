@@ -191,7 +191,11 @@ def _find_later_arrays(candidate: Candidate, gate: Gate) -> tuple[Arrays, Arrays
     rounds += server.asks(INSTEAD, study.total_rounds) if study.total_rounds > study.training_rounds else []
     known = server.expected(site, Exchange(TRAIN, 1))
     needed = {name: one for exchange in rounds for name, one in server.expected(site, exchange).items()}
-    asked = server.expected(site, Exchange(COLLECT, study.rounds))
+    asked = {
+        name: one
+        for task in (COLLECT, server.test_task)
+        for name, one in server.expected(site, Exchange(task, study.rounds)).items()
+    }
     # Of too few patients they are withheld.
     is_enough = candidate.data.training.num_patients >= gate.min_patients
     of_few = {kind.name for kind in gate.kinds if kind.is_of_images and not is_enough}

@@ -27,6 +27,7 @@ from silofl.inference.prediction import CaseAnswer
 from silofl.inference.probabilities import shift_foreground, to_probabilities
 from silofl.inference.program import ABOUT, MODEL, WEIGHTS
 from silofl.inference.super_model import BATCH_SIZE, SuperModel
+from silofl.inference.usual import unpack_usual
 from silofl.models.networks import apply_by_windows
 from silofl.models.roles import GLOBAL
 from silofl.schema import read_record
@@ -75,6 +76,7 @@ def unpack_contents(
     image_shape: Sequence[int],
     domain: Mapping[str, Any],
     calling: Mapping[str, Any],
+    usual: Mapping[str, Any],
 ) -> Contents:
     """Return what a bundle says of its super model, without the weights.
 
@@ -85,6 +87,7 @@ def unpack_contents(
         image_shape: (C, *spatial) of the training images, or of their patches.
         domain: The images that the models learnt from, as plain values.
         calling: How a classification's probabilities are read, as `silofl.inference.contents.pack_calling` packs it.
+        usual: What is usual, as `silofl.inference.usual.pack_usual` packs it; nothing in a bundle of an older version.
 
     Raises:
         ConfigError: They do not fit together.
@@ -92,6 +95,7 @@ def unpack_contents(
     facts, threshold = about.get("facts", {"test": about.get("test")}), about.get("threshold")
     check_threshold(threshold)
     known = {"domain": read_record(Domain, domain, "domain"), "calling": unpack_calling(calling, study)}
+    known |= {"usual": unpack_usual(usual)}
     return Contents(study, tuple(image_shape), {GLOBAL: {}}, "only", threshold=threshold, facts=facts, **known)
 
 
@@ -138,11 +142,12 @@ class FilePredictor:
     Args:
         network: Of `BundleModel`.
         study_file: The bundle's ``configs/study.yaml``, beside its ``metadata.json``.
-        image_shape: As `unpack_contents`, and so are domain and calling.
+        image_shape: As `unpack_contents`, and so are domain, calling and usual.
         device: Where the network computes.
         domain: The images that the models learnt from.
         calling: How a classification's probabilities are read.
         write_forbidden: Whether an answer is written too that the study's rule forbids to use.
+        usual: What is usual of the answers.
     """
 
     def __init__(
@@ -154,10 +159,12 @@ class FilePredictor:
         domain: Mapping[str, Any] | None = None,
         calling: Mapping[str, Any] | None = None,
         write_forbidden: bool = False,
+        usual: Mapping[str, Any] | None = None,
     ) -> None:
         self.write_forbidden = write_forbidden
         study, about = load_study(Path(study_file), STORED), read_json(Path(study_file).with_name("metadata.json"))
-        contents = unpack_contents(about["super_model"], study, image_shape, domain or {}, calling or {})
+        read = (domain or {}, calling or {}, usual or {})
+        contents = unpack_contents(about["super_model"], study, image_shape, *read)
         self.model = BundleModel(contents, network, about["super_model"]["members"], device)
 
     def __call__(self, image: str, out: str) -> Path:

@@ -288,7 +288,13 @@ def _doubt_sentence(contents: Contents) -> str:
     known += [f"voxels of half to twice {voxels}"] if voxels else []
     known += [f"after the preparation {', '.join(ranges)}"] if ranges else []
     sentence = f"Answered with a warning, outside of: {'; '.join(known)}."
-    return sentence if known else "Axes, voxels and intensities are not doubted: nothing is known to compare them with."
+    none = "Axes, voxels and intensities are not doubted: nothing is known to compare them with."
+    usual = (
+        f"Warned of, too: what is unusual beside the cases of {', '.join(contents.usual)}, as the size of an answer."
+        if contents.usual
+        else "Nothing says which answers are usual: an organ of an impossible size is not warned of."
+    )
+    return f"{sentence if known else none} {usual}"
 
 
 def _threshold_sentence(contents: Contents) -> str:

@@ -156,6 +156,10 @@ def predict_inputs(
     failed, forbidden = (sum(bool(record.get(key)) for record in new) for key in ("error", "do_not_use"))
     if runner.model.quality:
         console.print(f"What these models can do: {runner.model.quality}", markup=False)
+    if unchecked := dict.fromkeys(what for record in new for what in record.get("unchecked", ())):
+        console.print(
+            f"Not compared with training, of which this super model says nothing: {', '.join(unchecked)}", markup=False
+        )
     used = f", of which {forbidden} must not be used" if forbidden else ""
     console.print(f"{len(inputs) - failed} answered{used}, {failed} failed; results in {out}", markup=False)
     if failed == len(inputs):

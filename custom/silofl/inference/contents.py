@@ -19,6 +19,7 @@ from silofl.core.calling import (
 from silofl.data.domain import Domain
 from silofl.data.transforms import MOST_VOXELS
 from silofl.errors import ConfigError, quote_value, suggest_nearest
+from silofl.inference.usual import Usual
 from silofl.models.roles import GLOBAL, SELECTOR
 from silofl.study import Study
 
@@ -52,6 +53,7 @@ class Contents:
         beside_share: Its share, in [0, 1].
         bias: What is added to the log-odds of the foreground in every answer; 0 in a classification.
         calling: How a classification's probabilities are read.
+        usual: Hospital -> what is usual of the answers to its own cases; empty where nobody has measured it.
 
     Raises:
         ConfigError: The parts do not fit together.
@@ -70,6 +72,7 @@ class Contents:
     beside_share: float = 0.5
     bias: float = 0.0
     calling: Calling = MOST_PROBABLE
+    usual: Mapping[str, Usual] = field(default_factory=dict)
 
     def has_learnt_at(self, site: str, digest: str) -> bool:
         """Return whether a site took part in the training, by its name there or by the digest of its dataset.json."""

@@ -19,6 +19,7 @@ from silofl.files import is_free, load_tensors, save_tensors, write_json, write_
 from silofl.inference import card
 from silofl.inference.contents import PLAIN_NAME, Contents, pack_calling, unpack_calling
 from silofl.inference.readme import super_model_readme
+from silofl.inference.usual import pack_usual, unpack_usual
 from silofl.models.roles import SELECTOR
 from silofl.models.weights import is_state
 from silofl.settings import parse
@@ -100,6 +101,7 @@ def build_contents(facts: Mapping[str, Any], study: Study, states: Mapping[str, 
         beside_share=facts.get("beside_share", 0.5),
         bias=facts.get("bias", 0.0),
         calling=unpack_calling(facts.get("calling", {}), study),
+        usual=unpack_usual(facts.get("usual", {})),
         facts=facts["facts"],
         domain=schema.read_record(Domain, facts["domain"], "domain") if facts["format"] == FORMAT else Domain(),
     )
@@ -160,6 +162,7 @@ def _collect_facts(contents: Contents, weights: dict[str, dict[str, str]]) -> di
         **({"beside": contents.beside, "beside_share": contents.beside_share} if contents.beside else {}),
         **({"bias": contents.bias} if contents.bias else {}),
         **({"calling": calling} if (calling := pack_calling(contents)) else {}),
+        **({"usual": pack_usual(contents.usual)} if contents.usual else {}),
         "domain": schema.dump_record(contents.domain),
         "facts": contents.facts,
         "versions": read_versions(),
@@ -172,7 +175,9 @@ def _compute_fingerprint(facts: dict[str, Any], study: Study) -> str:
     """Return the SHA-256 of everything that decides predictions, the weights by their checksums."""
     deciding = {key: facts[key] for key in ("format", "rule", "threshold", "outputs", "image_shape")}
     # Only where there is one, so that older super models keep theirs.
-    deciding |= {key: facts[key] for key in ("beside", "beside_share", "bias", "calling") if facts.get(key) is not None}
+    deciding |= {
+        key: facts[key] for key in ("beside", "beside_share", "bias", "calling", "usual") if facts.get(key) is not None
+    }
     deciding |= {"domain": facts["domain"]} if facts["format"] == FORMAT else {}
     deciding["study"] = {key: facts["study"][key] for key in ("task", "labels", "data", "model")}
     deciding["recipe"] = {

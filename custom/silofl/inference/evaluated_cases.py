@@ -22,8 +22,8 @@ from silofl.data.site_data import SiteData
 from silofl.data.targets import IGNORED
 from silofl.data.transforms import CROPS
 from silofl.errors import DataError
-from silofl.inference.geometry import check_is_not_blank, decide_on_input, map_to_input
-from silofl.inference.prediction import MM3_IN_ML, CaseAnswer
+from silofl.inference.geometry import check_is_not_blank, decide_answers, decide_on_input, map_to_input
+from silofl.inference.prediction import MM3_IN_ML, CaseAnswer, measure_case_ml
 from silofl.inference.super_model import SuperModel
 from silofl.training.evaluation import score_predictions, select_regions
 from silofl.training.metrics import Label, Score, group_positions, leave_out_ignored, mask_labels
@@ -184,9 +184,12 @@ def evaluate_cases(model: SuperModel, site: SiteCases, name: str = "") -> Iterat
                 names = study.data.channel_names if manifest.source(record).has_own_files else ()
                 images = np.asarray(examples.images)
                 check_is_not_blank(images, f"case {case!r}", names, missing)
+                answer = answer_case(model, examples)
+                sizes = measure_case_ml(decide_answers(answer.probabilities, study), examples, study)
                 doubts = [*site.data.list_file_doubts(record, form, study), *model.compare_images(images, form, own)]
-                place = partial(lay_on_file, record=record, manifest=manifest, image=image, steps=steps)
-                yield _evaluate_case(model, examples, part_name, doubts, place, site.has_sizes)
+                doubts += model.compare_answer(answer, sizes, form.codes).sentences
+                place = partial(lay_on_file, answer, record=record, manifest=manifest, image=image, steps=steps)
+                yield _evaluate_case(model, examples, part_name, (answer, doubts), place, site.has_sizes)
             except DataError as error:
                 yield RefusedCase(case, part_name, str(error))
     end_decoder()
@@ -246,18 +249,18 @@ def _evaluate_case(
     model: SuperModel,
     case: Examples,
     part: str,
-    doubts: Sequence[str],
-    place: Callable[[CaseAnswer], FileMaps],
+    answered: tuple[CaseAnswer, Sequence[str]],
+    place: Callable[[], FileMaps],
     has_sizes: bool,
 ) -> EvaluatedCase:
-    study, answer = model.contents.study, answer_case(model, case)
+    study, (answer, doubts) = model.contents.study, answered
     calling = model.find_calling(answer.model)
     warnings, do_not_use = model.list_warnings(answer, doubts), model.list_reasons_against_use(answer, doubts)
     found = EvaluatedCase(case.cases[0], part, answer.model, warnings, Score({}), {}, do_not_use, calling)
     if study.task != "segmentation":
         said = calling.decide(answer.probabilities, study.is_multilabel)
         return replace(found, score=score_predictions(said, case, study, answer.probabilities))
-    maps = place(answer)
+    maps = place()
     # As one slice, or as one volume; a volume of one slice would be all surface.
     said, truth = (one if one.shape[2:] != (1,) else one[..., 0] for one in (maps.said, maps.truth))
     drawn = replace(case.select_rows([0]), targets=truth[None])

@@ -3,6 +3,7 @@
 import argparse
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from silofl.inference.contents import SCORES, Contents, pack_calling
 from silofl.inference.directory import plain_study, read_fingerprint
 from silofl.inference.readme import bundle_readme
 from silofl.inference.super_model import SuperModel
+from silofl.inference.usual import pack_usual
 from silofl.inference.weigher import member_names
 from silofl.settings import dump_yaml, read_yaml
 from silofl.study.data_settings import DataSettings
@@ -48,6 +50,7 @@ INFERENCE = {
         "domain": "@domain",
         "calling": "@calling",
         "write_forbidden": "@write_forbidden",
+        "usual": "@usual",
         "device": "@device",
     },
     "run": ["$print(@predictor(@image, @output))"],
@@ -99,7 +102,9 @@ def _write_bundle(folder: Path, super_model: SuperModel, fingerprint: str) -> No
     contents = super_model.contents
     has_windows = bool(contents.study.data.patches)
     inputs = {"image_shape": list(contents.image_shape), "domain": schema.dump_record(contents.domain)}
-    inputs["calling"] = pack_calling(contents)
+    # Its programs give neither features nor the selector's scores.
+    usual = {site: replace(one, features=None, score=None) for site, one in contents.usual.items()}
+    inputs |= {"calling": pack_calling(contents), "usual": pack_usual(usual)}
     own = INFERENCE | ({"network_def": VOLUME_NETWORK} if has_windows else {})
     metadata = _metadata(contents, fingerprint)
     # First: it takes no time, and the programs take some.

@@ -45,7 +45,8 @@ def _open_bundle(folder: Path, device: torch.device) -> tuple[SuperModel, str]:
     try:
         about, how = read_json(folder / BUNDLE)["super_model"], read_json(folder / "configs" / "inference.json")
         study = load_study(folder / "configs" / STUDY, STORED)
-        contents = unpack_contents(about, study, how["image_shape"], how["domain"], how.get("calling", {}))
+        further = (how.get(key, {}) for key in ("calling", "usual"))
+        contents = unpack_contents(about, study, how["image_shape"], how["domain"], *further)
         members, fingerprint = list(about["members"]), str(about["fingerprint"])
     except (KeyError, TypeError, AttributeError) as error:
         raise ConfigError(

@@ -105,6 +105,7 @@ def prediction_record(prediction: Prediction, study: Study, threshold: float | N
         "threshold": threshold,
         "warnings": list(prediction.warnings),
         "do_not_use": None if prediction.do_not_use is None else list(prediction.do_not_use),
+        "unchecked": list(prediction.unchecked),
         **_record_disagreement(prediction.disagreement),
     }
     if prediction.label_map is not None:

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from silofl.core.calling import Calling, temper
 from silofl.core.findings import unpack_findings
+from silofl.data.parts import Examples
 from silofl.inference.disagreement import Disagreement
 from silofl.study import Study
 
@@ -26,6 +27,8 @@ class CaseAnswer:
         scores: Output of the selector -> its probability.
         is_fallback: Whether no site's score was above the threshold.
         probabilities: float32 (n, out_channels, *spatial) or float64 (n, classes), the weighted mean of the models.
+        features: Model -> the mean over slices or windows of its representation, (features,); without those of which
+            nobody has said where it is.
     """
 
     model: str
@@ -33,6 +36,7 @@ class CaseAnswer:
     scores: dict[str, float]
     is_fallback: bool
     probabilities: NDArray[np.floating]
+    features: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,6 +63,7 @@ class Prediction:
         disagreement: What the single models say, where that was asked for.
         warnings: Why the answer may mean nothing, as sentences.
         do_not_use: Why the study's rule forbids to use the answer; None where it states no rule.
+        unchecked: What was not compared with training, because nothing is known of it.
     """
 
     model: str
@@ -78,6 +83,7 @@ class Prediction:
     disagreement: Disagreement | None = None
     warnings: tuple[str, ...] = ()
     do_not_use: tuple[str, ...] | None = None
+    unchecked: tuple[str, ...] = ()
 
 
 def call_case(probabilities: NDArray[np.floating], calling: Calling, study: Study) -> dict[str, Any]:
@@ -115,3 +121,9 @@ def measure_volumes_ml(
         return None
     voxel_ml = abs(float(np.linalg.det(affine[:3, :3]))) / MM3_IN_ML
     return {name: int(np.count_nonzero(label_map == number)) * voxel_ml for number, name in sorted(labels.items())}
+
+
+def measure_case_ml(label_map: NDArray, case: Examples, study: Study) -> dict[str, float] | None:
+    """Return each label's millilitres in the answer to a prepared case; None where its voxels' size is not known."""
+    spacing = case.spacings.get(case.cases[0]) if study.task == "segmentation" else None
+    return measure_volumes_ml(label_map, None if spacing is None else np.diag([*spacing, 1.0]), study.labels)

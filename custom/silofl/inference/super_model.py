@@ -34,8 +34,10 @@ from silofl.inference.geometry import (
 from silofl.inference.own_tests import describe_quality, list_low_labels, list_not_learnt, list_unlike_thresholds
 from silofl.inference.prediction import CaseAnswer, Prediction, call_case, measure_volumes_ml
 from silofl.inference.probabilities import add_share, case_scores, shift_foreground, to_probabilities
+from silofl.inference.usual import Comparison, compare_answer
 from silofl.inference.weigher import member_names
 from silofl.models import HarmonizedModel
+from silofl.models.features import find_feature_layer, join_features, record_inputs
 from silofl.models.roles import GLOBAL, SELECTOR
 from silofl.models.selector import build_selector
 from silofl.training.device import choose_device
@@ -150,6 +152,14 @@ class SuperModel:
         check_probabilities(found, name)
         return found
 
+    def measure_features(
+        self, name: str, images: NDArray, batch_size: int = BATCH_SIZE
+    ) -> tuple[NDArray[np.floating], dict[str, NDArray[np.float64]]]:
+        """Return `probabilities`, and by the model's name its features, where somebody has said where they are."""
+        with record_inputs(find_feature_layer(self.network(name))) as seen:
+            probabilities = self.probabilities(name, images, batch_size)
+        return probabilities, {name: join_features(seen)} if seen else {}
+
     def answer(
         self, images: NDArray, batch_size: int = BATCH_SIZE, threshold: float | None = None, site: str | None = None
     ) -> CaseAnswer:
@@ -169,16 +179,18 @@ class SuperModel:
         check_images(images, self.contents.image_shape, bool(self.contents.study.data.patches))
         scores = self.scores(images, batch_size)
         name, weights = weigh_models(self.contents, scores, threshold, site)
-        total = None
+        total: NDArray | None = None
+        features: dict[str, NDArray] = {}
         for member, weight in weights.items():
-            total = add_share(total, self.probabilities(member, images, batch_size), weight)
+            probabilities, found = self.measure_features(member, images, batch_size)
+            total, features = add_share(total, probabilities, weight), features | found
         if bias := self._find_bias(site):
             total = shift_foreground(torch.from_numpy(total), bias).numpy()
         gamma = self.contents.threshold if threshold is None else threshold
         is_choice = site is None and self.contents.is_choice
         is_fallback = is_choice and gamma is not None and float(scores.max()) <= gamma
         named = {output: float(score) for output, score in zip(self.contents.outputs, scores, strict=True)}
-        return CaseAnswer(name, weights, named, is_fallback, total)
+        return CaseAnswer(name, weights, named, is_fallback, total, features)
 
     def predict(
         self,
@@ -222,9 +234,12 @@ class SuperModel:
         has_beside = site is None and self.contents.beside is not None
         beside = {"beside": self.contents.beside, "beside_share": self.contents.beside_share} if has_beside else {}
         beside |= {"bias": self._find_bias(site)}
+        compared = self.compare_answer(answer, found.volumes_ml, {} if prepared is None else prepared.form.codes)
+        doubts += compared.sentences
         warnings = self.list_warnings(answer, doubts, threshold, site)
         do_not_use = self.list_reasons_against_use(answer, doubts, threshold, site)
-        return replace(found, **beside, disagreement=said, warnings=warnings, do_not_use=do_not_use)
+        known = {"warnings": warnings, "do_not_use": do_not_use, "unchecked": compared.unchecked}
+        return replace(found, **beside, disagreement=said, **known)
 
     def check_is_not_alone(self, images: NDArray) -> None:
         """Refuse a case of one image where the network's answer depends on the other images of its batch.
@@ -247,6 +262,12 @@ class SuperModel:
             own: What else it may be like: the site's own training images.
         """
         return (self.contents.domain | own).doubts(images, form, self._steps.is_turning)
+
+    def compare_answer(
+        self, answer: CaseAnswer, sizes_ml: Mapping[str, float] | None, codes: Mapping[str, str]
+    ) -> Comparison:
+        """Compare an answer with what is usual; as `silofl.inference.usual.compare_answer`."""
+        return compare_answer(self.contents.usual, answer, sizes_ml, self.contents.study, codes)
 
     def list_warnings(
         self, answer: CaseAnswer, doubts: Sequence[str], threshold: float | None = None, site: str | None = None

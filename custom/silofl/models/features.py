@@ -3,30 +3,76 @@
 The projection head is that of Li, He and Song, Model-Contrastive Federated Learning, CVPR 2021, arXiv:2103.16257, 3.2.
 """
 
-from torch import nn
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
 
 from silofl.errors import ConfigError
 
 
-def feature_layer(model: nn.Module) -> nn.Module:
-    """Return the layer whose first input is the representation.
+def find_feature_layer(model: nn.Module) -> nn.Module | None:
+    """Return the layer whose first input is the representation; None where nobody has said where it is.
 
     That is the last linear layer; in the U-Net, which has none, the decoder's first level, whose first input is the
     output of the deepest level of the encoder.
-
-    Raises:
-        ConfigError: The network is another one without a linear layer.
     """
     linear = [module for module in model.modules() if isinstance(module, nn.Linear)]
-    if linear:
-        return linear[-1]
-    try:
-        return model.get_submodule("network.upcat_4")
-    except AttributeError:
+    # By its name: MONAI's network is not imported for it.
+    levels = [module for name, module in model.named_modules() if name == "network.upcat_4"]
+    return next(reversed([*levels, *linear]), None)
+
+
+def feature_layer(model: nn.Module) -> nn.Module:
+    """Return `find_feature_layer` of a network that has one.
+
+    Raises:
+        ConfigError: It has none.
+    """
+    layer = find_feature_layer(model)
+    if layer is None:
         raise ConfigError(
             "model.name must be unet for an algorithm that compares representations of label maps' images; in another "
             "network nobody has said where they are: leave out model.network"
-        ) from None
+        )
+    return layer
+
+
+def count_features(model: nn.Module) -> int:
+    """Return the numbers of a representation; 0 where nobody has said where it is."""
+    layer = find_feature_layer(model)
+    if layer is None:
+        return 0
+    widths = (getattr(one, "in_features", None) or getattr(one, "in_channels", None) for one in layer.modules())
+    # Of a level of the decoder the first layer that has a width enlarges its first input.
+    return next(width for width in widths if width)
+
+
+def pool_features(features: Tensor) -> Tensor:
+    """Return feature maps (B, C, *spatial) as vectors (B, C), the mean over the spatial axes, in float32 or better."""
+    # A network under autocast gives bfloat16, whose cosines have two digits.
+    features = features.to(torch.promote_types(features.dtype, torch.float32))
+    return features.flatten(2).mean(2) if features.ndim > 2 else features
+
+
+def join_features(seen: Sequence[Tensor]) -> NDArray[np.float64]:
+    """Return the mean over all images, slices or windows, of what `record_inputs` collected: (features,)."""
+    return torch.cat([pool_features(one) for one in seen]).mean(0).double().cpu().numpy()
+
+
+@contextmanager
+def record_inputs(layer: nn.Module | None) -> Iterator[list[Tensor]]:
+    """Collect the first input of each call of a layer; of no layer nothing."""
+    seen: list[Tensor] = []
+    handle = layer and layer.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
+    try:
+        yield seen
+    finally:
+        if handle:
+            handle.remove()
 
 
 def add_projection_head(network: nn.Module, width: int) -> nn.Module:

@@ -32,6 +32,7 @@ from silofl.inference import SuperModel
 from silofl.inference.contents import Contents
 from silofl.inference.directory import FOLDER, read_model_folder, write_model_folder
 from silofl.inference.geometry import decide_labels
+from silofl.inference.measured_usual import measure_usual
 from silofl.inference.probabilities import shift_foreground
 from silofl.models import build_plain_model
 from silofl.models.roles import add_role
@@ -314,6 +315,8 @@ class SiteGuard(SitePart):
         own = {"candidate": _name_kept(choice), "data": {work.site: dump_record(counts)}}
         facts = kept.facts | numbers | own
         kept = replace(kept, beside_share=choice.share, bias=choice.bias, calling=calling, facts=facts)
+        usual = measure_usual(SuperModel(kept, work.device), work.data, work.site, work.min_patients)
+        kept = replace(kept, usual={work.site: usual} if usual else {})
         write_model_folder(work.folder / CHOSEN, kept)
         add_kept(work.folder / PICTURES, work.data.test, predictions, tested.by_case)
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from silofl.core.mixing import Arrays
 from silofl.errors import ConfigError
 from silofl.parts.part import Kept, Kind, Part
-from silofl.parts.task import TRAIN
+from silofl.parts.task import TEST, TRAIN
 from silofl.study import Study
 
 if TYPE_CHECKING:
@@ -63,6 +63,11 @@ def list_kinds(study: Study) -> list[Kind]:
     return [kind for half in _server_halves(study) for kind in half.kinds(study)]
 
 
+def find_test_task(study: Study) -> str:
+    """Return the task by which a study's sites test the run's model."""
+    return next((half.test_task for half in _server_halves(study) if half.test_task), TEST)
+
+
 def find_kind(kinds: Iterable[Kind], role: str, name: str) -> Kind | None:
     """Return the kind of an array; None where it is no part of the study."""
     return next((kind for kind in kinds if kind.holds(role, name)), None)
@@ -81,7 +86,12 @@ def _load_modules(study: Study) -> list[ModuleType]:
         ("collected", recipe.collects_personal),
         ("personal", recipe.tunes_personal),
     )
-    beside = (("dp_sgd", study.is_private), ("average", recipe.average_last > 0), ("guard", study.is_guarded))
+    beside = (
+        ("dp_sgd", study.is_private),
+        ("usual", not study.is_private),
+        ("average", recipe.average_last > 0),
+        ("guard", study.is_guarded),
+    )
     first, last = ([f"silofl.parts.{name}" for name, is_on in parts if is_on] for parts in (shared, beside))
     own = [one.halves for one in recipe.ingredients if one.halves]
     return [_load_module(name) for name in dict.fromkeys([*first, *own, *last])]

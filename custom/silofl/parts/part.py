@@ -304,6 +304,10 @@ class Part:
         """Return the run's super model; None if this part builds none."""
         return None
 
+    def completed(self, contents: Contents) -> Contents:
+        """Return the run's super model, of whichever part, with what this part adds to it."""
+        return contents
+
     def results(self, run: Run, tests: Mapping[str, Any]) -> dict[str, Any]:
         """Return its fields of `silofl.federation.results.Results`; the tests are of the run's ``test_score``."""
         return {}

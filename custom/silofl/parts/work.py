@@ -5,7 +5,8 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, reduce
+from operator import or_
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -53,6 +54,7 @@ class Work:
         folder: The site's folder of the run.
         min_patients: Patients in training that a mean over the site's images must come from.
         max_epsilon: What differential privacy may spend at the site; None for any.
+        may_send: Whether the site lets a kind of arrays leave.
         kept: Each part's state at home after the round that the task begins from.
         held: That round; 0 where there is none.
         task: Its name.
@@ -70,6 +72,7 @@ class Work:
     folder: Path = Path()
     min_patients: int = 0
     max_epsilon: float | None = None
+    may_send: Callable[[str], bool] = lambda kind: True
     kept: Mapping[str, Any] = field(default_factory=dict)
     held: int = 0
     task: str = TRAIN
@@ -171,7 +174,8 @@ class Work:
             return self._train()
         for part in self.parts:
             if self.task in part.tasks:
-                return Message(meta={"round": self.number}) | part.answer(self.task)
+                answer = Message(meta={"round": self.number}) | part.answer(self.task)
+                return reduce(or_, (other.add_to_answer(self.task) for other in self.parts), answer)
         known = [TRAIN, *(name for part in self.parts for name in part.tasks)]
         raise TrainingError(f"a task must be one of {', '.join(known)} in this study, not {quote_value(self.task)}")
 
@@ -308,6 +312,10 @@ class SitePart:
         """Carry out one of its ``tasks``."""
         # Unreachable: `Work.answer` asks only parts that list the task.
         raise NotImplementedError(task)
+
+    def add_to_answer(self, task: str) -> Message:
+        """Return what it sends beside another part's answer to a task."""
+        return Message()
 
     def step(self, role: str, step: Step) -> Step:
         """Return the step of a model with this part's additions."""

@@ -1,0 +1,96 @@
+"""Measure what is usual of a super model's answers to a hospital's own cases."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from silofl.core.spread import Spread
+from silofl.data.dicom_codes import group_codes, read_codes
+from silofl.data.parts import Examples
+from silofl.data.site_data import SiteData, sample_evenly
+from silofl.inference.geometry import decide_labels
+from silofl.inference.prediction import measure_case_ml
+from silofl.inference.super_model import SuperModel
+from silofl.inference.usual import FeatureSpread, Usual, log_odds, log_sizes, share_labels
+from silofl.models.roles import GLOBAL
+from silofl.training.joined import FEDERATED, LOCAL
+from silofl.training.metrics import group_positions
+
+# Of fewer patients, means and deviations would tell single ones' numbers.
+LEAST_PATIENTS = 3
+# Cases of a part that are answered, evenly spread, and files whose codes are read.
+MOST_CASES, MOST_FILES = 64, 1024
+
+
+@dataclass(frozen=True)
+class _Case:
+    """A case's numbers: of labels' sizes the logarithms, of the selector's score the log-odds."""
+
+    shares: Mapping[str, float]
+    sizes_ml: Mapping[str, float] | None
+    odds: float | None
+    features: Mapping[str, NDArray[np.float64]]
+
+
+def measure_usual(model: SuperModel, data: SiteData, site: str, min_patients: int) -> Usual | None:
+    """Return what is usual over a site's training and validation cases; None of too few patients.
+
+    Args:
+        model: Whose answers they are.
+        data: The site's data.
+        site: Its name, as the selector knows it.
+        min_patients: Patients that the numbers must come from, which are at least `LEAST_PATIENTS`.
+    """
+    least, parts = max(min_patients, LEAST_PATIENTS), (data.training, data.validation)
+    chosen = [case for part in parts for case in _sample_cases(part)]
+    if len({case.patients[0] for case in chosen} - {None}) < least:
+        return None
+    cases = [_measure_case(model, case, site) for case in chosen]
+    # A case without a size in millilitres has none in any.
+    is_ml = all(case.sizes_ml is not None for case in cases)
+    sizes = _join([case.sizes_ml if is_ml else case.shares for case in cases])
+    odds = [case.odds for case in cases if case.odds is not None]
+    features = _join([case.features for case in cases])
+    return Usual(
+        **{"sizes_ml" if is_ml else "shares": {label: Spread.of(values) for label, values in sizes.items()} or None},
+        score=Spread.of(odds) if odds else None,
+        features={name: FeatureSpread.of(np.stack(rows)) for name, rows in features.items()} or None,
+        codes=_read_codes(data, least) or None,
+    )
+
+
+def _sample_cases(part: Examples) -> list[Examples]:
+    rows = [*group_positions(part.cases).values()]
+    return [part.select_rows(rows[number]) for number in sample_evenly(len(rows), MOST_CASES)]
+
+
+def _measure_case(model: SuperModel, case: Examples, site: str) -> _Case:
+    study, images = model.contents.study, np.asarray(case.images)
+    answer = model.answer(images, study.training.batch_size)
+    own = {GLOBAL, FEDERATED, LOCAL, site, model.contents.beside} & model.contents.models.keys()
+    features = {name: one for name, one in answer.features.items() if name in own}
+    for name in own - features.keys():
+        features |= model.measure_features(name, images, study.training.batch_size)[1]
+    is_map = study.task == "segmentation"
+    label_map = decide_labels(answer.probabilities) if is_map else np.empty(0)
+    sizes = measure_case_ml(label_map, case, study)
+    odds = log_odds(answer.scores[site]) if site in answer.scores else None
+    shares = log_sizes(share_labels(label_map, study), is_ml=False) if is_map else {}
+    return _Case(shares, sizes and log_sizes(sizes, is_ml=True), odds, features)
+
+
+def _join(tables: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
+    """Return the values of each name that all tables have."""
+    return {name: [table[name] for table in tables] for name in tables[0] if all(name in table for table in tables)}
+
+
+def _read_codes(data: SiteData, least: int) -> dict[str, tuple[str, ...]]:
+    records = [] if data.manifest is None else [*data.manifest.training, *data.manifest.validation]
+    chosen = [records[number] for number in sample_evenly(len(records), MOST_FILES)]
+    stated = ((one.patient, read_codes(data.manifest.source(one).first[0])) for one in chosen)
+    return group_codes(stated, least)

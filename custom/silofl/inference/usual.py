@@ -1,0 +1,292 @@
+"""What is usual of a super model's answers to its hospitals' own cases, and what of a new answer is not.
+
+Each hospital gives means and deviations over its training and validation cases: of the size of each label, of the
+selector's score, and of a network's features. A new answer is unusual where such a number lies further from the mean
+than the deviations explain. Single cases' numbers are nowhere in them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import NormalDist
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from silofl.core.spread import Spread, pool_spreads
+from silofl.errors import ConfigError, quote_value
+from silofl.inference.geometry import decide_labels
+from silofl.inference.prediction import CaseAnswer
+from silofl.schema import declare_optional, dump_record, read_record
+from silofl.study import Study
+
+# Of right cases, all checks together.
+MOST_FALSE_ALARMS = 0.05
+# Smaller sizes are none: in millilitres, and as a share of the pixels.
+LEAST_ML, LEAST_SHARE = 0.1, 1e-4
+# Of a probability, so that its log-odds are finite.
+LEAST_PROBABILITY = 1e-6
+# Share of a feature's mean variance that every feature has at least: some are always 0.
+LEAST_VARIANCE = 0.05
+FEATURES = ("mean", "variance")
+
+
+@dataclass(frozen=True)
+class FeatureSpread:
+    """A network's features over a hospital's cases: means and variances alone, no covariances.
+
+    Attributes:
+        mean: Of each feature.
+        variance: Of each feature.
+        distance: Of the cases' `measure_distance` to these.
+
+    Raises:
+        ConfigError: They are not as many, or a variance is below 0.
+    """
+
+    mean: tuple[float, ...]
+    variance: tuple[float, ...]
+    distance: Spread
+
+    def __post_init__(self) -> None:
+        """Refuse what no features have."""
+        if len(self.mean) != len(self.variance) or min(self.variance, default=0) < 0:
+            raise ConfigError("features must have as many means as variances, none of them below 0")
+
+    @classmethod
+    def of(cls, features: NDArray[np.float64]) -> FeatureSpread:
+        """Measure it of the features of cases, (cases, features)."""
+        mean, variance = features.mean(axis=0), features.var(axis=0)
+        distances = [measure_distance(one, mean, variance) for one in features]
+        return cls(tuple(mean.tolist()), tuple(variance.tolist()), Spread.of(distances))
+
+
+@dataclass(frozen=True)
+class Usual:
+    """What is usual at one hospital; what is empty is not known.
+
+    Attributes:
+        sizes_ml: Label -> spread of the natural logarithm of its size in millilitres.
+        shares: Label -> the same of its share of the pixels, where voxels' sizes are not known.
+        score: Spread of the log-odds of the selector's score for the hospital.
+        features: Model -> its features.
+        codes: What DICOM files state -> the codes that enough patients have.
+    """
+
+    sizes_ml: Mapping[str, Spread] | None = declare_optional()
+    shares: Mapping[str, Spread] | None = declare_optional()
+    score: Spread | None = declare_optional()
+    features: Mapping[str, FeatureSpread] | None = declare_optional()
+    codes: Mapping[str, tuple[str, ...]] | None = declare_optional()
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What of an answer is unusual.
+
+    Attributes:
+        sentences: One for each check that found something.
+        unchecked: The checks that could not be made.
+    """
+
+    sentences: tuple[str, ...] = ()
+    unchecked: tuple[str, ...] = ()
+
+
+def measure_distance(features: NDArray, mean: ArrayLike, variance: ArrayLike) -> float:
+    """Return the logarithm of the mean over features of ``(x - mean)^2 / variance``: about 0 of usual cases.
+
+    That is Mahalanobis' distance with a diagonal covariance. Of a feature that hardly varies the variance is
+    `LEAST_VARIANCE` of the mean one.
+    """
+    floor = LEAST_VARIANCE * np.mean(variance) + np.finfo(np.float64).tiny
+    return float(np.log(np.mean(np.square(features - mean) / (variance + floor)) + np.finfo(np.float64).tiny))
+
+
+def log_sizes(sizes: Mapping[str, float], is_ml: bool) -> dict[str, float]:
+    """Return the natural logarithms of labels' sizes, in millilitres or as shares; of none that of the least one."""
+    return {name: math.log(max(size, LEAST_ML if is_ml else LEAST_SHARE)) for name, size in sizes.items()}
+
+
+def log_odds(score: float) -> float:
+    """Return the log-odds of a probability."""
+    score = min(max(score, LEAST_PROBABILITY), 1 - LEAST_PROBABILITY)
+    return math.log(score / (1 - score))
+
+
+def share_labels(label_map: NDArray, study: Study) -> dict[str, float]:
+    """Return each label's share of the pixels."""
+    return {name: float(np.mean(label_map == number)) for number, name in sorted(study.labels.items())}
+
+
+@dataclass(frozen=True)
+class Check:
+    """A number of an answer beside those that are usual.
+
+    Attributes:
+        what: What it is, for people.
+        value: The number.
+        spread: Of usual ones.
+        show: Puts such a number into words.
+        remedy: What to look at where it is unusual.
+        has_low: Whether a number may be too low.
+        has_high: Whether it may be too high.
+    """
+
+    what: str
+    value: float
+    spread: Spread
+    show: Callable[[float], str]
+    remedy: str
+    has_low: bool = True
+    has_high: bool = True
+
+    def describe(self, deviations: float) -> str | None:
+        """Return a sentence where the number is more than so many deviations from the mean; else None."""
+        low, high = self.spread.range(deviations)
+        if not (self.has_low and self.value < low) and not (self.has_high and self.value > high):
+            return None
+        edges = [self.show(edge) for edge in (low, high)]
+        usual = f"{edges[0]} to {edges[1]}" if self.has_high else f"{edges[0]} or more"
+        usual = usual if self.has_low else f"up to {edges[1]}"
+        found = f"{self.show(self.value)} where {usual} is usual (mean {self.show(self.spread.mean)})"
+        return f"{self.what} is unusual: {found}; {self.remedy}"
+
+
+def compare_answer(
+    usual: Mapping[str, Usual],
+    answer: CaseAnswer,
+    sizes_ml: Mapping[str, float] | None,
+    study: Study,
+    codes: Mapping[str, str],
+) -> Comparison:
+    """Compare an answer with what is usual.
+
+    Args:
+        usual: Hospital -> what is usual there.
+        answer: The answer.
+        sizes_ml: Label -> its size in millilitres; None where voxels' sizes are not known.
+        study: Names the labels.
+        codes: What the file states, by `silofl.data.dicom_codes.read_codes`.
+    """
+    checks = {
+        "the selector's score": _check_score(usual, answer),
+        "the look of the image to the network": _check_features(usual, answer),
+    }
+    if study.task == "segmentation":
+        checks["the size of the answer"] = _check_sizes(usual, answer, sizes_ml, study)
+    if not answer.scores:
+        del checks["the selector's score"]
+    # Each gets the same share of the false alarms.
+    deviations = NormalDist().inv_cdf(1 - MOST_FALSE_ALARMS / max(1, 2 * sum(map(len, checks.values()))))
+    found = [sentence for some in checks.values() for one in some if (sentence := one.describe(deviations))]
+    unchecked = [what for what, some in checks.items() if not some]
+    known = {what for one in usual.values() for what in one.codes or ()}
+    unchecked += [f"the stated {what}" for what in codes if what not in known]
+    return Comparison((*found, *_compare_codes(usual, codes)), tuple(unchecked))
+
+
+def _check_sizes(
+    usual: Mapping[str, Usual], answer: CaseAnswer, sizes_ml: Mapping[str, float] | None, study: Study
+) -> list[Check]:
+    is_ml = sizes_ml is not None and any(one.sizes_ml for one in usual.values())
+    sizes = sizes_ml if is_ml else share_labels(decide_labels(answer.probabilities), study)
+    tables = [(one.sizes_ml if is_ml else one.shares) or {} for one in usual.values()]
+
+    def show(value: float) -> str:
+        size = math.exp(value)
+        return f"{size:.{0 if size >= 100 else 1}f} ml" if is_ml else f"{size:.2%} of the pixels"
+
+    found = []
+    for label, value in log_sizes(sizes, is_ml).items():
+        if known := [table[label] for table in tables if label in table]:
+            remedy = "look at the answer, at what the image shows, and at the size of its voxels"
+            found.append(Check(f"the size of {label}", value, pool_spreads(known), show, remedy))
+    return found
+
+
+def _check_score(usual: Mapping[str, Usual], answer: CaseAnswer) -> list[Check]:
+    """Compare the highest score with that of the same hospital's own cases."""
+    site = max(answer.scores, key=lambda one: answer.scores[one], default="")
+    known = [one.score for name, one in usual.items() if name == site and one.score]
+    remedy = "see that the image shows the same body part, taken the same way"
+    return [
+        Check("the selector's score", log_odds(answer.scores[site]), one, _show_probability, remedy, has_high=False)
+        for one in known
+    ]
+
+
+def _check_features(usual: Mapping[str, Usual], answer: CaseAnswer) -> list[Check]:
+    """Compare the features of that model to which the image looks least unlike the training images."""
+    remedy = "see that the image shows the same body part, taken the same way, and look at the answer"
+    found = []
+    for model, features in answer.features.items():
+        named = {site: one.features[model] for site, one in usual.items() if model in (one.features or ())}
+        known = [one for one in named.values() if len(one.mean) == len(features)]
+        if known:
+            value, spread = _pool_distance(features, known)
+            found.append(
+                Check("the look of the image to the network", value, spread, _show_distance, remedy, has_low=False)
+            )
+    return sorted(found, key=lambda one: (one.value - one.spread.mean) / (one.spread.deviation or 1))[:1]
+
+
+def _pool_distance(features: NDArray, known: Sequence[FeatureSpread]) -> tuple[float, Spread]:
+    """Return an image's distance to the features of all hospitals, and the spread to be expected of it."""
+    means, variances = (np.array([getattr(one, key) for one in known]) for key in ("mean", "variance"))
+    between = means.var(axis=0, ddof=1) * (1 + 1 / len(known)) if len(known) > 1 else 0.0
+    distance = measure_distance(features, means.mean(axis=0), variances.mean(axis=0) + between)
+    return distance, pool_spreads([one.distance for one in known])
+
+
+def _compare_codes(usual: Mapping[str, Usual], codes: Mapping[str, str]) -> list[str]:
+    found = []
+    for what, code in codes.items():
+        known = sorted({one for table in usual.values() for one in (table.codes or {}).get(what, ())})
+        if known and code not in known:
+            found.append(
+                f"the file states another {what} than training's files: {code}, theirs {' or '.join(known)}; see that "
+                "it is the image that the models are for"
+            )
+    return found
+
+
+def _show_probability(value: float) -> str:
+    return f"{1 / (1 + math.exp(-value)):.3g}"
+
+
+def _show_distance(value: float) -> str:
+    return f"a distance of {math.exp(value / 2):.2g}"
+
+
+def pack_usual(usual: Mapping[str, Usual]) -> dict[str, Any]:
+    """Return what is usual as plain values; a network's features as one text each, which are hundreds."""
+    packed: dict[str, Any] = dump_record(usual)
+    for one in packed.values():
+        for features in one.get("features", {}).values():
+            features |= {key: " ".join(f"{number:.5g}" for number in features[key]) for key in FEATURES}
+    return packed
+
+
+def unpack_usual(packed: Mapping[str, Any]) -> dict[str, Usual]:
+    """Return what `pack_usual` packed; of another kind, a key raises KeyError, TypeError or AttributeError.
+
+    Raises:
+        ConfigError: A value is none that is usual.
+    """
+    found = {}
+    for site, one in packed.items():
+        texts = one.get("features", {})
+        features = {name: kept | {key: _read_numbers(kept[key]) for key in FEATURES} for name, kept in texts.items()}
+        found[site] = read_record(Usual, {**one, "features": features}, f"usual.{site}")
+    return found
+
+
+def _read_numbers(text: str) -> list[float]:
+    try:
+        return [float(number) for number in text.split()]
+    except ValueError:
+        raise ConfigError(f"features must be numbers with blanks between them, not {quote_value(text)}") from None

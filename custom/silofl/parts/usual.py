@@ -1,0 +1,172 @@
+"""What is usual of the answers at each hospital, sent once beside the test, so that `predict` can tell what is not."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from silofl.core.mixing import Arrays
+from silofl.core.spread import Spread
+from silofl.data.dicom_codes import STATED
+from silofl.errors import AggregationError, ConfigError
+from silofl.inference.contents import Contents
+from silofl.inference.directory import FOLDER, read_model_folder, write_model_folder
+from silofl.inference.measured_usual import measure_usual
+from silofl.inference.super_model import SuperModel
+from silofl.inference.usual import FeatureSpread, Usual
+from silofl.models import build_plain_model
+from silofl.models.features import count_features
+from silofl.models.roles import GLOBAL, add_role
+from silofl.parts.answer import SiteAnswer
+from silofl.parts.asked_once import expect_float64
+from silofl.parts.load import find_test_task
+from silofl.parts.part import Kind, Part, Run
+from silofl.parts.task import Exchange, Expected, Message
+from silofl.parts.work import SitePart
+from silofl.study import Study
+
+ROLE, KIND = "usual", "usual_values"
+PURPOSE = (
+    "means and deviations over the training and validation cases of the answer's size for each label, of the "
+    "selector's score and of the network's features, and DICOM's standard codes that enough patients have; sent once, "
+    "so that predict warns of an answer that is not usual"
+)
+RISK = (
+    "they show the server, and whoever holds the super model, how large organs and lesions are on average and what the "
+    "site's images look like to the network; min_patients, or may_leave without usual_values: predict then compares "
+    "with the other sites alone"
+)
+# The models whose features a site sends: that of all sites, and its own or only one.
+OWN = "own"
+CODES = tuple((what, code) for what, codes in STATED.items() for code in sorted(codes))
+
+
+@dataclass(frozen=True)
+class UsualPart(Part):
+    """What is usual at the sites, at the server.
+
+    Attributes:
+        study: The study.
+        width: How many features its networks have.
+        found: Site -> what is usual there; not in the checkpoint, because the run ends with the test.
+    """
+
+    study: Study
+    width: int = 0
+    found: dict[str, Usual] = field(default_factory=dict)
+    role: str = ROLE
+    leaves = (Kind(KIND, PURPOSE, RISK, ROLE, is_of_images=True),)
+
+    @classmethod
+    def start(cls, study: Study, sites: Sequence[str], pretrained: Arrays | None) -> Sequence[Part]:
+        """Return the server half before the test."""
+        return [cls(study, count_features(build_plain_model(study, study.seed)))]
+
+    def expected(self, site: str, exchange: Exchange, run: Run) -> Mapping[str, Expected]:
+        """Return the arrays of the test's answer, all of which a site may keep back."""
+        if exchange.task != find_test_task(self.study):
+            return {}
+        num_labels, width = len(self.study.labels), self.width
+        shapes: dict[str, tuple[int, ...]] = {"codes": (len(CODES),), "score": (2,)}
+        if self.study.task == "segmentation":
+            shapes |= {"sizes_ml": (num_labels, 2), "shares": (num_labels, 2)}
+        roles = [name for name in (GLOBAL, OWN) if name == OWN or name in self.study.recipe.roles]
+        for name in roles if width else ():
+            shapes |= {f"{name}.mean": (width,), f"{name}.variance": (width,), f"{name}.distance": (2,)}
+        return add_role(ROLE, {name: expect_float64(shape, minimum=None) for name, shape in shapes.items()})
+
+    def checked(self, site: str, exchange: Exchange, answer: SiteAnswer, run: Run) -> UsualPart:
+        """Keep what a site says.
+
+        Raises:
+            AggregationError: Its numbers are no means and deviations.
+        """
+        arrays = answer.of(ROLE)
+        if not arrays or exchange.task != find_test_task(self.study):
+            return self
+        try:
+            return replace(self, found={**self.found, site: unpack_arrays(arrays, self.study)})
+        except (ConfigError, KeyError) as error:
+            raise AggregationError(f"site {site!r} must send what is usual as means and deviations; {error}") from None
+
+    def completed(self, contents: Contents) -> Contents:
+        """Return a super model with what is usual at the sites."""
+        usual = {}
+        for site, one in sorted(self.found.items()):
+            own = site if site in contents.models else GLOBAL
+            features = {own if name == OWN else name: spread for name, spread in (one.features or {}).items()}
+            usual[site] = replace(one, features=features or None)
+        return replace(contents, usual=usual)
+
+
+class SiteUsual(SitePart):
+    """A site's share: measured with the super model that it has just tested, which gets it too."""
+
+    def add_to_answer(self, task: str) -> Message:
+        """Return what is usual, with the answer to a test; nothing of too few patients, or where it may not leave."""
+        work = self.work
+        if task != find_test_task(work.study):
+            return Message()
+        contents = read_model_folder(work.folder / FOLDER)
+        usual = measure_usual(SuperModel(contents, work.device), work.data, work.site, work.min_patients)
+        if usual is None:
+            return Message()
+        write_model_folder(work.folder / FOLDER, replace(contents, usual={work.site: usual}))
+        if not work.has_enough_patients or not work.may_send(KIND):
+            return Message()
+        named = {name: one for name, one in (usual.features or {}).items() if name in (GLOBAL, work.site)}
+        features = {OWN if name == work.site else name: one for name, one in named.items()}
+        arrays = pack_arrays(replace(usual, features=features), work.study)
+        return Message(add_role(ROLE, arrays), {"num_patients": work.data.training.num_patients})
+
+
+PART, SITE = UsualPart, SiteUsual
+
+
+def pack_arrays(usual: Usual, study: Study) -> Arrays:
+    """Return what is usual as arrays by their names within the role."""
+    arrays: dict[str, object] = {}
+    for name, table in (("sizes_ml", usual.sizes_ml), ("shares", usual.shares)):
+        if table:
+            arrays[name] = [_pair(table[label]) for _, label in sorted(study.labels.items())]
+    if usual.score:
+        arrays["score"] = _pair(usual.score)
+    for name, one in (usual.features or {}).items():
+        arrays |= {f"{name}.mean": one.mean, f"{name}.variance": one.variance, f"{name}.distance": _pair(one.distance)}
+    if usual.codes:
+        arrays["codes"] = [code in usual.codes.get(what, ()) for what, code in CODES]
+    return {name: np.array(values, np.float64) for name, values in arrays.items()}
+
+
+def unpack_arrays(arrays: Arrays, study: Study) -> Usual:
+    """Return what `pack_arrays` packed.
+
+    Raises:
+        ConfigError: A deviation or a variance is below 0.
+        KeyError: Features lack their distance.
+    """
+    labels = [label for _, label in sorted(study.labels.items())]
+    sizes = {
+        name: {label: Spread(*pair) for label, pair in zip(labels, arrays[name].tolist(), strict=True)}
+        for name in ("sizes_ml", "shares")
+        if name in arrays
+    }
+    features = {
+        name: FeatureSpread(
+            tuple(arrays[f"{name}.mean"].tolist()),
+            tuple(arrays[f"{name}.variance"].tolist()),
+            Spread(*arrays[f"{name}.distance"].tolist()),
+        )
+        for name in (GLOBAL, OWN)
+        if f"{name}.mean" in arrays
+    }
+    stated = [pair for pair, is_there in zip(CODES, arrays.get("codes", ()), strict=False) if is_there]
+    codes = {what: tuple(code for one, code in stated if one == what) for what, _ in stated}
+    score = Spread(*arrays["score"].tolist()) if "score" in arrays else None
+    return Usual(**sizes, score=score, features=features or None, codes=codes or None)
+
+
+def _pair(spread: Spread) -> tuple[float, float]:
+    return spread.mean, spread.deviation

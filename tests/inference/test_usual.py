@@ -1,0 +1,161 @@
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from silofl.core.spread import Spread
+from silofl.errors import ConfigError
+from silofl.inference import SuperModel
+from silofl.inference.directory import read_fingerprint, read_model_folder, write_model_folder
+from silofl.inference.prediction import CaseAnswer
+from silofl.inference.usual import (
+    FeatureSpread,
+    Usual,
+    compare_answer,
+    log_odds,
+    log_sizes,
+    measure_distance,
+    pack_usual,
+    unpack_usual,
+)
+from silofl.models.features import count_features
+
+CPU = torch.device("cpu")
+
+FEATURES = FeatureSpread((0.0, 0.0), (1.0, 1.0), Spread(0.0, 0.25))
+NORTH = Usual(
+    sizes_ml={"organ": Spread(math.log(400), 0.2), "lesion": Spread(math.log(20), 3.0)},
+    score=Spread(log_odds(0.99), 0.5),
+    features={"global": FEATURES},
+    codes={"body part": ("ABDOMEN", "LIVER")},
+)
+SIZES = {"organ": 410.0, "lesion": 8.0}
+
+
+@pytest.fixture
+def compared(make_study):
+    """Compare an answer by what of it differs from a usual one's."""
+
+    def compare(usual=None, sizes=SIZES, codes=None, scores=None, features=(1.0, -1.0), study=None):
+        study = study or make_study()
+        answer = CaseAnswer(
+            "global",
+            {"global": 1.0},
+            {"north": 0.99, "south": 0.01} if scores is None else scores,
+            False,
+            np.full((1, 3, 8, 8), 1 / 3, np.float32),
+            {"global": np.array(features)},
+        )
+        return compare_answer({"north": NORTH} if usual is None else usual, answer, sizes, study, codes or {})
+
+    return compare
+
+
+def test_a_usual_answer_raises_no_doubt_and_everything_was_checked(compared):
+    found = compared(codes={"body part": "LIVER"})
+    assert found.sentences == () and found.unchecked == ()
+
+
+@pytest.mark.parametrize(
+    ("options", "wanted"),
+    [
+        ({"sizes": SIZES | {"organ": 3885.0}}, "the size of organ is unusual: 3885 ml where 243 to 659 ml is usual"),
+        ({"sizes": SIZES | {"organ": 0.0}}, "the size of organ is unusual: 0.1 ml where"),
+        ({"scores": {"north": 0.6, "south": 0.4}}, "the selector's score is unusual: 0.6 where 0.966 or more is usual"),
+        ({"features": (4.0, 4.0)}, "the look of the image to the network is unusual: a distance of 4"),
+        ({"codes": {"body part": "BRAIN"}}, "another body part than training's files: BRAIN, theirs ABDOMEN or LIVER"),
+    ],
+)
+def test_each_check_has_one_plain_sentence_with_the_value_and_what_is_usual(compared, options, wanted):
+    (sentence,) = compared(**options).sentences
+    assert wanted in sentence and "see that" in sentence or "look at" in sentence
+
+
+def test_a_label_that_is_often_absent_is_usual_at_any_size(compared):
+    assert compared(sizes=SIZES | {"lesion": 0.0}).sentences == ()
+
+
+def test_what_no_hospital_has_measured_is_named_as_unchecked(compared):
+    assert compared(usual={}, codes={"body part": "BRAIN"}).unchecked == (
+        "the selector's score",
+        "the look of the image to the network",
+        "the size of the answer",
+        "the stated body part",
+    )
+    # Without voxels' sizes there are no millilitres to compare.
+    assert compared(sizes=None).unchecked == ("the size of the answer",)
+    # Without a selector there is no score to check.
+    assert compared(usual={}, scores={}).unchecked[0] == "the look of the image to the network"
+
+
+def test_the_score_is_compared_with_that_hospitals_own_cases(compared):
+    south = replace(NORTH, score=Spread(log_odds(0.4), 0.5))
+    assert compared({"north": NORTH, "south": south}, scores={"north": 0.4, "south": 0.6}).sentences == ()
+
+
+def test_the_distance_is_that_of_mahalanobis_without_covariances():
+    # (4 / 2 + 1 / 1) / 2 with the floor of 0.05 * 1.5 on the variances
+    wanted = math.log((4 / (2 + 0.075) + 1 / (1 + 0.075)) / 2)
+    assert measure_distance(np.array([2.0, 1.0]), [0.0, 0.0], [2.0, 1.0]) == pytest.approx(wanted)
+    assert math.isfinite(measure_distance(np.zeros(2), np.zeros(2), np.zeros(2)))
+
+
+def test_sizes_and_scores_have_finite_logarithms():
+    assert log_sizes({"organ": 0.0}, True) == {"organ": math.log(0.1)} and log_sizes({"a": 1.0}, False) == {"a": 0.0}
+    assert log_odds(0.5) == 0 and math.isfinite(log_odds(1.0)) and log_odds(0.0) == pytest.approx(-log_odds(1.0))
+
+
+def test_what_is_usual_comes_back_from_plain_values():
+    found = unpack_usual(pack_usual({"north": NORTH, "south": Usual()}))
+    assert found["north"] == NORTH and found["south"] == Usual(features={})
+    with pytest.raises(ConfigError, match="features must be numbers"):
+        packed = pack_usual({"north": NORTH})
+        packed["north"]["features"]["global"]["mean"] = "a b"
+        unpack_usual(packed)
+    with pytest.raises(ConfigError, match="as many means as variances"):
+        FeatureSpread((0.0,), (1.0, 1.0), Spread(0, 1))
+
+
+@pytest.fixture
+def known(make_contents):
+    """Build a super model of one model, by how much its features' usual mean is beside a case's; returns that too."""
+
+    def make(beside):
+        contents, images = make_contents("only"), np.random.default_rng(0).random((3, 1, 32, 32), dtype=np.float32)
+        found = SuperModel(contents, CPU).answer(images).features["global"]
+        spread = FeatureSpread(tuple((found + beside).tolist()), (1.0,) * len(found), Spread(0.0, 0.3))
+        return replace(contents, usual={"north": Usual(features={"global": spread})}), images
+
+    return make
+
+
+@pytest.mark.parametrize("beside", [1.0, 9.0])
+def test_predict_warns_of_an_unusual_look_and_the_answer_is_the_same(known, beside):
+    contents, images = known(beside)
+    found = SuperModel(contents, CPU).predict(images)
+    unusual = [sentence for sentence in found.warnings if "the look of the image" in sentence]
+    assert len(unusual) == (beside == 9) and found.unchecked == ("the size of the answer",)
+    plain = SuperModel(replace(contents, usual={}), CPU).predict(images)
+    np.testing.assert_array_equal(found.label_map, plain.label_map)
+    assert {*found.warnings} - {*unusual} == {*plain.warnings}
+
+
+def test_features_are_the_mean_over_slices_whatever_is_computed_at_a_time(known):
+    contents, images = known(0.0)
+    model = SuperModel(contents, CPU)
+    whole, single = (model.answer(images, size).features["global"] for size in (3, 1))
+    np.testing.assert_allclose(whole, single, rtol=1e-5)
+    assert whole.shape == (count_features(model.network("global")),)
+
+
+def test_a_super_models_folder_keeps_what_is_usual_and_its_fingerprint_counts_it(known, tmp_path):
+    contents, _ = known(1.0)
+    write_model_folder(tmp_path / "a", contents)
+    write_model_folder(tmp_path / "b", replace(contents, usual={}))
+    found = read_model_folder(tmp_path / "a").usual["north"].features["global"]
+    np.testing.assert_allclose(found.mean, contents.usual["north"].features["global"].mean, rtol=1e-4)
+    # One of an older version has none.
+    assert read_model_folder(tmp_path / "b").usual == {}
+    assert read_fingerprint(tmp_path / "a") != read_fingerprint(tmp_path / "b")

@@ -1,0 +1,76 @@
+"""What is usual at the sites travels once, beside the test."""
+
+import numpy as np
+import pytest
+
+from silofl.core.spread import Spread
+from silofl.federation.egress import Gate
+from silofl.inference.directory import read_model_folder
+from silofl.inference.usual import FeatureSpread, Usual
+from silofl.parts.task import TEST
+from silofl.parts.usual import KIND, ROLE, pack_arrays, unpack_arrays
+
+from .conftest import UNET
+
+NETWORK = UNET
+
+
+@pytest.fixture
+def usual_of(play):
+    """Carry out a run and return it with what its server knows to be usual."""
+
+    def carry_out(change=None, **options):
+        game = play(**options)
+        game.finish(change=change)
+        return game, game.server.parts[ROLE].found
+
+    return carry_out
+
+
+def test_a_site_measures_the_model_that_it_tested_and_the_server_completes_the_super_model(usual_of):
+    game, found = usual_of(rounds=1)
+    assert list(found) == ["east", "north", "west"]
+    own = read_model_folder(game.folder("east") / "supermodel").usual
+    assert list(own) == ["east"] and own["east"].shares.keys() == set(game.study.labels.values())
+    # Its own folder names its only model by the site, the server's one for all.
+    np.testing.assert_allclose(own["east"].features["east"].mean, found["east"].features["own"].mean, rtol=1e-4)
+    contents = game.server.parts["model"].contents(game.server)
+    completed = game.server.parts[ROLE].completed(contents)
+    assert [*completed.usual["west"].features] == ["global"] and completed.usual.keys() == found.keys()
+
+
+def test_all_that_leaves_is_of_one_kind_and_weights_are_as_without_it(usual_of):
+    game, _ = usual_of(rounds=1)
+    sent = game.answers[TEST]["east"].of(ROLE)
+    gate = Gate.of(game.study, game.settings)
+    assert {gate.kind(f"{ROLE}/{name}") for name in sent} == {KIND}
+    assert {*sent} == {"shares", "own.mean", "own.variance", "own.distance"}
+
+
+@pytest.mark.parametrize("settings", [{"may_leave": ("weights", "batchnorm")}, {"min_patients": 99}])
+def test_a_site_keeps_it_back_and_gives_its_test_all_the_same(play, settings):
+    game = play(rounds=1)
+    changed = game.settings.model_copy(update=settings)
+    site = type(game.sites["east"])("east", game.study, changed)
+    game.sites["east"] = site
+    tests = game.finish()
+    assert tests.scores.keys() == {"east", "north", "west"} and not tests.missing
+    assert game.server.parts[ROLE].found.keys() == {"north", "west"}
+
+
+def test_numbers_that_are_no_deviations_cost_the_answer(usual_of):
+    def change(task, site, answer):
+        if task == TEST and site == "east":
+            answer.arrays["usual/own.distance"][1] = -1
+        return answer
+
+    _, found = usual_of(change, rounds=1)
+    assert found.keys() == {"north", "west"}
+
+
+def test_what_is_usual_comes_back_from_its_arrays(make_study):
+    study = make_study()
+    spreads = dict.fromkeys(study.labels.values(), Spread(1.0, 0.5))
+    features = {"own": FeatureSpread((0.0, 1.0), (1.0, 2.0), Spread(0.0, 0.1))}
+    usual = Usual(sizes_ml=spreads, score=Spread(3.0, 1.0), features=features, codes={"body part": ("LIVER",)})
+    assert unpack_arrays(pack_arrays(usual, study), study) == usual
