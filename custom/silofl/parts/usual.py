@@ -57,7 +57,7 @@ class UsualPart(Part):
     width: int = 0
     found: dict[str, Usual] = field(default_factory=dict)
     role: str = ROLE
-    leaves = (Kind(KIND, PURPOSE, RISK, ROLE, is_of_images=True),)
+    leaves = (Kind(KIND, PURPOSE, RISK, ROLE, is_of_images=True, is_mixed=False),)
 
     @classmethod
     def start(cls, study: Study, sites: Sequence[str], pretrained: Arrays | None) -> Sequence[Part]:
