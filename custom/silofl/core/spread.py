@@ -32,7 +32,8 @@ class Spread:
     @classmethod
     def of(cls, values: ArrayLike) -> "Spread":
         """Measure it of some numbers, at least one."""
-        return cls(float(np.mean(values)), float(np.std(values)))
+        numbers = np.asarray(values, np.float64)
+        return cls(float(numbers.mean()), float(numbers.std()))
 
     def range(self, deviations: float) -> tuple[float, float]:
         """Return the range of so many deviations to either side."""
