@@ -197,7 +197,7 @@ def test_names_of_real_data_go_from_the_import_to_the_bundle_as_they_are(tmp_pat
 
     labels, site = ("non-enhancing tumour core", r"Ödem (T2): [/] $\frac$ |x| <b> 'q'"), tmp_path / "source" / "north"
     rng = np.random.default_rng(0)
-    for number, case in enumerate(("=1+1", "-12", "@x", "p [/]", "$x$", "e f")):
+    for number, case in enumerate(("=1+1", "-12", "@x", "p [bold]", "$x$", "e f")):
         mask = np.zeros((32, 32), np.uint8)
         mask[4:12, 4:12], mask[16:24, 8 + number : 20] = 1, 2
         for kind, pixels in (("images", rng.integers(0, 90, (32, 32)) + 60 * mask), ("masks", mask)):

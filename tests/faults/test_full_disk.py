@@ -54,10 +54,9 @@ def test_a_run_whose_servers_disk_is_full_goes_on_once_there_is_room(disk, whole
     check_end(disk, whole, before)
 
 
-def test_an_export_on_a_full_disk_says_so_in_a_sentence_and_leaves_nothing(disk, whole):
+def test_an_export_on_a_full_disk_says_so_in_a_sentence_and_leaves_nothing(disk, super_model):
     # More than the configuration takes, and less than the models do.
     (disk / FILLER).write_bytes(bytes(15 << 20))
-    super_model = next(whole.glob("sites/*/*/supermodel"))
     code, said = silofl("export", super_model, "-o", disk / "bundle")
     assert code == 1 and said.endswith("bundle: No space left on device; name another file or folder, or make room\n")
     assert said.count("\n") == 1, said

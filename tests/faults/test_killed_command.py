@@ -64,8 +64,7 @@ def test_a_simulation_that_is_killed_leaves_no_process(command, tmp_path, job, s
     check_nothing_is_left(running)
 
 
-def test_what_a_killed_export_has_left_goes_with_the_next_one(command, tmp_path, whole):
-    super_model = next(whole.glob("sites/*/*/supermodel"))
+def test_what_a_killed_export_has_left_goes_with_the_next_one(command, tmp_path, super_model):
     running = command("export", super_model, "-o", tmp_path / "bundle")
     wait_for(lambda: [*tmp_path.glob(".bundle.*.unfinished")], running)
     os.kill(running.process.pid, signal.SIGKILL)
