@@ -97,7 +97,7 @@ def read_dicom_series(path: Path, name: str) -> Decoded:
             f"{DOSE_SCALE}; leave out what is no slice of the volume"
         )
     planes = [plane for header in headers for plane in read_planes(header)]
-    step = step_between(planes, name)
+    step = step_between(planes, name, [Path(file).name for file in files])
     is_alike = is_scaled_alike(planes)
     if is_alike:
         _check_measures(planes, name)

@@ -108,7 +108,7 @@ def _differ_in_place_alone(planes: Sequence[Plane]) -> bool:
     return all(len({*values}) in (1, len(planes)) for values in np.array(indices).reshape(len(planes), -1).T.tolist())
 
 
-def step_between(planes: Sequence[Plane], name: str) -> NDArray[np.float64] | None:
+def step_between(planes: Sequence[Plane], name: str, files: Sequence[str] = ()) -> NDArray[np.float64] | None:
     """Return the step from one plane to the next in mm to the left, back and head; None where no positions are stated.
 
     A tilted gantry moves each slice aside too; what SimpleITK reads takes the step to be upright on the slices.
@@ -116,6 +116,7 @@ def step_between(planes: Sequence[Plane], name: str) -> NDArray[np.float64] | No
     Args:
         planes: In the order in which they are read.
         name: What messages call the image.
+        files: The file of each plane, where each has its own.
 
     Raises:
         DataError: The planes are no one volume.
@@ -139,8 +140,11 @@ def step_between(planes: Sequence[Plane], name: str) -> NDArray[np.float64] | No
     size, step = np.linalg.norm(steps, axis=1), steps.mean(axis=0)
     own_series = "save each time point, echo or direction as a series in a folder of its own"
     # Wherever they stand: GDCM leaves slices of which two share a place in the order of their names.
-    if len(np.unique(np.round(places / SAME_PLACE_MM), axis=0)) < len(places):
-        raise DataError(f"{name} must hold one image at each place, not two; leave out copies, and {own_series}")
+    numbers = np.unique(np.round(places / SAME_PLACE_MM), axis=0, return_inverse=True)[1].ravel()
+    if numbers.max() + 1 < len(places):
+        first, second, *_ = np.flatnonzero(numbers == np.bincount(numbers).argmax()).tolist()
+        pair = f", as {files[first]} and {files[second]}; remove one where they are copies, or" if files else ";"
+        raise DataError(f"{name} must hold one image at each place, not two{pair} {own_series}")
     aside = np.linalg.norm(steps - step, axis=1).max()
     if aside > UNEVEN * np.median(size):
         raise DataError(
