@@ -17,7 +17,7 @@ OTHERS = r"\bnvflare\b|monai\.bundle|--hash="
 
 
 def text_of(node):
-    """Return the text of a constant, a template or a sum of them, each field of a template as ``{}``; None of others."""
+    """Return the text of a constant, a template or a sum of them, each field of a template as ``{}``; None of more."""
     if isinstance(node, ast.Constant):
         return node.value if isinstance(node.value, str) else None
     if isinstance(node, ast.JoinedStr):
@@ -82,6 +82,11 @@ def test_every_command_that_a_sentence_names_exists_with_the_options_that_follow
             found += 1
             assert option in options_by_command()[command], (place, command, option)
     assert found > 30
+
+
+def test_a_path_in_a_command_to_type_is_quoted_for_the_shell():
+    found = {place.partition(":")[0] for place, text in sentences() if re.search(r"\bsilofl [a-z -]+\{\}", text)}
+    assert found and all("import quote" in (ROOT / file).read_text(encoding="utf-8") for file in found), found
 
 
 def test_every_option_that_a_sentence_names_exists():

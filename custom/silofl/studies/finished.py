@@ -4,6 +4,7 @@ import argparse
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from shlex import quote
 
 from silofl.data.counts import FILE as DATA
 from silofl.data.counts import DataCounts, SiteCounts, digest_data
@@ -37,7 +38,7 @@ def read_finished_run(path: Path, moved: Moved) -> tuple[Contents, dict[str, Sit
             f"{path} must hold a simulation, with a run.json; it holds none: name the folder given to --out"
         )
     if not simulate.is_finished(path):
-        raise ConfigError(f"{path} must hold a finished run; it has no result yet: silofl resume {path}")
+        raise ConfigError(f"{path} must hold a finished run; it has no result yet: silofl resume {quote(str(path))}")
     models, study, counts = (
         assemble_models(path),
         load_study(study_file(path / "job"), STORED),
