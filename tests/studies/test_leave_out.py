@@ -195,7 +195,7 @@ def test_how_many_cases_were_seen_in_training_is_counted_by_their_images_whoever
 ):
     write_result(run, make_study(), sites={"coast": 0.5})
     if learnt:
-        write_site(tmp_path / "shore", 1, {"training": 1, "validation": 1})
+        write_site(tmp_path / "shore", 1, {"training": 1, "validation": 1, "test": 1})
         folder = tmp_path / learnt
         record_learnt(run / "sites" / "coast" / "run-1", load_site_data(folder, make_study(), tmp_path / "c", False))
     found = run_unseen_test(run, "coast", "d", load, Console(quiet=True))

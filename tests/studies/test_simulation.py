@@ -118,7 +118,7 @@ def test_a_sites_name_that_no_model_could_bear_at_the_runs_end_is_refused_before
 def test_a_dot_in_a_sites_name_is_refused_but_with_alone(refused_run, two_sites):
     (two_sites / "north").rename(two_sites / "north.2")
     error = refused_run()
-    assert "must have no dot in NVFlare's simulator, not 'north.2'" in error and "give --alone" in error
+    assert "must have no dot in NVFlare's simulator, not 'north.2'" in error and "silofl simulate --alone" in error
     _, simulation = settle_job(JOB, Simulation(data=str(two_sites), is_alone=True), {})
     assert simulation.sites == ("north.2", "south")
 

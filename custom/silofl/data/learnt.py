@@ -52,8 +52,8 @@ def record_learnt(folder: Path, data: SiteData) -> None:
 def find_learnt(folders: Iterable[Path], data: SiteData, parts: Mapping[str, Examples], study: Study) -> list[str]:
     """Return the cases with an image that a run learnt from.
 
-    Of the part ``test`` only those under another dataset.json: one keeps its own parts apart (`silofl.data.leakage`), and
-    none where its slices or examples are kept apart and not its patients.
+    Of the part ``test`` only those under another dataset.json: one keeps its own parts apart (`silofl.data.leakage`);
+    and none where its slices or examples are kept apart and not its patients.
 
     Args:
         folders: Sites' folders of the run; of one without a record nothing is known.

@@ -34,6 +34,7 @@ def run(options: argparse.Namespace) -> int:
         pretrained=path_to_text(options.pretrained),
         weights=path_to_text(options.weights and find_weights_file(options.weights)),
         cache=path_to_text(options.cache),
+        is_alone=True,
     )
     changes = read_changes(options)
     study, simulation = settle_job(options.job, wanted, changes)

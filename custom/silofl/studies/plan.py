@@ -61,7 +61,7 @@ def run(options: argparse.Namespace) -> int:
     if options.plan:
         study, plan = changed_study(options.job, changes), read_plan(options.plan)
     else:
-        study, simulation = settle_job(options.job, Simulation(data=path_to_text(data)), changes)
+        study, simulation = settle_job(options.job, Simulation(data=path_to_text(data), is_alone=True), changes)
         plan, data = plan_sites(study, simulation), simulation.data
     values = planned_values(options.job, changes, plan, options.out.resolve().name if options.out else study.name)
     planned = parse(Study, values, "the planned study.yaml")

@@ -30,7 +30,7 @@ def plan_centralised_runs(asked: ComparisonPlan, out: Path, console: Console) ->
         DataError: The sites' data cannot be pooled.
     """
     job = asked.jobs[0]
-    study, simulation = settle_job(job, Simulation(asked.data), asked.changes)
+    study, simulation = settle_job(job, Simulation(asked.data, is_alone=asked.is_alone), asked.changes)
     if study.metric in ("balanced_accuracy", *RANKED):
         raise ConfigError(f"--pooled must go with a metric of each case, as accuracy, not {study.metric}")
     console.print(WARNING.format(folder=out / "pooled"), style="bold red", markup=False)

@@ -333,8 +333,8 @@ def _check_names(sites: Sequence[str], is_alone: bool) -> None:
             )
         if "." in name and not is_alone:
             raise ConfigError(
-                f"a site's name must have no dot in NVFlare's simulator, not {name!r}; rename its folder, or give "
-                "--alone"
+                f"a site's name must have no dot in NVFlare's simulator, not {name!r}; rename its folder, or run "
+                "it with silofl simulate --alone"
             )
 
 
