@@ -194,7 +194,7 @@ def test_label_maps_are_measured_as_predict_writes_them_on_what_was_drawn(evalua
             assert [int(rows[name][f"{label} {key}"]) for key in ("lesions", "lesions found")] == [count, len(found)]
             if one.any():
                 pair = [torch.from_numpy(mask[None, None]) for mask in (one, other)]
-                hd95 = compute_hausdorff_distance(*pair, include_background=True, percentile=95, spacing=[0.5, 0.5, 3])
+                hd95 = compute_hausdorff_distance(*pair, include_background=True, percentile=95, spacing=[0.5, 0.5, 3.0])
                 assert float(rows[name][f"{label} HD95 mm"]) == pytest.approx(float(hd95), abs=1e-5)
             dice.append((label, overlap))
     assert record.labels["lesion"].num_lesions == 3 * 25
