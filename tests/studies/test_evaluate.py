@@ -194,7 +194,9 @@ def test_label_maps_are_measured_as_predict_writes_them_on_what_was_drawn(evalua
             assert [int(rows[name][f"{label} {key}"]) for key in ("lesions", "lesions found")] == [count, len(found)]
             if one.any():
                 pair = [torch.from_numpy(mask[None, None]) for mask in (one, other)]
-                hd95 = compute_hausdorff_distance(*pair, include_background=True, percentile=95, spacing=[0.5, 0.5, 3.0])
+                hd95 = compute_hausdorff_distance(
+                    *pair, include_background=True, percentile=95, spacing=[0.5, 0.5, 3.0]
+                )
                 assert float(rows[name][f"{label} HD95 mm"]) == pytest.approx(float(hd95), abs=1e-5)
             dice.append((label, overlap))
     assert record.labels["lesion"].num_lesions == 3 * 25
@@ -211,6 +213,9 @@ def test_one_part_alone_is_evaluated_and_decoded_images_are_kept_where_asked(eva
     # Results are never overwritten.
     code, _, printed, _ = evaluate(contents, phantoms / UNSEEN_SITE, "--out", out)
     assert code == ExitCode.BAD_INPUT and "--out must be a new folder" in printed
+    inside = "--out", tmp_path / "new", "--cache", tmp_path / "new" / "kept"
+    code, _, printed, _ = evaluate(contents, phantoms / UNSEEN_SITE, *inside)
+    assert code == ExitCode.BAD_INPUT and "--cache must be a folder outside of --out" in printed
 
 
 def test_a_hospital_needs_no_training_cases_but_a_labelled_one(evaluate, contents, clinic):
