@@ -19,8 +19,7 @@ def fill_the_disk():
     raise OSError(errno.ENOSPC, "No space left on device")
 
 
-@pytest.mark.parametrize("action", [kill, fill_the_disk])
-@pytest.mark.parametrize("name", ["write_cases", "_write_page", "write_with_files"])
+@pytest.mark.parametrize(("name", "action"), [("_write_page", kill), ("write_cases", fill_the_disk)])
 def test_what_was_written_of_an_evaluation_that_ended_is_no_folder(tmp_path, windows, name, action):
     write_model_folder(tmp_path / "model", classify())
     evaluate = partial(silofl, "evaluate", tmp_path / "model", windows / "eva", "--out", tmp_path / "out")

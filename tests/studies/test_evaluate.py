@@ -41,7 +41,6 @@ pytestmark = [pytest.mark.long, pytest.mark.usefixtures("undrawn")]
 SHAPE, CPU = (1, 32, 32), torch.device("cpu")
 FORM = Domain(kinds=("volumes",))
 CROP, PAD_OR_CROP = {"CenterSpatialCrop": {"roi_size": [32, 32]}}, {"ResizeWithPadOrCrop": {"spatial_size": [32, 32]}}
-COARSE = {"Resize": {"spatial_size": [16, 16]}}
 FINE = {
     "volume_transforms": [{"Spacing": {"pixdim": [0.5, 0.5, 1]}}, {"CenterSpatialCrop": {"roi_size": [64, 64, -1]}}]
 }
@@ -161,10 +160,10 @@ def test_the_value_is_that_of_a_left_out_sites_test_and_cases_stay_in_their_tabl
 
 
 @pytest.mark.parametrize(
-    ("data", "side"),
-    [({}, 32), ({"transforms": [COARSE]}, 16), ({"transforms": [CROP]}, 32), (FINE, 32)],
+    "data",
+    [{}, {"transforms": [CROP]}, FINE],
 )
-def test_label_maps_are_measured_as_predict_writes_them_on_what_was_drawn(evaluate, tmp_path, data, side):
+def test_label_maps_are_measured_as_predict_writes_them_on_what_was_drawn(evaluate, tmp_path, data):
     """Lesions of single voxels are gone on a coarser grid; here none is."""
     rng, folder, study = np.random.default_rng(0), tmp_path / "clinic", make_study(**data)
     folder.mkdir()
@@ -178,8 +177,7 @@ def test_label_maps_are_measured_as_predict_writes_them_on_what_was_drawn(evalua
         drawn[name] = labels
     content = {"task": "segmentation", "labels": {"1": "organ", "2": "lesion"}, "test": cases}
     (folder / "dataset.json").write_text(json.dumps(content))
-    shape = (1, side, side)
-    model = Contents(study, shape, {"global": build_model(study, shape, 3).state_dict()}, "only", domain=FORM)
+    model = Contents(study, SHAPE, {"global": build_model(study, SHAPE, 3).state_dict()}, "only", domain=FORM)
     _, record, _, out = evaluate(model, folder, "--part", "test")
     rows, dice = {row["case"]: row for row in read_cases(out)}, []
     for name, truth in drawn.items():
@@ -195,7 +193,9 @@ def test_label_maps_are_measured_as_predict_writes_them_on_what_was_drawn(evalua
             assert [int(rows[name][f"{label} {key}"]) for key in ("lesions", "lesions found")] == [count, len(found)]
             if one.any():
                 pair = [torch.from_numpy(mask[None, None]) for mask in (one, other)]
-                hd95 = compute_hausdorff_distance(*pair, include_background=True, percentile=95, spacing=[0.5, 0.5, 3])
+                hd95 = compute_hausdorff_distance(
+                    *pair, include_background=True, percentile=95, spacing=[0.5, 0.5, 3.0]
+                )
                 assert float(rows[name][f"{label} HD95 mm"]) == pytest.approx(float(hd95), abs=1e-5)
             dice.append((label, overlap))
     assert record.labels["lesion"].num_lesions == 3 * 25
@@ -212,6 +212,9 @@ def test_one_part_alone_is_evaluated_and_decoded_images_are_kept_where_asked(eva
     # Results are never overwritten.
     code, _, printed, _ = evaluate(contents, phantoms / UNSEEN_SITE, "--out", out)
     assert code == ExitCode.BAD_INPUT and "--out must be a new folder" in printed
+    inside = "--out", tmp_path / "new", "--cache", tmp_path / "new" / "kept"
+    code, _, printed, _ = evaluate(contents, phantoms / UNSEEN_SITE, *inside)
+    assert code == ExitCode.BAD_INPUT and "--cache must be a folder outside of --out" in printed
 
 
 def test_a_hospital_needs_no_training_cases_but_a_labelled_one(evaluate, contents, clinic):

@@ -8,6 +8,7 @@ import numpy as np
 from silofl.core.findings import join_findings, name_findings
 from silofl.csv_text import encode_csv
 from silofl.files import write_text
+from silofl.inference.contents import Contents
 from silofl.inference.evaluated_cases import EvaluatedCase, RefusedCase
 from silofl.inference.evaluation import Evaluation
 from silofl.inference.prediction import call_case
@@ -17,10 +18,10 @@ FILE = "cases.csv"
 
 
 def write_cases(
-    path: Path, cases: Sequence[EvaluatedCase], refused: Sequence[RefusedCase], record: Evaluation, study: Study
+    path: Path, cases: Sequence[EvaluatedCase], refused: Sequence[RefusedCase], record: Evaluation, contents: Contents
 ) -> None:
     """Write one row a case: its value, what is measured of each label or class, warnings, and why it was refused."""
-    rows = [_list_facts(one, record, study) for one in cases]
+    rows = [_list_facts(one, record, contents.study) for one in cases]
     rows += [{"case": one.case, "part": one.part, "refused": one.reason} for one in refused]
     columns = [
         name for name in dict.fromkeys(name for row in rows for name in row) if name not in ("warnings", "refused")

@@ -330,18 +330,15 @@ def compare_answers(
     Raises:
         DataError: There is no case that both answered.
     """
-    names = {one.case for one in cases} & {one.case for one in others}
-    if not names:
+    other_of = {one.case: one for one in others}
+    both = [one for one in cases if one.case in other_of]
+    if not both:
         raise DataError("both models must answer some of the same cases, not none; look at the reasons in each alone")
-    order = {one.case: place for place, one in enumerate(cases)}
-    both = [
-        sorted((one for one in answers if one.case in names), key=lambda one: order[one.case])
-        for answers in (cases, others)
-    ]
-    own, other = (Score.merged({one.case: one.score for one in answers}) for answers in both)
-    rows = [read_rows(answers, units.unit_of) for answers in both] if list_classes(study) else []
+    pair = both, [other_of[one.case] for one in both]
+    own, other = (Score.merged({one.case: one.score for one in answers}) for answers in pair)
+    rows = [read_rows(answers, units.unit_of) for answers in pair] if list_classes(study) else []
     difference, areas = _compare_values(own, other, units.unit_of), _compare_areas(rows, study)
-    return Comparison(fingerprint, len(names), difference, areas)
+    return Comparison(fingerprint, len(both), difference, areas)
 
 
 def _compare_values(own: Score, other: Score, unit_of: Mapping[str, str]) -> Estimate:

@@ -242,7 +242,8 @@ def _check_facts(facts: object) -> None:
                     )
     for place, score in scores.items():
         labels = _require_table(_require_table(score, place).get("labels") or {}, f"{place}.labels")
-        for key, value in {"value": score.get("value") or 0.0, **labels}.items():
+        temperature = (score.get("calling") or {}).get("temperature") or 1.0
+        for key, value in {"value": score.get("value") or 0.0, "temperature": temperature, **labels}.items():
             if isinstance(value, bool) or not isinstance(value, int | float):
                 raise ConfigError(
                     f"{place} must have a number for {key}, not {quote_value(value)}; copy the folder again"

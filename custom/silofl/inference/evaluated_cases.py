@@ -258,7 +258,9 @@ def _evaluate_case(
     warnings, do_not_use = model.list_warnings(answer, doubts), model.list_reasons_against_use(answer, doubts)
     found = EvaluatedCase(case.cases[0], part, answer.model, warnings, Score({}), {}, do_not_use, calling)
     if study.task != "segmentation":
-        said = calling.decide(answer.probabilities, study.is_multilabel)
+        # One answer for a case, by the mean over its slices, as `predict` gives it.
+        mean = answer.probabilities.mean(axis=0, keepdims=True)
+        said = calling.decide(mean, study.is_multilabel).repeat(len(case))
         return replace(found, score=score_predictions(said, case, study, answer.probabilities))
     maps = place()
     # As one slice, or as one volume; a volume of one slice would be all surface.

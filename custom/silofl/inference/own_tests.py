@@ -55,8 +55,16 @@ def list_low_labels(contents: Contents) -> list[str]:
 def list_unlike_thresholds(contents: Contents) -> list[str]:
     """Return a sentence for each threshold that lies far from one that a site chose on its own validation cases."""
     study, tests = contents.study, contents.facts.get("test") or {}
-    plain = [(test.get("calling") or {}).get("thresholds") or {} for test in tests.values()]
-    own = [Calling(thresholds={int(number): one for number, one in table.items()}) for table in plain]
+    plain, whole = [test.get("calling") or {} for test in tests.values()], contents.calling
+    own = [
+        Calling(
+            # Of one model for all the temperature is the model's, whatever a site found.
+            (one.get("temperature") or 1.0) if whole.temperatures else whole.temperature,
+            {int(number): threshold for number, threshold in (one.get("thresholds") or {}).items()},
+            {"": whole.temperature},
+        ).of_model("", study.is_multilabel)
+        for one in plain
+    ]
     shown = contents.calling.shown_thresholds(study.is_multilabel)
     return [
         f"the threshold of {quote_markdown(study.labels[number])} is far from some sites' own: {shown[number]:.2f}, "

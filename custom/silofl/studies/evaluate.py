@@ -105,7 +105,7 @@ def run(options: argparse.Namespace) -> int:
     doubts = _list_doubts(models, site)
     with fill_folder(out) as folder:
         write_json(folder / FILE, dump_record(record))
-        write_cases(folder / CASES, cases, refused, record, study)
+        write_cases(folder / CASES, cases, refused, record, model.contents)
         _write_page(folder / PAGE, record, site, doubts, (cases, refused), pictures, study)
     _print_evaluation(record, doubts, refused, out, console)
     if options.json:
