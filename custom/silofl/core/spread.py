@@ -1,10 +1,10 @@
 """The mean and the deviation of a number over the cases of hospitals, and the range that a new case should lie in."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import NDArray
 
 from silofl.errors import ConfigError
 
@@ -30,7 +30,7 @@ class Spread:
             raise ConfigError(f"a deviation must be 0 or more, not {self.deviation:g}")
 
     @classmethod
-    def of(cls, values: ArrayLike) -> "Spread":
+    def of(cls, values: Sequence[float] | NDArray[np.floating]) -> "Spread":
         """Measure it of some numbers, at least one."""
         numbers = np.asarray(values, np.float64)
         return cls(float(numbers.mean()), float(numbers.std()))
