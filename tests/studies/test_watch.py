@@ -7,6 +7,7 @@ import pytest
 
 from silofl.errors import TrainingError
 from silofl.federation.ledger import Round
+from silofl.federation.outcome import unscored_results
 from silofl.schema import dump_record
 from silofl.studies import watch as module
 from silofl.training.site_score import SiteScore
@@ -32,7 +33,7 @@ def watch(silofl, tmp_path):
 @pytest.fixture
 def server(monkeypatch):
     """A server that answers each question with the next of NVFlare's words and of the numbers of finished rounds."""
-    state = SimpleNamespace(words=[], rounds=[], starts=[], may_ask=True, asked=0, in_flight=None)
+    state = SimpleNamespace(words=[], rounds=[], starts=[], may_ask=True, asked=0, in_flight=None, result=None)
 
     class Lead:
         def __init__(self, kit, patience_s):
@@ -60,6 +61,10 @@ def server(monkeypatch):
         def download(self, number, target):
             (target / number).mkdir()
             (target / number / "meta.json").write_text("{}")
+            if state.result is not None:
+                silofl = target / number / "workspace" / "silofl"
+                silofl.mkdir(parents=True)
+                (silofl / "results.json").write_text(json.dumps(state.result))
             return target / number
 
         def update(self, number, progress):
@@ -149,8 +154,21 @@ def test_the_result_of_a_job_that_has_ended_is_downloaded(server, watch, tmp_pat
     server.words, server.rounds, folder = words, [3], tmp_path / "my results"
     code, said, error = watch("--download", folder)
     assert (code, error) == (0, "") and (folder / JOB / "meta.json").is_file()
-    report = f"its report: python -m silofl report '{folder / JOB}'"
-    assert said.endswith(f"job {JOB} has ended, {ENDED}; its result is in {folder / JOB}; {report}\n")
+    none = f"it left no result, as one that never began; what it left is in {folder / JOB}: submit it again"
+    assert said.endswith(f"job {JOB} has ended, {ENDED}; {none}\n")
+
+
+@pytest.mark.parametrize(("status", "reasons"), [("COMPLETE", []), ("FAILED", ["round 1 must have answers"])])
+def test_an_ended_job_says_how_its_run_ended_and_what_comes_next(server, watch, tmp_path, make_study, status, reasons):
+    folder, done = tmp_path / "my results", "FINISHED:ABORTED" if status == "FAILED" else ENDED
+    server.words, server.result = [done], dump_record(unscored_results(make_study(), status, reasons, "small-1"))
+    _, said, error = watch("--download", folder)
+    assert error == ""
+    assert "no round has finished" not in said and f"job {JOB} is {done}; it has ended\n" in said
+    why = " (round 1 must have answers)" if reasons else ""
+    where = f"its result is in {folder / JOB}; its report: python -m silofl report '{folder / JOB}'"
+    on = f"; to go on: python -m silofl continue {JOB} --kit {tmp_path} --out NEW" if reasons else ""
+    assert said.endswith(f"job {JOB} has ended, {done}; study small is {status}{why}; {where}{on}\n")
 
 
 def test_a_look_at_a_job_downloads_nothing(server, refused, tmp_path):

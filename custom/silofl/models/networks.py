@@ -3,13 +3,14 @@
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from functools import reduce
-from typing import Self
+from functools import lru_cache, reduce
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.module import register_module_parameter_registration_hook
+from torch.overrides import TorchFunctionMode
 
 from silofl.errors import ConfigError, error_text
 from silofl.extensions import NETWORKS as GROUP
@@ -32,6 +33,10 @@ WINDOWS_AT_ONCE = 2
 _HAS_ONE_ANSWER: ContextVar[bool] = ContextVar("has_one_answer", default=False)
 # Parameters, and arrays of them, of a network: 4 GiB in float32, as much as a job may bring, and some seconds to build.
 MOST_PARAMETERS, MOST_ARRAYS = 1 << 30, 10_000
+
+
+class _SizeError(ConfigError):
+    """A network is larger than all bounds."""
 
 
 class HarmonizedModel(nn.Module):
@@ -222,14 +227,42 @@ def _build_behind(input_norm: nn.Module, study: Study, seed: int) -> HarmonizedM
 
 def _build_network(study: Study, seed: int) -> nn.Module:
     # devices=[]: by default fork_rng initialises every GPU to save its generator.
+    shape = study.data.in_channels, study.out_channels, study.data.dimensions
+    _check_size(study.model.model_dump_json(), *shape)
     with torch.random.fork_rng(devices=[]), _limit_size():
         seed_torch(seed)
-        build, channels = _find_builder(study.model), (study.data.in_channels, study.out_channels)
-        network = build(study.model, *channels, study.data.dimensions)
+        network = _find_builder(study.model)(study.model, *shape)
         # By the names that its class gives it, which an answer may change.
         freeze_parameters(network, study.training.frozen)
         # Drawn after the rest, which therefore begins as it would without what is added.
         return reduce(lambda extended, answer: answer.extend(extended), study.recipe.ingredients, network)
+
+
+@lru_cache(maxsize=8)
+def _check_size(settings: str, *shape: int) -> None:
+    """Refuse a network of more than `_limit_size` lets by, before any of its layers takes memory.
+
+    Args:
+        settings: Its `ModelSettings` as JSON.
+        shape: Channels of the images, those of the answers, and dimensions.
+    """
+    model = ModelSettings.model_validate_json(settings)
+    with torch.random.fork_rng(devices=[]), _limit_size(), _WithoutMemory():
+        try:
+            _find_builder(model)(model, *shape)
+        except _SizeError:
+            raise
+        except Exception:  # noqa: S110 - of values that are not there; what is wrong the true network says
+            pass
+
+
+class _WithoutMemory(TorchFunctionMode):
+    """Makes the arrays that layers are filled into without their numbers."""
+
+    def __torch_function__(  # noqa: D105 - of torch
+        self, func: Callable[..., Any], types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> object:
+        return func(*args, **(kwargs or {}) | ({"device": "meta"} if func is torch.empty else {}))
 
 
 @contextmanager
@@ -246,7 +279,7 @@ def _limit_size() -> Iterator[None]:
         nonlocal arrays, parameters
         arrays, parameters = arrays + 1, parameters + parameter.numel()
         if arrays > MOST_ARRAYS or parameters > MOST_PARAMETERS:
-            raise ConfigError(
+            raise _SizeError(
                 f"model must be a network of at most {MOST_PARAMETERS} parameters in {MOST_ARRAYS} arrays, not more; "
                 "lower its widths or depths in model.arguments"
             )

@@ -50,8 +50,8 @@ WEIGHTS = (
     "or into one for each site"
 )
 WEIGHTS_RISK = (
-    "the server may rebuild rough images from it, above all after few steps on few images, and mixed with few sites' the "
-    "model tells of this one's patients; min_partners, more local steps, NVFlare's filters, or local training"
+    "the server may rebuild rough images from it, above all after few steps on few images, and mixed with few sites' "
+    "the model tells of this one's patients; min_partners, more local steps, NVFlare's filters, or local training"
 )
 BATCHNORM = "what the round's training changed in BatchNorm, which holds means over the site's images"
 BATCHNORM_RISK = (

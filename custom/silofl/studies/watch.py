@@ -14,6 +14,7 @@ from rich.text import Text
 from silofl.errors import ConfigError, ExitCode, TrainingError, make_printable
 from silofl.federation.ledger import FILE as LEDGER
 from silofl.federation.ledger import Round
+from silofl.federation.results import read_results
 from silofl.federation.round_line import round_line
 from silofl.files import make_folder
 from silofl.flare.kit import read_kit
@@ -134,7 +135,7 @@ def follow_job(watch: WatchedJob, page: Path | None, console: Console, folder: P
     """
     seen = watch.ask_progress()
     if seen.has_ended and folder is None:
-        on = "" if seen.status == COMPLETED else f"; to go on: silofl continue {watch.job}"
+        on = "" if seen.status == COMPLETED else f"; to go on: {_continue_command(watch)}"
         raise ConfigError(f"job {watch.job} must run, or wait to, not be {seen.status}; {_fetch_advice(watch)}{on}")
     before, shown, printed = None, 0, time.monotonic()
     with Live(console=console, auto_refresh=False) as live:
@@ -169,8 +170,19 @@ def _fetch_advice(watch: WatchedJob) -> str:
     return f"fetch its result: python -m silofl watch {watch.job} --kit {kit} --download DIR"
 
 
+def _continue_command(watch: WatchedJob) -> str:
+    kit = quote(str(watch.lead.kit.folder))
+    return f"python -m silofl continue {watch.job} --kit {kit} --out NEW"
+
+
 def _download_result(watch: WatchedJob, folder: Path) -> str:
-    """Download the job's result and say where it is."""
+    """Download the job's result, and say where it is, how the run ended and how to go on."""
     make_folder(folder)
     found = watch.lead.download(watch.job, folder.resolve())
-    return f"its result is in {found}; its report: python -m silofl report {quote(str(found))}"
+    results = read_results(found / "workspace" / "silofl")
+    if results is None:
+        return f"it left no result, as one that never began; what it left is in {found}: submit it again"
+    why = f" ({'; '.join(results.reasons)})" if results.reasons else ""
+    on = f"; to go on: {_continue_command(watch)}" if results.status == "FAILED" else ""
+    report = f"python -m silofl report {quote(str(found))}"
+    return f"study {results.study} is {results.status}{why}; its result is in {found}; its report: {report}{on}"

@@ -180,7 +180,7 @@ def _list_in_flight(watched: Watched) -> list[str]:
 
 def _describe_progress(watched: Watched) -> str:
     if not watched.ledger:
-        return "no round has finished"
+        return "it has ended" if watched.has_ended else "no round has finished"
     done = f"{len(watched.ledger)} of {watched.total_rounds} rounds"
     if watched.seconds_left is not None:
         return f"{done}, about {format_duration(watched.seconds_left)} left"
