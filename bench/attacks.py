@@ -3,9 +3,9 @@
     python bench/attacks.py OUT [--rules "mean;clipped"] [--attacks "none;stale"] [--attackers 2] [--rounds 12]
 
 Phantoms of 32 x 32 and a small network, all sites in one process; finished runs are kept in OUT, not repeated. A cell
-is the Dice of the last round's model on the honest sites' test patients: the mean, and that of the worst site. In
-brackets is the mean's fraction of the plain mean's in the same study without attack; of the backdoor also the share of
-the organ found without the trigger that is no longer found with it.
+is the Dice of the last round's model on the honest sites' test patients. In brackets is its fraction of the plain
+mean's in the same study without attack, and that of the honest site which keeps least; of the backdoor also the share
+of the organ found without the trigger that is no longer found with it.
 
     python bench/attacks.py OUT --scores DATA [--seeds 0,1,2]
 
@@ -111,7 +111,7 @@ def main() -> None:
         # Where sites get models of their own one rule is allowed.
         allowed = [rule for rule in rules if rule.startswith((MEAN_RULE, "clipped")) or "own" not in name]
         runs = {rule: run(options, name, rule) for rule in allowed}
-        base = run(options, find_base(name), MEAN_RULE)["dice"]
+        base = run(options, find_base(name), MEAN_RULE)
         print(f"| {name} | {' | '.join(describe(runs.get(rule), base) for rule in rules)} |", flush=True)
 
 
@@ -141,10 +141,10 @@ def run(options: argparse.Namespace, name: str, rule: str) -> dict[str, float]:
 
 
 def _collect_numbers(found: Sequence[Mapping[str, Any]], attackers: Collection[str]) -> dict[str, list[float]]:
-    """Return each number of the runs, with the mean and the lowest Dice of their honest sites."""
-    honest = [[value for site, value in one["sites"].items() if site not in attackers] for one in found]
+    """Return each number of the runs, with the Dice at each honest site, as ``at coast``, and its mean."""
     numbers = {key: [one[key] for one in found] for key in found[0] if key != "sites"}
-    return numbers | {"dice": [np.mean(values) for values in honest], "worst": [min(values) for values in honest]}
+    at = {f"at {site}": [one["sites"][site] for one in found] for site in SITES if site not in attackers}
+    return numbers | at | {"dice": np.mean(list(at.values()), axis=0).tolist()}
 
 
 def attack_run(
@@ -275,14 +275,15 @@ def choose_rule(rule: str) -> dict[str, Any]:
     return {"algorithm.robust": {"rule": name, "factor": float(factor)} if factor else name}
 
 
-def describe(found: Mapping[str, float] | None, base: float) -> str:
+def describe(found: Mapping[str, float] | None, base: Mapping[str, float]) -> str:
     """Return a cell of the table."""
     if found is None:
         return "-"
     trigger = f", trigger {found['trigger']:.2f}" if "trigger" in found else ""
     trigger += f", {COPIED} {found[COPIED]:.3f}" if COPIED in found else ""
     after = " refused" * bool(found["refused"]) + " run ended" * bool(found.get("ended"))
-    return f"{found['dice']:.3f}, {found['worst']:.3f} ({found['dice'] / base:.2f}{trigger}){after}"
+    worst = min(found[key] / base[key] for key in base if key.startswith("at "))
+    return f"{found['dice']:.3f} ({found['dice'] / base['dice']:.2f}, worst {worst:.2f}{trigger}){after}"
 
 
 def trigger_success(server: ServerRounds, sites: Mapping[str, SiteRounds], honest: Iterable[str]) -> float:
@@ -438,7 +439,7 @@ CHOICES: dict[str, Callable[[Sequence[Round]], int]] = {
     "mean": choose_by(lambda new, old: np.mean(new) > np.mean(old)),
     "median score": choose_by(lambda new, old: np.median(new) > np.median(old)),
     "median change": choose_by(lambda new, old: np.median(new - old) > 0),
-    "SiloFL": choose_as_silofl,
+    "median score, equal ones by how many rise": choose_as_silofl,
 }
 
 if __name__ == "__main__":

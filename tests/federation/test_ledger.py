@@ -83,7 +83,7 @@ def validated(number, **values):
         # d was never there before, half of the two: no earlier round is known to suit it; of three it is too few
         ({"a": 0.1, "d": 0.1}, {"a": 0.9}, True),
         ({"a": 0.1, "b": 0.1, "d": 0.9}, {"a": 0.9, "b": 0.9}, False),
-        # of three the median decides: 0.1 higher, though the mean falls by 0.2; where it stays, whether more have risen
+        # of three the median decides: 0.1 higher, though the mean falls by 0.2; where it stays, how many have risen
         ({"a": 0.6, "b": 0.6, "c": 0.2}, {"a": 0.5, "b": 0.5, "c": 1.0}, True),
         ({"a": 0.5, "b": 0.6, "c": 0.5}, {"a": 0.5, "b": 0.5, "c": 0.5}, True),
         ({"a": 0.5, "b": 0.6, "c": 0.3}, {"a": 0.5, "b": 0.5, "c": 0.5}, False),

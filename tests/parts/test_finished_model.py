@@ -26,10 +26,11 @@ from silofl.parts.finished_model import ROLE, SCORES
 from silofl.parts.task import Message
 from silofl.report.evaluations_page import evaluations_section
 from silofl.report.page import Text
-from silofl.schema import read_file
+from silofl.schema import dump_record, read_file
 from silofl.settings import parse
 from silofl.site import Site
 from silofl.study import Study
+from silofl.training.site_score import SiteScore
 
 from ..conftest import WINDOWS, Play
 from .conftest import SITES
@@ -331,7 +332,8 @@ def test_a_hospital_that_trained_is_not_warned_of_its_own_images_and_others_coun
     network = {"global": build_model(study, SHAPE, seed=0).state_dict()}
     # What east said was left out, as unlike all others'; each image differs in both measures.
     far = Domain(kinds=("pictures",), intensities=(Range("mean", 98, 99), Range("contrast", 98, 99)))
-    contents = Contents(study, SHAPE, network, "only", facts={"validation": {"east": {}}}, domain=far)
+    facts = {"validation": {"east": dump_record(SiteScore(value=0.5, num_cases=2, num_excluded=0))}}
+    contents = Contents(study, SHAPE, network, "only", facts=facts, domain=far)
     game, _, _ = evaluated_by(play, study, contents, site_data, tmp_path)
     warned = {site: read_file(Evaluation, game.folder(site) / "evaluation.json").warnings for site in SITES}
     assert warned["west"] == {"its intensities are unlike the training images'": 2}

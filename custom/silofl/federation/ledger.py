@@ -155,10 +155,10 @@ def validators(ledger: Iterable[Round]) -> set[str]:
 
 
 def is_better(record: Round, before: Sequence[Round]) -> bool:
-    """Return whether a round replaces the best one so far: of the sites that validated both the median score has risen.
+    """Return whether a round replaces the best one so far: on the sites that validated both, the median is higher.
 
-    From three sites on one site's invented scores thus choose no round; of two the median is the mean. Where the median
-    site has not moved, the round is better if more sites have risen than fallen.
+    From three sites on one site's invented scores thus choose no round; of two the median is the mean. Of equal medians
+    that round is better in which more sites have risen than fallen.
 
     A site that is absent in one of the two has no say, or a round would win or lose by an easy or difficult site's
     absence, and a site that leaves for good would make the last round before it the best for ever. A site that comes
@@ -178,9 +178,9 @@ def is_better(record: Round, before: Sequence[Round]) -> bool:
     # Nothing to compare by: the round that more sites have validated is known better.
     if not shared:
         return len(new) > len(old)
-    changes = np.array([new[site] - old[site] for site in shared])
-    median = float(np.median(changes))
-    return median > ROUNDING or (median >= -ROUNDING and int(np.sign(changes).sum()) > 0)
+    now, before_it = (np.array([scores[site] for site in shared]) for scores in (new, old))
+    rise = float(np.median(now) - np.median(before_it))
+    return rise > ROUNDING or (rise >= -ROUNDING and int(np.sign(now - before_it).sum()) > 0)
 
 
 def mark_best(ledger: list[Round]) -> list[Round]:
@@ -230,7 +230,7 @@ def explain_choice(ledger: Sequence[Round]) -> str:
         return f"last round, {len(ledger)}: no validation data"
     absence = absence_sentence(ledger, ledger[best - 1])
     # Of two sites it is the mean, as a reader expects.
-    how = ", by the median of the sites' differences" if len(ledger[best - 1].validated) > 2 else ""
+    how = ", by the sites' median" if len(ledger[best - 1].validated) > 2 else ""
     return f"best validation, round {best}{how}" + (f"; {absence}" if absence else "")
 
 

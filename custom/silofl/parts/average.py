@@ -176,7 +176,7 @@ class AveragePart(Part):
         known = [mean_of_known(one[site] for site in sorted(validated[0] & validated[1])) for one in values]
         means = ["none" if mean is None else f"{mean:.4f}" for mean in known]
         where = "" if validated[0] == validated[1] else " on the sites that validated both"
-        where += " (the median of the sites' differences decides)" if len(validated[0] & validated[1]) > 2 else ""
+        where += " (the sites' median decides)" if len(validated[0] & validated[1]) > 2 else ""
         what = "is reported" if is_better else f"is not better than round {best.round}, which is reported"
         return f"the {self._name}, validation {means[0]} against {means[1]}{where}, {what}"
 

@@ -149,7 +149,8 @@ def make_run_page(run: RunRecords) -> Page:
         evaluations_section(run.evaluations),
         _results_section(run),
         *(_training_sections(run) if run.evaluations is None else ()),
-        _data_section(run),
+        # Of a network's evaluation no more is known than the hospitals' table has.
+        _data_section(run) if run.data or run.evaluations is None else None,
         _recipe_section(run),
         _software_section(run),
     )
@@ -307,10 +308,13 @@ def _headline(run: RunRecords) -> list[tuple[str, str]]:
     models |= {FEDERATED: f"federated {models[FEDERATED]}"} if FEDERATED in models else {}
     means = results.joining_means
     joined = [(f"{name}, {of_sites}", format_number(means[one])) for one, name in models.items() if one in means]
+    rounds = (
+        ("reported round" if results.status != UNFINISHED else "best round so far", format_count(run.best_round)),
+        ("rounds finished", f"{len(run.ledger)}{planned}"),
+    )
     facts = [
         *(joined or [(f"{results.metric or 'value'}, mean over {tested_sites(results)}", format_number(results.mean))]),
-        ("reported round" if results.status != UNFINISHED else "best round so far", format_count(run.best_round)),
-        ("rounds finished", MISSING if results.is_evaluation else f"{len(run.ledger)}{planned}"),
+        *(() if results.is_evaluation else rounds),
         ("sites", format_count(len(run.sites) or None)),
         ("test cases", format_count(sum(results.tested.cases.values()) or None)),
         (
