@@ -123,7 +123,9 @@ def test_a_segmentation_of_the_thick_series_belongs_to_it_or_is_resampled(build,
 
 def test_a_nested_segment_is_said_and_never_vanishes(build, import_masks):
     folder = build("seg_nested")
-    with pytest.raises(DataError, match="not none of 'tumor', which 'liver' covers; name it after the others in --labels"):
+    with pytest.raises(
+        DataError, match="not none of 'tumor', which 'liver' covers; name it after the others in --labels"
+    ):
         import_masks(folder / "in", "tumor", "liver", **DICOM_PATTERNS)
     notes, laid = import_masks(folder / "in", "liver", "tumor", **DICOM_PATTERNS)
     # 4 x 4 pixels on 2 slices in each of 6 masks
