@@ -241,3 +241,9 @@ def test_a_site_name_that_the_network_cannot_use_is_refused(source, tmp_path, na
     (source / "south").rename(source / name)
     with pytest.raises(DataError, match="a site's name must be letters, digits"):
         import_layout("folders", source, tmp_path / "target")
+
+
+@pytest.mark.parametrize("layout", ["folders", "dicom", "bids", "nnunet", "brats"])
+def test_layouts_of_own_masks_take_the_resampling_that_their_messages_offer(layout):
+    options = ImportOptions(resample_masks=True).filled(layout, list_layouts()[layout].defaults)
+    assert options.resample_masks
