@@ -329,7 +329,7 @@ def test_slices_side_by_side_are_refused_by_their_makers_name(build, maker, elem
     assert_refused(f"hold a slice, not many slices .*of {maker}.; convert its series to NIfTI with dcm2niix", path)
 
 
-@pytest.mark.parametrize("value", [("DS", "1"), ("DS", "0"), ("UN", b"1 "), ("LO", "no number")])
+@pytest.mark.parametrize("value", [("DS", "1"), ("DS", "0"), ("UN", b"1 "), ("LO", "no number"), ("DS", ["2", "3"])])
 def test_a_picture_of_one_slice_is_no_mosaic(build, value):
     path = build(GREY)
     edit(path, lambda h: h.private_block(0x0065, "Image Private Header", create=True).add_new(0x50, *value))

@@ -142,7 +142,6 @@ def test_a_stated_spacing_is_measured(make_ct, write_dicom, tmp_path):
     [
         ({"PixelSpacing": None}, 6),
         ({"PixelSpacing": [0, 0]}, 6),
-        ({"ImagePositionPatient": None}, 6),
         # Of a single slice SimpleITK says 1 mm, whatever SliceThickness is.
         ({}, 1),
     ],
@@ -152,6 +151,12 @@ def test_dicom_without_the_size_of_its_voxels_gets_no_millilitres(make_ct, write
     prediction = make_ct.predict(folder)
     assert prediction.volumes_ml is None and prediction.label_map.any()
     assert any("no millilitres are given" in one for one in prediction.warnings)
+
+
+def test_dicom_without_the_places_of_its_slices_is_no_volume(make_ct, write_dicom, tmp_path):
+    folder = edited(write_dicom(tmp_path / "series", smooth_volume()), ImagePositionPatient=None)
+    with pytest.raises(DataError, match="must hold slices that state where they lie .*; name each file"):
+        make_ct.predict(folder)
 
 
 def save_scan(path, size, unit):

@@ -245,11 +245,13 @@ def _correct_colours(files: Sequence[Path | str], headers: Sequence[Any], name: 
         for file, header in zip(files, headers, strict=True):
             is_jpeg = is_coloured(header) and read_syntax(header) in {*JPEG, *JPEG_2000}
             content = _restate_colours(file, name) if is_jpeg else None
-            if content is not None:
-                copy = stack.enter_context(tempfile.TemporaryFile())
-                copy.write(content)
-                copy.seek(0)
-            corrected.append(str(file) if content is None else f"/dev/fd/{copy.fileno()}")
+            if content is None:
+                corrected.append(str(file))
+                continue
+            copy = stack.enter_context(tempfile.TemporaryFile())
+            copy.write(content)
+            copy.seek(0)
+            corrected.append(f"/dev/fd/{copy.fileno()}")
         yield corrected
 
 
@@ -262,7 +264,7 @@ def _restate_colours(file: Path | str, name: str) -> bytes | None:
     if colours is None:
         return None
     content, element = Path(file).read_bytes(), header.get_item(COLOURS)
-    place = 0 if element is None else getattr(element, "value_tell", None) or element.file_tell
+    place = getattr(element, "value_tell", None) or getattr(element, "file_tell", None) or 0
     length = int.from_bytes(content[max(place - 2, 0) : place], "little")
     if content[max(place - 4, 0) : place - 2] != b"CS":
         raise DataError(f"{name} must have the {COLOURS} {colours}, as its compressed pixels say; add it to its header")

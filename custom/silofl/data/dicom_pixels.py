@@ -132,8 +132,9 @@ def _judge_kind(header: Dataset) -> Judgement:
 
 def _judge_pictures(header: Dataset) -> Judgement:
     """Judge whether pictures are slices; frames with places of their own are, whatever else is stated."""
-    frames, planes = count_frames(header), list(read_planes(header))
-    if frames > 1 and len(planes) == frames and all(plane[POSITION] for plane in planes):
+    frames = count_frames(header)
+    places = [plane[POSITION] for plane in read_planes(header)] if frames > 1 else []
+    if frames == len(places) and all(places):
         return
     words = [f"ImageType {word} of {MOSAICS[word]}" for word in list_values(header.get("ImageType")) if word in MOSAICS]
     words += [f"mosaic of {maker}" for maker, *place in TILE_COUNTS if _count_tiles(header, *place) > 1]
@@ -146,7 +147,7 @@ def _judge_pictures(header: Dataset) -> Judgement:
 
 def _count_tiles(header: Dataset, group: int, creator: str, element: int) -> int:
     """Return how many slices a maker's own element counts, as a number or with an item for each; 0 without it."""
-    with suppress(KeyError, ValueError):
+    with suppress(KeyError, TypeError, ValueError):
         value = header.private_block(group, creator)[element].value
         # Of a file that does not say which kind of value it is.
         return len(value) if isinstance(value, Sequence) else int(value.decode() if isinstance(value, bytes) else value)

@@ -44,7 +44,7 @@ def count_shared_ids(pairs: Iterable[tuple[str, str | None]]) -> tuple[int, int]
     others: dict[str, set[str]] = {}
     for other, patient in pairs:
         if patient is not None:
-            others.setdefault(key_patient(patient), set()).add(other)
+            others.setdefault(key_patient(patient), set()).add(key_patient(other))
     return sum(len(found) > 1 for found in others.values()), len(others)
 
 

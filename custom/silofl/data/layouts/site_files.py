@@ -114,7 +114,8 @@ def plan_pairs(
     pairs = list(pairs)
     named, said = unify_spellings(site, [pair.patient for pair in pairs])
     pairs = [replace(pair, patient=patient) for pair, patient in zip(pairs, named, strict=True)]
-    tested = {*unify_spellings(site, [*named, *tested])[0][len(named) :]}
+    spelled = unify_patients([*filter(None, named), *tested])
+    tested = {spelled[name] for name in tested}
     is_known = all(pair.patient is not None for pair in pairs)
     units = [str(pair.patient) if is_known else pair.case for pair in pairs]
     others = [unit for unit in units if unit not in tested]
