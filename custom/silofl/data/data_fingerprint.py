@@ -7,7 +7,7 @@ quartiles and means only: a least or a largest value, and a list of cases, would
 measured from the files as they are stored.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -175,14 +175,16 @@ def _pool_intensity(intensity: NDArray[np.float64], weights: NDArray[np.float64]
 class CaseMeasures:
     """The measures of one case, or their means over the cases of one patient; as in `DataFingerprint`.
 
-    A channel without a foreground is NaN.
+    A channel without a foreground is NaN. `bins` are the numbers of those with foreground voxels between `EDGES`, and
+    `voxels` how many; none of an image with several channels.
     """
 
     spacing_mm: NDArray[np.float64]
     shape: NDArray[np.float64]
     intensity: NDArray[np.float64]
     classes: NDArray[np.float64]
-    histogram: NDArray[np.float64]
+    bins: NDArray[np.intp]
+    voxels: NDArray[np.float64]
 
 
 def turned_axes(study: Study) -> str | None:
@@ -230,19 +232,24 @@ def measure_site(manifest: Manifest, study: Study, min_patients: int, has_progre
     if study.task == "segmentation":
         shares[0] = 1 - shares[1:].sum()
     spacing, shape = (np.percentile(means(key), QUARTERS, axis=0) for key in ("spacing_mm", "shape"))
-    histogram = _keep_shared_bins(means("histogram"), is_enough) if channels.all() else np.zeros(NUM_BINS)
+    histogram = _add_histograms(cases, min_patients)
     rounded = [_round_to_digits(values) for values in (spacing, shape, intensity, shares, histogram)]
     return DataFingerprint(len(manifest.training), *rounded[:3], channels.astype(np.float64), *rounded[3:])
 
 
-def _keep_shared_bins(
-    voxels: NDArray[np.float64], is_enough: Callable[[NDArray[np.bool_]], NDArray[np.bool_]]
-) -> NDArray[np.float64]:
-    """Return the histogram of all patients, (NUM_BINS,), from that of each, (patients, NUM_BINS).
+def _add_histograms(cases: Mapping[tuple[bool, str], Sequence[CaseMeasures]], min_patients: int) -> NDArray[np.float64]:
+    """Return the histogram of all patients, each with the mean of the own cases, shape (NUM_BINS,).
 
     What lies in a bin of too few patients counts in the nearest of enough, so that nobody's least or largest is seen.
     """
-    shared, total = np.flatnonzero(is_enough(voxels > 0)), voxels.sum(axis=0)
+    total, holders = np.zeros(NUM_BINS), np.zeros(NUM_BINS, int)
+    for (is_known, _), of_patient in cases.items():
+        own = np.zeros(NUM_BINS)
+        for one in of_patient:
+            own[one.bins] += one.voxels / len(of_patient)
+        total += own
+        holders += is_known & (own > 0)
+    shared = np.flatnonzero((total > 0) & (holders >= min_patients))
     if not len(shared):
         return np.zeros(NUM_BINS)
     nearest = shared[np.abs(np.arange(NUM_BINS)[:, None] - shared).argmin(axis=1)]
@@ -293,15 +300,16 @@ def _measure_image(
     intensity = np.stack([_summarise_intensities(channel[foreground]) for channel in pixels])
     for name in list_missing_contrasts(settings.channel_names, [manifest.source(record)]):
         intensity[settings.channel_names.index(name)] = np.nan
-    return CaseMeasures(spacing, shape, intensity, classes, _count_voxels(pixels, foreground))
+    return CaseMeasures(spacing, shape, intensity, classes, *_count_voxels(pixels, foreground))
 
 
-def _count_voxels(pixels: NDArray, foreground: NDArray[np.bool_]) -> NDArray[np.float64]:
-    """Return the histogram of a case's foreground; zeros of one with several channels."""
-    if len(pixels) > 1:
-        return np.zeros(NUM_BINS)
-    values = pixels[0][foreground]
-    return np.histogram(values.clip(EDGES[0], EDGES[-1]), EDGES)[0].astype(np.float64)
+def _count_voxels(pixels: NDArray, foreground: NDArray[np.bool_]) -> tuple[NDArray[np.intp], NDArray[np.float64]]:
+    """Return the bins with foreground voxels, and how many; none of an image with several channels."""
+    values = pixels[0][foreground] if len(pixels) == 1 else pixels[:0]
+    low, high = EDGES[[0, -1]].tolist()
+    counts = np.histogram(values.clip(low, high), NUM_BINS, (low, high))[0].astype(np.float64)
+    bins = np.flatnonzero(counts)
+    return bins, counts[bins]
 
 
 def _summarise_intensities(values: NDArray) -> NDArray[np.float64]:
