@@ -67,9 +67,8 @@ def evaluate(monkeypatch, study, truths, answers, spacing=None, has_ignored=Fals
     monkeypatch.setattr(evaluated_cases, "answer_case", lambda *_: SimpleNamespace(model="global", probabilities=None))
     monkeypatch.setattr(evaluated_cases, "lay_on_file", lambda answer, record, **rest: maps[record.case])
     model = SimpleNamespace(
-        contents=SimpleNamespace(
-            study=study, domain=SimpleNamespace(check=lambda form, name: None), calling=MOST_PROBABLE
-        ),
+        contents=SimpleNamespace(study=study, domain=SimpleNamespace(check=lambda form, name: None)),
+        find_calling=lambda name: MOST_PROBABLE,
         list_warnings=lambda answer, doubts: tuple(doubts),
         list_reasons_against_use=lambda answer, doubts: None,
         compare_images=lambda images, form: [],
