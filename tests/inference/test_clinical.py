@@ -65,21 +65,21 @@ def evaluate(monkeypatch, study, truths, answers, spacing=None, has_ignored=Fals
     # The volumes are prepared as they lie in their files.
     maps = {name: FileMaps(told[name], drawn[name], affine) for name in names}
     monkeypatch.setattr(evaluated_cases, "answer_case", lambda *_: SimpleNamespace(model="global", probabilities=None))
+    monkeypatch.setattr(evaluated_cases, "decide_answers", lambda *_: None)
     monkeypatch.setattr(evaluated_cases, "lay_on_file", lambda answer, record, **rest: maps[record.case])
     model = SimpleNamespace(
         contents=SimpleNamespace(
-            study=study,
-            domain=SimpleNamespace(check=lambda form, name: None),
-            calling=MOST_PROBABLE,
-            has_learnt_at=lambda *_: False,
+            study=study, domain=SimpleNamespace(check=lambda form, name: None), has_learnt_at=lambda *_: False
         ),
+        find_calling=lambda name: MOST_PROBABLE,
+        compare_answer=lambda *_: SimpleNamespace(sentences=()),
         list_warnings=lambda answer, doubts: tuple(doubts),
         list_reasons_against_use=lambda answer, doubts: None,
         compare_images=lambda images, form, own: [],
     )
     records = [SimpleNamespace(case=name, numbers=None) for name in names]
     files = {
-        "read_first": lambda record: (None, None),
+        "read_first": lambda record: (SimpleNamespace(codes={}), None),
         "list_file_doubts": lambda *_: [],
         "list_missing": lambda *_: [],
     }
