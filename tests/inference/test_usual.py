@@ -63,7 +63,7 @@ def test_a_usual_answer_raises_no_doubt_and_everything_was_checked(compared):
     [
         ({"sizes": SIZES | {"organ": 3885.0}}, "the size of organ is unusual: 3885 ml where 243 to 659 ml is usual"),
         ({"sizes": SIZES | {"organ": 0.0}}, "the size of organ is unusual: 0.1 ml where"),
-        ({"scores": {"north": 0.6, "south": 0.4}}, "the selector's score is unusual: 0.6 where 0.966 or more is usual"),
+        ({"scores": {"north": 0.6, "south": 0.4}}, "the selector's score is unusual: 0.6 where 0.97 or more is usual"),
         ({"features": (4.0, 4.0)}, "the look of the image to the network is unusual: a distance of 4"),
         ({"codes": {"body part": "BRAIN"}}, "another body part than training's files: BRAIN, theirs ABDOMEN or LIVER"),
     ],

@@ -144,9 +144,14 @@ class Check:
     has_low: bool = True
     has_high: bool = True
 
-    def describe(self, deviations: float) -> str | None:
-        """Return a sentence where the number is more than so many deviations from the mean; else None."""
-        low, high = self.spread.range(deviations)
+    def describe(self, false_alarms: float) -> str | None:
+        """Return a sentence where the number is too far from the mean; else None.
+
+        Args:
+            false_alarms: Share of usual numbers, as of a bell curve, that may be called unusual.
+        """
+        sides = self.has_low + self.has_high
+        low, high = self.spread.range(NormalDist().inv_cdf(1 - false_alarms / sides))
         if not (self.has_low and self.value < low) and not (self.has_high and self.value > high):
             return None
         edges = [self.show(edge) for edge in (low, high)]
@@ -181,8 +186,8 @@ def compare_answer(
     if not answer.scores:
         del checks["the selector's score"]
     # Each gets the same share of the false alarms.
-    deviations = NormalDist().inv_cdf(1 - MOST_FALSE_ALARMS / max(1, 2 * sum(map(len, checks.values()))))
-    found = [sentence for some in checks.values() for one in some if (sentence := one.describe(deviations))]
+    share = MOST_FALSE_ALARMS / max(1, sum(map(len, checks.values())))
+    found = [sentence for some in checks.values() for one in some if (sentence := one.describe(share))]
     unchecked = [what for what, some in checks.items() if not some]
     known = {what for one in usual.values() for what in one.codes or ()}
     unchecked += [f"the stated {what}" for what in codes if what not in known]
