@@ -180,7 +180,7 @@ def _evaluate_case(
 ) -> EvaluatedCase:
     study = model.contents.study
     answer, said = answer_case(model, case)
-    compared = model.compare_answer(answer, measure_case_ml(said, case, study), form.codes)
+    compared = model.compare_answer(answer, np.asarray(case.images), measure_case_ml(said, case, study), form.codes)
     doubts = [*lacking, *model.compare_images(np.asarray(case.images), form), *compared.sentences]
     warnings, do_not_use = model.list_warnings(answer, doubts), model.list_reasons_against_use(answer, doubts)
     score = score_predictions(said, case, study, answer.probabilities)

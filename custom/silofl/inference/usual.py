@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import NormalDist
 from typing import Any
 
@@ -32,6 +32,8 @@ LEAST_PROBABILITY = 1e-6
 # Share of a feature's mean variance that every feature has at least: some are always 0.
 LEAST_VARIANCE = 0.05
 FEATURES = ("mean", "variance")
+# Times the deviation of distances among the cases that a mean comes from.
+OF_NEW_CASES = 2.0
 
 
 @dataclass(frozen=True)
@@ -214,24 +216,29 @@ def _check_sizes(
 
 
 def _check_score(usual: Mapping[str, Usual], answer: CaseAnswer) -> list[Check]:
-    """Compare the highest score with that of the same hospital's own cases."""
-    site = max(answer.scores, key=lambda one: answer.scores[one], default="")
-    known = [one.score for name, one in usual.items() if name == site and one.score]
-    remedy = "see that the image shows the same body part, taken the same way"
-    return [
-        Check("the selector's score", log_odds(answer.scores[site]), one, _show_probability, remedy, has_high=False)
-        for one in known
-    ]
+    """Compare the highest score with those of all hospitals' own cases: a hospital's alone differ less."""
+    known = [one.score for one in usual.values() if one.score]
+    if not known or not answer.scores:
+        return []
+    value, remedy = (
+        log_odds(max(answer.scores.values())),
+        "see that the image shows the same body part, taken the same way",
+    )
+    return [Check("the selector's score", value, pool_spreads(known), _show_probability, remedy, has_high=False)]
 
 
 def _check_features(usual: Mapping[str, Usual], answer: CaseAnswer) -> list[Check]:
-    """Compare the features of that model to which the image looks least unlike the training images."""
+    """Compare the features of that model to which the image looks least unlike the training images.
+
+    Of several hospitals a model's features count that all of them have measured: one hospital's do not say how much
+    another one's images differ.
+    """
     remedy = "see that the image shows the same body part, taken the same way, and look at the answer"
     found = []
     for model, features in answer.features.items():
         named = {site: one.features[model] for site, one in usual.items() if model in (one.features or ())}
         known = [one for one in named.values() if len(one.mean) == len(features)]
-        if known:
+        if known and len(known) == len(usual):
             value, spread = _pool_distance(features, known)
             found.append(
                 Check("the look of the image to the network", value, spread, _show_distance, remedy, has_low=False)
@@ -244,7 +251,9 @@ def _pool_distance(features: NDArray, known: Sequence[FeatureSpread]) -> tuple[f
     means, variances = (np.array([getattr(one, key) for one in known]) for key in ("mean", "variance"))
     between = means.var(axis=0, ddof=1) * (1 + 1 / len(known)) if len(known) > 1 else 0.0
     distance = measure_distance(features, means.mean(axis=0), variances.mean(axis=0) + between)
-    return distance, pool_spreads([one.distance for one in known])
+    spread = pool_spreads([one.distance for one in known])
+    # A hospital's mean and variances fit its own few cases better than new ones.
+    return distance, spread if len(known) > 1 else replace(spread, deviation=OF_NEW_CASES * spread.deviation)
 
 
 def _compare_codes(usual: Mapping[str, Usual], codes: Mapping[str, str]) -> list[str]:
