@@ -63,7 +63,7 @@ def test_a_usual_answer_raises_no_doubt_and_everything_was_checked(compared):
     [
         ({"sizes": SIZES | {"organ": 3885.0}}, "the size of organ is unusual: 3885 ml where 243 to 659 ml is usual"),
         ({"sizes": SIZES | {"organ": 0.0}}, "the size of organ is unusual: 0.1 ml where"),
-        ({"scores": {"north": 0.6, "south": 0.4}}, "the selector's score is unusual: 0.6 where 0.966 or more is usual"),
+        ({"scores": {"north": 0.6, "south": 0.4}}, "the selector's score is unusual: 0.6 where 0.97 or more is usual"),
         ({"features": (4.0, 4.0)}, "the look of the image to the network is unusual: a distance of 4"),
         ({"codes": {"body part": "BRAIN"}}, "another body part than training's files: BRAIN, theirs ABDOMEN or LIVER"),
     ],
@@ -90,9 +90,15 @@ def test_what_no_hospital_has_measured_is_named_as_unchecked(compared):
     assert compared(usual={}, scores={}).unchecked[0] == "the look of the image to the network"
 
 
-def test_the_score_is_compared_with_that_hospitals_own_cases(compared):
+def test_the_highest_score_is_compared_with_all_hospitals(compared):
     south = replace(NORTH, score=Spread(log_odds(0.4), 0.5))
     assert compared({"north": NORTH, "south": south}, scores={"north": 0.4, "south": 0.6}).sentences == ()
+
+
+def test_features_of_one_hospital_say_nothing_where_several_are_known(compared):
+    south = replace(NORTH, features=None)
+    found = compared({"north": NORTH, "south": south}, features=(4.0, 4.0))
+    assert found.sentences == () and found.unchecked == ("the look of the image to the network",)
 
 
 def test_the_distance_is_that_of_mahalanobis_without_covariances():

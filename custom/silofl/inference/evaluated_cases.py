@@ -187,7 +187,7 @@ def evaluate_cases(model: SuperModel, site: SiteCases, name: str = "") -> Iterat
                 answer = answer_case(model, examples)
                 sizes = measure_case_ml(decide_answers(answer.probabilities, study), examples, study)
                 doubts = [*site.data.list_file_doubts(record, form, study), *model.compare_images(images, form, own)]
-                doubts += model.compare_answer(answer, sizes, form.codes).sentences
+                doubts += model.compare_answer(answer, images, sizes, form.codes).sentences
                 place = partial(lay_on_file, answer, record=record, manifest=manifest, image=image, steps=steps)
                 yield _evaluate_case(model, examples, part_name, (answer, doubts), place, site.has_sizes)
             except DataError as error:

@@ -234,7 +234,8 @@ class SuperModel:
         has_beside = site is None and self.contents.beside is not None
         beside = {"beside": self.contents.beside, "beside_share": self.contents.beside_share} if has_beside else {}
         beside |= {"bias": self._find_bias(site)}
-        compared = self.compare_answer(answer, found.volumes_ml, {} if prepared is None else prepared.form.codes)
+        codes = {} if prepared is None else prepared.form.codes
+        compared = self.compare_answer(answer, images, found.volumes_ml, codes)
         doubts += compared.sentences
         warnings = self.list_warnings(answer, doubts, threshold, site)
         do_not_use = self.list_reasons_against_use(answer, doubts, threshold, site)
@@ -264,10 +265,16 @@ class SuperModel:
         return (self.contents.domain | own).doubts(images, form, self._steps.is_turning)
 
     def compare_answer(
-        self, answer: CaseAnswer, sizes_ml: Mapping[str, float] | None, codes: Mapping[str, str]
+        self, answer: CaseAnswer, images: NDArray, sizes_ml: Mapping[str, float] | None, codes: Mapping[str, str]
     ) -> Comparison:
-        """Compare an answer with what is usual; as `silofl.inference.usual.compare_answer`."""
-        return compare_answer(self.contents.usual, answer, sizes_ml, self.contents.study, codes)
+        """Compare an answer with what is usual; as `silofl.inference.usual.compare_answer`.
+
+        All hospitals know the global model's features, which are therefore measured whoever answered.
+        """
+        usual = self.contents.usual
+        if GLOBAL in self._models and GLOBAL not in answer.features and any(one.features for one in usual.values()):
+            answer = replace(answer, features=answer.features | self.measure_features(GLOBAL, images)[1])
+        return compare_answer(usual, answer, sizes_ml, self.contents.study, codes)
 
     def list_warnings(
         self, answer: CaseAnswer, doubts: Sequence[str], threshold: float | None = None, site: str | None = None

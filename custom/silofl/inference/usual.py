@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import NormalDist
 from typing import Any
 
@@ -32,6 +32,8 @@ LEAST_PROBABILITY = 1e-6
 # Share of a feature's mean variance that every feature has at least: some are always 0.
 LEAST_VARIANCE = 0.05
 FEATURES = ("mean", "variance")
+# Times the deviation of distances among the cases that a mean comes from.
+OF_NEW_CASES = 2.0
 
 
 @dataclass(frozen=True)
@@ -144,9 +146,14 @@ class Check:
     has_low: bool = True
     has_high: bool = True
 
-    def describe(self, deviations: float) -> str | None:
-        """Return a sentence where the number is more than so many deviations from the mean; else None."""
-        low, high = self.spread.range(deviations)
+    def describe(self, false_alarms: float) -> str | None:
+        """Return a sentence where the number is too far from the mean; else None.
+
+        Args:
+            false_alarms: Share of usual numbers, as of a bell curve, that may be called unusual.
+        """
+        sides = self.has_low + self.has_high
+        low, high = self.spread.range(NormalDist().inv_cdf(1 - false_alarms / sides))
         if not (self.has_low and self.value < low) and not (self.has_high and self.value > high):
             return None
         edges = [self.show(edge) for edge in (low, high)]
@@ -181,8 +188,8 @@ def compare_answer(
     if not answer.scores:
         del checks["the selector's score"]
     # Each gets the same share of the false alarms.
-    deviations = NormalDist().inv_cdf(1 - MOST_FALSE_ALARMS / max(1, 2 * sum(map(len, checks.values()))))
-    found = [sentence for some in checks.values() for one in some if (sentence := one.describe(deviations))]
+    share = MOST_FALSE_ALARMS / max(1, sum(map(len, checks.values())))
+    found = [sentence for some in checks.values() for one in some if (sentence := one.describe(share))]
     unchecked = [what for what, some in checks.items() if not some]
     known = {what for one in usual.values() for what in one.codes or ()}
     unchecked += [f"the stated {what}" for what in codes if what not in known]
@@ -209,24 +216,29 @@ def _check_sizes(
 
 
 def _check_score(usual: Mapping[str, Usual], answer: CaseAnswer) -> list[Check]:
-    """Compare the highest score with that of the same hospital's own cases."""
-    site = max(answer.scores, key=lambda one: answer.scores[one], default="")
-    known = [one.score for name, one in usual.items() if name == site and one.score]
-    remedy = "see that the image shows the same body part, taken the same way"
-    return [
-        Check("the selector's score", log_odds(answer.scores[site]), one, _show_probability, remedy, has_high=False)
-        for one in known
-    ]
+    """Compare the highest score with those of all hospitals' own cases: a hospital's alone differ less."""
+    known = [one.score for one in usual.values() if one.score]
+    if not known or not answer.scores:
+        return []
+    value, remedy = (
+        log_odds(max(answer.scores.values())),
+        "see that the image shows the same body part, taken the same way",
+    )
+    return [Check("the selector's score", value, pool_spreads(known), _show_probability, remedy, has_high=False)]
 
 
 def _check_features(usual: Mapping[str, Usual], answer: CaseAnswer) -> list[Check]:
-    """Compare the features of that model to which the image looks least unlike the training images."""
+    """Compare the features of that model to which the image looks least unlike the training images.
+
+    Of several hospitals a model's features count that all of them have measured: one hospital's do not say how much
+    another one's images differ.
+    """
     remedy = "see that the image shows the same body part, taken the same way, and look at the answer"
     found = []
     for model, features in answer.features.items():
         named = {site: one.features[model] for site, one in usual.items() if model in (one.features or ())}
         known = [one for one in named.values() if len(one.mean) == len(features)]
-        if known:
+        if known and len(known) == len(usual):
             value, spread = _pool_distance(features, known)
             found.append(
                 Check("the look of the image to the network", value, spread, _show_distance, remedy, has_low=False)
@@ -239,7 +251,9 @@ def _pool_distance(features: NDArray, known: Sequence[FeatureSpread]) -> tuple[f
     means, variances = (np.array([getattr(one, key) for one in known]) for key in ("mean", "variance"))
     between = means.var(axis=0, ddof=1) * (1 + 1 / len(known)) if len(known) > 1 else 0.0
     distance = measure_distance(features, means.mean(axis=0), variances.mean(axis=0) + between)
-    return distance, pool_spreads([one.distance for one in known])
+    spread = pool_spreads([one.distance for one in known])
+    # A hospital's mean and variances fit its own few cases better than new ones.
+    return distance, spread if len(known) > 1 else replace(spread, deviation=OF_NEW_CASES * spread.deviation)
 
 
 def _compare_codes(usual: Mapping[str, Usual], codes: Mapping[str, str]) -> list[str]:

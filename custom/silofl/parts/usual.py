@@ -20,7 +20,6 @@ from silofl.models import build_plain_model
 from silofl.models.features import count_features
 from silofl.models.roles import GLOBAL, add_role
 from silofl.parts.answer import SiteAnswer
-from silofl.parts.asked_once import expect_float64
 from silofl.parts.load import find_test_task
 from silofl.parts.part import Kind, Part, Run
 from silofl.parts.task import Exchange, Expected, Message
@@ -75,7 +74,8 @@ class UsualPart(Part):
         roles = [name for name in (GLOBAL, OWN) if name == OWN or name in self.study.recipe.roles]
         for name in roles if width else ():
             shapes |= {f"{name}.mean": (width,), f"{name}.variance": (width,), f"{name}.distance": (2,)}
-        return add_role(ROLE, {name: expect_float64(shape, minimum=None) for name, shape in shapes.items()})
+        # A few kilobytes, not all of which travel: no estimate counts them.
+        return add_role(ROLE, {name: Expected(shape, dtype="float64") for name, shape in shapes.items()})
 
     def checked(self, site: str, exchange: Exchange, answer: SiteAnswer, run: Run) -> UsualPart:
         """Keep what a site says.
