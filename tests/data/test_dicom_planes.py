@@ -54,8 +54,6 @@ def test_two_images_at_one_place_are_named_as_such_wherever_they_stand(heights):
 def test_the_files_of_two_images_at_one_place_are_named_and_without_one_of_them_the_others_are_read():
     slices, files = planes([[0, 0, z] for z in (0, 3, 3, 6)]), ["a", "b", "b2", "c"]
     with pytest.raises(DataError, match="not two, as b and b2; remove the older version of an image, and save"):
-        DataError, match="not two, as b and b2; remove the older version of an image, and save each time"
-    ):
         step_between(slices, "scan", files)
     assert step_between(slices[:2] + slices[3:], "scan", files[:2] + files[3:])[2] == 3
 
