@@ -341,7 +341,7 @@ def test_a_model_that_names_no_data_sets_may_have_learnt_this_one(evaluate, cont
 
 
 def test_training_patients_who_are_renamed_as_test_are_known_where_the_run_left_its_model(
-    evaluate, refused, contents, phantoms, clinic, tmp_path
+    evaluate, silofl, contents, phantoms, clinic, tmp_path
 ):
     content = json.loads((clinic / "dataset.json").read_text())
     learnt = replace(contents, facts={"run": "organs-1"})
@@ -351,8 +351,11 @@ def test_training_patients_who_are_renamed_as_test_are_known_where_the_run_left_
     renamed = [one | {"patient": f"x{i}", "case": f"x{i}"} for i, one in enumerate(content["training"])]
     change_data(clinic, training=[], test=renamed)
     command = ["evaluate", tmp_path / "model", clinic, "--out", tmp_path / "refused"]
-    error = refused(*command, "--part", "test")
-    assert f"no image that the model learnt from, not that of case 'x0' and {len(renamed) - 1} more; take" in error
+    code, _, error = silofl(*command, "--part", "test")
+    assert (
+        code == 2
+        and f"no image that the model learnt from, not that of case 'x0' and {len(renamed) - 1} more; take" in error
+    )
     _, record, printed, _ = evaluate(learnt, clinic)
     assert f"the model learnt from {record.num_cases} of these cases: they are no test of it" in printed
     # A model of another run, or of nobody knows which, is no model of these.
