@@ -464,7 +464,7 @@ def test_all_numbers_of_a_classification_are_of_the_probabilities_in_the_table_o
     assert record.calibration.error.value == pytest.approx(sum(gaps))
     assert record.calibration.temperatures == (0.5, 4.0) and "own temperature (0.50, 4.00)" in printed
     page = (out / "evaluation.html").read_text()
-    assert page.index("ROC curves; AUROC fast") < page.index("Results")
+    assert page.index("ROC curves; AUROC fast") < page.index("By class")
     # as predict answers each picture
     loaded = SuperModel(model, CPU)
     for row in rows[:6]:
