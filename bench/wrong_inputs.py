@@ -1,11 +1,11 @@
 """Which wrong inputs `silofl predict` warns of, and how often it warns of right ones.
 
-python bench/wrong_inputs.py OUT [RUN ...] [--rounds N]
+python bench/wrong_inputs.py OUT [RUN ...] [--rounds N] [--hospitals north,coast]
 
 Trains jobs of `RUNS` on simulated abdomens, all of them or those named, at their own rounds without N; the hospital
-``coast`` trains in none. Finished runs in OUT are reused. A wrong input is a new patient of each of the five hospitals
-that `WRONG` changes; right ones are all test cases of the hospitals that trained, and all cases of ``coast``. For each
-wrong input the table has the hospitals out of five whose patient is warned of: by all that `predict` says, and by the
+``coast`` trains in none. Finished runs in OUT are reused. A wrong input is a new patient of each hospital that
+`WRONG` changes; right ones are all test cases of the hospitals that trained, and all cases of ``coast``. For each
+wrong input the table has how many hospitals' patient is warned of: by all that `predict` says, and by the
 comparison with what is usual alone.
 """
 
@@ -324,16 +324,17 @@ WRONG: dict[str, Change] = {
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("out", type=Path)
-    parser.add_argument("runs", nargs="*", choices=[[], *RUNS], default=[])
+    parser.add_argument("runs", nargs="*", metavar="RUN")
     parser.add_argument("--rounds", type=int)
+    parser.add_argument("--hospitals", default=",".join((*SITES, UNSEEN)), help="whose patients the wrong inputs are")
     options = parser.parse_args()
     torch.set_num_threads(1)
     for name in options.runs or RUNS:
-        report(name, options.out, options.rounds)
+        report(name, options.out, options.rounds, options.hospitals.split(","))
     return 0
 
 
-def report(name: str, out: Path, rounds: int | None) -> None:
+def report(name: str, out: Path, rounds: int | None, hospitals: list[str]) -> None:
     """Train a run where that is not done, and print its table and its false alarms."""
     job, kind = RUNS[name]
     data = make_phantoms(out / Path(kind.marker).stem, kind=kind)
@@ -349,7 +350,7 @@ def report(name: str, out: Path, rounds: int | None) -> None:
     for what, change in WRONG.items():
         if what == "contrasts exchanged" and not kind.has_contrasts:
             continue
-        found = [warn_of(model, change(Patient.draw(kind, site, i)).scan()) for i, site in enumerate(kind.patients)]
+        found = [warn_of(model, change(Patient.draw(kind, site, i)).scan()) for i, site in enumerate(hospitals)]
         usual, all_warned = (sum(bool(one[key]) for one in found) for key in ("usual", "all"))
         print(f"{what}: {all_warned} of {len(found)}, unusual {usual}; {reasons(found)}", flush=True)
 
