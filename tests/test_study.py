@@ -524,11 +524,29 @@ def test_a_run_that_lies_in_the_sites_cache_is_refused():
         ({"data": {"organs": 3}}, "site.yaml: data.organs must be a text, not 3"),
         ({"may_leave": "weights"}, "site.yaml: may_leave must be a list, not 'weights'"),
         ({"min_patients": -1}, "site.yaml: min_patients must be greater than or equal to 0, not -1"),
+        ({"min_patients": True}, "site.yaml: min_patients must be a number, not True"),
+        ({"min_partners": True}, "site.yaml: min_partners must be a number, not True"),
+        ({"skip_unreadable": True}, "site.yaml: skip_unreadable must be a number, not True"),
     ],
 )
 def test_a_sites_wrong_value_is_refused_with_its_key(changes, message):
     with pytest.raises(ConfigError, match=message):
         parse(Site, {"data": "/data", "state_dir": "/state"} | changes, "site.yaml")
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"model": {"dropout": False}},
+        {"training": {"drop_channels": False}},
+        {"data": {"patches": {"size": [32, 32, 32], "overlap": False}}},
+        {"algorithm": {"name": "harmofl", "amplitude": {"amplitude_factor": True}}},
+        {"algorithm": {"name": "perfedavg", "meta_step": {"delta": True}}},
+    ],
+)
+def test_a_bool_is_no_number_of_a_study(changes):
+    with pytest.raises(ConfigError, match="must be .*a number"):
+        study(**changes).recipe.as_dict()
 
 
 @pytest.mark.parametrize("network", ["densenet121", "lenet5", "alexnet", "activity_cnn"])

@@ -20,7 +20,9 @@ def alone(tmp_path, site_data, make_study):
 
     def run(sites=("east", "west"), on_round=lambda: None, **options):
         path = tmp_path / "run"
-        settings = Site(data=f"{site_data}/{{site}}", state_dir=f"{path}/sites/{{site}}", has_progress=False)
+        settings = Site(
+            data=f"{site_data}/{{site}}", state_dir=f"{path}/sites/{{site}}", has_progress=False, min_partners=0
+        )
         run_alone(make_study(**options), path, sites, settings, None, on_round)
         return path
 
@@ -62,7 +64,9 @@ def test_who_follows_a_run_can_read_which_task_its_sites_work_on(alone, tmp_path
 
 def test_a_site_of_a_run_alone_is_paused_by_its_file_as_it_is_now(tmp_path, site_data, make_study):
     path, asked = tmp_path / "site.yaml", []
-    settings = Site(data=f"{site_data}/{{site}}", state_dir=f"{tmp_path}/sites/{{site}}", has_progress=False)
+    settings = Site(
+        data=f"{site_data}/{{site}}", state_dir=f"{tmp_path}/sites/{{site}}", has_progress=False, min_partners=0
+    )
 
     def latest(site):
         return load_settings(Site, path) if site == "east" else settings
@@ -110,7 +114,7 @@ import silofl.flare.executor
 
 job, data, state = map(Path, sys.argv[1:])
 study = load_study(job / "app" / "config" / "study.yaml")
-settings = Site(data=f"{data}/{{site}}", state_dir=f"{state}/{{site}}", has_progress=False)
+settings = Site(data=f"{data}/{{site}}", state_dir=f"{state}/{{site}}", has_progress=False, min_partners=0)
 sites = {name: SiteRounds(name, study, settings) for name in ("ann", "bob")}
 server = ServerRounds.start(study, "run", list(sites))
 

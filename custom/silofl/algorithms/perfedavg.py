@@ -39,7 +39,7 @@ from silofl.errors import TrainingError
 from silofl.models import HarmonizedModel
 from silofl.models.seeds import seed_torch
 from silofl.parts.work import SitePart, Work
-from silofl.settings import LARGEST, Count, Positive
+from silofl.settings import Count, Positive
 from silofl.training.device import derive_seed
 from silofl.training.loop import Learner, train
 
@@ -61,7 +61,7 @@ class MetaStep(Ingredient):
     own_model: ClassVar[Literal["adapted"]] = "adapted"
     alpha: Positive = 0.01
     variant: Literal["fo", "hf"] = "fo"
-    delta: Annotated[float, Field(ge=1e-4, le=LARGEST, allow_inf_nan=False)] = 1e-3
+    delta: Annotated[Positive, Field(ge=1e-4)] = 1e-3
     deployed_steps: Count = 1
 
     @property

@@ -184,7 +184,7 @@ class EgressLog:
         for record in records:
             self._times = [*self._times[:1], record["time"]]
             self._epsilon = _read_spent_epsilon(record) or self._epsilon
-            self._sites |= {sites} if (sites := record.get("sites")) else set()
+            self._sites |= {record["sites"]} if record.get("sites") else set()
             self._mixed = record.get("mixed") or self._mixed
             self._sums.setdefault((record["refused"], record["task"], record["kind"]), Sum()).add(record)
 

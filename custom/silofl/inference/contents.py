@@ -150,7 +150,7 @@ def _check_model_names(contents: Contents) -> None:
 
 def _check_shape(contents: Contents) -> None:
     shape, data = contents.image_shape, contents.study.data
-    is_shape = len(shape) == 1 + data.dimensions and all(isinstance(size, int) and size > 0 for size in shape)
+    is_shape = len(shape) == 1 + data.dimensions and all(type(size) is int and size > 0 for size in shape)
     if not is_shape or shape[0] != data.in_channels:
         axes = "H, W" if data.dimensions == 2 else "X, Y, Z"
         raise ConfigError(

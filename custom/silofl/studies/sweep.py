@@ -72,7 +72,7 @@ class Sweep:
         if self.total_epochs is None:
             return None
         epochs = values[EPOCHS]
-        if not isinstance(epochs, int) or epochs < 1 or self.total_epochs % epochs:
+        if type(epochs) is not int or epochs < 1 or self.total_epochs % epochs:
             raise ConfigError(
                 f"--total-epochs must be a multiple of every {EPOCHS}, not {self.total_epochs} with "
                 f"{quote_value(epochs)}; change one of them"

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field, model_validator
 
 from silofl.errors import ConfigError, quote_value
-from silofl.settings import Count, Finite, Fraction, Section, Whole
+from silofl.settings import Count, Finite, Fraction, NotNegative, Section, Whole
 
 SplitUnit = Literal["patient", "recordings", "slices", "examples", "unknown"]
 # More would fill the memory before anything could be said about it.
@@ -75,7 +75,7 @@ class PatchSettings(Section):
     size: tuple[Side, Side, Side]
     per_volume: Count = 2
     foreground: Fraction = 0.5
-    overlap: Annotated[float, Field(ge=0, le=0.9)] = 0.25
+    overlap: Annotated[NotNegative, Field(le=0.9)] = 0.25
 
 
 class BackgroundSettings(Section):

@@ -94,7 +94,7 @@ class ModelSettings(Section):
     arguments: Options = {}
     normalization: Literal["batch", "batch_stateless", "instance", "group"] = "batch"
     features: Annotated[tuple[Features, ...], Field(min_length=6, max_length=6)] = (32, 32, 64, 128, 256, 32)
-    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    dropout: BelowOne = 0.0
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
     pretrained: Name = "pretrained.pt"
     pretrained_sha256: Annotated[str, AfterValidator(_check_sha256)] | None = None
@@ -184,7 +184,7 @@ class TrainingSettings(Section):
     betas: tuple[BelowOne, BelowOne] = (0.9, 0.999)
     weight_decay: NotNegative = 0.0
     batch_size: Count = 8
-    drop_channels: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    drop_channels: BelowOne = 0.0
     local_epochs: Count = 1
     measures_drift: bool = False
     # Left out where it is empty, so that studies without it keep their digest.

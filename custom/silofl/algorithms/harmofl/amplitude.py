@@ -22,7 +22,7 @@ from silofl.parts.narrow import narrow
 from silofl.parts.part import Compared, Kind, Part, Run, WeightsOf
 from silofl.parts.task import TRAIN, Exchange, Expected, Message, Replies
 from silofl.parts.work import SitePart
-from silofl.settings import MOST, Fraction
+from silofl.settings import MOST, Fraction, Positive
 from silofl.study import Study
 from silofl.training.loop import TrainingResult
 
@@ -50,7 +50,7 @@ class Amplitude(Ingredient):
     band: Literal["full"] | Annotated[int, Field(strict=True, ge=0, le=MOST)] = "full"
     beside: ClassVar[str] = "The mean amplitude of each site's training images, once."
     momentum: Fraction = 0.1
-    amplitude_factor: Annotated[float, Field(gt=1, le=MOST)] | None = None
+    amplitude_factor: Annotated[Positive, Field(gt=1, le=MOST)] | None = None
 
     def check_study(self, study: Study) -> None:
         """Refuse channels that are dropped at random."""
