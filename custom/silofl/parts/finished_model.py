@@ -184,7 +184,7 @@ class SiteEvaluation(SitePart):
         cases, refused = sort_answers(evaluate_cases(model, site, work.site))
         record = measure_evaluation(model, facts["fingerprint"], site, cases, SPECIFICITY)
         write_json(work.folder / evaluation.FILE, dump_record(record))
-        cases_table.write_cases(work.folder / cases_table.FILE, cases, refused, record, study)
+        cases_table.write_cases(work.folder / cases_table.FILE, cases, refused, record, model.contents)
         said = {key: getattr(record, key) for key in EvaluationEntry.model_fields}
         said |= {"distance_unit": record.distance_unit or "pixels", "size_unit": record.size_unit or "pixels"}
         score = Score.merged({case.case: case.score for case in cases})
