@@ -58,7 +58,7 @@ def test_the_ledger_is_read_as_it_was_written(tmp_path):
 def validated(number, **values):
     cases = {site: 0 if value is None else 2 for site, value in values.items()}
     scores = {site: SiteScore(value=value, num_cases=cases[site], num_excluded=0) for site, value in values.items()}
-    return Round(number, validation=scores)
+    return Round(number, answered=[*"abcde"], validation=scores)
 
 
 @pytest.mark.parametrize(
@@ -104,9 +104,11 @@ def test_one_sites_invented_scores_choose_no_round():
     assert is_better(later, [first])
     worse, before = validated(3, a=0.2, b=0.2, c=0.1, d=0.2, e=1.0), [first, replace(later, is_best=True)]
     assert not is_better(worse, before)
-    # Nor does a site that validates for the first time.
+    # Nor does a site that validates for the first time, unless it has trained in no round up to the best.
     before = mark_best([validated(1, a=0.2, b=0.2), validated(2, a=0.8, b=0.8)])
-    assert not is_better(validated(3, a=0.3, b=0.3, c=0.0), before)
+    new = validated(3, a=0.3, b=0.3, c=0.0)
+    assert not is_better(new, before)
+    assert is_better(new, [replace(one, answered=["a", "b"]) for one in before])
 
 
 def test_the_loss_of_a_site_does_not_freeze_the_best_round_and_its_return_counts_again():

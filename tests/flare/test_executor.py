@@ -84,5 +84,5 @@ def test_site_yaml_is_read_before_every_task_and_the_jobs_folder_is_in_use(tmp_p
     data, pause = "the site's data have a fault", "study 'small' is paused by the hospital"
     for paused, reason in (("[]", data), ("[small]", pause), ("[]", data)):
         path.write_text(f"{settings}paused: {paused}\n")
-        meta = answer(executor, here, round=1, run="run", digest=make_study().digest).meta
+        meta = answer(executor, here, round=1, run="run", sites=2, digest=make_study().digest).meta
         assert reason in meta["error"]

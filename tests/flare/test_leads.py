@@ -167,7 +167,7 @@ def begin(tmp_path, make_study, root):
         fl_ctx.get_job_id, fl_ctx.get_identity_name = lambda: "job", lambda: "north"
         executor = SiteExecutor()
         executor.handle_event(EventType.START_RUN, fl_ctx)
-        meta = {"run": "small-1", "round": 1, "digest": (server or study).digest}
+        meta = {"run": "small-1", "round": 1, "sites": 2, "digest": (server or study).digest}
         task = FLModelUtils.to_shareable(to_model(Message({"model/a": np.ones(2)}, meta), is_difference=False))
         return from_model(FLModelUtils.from_shareable(executor.execute("train", task, fl_ctx, Signal()))).meta["error"]
 

@@ -116,9 +116,10 @@ def test_a_bad_input_does_not_stop_the_rest(predict, bad, picture, tmp_path):
     assert code == ExitCode.INCOMPLETE
     assert first["error"].startswith("bad.nii.gz must be a whole file") and "label_map" not in first
     assert "missing.png" in second["error"] and third["label_map"] == "pic_labels.png"
-    # Two reasons, an answer and its warning, that this super model does not say what it learnt from; and the end.
+    # Two reasons, an answer and its warning, that this super model does not say what it learnt from, what was not
+    # compared; and the end.
     lines = text.splitlines()
-    assert len(lines) == 5 and lines[-1] == f"1 answered, 2 failed; results in {tmp_path / 'out'}"
+    assert len(lines) == 6 and lines[-1] == f"1 answered, 2 failed; results in {tmp_path / 'out'}"
     assert str(tmp_path) not in "".join(lines[:-1]) + json.dumps([first, second])
 
 
@@ -350,7 +351,9 @@ def test_warnings_stand_in_the_record_on_the_screen_and_over_the_picture(predict
     assert record["do_not_use"] is None
     fallback, unknown = record["warnings"]
     assert fallback.startswith("the selector fell back") and unknown.startswith("the super model does not say")
-    assert text.splitlines()[1:-1] == [f"  warning: {fallback}", f"  warning: {unknown}"]
+    *said, unchecked = text.splitlines()[1:-1]
+    assert said == [f"  warning: {fallback}", f"  warning: {unknown}"]
+    assert unchecked.startswith("Not compared with training") and unchecked.endswith("the size of the answer")
     warnings = [f"warning: {fallback}", f"warning: {unknown}"]
     assert titles[0][1:] == ["for research, no medical device", *warnings]
 

@@ -389,7 +389,7 @@ def test_a_threshold_far_from_a_sites_own_is_warned_of_where_it_decides(make, ma
         named = read(far, 2.0, {1: 0.01}).predict(images(3), site="south")
         assert (named.temperature, named.called_from) == (1.0, {})
     for broken in ("low", True):
-        with pytest.raises(ConfigError, match=r"facts.test.a.calling must have thresholds of labels' numbers"):
+        with pytest.raises(ConfigError, match=r"facts.test.a.calling.thresholds must have numbers of labels"):
             replace(contents, facts=said(broken))
 
 
@@ -428,7 +428,7 @@ def test_of_classes_disagreement_is_the_lowest_and_the_highest_probability(make,
     model, case = read(make("mean", study=make_study("classification")), 2.0), images(3)
     found = model.predict(case, has_disagreement=True).disagreement
     said = [read(model, 2.0, {}).probabilities(name, case).mean(axis=0) for name in ("north", "south")]
-    odds = sorted((p[1] / p[0]) ** 0.5 for p in said)
+    odds = sorted(p[1] / p[0] for p in said)
     assert found.shares is None and found.ranges["tumour"] == pytest.approx(tuple(one / (1 + one) for one in odds))
 
 

@@ -28,6 +28,7 @@ def test_an_answer_is_read_as_it_was_sent():
     assert answer.numbers.model_dump(exclude={"metrics"}) == NUMBERS | {
         "image_shape": (1, 32, 32),
         "software": None,
+        "min_partners": 0,
         "is_recorded": False,
         "unreadable": {},
     }

@@ -25,7 +25,10 @@ def test_a_hospital_is_added_with_the_others_address_and_wheel_and_no_other_kit_
 
 @pytest.mark.parametrize(
     ("name", "org", "sentence"),
-    [("north", "north_hospital", "participant 'north' must be new"), ("we st", "west", "NVFlare can provision")],
+    [
+        ("north", "north_hospital", "participant 'north' must be new"),
+        ("we st", "west", "must begin with a letter or a digit"),
+    ],
 )
 def test_a_taken_or_impossible_name_is_bad_input_and_changes_nothing(workspace, files_of, capsys, name, org, sentence):
     before = files_of(workspace)

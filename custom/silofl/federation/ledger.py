@@ -162,8 +162,9 @@ def is_better(record: Round, before: Sequence[Round]) -> bool:
 
     A site that is absent in one of the two has no say, or a round would win or lose by an easy or difficult site's
     absence, and a site that leaves for good would make the last round before it the best for ever. A site that comes
-    back counts again as soon as a round that it validated is the best. Where at least half of the sites validate for
-    the first time, the choice begins anew, because no earlier round is known to suit them.
+    back counts again as soon as a round that it validated is the best. The choice begins anew where a site validates
+    for the first time that has trained in no round up to the best one, or where half of the sites do: no earlier round
+    is known to suit them.
 
     Args:
         record: The round.
@@ -172,7 +173,8 @@ def is_better(record: Round, before: Sequence[Round]) -> bool:
     best = find_best_round(before)
     new, old = record.validated, before[best - 1].validated if best else {}
     newcomers = new.keys() - validators(before)
-    if newcomers and 2 * len(newcomers) >= len(new):
+    late = newcomers.difference(*(one.answered for one in before[: best or 0]))
+    if late or (newcomers and 2 * len(newcomers) >= len(new)):
         return True
     shared = sorted(new.keys() & old.keys())
     # Nothing to compare by: the round that more sites have validated is known better.

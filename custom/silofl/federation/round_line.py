@@ -54,10 +54,10 @@ def round_line(whole: Whole, ledger: Sequence[Round]) -> str:
 
 def seconds_left(whole: Whole, ledger: Sequence[Round]) -> float:
     """Return how long the rounds after the last one may take, by the newest of those that there were."""
-    return usual_seconds(ledger) * (whole.total_rounds - ledger[-1].round)
+    return typical_seconds(ledger) * (whole.total_rounds - ledger[-1].round)
 
 
-def usual_seconds(ledger: Sequence[Round]) -> float:
+def typical_seconds(ledger: Sequence[Round]) -> float:
     """Return the median time of the newest finished rounds, of which there must be one; of two the shorter."""
     # The first round's time holds the start of all processes.
     recent = [record.seconds for record in ledger[1:][-RECENT:]] or [ledger[0].seconds]

@@ -237,7 +237,7 @@ def _check_facts(facts: object) -> None:
             for key, value in _require_table(calling.get(name) or {}, f"{place}.calling.{name}").items():
                 if not key.isdecimal() or isinstance(value, bool) or not isinstance(value, int | float):
                     raise ConfigError(
-                        f"{place}.calling must have a {name} of labels' numbers, not {quote_value(value)} of "
+                        f"{place}.calling.{name} must have numbers of labels, not {quote_value(value)} of "
                         f"{quote_value(key)}; copy the folder again"
                     )
     for place, score in scores.items():

@@ -175,9 +175,7 @@ def _compute_fingerprint(facts: dict[str, Any], study: Study) -> str:
     """Return the SHA-256 of everything that decides predictions, the weights by their checksums."""
     deciding = {key: facts[key] for key in ("format", "rule", "threshold", "outputs", "image_shape")}
     # Only where there is one, so that older super models keep theirs.
-    deciding |= {
-        key: facts[key] for key in ("beside", "beside_share", "bias", "calling", "usual") if facts.get(key) is not None
-    }
+    deciding |= {key: facts[key] for key in ("beside", "beside_share", "bias", "calling") if facts.get(key) is not None}
     deciding |= {"domain": facts["domain"]} if facts["format"] == FORMAT else {}
     deciding["study"] = {key: facts["study"][key] for key in ("task", "labels", "data", "model")}
     deciding["recipe"] = {

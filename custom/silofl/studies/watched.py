@@ -8,7 +8,7 @@ from typing import Any
 
 from silofl.errors import make_printable
 from silofl.federation.ledger import Round, find_best_round
-from silofl.federation.round_line import Whole, seconds_left, usual_seconds
+from silofl.federation.round_line import Whole, seconds_left, typical_seconds
 from silofl.flare.lead import InFlight
 from silofl.parts.task import TRAIN
 from silofl.report.canvas import PageImage, make_image
@@ -90,7 +90,7 @@ class Watched:
         is_training = 0 < len(self.ledger) < self.total_rounds and not self.has_ended
         if not is_training:
             return None
-        gone, usual = self.in_flight.seconds if self.in_flight else 0.0, usual_seconds(self.ledger)
+        gone, usual = self.in_flight.seconds if self.in_flight else 0.0, typical_seconds(self.ledger)
         return None if gone > OVERDUE * usual else seconds_left(self, self.ledger) - min(gone, usual)
 
     def as_dict(self) -> dict[str, Any]:
@@ -201,7 +201,7 @@ def describe_in_flight(task: InFlight, heard: Mapping[str, float], whole: Whole,
     """
     doing = describe_task(task.task, task.round, whole.total_rounds)
     what = f"round {task.round} in flight" if task.task == TRAIN else doing
-    usual = f" (a round takes {format_duration(usual_seconds(ledger))})" if task.task == TRAIN and ledger else ""
+    usual = f" (a round takes {format_duration(typical_seconds(ledger))})" if task.task == TRAIN and ledger else ""
     ages = {site: _describe_silence(max(0.0, task.now - at)) for site, at in heard.items()}
     sites = {
         "answered: ": task.answered,
