@@ -1,6 +1,6 @@
 """Which wrong inputs `silofl predict` warns of, and how often it warns of right ones.
 
-python bench/wrong_inputs.py OUT [RUN ...] [--rounds N] [--hospitals north,coast]
+python bench/wrong_inputs.py OUT [RUN ...] [--rounds N] [--seed S] [--hospitals north,coast]
 
 Trains jobs of `RUNS` on simulated abdomens, all of them or those named, at their own rounds without N; the hospital
 ``coast`` trains in none. Finished runs in OUT are reused. A wrong input is a new patient of each hospital that
@@ -326,23 +326,25 @@ def main() -> int:
     parser.add_argument("out", type=Path)
     parser.add_argument("runs", nargs="*", metavar="RUN")
     parser.add_argument("--rounds", type=int)
+    parser.add_argument("--seed", type=int, default=0, help="of the phantoms and the training")
     parser.add_argument("--hospitals", default=",".join((*SITES, UNSEEN)), help="whose patients the wrong inputs are")
     options = parser.parse_args()
     torch.set_num_threads(1)
     for name in options.runs or RUNS:
-        report(name, options.out, options.rounds, options.hospitals.split(","))
+        report(name, options)
     return 0
 
 
-def report(name: str, out: Path, rounds: int | None, hospitals: list[str]) -> None:
+def report(name: str, options: argparse.Namespace) -> None:
     """Train a run where that is not done, and print its table and its false alarms."""
-    job, kind = RUNS[name]
-    data = make_phantoms(out / Path(kind.marker).stem, kind=kind)
-    if not is_finished(out / name):
-        length = ["--rounds", str(rounds)] if rounds else []
-        sites = ("--sites", ",".join(SITES), "--set", "guard=false")
-        silofl("simulate", job, "--alone", "--data", str(data), "--out", str(out / name), *sites, *length)
-    model = SuperModel.load(out / name / "supermodel", "cpu")
+    (job, kind), hospitals = RUNS[name], options.hospitals.split(",")
+    data = make_phantoms(options.out / f"{Path(kind.marker).stem}-{options.seed}", options.seed, kind=kind)
+    run = options.out / f"{name}-{options.seed}"
+    if not is_finished(run):
+        length = ["--rounds", str(options.rounds)] if options.rounds else []
+        sites = ("--sites", ",".join(SITES), "--seed", str(options.seed), "--set", "guard=false")
+        silofl("simulate", job, "--alone", "--data", str(data), "--out", str(run), *sites, *length)
+    model = SuperModel.load(run / "supermodel", "cpu")
     print(f"{name}: {job}, {model.contents.facts['rounds']} rounds")
     right = [warn(model, files) for files in right_cases(data, model.contents.study)]
     usual, all_warned = (sum(bool(found[key]) for found in right) for key in ("usual", "all"))
