@@ -130,7 +130,7 @@ def test_a_site_writes_the_model_that_it_chose_with_its_bias_and_says_no_more_th
     game = played(guard=True, name="harmofl")
     assert game.asked[-2:] == ["test", "guard_choose"]
     answer = game.answers["guard_choose"]["east"]
-    assert not answer.arrays and answer.meta.keys() == {"round", "guard"}
+    assert not answer.arrays and answer.meta.keys() == {"round", "guard", "min_partners"}
     assert not any(message.arrays for message in game.sent["guard_choose"].values())
     joined = game.server.parts["guard"].choices["east"]
     assert (joined.chosen, joined.local_share, joined.bias, joined.own_bias) == (name, share, bias, 0.5)
@@ -187,7 +187,7 @@ def test_the_own_model_says_nothing_of_the_images_and_the_rounds_of_the_federati
     domains = {site: game.sites[site].data.domain for site in ("east", "north")}
     contents = load_chosen(game).contents
     assert contents.domain == domains["east"] != domains["east"] | domains["north"]
-    assert not {"rounds", "reported_round", "run", "validation"} & contents.facts.keys()
+    assert not {"rounds", "reported_round", "validation"} & contents.facts.keys()
     assert contents.facts["candidate"] == "local"
 
 

@@ -423,9 +423,9 @@ def test_a_state_dict_is_whole_with_what_travels_of_it(make_study):
 
 def test_kinds_tell_batchnorm_from_weights_for_each_role(make_study):
     found = {(kind.role, kind.name): kind for kind in list_kinds(make_study())}
-    assert found.keys() == {("model", "weights"), ("model", "batchnorm")}
+    assert found.keys() == {("model", "weights"), ("model", "batchnorm"), ("usual", "usual_values")}
     assert found["model", "batchnorm"].names == batchnorm_names(build_plain_model(make_study(), 0))
-    assert not any(kind.is_of_images for kind in found.values())
+    assert [kind.name for kind in found.values() if kind.is_of_images] == ["usual_values"]
 
 
 def test_a_site_may_keep_back_any_array_of_its_update_and_none_is_expected_of_an_evaluation(play):

@@ -62,8 +62,8 @@ def lay_on_image(label: Image, image: Image, name: str, files: Sequence[Path], i
         check_grid(label, image, name, "its image")
         return label
     _check_affines(label, image, name)
-    without_place = _find_placeless(label, image, files)
     is_whole = sorted(label.spatial_shape) == sorted(image.spatial_shape)
+    without_place = _find_placeless(label, image, files, is_part=not is_whole and not is_resampled)
     if (is_whole or without_place is None) and all(read_header(file).has_orientation for file in files):
         place = match_voxels(label.affine, label.spatial_shape, image)
         if place is not None:
@@ -78,18 +78,18 @@ def lay_on_image(label: Image, image: Image, name: str, files: Sequence[Path], i
     return label
 
 
-def _find_placeless(label: Image, image: Image, files: Sequence[Path]) -> Image | None:
+def _find_placeless(label: Image, image: Image, files: Sequence[Path], is_part: bool) -> Image | None:
     """Return the one of two different grids whose header states no place; None where both state one.
 
     Programs that know none write the identity, in NIfTI's world or DICOM's, or sizes of voxels beside the place 0. Two
-    with the latter have it in common.
+    with the latter have it in common, and a part of an image that begins at 0, as 3D Slicer saves it, states its own.
     """
     pairs = list(zip((label, image), map(read_header, files), strict=False)) or [(label, None), (image, None)]
     for one, header in pairs:
         if (header and not header.has_place) or is_identity(one):
             return one
     at_zero = [one for one in (label, image) if is_at_zero(one)]
-    return at_zero[0] if len(at_zero) == 1 else None
+    return at_zero[0] if len(at_zero) == 1 and not (is_part and at_zero[0] is image) else None
 
 
 def _refuse_placeless(label: Image, image: Image, name: str, files: Sequence[Path], lacking: Image) -> None:
