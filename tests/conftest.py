@@ -1,3 +1,4 @@
+import importlib.util
 import json
 import os
 import re
@@ -77,6 +78,24 @@ def pytest_ignore_collect(collection_path, config):
         asked.startswith("long") and "mark.long" not in text
     )
     return is_left_out or None
+
+
+def case_builder(script, root):
+    """Return a function that builds a case of a script in SHARED's cases, each once in a folder of `root`."""
+    path = SHARED / "cases" / script
+    if not path.is_file():
+        pytest.skip("no built inputs beside the repository")
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+
+    def build(name):
+        if not (root / name).is_dir():
+            module.main(name, root / name)
+        return root / name
+
+    build.module = module
+    return build
 
 
 @pytest.fixture(autouse=True)

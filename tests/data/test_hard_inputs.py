@@ -1,6 +1,5 @@
 """Small inputs as scanners, annotators and spreadsheets write them: read rightly, or refused with a remedy."""
 
-import importlib.util
 import shutil
 from pathlib import Path
 
@@ -13,7 +12,7 @@ from silofl.data.images import read_image, read_label
 from silofl.data.importers import ImportOptions, import_layout
 from silofl.data.label_grid import lay_on_image
 from silofl.errors import DataError
-from tests.conftest import SHARED
+from tests.conftest import case_builder
 
 pytestmark = pytest.mark.usefixtures("decoded_here")
 
@@ -21,20 +20,7 @@ pytestmark = pytest.mark.usefixtures("decoded_here")
 @pytest.fixture(scope="module")
 def build(tmp_path_factory):
     """Build a case in a folder of its own, once."""
-    path, root = SHARED / "cases" / "build4.py", tmp_path_factory.mktemp("cases")
-    if not path.is_file():
-        pytest.skip("no built inputs beside the repository")
-    spec = importlib.util.spec_from_file_location("build4_cases", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-
-    def build(name):
-        if not (root / name).is_dir():
-            module.main(name, root / name)
-        return root / name
-
-    build.module = module
-    return build
+    return case_builder("build4.py", tmp_path_factory.mktemp("cases"))
 
 
 # -------- masks and segmentations

@@ -1,6 +1,5 @@
 """Small files as scanners, annotation tools and careless exporters write them: each is read rightly or refused."""
 
-import importlib.util
 import json
 import re
 import shutil
@@ -16,11 +15,11 @@ from silofl.errors import DataError
 from silofl.studies.simulation import study_file
 from silofl.study import load_study
 
+from ..conftest import case_builder
 from .conftest import JOBS, carried_out, write_small_job
 
 pytestmark = pytest.mark.long
 
-SHARED = JOBS.parents[1] / "shared"
 MARKS = "training validation test".split()
 TINY = ["--rounds", 1, "--set", "model.features=[4,4,4,4,4,4]", "--set", "device=cpu", "--set", "guard=false"]
 
@@ -28,19 +27,7 @@ TINY = ["--rounds", 1, "--set", "model.features=[4,4,4,4,4,4]", "--set", "device
 @pytest.fixture(scope="module")
 def build(tmp_path_factory):
     """Build a case in a folder of its own, once."""
-    path, root = SHARED / "cases" / "build.py", tmp_path_factory.mktemp("cases")
-    if not path.is_file():
-        pytest.skip("no built inputs beside the repository")
-    spec = importlib.util.spec_from_file_location("build_cases", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-
-    def build(name):
-        if not (root / name).is_dir():
-            module.main(name, root / name)
-        return root / name
-
-    return build
+    return case_builder("build.py", tmp_path_factory.mktemp("cases"))
 
 
 @pytest.fixture(scope="module")
