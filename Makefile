@@ -70,7 +70,7 @@ OUT ?= runs/nuclei
 bench-nuclei: .venv/installed
 	$(RUN) bench/nuclei.py $(SOURCE) $(OUT)
 
-# What each paper claims, with three seeds and the rates in bench/rates.json: a table and verdicts in runs/claims.
+# What each paper claims: one table a paper, with the rates in bench/rates.json and ten seeds, in runs/claims.
 claims: .venv/installed
 	$(RUN) bench/claims.py --out runs/claims
 

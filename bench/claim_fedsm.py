@@ -31,6 +31,8 @@ from silofl.study import Study
 
 JOB, POOL = "fedsm_phantoms", "pool"
 RATES = (0.001, 0.003, 0.01)
+# Of Table 7, where the paper searches them; 0.7 is the preset's.
+LAMBDAS = (0.1, 0.3, 0.5, 0.9)
 # The demonstration's.
 SMALL = {"guard": False, "rounds": 20, "data.transforms": [{"Resize": {"spatial_size": [64, 64]}}]}
 FEDAVG = {"algorithm": {"name": "fedavg"}}
@@ -41,7 +43,7 @@ ROWS = (
     Row("pooled", FEDAVG | {"federation.min_sites": 1}, RATES, POOL),
     Row("FedAvg", FEDAVG, RATES),
     Row("local", {"algorithm": {"name": "local"}}, RATES),
-    Row("FedSM", {}, RATES),
+    Row("FedSM", {}, RATES, constant="algorithm.softpull.self_weight", values=LAMBDAS),
 )
 
 
@@ -121,25 +123,29 @@ def _own(column: str) -> Cell:
 
 OTHERS = {row.name: (row.name, "mean") for row in ROWS}
 CLAIMS = (
-    Claim("the superiority of our methods over existing FL baselines (FedAvg)", ((_own("mean"), OTHERS["FedAvg"]),)),
+    Claim("the superiority of our methods over existing FL baselines", ((_own("mean"), OTHERS["FedAvg"]),)),
     Claim(
         "the only FL method to close the validation gap to centralized training",
         ((_own("mean"), OTHERS["pooled"]),),
         LEVEL,
+        "on test data, within 0.01",
     ),
     Claim(
-        "SoftPull achieves generalization performance better than local training",
+        "it achieves generalization performance better than local training",
         ((_own("personalised"), OTHERS["local"]),),
+        about="SoftPull",
     ),
     Claim(
-        "the model selector indeed fulfills our motivation: the super model loses nothing of the personalised models",
+        "the model selector indeed fulfills our motivation",
         ((_own("mean"), _own("personalised")),),
         LEVEL,
+        "the super model loses no more than 0.01 of the personalised models",
     ),
     Claim(
-        "at least not worse than the global model, at a hospital that took no part",
+        "FedSM is at least not worse than the global model from FedAvg with an appropriate threshold",
         ((_own("unseen"), _own("unseen, gamma 1")),),
         LEVEL,
+        "at a hospital that took no part, with the tuned threshold, within 0.01",
     ),
 )
 COLUMNS = {
@@ -162,5 +168,5 @@ NOTE = (
 )
 PAPER = Paper(
     "FedSM (Xu et al., CVPR 2022)",
-    (Table("phantoms", JOB, _make_data, ROWS, SMALL, COLUMNS, CLAIMS, NOTE),),
+    (Table("phantoms", JOB, _make_data, ROWS, SMALL, COLUMNS, CLAIMS, NOTE, is_main=True),),
 )

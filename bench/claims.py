@@ -1,14 +1,14 @@
-"""Each paper's claims, looked at where their assumptions hold: one table a set of data, and a verdict on each claim.
+"""Each paper's claims, looked at where their assumptions hold: one table a set of data, and a test of each claim.
 
-    python bench/claims.py [--papers harmofl,fedsm,adafed] [--data DATA] [--out runs/claims] [--processes 2]
-    python bench/claims.py --search [--papers ...] [--out runs/claims] [--processes 2]
+    python bench/claims.py [--papers harmofl,fedsm,adafed] [--tables TABLES] [--data DATA] [--out runs/claims]
+    python bench/claims.py --search [--papers ...] [--tables TABLES] [--out runs/claims]
 
-The first trains every row with the learning rate in ``bench/rates.json`` and three seeds, each with data of its own,
-and prints the tables; the second finds these rates, every row by the same search: the mean over sites, and over the
-seeds that the table searches, of the validation. Finished runs in the folder are used again, so that a search goes on
-where it was ended, and what it has found by then is written after every row. The tables are written as ``claims.md``
-there too.
-A table on a public set is left out where the set is not in the folder of ``--data``.
+The first trains every row with the learning rate in ``bench/rates.json`` and all seeds, each with data of its own, and
+prints the tables, and writes them as ``claims.md``: one a paper where none is named. The second finds these rates,
+every row by the same search: the mean over sites, and over the seeds that the table searches, of the validation. Where
+the best rate is at the edge of those tried, the next one of `runs.LADDER` is tried too. Both go on where they ended:
+finished runs in the folder are used again, and what ``rates.json`` has is not tried again; to search a row anew, take
+it out. A table on a public set is left out where the set is not in the folder of ``--data``.
 """
 
 import argparse
@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from runs import carry_out, is_finished, validation_of
+from runs import beyond, carry_out, is_finished, validation_of
 from verdicts import Paper, Row, Table, Wanted, describe, measure
 
 from silofl.federation.ledger import read_ledger
@@ -35,7 +35,7 @@ def main() -> None:
     """Search, or run what is not there yet and print the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--papers", default=",".join(PAPERS))
-    parser.add_argument("--tables", default="", help="names of tables, as stains-1; by default all that judge a claim")
+    parser.add_argument("--tables", default="", help="names of tables, as stains-1; by default one a paper")
     parser.add_argument("--data", type=Path, default=Path("data"), help="folder of public sets, one folder each")
     parser.add_argument("--out", type=Path, default=Path("runs/claims"))
     parser.add_argument("--processes", type=int, default=2)
@@ -45,7 +45,7 @@ def main() -> None:
         parser.error(f"--papers must name some of {', '.join(PAPERS)}, not {', '.join(sorted(unknown))}")
     papers: dict[str, Paper] = {name: import_module(f"claim_{name}").PAPER for name in options.papers.split(",")}
     known = {table.name: table for paper in papers.values() for table in paper.tables}
-    wanted = options.tables.split(",") if options.tables else [name for name, one in known.items() if not one.is_extra]
+    wanted = options.tables.split(",") if options.tables else [name for name, one in known.items() if one.is_main]
     if unknown := set(wanted) - known.keys():
         parser.error(f"--tables must name some of {', '.join(known)}, not {', '.join(sorted(unknown))}")
     parts = []
@@ -74,34 +74,45 @@ def _is_possible(table: Table, data: Path) -> bool:
 
 
 def _search(paper: str, table: Table, options: argparse.Namespace) -> None:
-    """Run every row with every rate, and write the best one after each row."""
+    """Search what is not stored yet of each row, and store it after each step."""
     for row in (row for row in table.rows if len(row.rates) > 1):
-        tried = [Wanted(paper, table, row, rate, seed) for rate in row.rates for seed in table.searched]
-        _do(options, tried)
         stored = _read_rates()
-        stored.setdefault(paper, {}).setdefault(table.name, {})[row.name] = _choose(tried, options.out)
-        RATES.write_text(json.dumps(stored, indent=1) + "\n")
+        found = stored.setdefault(paper, {}).setdefault(table.name, {}).setdefault(row.name, {"validation": {}})
+        while left := find_left(row, found):
+            tried = {
+                (rate, x): [Wanted(paper, table, row, rate, seed, x) for seed in table.searched] for rate, x in left
+            }
+            _do(options, [one for several in tried.values() for one in several])
+            note(found, {one: [options.out / run.folder for run in several] for one, several in tried.items()})
+            RATES.write_text(json.dumps(stored, indent=1) + "\n")
 
 
-def _choose(tried: Sequence[Wanted], out: Path) -> dict[str, Any]:
-    """Return the rate that validates best, what each does, and how long a run takes; of rates that all runs bear."""
-    found: dict[float, list[Path]] = {}
-    for one in tried:
-        found.setdefault(one.rate, []).append(out / one.folder)
-    found = {rate: folders for rate, folders in found.items() if all(map(is_finished, folders))}
-    validation = {
-        rate: float(np.mean([validation_of(read_results(folder)) for folder in folders]))
-        for rate, folders in found.items()
-    }
-    if not validation:
-        sys.exit(f"{tried[0].row.name} must finish with one rate at least; it has with none: see why above")
-    best = max(validation, key=validation.get)
-    seconds = np.mean([sum(record.seconds for record in read_ledger(folder) or ()) for folder in found[best]])
-    return {
-        "rate": best,
-        "validation": {f"{rate:g}": round(value, 4) for rate, value in validation.items()},
-        "seconds": round(float(seconds), 1),
-    }
+def find_left(row: Row, found: Mapping[str, Any]) -> list[tuple[float, float | None]]:
+    """Return rate and value of the row's constant that come next: its rates, one beyond a best edge, its values."""
+    tried = {float(rate): value for rate, value in found["validation"].items()}
+    if rates := [rate for rate in row.rates if rate not in tried] or beyond(found["rate"], tried):
+        return [(rate, None) for rate in rates]
+    return [(found["rate"], value) for value in row.values if f"{value:g}" not in found.get("values", {})]
+
+
+def note(found: dict[str, Any], tried: Mapping[tuple[float, float | None], Sequence[Path]]) -> None:
+    """Add the validation of what was tried to what is stored of a row, None where a run does not end, and choose."""
+    for (rate, value), folders in tried.items():
+        place, key = ("validation", rate) if value is None else ("values", value)
+        known = [validation_of(read_results(folder)) for folder in folders if is_finished(folder)]
+        score = round(float(np.mean(known)), 4) if len(known) == len(folders) else None
+        found.setdefault(place, {})[f"{key:g}"] = score
+    borne = {float(rate): one for rate, one in found["validation"].items() if one is not None}
+    if not borne:
+        sys.exit(f"{next(iter(tried.values()))[0].parent} must finish with one rate at least; none did: see why above")
+    best = max(borne, key=borne.__getitem__)
+    if best != found.get("rate"):
+        found.pop("values", None)
+    better = {float(value): one for value, one in found.get("values", {}).items() if one and one > borne[best]}
+    found |= {"rate": best, "value": max(better, key=better.__getitem__, default=None)}
+    if chosen := tried.get((best, found["value"])):
+        seconds = [sum(record.seconds for record in read_ledger(folder) or ()) for folder in chosen]
+        found["seconds"] = round(float(np.mean(seconds)), 1)
 
 
 def _show(paper: str, table: Table, options: argparse.Namespace) -> str:
@@ -118,13 +129,18 @@ def _show(paper: str, table: Table, options: argparse.Namespace) -> str:
     _do(options, [one for several in runs.values() for one in several])
     folders = {name: [options.out / one.folder for one in several] for name, several in runs.items()}
     done = {name: several for name, several in folders.items() if all(map(is_finished, several))}
-    lines = describe(table, measure(table, done), {name: stored[name]["rate"] for name in done})
+    lines = describe(table, measure(table, done), {row.name: _chosen(row, stored[row.name]) for row in rows})
     data = table.describe_data([options.out / one.data for one in runs[rows[0].name]]) if table.describe_data else ""
     return "\n".join([heading, "", *([data, ""] if data else ()), *lines])
 
 
 def _final(paper: str, table: Table, row: Row, stored: Mapping[str, Any], seed: int) -> Wanted:
-    return Wanted(paper, table, row, stored[row.name]["rate"], seed)
+    return Wanted(paper, table, row, stored[row.name]["rate"], seed, stored[row.name].get("value"))
+
+
+def _chosen(row: Row, found: Mapping[str, Any]) -> str:
+    value = found.get("value")
+    return f"{found['rate']:g}" + (f", {row.constant.rpartition('.')[2]} {value:g}" if value else "")
 
 
 def _do(options: argparse.Namespace, wanted: Sequence[Wanted]) -> None:

@@ -41,7 +41,7 @@ def collect_validation(stored: Mapping[str, Mapping[str, Mapping]]) -> dict[str,
         values = found.setdefault(table.partition("-")[0], {})
         for row, one in rows.items():
             if STATELESS not in row and row != ALONE:
-                values.setdefault(row, []).append(max(one["validation"].values()))
+                values.setdefault(row, []).append(max(filter(None, one["validation"].values())))
     return {name: {row: float(np.mean(several)) for row, several in rows.items()} for name, rows in found.items()}
 
 

@@ -5,7 +5,7 @@ import logging
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from itertools import count
@@ -47,6 +47,8 @@ TOO_SMALL = ("activity", "mednist", "pneumonia")
 RUNS_EACH = 20
 # Of the demonstration's hospitals this one joins no run.
 UNSEEN = "coast"
+# Learning rates that are tried beyond the edge of a row's own.
+LADDER = (0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
 # Dotted key of the study -> value.
 Choices = dict[str, Any]
 # Dotted key and the values to try.
@@ -190,6 +192,13 @@ def best_choices(search: Search, run: Callable[[Choices], Results]) -> Choices:
         print(f"FedAvg, validation by {key}:", {value: round(score, 4) for value, score in scores.items()})
         chosen[key] = max(scores, key=scores.get)
     return chosen
+
+
+def beyond(best: float, tried: Collection[float]) -> list[float]:
+    """Return the next rate of `LADDER` where the best one is at an edge of those tried."""
+    place = LADDER.index(best)
+    steps = (place - 1,) * (best == min(tried)) + (place + 1,) * (best == max(tried))
+    return [LADDER[step] for step in steps if 0 <= step < len(LADDER)]
 
 
 def name_of(choices: Choices) -> str:

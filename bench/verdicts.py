@@ -1,16 +1,19 @@
-"""What a paper claims, the runs in which it is looked at, and the rule by which it holds.
+"""What a paper claims, the runs in which it is looked at, and the test by which it holds.
 
 A paper's module, as ``claim_harmofl.py``, has one `PAPER`; ``claims.py`` searches, runs and prints all of them.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import isnan, nan
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 from runs import Alone, Choices
+from scipy.stats import t as student
 
+from silofl.core.gain import holm
 from silofl.federation.results import Results, read_results
 from silofl.report.tables import MISSING, mean_and_deviation
 
@@ -22,6 +25,9 @@ Cell = tuple[str, str]
 # Row -> column -> value by seed.
 Figures = Mapping[str, Mapping[str, Sequence[float]]]
 RATE = "training.learning_rate"
+# Of a claim, after Holm's correction over the claims of its table.
+LEVEL = 0.05
+SIMULATED, REAL = tuple(range(1, 11)), tuple(range(1, 7))
 
 
 @dataclass(frozen=True)
@@ -33,12 +39,26 @@ class Row:
         changes: Dotted key of the study -> value.
         rates: Learning rates to search; one is no search.
         data: Folder of its data below that of a seed, where it is not the set's.
+        constant: Dotted key of what its paper searches too; it is searched with the best rate.
+        values: Of the constant, but for the preset's.
     """
 
     name: str
     changes: Choices
     rates: tuple[float, ...]
     data: str = ""
+    constant: str = ""
+    values: tuple[float, ...] = ()
+
+
+class Comparison(NamedTuple):
+    """A paired t test: the mean of the differences, its 95 % interval, and twice the one-sided p values (at most 1)."""
+
+    mean: float
+    low: float
+    high: float
+    p_above: float
+    p_below: float
 
 
 @dataclass(frozen=True)
@@ -46,24 +66,24 @@ class Claim:
     """A sentence of the paper, and what is compared for it: first and second cell, and by how much the first may lie.
 
     Attributes:
-        words: The paper's.
-        pairs: All must hold: the first cell is above the second by more than the seeds' spread.
+        words: The paper's own.
+        pairs: The claim holds where each first cell is above its second one.
         margin: How far below the second the first may lie, for "not below" and "level with".
+        about: What is compared, in words that are not the paper's.
     """
 
     words: str
     pairs: tuple[tuple[Cell, Cell], ...]
     margin: float = 0.0
+    about: str = ""
 
-    def judge(self, figures: Figures) -> tuple[str, str]:
-        """Return the verdict, and the differences on which it rests."""
-        verdicts, texts = [], []
-        for first, second in self.pairs:
-            values = [figures.get(row, {}).get(column, ()) for row, column in (first, second)]
-            differences = [a - b for a, b in zip(*values, strict=False)]
-            verdicts.append(decide(differences, self.margin))
-            texts.append(f"{_name_cell(first, second)} - {_name_cell(second, first)} {mean_and_deviation(differences)}")
-        return join_verdicts(verdicts), "; ".join(texts)
+    def compare(self, figures: Figures) -> list[Comparison]:
+        """Return the test of each part."""
+        found = []
+        for pair in self.pairs:
+            first, second = (figures.get(row, {}).get(column, ()) for row, column in pair)
+            found.append(compare([a - b for a, b in zip(first, second, strict=False)], self.margin))
+        return found
 
 
 @dataclass(frozen=True)
@@ -78,6 +98,7 @@ class Table:
         rows: All of the table.
         changes: Of all rows, as the rounds.
         columns: Name -> what a finished run shows.
+        hidden: The same of what claims need and the table does not print.
         claims: All that the table decides.
         note: Sentence below the table.
         needs: Name of a public set's folder in that of ``--data``, without which the table is left out.
@@ -85,7 +106,7 @@ class Table:
         seeds: Of data and training.
         searched: Seeds whose validation chooses the rates.
         describe_data: Returns a sentence on the data, by their folders.
-        is_extra: Whether it is run only where it is asked for by its name.
+        is_main: Whether it is run where no table is named.
     """
 
     name: str
@@ -94,14 +115,15 @@ class Table:
     rows: tuple[Row, ...]
     changes: Choices
     columns: Mapping[str, Measure]
-    claims: tuple[Claim, ...]
+    claims: tuple[Claim, ...] = ()
     note: str = ""
     needs: str = ""
     needs_gpu: bool = False
-    seeds: tuple[int, ...] = (1, 2, 3)
+    seeds: tuple[int, ...] = SIMULATED
     searched: tuple[int, ...] = (0,)
     describe_data: Callable[[Sequence[Path]], str] | None = None
-    is_extra: bool = False
+    is_main: bool = False
+    hidden: Mapping[str, Measure] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -119,19 +141,21 @@ class Paper:
 
 @dataclass(frozen=True)
 class Wanted:
-    """One run: a row of a table with a learning rate and a seed, that of its data too."""
+    """One run: a row of a table with a learning rate, a seed, that of its data too, and another constant if any."""
 
     paper: str
     table: Table
     row: Row
     rate: float
     seed: int
+    value: float | None = None
 
     @property
     def folder(self) -> str:
         """The run's folder, below that of all runs."""
         row = "-".join("".join(letter if letter.isalnum() else " " for letter in self.row.name).split())
-        return f"{self.paper}/{self.table.name}/{row}/rate{self.rate:g}-seed{self.seed}"
+        constant = "" if self.value is None else f"-{self.row.constant.rpartition('.')[2]}{self.value:g}"
+        return f"{self.paper}/{self.table.name}/{row}/rate{self.rate:g}{constant}-seed{self.seed}"
 
     @property
     def data(self) -> str:
@@ -140,30 +164,42 @@ class Wanted:
 
     def alone(self) -> Alone:
         """Return how it is carried out."""
-        changes = {**self.table.changes, **self.row.changes, "seed": self.seed, RATE: self.rate}
+        constant = {} if self.value is None else {self.row.constant: self.value}
+        changes = {**self.table.changes, **self.row.changes, **constant, "seed": self.seed, RATE: self.rate}
         return Alone(self.table.job, self.folder, changes, f"{self.data}/{self.row.data or self.table.job}")
 
 
-def decide(differences: Sequence[float], margin: float = 0.0) -> str:
-    """Say whether a first value lies above a second one, by their differences seed by seed.
+def compare(differences: Sequence[float], margin: float = 0.0) -> Comparison:
+    """Say by a paired t test whether a first value lies above a second one.
 
     Args:
-        differences: First minus second; both of a seed are from the same data.
-        margin: How far below the first may lie.
-
-    Returns:
-        ``holds`` or ``does not hold`` where the mean of ``difference + margin`` is farther from 0 than its deviation
-        over the seeds, ``not decided`` otherwise, with fewer than two seeds, and where a difference is not known.
+        differences: First minus second by deal; both of a deal are from the same data. With fewer than two, or with one
+            that is not known, nothing is told.
+        margin: How far below the second the first may lie.
     """
-    values = np.asarray(differences, float) + margin
-    if len(values) < 2 or not np.isfinite(values).all() or abs(values.mean()) <= np.std(values, ddof=1):
-        return OPEN
-    return HOLDS if values.mean() > 0 else FAILS
+    values = np.asarray(differences, float)
+    if len(values) < 2 or not np.isfinite(values).all():
+        return Comparison(nan, nan, nan, 1.0, 1.0)
+    freedom, mean = len(values) - 1, float(values.mean())
+    error = float(values.std(ddof=1)) / len(values) ** 0.5
+    # Differences that are all alike are no division by 0.
+    reach, place = student.ppf(0.975, freedom) * error, (mean + margin) / max(error, 1e-12)
+    above, below = (min(1.0, 2 * float(student.sf(one, freedom))) for one in (place, -place))
+    return Comparison(mean, mean - reach, mean + reach, above, below)
 
 
-def join_verdicts(verdicts: Sequence[str]) -> str:
-    """Return the verdict on a claim of several parts: it holds where all do, and fails where one does."""
-    return FAILS if FAILS in verdicts else OPEN if OPEN in verdicts else HOLDS
+def judge(claims: Sequence[Claim], figures: Figures) -> list[tuple[str, float, list[Comparison]]]:
+    """Return verdict, p after Holm's correction over the claims, and the tests of the parts of each claim.
+
+    A claim holds where all of its parts do: its p is their largest. It fails where one part does: its p is then the
+    smallest, times their number. So of tables of equal methods at most 5 % tell any two of them apart.
+    """
+    tests = [claim.compare(figures) for claim in claims]
+    holding = [max(one.p_above for one in parts) for parts in tests]
+    failing = [min(1.0, len(parts) * min(one.p_below for one in parts)) for parts in tests]
+    corrected = holm({str(place): min(both) for place, both in enumerate(zip(holding, failing, strict=True))}).values()
+    ways = [HOLDS if a < b else FAILS for a, b in zip(holding, failing, strict=True)]
+    return [(way if p <= LEVEL else OPEN, p, parts) for way, p, parts in zip(ways, corrected, tests, strict=True)]
 
 
 def mean_over_sites(run: Path) -> float | None:
@@ -174,6 +210,11 @@ def mean_over_sites(run: Path) -> float | None:
 def lowest_site(run: Path) -> float | None:
     """Return the test of the site that has the lowest."""
     return min(value for value in _result(run).sites.values() if value is not None)
+
+
+def of_site(place: int, run: Path) -> float | None:
+    """Return the test of a site, by its place among all in the order of their names."""
+    return sorted(_result(run).sites.items())[place][1]
 
 
 def spread_over_sites(run: Path) -> float | None:
@@ -192,24 +233,33 @@ def find_data(run: Path) -> Path:
 
 def measure(table: Table, runs: Mapping[str, Sequence[Path]]) -> dict[str, dict[str, list[float]]]:
     """Return row -> column -> value by seed, NaN where a run shows none, of rows whose runs are all there."""
+    measures = {**table.columns, **table.hidden}
     return {
-        row: {name: [_number(column(folder)) for folder in folders] for name, column in table.columns.items()}
+        row: {name: [_number(column(folder)) for folder in folders] for name, column in measures.items()}
         for row, folders in runs.items()
     }
 
 
-def describe(table: Table, figures: Figures, rates: Mapping[str, Any]) -> Iterator[str]:
+def describe(table: Table, figures: Figures, chosen: Mapping[str, str]) -> Iterator[str]:
     """Yield the lines of a table in Markdown, then one line a claim with its verdict."""
     yield f"| method | rate | {' | '.join(table.columns)} |"
     yield "|---" * (len(table.columns) + 2) + "|"
     for row, values in figures.items():
-        cells = [row, f"{rates[row]:g}", *(_format(values[name]) for name in table.columns)]
-        yield f"| {' | '.join(cells)} |"
+        yield f"| {' | '.join([row, chosen[row], *(_format(values[name]) for name in table.columns)])} |"
     yield from ("", table.note) if table.note else ()
     yield ""
-    for claim in table.claims:
-        verdict, differences = claim.judge(figures)
-        yield f'- **{verdict}**: "{claim.words}" ({differences})'
+    for claim, (verdict, p, parts) in zip(table.claims, judge(table.claims, figures), strict=True):
+        texts = (_describe_part(*pair, part) for pair, part in zip(claim.pairs, parts, strict=True))
+        about = claim.about and f", {claim.about}"
+        yield f'- **{verdict}** (p = {p:.3f}): "{claim.words}"{about} ({"; ".join(texts)})'
+
+
+def _describe_part(first: Cell, second: Cell, part: Comparison) -> str:
+    """Return the difference of two cells with its interval, and the column where it is alike and not the mean."""
+    names, column = f"{_name_cell(first, second)} - {_name_cell(second, first)}", first[1]
+    if column == second[1] and column != "mean":
+        names += f", {column}"
+    return f"{names} {MISSING if isnan(part.mean) else f'{part.mean:.3f} [{part.low:.3f}, {part.high:.3f}]'}"
 
 
 def _format(values: Sequence[float]) -> str:

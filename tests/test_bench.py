@@ -4,6 +4,7 @@ import ast
 import importlib
 import inspect
 import json
+import re
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -12,9 +13,11 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from scipy.stats import ttest_1samp
 from torch import nn
 
 from silofl.errors import ConfigError
+from tests.conftest import SHARED
 
 BENCH = Path(__file__).parents[1] / "bench"
 SCRIPTS = sorted(path.stem for path in BENCH.glob("*.py"))
@@ -73,27 +76,47 @@ def test_the_breakdown_lists_functions_that_there_are():
         assert function in {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}, end
 
 
+@pytest.mark.parametrize("margin", [0, 0.05])
+def test_a_difference_is_compared_by_a_paired_t_test_with_its_interval(margin):
+    differences = np.array([0.02, -0.01, 0.04, 0.05, 0.01, 0.03])
+    found = importlib.import_module("verdicts").compare(differences, margin)
+    above, below = (ttest_1samp(differences, -margin, alternative=one) for one in ("greater", "less"))
+    assert (found.p_above, found.p_below) == pytest.approx((2 * above.pvalue, min(1, 2 * below.pvalue)))
+    interval = ttest_1samp(differences, 0).confidence_interval(0.95)
+    assert (found.mean, found.low, found.high) == pytest.approx((differences.mean(), *interval))
+
+
 @pytest.mark.parametrize(
-    ("differences", "margin", "verdict"),
+    ("differences", "margin", "p_above", "p_below"),
     [
-        # mean .03, deviation .01
-        ((0.02, 0.03, 0.04), 0, "holds"),
-        ((-0.02, -0.03, -0.04), 0, "does not hold"),
-        # mean .01, deviation .02: below the seeds' spread
-        ((-0.01, 0.01, 0.03), 0, "not decided"),
-        # as far as the spread is not beyond it
-        ((0.01, 0.01, 0.04), 0, "holds"),
-        ((0.0, 0.02, 0.04), 0, "not decided"),
-        # not below by more than .05
-        ((-0.02, -0.03, -0.04), 0.05, "holds"),
-        ((-0.02, -0.03, -0.04), 0.03, "not decided"),
-        ((0.5,), 0, "not decided"),
-        ((0.5, float("nan"), 0.5), 0, "not decided"),
+        ([0.5], 0, 1, 1),
+        ([0.5, float("nan"), 0.5], 0, 1, 1),
+        # As sure as can be where all deals are alike, and nothing where they are equal.
+        ([0.5, 0.5, 0.5], 0, 0, 1),
+        ([0.0, 0.0, 0.0], 0, 1, 1),
+        ([0.0, 0.0, 0.0], 0.01, 0, 1),
     ],
 )
-def test_a_difference_decides_where_it_is_beyond_the_seeds_spread(differences, margin, verdict):
-    decide = importlib.import_module("verdicts").decide
-    assert decide([float(one) for one in differences], margin) == verdict
+def test_too_few_or_unknown_deals_tell_nothing_and_alike_ones_all(differences, margin, p_above, p_below):
+    found = importlib.import_module("verdicts").compare(differences, margin)
+    assert (found.p_above, found.p_below) == pytest.approx((p_above, p_below), abs=1e-9)
+
+
+@pytest.mark.parametrize("deals", [3, 6, 10])
+def test_two_equal_methods_are_told_apart_in_at_most_one_table_of_twenty(deals):
+    verdicts, rng = importlib.import_module("verdicts"), np.random.default_rng(0)
+    claims = [
+        verdicts.Claim("one", ((("a", "mean"), ("b", "mean")),)),
+        verdicts.Claim("two", ((("c", "mean"), ("d", "mean")),)),
+        verdicts.Claim("three", ((("a", "mean"), ("d", "mean")), (("b", "mean"), ("c", "mean")))),
+    ]
+    tables = [{row: {"mean": rng.normal(size=deals)} for row in "abcd"} for _ in range(1500)]
+    for some in (claims[:1], claims):
+        decided = np.mean(
+            [any(verdict != verdicts.OPEN for verdict, *_ in verdicts.judge(some, one)) for one in tables]
+        )
+        # Two deviations above 0.05 of 1500 tables.
+        assert decided <= 0.061, len(some)
 
 
 def test_an_uneven_batch_has_nine_images_of_one_class_and_one_of_the_other():
@@ -118,17 +141,103 @@ def test_answers_are_judged_by_class_and_in_the_batches_that_they_stand_in():
     assert judge(ByBatch(), data, np.arange(4)[:, None]) == 0.5
 
 
-def test_a_claim_holds_where_all_its_parts_do():
+def test_a_claim_holds_where_all_its_parts_do_and_fails_where_one_does():
     verdicts = importlib.import_module("verdicts")
-    steps = [(("b", "mean"), ("a", "mean")), (("c", "mean"), ("b", "mean"))]
-    claim = verdicts.Claim("a < b < c", tuple(steps))
-    figures = {row: {"mean": values} for row, values in {"a": [0.1, 0.2], "b": [0.3, 0.5], "c": [0.6, 0.7]}.items()}
-    # b - a: .2 and .3; c - b: .3 and .2
-    assert claim.judge(figures) == ("holds", "b - a 0.250 ± 0.071; c - b 0.250 ± 0.071")
-    assert claim.judge(figures | {"c": {"mean": [0.3, 0.5]}})[0] == "not decided"
-    assert claim.judge(figures | {"c": {"mean": [0.1, 0.2]}})[0] == "does not hold"
+    claim = verdicts.Claim("a < b < c", ((("b", "mean"), ("a", "mean")), (("c", "mean"), ("b", "mean"))))
+    figures = {row: {"mean": values} for row, values in {"a": [0.1, 0.2, 0.1], "b": [0.3, 0.41, 0.3]}.items()}
+
+    def judge(c, num_claims=1):
+        return verdicts.judge([claim] * num_claims, figures | {"c": {"mean": c}})[0]
+
+    verdict, p, (first, second) = judge([0.6, 0.7, 0.61])
+    assert verdict == "holds" and p == max(first.p_above, second.p_above) and first.mean == pytest.approx(0.61 / 3)
+    assert judge([0.31, 0.4, 0.3])[0] == "not decided"
+    verdict, p, (_, second) = judge([0.1, 0.2, 0.1])
+    assert verdict == "does not hold" and p == 2 * second.p_below
+    # Holm: of ten claims that are as sure, each must be ten times as sure.
+    assert judge([0.6, 0.7, 0.61], 10)[1] == pytest.approx(10 * judge([0.6, 0.7, 0.61])[1])
     # A row that was not run decides nothing.
-    assert claim.judge({"a": figures["a"]})[0] == "not decided"
+    assert verdicts.judge([claim], {"a": figures["a"]})[0][0] == "not decided"
+
+
+def test_a_claim_is_printed_with_its_verdict_p_and_intervals():
+    verdicts = importlib.import_module("verdicts")
+    pairs = ((("b", "mean"), ("a", "mean")), (("b", "spread"), ("a", "spread")))
+    claims = (verdicts.Claim("b is best", pairs, about="of two"),)
+    table = verdicts.Table("set", "job", print, (), {}, {"mean": print}, claims)
+    figures = {row: {"mean": [0.5, 0.6], "spread": [0.1, 0.1]} for row in "ab"}
+    *_, line = verdicts.describe(table, figures, {"a": "0.1", "b": "0.3, alpha 1"})
+    assert line == (
+        '- **not decided** (p = 1.000): "b is best", of two (b - a 0.000 [0.000, 0.000]; '
+        "b - a, spread 0.000 [0.000, 0.000])"
+    )
+
+
+def list_papers():
+    """Return name -> a paper with its claims."""
+    return {name: importlib.import_module(f"claim_{name}").PAPER for name in importlib.import_module("claims").PAPERS}
+
+
+def find_misquoted(words, text):
+    """Return the pieces between ellipses that a text does not have."""
+    return [piece for piece in words.split(" ... ") if piece not in text]
+
+
+def test_a_claim_quotes_its_paper_word_for_word():
+    if not (SHARED / "papers").is_dir():
+        pytest.skip("the papers' texts are not there")
+    misquoted, texts = [], []
+    for name, paper in list_papers().items():
+        texts.append(" ".join((SHARED / "papers" / f"{name}.txt").read_text(encoding="utf-8").split()))
+        quoted = [claim.words for table in paper.tables for claim in table.claims]
+        misquoted += [piece for words in quoted for piece in find_misquoted(words, texts[-1])]
+    page = " ".join((BENCH / "claims.md").read_text(encoding="utf-8").split())
+    on_page = re.findall(r'"([^"]+)"', page)
+    misquoted += [piece for words in on_page for piece in find_misquoted(words, " ".join(texts))]
+    assert len(on_page) > 20 and misquoted == []
+
+
+def test_make_claims_has_one_table_a_paper_and_every_claim_ten_deals_or_six_real_ones():
+    papers = list_papers()
+    assert [[table.name for table in one.tables if table.is_main] for one in papers.values()] == [
+        ["stains-1"],
+        ["phantoms"],
+        ["labels-shifted"],
+    ]
+    tables = [table for paper in papers.values() for table in paper.tables if table.claims]
+    assert all(len(table.seeds) == (6 if table.needs else 10) for table in tables)
+
+
+def test_a_search_goes_on_beyond_an_edge_and_from_where_it_was_ended(monkeypatch):
+    claims, verdicts = importlib.import_module("claims"), importlib.import_module("verdicts")
+    row = verdicts.Row("FedAvg", {}, (0.01, 0.03), constant="algorithm.alpha", values=(0.5, 1.0))
+    scores = {
+        (0.01, None): 0.7,
+        (0.03, None): 0.8,
+        (0.1, None): 0.85,
+        (0.3, None): None,
+        (0.1, 0.5): 0.9,
+        (0.1, 1.0): 0.6,
+    }
+    monkeypatch.setattr(claims, "is_finished", lambda folder: scores[folder] is not None)
+    monkeypatch.setattr(claims, "read_results", lambda folder: scores[folder])
+    monkeypatch.setattr(claims, "validation_of", lambda value: value)
+    monkeypatch.setattr(claims, "read_ledger", lambda folder: [SimpleNamespace(seconds=2.0)])
+    found, asked = {"validation": {}}, []
+    while left := claims.find_left(row, found):
+        asked.append(left)
+        claims.note(found, {one: [one] for one in left})
+    # Both rates, then one at a time beyond the edge, until one is worse or does not end; then the constant.
+    assert asked == [[(0.01, None), (0.03, None)], [(0.1, None)], [(0.3, None)], [(0.1, 0.5), (0.1, 1.0)]]
+    assert found == {
+        "validation": {"0.01": 0.7, "0.03": 0.8, "0.1": 0.85, "0.3": None},
+        "rate": 0.1,
+        "values": {"0.5": 0.9, "1": 0.6},
+        "value": 0.5,
+        "seconds": 2.0,
+    }
+    # The ladder ends.
+    assert claims.find_left(verdicts.Row("x", {}, (3.0,)), {"validation": {"1": 0.8, "3": 0.9}, "rate": 3.0}) == []
 
 
 def test_a_run_of_fedsm_shows_its_models_at_home_and_how_often_its_selector_is_right(monkeypatch):
