@@ -13,6 +13,7 @@ it out. A table on a public set is left out where the set is not in the folder o
 
 import argparse
 import json
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from importlib import import_module
@@ -84,7 +85,7 @@ def _search(paper: str, table: Table, options: argparse.Namespace) -> None:
             }
             _do(options, [one for several in tried.values() for one in several])
             note(found, {one: [options.out / run.folder for run in several] for one, several in tried.items()})
-            RATES.write_text(json.dumps(stored, indent=1) + "\n")
+            RATES.write_text(format_rates(stored))
 
 
 def find_left(row: Row, found: Mapping[str, Any]) -> list[tuple[float, float | None]]:
@@ -150,6 +151,11 @@ def _do(options: argparse.Namespace, wanted: Sequence[Wanted]) -> None:
         needed = [options.data / one.table.needs] * bool(one.table.needs)
         one.table.make(options.out / folder, one.seed, *needed)
     carry_out([one.alone() for one in left], options.out, options.out, options.processes)
+
+
+def format_rates(stored: Mapping[str, Any]) -> str:
+    """Return what is stored as JSON, each row on a line."""
+    return re.sub(r"\n {4,}|\n {3}(?=})", " ", json.dumps(stored, indent=1)) + "\n"
 
 
 def _read_rates() -> dict[str, Any]:

@@ -123,6 +123,7 @@ class Alone:
             cache_dir=f"{out.resolve()}/cache/{self.set}",
             has_progress=False,
             min_patients=0,
+            min_partners=0,
         )
         values = yaml.safe_load((JOBS / SETS.get(self.set, self.set) / "app" / "config" / "study.yaml").read_text())
         study = parse(Study, apply_changes(values, self.changes), self.folder)

@@ -276,6 +276,16 @@ def test_data_without_validation_are_refused_before_anything_is_trained(tmp_path
         runs.carry_out([wanted], tmp_path, tmp_path / "out", 0)
 
 
+def test_a_run_of_pooled_data_needs_no_other_site(tmp_path, monkeypatch):
+    runs = importlib.import_module("runs")
+    make_site(tmp_path / "pool" / "pooled", 1)
+    asked = []
+    monkeypatch.setattr(runs, "run_alone", lambda study, folder, sites, settings, start: asked.append((sites, settings)))
+    runs.Alone("harmofl_stains", "pooled", {"algorithm": {"name": "fedavg"}}, "pool").run(tmp_path, tmp_path)
+    ((sites, settings),) = asked
+    assert sites == ["pooled"] and settings.min_partners == 0
+
+
 def test_a_joining_table_compares_its_rows_on_the_seeds_that_all_of_them_have(tmp_path, monkeypatch):
     joining = importlib.import_module("joining")
     done = {"nuclei/fedavg-poly/seed0", "nuclei/fedavg-poly/seed1", "nuclei/fedbn-poly/seed1"}
