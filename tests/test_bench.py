@@ -13,10 +13,14 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+import yaml
 from scipy.stats import ttest_1samp
 from torch import nn
 
 from silofl.errors import ConfigError
+from silofl.settings import parse
+from silofl.studies.simulation import apply_changes
+from silofl.study import Study
 from tests.conftest import SHARED
 
 BENCH = Path(__file__).parents[1] / "bench"
@@ -208,6 +212,18 @@ def test_make_claims_has_one_table_a_paper_and_every_claim_ten_deals_or_six_real
     assert all(len(table.seeds) == (6 if table.needs else 10) for table in tables)
 
 
+def test_a_constant_that_is_searched_is_one_of_its_row():
+    runs, verdicts, found = importlib.import_module("runs"), importlib.import_module("verdicts"), []
+    for table in (table for paper in list_papers().values() for table in paper.tables):
+        values = yaml.safe_load((runs.JOBS / table.job / "app" / "config" / "study.yaml").read_text())
+        for row in (row for row in table.rows if row.constant):
+            changes = verdicts.Wanted("", table, row, 0.1, 1, row.values[0]).alone().changes
+            recipe = parse(Study, apply_changes(values, changes), row.name).recipe
+            _, section, name = row.constant.split(".")
+            found.append(recipe.choices()["constants"][section][name] == row.values[0])
+    assert len(found) > 4 and all(found)
+
+
 def test_a_search_goes_on_beyond_an_edge_and_from_where_it_was_ended(monkeypatch):
     claims, verdicts = importlib.import_module("claims"), importlib.import_module("verdicts")
     row = verdicts.Row("FedAvg", {}, (0.01, 0.03), constant="algorithm.alpha", values=(0.5, 1.0))
@@ -280,10 +296,32 @@ def test_a_run_of_pooled_data_needs_no_other_site(tmp_path, monkeypatch):
     runs = importlib.import_module("runs")
     make_site(tmp_path / "pool" / "pooled", 1)
     asked = []
-    monkeypatch.setattr(runs, "run_alone", lambda study, folder, sites, settings, start: asked.append((sites, settings)))
+    monkeypatch.setattr(
+        runs, "run_alone", lambda study, folder, sites, settings, start: asked.append((sites, settings))
+    )
     runs.Alone("harmofl_stains", "pooled", {"algorithm": {"name": "fedavg"}}, "pool").run(tmp_path, tmp_path)
     ((sites, settings),) = asked
     assert sites == ["pooled"] and settings.min_partners == 0
+
+
+def test_the_search_of_all_methods_goes_on_beyond_an_edge(monkeypatch):
+    methods, asked = importlib.import_module("methods"), []
+    monkeypatch.setattr(methods, "_do", lambda options, wanted: asked.append([one.rate for one in wanted]))
+    scores = {0.01: 0.5, 0.03: 0.6, 0.1: 0.7, 0.3: 0.8, 1.0: -1.0}
+    monkeypatch.setattr(methods, "_validation", lambda out, wanted: scores[wanted.rate])
+    assert methods._search("mednist", "fedavg", SimpleNamespace(rounds=40, out=Path())) == 0.3
+    assert asked == [[0.01, 0.03, 0.1], [0.01, 0.03, 0.1, 0.3], [0.01, 0.03, 0.1, 0.3, 1.0]]
+
+
+def test_a_method_lies_so_far_from_local_training_with_an_interval():
+    methods = importlib.import_module("methods")
+    rows = [
+        methods.Row(name, 0.1, tuple(SimpleNamespace(mean=mean) for mean in means), 0)
+        for name, means in {"local": (0.5, 0.6, 0.7), "fedavg": (0.6, 0.7, 0.8)}.items()
+    ]
+    assert methods._against(rows[1], rows[0]) == "+0.100 [0.100, 0.100]"
+    assert methods._against(rows[0], rows[0]) == "-"
+    assert methods._against(methods.Row("moon", 0.1, rows[1].results[:2], 1), rows[0]) == "-"
 
 
 def test_a_joining_table_compares_its_rows_on_the_seeds_that_all_of_them_have(tmp_path, monkeypatch):
