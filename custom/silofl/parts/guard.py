@@ -227,23 +227,14 @@ class SiteGuard(SitePart):
 
     @cached_property
     def _contents(self) -> dict[str, Contents]:
-        """The federated model as the site has tested it, its own model, and both together."""
+        """The federated model as the site has tested it, and its own model."""
         federated, state = read_model_folder(self.work.folder / FOLDER), self.local.best
         # All other facts are of the federated run; those of a single model are the federated one's test.
         home = {key: one for key, one in federated.facts.items() if key in ("stays_home", "run")}
         federated = replace(federated, facts=home) if "value" in federated.facts else federated
         study, shape, domain = federated.study, federated.image_shape, self.work.domain
         own = Contents(study, shape, {LOCAL: state}, "only", facts=home, domain=domain)
-        if federated.rule == "only":
-            (shared,) = federated.models.values()
-            both = replace(federated, models={FEDERATED: shared, LOCAL: state}, rule="mean", beside=LOCAL)
-        else:
-            name = LOCAL
-            # A site may be called local.
-            while name in federated.models:
-                name += "_"
-            both = replace(federated, models=federated.models | {name: state}, beside=name)
-        return {FEDERATED: federated, LOCAL: own, BLEND: both}
+        return {FEDERATED: federated, LOCAL: own}
 
     @cached_property
     def _pair(self) -> tuple[SuperModel, SuperModel]:
@@ -314,7 +305,7 @@ class SiteGuard(SitePart):
         counts = SiteCounts.of(work.data, contrasts=work.study.data.channel_names)
         own = {"candidate": _name_kept(choice), "data": {work.site: dump_record(counts)}}
         facts = kept.facts | numbers | own
-        kept = replace(kept, beside_share=choice.share, bias=choice.bias, calling=calling, facts=facts)
+        kept = replace(kept, bias=choice.bias, calling=calling, facts=facts)
         usual = measure_usual(SuperModel(kept, work.device), work.data, work.site, work.min_patients)
         kept = replace(kept, usual={work.site: usual} if usual else {})
         write_model_folder(work.folder / CHOSEN, kept)

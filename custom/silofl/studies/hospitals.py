@@ -209,5 +209,5 @@ def _explain_kept(joining: Mapping[str, Joined]) -> Iterator[str]:
             threshold = f"; {one.threshold}" if one.threshold else ""
             yield (
                 f"{site} loses {abs(one.difference or 0.0):.3f} by what it keeps, chosen by {one.num_units} validation "
-                f"{one.unit}s, on which the best mean of both models led by {one.lead:.3f}{threshold}."
+                f"{one.unit}s, on which the federated model led by {one.lead:.3f}{threshold}."
             )
