@@ -397,11 +397,11 @@ def chosen_run(results):
     return build
 
 
-def joined(chosen="blend", local=0.7, federated=0.8, kept=0.85, verdict="gains", **changes):
+def joined(chosen="federated", local=0.7, federated=0.8, kept=0.85, verdict="gains", **changes):
     difference = None if verdict == "keeps its own model" else round(kept - local, 3)
     values = {
         "chosen": chosen,
-        "local_share": {"federated": 0.0, "local": 1.0}.get(chosen, 0.6),
+        "local_share": {"federated": 0.0, "local": 1.0}[chosen],
         "bias": 0.0,
         "own_bias": 0.0,
         "lead": 0.0,

@@ -39,7 +39,7 @@ def test_each_site_has_a_row_with_its_verdict_its_choice_and_the_interval(joinin
         (
             "east",
             "gains",
-            "the mean of both, 60% its own",
+            "federated",
             "25 patients",
             *("0.700", "0.800", "0.850", "+0.150", "+0.010 to +0.200"),
         ),

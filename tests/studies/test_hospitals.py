@@ -104,7 +104,7 @@ def test_a_loss_by_the_choice_names_the_patients_that_it_was_made_by_and_the_thr
     lost = joined(local=0.75, federated=0.8, kept=0.625, verdict="loses", num_units=2, lead=0.008, own_gain=0.03)
     (sentence,) = explain_losses({"fedsm": chosen_run(south=lost)})
     assert "south loses 0.125" in sentence
-    assert "by 2 validation patients, on which the best mean of both models led by 0.008" in sentence
+    assert "by 2 validation patients, on which the federated model led by 0.008" in sentence
     assert "its own model gains 0.03 by its threshold" in sentence
 
 
