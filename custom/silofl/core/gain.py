@@ -134,8 +134,8 @@ def measure_starts(sites: Mapping[str, Sequence[Start]]) -> dict[str, tuple[floa
     """Return site -> what joining gives it over several starts of the training: mean difference, and its 95 % interval.
 
     The variance is that between test units, the mean of the starts' squared errors, plus that between starts divided by
-    their number. Of the latter the larger one of the site's own and the mean over all sites counts, since two starts may
-    be alike by chance. Degrees of freedom by Satterthwaite.
+    their number. Of the latter the larger one of the site's own and the mean over all sites counts, since two starts
+    may be alike by chance. Degrees of freedom by Satterthwaite.
 
     Args:
         sites: Site -> its starts; of one alone nothing is said.
@@ -263,11 +263,12 @@ def federation_sentence(verdicts: Mapping[str, Verdict], tests: Sequence[tuple[f
 
 
 def _describe_nothing(total: int, tests: Sequence[tuple[float, float]]) -> str:
-    hospitals = f"all {total} hospitals" if total > 1 else "the only hospital"
     if not tests or not all(federated < own for federated, own in tests):
-        return f"on validation data the common model is no better at {hospitals}"
+        where = f"any of the {total} hospitals" if total > 1 else "the only hospital"
+        return f"on validation data the common model is no better at {where}"
     federated, own = np.mean(tests, axis=0)
-    return f"the common model is worse at {hospitals} ({federated:.3f}, alone {own:.3f})"
+    where = f"all {total} hospitals" if total > 1 else "the only hospital"
+    return f"the common model is worse at {where} ({federated:.3f}, alone {own:.3f})"
 
 
 def _join_with_and(parts: Sequence[str]) -> str:

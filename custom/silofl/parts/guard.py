@@ -48,7 +48,7 @@ from silofl.training.case_pictures import PICTURES, add_kept
 from silofl.training.evaluation import count_patients, join_pieces, score_predictions, select_regions
 from silofl.training.grid_scores import score_classes, score_findings, score_label_maps, yield_pieces
 from silofl.training.joined import AT_ZERO, CHOSEN, FEDERATED, LOCAL, SHIFTED, Joined
-from silofl.training.local_model import ANEW, MOST, LocalModel, lend, load_borrowed, locate_memo
+from silofl.training.local_model import ANEW, LocalModel, lend, load_borrowed, locate_memo, own_rounds
 from silofl.training.loop import Learner
 from silofl.training.metrics import Score, group_positions, value_or_none
 from silofl.training.units import Units, average_by_unit
@@ -112,13 +112,13 @@ class GuardPart(Part):
         return models * sum(value.nbytes for value in build_plain_model(self.study, 0).state_dict().values())
 
     def asks(self, moment: str, number: int, run: Run) -> Sequence[Exchange]:
-        """After the test, let the sites that gave one train their own models to the end, a round at a time; then choose."""
+        """After the test, let the sites that gave one train their own models to the end, round by round; then choose."""
         if moment != TESTED or not self.tested or self.choices or self.unchosen:
             return ()
         # A run may end early, and may have rounds after those of training. Of a run that was asked for more rounds,
         # another site may have the model of the earlier end alone.
         last = min(number, self.study.training_rounds)
-        learning = tuple(sorted(self.tested - self.ended)) if self.steps < MOST * self.study.training_rounds else ()
+        learning = tuple(sorted(self.tested - self.ended)) if self.steps < own_rounds(self.study) else ()
         if learning:
             return [Exchange(TRAIN_OWN, last, self.steps + 1, learning, is_needed=False, models_round=last)]
         return [Exchange(CHOOSE, last, sites=tuple(sorted(self.tested)), is_needed=False, models_round=last)]

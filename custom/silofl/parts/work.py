@@ -187,7 +187,7 @@ class Work:
     def train(
         self, learners: Mapping[str, Learner], examples: Examples, *what: object, number: int | None = None
     ) -> dict[str, TrainingResult]:
-        """Train for the study's local epochs, seeded by site, round, epoch and ``what``; the task's round by default."""
+        """Train for the study's local epochs, seeded by site, round (the task's), epoch and ``what``."""
         number = number or self.number
         try:
             return train(learners, self._draw_epochs(examples, number, *what))

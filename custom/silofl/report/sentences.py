@@ -87,8 +87,8 @@ JOINING_NOTE = (
     "Alone: the model that the site trained by itself, to its end, after its best round. Federated: the model that the "
     "run tests. Kept: the one of both that the site chose on its validation data. All on the same test data. "
     "Difference: federated minus alone, mean over the units, which are patients where they are known. Verdict and "
-    "interval are those of one paired permutation test, at 2.5 % each way; it takes at least six units. They hold these "
-    "patients, and not what another start of the training would give: compare --seeds holds both."
+    "interval are those of one paired permutation test, at 2.5 % each way; it takes at least six units. They hold for "
+    "these patients and this start of the training; compare --seeds says what several starts give."
 )
 JOINING_THRESHOLDS = (
     " Each model has the decision threshold that the site's validation data favour; at 0.5: the federated model with "
@@ -256,11 +256,11 @@ def joining_sentence(results: Results) -> str:
     late = [f"{site}: {_late_sentence(one, results)}." for site, one in joining.items() if one.local_since > 1]
     both = ((one.tested(SHIFTED), one.tested(LOCAL)) for one in joining.values())
     tests = [(federated, own) for federated, own in both if federated is not None and own is not None]
-    first = (federation_sentence(verdicts, tests), unfinished_sentence(results), _threshold_sentence(joining))
+    first = (federation_sentence(verdicts, tests), _short_sentence(results), _threshold_sentence(joining))
     return " ".join(filter(None, (*first, _unproved_sentence(joining), *late, without)))
 
 
-def unfinished_sentence(results: Results) -> str:
+def _short_sentence(results: Results) -> str:
     """Say which models more rounds may still raise, and what to do; nothing where none."""
     joining = results.joining or {}
     own = [
@@ -314,9 +314,9 @@ def _unproved_sentence(joining: Mapping[str, Joined]) -> str:
 def describe_problems(results: Results) -> list[tuple[str, str]]:
     """Return what is bad in a finished run, whatever its status: (``bad`` or ``warning``, sentence).
 
-    Bad is a model near 0 at a site that keeps it, and one that is worse there than the site's own. A warning is a model that a site
-    keeps and that is below its own where the test proves nothing, an own model of fewer rounds, a federated model near
-    0 or below the site's own where the site keeps another one, and a label that no site's test finds.
+    Bad is a model near 0 at a site that keeps it, and one that is worse there than the site's own. A warning is a model
+    that a site keeps and that is below its own where the test proves nothing, an own model of fewer rounds, a federated
+    model near 0 or below the site's own where the site keeps another one, and a label that no site's test finds.
     """
     joining = results.joining or {}
     kept = {site: joining[site].tested(CHOSEN) if site in joining else one for site, one in results.sites.items()}

@@ -7,7 +7,7 @@ from typing import TypeVar
 import numpy as np
 from rich.console import Console
 
-from silofl.core.gain import WORSE, count_verdicts, holm, measure_starts
+from silofl.core.gain import WORSE, count_verdicts, holm
 from silofl.federation.results import Results
 from silofl.report.run_records import RowRuns, RunRecords
 from silofl.report.sentences import (
@@ -50,8 +50,8 @@ ONE_SEED = (
 JOINING_NOTE = (
     "What joining gave: verdicts of all sites with a choice, and of all seeds. Alone, federated, kept: means over "
     "them of the test values of the model that each site trained by itself, to its end, of the federated one, and of "
-    "the one of both that it chose on its validation data{thresholds}. Below alone: sites whose kept model is worse, of "
-    "those that keep the federated one; chance alone gives one in 40. After Holm: those left at 5 % after Holm's "
+    "the one of both that it chose on its validation data{thresholds}. Below alone: sites whose kept model is worse, "
+    "of those that keep the federated one; chance alone gives one in 40. After Holm: those left at 5 % after Holm's "
     "correction over all rows."
 )
 JOINING_THRESHOLDS = (

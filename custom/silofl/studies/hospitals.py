@@ -91,12 +91,12 @@ def _conclude_starts(rows: RowRuns) -> Iterator[str]:
     """Say of each row with several starts at which hospitals the federated model is better over patients and starts."""
     for name, runs in rows.items():
         found = measure_starts(_list_starts(runs))
-        gains = [f"{site} {mean:+.3f} ({low:.3f} to {high:.3f})" for site, (mean, low, high) in found.items() if low > 0]
+        gains = [
+            f"{site} {mean:+.3f} ({low:.3f} to {high:.3f})" for site, (mean, low, high) in found.items() if low > 0
+        ]
         if found:
-            yield (
-                f"{name}, {len(runs)} starts: {len(gains)} of {len(found)} hospitals gain by joining"
-                f"{f': {", ".join(gains)}' if gains else ''}."
-            )
+            listed = f": {', '.join(gains)}" if gains else ""
+            yield f"{name}, {len(runs)} starts: {len(gains)} of {len(found)} hospitals gain by joining{listed}."
 
 
 def _list_starts(runs: Sequence[RunRecords]) -> dict[str, list[Start]]:
@@ -122,8 +122,9 @@ def _conclude_kept(rows: RowRuns) -> str:
     listed = ", ".join(f"{name} {counts[name][0]} of {counts[name][1]}" for name in ordered)
     losing = count_verdicts(verdict for found in verdicts.values() for verdict in found if verdict == WORSE)
     total = f"{sum(gained for gained, _ in counts.values())} of {sum(number for _, number in counts.values())}"
+    compared = _name_compared(next(iter(rows.values()))[0])
     return (
-        f"What a hospital keeps is better for its test patients than its own model{_name_compared(next(iter(rows.values()))[0])} in {total} runs "
+        f"What a hospital keeps is better for its test patients than its own model{compared} in {total} cases "
         f"({listed}){', and ' * bool(losing)}"
         f"{''.join(losing)}; {_name_highest(rows)}."
     )

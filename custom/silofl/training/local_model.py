@@ -161,6 +161,11 @@ class LocalModel:
         }
 
 
+def own_rounds(study: Study) -> int:
+    """Return the most rounds that a site's own model learns in after the federation's."""
+    return (MOST - 1 if study.training.schedule == "constant" else ANEW) * study.training_rounds
+
+
 def lend(memo: Path | None, kept: dict[str, Any]) -> None:
     """Leave what a run's sites keep of their local models to other runs."""
     if memo is not None:
