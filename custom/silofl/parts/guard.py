@@ -112,7 +112,7 @@ class GuardPart(Part):
         return models * sum(value.nbytes for value in build_plain_model(self.study, 0).state_dict().values())
 
     def asks(self, moment: str, number: int, run: Run) -> Sequence[Exchange]:
-        """After the test, let the sites that gave one train their own models to the end, round by round; then choose."""
+        """After the test, let the sites that gave one train their own models to the end by rounds; then choose."""
         if moment != TESTED or not self.tested or self.choices or self.unchosen:
             return ()
         # A run may end early, and may have rounds after those of training. Of a run that was asked for more rounds,
