@@ -100,7 +100,9 @@ def measure_hospital(site: Path, job: str, changes: dict[str, object], starts: i
         model = train_own(study, work)
         parts = {"validation": data.validation, "test": data.test}
         answers[str(start)] = {
-            name: compute_outputs(lambda batch, m=model: to_probabilities(m(batch)), part.images, 64, torch.device("cpu"))
+            name: compute_outputs(
+                lambda batch, m=model: to_probabilities(m(batch)), part.images, 64, torch.device("cpu")
+            )
             for name, part in parts.items()
         }
     # What plays the federated model's part are the later half of the starts.
@@ -200,7 +202,9 @@ def print_table(hospitals: dict[str, dict[str, dict[str, Scores]]], starts: int)
                 if rule == "pair" and "0+1" not in models:
                     continue
                 for start in range(starts):
-                    own, other = (str(start), str(starts + start)) if rule == "one" else ("0+1", f"{start}+{starts + start}")
+                    own, other = (
+                        (str(start), str(starts + start)) if rule == "one" else ("0+1", f"{start}+{starts + start}")
+                    )
                     ours, theirs, is_kept = choose(models, own, other)
                     gain = measure_gain(ours, theirs)
                     if gain.num_test_units < MIN_UNITS or gain.standard_error is None:
@@ -210,7 +214,9 @@ def print_table(hospitals: dict[str, dict[str, dict[str, Scores]]], starts: int)
                     row[2] += is_kept and gain.verdict == BETTER
             row[0] += len(found)
             row[3] += sum(low > 0 for _, low, _ in measure_starts(found).values())
-    print(f"| set | rule | hospitals | keep the other, of {starts} starts each | better in that start | gain by joining |")
+    print(
+        f"| set | rule | hospitals | keep the other, of {starts} starts each | better in that start | gain by joining |"
+    )
     print("|---|---|---|---|---|---|")
     for (name, rule), (number, kept, better, gaining) in rows.items():
         if number:

@@ -1,6 +1,10 @@
+from itertools import takewhile
+
 import numpy as np
 import pytest
 
+from bench.guard import AT_ZERO, DICE, FEDERATED, OWN, USELESS, draw_populations, place_rows
+from silofl.core.gain import BETTER, measure_joining
 from silofl.core.guard_rule import BIASES, choose_kept, is_finished
 from silofl.errors import ConfigError
 
@@ -80,3 +84,38 @@ def test_other_shapes_and_ranges_are_refused(scores):
 )
 def test_a_model_is_finished_where_its_last_rounds_did_not_raise_it(scores, is_so):
     assert is_finished(scores, 3) == is_so
+
+
+# Simulated sites with their test units, beside each federated model.
+SITES, TESTED = 2000, 25
+
+
+def count_sites(population, sites, rng):
+    """Return how many of simulated sites keep the federated model, and to how many it is better on other units."""
+    scores, keeping, gaining = population.validation, 0, 0
+    for n in rng.integers(1, 31, size=sites):
+        validation, test = np.split(rng.choice(scores.shape[-1], n + TESTED, replace=False), [n])
+        rows = place_rows(scores[..., validation])
+        keeps_own = choose_kept(*scores[..., validation]).keeps_own
+        own, at_zero, federated = (scores[rows[row]][test] for row in (OWN, AT_ZERO, FEDERATED))
+        keeping += not keeps_own
+        # The test of each site would take long: what is below the own model's mean is not better.
+        if not keeps_own and federated.mean() > own.mean():
+            gaining += measure_joining(own, at_zero, federated).verdict == BETTER
+    return keeping, gaining
+
+
+@pytest.fixture(scope="module")
+def populations():
+    """Populations whose local model needs a threshold: federated model -> population."""
+    drawn = takewhile(lambda one: one.kind == DICE, draw_populations(np.random.default_rng(0)))
+    return {one.federated: one for one in drawn if one.offset}
+
+
+@pytest.mark.parametrize("name", USELESS)
+def test_a_useless_federated_model_is_better_at_no_more_than_one_site_in_forty(populations, name):
+    assert count_sites(populations[name], SITES, np.random.default_rng(1))[1] <= 0.025 * SITES
+
+
+def test_a_useful_federated_model_is_kept_and_better(populations):
+    assert min(count_sites(populations["better"], 100, np.random.default_rng(2))) >= 95

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from silofl.core.gain import BETTER
 from silofl.errors import ConfigError
 from silofl.federation.results import UNFINISHED
 from silofl.report.run_records import ResultRow, RunRecords, all_settings, data_table, list_result_rows, read_run
@@ -88,7 +89,7 @@ def test_a_choice_has_the_own_and_the_kept_model_and_what_joining_adds(rows):
     # A model leaves out the empty cases that it leaves empty too; only the tested one says how many that are.
     assert [row.cases for row in test] == [1, None, None, None, None]
     # the interval is that of joined()
-    assert (test[-1].low, test[-1].high, test[-1].verdict) == (0.01, 0.2, "gains")
+    assert (test[-1].low, test[-1].high, test[-1].verdict) == (0.01, 0.2, BETTER)
 
 
 def test_each_model_of_classes_counts_all_cases_and_a_gain_those_that_it_pairs(classes):

@@ -230,10 +230,14 @@ _WORDS: dict[Verdict, tuple[str, str]] = {
 ONE_START = "one start of the training cannot tell whether joining made the difference"
 
 
+# The same in a table.
+_BRIEF: dict[Verdict, str] = {BETTER: "better", WORSE: "worse", "keeps its own model": "own model kept"}
+
+
 def count_verdicts(verdicts: Iterable[Verdict]) -> list[str]:
-    """Return how many sites have each verdict, as ``2 keep their own model``."""
+    """Return how many sites have each verdict, as ``2 better`` and ``1 own model kept``."""
     counts = Counter(verdicts)
-    return [f"{counts[one]} {words[counts[one] > 1]}" for one, words in _WORDS.items() if counts[one]]
+    return [f"{counts[one]} {_BRIEF.get(one, one)}" for one in _WORDS if counts[one]]
 
 
 def federation_sentence(verdicts: Mapping[str, Verdict], tests: Sequence[tuple[float, float]] = ()) -> str:
@@ -259,7 +263,8 @@ def federation_sentence(verdicts: Mapping[str, Verdict], tests: Sequence[tuple[f
         end = "nobody can tell yet whether joining pays"
     if total == 1:
         return f"The only hospital {_WORDS[next(iter(verdicts.values()))][0]}: {end}."
-    return f"Of {total} hospitals, {_join_with_and(count_verdicts(verdicts.values()))}: {end}."
+    told = [f"{counts[one]} {words[counts[one] > 1]}" for one, words in _WORDS.items() if counts[one]]
+    return f"Of {total} hospitals, {_join_with_and(told)}: {end}."
 
 
 def _describe_nothing(total: int, tests: Sequence[tuple[float, float]]) -> str:

@@ -56,8 +56,9 @@ def conclude(rows: RowRuns) -> list[str]:
     chosen = rows_with_choices(rows)
     if not chosen:
         return []
-    starts = [*_conclude_starts(chosen)] or [f"This is one start: {ONE_START}."]
-    return [*starts, _conclude_kept(chosen), _conclude_federated(chosen), *_conclude_unseen(chosen)]
+    starts = [*_conclude_starts(chosen)]
+    kept = _conclude_kept(chosen) + ("" if starts else f" {ONE_START[0].upper()}{ONE_START[1:]}.")
+    return [*starts, kept, _conclude_federated(chosen), *_conclude_unseen(chosen)]
 
 
 def explain_losses(runs: Runs) -> list[str]:
