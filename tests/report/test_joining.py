@@ -170,8 +170,8 @@ def test_the_first_tiles_are_alone_federated_and_kept(joining):
     ]
 
 
-def test_a_choice_of_an_older_version_is_set_aside_and_the_reader_is_told_what_to_do(results, tmp_path):
-    older = {"chosen": "fine_tuned", "default": "blend", "margin": 0.2, "verdict": "gains"}
+@pytest.mark.parametrize("older", [{"chosen": "fine_tuned", "default": "blend"}, {"chosen": "blend", "lead": 0.2}])
+def test_a_choice_of_an_older_version_is_set_aside_and_the_reader_is_told_what_to_do(results, tmp_path, older):
     values = dump_record(results()) | {"joining": {"east": older}}
     (tmp_path / "results.json").write_text(json.dumps(values))
     found = read_results(tmp_path)
