@@ -331,7 +331,8 @@ def _set_older_choices_aside(values: Any) -> Any:  # noqa: ANN401
     """Return plain values without choices of an older rule, which had a default candidate, or a mean of models."""
     found = values.get("joining") if isinstance(values, Mapping) else None
     joining = found if isinstance(found, Mapping) else {}
-    older = {site for site, one in joining.items() if "default" in one or one.get("chosen") == "blend"}
+    tables = {site: one for site, one in joining.items() if isinstance(one, Mapping)}
+    older = {site for site, one in tables.items() if "default" in one or one.get("chosen") == "blend"}
     if not older:
         return values
     rest = {site: one for site, one in joining.items() if site not in older}
