@@ -80,12 +80,12 @@ def read_model_folder(folder: Path) -> Contents:
 
 
 def refuse_mean(facts: Mapping[str, Any], name: str) -> None:
-    """Refuse the mean of the federated and a site's own model, which older versions kept: it is read no more.
+    """Refuse the mean of the federated and a site's own model, which older versions kept.
 
     Raises:
         ConfigError: The content of a model.json, named so, says that it is one.
     """
-    if facts.get("beside") is not None or facts["facts"].get("candidate") == "blend":
+    if facts.get("beside") is not None:
         raise ConfigError(
             f"{name} must be of the federated model or of a site's own, not of the mean of both; name the folder "
             f"{FOLDER} of that run, the federated model, or take the version of SiloFL that wrote it"
