@@ -122,7 +122,7 @@ def measure_hospital(site: Path, job: str, changes: dict[str, object], starts: i
 
 
 def simulate_hospitals(rng: np.random.Generator, number: int, starts: int) -> Iterator[dict[str, Scores]]:
-    """Yield simulated hospitals: units of 64 pixels, 20 for validation and 25 for the test, models alike but for luck."""
+    """Yield simulated hospitals with 20 units for validation and 25 for the test; models differ by luck alone."""
     for _ in range(number):
         truth = rng.random((45, 64)) < rng.uniform(0.1, 0.5, (45, 1))
         hard = 0.6 * rng.normal(size=(45, 1)) + 0.8 * rng.normal(size=truth.shape)
@@ -131,10 +131,10 @@ def simulate_hospitals(rng: np.random.Generator, number: int, starts: int) -> It
             noise = np.sqrt(0.6) * hard + np.sqrt(0.4) * (rng.normal(size=(45, 1)) + rng.normal(size=truth.shape)) / 1.4
             models.append((1.5 + 0.15 * rng.normal()) * np.where(truth, 1, -1) + 1.2 * noise - rng.choice([0, 1.5]))
         found: dict[str, Scores] = {}
-        for name, shares in {**{str(i): None for i in range(2 * starts)}}.items():
-            said = models[int(name)] + BIASES[:, None, None] > 0
+        for number, logits in enumerate(models):
+            said = logits + BIASES[:, None, None] > 0
             dice = 2 * (said & truth).sum(axis=-1) / np.maximum(said.sum(axis=-1) + truth.sum(axis=-1), 1)
-            found[name] = {"validation": dice[None, :, :20], "test": dice[None, :, 20:]}
+            found[str(number)] = {"validation": dice[None, :, :20], "test": dice[None, :, 20:]}
         yield found
 
 

@@ -1,4 +1,4 @@
-"""How often the federated model is said to be better or worse, by the number of test units and by what the models' scores are like.
+"""How often a model is said to be better or worse, by the number of test units and by what the models' scores are like.
 
     python bench/gain.py
 

@@ -21,7 +21,7 @@ def test_the_table_has_a_row_per_method_and_hospital_with_the_verdicts_numbers(c
     # federated minus alone is 0.75 - 0.5 = 0.25, and its interval is joined()'s 0.01 to 0.2; unseen is the run's
     assert table.rows == (
         ("fedavg", "north", "0.500", "0.625", "0.750", "0.500", "better for its patients +0.250 [0.010, 0.200]"),
-        ("", "south", "0.750", "0.500", "0.750", "", "keeps its own model 0.000"),
+        ("", "south", "0.750", "0.500", "0.750", "", "keeps its own model +0.000"),
     )
 
 
@@ -144,18 +144,22 @@ def test_several_seeds_of_a_method_are_one_count_and_one_mean(chosen_run):
         chosen_run(north=joined(local=0.5, kept=kept), changes={"seed": seed}) for seed, kept in enumerate((0.75, 0.5))
     ]
     # (0.75 + 0.5) / 2
-    assert "2 of 2 cases (fedavg 2 of 2); fedavg has the highest mean: 0.625" in conclude({"fedavg": runs})[0]
+    assert "2 of 2 cases (fedavg 2 of 2); fedavg has the highest mean: 0.625" in conclude({"fedavg": runs})[1]
 
 
 def test_of_several_starts_of_one_data_it_is_said_who_gains_by_joining(chosen_run):
     """Two starts with differences of 0.14 and 0.16: the starts' variance is 0.0002 / 2, the units' 0.01 squared."""
     starts = [
-        chosen_run(changes={"seed": seed}, north=joined(difference=gain, standard_error=0.01), south=joined("local"))
+        chosen_run(
+            changes={"seed": seed},
+            north=joined(difference=gain, standard_error=0.01),
+            south=joined("local", difference=-0.1),
+        )
         for seed, gain in enumerate((0.14, 0.16))
     ]
     first, second, *_ = conclude({"fedavg": starts})
     assert first.startswith("fedavg, 2 starts: 1 of 2 hospitals gain by joining: north +0.150 (0.1")
     assert "One start" not in second
     # Of a model that was not trained to its end nothing is said.
-    short = chosen_run(changes={"seed": 2}, north=joined(unfinished=("own",)), south=joined("local"))
+    short = chosen_run(changes={"seed": 2}, north=joined(unfinished=("own",)), south=joined("local", difference=-0.1))
     assert conclude({"fedavg": [*starts, short]})[0].startswith("fedavg, 3 starts: 0 of 1 hospitals gain")

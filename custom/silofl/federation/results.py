@@ -30,6 +30,8 @@ FILE = "results.json"
 PLACES = (".", "workspace/silofl", "server/simulate_job/silofl")
 Status = Literal["COMPLETE", "INCOMPLETE", "FAILED", "UNFINISHED"]
 UNFINISHED: Status = "UNFINISHED"
+# A key that no choice by an older rule has.
+NEWER_KEY = "own_rounds"
 OLDER_CHOICE = "an older version chose by another rule; run the study again"
 FINISHED = ("COMPLETE", "INCOMPLETE")
 
@@ -328,11 +330,11 @@ def find_results(folder: Path) -> Results:
 
 
 def _set_older_choices_aside(values: Any) -> Any:  # noqa: ANN401
-    """Return plain values without choices of an older rule, which had a default candidate, or a mean of models."""
+    """Return plain values without choices of older rules, whose own model learnt in the study's rounds alone."""
     found = values.get("joining") if isinstance(values, Mapping) else None
     joining = found if isinstance(found, Mapping) else {}
     tables = {site: one for site, one in joining.items() if isinstance(one, Mapping)}
-    older = {site for site, one in tables.items() if "default" in one or one.get("chosen") == "blend"}
+    older = {site for site, one in tables.items() if NEWER_KEY not in one}
     if not older:
         return values
     rest = {site: one for site, one in joining.items() if site not in older}
