@@ -1,4 +1,4 @@
-"""How often a site is said to gain or to lose, by the number of test units and by what the models' scores are like.
+"""How often a model is said to be better or worse, by the number of test units and by what the models' scores are like.
 
     python bench/gain.py
 
@@ -9,7 +9,7 @@ units hard. Takes 40 seconds on one core; the seed is fixed.
 import numpy as np
 from numpy.typing import NDArray
 
-from silofl.core.gain import measure_gain
+from silofl.core.gain import BETTER, WORSE, measure_gain
 
 UNITS, PIXELS = 4000, 64
 SIZES = (5, 6, 8, 10, 19, 30, 50, 100)
@@ -62,7 +62,7 @@ def _score(predictions: NDArray, truth: NDArray) -> NDArray[np.float64]:
 def count_verdicts(samples: NDArray) -> str:
     """Return how often samples of differences, one a row, are said to gain / to lose."""
     found = [measure_gain(np.zeros(len(one)), one).verdict for one in samples]
-    return " / ".join(f"{found.count(verdict) / len(found):.1%}" for verdict in ("gains", "loses"))
+    return " / ".join(f"{found.count(verdict) / len(found):.1%}" for verdict in (BETTER, WORSE))
 
 
 def main() -> None:

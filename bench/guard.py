@@ -1,9 +1,9 @@
-"""What the guard's rule earns, by simulation, beside the plain mean of both models and the own model alone.
+"""What the guard's rule earns, by simulation, beside the federated model and the own model alone.
 
     python bench/guard.py
 
 For each kind of score a local model, which needs a decision bias or none, meets federated models that are useless,
-worse, as good or better. A population of units is scored with every share and bias; sites draw their validation units
+worse, as good or better. A population of units is scored by both with every bias; sites draw their validation units
 from it, choose, and are judged by the population's means, which they do not see. Takes about a minute on one core; the
 seed is fixed.
 """
@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit, logit
 
-from silofl.core.guard_rule import BIASES, SHARES, choose_kept
+from silofl.core.guard_rule import BIASES, choose_kept
 
 SIZES = {"1-3 units": (1, 2, 3), "5-20": (5, 10, 20), "50-200": (50, 100, 200)}
 UNITS, PIXELS, SITES = 2000, 256, 150
@@ -28,7 +28,7 @@ LEARNT = {"worse": (0.9, 0.5), "as good": (1.5, 0.5), "better": (2.2, 0.5)}
 USELESS = ("zeros", "constant", "random")
 DICE, CLASSES = "Dice", "right or wrong"
 # Rows of the table.
-AT_ZERO, OWN, KEPT = "own at 0.5", "own, calibrated", "**the guard**"
+AT_ZERO, OWN, FEDERATED, KEPT = "own at 0.5", "own, calibrated", "federated, calibrated", "**the guard**"
 
 
 class Population(NamedTuple):
@@ -38,8 +38,8 @@ class Population(NamedTuple):
         kind: What a score is: `DICE` or `CLASSES`.
         federated: What the federated model is like.
         offset: What the local model's log-odds lack.
-        validation: Scores to choose by, of every share and bias: shape (shares, biases, units).
-        truth: Score to be judged by, mean over the units: shape (shares, biases).
+        validation: Scores to choose by, of the federated and the own model with every bias: shape (2, biases, units).
+        truth: Score to be judged by, mean over the units: shape (2, biases).
     """
 
     kind: str
@@ -75,12 +75,12 @@ def _draw_noise(shape: tuple[int, int], rng: np.random.Generator) -> NDArray[np.
 
 
 def _score_dice(federated: NDArray, local: NDArray, truth: NDArray) -> tuple[NDArray, NDArray]:
-    scores = np.empty((len(SHARES), len(BIASES), UNITS))
+    scores = np.empty((2, len(BIASES), UNITS))
     units = np.arange(UNITS)[:, None]
-    for share, found in zip(SHARES, scores, strict=True):
+    for probabilities, found in zip((federated, local), scores, strict=True):
         with np.errstate(divide="ignore"):
             # The number of the first bias that makes the pixel foreground.
-            first = np.searchsorted(BIASES, -logit((1 - share) * federated + share * local), side="right")
+            first = np.searchsorted(BIASES, -logit(probabilities), side="right")
         place, size = units * (len(BIASES) + 1) + first, UNITS * (len(BIASES) + 1)
         said, both = (
             np.bincount(place.ravel(), one.ravel(), size).reshape(UNITS, -1).cumsum(axis=1)[:, :-1]
@@ -91,26 +91,27 @@ def _score_dice(federated: NDArray, local: NDArray, truth: NDArray) -> tuple[NDA
 
 
 def _score_answers(federated: NDArray, local: NDArray, truth: NDArray) -> tuple[NDArray, NDArray]:
-    theirs, ours = (np.where(truth, found, 1 - found)[:, 0] for found in (federated, local))
-    right = ((1 - SHARES[:, None]) * theirs + SHARES[:, None] * ours)[:, None]
+    right = np.stack([np.where(truth, found, 1 - found)[:, 0] for found in (federated, local)])[:, None]
     return right, (right > 0.5).mean(axis=-1)
 
 
 def place_rows(scores: NDArray[np.float64]) -> dict[str, tuple[int, int]]:
-    """Return the numbers of the share and bias of each row of the table at a site.
+    """Return the numbers of the model and bias of each row of the table at a site.
 
     Args:
         scores: Of the site's validation units, as `Population.validation`.
     """
     biases = BIASES if scores.shape[1] > 1 else np.zeros(1)
-    choice, zero = choose_kept(scores, biases), len(biases) // 2
-    kept, own = (int(np.argmin(np.abs(biases - one))) for one in (choice.bias, choice.own_bias))
+    choice, zero = choose_kept(*scores, biases), len(biases) // 2
+    kept, own, theirs = (
+        int(np.argmin(np.abs(biases - one))) for one in (choice.bias, choice.own_bias, choice.federated_bias)
+    )
     return {
         "federated at 0.5": (0, zero),
-        "plain mean at 0.5": (5, zero),
-        AT_ZERO: (10, zero),
-        OWN: (10, own),
-        KEPT: (round(10 * choice.share), kept),
+        FEDERATED: (0, theirs),
+        AT_ZERO: (1, zero),
+        OWN: (1, own),
+        KEPT: (int(choice.keeps_own), kept),
     }
 
 

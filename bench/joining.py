@@ -20,6 +20,7 @@ from typing import Any
 
 from runs import BATCH, SETS, TOO_SMALL, Alone, carry_out, for_selector, is_finished
 
+from silofl.core.gain import BETTER, WORSE
 from silofl.federation.results import Results, read_results
 from silofl.report.tables import TextTable, markdown_table, mean_and_deviation
 from silofl.studies.comparison import compare_joining
@@ -44,7 +45,7 @@ COLUMNS = (
     "federated",
     "kept",
     "kept - alone",
-    "gain / lose",
+    "better / worse",
     "keep their own",
 )
 # Set -> name of a row of its table -> its runs, a seed each.
@@ -118,7 +119,7 @@ def summarise(row: str, runs: Sequence[Results]) -> tuple[str, ...]:
         row,
         *(mean_and_deviation(values) for values in means.values()),
         mean_and_deviation(added),
-        f"{verdicts['gains']} / {verdicts['loses']} of {len(everyone)}",
+        f"{verdicts[BETTER]} / {verdicts[WORSE]} of {len(everyone)}",
         str(sum(one.chosen == LOCAL for one in everyone)),
     )
 

@@ -474,10 +474,10 @@ class Play:
         Course(self.server, self.ask, save, self.warnings.append, lambda: bool(is_over)).run()
         return self.server.ledger[-1]
 
-    def finish(self, absent=(), change=None):
+    def finish(self, absent=(), change=None, **hooks):
         """Carry out all that is left; returns the sites' tests."""
         self.absent, self.change = absent, change
-        return Course(self.server, self.ask, warn=self.warnings.append).run()
+        return Course(self.server, self.ask, warn=self.warnings.append, **hooks).run()
 
     def resume(self):
         """Go on from the server's checkpoint, as a server that was restarted does."""

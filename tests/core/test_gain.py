@@ -1,15 +1,22 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from scipy import stats
 
 from silofl.core.gain import (
+    BETTER,
     MIN_UNITS,
+    ONE_START,
+    WORSE,
     Gain,
+    Start,
     estimate_needed_units,
     federation_sentence,
     holm,
     measure_gain,
     measure_joining,
+    measure_starts,
 )
 
 NAN = float("nan")
@@ -23,7 +30,7 @@ def pair(lead, n=40, seed=0):
     return local, local + lead + noise - noise.mean()
 
 
-@pytest.mark.parametrize(("lead", "verdict"), [(0.1, "gains"), (0.0, "no clear difference"), (-0.1, "loses")])
+@pytest.mark.parametrize(("lead", "verdict"), [(0.1, BETTER), (0.0, "no clear difference"), (-0.1, WORSE)])
 def test_the_verdict_is_where_the_interval_lies_and_repeats(lead, verdict):
     found = measure_gain(*pair(lead))
     assert (found.verdict, found.num_test_units, found.needed_units) == (verdict, 40, None)
@@ -37,7 +44,7 @@ def test_the_interval_holds_the_differences_that_the_test_does_not_refuse(n):
     found, step = measure_gain(np.zeros(n), differences), 1e-6
     for end, refused in ((found.low, -step), (found.high, step)):
         at_end, beyond = (measure_gain(np.full(n, end + move), differences).verdict for move in (0.0, refused))
-        assert at_end not in ("gains", "loses") and beyond in ("gains", "loses")
+        assert at_end not in (BETTER, WORSE) and beyond in (BETTER, WORSE)
 
 
 @pytest.mark.parametrize("n", [13, 30])
@@ -60,7 +67,7 @@ def test_the_p_value_is_that_of_scipys_permutation_test(n):
 def test_equal_differences_have_an_interval_without_width(difference):
     found = measure_gain(np.zeros(30), np.full(30, difference))
     assert (found.low, found.high, found.p_below) == (difference, difference, 1)
-    assert found.verdict == ("gains" if difference else "no clear difference")
+    assert found.verdict == (BETTER if difference else "no clear difference")
 
 
 @pytest.mark.parametrize("n", [0, 5])
@@ -69,7 +76,8 @@ def test_up_to_five_units_that_agree_get_no_verdict(n):
     for local, chosen, difference in ((0, 1, 1.0), (1, 0, -1.0)):
         found = measure_gain(np.full(n, local), np.full(n, chosen))
         p_below = 0.5**n if difference < 0 else 1
-        assert found == Gain("too few to say", difference if n else None, None, None, n, 6, p_below)
+        known = (difference, 0.0) if n else (None, None)
+        assert found == Gain("too few to say", *known, None, None, n, 6, p_below)
 
 
 @pytest.mark.parametrize("n", [6, MIN_UNITS - 1])
@@ -77,7 +85,7 @@ def test_few_units_that_agree_get_a_verdict_and_an_interval(n):
     # of 6 units 1 of 2 ** 6 exchanges: 1.6 %
     low, high = np.linspace(0.1, 0.2, n), np.linspace(0.3, 0.6, n)
     lost, won = measure_gain(high, low), measure_gain(low, high)
-    assert (lost.verdict, won.verdict) == ("loses", "gains")
+    assert (lost.verdict, won.verdict) == (WORSE, BETTER)
     assert lost.difference == -won.difference < 0
     assert (lost.low, lost.high) == (-won.high, -won.low) and 0 < won.low < won.difference < won.high
 
@@ -87,7 +95,7 @@ def test_few_units_that_agree_get_a_verdict_and_an_interval(n):
     [
         # McNemar: P(at most 1 of 8) = 9 / 256, P(at most 1 of 9) = 10 / 512
         (7, "too few to say"),
-        (8, "gains"),
+        (8, BETTER),
     ],
 )
 def test_the_verdict_of_right_and_wrong_is_mcnemars(wins, verdict):
@@ -101,7 +109,7 @@ def test_units_of_equal_models_get_a_verdict_no_more_often_than_stated():
     rng = np.random.default_rng(4)
     verdicts = [measure_gain(*rng.normal(0.5, 0.1, (2, 8))).verdict for _ in range(400)]
     # each at most 400 * 0.025 = 10, deviation sqrt(400 * 0.025 * 0.975) = 3.1
-    assert all(verdicts.count(one) <= 10 + 4 * 3.1 for one in ("gains", "loses"))
+    assert all(verdicts.count(one) <= 10 + 4 * 3.1 for one in (BETTER, WORSE))
 
 
 def test_units_without_both_scores_do_not_count():
@@ -110,22 +118,62 @@ def test_units_without_both_scores_do_not_count():
     assert without == measure_gain(local, chosen)
 
 
-def test_a_site_that_keeps_its_own_model_is_not_compared():
-    local, _ = pair(0)
-    assert measure_joining(local, local, local, keeps_own=True) == Gain("keeps its own model", None, None, None, 40)
+@pytest.mark.parametrize(
+    ("keeps_own", "are_finished", "verdict"),
+    [
+        (True, True, "keeps its own model"),
+        (True, False, "not trained to the end"),
+        (False, False, "not trained to the end"),
+    ],
+)
+def test_without_a_federated_model_that_is_kept_and_both_trained_to_the_end_there_is_a_difference_alone(
+    keeps_own, are_finished, verdict
+):
+    local, federated = pair(0.1, 8)
+    found, compared = measure_joining(local, local, federated, keeps_own, are_finished), measure_gain(local, federated)
+    assert found == replace(compared, verdict=verdict, needed_units=None)
+    assert found.standard_error == pytest.approx(stats.sem(federated - local))
 
 
-def test_a_site_gains_only_if_it_also_does_beside_its_own_model_without_a_bias():
+def test_the_federated_model_is_better_only_if_it_also_is_beside_the_own_model_without_a_bias():
     own = np.linspace(0.4, 0.6, 30)
     # The bias harms the own model on these units: without it, it is as good as what is kept.
-    assert measure_joining(own, own, own + 0.1).verdict == "gains"
+    assert measure_joining(own, own, own + 0.1).verdict == BETTER
     gain = measure_joining(own, own + 0.1, own + 0.1)
     assert gain.verdict == "no clear difference" and gain.difference == pytest.approx(0.1)
-    # Nor does it lose where what it keeps is worse than that.
+    # Nor is it worse where it is below that.
     assert measure_joining(own, own + 0.2, own + 0.1).verdict == "no clear difference"
     few = measure_joining(own[:8], own[:8] + 0.1, own[:8] + 0.1)
     assert (few.verdict, few.needed_units) == ("too few to say", 9)
-    assert measure_joining(own, own + 0.1, own - 0.1).verdict == "loses"
+    assert measure_joining(own, own + 0.1, own - 0.1).verdict == WORSE
+
+
+def test_over_starts_the_interval_is_that_of_t_over_units_and_starts():
+    found = measure_starts({"a": [Start(0.04, 0.01, 20), Start(0.02, 0.01, 20)], "b": [Start(0.5, 0.1, 20)]})
+    # Units 0.01^2, starts 0.0002 / 2: 0.0002 in all, of 0.0002^2 / (0.0001^2 / 19 + 0.0001^2 / 1) = 3.8 freedom.
+    half = stats.t.ppf(0.975, 3.8) * 0.0002**0.5
+    assert found == {"a": pytest.approx((0.03, 0.03 - half, 0.03 + half))}
+    # A site whose two starts are alike has the mean deviation of both sites, with both sites' freedom.
+    both = measure_starts({"a": [Start(0.04, 0.01, 20), Start(0.02, 0.01, 20)], "b": [Start(0.03, 0.01, 20)] * 2})
+    freedom = 0.00015**2 / (0.0001**2 / 19 + 0.00005**2 / 2)
+    half = stats.t.ppf(0.975, freedom) * 0.00015**0.5
+    assert both["b"] == pytest.approx((0.03, 0.03 - half, 0.03 + half))
+    assert both["a"] == found["a"]
+
+
+@pytest.mark.parametrize("starts", [2, 3])
+def test_of_models_that_differ_by_their_starts_alone_few_gain(starts):
+    rng, gaining, sites = np.random.default_rng(5), 0, 400
+    for _ in range(sites // 4):
+        found = {}
+        for site in "abcd":
+            # What one start gives; its deviation is another one at each site, and larger than that of the units.
+            scale, common = 0.6 * np.exp(0.7 * rng.normal()), 0.5 * rng.normal(size=20)
+            drawn = common + rng.normal(size=(starts, 20)) + scale * rng.normal(size=(starts, 1))
+            found[site] = [Start(one.mean(), one.std(ddof=1) / 20**0.5, 20) for one in drawn]
+        gaining += sum(low > 0 for _, low, _ in measure_starts(found).values())
+    # At most 400 * 0.025 = 10, deviation 3.1.
+    assert 0 < gaining <= 10 + 2 * 3.1
 
 
 @pytest.mark.parametrize(
@@ -163,28 +211,50 @@ def test_holm_multiplies_the_smallest_most_never_falls_and_stays_a_probability(p
     assert holm(p_values) == pytest.approx(corrected)
 
 
-GAINS, EQUAL, LOSES, FEW, OWN = "gains", "no clear difference", "loses", "too few to say", "keeps its own model"
+EQUAL, FEW, OWN = "no clear difference", "too few to say", "keeps its own model"
+SHORT = "not trained to the end"
+BETTER_ONE = "1 keeps a model that is better for its test patients than its own"
 
 
 @pytest.mark.parametrize(
-    ("verdicts", "sentence"),
+    ("verdicts", "tests", "sentence"),
     [
-        ([], "No hospital has been tested."),
-        ([GAINS], "The only hospital gains: none loses by joining."),
-        ([GAINS, OWN, GAINS], "Of 3 hospitals, 2 gain and 1 keeps its own model: none loses by joining."),
-        ([GAINS, EQUAL], "Of 2 hospitals, 1 gains and 1 has no clear difference: none is seen to lose by joining."),
-        ([FEW, FEW], "Of 2 hospitals, 2 have too few test cases to say: nobody can tell yet whether joining pays."),
+        ([], [], "No hospital has been tested."),
         (
-            [FEW, OWN],
-            "Of 2 hospitals, 1 has too few test cases to say and 1 keeps its own model: "
-            "nobody can tell yet whether joining pays.",
+            [BETTER],
+            [],
+            "The only hospital keeps a model that is better for its test patients than its own: " + ONE_START + ".",
         ),
-        ([LOSES, GAINS], "Of 2 hospitals, 1 gains and 1 loses: a loses by joining."),
+        ([BETTER, OWN], [], f"Of 2 hospitals, {BETTER_ONE} and 1 keeps its own model: {ONE_START}."),
         (
-            [LOSES, OWN, LOSES, OWN, LOSES, EQUAL],
-            "Of 6 hospitals, 1 has no clear difference, 3 lose and 2 keep their own model: a, c and e lose by joining.",
+            [FEW, EQUAL],
+            [],
+            "Of 2 hospitals, 1 has no clear difference and 1 has too few test cases to say: nobody can "
+            "tell yet whether joining pays.",
+        ),
+        (
+            [WORSE, BETTER],
+            [],
+            f"Of 2 hospitals, {BETTER_ONE} and 1 keeps a model that is worse for its test patients than its own: "
+            "a would do better with the own model.",
+        ),
+        (
+            [SHORT, BETTER],
+            [],
+            f"Of 2 hospitals, {BETTER_ONE} and 1 has a model that was not trained to the end: what joining gives is "
+            "not known before both models are trained to the end.",
+        ),
+        (
+            [OWN] * 3,
+            [(0.7, 1.0), (0.762, 1.0), (0.701, 1.0)],
+            "Joining gave nothing: the common model is worse at all 3 hospitals (0.721, alone 1.000).",
+        ),
+        (
+            [OWN] * 2,
+            [(0.7, 0.8), (0.8, 0.8)],
+            "Joining gave nothing: on validation data the common model is no better at any of the 2 hospitals.",
         ),
     ],
 )
-def test_the_federations_sentence_counts_every_hospital(verdicts, sentence):
-    assert federation_sentence(dict(zip("abcdef", verdicts, strict=False))) == sentence
+def test_the_federations_sentence_counts_every_hospital(verdicts, tests, sentence):
+    assert federation_sentence(dict(zip("abcdef", verdicts, strict=False)), tests) == sentence

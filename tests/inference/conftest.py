@@ -82,20 +82,16 @@ def make_contents(make_study):
         study=None,
         shape=SHAPE,
         outputs=("north", "south"),
-        beside=None,
-        beside_share=0.5,
         bias=0.0,
     ):
         study = study or make_study()
         names = {"only": ["global"], "mean": ["north", "south"]}.get(rule, ["global", "north", "south"])
-        names += [beside] if beside else []
         models = {name: balanced(study, seed, shape) for seed, name in enumerate(names)}
         if rule != "selector":
-            return Contents(study, shape, models, rule, beside=beside, beside_share=beside_share, bias=bias)
+            return Contents(study, shape, models, rule, bias=bias)
         selector = steered(study, scores) if scores else build_selector(study, len(outputs), 5).state_dict()
         facts = {"rounds": 3, "metrics": {"dice": 0.5}}
-        of_selector = rule, selector, outputs, threshold, facts
-        return Contents(study, shape, models, *of_selector, beside=beside, beside_share=beside_share, bias=bias)
+        return Contents(study, shape, models, rule, selector, outputs, threshold, facts, bias=bias)
 
     return make
 

@@ -195,10 +195,9 @@ CHOSEN = {"value": 0.5, "num_cases": 2, "num_excluded": 0}
 
 
 def test_the_card_of_what_a_site_chose_says_what_answers_and_that_it_was_chosen(make_contents):
-    text = card_of(replace(make_contents("mean"), facts=CHOSEN | {"candidate": "blend"}))
-    assert "How does it answer? The mean of the federated and its own model's probabilities answers." in text
-    assert "by its own validation data: the mean of the federated and its own model's probabilities." in text
-    assert "all sites' models answers" not in text and "no choice of a site" not in text
+    text = card_of(replace(make_contents("mean"), facts=CHOSEN | {"candidate": "federated"}))
+    assert "How does it answer? The mean of all sites' models answers." in text
+    assert "by its own validation data: the federated model." in text and "no choice of a site" not in text
     assert "| this site | 0.500 | 2     | not known | 0 " in text
 
 

@@ -8,8 +8,8 @@ from silofl.errors import ConfigError
 from silofl.inference.contents import Contents
 
 
-def test_the_sites_are_the_models_but_the_global_one_and_the_one_beside(make_contents):
-    assert make_contents().sites == make_contents("mean", beside="local").sites == ("north", "south")
+def test_the_sites_are_the_models_but_the_global_one(make_contents):
+    assert make_contents().sites == make_contents("mean").sites == ("north", "south")
     assert make_contents("only").sites == ()
 
 
@@ -41,10 +41,6 @@ def test_a_selector_chooses_one_model_unless_all_answer_together(make_contents, 
         ({"threshold": 1.5}, r"threshold must lie in \[0, 1\], not 1.5"),
         ({"threshold": float("nan")}, r"threshold must lie in \[0, 1\], not nan"),
         ({"rule": "only"}, "must hold one model"),
-        ({"beside_share": 1.2}, "the share of the model beside must be a number from 0 to 1, not 1.2"),
-        ({"beside_share": "half"}, "must be a number from 0 to 1, not 'half'"),
-        *(({"beside": name}, f"beside .* that the rule does not choose, .* '{name}'") for name in ("west", "south")),
-        ({"beside": "global"}, "beside must name a model that the rule does not choose, of several, not 'global'"),
         *(({"bias": bias}, f"bias must be a number from -10 to 10, not {bias!r}") for bias in (11, np.nan, "more")),
     ],
 )

@@ -64,14 +64,12 @@ def test_a_model_is_read_although_its_study_may_not_begin_any_more(tmp_path, mak
     assert read_model_folder(tmp_path / "supermodel").study == study
 
 
-def test_a_model_beside_of_an_earlier_super_model_has_half_of_every_answer(tmp_path, make_contents):
-    write_model_folder(tmp_path / "old", make_contents(beside="local", beside_share=0.7))
-    edit(tmp_path / "old", beside_share=0.6)
-    assert_refused(tmp_path / "old", "must have the fingerprint of what it says")
-    facts = read_facts(tmp_path / "old")
-    del facts["beside_share"], facts["content"]
-    sign(tmp_path / "old", facts)
-    assert read_model_folder(tmp_path / "old").beside_share == 0.5
+def test_a_mean_that_an_older_version_kept_is_refused_and_the_runs_super_model_is_read(folder, make_contents):
+    chosen = folder.with_name("chosen")
+    write_model_folder(chosen, make_contents("mean"))
+    edit(chosen, beside="south")
+    assert_refused(chosen, r"chosen/model.json must be of .* not of the mean of both; name the folder supermodel of")
+    assert read_model_folder(folder).facts["rounds"] == 3
 
 
 @pytest.mark.parametrize(
@@ -86,13 +84,12 @@ def test_a_model_beside_of_an_earlier_super_model_has_half_of_every_answer(tmp_p
             Calling(),
             {"temperature": 1.5, "thresholds": {"tumour": 0.3}},
         ),
-        ("mean", "segmentation", "beside", "local", None, None),
     ],
 )
 def test_what_changes_every_answer_is_in_the_fingerprint_and_an_earlier_super_model_has_none(
     tmp_path, make_contents, make_study, rule, task, key, value, without, changed
 ):
-    contents = make_contents(rule, study=make_study(task), beside=value if key == "beside" else None)
+    contents = make_contents(rule, study=make_study(task))
     for name, one in (("with", value), ("without", without)):
         write_model_folder(tmp_path / name, replace(contents, **{key: one}))
         assert getattr(read_model_folder(tmp_path / name), key) == one
@@ -102,12 +99,12 @@ def test_what_changes_every_answer_is_in_the_fingerprint_and_an_earlier_super_mo
     assert_refused(tmp_path / "with", "must have the fingerprint of what it says")
 
 
-@pytest.mark.parametrize(("rule", "beside"), [("only", None), ("mean", "local"), ("selector", None)])
-def test_what_was_written_is_read_back(tmp_path, make_contents, rule, beside):
-    contents = replace(make_contents(rule, beside=beside, beside_share=0.7 if beside else 0.5), domain=DOMAIN)
+@pytest.mark.parametrize("rule", ["only", "mean", "selector"])
+def test_what_was_written_is_read_back(tmp_path, make_contents, rule):
+    contents = replace(make_contents(rule), domain=DOMAIN)
     write_model_folder(tmp_path / "supermodel", contents)
     found = read_model_folder(tmp_path / "supermodel")
-    for name in ("study", "image_shape", "rule", "outputs", "threshold", "facts", "domain", "beside", "beside_share"):
+    for name in ("study", "image_shape", "rule", "outputs", "threshold", "facts", "domain"):
         assert getattr(found, name) == getattr(contents, name)
     assert list(found.models) == list(contents.models)
     states = [*contents.models.values(), contents.selector or {}]

@@ -8,7 +8,6 @@ from PIL import Image
 
 from silofl.data.images import read_image
 from silofl.errors import DataError
-from silofl.inference.choice import BLEND
 from silofl.inference.output import input_stem, model_sentence, prediction_record, prediction_sentence, write_map
 from silofl.inference.prediction import Prediction
 
@@ -92,16 +91,11 @@ def test_a_pictures_label_map_is_a_png(tmp_path):
         (Prediction("ensemble", {"north": 0.4, "south": 0.6}, False), "ensemble (nearest south, 0.60)"),
         (Prediction("ensemble", {}, False), "ensemble"),
         (Prediction("mean of all sites", {}, False), "mean of all sites"),
-        (Prediction(BLEND, {}, False), "mean of the federated and the local model"),
         (Prediction("north", {}, False), "model of north"),
         (Prediction("global", {}, False), "global model"),
         (Prediction("local", {}, False), "local model"),
         (Prediction("local", {"local": 0.93, "south": 0.07}, False), "model of local (0.93)"),
         (Prediction("global", {"global": 0.8, "north": 0.2}, False), "global model (0.80)"),
-        (
-            Prediction("north", {"north": 0.93, "south": 0.07}, False, beside="local", beside_share=0.62),
-            "model of north (0.93), 62% of the answer from the site's own model",
-        ),
         (Prediction("local", {}, False, bias=-0.7), "local model, decision threshold 0.67"),
     ],
 )

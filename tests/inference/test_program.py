@@ -59,7 +59,6 @@ SLOW = pytest.mark.slow
         of({"rule": "mean"}, {}, SLOW),
         of({"scores": (0.3, 0.7)}, {}, SLOW),
         of({"scores": (0.45, 0.55)}, {}, SLOW),
-        of({"scores": (0.3, 0.7), "beside": "local", "beside_share": 0.7}, {}, SLOW),
         of({"scores": (0.2, 0.5, 0.3), "threshold": None, "outputs": ("global", "north", "south")}, {}, SLOW),
         of({"scores": None, "threshold": 0.5}, {}, SLOW),
         of({"scores": None}, {"super_model": {"answer": "ensemble"}}, SLOW),

@@ -78,7 +78,7 @@ def test_contrasts_are_named_where_the_study_names_them(make_study):
     [
         ("selector", {}, "the selector is a classifier"),
         ("mean", {}, "holds a model of each of these hospitals"),
-        ("mean", {"candidate": "blend"}, None),
+        ("mean", {"candidate": "federated"}, "holds a model of each of these hospitals"),
         ("only", {}, None),
     ],
 )

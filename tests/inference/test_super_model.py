@@ -68,26 +68,6 @@ def test_without_a_threshold_the_best_output_answers_be_it_the_global_model(make
     assert prediction.model == wanted and not prediction.is_fallback
 
 
-@pytest.mark.parametrize(
-    ("options", "of_rule"),
-    [
-        ({"scores": (0.3, 0.7)}, {"south": 0.25}),
-        ({"scores": (0.45, 0.55)}, {"global": 0.25}),
-        ({"rule": "mean"}, {"north": 0.125, "south": 0.125}),
-    ],
-)
-def test_a_model_beside_has_its_share_of_every_answer(make, options, of_rule):
-    model, case = make(beside="local", beside_share=0.75, **options), images(3)
-    answer, alone = model.answer(case), make(**options).answer(case)
-    assert answer.weights == of_rule | {"local": 0.75}
-    wanted = 0.25 * alone.probabilities + 0.75 * model.probabilities("local", case)
-    np.testing.assert_allclose(answer.probabilities, wanted, atol=1e-6)
-    prediction = model.predict(case)
-    assert (prediction.model, prediction.beside, prediction.beside_share) == (alone.model, "local", 0.75)
-    # A model that is named answers alone.
-    assert model.predict(case, site="south").beside is None and model.answer(case, site="south").weights == {"south": 1}
-
-
 @pytest.mark.parametrize("labels", [{1: "organ"}, {1: "organ", 2: "lesion"}], ids=["sigmoid", "softmax"])
 def test_a_decision_bias_is_added_to_the_foregrounds_log_odds(make, make_study, labels):
     model, case = make("only", study=make_study(labels=labels), bias=0.7), images(3)

@@ -48,7 +48,6 @@ def assert_equal(super_model, cases):
         ({"scores": (0.3, 0.7)}, {}),
         ({"scores": (0.45, 0.55)}, {}),
         ({"scores": None, "threshold": 0.5}, {}),
-        ({"rule": "mean", "beside": "local", "beside_share": 0.7}, {}),
         ({"scores": (0.2, 0.5, 0.3), "threshold": None, "outputs": ("global", "north", "south")}, {}),
         ({"scores": None}, {"super_model": {"answer": "ensemble"}}),
         ({"scores": None}, {"labels": {1: "organ"}}),
@@ -69,8 +68,7 @@ def test_the_script_says_what_the_super_model_says_of_cases_of_any_length(make_c
 @pytest.mark.parametrize("labels", [{1: "organ"}, {1: "organ", 2: "lesion"}], ids=["sigmoid", "softmax"])
 @pytest.mark.parametrize("rule", ["only", "mean"])
 def test_a_decision_bias_is_in_the_script_too(make_contents, make_study, rule, labels):
-    beside = {"beside": "local", "beside_share": 0.3} if rule == "mean" else {}
-    super_model = SuperModel(make_contents(rule, study=make_study(labels=labels), bias=0.7, **beside), CPU)
+    super_model = SuperModel(make_contents(rule, study=make_study(labels=labels), bias=0.7), CPU)
     assert_equal(super_model, [images(3)])
     found = saved_and_loaded(super_model)(torch.from_numpy(images(3))).numpy()
     labels = decide_labels(found)

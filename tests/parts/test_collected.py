@@ -306,16 +306,15 @@ def test_a_site_that_lost_its_fine_tuned_model_says_so(play):
 
 
 @pytest.mark.parametrize("name", [*NAMES, *FROM_SHARED])
-def test_to_the_guard_the_super_model_is_one_candidate_and_mixed_with_the_local_model(played, monkeypatch, name):
+def test_to_the_guard_the_super_model_is_one_candidate_and_the_local_model_the_other(played, monkeypatch, name):
     seen = []
     choose = guard.SiteGuard._choose
     monkeypatch.setattr(guard.SiteGuard, "_choose", lambda self, u: seen.append(self._contents) or choose(self, u))
     options = FROM_SHARED.get(name, {"rounds": 2, "training": SGD})
     game = played(guard=True, **options | find_method_algorithm(f"fedsm-{name}"))
     assert game.server.parts["guard"].choices.keys() == set(SITES)
-    assert len(seen) == 3 and all(found.keys() == {"federated", "local", "blend"} for found in seen)
+    assert len(seen) == 3 and all(found.keys() == {"federated", "local"} for found in seen)
     assert all(list(found["federated"].models) == ["global", *SITES] for found in seen)
-    assert all(found["blend"].models.keys() == {*found["federated"].models, "local"} for found in seen)
 
 
 @pytest.mark.parametrize("name", ["ditto", *FROM_SHARED])

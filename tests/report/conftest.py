@@ -11,6 +11,7 @@ import yaml
 from PIL import Image
 from rich.console import Console
 
+from silofl.core.gain import BETTER
 from silofl.core.presets import find_recipe
 from silofl.data.counts import PartCounts, SiteCounts
 from silofl.federation.ledger import Round
@@ -397,11 +398,10 @@ def chosen_run(results):
     return build
 
 
-def joined(chosen="blend", local=0.7, federated=0.8, kept=0.85, verdict="gains", **changes):
-    difference = None if verdict == "keeps its own model" else round(kept - local, 3)
+def joined(chosen="federated", local=0.7, federated=0.8, kept=0.85, verdict=BETTER, **changes):
+    has_interval = verdict not in ("too few to say", "keeps its own model")
     values = {
         "chosen": chosen,
-        "local_share": {"federated": 0.0, "local": 1.0}.get(chosen, 0.6),
         "bias": 0.0,
         "own_bias": 0.0,
         "lead": 0.0,
@@ -410,12 +410,15 @@ def joined(chosen="blend", local=0.7, federated=0.8, kept=0.85, verdict="gains",
         "is_one_person": False,
         "validation": {"federated": federated, "federated_calibrated": federated, "local": local, "chosen": kept},
         "test": {"federated": federated, "federated_calibrated": federated, "local": local, "chosen": kept},
-        "difference": difference,
-        "low": None if verdict in ("too few to say", "keeps its own model") else 0.01,
-        "high": None if verdict in ("too few to say", "keeps its own model") else 0.2,
+        "difference": round(kept - local, 3),
+        "standard_error": 0.05,
+        "low": 0.01 if has_interval else None,
+        "high": 0.2 if has_interval else None,
         "p_below": None,
         "num_test_units": 25,
         "verdict": verdict,
+        "own_rounds": 30,
+        "own_best_round": 20,
     }
     return Joined(**values | changes)
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from silofl.core.gain import BETTER, ONE_START, WORSE
 from silofl.errors import ConfigError
 from silofl.federation.results import read_results
 from silofl.report.page import Tiles
@@ -16,6 +17,7 @@ from silofl.schema import dump_record
 from silofl.studies.ending import print_results
 from tests.report.conftest import joined
 
+ONE = f"The only hospital keeps a model that is better for its test patients than its own: {ONE_START}. "
 REASONS = {"east": "it has no validation data", "west": "no answer in time"}
 
 
@@ -38,8 +40,8 @@ def test_each_site_has_a_row_with_its_verdict_its_choice_and_the_interval(joinin
     assert table.rows == (
         (
             "east",
-            "gains",
-            "the mean of both, 60% its own",
+            BETTER,
+            "federated",
             "25 patients",
             *("0.700", "0.800", "0.850", "+0.150", "+0.010 to +0.200"),
         ),
@@ -60,13 +62,12 @@ def test_each_site_has_a_row_with_its_verdict_its_choice_and_the_interval(joinin
         (
             {"east": joined()},
             {},
-            "The only hospital gains: none loses by joining. No choice could be made at west: no validation data, or "
-            "no answer.",
+            f"{ONE}No choice could be made at west: no validation data, or no answer.",
         ),
         (
             {"east": joined()},
             {"west": "no answer in time"},
-            "The only hospital gains: none loses by joining. No choice could be made at west: no answer in time.",
+            f"{ONE}No choice could be made at west: no answer in time.",
         ),
         ({}, REASONS, "No choice could be made at east: it has no validation data; at west: no answer in time."),
         ({}, dict.fromkeys(REASONS, "it was late"), "No choice could be made at east, west: it was late."),
@@ -83,7 +84,7 @@ def test_the_sentence_counts_verdicts_and_says_why_a_site_could_not_choose(
     ("one", "tones"),
     [
         (joined(), []),
-        (joined(verdict="loses", kept=0.6), ["bad"]),
+        (joined(verdict=WORSE, kept=0.6), ["bad"]),
         (joined(federated=0.6), ["warning"]),
         # below by less than the decimals that are shown
         (joined(federated=0.6998, local=0.7002), []),
@@ -110,7 +111,7 @@ def test_a_site_that_stands_badly_is_named(joining, one, tones):
             "warning",
             "25 patients within one person: no clear difference",
         ),
-        ({"verdict": "loses"}, "bad", "25 patients: loses"),
+        ({"verdict": WORSE}, "bad", "25 patients: worse for its patients"),
     ],
 )
 def test_a_kept_model_below_the_sites_own_is_named_with_its_numbers_and_with_what_they_prove(
@@ -124,7 +125,8 @@ def test_a_kept_model_below_the_sites_own_is_named_with_its_numbers_and_with_wha
 def test_the_sentence_names_sites_whose_own_model_is_higher_though_nothing_proves_it(joining):
     low = joined(local=0.38, kept=0.332, verdict="too few to say")
     assert joining_sentence(joining(sites={"east": 0.8, "west": 0.8}, east=low, west=joined())) == (
-        "Of 2 hospitals, 1 gains and 1 has too few test cases to say: none is seen to lose by joining. "
+        "Of 2 hospitals, 1 keeps a model that is better for its test patients than its own and 1 has too few test "
+        f"cases to say: {ONE_START}. "
         "On test data its own model is higher, though not provably, at east (0.380, kept 0.332)."
     )
 
@@ -132,12 +134,14 @@ def test_the_sentence_names_sites_whose_own_model_is_higher_though_nothing_prove
 def test_a_hospital_that_only_needed_a_threshold_is_told_so(joining):
     needed = joined("local", 0.81, 0.0, 0.81, "keeps its own model", own_bias=-1.4, bias=-1.4, own_gain=0.374)
     assert joining_sentence(joining(sites={"east": 0.0}, east=needed)) == (
-        "The only hospital keeps its own model: none loses by joining. "
-        "east: its own model gains 0.37 by its threshold; joining adds 0.00."
+        "Joining gave nothing: the common model is worse at the only hospital (0.000, alone 0.810). "
+        "east: its own model gains 0.37 by its threshold; the federated one adds 0.00."
     )
     little = joined(own_gain=0.009)
     unproved = joined(kept=0.75, verdict="too few to say", own_gain=0.374)
-    assert "joining adds 0.05 (too few to say)." in joining_sentence(joining(sites={"east": 0.8}, east=unproved))
+    assert "the federated one adds 0.05 (too few to say)." in joining_sentence(
+        joining(sites={"east": 0.8}, east=unproved)
+    )
     assert "threshold" not in joining_sentence(joining(sites={"east": 0.8}, east=little))
     assert needed.kept == "its own model, decision threshold 0.80" and needed.kept_briefly == "its own, threshold 0.80"
 
@@ -170,14 +174,17 @@ def test_the_first_tiles_are_alone_federated_and_kept(joining):
     ]
 
 
-def test_a_choice_of_an_older_version_is_set_aside_and_the_reader_is_told_what_to_do(results, tmp_path):
-    older = {"chosen": "fine_tuned", "default": "blend", "margin": 0.2, "verdict": "gains"}
+@pytest.mark.parametrize("older", [{"chosen": "fine_tuned", "default": "blend"}, {"chosen": "blend", "lead": 0.2}])
+def test_a_choice_of_an_older_version_is_set_aside_and_the_reader_is_told_what_to_do(results, tmp_path, older):
     values = dump_record(results()) | {"joining": {"east": older}}
     (tmp_path / "results.json").write_text(json.dumps(values))
     found = read_results(tmp_path)
     assert found.joining is None and found.sites == results().sites
     assert joining_sentence(found).startswith("No choice could be made at east: an older version chose")
     assert "run the study again" in joining_sentence(found)
+    (tmp_path / "results.json").write_text(json.dumps(values | {"joining": {"east": 1}}))
+    with pytest.raises(ConfigError, match=r"results.json.*joining"):
+        read_results(tmp_path)
 
 
 def test_a_complete_run_with_a_model_near_zero_is_red_without_any_guard_too(results):
@@ -218,8 +225,8 @@ def test_a_label_that_is_found_at_no_site_is_named(results, metric, lesion, foun
 
 
 def test_the_terminal_opens_with_it_and_cautions(joining, results, printed):
-    text = printed(print_results, joining(east=joined(verdict="loses", kept=0.6)))
-    assert text.index("east loses by joining") < text.index("mean over sites")
+    text = printed(print_results, joining(east=joined(verdict=WORSE, kept=0.6)))
+    assert text.index("east would do better with") < text.index("mean over sites")
     assert "BAD  east: the model that it keeps is below its own, 0.600 and 0.700 alone" in " ".join(text.split("\n"))
     text = printed(print_results, joining(east=joined(local=0.38, kept=0.332, verdict="too few to say")))
     assert "CAUTION  east: the model that it keeps is below its own, 0.332 and 0.380 alone" in text
@@ -232,3 +239,13 @@ def test_the_note_says_what_single_units_lack_and_how_cases_with_nothing_to_find
     assert "balanced" not in plain and empty not in plain and found.endswith(f"are of accuracy: {balanced}")
     counts = {"empty_cases": {"west": 3}, "false_positive_cases": {"west": 1}, "with_truth": {"west": 0.9}}
     assert f"{empty} nothing in it" in joining_note(results(**counts))
+
+
+def test_a_model_that_more_rounds_may_raise_is_named_with_the_remedy(joining):
+    short = joined(verdict="not trained to the end", unfinished=("own",), own_rounds=96, own_best_round=95)
+    text = joining_sentence(joining(sites={"east": 0.8, "west": 0.8}, east=short, west=joined()))
+    assert "what joining gives is not known before both models are trained to the end" in text
+    assert "The site's own model still rose at east (best after round 95 of 96): run the study in more rounds" in text
+    both = joined(verdict="not trained to the end", unfinished=("own", "federated"))
+    assert "The federated model still rose in its last rounds: run" in joining_sentence(joining(east=both))
+    assert joining_table(joining(east=both)).rows[0][1] == "own and federated not trained to the end"

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from silofl.core.gain import BETTER
 from silofl.report.canvas import PAGE, make_image
 from silofl.report.result_pictures import (
     LABEL_COLOURS,
@@ -28,7 +29,9 @@ def test_the_figure_holds_each_seed_of_each_hospital_with_its_interval_and_says_
     one, other = (joined(local=0.5, federated=0.625, kept=kept) for kept in (0.75, 0.625))
     runs = [chosen_run(north=one), chosen_run(north=other, changes={"seed": 1})]
     alone, image = hospitals_image({"fedavg": runs[:1]}), hospitals_image({"fedavg": runs})
-    assert alone.alt == "Test dice, mean over the hospitals: fedavg alone 0.500, federated 0.625, kept 0.750 (1 gains)."
+    assert (
+        alone.alt == "Test dice, mean over the hospitals: fedavg alone 0.500, federated 0.625, kept 0.750 (1 better)."
+    )
     assert image.png.startswith(b"\x89PNG") and image.plot.data().columns[3:7] == (
         "alone",
         "federated",
@@ -37,8 +40,8 @@ def test_the_figure_holds_each_seed_of_each_hospital_with_its_interval_and_says_
     )
     # gain is kept minus alone, its interval joined()'s
     assert image.plot.data().rows == (
-        ("fedavg", "north", 0, 0.5, 0.625, 0.625, 0.75, 0.25, 0.01, 0.2, "gains"),
-        ("fedavg", "north", 1, 0.5, 0.625, 0.625, 0.625, 0.125, 0.01, 0.2, "gains"),
+        ("fedavg", "north", 0, 0.5, 0.625, 0.625, 0.75, 0.25, 0.01, 0.2, BETTER),
+        ("fedavg", "north", 1, 0.5, 0.625, 0.625, 0.625, 0.125, 0.01, 0.2, BETTER),
     )
     (axes,) = image.plot.draw(5).axes
     intervals = [list(line.get_xdata()) for line in axes.lines if len(line.get_xdata()) == 2]

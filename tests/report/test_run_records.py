@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from silofl.core.gain import BETTER
 from silofl.errors import ConfigError
 from silofl.federation.results import UNFINISHED
 from silofl.report.run_records import ResultRow, RunRecords, all_settings, data_table, list_result_rows, read_run
@@ -83,12 +84,12 @@ def test_a_choice_has_the_own_and_the_kept_model_and_what_joining_adds(rows):
         ("east", "alone", "dice", "", 0.5),
         ("east", "federated_calibrated", "dice", "", 0.625),
         ("east", "kept", "dice", "", 0.75),
-        ("east", "kept", "gain", "", 0.25),
+        ("east", "federated_calibrated", "gain", "", 0.25),
     ]
     # A model leaves out the empty cases that it leaves empty too; only the tested one says how many that are.
     assert [row.cases for row in test] == [1, None, None, None, None]
     # the interval is that of joined()
-    assert (test[-1].low, test[-1].high, test[-1].verdict) == (0.01, 0.2, "gains")
+    assert (test[-1].low, test[-1].high, test[-1].verdict) == (0.01, 0.2, BETTER)
 
 
 def test_each_model_of_classes_counts_all_cases_and_a_gain_those_that_it_pairs(classes):
@@ -98,8 +99,8 @@ def test_each_model_of_classes_counts_all_cases_and_a_gain_those_that_it_pairs(c
         return {(row.model, row.metric): row.cases for row in found if (row.site, row.part) == ("east", "test")}
 
     of_cases = cases_of(unit="case")
-    assert (of_cases["alone", "accuracy"], of_cases["kept", "gain"]) == (8, 7)
-    assert cases_of(unit="patient")["kept", "gain"] is None
+    assert (of_cases["alone", "accuracy"], of_cases["federated_calibrated", "gain"]) == (8, 7)
+    assert cases_of(unit="patient")["federated_calibrated", "gain"] is None
 
 
 def test_a_super_models_parts_and_other_metrics_have_rows(super_results, classes):

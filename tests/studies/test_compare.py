@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from silofl.cli import main
+from silofl.core.gain import WORSE
 from silofl.errors import AggregationError
 from silofl.schema import dump_record
 from silofl.studies.compared_runs import ComparisonPlan
@@ -47,14 +48,14 @@ def test_every_job_and_method_runs_for_each_seed_and_stands_in_the_table(compare
 
 
 def test_a_comparison_opens_with_what_joining_gave(compare, training, tmp_path):
-    lost, gained = joined(kept=0.6, verdict="loses", p_below=0.001), joined(kept=0.6, p_below=0.9)
+    lost, gained = joined(kept=0.6, verdict=WORSE, p_below=0.001), joined(kept=0.6, p_below=0.9)
     training.results = {"joining": {"north": dump_record(lost), "south": dump_record(gained)}}
     _, out, _ = compare(seeds="0")
     problem = "fedavg_phantoms: north: the model that it keeps is below its own, 0.600 and 0.700 alone"
     assert out.index("what joining gave") < out.index(f"BAD  {problem}") < out.index("client average")
     written = (tmp_path / "out" / "table.md").read_text()
-    assert written.startswith(f"- {problem}") and "| fedavg_phantoms | 1 gains, 1 loses |" in written
-    assert written.index("| 1 gains, 1 loses |") < written.index("client average")
+    assert written.startswith(f"- {problem}") and "| fedavg_phantoms | 1 better, 1 worse |" in written
+    assert written.index("| 1 better, 1 worse |") < written.index("client average")
     page = (tmp_path / "out" / "comparison.html").read_text()
     assert page.index(problem) < page.index("What joining gave") < page.index("<h2>Results</h2>")
 

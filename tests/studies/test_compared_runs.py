@@ -91,3 +91,9 @@ def test_weights_for_all_rows_do_not_replace_those_of_a_row(windows, write_windo
     name = "slow" if is_variant else job.name
     with pytest.raises(ConfigError, match=f"--weights must not go with {name}, whose study names weights of its own"):
         plan_runs(asked, tmp_path / "out")
+
+
+def test_what_the_job_does_by_itself_is_no_row_of_its_own(phantoms, tmp_path):
+    """As found: a FedAvg study was compared with ``--methods fedavg``, and trained twice."""
+    asked = ComparisonPlan((JOB,), ("local", "fedavg", "fedprox"), seeds=(0,), data=str(phantoms))
+    assert [run.name for run in plan_runs(asked, tmp_path / "out")] == [JOB.name, "local", "fedprox"]

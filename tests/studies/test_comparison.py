@@ -2,6 +2,7 @@ from pathlib import Path
 
 import pytest
 
+from silofl.core.gain import WORSE
 from silofl.report.run_records import RunRecords, read_run
 from silofl.studies.comparison import (
     are_comparable,
@@ -16,7 +17,7 @@ from silofl.studies.comparison import (
 )
 from tests.report.conftest import joined
 
-LOSING = joined(kept=0.5, verdict="loses", p_below=0.001)
+LOSING = joined(kept=0.5, verdict=WORSE, p_below=0.001)
 
 
 @pytest.mark.parametrize(
@@ -139,14 +140,14 @@ def test_a_comparison_has_a_row_for_what_joining_gave_in_the_seeds_of_each_row(j
     rows = {
         "fedbn": [joining(east=joined(p_below=0.9), west=own), joining(east=joined(p_below=0.9), west=LOSING)],
         "local": [results()],
-        "harmofl": [joining(east=joined(p_below=0.02, verdict="loses"))],
+        "harmofl": [joining(east=joined(p_below=0.02, verdict=WORSE))],
     }
     fedbn, harmofl = compare_joining(rows).table.rows
     # Kept 0.85 and 0.9, then 0.85 and 0.5; alone 0.7 and 0.9, then 0.7 twice; 0.001 times 4 tests.
-    assert fedbn[:2] == ("fedbn", "2 gain, 1 loses, 1 keeps its own model")
+    assert fedbn[:2] == ("fedbn", "2 better, 1 worse, 1 own model kept")
     assert fedbn[2:] == ("0.750 ± 0.071", "0.700 ± 0.141", "0.775 ± 0.141", "1 of 3", "1")
     # It loses by itself, and 0.02 times 3 is above 5 %.
-    assert harmofl == ("harmofl", "1 loses", "0.700", "0.800", "0.850", "1 of 1", "0")
+    assert harmofl == ("harmofl", "1 worse", "0.700", "0.800", "0.850", "1 of 1", "0")
     assert compare_joining({"local": [results()]}) is None
 
 

@@ -361,18 +361,6 @@ def test_training_patients_who_are_renamed_as_test_are_known_where_the_run_left_
     assert code == 0 and "learnt from" not in printed
 
 
-def test_the_own_model_of_a_site_has_its_share(evaluate, phantoms):
-    study = make_study()
-    own, other = answering(study, SHAPE, 9.0, 0.0, 0.0), answering(study, SHAPE, 0.0, 9.0, 0.0)
-    federated = Contents(study, SHAPE, {"north": other, "local": own}, "mean", beside="local", domain=FORM)
-    first, second = (
-        evaluate(replace(federated, beside_share=share), phantoms / UNSEEN_SITE, "--part", "test")[1]
-        for share in (0.0, 1.0)
-    )
-    # the own model finds nothing
-    assert first.value.value > 0 and second.value.value == 0
-
-
 def make_classes():
     settings = {"name": "moves", "task": "classification", "labels": {0: "slow", 1: "fast"}, "metric": "accuracy"}
     settings |= {"data": {"channels": 3, "intensity": "raw", "split_unit": "recordings"}, "rounds": 1, "device": "cpu"}

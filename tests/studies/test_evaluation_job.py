@@ -3,7 +3,7 @@ import torch
 
 from silofl.cli import main
 from silofl.data.domain import Domain
-from silofl.errors import ExitCode
+from silofl.errors import ConfigError, ExitCode
 from silofl.federation.server import ServerRounds
 from silofl.flare.submission import check_job
 from silofl.inference.contents import Contents
@@ -47,6 +47,8 @@ def test_the_job_holds_the_model_as_it_is_and_raises_no_doubt(write, tmp_path, c
         assert torch.equal(found.models["global"][key], value)
     assert (found.domain, found.rule) == (contents.domain, "only")
     assert facts["fingerprint"] == read_fingerprint(tmp_path / "model")
+    with pytest.raises(ConfigError, match=r"^model.json must be of .* not of the mean of both; name the folder super"):
+        join_model(facts | {"beside": "local"}, arrays, study)
     # The digest is of the model too.
     model = study.model.model_copy(update={"pretrained_sha256": "0" * 64})
     other = load_study(study_file(job)).model_copy(update={"model": model})

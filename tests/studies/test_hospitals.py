@@ -3,6 +3,7 @@ from pathlib import Path
 
 import pytest
 
+from silofl.core.gain import WORSE
 from silofl.federation.ledger import Round
 from silofl.report.result_pictures import hospitals_image
 from silofl.report.run_records import RunRecords
@@ -17,10 +18,10 @@ def test_the_table_has_a_row_per_method_and_hospital_with_the_verdicts_numbers(c
     runs = {"fedavg": chosen_run(unseen=0.5, north=joined(local=0.5, federated=0.625, kept=0.75), south=kept)}
     table = hospital_table(runs)
     assert table.columns == ("method", "hospital", "alone", "federated", "kept", "unseen", "verdict")
-    # kept minus alone is 0.75 - 0.5 = 0.25, and its interval is joined()'s 0.01 to 0.2; unseen is the run's
+    # federated minus alone is 0.75 - 0.5 = 0.25, and its interval is joined()'s 0.01 to 0.2; unseen is the run's
     assert table.rows == (
-        ("fedavg", "north", "0.500", "0.625", "0.750", "0.500", "gains +0.250 [0.010, 0.200]"),
-        ("", "south", "0.750", "0.500", "0.750", "", "keeps its own model"),
+        ("fedavg", "north", "0.500", "0.625", "0.750", "0.500", "better for its patients +0.250 [0.010, 0.200]"),
+        ("", "south", "0.750", "0.500", "0.750", "", "keeps its own model +0.000"),
     )
 
 
@@ -39,7 +40,10 @@ def test_the_federated_model_has_a_threshold_as_the_others_do_and_stands_at_the_
 def test_a_verdict_on_other_numbers_than_the_tables_names_what_it_compares(chosen_run):
     run = chosen_run(north=joined(local=0.5, federated=0.625, kept=0.75), changes={"metric": "auroc"})
     assert hospital_table({"fedavg": run}).columns[-1] == "verdict by accuracy"
-    assert "beats its own model by accuracy in 1 of 1 cases" in conclude({"fedavg": [run]})[0]
+    assert (
+        "is better for its test patients than its own model by accuracy in 1 of 1 cases"
+        in conclude({"fedavg": [run]})[0]
+    )
 
 
 def test_a_run_without_a_choice_has_no_row_and_no_run_no_table(chosen_run, results):
@@ -49,7 +53,7 @@ def test_a_run_without_a_choice_has_no_row_and_no_run_no_table(chosen_run, resul
 
 
 def test_the_conclusion_counts_verdicts_compares_means_and_names_the_best_at_the_unseen_hospital(chosen_run):
-    lost = joined(local=0.75, federated=0.5, kept=0.625, verdict="loses")
+    lost = joined(local=0.75, federated=0.5, kept=0.625, verdict=WORSE)
     same = joined(local=0.5, federated=0.75, kept=0.75)
     runs = {
         "fedavg": [chosen_run(unseen=0.5, north=joined(local=0.5, federated=0.25, kept=0.75), south=lost)],
@@ -57,7 +61,7 @@ def test_the_conclusion_counts_verdicts_compares_means_and_names_the_best_at_the
     }
     first, second, third = conclude(runs)
     # fedavg: 1 of 2 gains, 1 loses; adafed: 2 of 2. Means kept: (0.75 + 0.625) / 2 = 0.6875 and 0.75
-    assert "3 of 4" in first and "adafed 2 of 2" in first and "fedavg 1 of 2" in first and "1 loses" in first
+    assert "3 of 4" in first and "adafed 2 of 2" in first and "fedavg 1 of 2" in first and "1 worse" in first
     assert "adafed has the highest mean: 0.750, against 0.500 alone" in first
     # federated: (0.25 + 0.5) / 2 = 0.375 against (0.5 + 0.75) / 2 = 0.625 alone
     assert "1 of 2 federated models" in second and "fedavg 0.375 (alone 0.625)" in second and "adafed" not in second
@@ -83,7 +87,8 @@ def test_hospitals_that_took_no_part_are_told_apart(chosen_run):
 
 def test_nothing_is_said_of_what_did_not_happen(chosen_run):
     first, second = conclude({"adafed": [chosen_run(north=joined(local=0.5, federated=0.75, kept=0.75))]})
-    assert "lose" not in first
+    assert "worse" not in first
+    assert first.endswith("One start of the training cannot tell whether joining made the difference.")
     assert second == "No method's federated model scores below training alone on average."
 
 
@@ -101,10 +106,10 @@ def test_a_federated_model_that_loses_is_explained_by_what_was_measured(chosen_r
 
 
 def test_a_loss_by_the_choice_names_the_patients_that_it_was_made_by_and_the_threshold(chosen_run):
-    lost = joined(local=0.75, federated=0.8, kept=0.625, verdict="loses", num_units=2, lead=0.008, own_gain=0.03)
+    lost = joined(local=0.75, federated=0.8, kept=0.625, verdict=WORSE, num_units=2, lead=0.008, own_gain=0.03)
     (sentence,) = explain_losses({"fedsm": chosen_run(south=lost)})
     assert "south loses 0.125" in sentence
-    assert "by 2 validation patients, on which the best mean of both models led by 0.008" in sentence
+    assert "by 2 validation patients, on which the federated model led by 0.008" in sentence
     assert "its own model gains 0.03 by its threshold" in sentence
 
 
@@ -139,4 +144,22 @@ def test_several_seeds_of_a_method_are_one_count_and_one_mean(chosen_run):
         chosen_run(north=joined(local=0.5, kept=kept), changes={"seed": seed}) for seed, kept in enumerate((0.75, 0.5))
     ]
     # (0.75 + 0.5) / 2
-    assert "2 of 2 cases (fedavg 2 of 2); fedavg has the highest mean: 0.625" in conclude({"fedavg": runs})[0]
+    assert "2 of 2 cases (fedavg 2 of 2); fedavg has the highest mean: 0.625" in conclude({"fedavg": runs})[1]
+
+
+def test_of_several_starts_of_one_data_it_is_said_who_gains_by_joining(chosen_run):
+    """Two starts with differences of 0.14 and 0.16: the starts' variance is 0.0002 / 2, the units' 0.01 squared."""
+    starts = [
+        chosen_run(
+            changes={"seed": seed},
+            north=joined(difference=gain, standard_error=0.01),
+            south=joined("local", difference=-0.1),
+        )
+        for seed, gain in enumerate((0.14, 0.16))
+    ]
+    first, second, *_ = conclude({"fedavg": starts})
+    assert first.startswith("fedavg, 2 starts: 1 of 2 hospitals gain by joining: north +0.150 (0.1")
+    assert "One start" not in second
+    # Of a model that was not trained to its end nothing is said.
+    short = chosen_run(changes={"seed": 2}, north=joined(unfinished=("own",)), south=joined("local", difference=-0.1))
+    assert conclude({"fedavg": [*starts, short]})[0].startswith("fedavg, 3 starts: 0 of 1 hospitals gain")

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from silofl.core.guard_rule import BIASES, SHARES
+from silofl.core.guard_rule import BIASES
 from silofl.data.targets import IGNORED
 from silofl.inference.geometry import decide_labels
 from silofl.training import grid_scores
@@ -12,10 +12,10 @@ SINGLE, BOTH = {1: (1,), 2: (2,)}, {"all": (1, 2), "core": (2,)}
 
 
 def draw(channels, shape=(3, 8, 9), seed=0):
-    """Return two models' probabilities (n, channels, ...), in double precision, which no border of biases rounds."""
-    logits = 2 * np.random.default_rng(seed).normal(size=(2, shape[0], max(channels, 2), *shape[1:]))
-    found = np.exp(logits) / np.exp(logits).sum(axis=2, keepdims=True)
-    return found if channels > 1 else found[:, :, 1:]
+    """Return a model's probabilities (n, channels, ...), in double precision, which no border of biases rounds."""
+    logits = 2 * np.random.default_rng(seed).normal(size=(shape[0], max(channels, 2), *shape[1:]))
+    found = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+    return found if channels > 1 else found[:, 1:]
 
 
 def shift(mean, bias):
@@ -41,35 +41,33 @@ def shift(mean, bias):
 @pytest.mark.parametrize("kind", ["labels", "empty", "ignored"])
 def test_every_point_has_the_score_of_its_label_maps(channels, regions, has_background, annotated, kind, monkeypatch):
     monkeypatch.setattr(grid_scores, "PIECE", 10)
-    federated, local = draw(channels)
+    probabilities = draw(channels)
     truth = np.random.default_rng(1).integers(0, 2 if channels == 1 else 3, size=(3, 8, 9)).astype(np.uint8)
     truth = truth * (kind != "empty")
     if annotated:
         truth[truth == 2] = 0
     if kind == "ignored":
         truth[:, 2:5] = IGNORED
-    found = score_label_maps(federated, local, truth, regions, has_background, annotated)
-    assert found.shape == (len(SHARES), len(BIASES))
-    for row in (0, 4, 10):
-        mean = (1 - SHARES[row]) * federated + SHARES[row] * local
-        for column in (0, 21, 30, 47, 60):
-            labels = leave_out_ignored(decide_labels(shift(mean, BIASES[column])), truth)
-            wanted = dice_by_case(labels, truth, "aaa", regions, has_background, annotated).compared["a"]
-            assert found[row, column] == pytest.approx(wanted, abs=1e-12)
+    found = score_label_maps(probabilities, truth, regions, has_background, annotated)
+    assert found.shape == (len(BIASES),)
+    for column in (0, 21, 30, 47, 60):
+        labels = leave_out_ignored(decide_labels(shift(probabilities, BIASES[column])), truth)
+        wanted = dice_by_case(labels, truth, "aaa", regions, has_background, annotated).compared["a"]
+        assert found[column] == pytest.approx(wanted, abs=1e-12)
 
 
 def test_a_case_with_nothing_to_find_counts_one_where_nothing_is_found_and_else_nothing():
     truth = np.zeros((1, 4, 4), np.uint8)
     # Log-odds of -2: a bias of more than 2 finds something.
     quiet = np.full((1, 1, 4, 4), 1 / (1 + np.exp(2.0)))
-    found = score_label_maps(quiet, quiet, truth, {1: (1,)}, False, None)
-    np.testing.assert_array_equal(found[0], np.where(BIASES > 2, 0, 1))
+    found = score_label_maps(quiet, truth, {1: (1,)}, False, None)
+    np.testing.assert_array_equal(found, np.where(BIASES > 2, 0, 1))
 
 
 def test_a_sure_voxel_is_decided_by_no_bias():
     truth = np.uint8([[[1, 0]]])
     sure = np.float32([[[[1, 0]]]])
-    assert (score_label_maps(sure, sure, truth, {1: (1,)}, False, None) == 1).all()
+    assert (score_label_maps(sure, truth, {1: (1,)}, False, None) == 1).all()
 
 
 def test_where_nothing_is_scored_there_is_no_score():
@@ -78,13 +76,9 @@ def test_where_nothing_is_scored_there_is_no_score():
 
 
 def test_findings_count_by_the_probabilities_of_being_there_or_not_as_in_truth():
-    federated, local = np.array([[0.9, 0.2]]), np.array([[0.5, 0.6]])
-    # The first is there and the second not: (0.9 + 0.8) / 2 and (0.5 + 0.4) / 2, and half of both.
-    np.testing.assert_allclose(score_findings(federated, local, np.array([1]))[[0, 5, 10], 0], [0.85, 0.65, 0.45])
+    # The first is there and the second not: (0.9 + 0.8) / 2.
+    np.testing.assert_allclose(score_findings(np.array([[0.9, 0.2]]), np.array([1])), [0.85])
 
 
 def test_a_class_counts_by_the_probability_of_the_true_one():
-    federated, local = np.array([[0.9, 0.1], [0.2, 0.8]]), np.array([[0.5, 0.5], [0.6, 0.4]])
-    found = score_classes(federated, local, np.array([0, 1]))
-    # (0.9 + 0.8) / 2 and (0.5 + 0.4) / 2, and half of both.
-    np.testing.assert_allclose(found[[0, 5, 10], 0], [0.85, 0.65, 0.45])
+    np.testing.assert_allclose(score_classes(np.array([[0.9, 0.1], [0.2, 0.8]]), np.array([0, 1])), [0.85])

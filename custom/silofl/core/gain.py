@@ -1,20 +1,32 @@
-"""What a site gains by taking part: the model that it chose against the one that it trained alone, on its test units.
+"""What the federated model gives a site against its own: on its test units, and over several starts of the training.
 
-A paired permutation test gives the verdict and the interval: Hartigan, Using subsample values as typical values,
-Journal of the American Statistical Association 1969; Holm, A simple sequentially rejective multiple test procedure,
-Scandinavian Journal of Statistics 1979.
+A paired permutation test of one start gives the verdict and the interval: Hartigan, Using subsample values as typical
+values, Journal of the American Statistical Association 1969; Holm, A simple sequentially rejective multiple test
+procedure, Scandinavian Journal of Statistics 1979. Over starts: Satterthwaite, An approximate distribution of estimates
+of variance components, Biometrics Bulletin 1946.
 """
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import ceil
-from typing import Literal
+from math import ceil, sqrt
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.stats import t
 
-Verdict = Literal["gains", "no clear difference", "loses", "too few to say", "keeps its own model"]
+# Of the model that a site keeps against its own. One start says nothing of the next: none is said of joining.
+Verdict = Literal[
+    "better for its patients",
+    "no clear difference",
+    "worse for its patients",
+    "too few to say",
+    "keeps its own model",
+    "not trained to the end",
+]
+BETTER: Verdict = "better for its patients"
+WORSE: Verdict = "worse for its patients"
 # Where fewer show no difference, more would tell; where as many show none, there is hardly one that matters.
 MIN_UNITS = 20
 # Of the test on each side, and outside the interval on each side.
@@ -31,20 +43,22 @@ MOST_UNITS = 10**6
 
 @dataclass(frozen=True)
 class Gain:
-    """What a site's test units say of the model that it chose, against its own local model.
+    """What a site's test units say of the federated model, against its own.
 
     Attributes:
-        verdict: ``gains`` or ``loses`` where the interval lies above or below 0.
-        difference: Mean paired difference of chosen minus local; None where there is no unit, or one model only.
-        low: Lower end of its 95 % interval; None of fewer than `LEAST_UNITS` units, or of one model only.
+        verdict: Of the model that it keeps: better or worse where the interval lies above or below 0.
+        difference: Mean paired difference of the federated model minus the own one; None without units.
+        standard_error: Of that mean; None of fewer than two units.
+        low: Lower end of its 95 % interval; None of fewer than `LEAST_UNITS` units.
         high: Upper end.
         num_test_units: Units in which both have a score.
         needed_units: About how many units would do, where they are too few to say.
-        p_below: One-sided p-value of the chosen model's being no worse than the local one; None of one model only.
+        p_below: One-sided p-value of the federated model's being no worse than the own one.
     """
 
     verdict: Verdict
     difference: float | None
+    standard_error: float | None
     low: float | None
     high: float | None
     num_test_units: int
@@ -53,50 +67,94 @@ class Gain:
 
 
 def measure_joining(
-    own: NDArray[np.float64], at_zero: NDArray[np.float64], kept: NDArray[np.float64], keeps_own: bool = False
+    own: NDArray[np.float64],
+    at_zero: NDArray[np.float64],
+    federated: NDArray[np.float64],
+    keeps_own: bool = False,
+    are_finished: bool = True,
 ) -> Gain:
-    """Compare what a site keeps with its own model; it gains only if it also does against that without a bias.
+    """Compare the federated model with a site's own; it is better only if it also is without the own model's bias.
 
     Args:
         own: Score of each independent test unit of the own model with its bias, shape (N,); NaN where a unit has none.
         at_zero: The same of the own model without a bias.
-        kept: The same of the kept model.
-        keeps_own: The kept model is the own one.
+        federated: The same of the federated model with its bias.
+        keeps_own: The site keeps its own model.
+        are_finished: Both were trained to their end.
     """
-    gain = measure_gain(own, kept)
+    gain = measure_gain(own, federated)
+    if not are_finished:
+        return replace(gain, verdict="not trained to the end", needed_units=None)
     if keeps_own:
-        return Gain("keeps its own model", None, None, None, gain.num_test_units)
-    if gain.verdict != "gains":
+        return replace(gain, verdict="keeps its own model", needed_units=None)
+    if gain.verdict != BETTER:
         return gain
-    other = measure_gain(at_zero, kept)
-    verdict: Verdict = other.verdict if other.verdict in ("gains", "too few to say") else "no clear difference"
-    return replace(gain, verdict=verdict, needed_units=other.needed_units)
+    other = measure_gain(at_zero, federated)
+    is_one = other.verdict in (BETTER, "too few to say")
+    return replace(gain, verdict=other.verdict if is_one else "no clear difference", needed_units=other.needed_units)
 
 
-def measure_gain(local: NDArray[np.float64], chosen: NDArray[np.float64]) -> Gain:
-    """Compare the chosen model with the local one by a paired permutation test, one-sided at 2.5 % each way.
+def measure_gain(own: NDArray[np.float64], federated: NDArray[np.float64]) -> Gain:
+    """Compare the federated model with the own one by a paired permutation test, one-sided at 2.5 % each way.
 
     The test exchanges the two models' scores of units. It can say something from six units on, and it holds where each
     difference is as likely as its opposite. Where a model fails on few units and is the better one on all others it
     does not: most sites have not seen the failure. `bench/gain.py` measures both.
 
     Args:
-        local: Score of each independent test unit, shape (N,); NaN where a unit has none.
-        chosen: The chosen model's, of the same units in the same order.
+        own: Score of each independent test unit, shape (N,); NaN where a unit has none.
+        federated: The federated model's, of the same units in the same order.
     """
-    differences = chosen - local
+    differences = federated - own
     differences = differences[np.isfinite(differences)]
     n = len(differences)
     means = average_subsets(differences)
     # With every subset the exchange of none counts, which leaves all as it is.
     p_below, p_above = ((1 + int(worse.sum())) / (1 + len(means)) for worse in (means >= 0, means <= 0))
-    verdict: Verdict = "gains" if p_above <= LEVEL else "loses" if p_below <= LEVEL else "no clear difference"
-    if verdict == "no clear difference" and n < MIN_UNITS:
-        verdict = "too few to say"
+    is_better, is_worse = p_above <= LEVEL, p_below <= LEVEL
+    verdict: Verdict = "no clear difference" if n >= MIN_UNITS else "too few to say"
+    if is_better or is_worse:
+        verdict = BETTER if is_better else WORSE
     needed = estimate_needed_units(differences) if verdict == "too few to say" else None
     difference = float(differences.mean()) if n else None
+    error = float(differences.std(ddof=1) / sqrt(n)) if n > 1 else None
     low, high = find_interval(means)
-    return Gain(verdict, difference, low, high, n, needed, p_below)
+    return Gain(verdict, difference, error, low, high, n, needed, p_below)
+
+
+class Start(NamedTuple):
+    """What one start of the training gives a site: the mean difference, its standard error, and the test units."""
+
+    difference: float
+    standard_error: float
+    num_units: int
+
+
+def measure_starts(sites: Mapping[str, Sequence[Start]]) -> dict[str, tuple[float, float, float]]:
+    """Return site -> what joining gives it over several starts of the training: mean difference, and its 95 % interval.
+
+    The variance is that between test units, the mean of the starts' squared errors, plus that between starts divided by
+    their number. Of the latter the larger one of the site's own and the mean over all sites counts, since two starts
+    may be alike by chance. Degrees of freedom by Satterthwaite.
+
+    Args:
+        sites: Site -> its starts; of one alone nothing is said.
+    """
+    known = {site: starts for site, starts in sites.items() if len(starts) > 1}
+    spreads = {site: float(np.var([one.difference for one in starts], ddof=1)) for site, starts in known.items()}
+    freedom = sum(len(starts) - 1 for starts in known.values())
+    found = {}
+    for site, starts in known.items():
+        shared = float(np.mean([*spreads.values()]))
+        is_own = spreads[site] > shared
+        between = (spreads[site] if is_own else shared) / len(starts)
+        within = float(np.mean([one.standard_error**2 for one in starts]))
+        units = min(one.num_units for one in starts) - 1
+        mean, variance = float(np.mean([one.difference for one in starts])), within + between
+        parts = within**2 / units + between**2 / (len(starts) - 1 if is_own else freedom)
+        half = t.ppf(1 - LEVEL, variance**2 / parts) * sqrt(variance) if parts else 0.0
+        found[site] = mean, mean - float(half), mean + float(half)
+    return found
 
 
 def average_subsets(differences: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -156,44 +214,66 @@ def holm(p_values: Mapping[str, float]) -> dict[str, float]:
 
 # Verdict -> what one hospital does, and what several do.
 _WORDS: dict[Verdict, tuple[str, str]] = {
-    "gains": ("gains", "gain"),
+    BETTER: (
+        "keeps a model that is better for its test patients than its own",
+        "keep a model that is better for their test patients than their own",
+    ),
     "no clear difference": ("has no clear difference", "have no clear difference"),
-    "loses": ("loses", "lose"),
+    WORSE: (
+        "keeps a model that is worse for its test patients than its own",
+        "keep a model that is worse for their test patients than their own",
+    ),
     "too few to say": ("has too few test cases to say", "have too few test cases to say"),
     "keeps its own model": ("keeps its own model", "keep their own model"),
+    "not trained to the end": ("has a model that was not trained to the end", "have a model not trained to the end"),
 }
+ONE_START = "one start of the training cannot tell whether joining made the difference"
+
+
+# The same in a table.
+_BRIEF: dict[Verdict, str] = {BETTER: "better", WORSE: "worse", "keeps its own model": "own model kept"}
 
 
 def count_verdicts(verdicts: Iterable[Verdict]) -> list[str]:
-    """Return how many sites have each verdict, as ``2 gain`` and ``1 keeps its own model``."""
+    """Return how many sites have each verdict, as ``2 better`` and ``1 own model kept``."""
     counts = Counter(verdicts)
-    return [f"{counts[one]} {words[counts[one] > 1]}" for one, words in _WORDS.items() if counts[one]]
+    return [f"{counts[one]} {_BRIEF.get(one, one)}" for one in _WORDS if counts[one]]
 
 
-def federation_sentence(verdicts: Mapping[str, Verdict]) -> str:
-    """Return one sentence on all hospitals: how many have each verdict, and which of them lose.
-
-    That none loses is said only where every one gains or keeps its own model: what was not seen may be there. Where no
-    one has enough cases for a verdict, nothing is said of a loss, because none could have been seen.
+def federation_sentence(verdicts: Mapping[str, Verdict], tests: Sequence[tuple[float, float]] = ()) -> str:
+    """Return one sentence on all hospitals: how many have each verdict, and what that says of joining.
 
     Args:
         verdicts: Name of a site -> its verdict.
+        tests: The test values of the federated and of the own model at each site.
     """
     if not verdicts:
         return "No hospital has been tested."
-    counts = Counter(verdicts.values())
-    losing = sorted(site for site, verdict in verdicts.items() if verdict == "loses")
+    counts, total = Counter(verdicts.values()), len(verdicts)
+    if counts["keeps its own model"] == total:
+        return f"Joining gave nothing: {_describe_nothing(total, tests)}."
+    losing = sorted(site for site, verdict in verdicts.items() if verdict == WORSE)
     if losing:
-        end = f"{_join_with_and(losing)} {_WORDS['loses'][len(losing) > 1]} by joining"
-    elif counts["too few to say"] + counts["keeps its own model"] == len(verdicts) > counts["keeps its own model"]:
-        end = "nobody can tell yet whether joining pays"
-    elif counts["no clear difference"] or counts["too few to say"]:
-        end = "none is seen to lose by joining"
+        end = f"{_join_with_and(losing)} would do better with the own model"
+    elif counts["not trained to the end"]:
+        end = "what joining gives is not known before both models are trained to the end"
+    elif counts[BETTER]:
+        end = ONE_START
     else:
-        end = "none loses by joining"
-    if len(verdicts) == 1:
+        end = "nobody can tell yet whether joining pays"
+    if total == 1:
         return f"The only hospital {_WORDS[next(iter(verdicts.values()))][0]}: {end}."
-    return f"Of {len(verdicts)} hospitals, {_join_with_and(count_verdicts(verdicts.values()))}: {end}."
+    told = [f"{counts[one]} {words[counts[one] > 1]}" for one, words in _WORDS.items() if counts[one]]
+    return f"Of {total} hospitals, {_join_with_and(told)}: {end}."
+
+
+def _describe_nothing(total: int, tests: Sequence[tuple[float, float]]) -> str:
+    if not tests or not all(federated < own for federated, own in tests):
+        where = f"any of the {total} hospitals" if total > 1 else "the only hospital"
+        return f"on validation data the common model is no better at {where}"
+    federated, own = np.mean(tests, axis=0)
+    where = f"all {total} hospitals" if total > 1 else "the only hospital"
+    return f"the common model is worse at {where} ({federated:.3f}, alone {own:.3f})"
 
 
 def _join_with_and(parts: Sequence[str]) -> str:

@@ -98,6 +98,7 @@ class Course:
         before: Returns the run as it was a round before its last one; None where that is not kept.
         repeats: The rounds that are carried out once more.
         begin: Called before each exchange, so that who follows the run sees what it is about.
+        write_models: Called after the test, where parts ask for more that may take long.
     """
 
     server: ServerRounds
@@ -110,6 +111,7 @@ class Course:
     before: Callable[[], ServerRounds | None] = lambda: None
     repeats: Repeats = field(default_factory=Repeats)
     begin: Callable[[Exchange], None] = lambda exchange: None
+    write_models: Callable[[Tests], object] = lambda tests: None
 
     def run(self) -> Tests | None:
         """Carry out all rounds that are left, the choice of the best one, and its test.
@@ -147,9 +149,14 @@ class Course:
         scores = {site: answer.numbers.metrics.test for site, answer in replies.accepted.items()}
         empty = {site: "its answer holds no test" for site, score in scores.items() if score is None}
         tested = {site: score for site, score in scores.items() if score is not None}
-        for exchange in server.asks(TESTED, server.finished_rounds):
-            self._exchange(exchange, server.ledger[-1])
-        return Tests(tested, replies.missing | replies.refused | empty)
+        tests = Tests(tested, replies.missing | replies.refused | empty)
+        if exchanges := server.asks(TESTED, server.finished_rounds):
+            self.write_models(tests)
+        while exchanges:
+            for exchange in exchanges:
+                self._exchange(exchange, server.ledger[-1])
+            exchanges = server.asks(TESTED, server.finished_rounds)
+        return tests
 
     def run_round(self) -> None:
         """Carry out the next round: the parts' exchanges before it, the training, and the parts' exchanges after it."""

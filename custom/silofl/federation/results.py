@@ -30,9 +30,9 @@ FILE = "results.json"
 PLACES = (".", "workspace/silofl", "server/simulate_job/silofl")
 Status = Literal["COMPLETE", "INCOMPLETE", "FAILED", "UNFINISHED"]
 UNFINISHED: Status = "UNFINISHED"
-# A key of choices by an older rule, which had a default candidate.
-OLDER_KEY = "default"
-OLDER_CHOICE = "an older version chose, which gave the own model no threshold of its own; run the study again"
+# A key that no choice by an older rule has.
+NEWER_KEY = "own_rounds"
+OLDER_CHOICE = "an older version chose by another rule; run the study again"
 FINISHED = ("COMPLETE", "INCOMPLETE")
 
 
@@ -330,10 +330,11 @@ def find_results(folder: Path) -> Results:
 
 
 def _set_older_choices_aside(values: Any) -> Any:  # noqa: ANN401
-    """Return plain values without choices of an older rule, whose "alone" was a model without a threshold."""
+    """Return plain values without choices of older rules, whose own model learnt in the study's rounds alone."""
     found = values.get("joining") if isinstance(values, Mapping) else None
     joining = found if isinstance(found, Mapping) else {}
-    older = {site for site, one in joining.items() if OLDER_KEY in one}
+    tables = {site: one for site, one in joining.items() if isinstance(one, Mapping)}
+    older = {site for site, one in tables.items() if NEWER_KEY not in one}
     if not older:
         return values
     rest = {site: one for site, one in joining.items() if site not in older}

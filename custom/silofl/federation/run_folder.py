@@ -183,8 +183,13 @@ class RunFolder:
             server: The run after its last round.
             tests: The sites' test scores.
         """
-        if tests is None:
-            return
+        if tests is not None:
+            results = self.write_models(server, tests)
+            # Last: where this file is, the run has finished and everything else is there.
+            write_json(self.path / RESULT, dump_record(results))
+
+    def write_models(self, server: ServerRounds, tests: Tests) -> Results:
+        """Write the models, and return the result as far as it is known."""
         # The ledger too: the last save may have been stopped before it.
         self._write_records(server, tests.scores)
         save_models(self.path, "last", server, server.parts)
@@ -204,8 +209,7 @@ class RunFolder:
             contents = replace(contents, facts=facts, calling=calling)
             contents = reduce(lambda made, part: part.completed(made), server.parts.values(), contents)
             directory.write_model_folder(self.path / directory.FOLDER, contents)
-        # Last: where this file is, the run has finished and everything else is there.
-        write_json(self.path / RESULT, dump_record(results))
+        return results
 
     def _card_facts(self, results: Results, tests: Tests) -> dict[str, Any]:
         """Return what the model card says of the run besides the model's own facts; they decide no prediction."""
@@ -243,6 +247,11 @@ class RunFolder:
     def copy_results(self, target: Path) -> None:
         """Copy the results without the checkpoint to another folder; nothing where it is the same folder."""
         self._copy(RESULTS, target)
+
+    def copy_models(self, target: Path, run: str) -> None:
+        """Copy the models of a run whose sites are still training their own, with what `copy_progress` copies."""
+        self._copy(RESULTS, target)
+        self.copy_progress(target, run)
 
     def copy_progress(self, target: Path, run: str) -> None:
         """Copy the records of the finished rounds to another folder, with the result of a run whose process is killed.

@@ -95,6 +95,12 @@ class ServerRounds:
         return reduce(lambda reported, part: part.reported(reported, self), self.parts.values(), best)
 
     @property
+    def medians(self) -> list[float | None]:
+        """The median of the sites' validation after each round that trained; None of one without any."""
+        rounds = (record.validated.values() for record in self.ledger[: self.study.training_rounds])
+        return [float(np.median([*values])) if values else None for values in rounds]
+
+    @property
     def has_validated(self) -> bool:
         """Whether the last round that trained models has been validated; without a round nothing is left to be."""
         return self.finished_rounds > self.study.training_rounds or not self.ledger or bool(self.ledger[-1].validation)

@@ -20,7 +20,7 @@ from nvflare.fuel.utils.memory_utils import cleanup_memory
 
 from silofl.errors import AggregationError, ConfigError, SiloFLError
 from silofl.extensions import allow_extensions
-from silofl.federation.course import Answers, Course, separate_failures
+from silofl.federation.course import Answers, Course, Tests, separate_failures
 from silofl.federation.outcome import describe_failure
 from silofl.federation.run_folder import RunFolder, check_lead
 from silofl.federation.server import ServerRounds
@@ -171,6 +171,11 @@ class RoundsController(ModelController):
             self._publish(server.id, folder)
             self._tracking.send(server.ledger, self.engine)
 
+        def write_models(tests: Tests) -> None:
+            folder.write_models(server, tests)
+            if self._download:
+                folder.copy_models(self._download, server.id)
+
         return Course(
             server,
             self._ask,
@@ -181,6 +186,7 @@ class RoundsController(ModelController):
             remarks=lambda: find_ending_certificates(self.fl_ctx, datetime.now(UTC)),
             before=lambda: folder.load_before(server),
             begin=folder.write_phase,
+            write_models=write_models,
         )
 
     def _wait_for_sites(self, study: Study) -> list[str]:

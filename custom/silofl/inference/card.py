@@ -20,7 +20,7 @@ from silofl.inference.contents import Contents
 from silofl.inference.own_tests import list_unlike_thresholds, read_label_scores
 from silofl.inference.readme import describe_images, describe_labels, list_calling
 from silofl.study import Study
-from silofl.training.joined import BLEND, WORDS, describe_bias
+from silofl.training.joined import WORDS, describe_bias
 
 FILE, TEMPLATE = "MODEL_CARD.md", "model_card.md.j2"
 UNKNOWN = "not known"
@@ -98,10 +98,6 @@ def rule_sentence(contents: Contents) -> str:
     """Say which of a super model's models answers."""
     chooses = "weighs all models" if contents.is_ensemble else "chooses one model for each case"
     rule = RULES.get(contents.rule, f"The selector {chooses}.")
-    if contents.rule == "mean" and contents.facts.get("candidate") == BLEND:
-        rule = f"{WORDS[BLEND].capitalize()} answers."
-    if contents.beside:
-        rule += f" The site's own model has {contents.beside_share:.0%} of every answer."
     if contents.bias:
         rule += f" The foreground's log-odds are shifted by {contents.bias:+g}{describe_bias(contents.bias)}."
     return " ".join([rule, *list_calling(contents)])

@@ -8,11 +8,8 @@ from numpy.typing import ArrayLike, NDArray
 from silofl.errors import ConfigError
 from silofl.inference.contents import Contents
 from silofl.models.roles import GLOBAL
-from silofl.training.joined import BLEND as CHOSEN_BLEND
 
 MEAN = "mean of all sites"
-# What a site chose for itself.
-BLEND = "mean of the federated and the local model"
 ENSEMBLE = "ensemble"
 
 
@@ -53,7 +50,7 @@ def choose_answer(contents: Contents, scores: NDArray, threshold: float | None =
     if contents.rule == "only":
         return next(iter(contents.models))
     if contents.rule == "mean":
-        return BLEND if contents.facts.get("candidate") == CHOSEN_BLEND else MEAN
+        return MEAN
     threshold = contents.threshold if threshold is None else threshold
     if threshold is None:
         return contents.outputs[int(np.argmax(scores))]
@@ -74,8 +71,4 @@ def weigh_models(
     if site is not None:
         return site, {site: 1.0}
     name = ENSEMBLE if contents.is_ensemble else choose_answer(contents, scores, threshold)
-    weights = {name: 1.0} if contents.is_choice else contents.shares(scores)
-    if contents.beside is None:
-        return name, weights
-    rest = {member: weight * (1 - contents.beside_share) for member, weight in weights.items()}
-    return name, rest | {contents.beside: contents.beside_share}
+    return name, {name: 1.0} if contents.is_choice else contents.shares(scores)

@@ -48,9 +48,6 @@ class Contents:
             there is no global model.
         facts: Plain values that are kept with the model: rounds, metrics.
         domain: The images that the models learnt from.
-        beside: The model that has a share of every answer, beside the answer of the rule: in what a site chose for
-            itself its own, which no rule knows.
-        beside_share: Its share, in [0, 1].
         bias: What is added to the log-odds of the foreground in every answer; 0 in a classification.
         calling: How a classification's probabilities are read.
         usual: Hospital -> what is usual of the answers to its own cases; empty where nobody has measured it.
@@ -68,8 +65,6 @@ class Contents:
     threshold: float | None = None
     facts: dict[str, Any] = field(default_factory=dict)
     domain: Domain = Domain()
-    beside: str | None = None
-    beside_share: float = 0.5
     bias: float = 0.0
     calling: Calling = MOST_PROBABLE
     usual: Mapping[str, Usual] = field(default_factory=dict)
@@ -85,7 +80,6 @@ class Contents:
         _check_model_names(self)
         _check_shape(self)
         _RULE_CHECKS[self.rule](self)
-        _check_beside(self)
         _check_bias(self)
         _check_calling(self)
         _check_facts(self.facts)
@@ -93,7 +87,7 @@ class Contents:
     @property
     def sites(self) -> tuple[str, ...]:
         """The sites that have a model of their own, in the order of their names."""
-        return tuple(sorted(name for name in self.models if name not in (GLOBAL, self.beside)))
+        return tuple(sorted(name for name in self.models if name != GLOBAL))
 
     @property
     def is_ensemble(self) -> bool:
@@ -187,19 +181,6 @@ def _check_selector(contents: Contents) -> None:
             f"outputs must name different models of the super model, {sorted(models)}, not {list(outputs)}"
         )
     check_threshold(contents.threshold)
-
-
-def _check_beside(contents: Contents) -> None:
-    others = {*contents.models} - {GLOBAL, *contents.outputs}
-    if contents.beside is not None and (contents.rule == "only" or contents.beside not in others):
-        raise ConfigError(
-            "beside must name a model that the rule does not choose, of several, not "
-            f"{quote_value(contents.beside)}; the rule is "
-            f"{quote_value(contents.rule)}"
-        )
-    share = contents.beside_share
-    if isinstance(share, bool) or not isinstance(share, int | float) or not 0 <= share <= 1:
-        raise ConfigError(f"the share of the model beside must be a number from 0 to 1, not {quote_value(share)}")
 
 
 def _check_bias(contents: Contents) -> None:

@@ -67,6 +67,7 @@ def read_model_folder(folder: Path) -> Contents:
     """
     facts = _read_facts(folder)
     try:
+        refuse_mean(facts, f"{folder.name}/model.json")
         study = parse(Study, facts["study"], f"{folder.name}/model.json", STORED)
         _check_fingerprint(folder, facts, study)
         states = {name: _read_weights(folder, name, entry) for name, entry in facts["weights"].items()}
@@ -76,6 +77,19 @@ def read_model_folder(folder: Path) -> Contents:
         raise ConfigError(
             f"{folder.name}/model.json must be whole; {error} is missing or of another kind: copy the folder again"
         ) from None
+
+
+def refuse_mean(facts: Mapping[str, Any], name: str) -> None:
+    """Refuse the mean of the federated and a site's own model, which older versions kept.
+
+    Raises:
+        ConfigError: The content of a model.json, named so, says that it is one.
+    """
+    if facts.get("beside") is not None:
+        raise ConfigError(
+            f"{name} must be of the federated model or of a site's own, not of the mean of both; name the folder "
+            f"{FOLDER} of that run, the federated model, or take the version of SiloFL that wrote it"
+        )
 
 
 def build_contents(facts: Mapping[str, Any], study: Study, states: Mapping[str, dict[str, Tensor]]) -> Contents:
@@ -97,8 +111,6 @@ def build_contents(facts: Mapping[str, Any], study: Study, states: Mapping[str, 
         selector=states.get(SELECTOR),
         outputs=tuple(facts["outputs"]),
         threshold=facts["threshold"],
-        beside=facts.get("beside"),
-        beside_share=facts.get("beside_share", 0.5),
         bias=facts.get("bias", 0.0),
         calling=unpack_calling(facts.get("calling", {}), study),
         usual=unpack_usual(facts.get("usual", {})),
@@ -159,7 +171,6 @@ def _collect_facts(contents: Contents, weights: dict[str, dict[str, str]]) -> di
         "threshold": contents.threshold,
         "outputs": list(contents.outputs),
         "image_shape": list(contents.image_shape),
-        **({"beside": contents.beside, "beside_share": contents.beside_share} if contents.beside else {}),
         **({"bias": contents.bias} if contents.bias else {}),
         **({"calling": calling} if (calling := pack_calling(contents)) else {}),
         **({"usual": pack_usual(contents.usual)} if contents.usual else {}),
@@ -175,7 +186,7 @@ def _compute_fingerprint(facts: dict[str, Any], study: Study) -> str:
     """Return the SHA-256 of everything that decides predictions, the weights by their checksums."""
     deciding = {key: facts[key] for key in ("format", "rule", "threshold", "outputs", "image_shape")}
     # Only where there is one, so that older super models keep theirs.
-    deciding |= {key: facts[key] for key in ("beside", "beside_share", "bias", "calling") if facts.get(key) is not None}
+    deciding |= {key: facts[key] for key in ("bias", "calling") if facts.get(key) is not None}
     deciding |= {"domain": facts["domain"]} if facts["format"] == FORMAT else {}
     deciding["study"] = {key: facts["study"][key] for key in ("task", "labels", "data", "model")}
     deciding["recipe"] = {

@@ -18,7 +18,7 @@ from silofl.inference.prediction import measure_case_ml
 from silofl.inference.super_model import SuperModel
 from silofl.inference.usual import FeatureSpread, Usual, log_odds, log_sizes, share_labels
 from silofl.models.roles import GLOBAL
-from silofl.training.joined import FEDERATED, LOCAL
+from silofl.training.joined import LOCAL
 from silofl.training.metrics import group_positions
 
 # Of fewer patients, means and deviations would tell single ones' numbers.
@@ -72,7 +72,7 @@ def _sample_cases(part: Examples) -> list[Examples]:
 def _measure_case(model: SuperModel, case: Examples, site: str) -> _Case:
     study, images = model.contents.study, np.asarray(case.images)
     answer = model.answer(images, study.training.batch_size)
-    own = {GLOBAL, FEDERATED, LOCAL, site, model.contents.beside} & model.contents.models.keys()
+    own = {GLOBAL, LOCAL, site} & model.contents.models.keys()
     features = {name: one for name, one in answer.features.items() if name in own}
     for name in own - features.keys():
         features |= model.measure_features(name, images, study.training.batch_size)[1]

@@ -12,7 +12,7 @@ from torch import Tensor
 from silofl.core.mixing import Arrays
 from silofl.errors import ConfigError
 from silofl.inference.contents import Contents
-from silofl.inference.directory import build_contents, plain_study, read_model_folder
+from silofl.inference.directory import build_contents, plain_study, read_model_folder, refuse_mean
 from silofl.models.roles import SELECTOR, read_role, select_role
 from silofl.settings import parse
 from silofl.study import STORED, Study
@@ -66,6 +66,7 @@ def join_model(facts: Mapping[str, Any], arrays: Arrays, study: Study) -> Conten
         for name in dict.fromkeys(map(read_role, arrays))
     }
     try:
+        refuse_mean(facts, HEAD)
         own = parse(Study, facts["study"], HEAD, STORED)
         contents = build_contents(facts, own, states)
     except (KeyError, TypeError, AttributeError) as error:

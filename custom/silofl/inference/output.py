@@ -17,13 +17,13 @@ from silofl.data.formats import READERS
 from silofl.data.nifti import read_nifti_header
 from silofl.errors import DataError, quote_value
 from silofl.files import write_atomically
-from silofl.inference.choice import BLEND, ENSEMBLE, MEAN
+from silofl.inference.choice import ENSEMBLE, MEAN
 from silofl.inference.disagreement import Disagreement
 from silofl.inference.prediction import Prediction
 from silofl.models.roles import GLOBAL
 from silofl.naming import is_one_line
 from silofl.study import Study
-from silofl.training.joined import FEDERATED, LOCAL, describe_bias
+from silofl.training.joined import LOCAL, describe_bias
 
 FORBIDDEN = "DO NOT USE"
 # Of the files of an input, after its stem.
@@ -97,8 +97,6 @@ def prediction_record(prediction: Prediction, study: Study, threshold: float | N
     """Return one input's entry in prediction.json."""
     record = {
         "model": prediction.model,
-        "beside": prediction.beside,
-        "beside_share": prediction.beside_share,
         "bias": prediction.bias,
         "scores": prediction.scores,
         "is_fallback": prediction.is_fallback,
@@ -143,9 +141,7 @@ def prediction_sentence(prediction: Prediction, study: Study, threshold: float |
 
 def model_sentence(prediction: Prediction, threshold: float | None) -> str:
     """Return whose model answered and how sure the choice was."""
-    sentence = _choice_sentence(prediction, threshold)
-    share = f", {prediction.beside_share:.0%} of the answer from the site's own model" if prediction.beside else ""
-    return f"{sentence}{share}{describe_bias(prediction.bias)}"
+    return f"{_choice_sentence(prediction, threshold)}{describe_bias(prediction.bias)}"
 
 
 def _choice_sentence(prediction: Prediction, threshold: float | None) -> str:
@@ -163,9 +159,9 @@ def _choice_sentence(prediction: Prediction, threshold: float | None) -> str:
 
 def _name_answer(model: str) -> str:
     """Name what answered without a choice: several models together, what a site has kept, or a site's model."""
-    if model in (MEAN, BLEND, ENSEMBLE):
+    if model in (MEAN, ENSEMBLE):
         return model
-    return f"{model} model" if model in (GLOBAL, FEDERATED, LOCAL) else f"model of {model}"
+    return f"{model} model" if model in (GLOBAL, LOCAL) else f"model of {model}"
 
 
 def _answer_sentence(prediction: Prediction, study: Study) -> str:

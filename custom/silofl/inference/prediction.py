@@ -46,8 +46,6 @@ class Prediction:
     Attributes:
         model: ``global``, a site's name, ``ensemble``, or ``mean of all sites``.
         scores: Output of the selector -> its probability; empty without a selector.
-        beside: The site's own model, where it had a share of the answer.
-        beside_share: That share.
         bias: What was added to the log-odds of the foreground.
         is_fallback: Whether no site's score was above the threshold, so that the global model answered.
         label_map: uint8 on the input's own grid: (X, Y, Z) of a volume, (rows, columns) of a picture; (n, H, W) of
@@ -77,8 +75,6 @@ class Prediction:
     called_from: dict[str, float] = field(default_factory=dict)
     volumes_ml: dict[str, float] | None = None
     affine: NDArray[np.float64] | None = None
-    beside: str | None = None
-    beside_share: float | None = None
     bias: float = 0.0
     disagreement: Disagreement | None = None
     warnings: tuple[str, ...] = ()

@@ -95,10 +95,10 @@ print(prediction.model, prediction.scores, prediction.is_fallback, prediction.vo
 
 
 def _hospital_note(contents: Contents) -> str:
-    """Return what a folder tells of the hospitals; nothing of one model, or of what a site chose for itself."""
+    """Return what a folder tells of the hospitals; nothing of one model."""
     if contents.rule == "selector":
         return SELECTOR
-    return MODELS if len(contents.sites) > 1 and "candidate" not in contents.facts else ""
+    return MODELS if len(contents.sites) > 1 else ""
 
 
 def loading_code(study_file: str, weights: str, image_shape: Sequence[int]) -> str:

@@ -231,16 +231,13 @@ class SuperModel:
         said = self._measure_disagreement(images, found, prepared, batch_size, site) if has_disagreement else None
         domain = self.contents.domain
         doubts = domain.doubts(images, None, False) if prepared is None else prepared.doubts(domain, self._steps)
-        has_beside = site is None and self.contents.beside is not None
-        beside = {"beside": self.contents.beside, "beside_share": self.contents.beside_share} if has_beside else {}
-        beside |= {"bias": self._find_bias(site)}
         codes = {} if prepared is None else prepared.form.codes
         compared = self.compare_answer(answer, images, found.volumes_ml, codes)
         doubts += compared.sentences
         warnings = self.list_warnings(answer, doubts, threshold, site)
         do_not_use = self.list_reasons_against_use(answer, doubts, threshold, site)
         known = {"warnings": warnings, "do_not_use": do_not_use, "unchecked": compared.unchecked}
-        return replace(found, **beside, disagreement=said, **known)
+        return replace(found, bias=self._find_bias(site), disagreement=said, **known)
 
     def check_is_not_alone(self, images: NDArray) -> None:
         """Refuse a case of one image where the network's answer depends on the other images of its batch.

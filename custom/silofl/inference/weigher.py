@@ -93,44 +93,18 @@ class EnsembleRule(nn.Module):
         return (scores / scores.sum()) @ self.members
 
 
-class Beside(nn.Module):
-    """A share of the weight on a member that the rule does not know.
-
-    Args:
-        weigher: The rule.
-        share: The weight of that member, and of all others 0, shape (members,).
-    """
-
-    def __init__(self, weigher: nn.Module, share: Tensor) -> None:
-        super().__init__()
-        self.weigher = weigher
-        self.register_buffer("share", share.clone())
-
-    def forward(self, images: Tensor) -> Tensor:
-        """Return the weight of each member."""
-        return self.weigher(images) * (1 - self.share.sum()) + self.share
-
-
 def member_names(contents: Contents) -> list[str]:
     """Return the members' names in the order of their weights."""
     return sorted(contents.models)
 
 
 def build_weigher(contents: Contents, selector: nn.Module | None) -> nn.Module:
-    """Return the rule of a super model, with the model beside it.
+    """Return the rule of a super model.
 
     Args:
         contents: The super model's.
         selector: One case's images (n, C, *spatial) to logits (slices, outputs); None without a selector.
     """
-    rule, order = _build_rule(contents, selector), member_names(contents)
-    if contents.beside is None:
-        return rule
-    share = torch.eye(len(order), dtype=torch.float64)[order.index(contents.beside)] * contents.beside_share
-    return Beside(rule, share)
-
-
-def _build_rule(contents: Contents, selector: nn.Module | None) -> nn.Module:
     order = member_names(contents)
     if selector is None:
         shares = contents.shares(np.zeros(0))

@@ -1,11 +1,10 @@
-"""The guard: every site trains a model alone beside the federated one, and keeps what its own validation data favour.
+"""The guard: every site trains a model alone beside the federated one, and keeps the one that its own data favour.
 
-The federated model is the one that the run tests; the local one is taken from its best round by the site's own
-validation. `silofl.core.guard_rule` has the rule. What a site keeps lies in its folder `chosen`, its decision bias
-with it; only numbers leave the site.
+The federated model is the one that the run tests. The local one goes on learning after it, to its end, and is taken
+from its best round by the site's own validation. `silofl.core.guard_rule` has the rule. What a site keeps lies in its
+folder `chosen`, its decision bias with it; only numbers leave the site.
 
-The local model is that of the algorithm ``local``, bit for bit: the same batches, steps and dropout. A super model of
-several models is mixed with it as a whole.
+The local model is that of the algorithm ``local``, bit for bit: the same batches, steps and dropout.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from numpy.typing import NDArray
 
 from silofl.core.findings import decide_findings
 from silofl.core.gain import measure_joining
-from silofl.core.guard_rule import BIASES, GuardChoice, choose_kept
+from silofl.core.guard_rule import BIASES, LEAST_LEAD, PATIENCE, GuardChoice, choose_kept, is_finished
 from silofl.core.mixing import Arrays
 from silofl.data.batches import limit_batch_size
 from silofl.data.counts import SiteCounts
@@ -47,28 +46,30 @@ from silofl.settings import Section
 from silofl.study import Study
 from silofl.training.case_pictures import PICTURES, add_kept
 from silofl.training.evaluation import count_patients, join_pieces, score_predictions, select_regions
-from silofl.training.grid_scores import score_classes, score_findings, score_label_maps, yield_means
-from silofl.training.joined import AT_ZERO, BLEND, CHOSEN, FEDERATED, LOCAL, SHIFTED, Joined
-from silofl.training.local_model import LocalModel, load_borrowed, locate_memo
+from silofl.training.grid_scores import score_classes, score_findings, score_label_maps, yield_pieces
+from silofl.training.joined import AT_ZERO, CHOSEN, FEDERATED, LOCAL, SHIFTED, Joined
+from silofl.training.local_model import ANEW, LocalModel, lend, load_borrowed, locate_memo, own_rounds
 from silofl.training.loop import Learner
 from silofl.training.metrics import Score, group_positions, value_or_none
 from silofl.training.units import Units, average_by_unit
 
-ROLE, CHOOSE = "guard", "guard_choose"
-# Of the local model: its last state, with Adam's two moments, and that of its best round.
+ROLE, TRAIN_OWN, CHOOSE = "guard", "guard_train", "guard_choose"
+# The key of the local model that is trained anew, in more rounds.
+LONGER = "longer"
+# Of a local model: its last state, with Adam's two moments, and that of its best round.
 MODELS = 4
-# Share of the local model, and bias, of each model of a choice.
-Points = Mapping[str, tuple[float, float]]
 
 
 class GuardEntry(Section):
-    """What a site says of its choice.
+    """What a site says of its own model, and of its choice.
 
     Attributes:
+        goes_on: Whether its own model learns in one round more.
         joined: The choice; None where it could not make one.
         reason: Why it could not.
     """
 
+    goes_on: bool = False
     joined: Joined | None = None
     reason: Literal["it has no validation data", "it has trained no model alone"] | None = None
 
@@ -82,6 +83,8 @@ class GuardPart(Part):
         choices: Site -> its choice; not part of the checkpoint, because the run ends with it.
         unchosen: Site -> why it made no choice, of those that were asked; not in the checkpoint either.
         tested: The sites that have tested what the run reports; not in the checkpoint either.
+        ended: Those of them whose own model learns no more; not in the checkpoint either.
+        steps: The rounds that own models were asked to learn after the test; not in the checkpoint either.
         pretrained: All arrays of the file that every model of the study begins from; empty where the seed gives them.
             Not in the checkpoint either.
     """
@@ -90,6 +93,8 @@ class GuardPart(Part):
     choices: dict[str, Joined] = field(default_factory=dict)
     unchosen: dict[str, str] = field(default_factory=dict)
     tested: frozenset[str] = frozenset()
+    ended: frozenset[str] = frozenset()
+    steps: int = 0
     pretrained: Arrays = field(default_factory=dict)
     role: str = ROLE
     entry: ClassVar[type[GuardEntry]] = GuardEntry
@@ -102,22 +107,30 @@ class GuardPart(Part):
 
     @property
     def home_bytes(self) -> int:
-        """Bytes that a site keeps of it in each round: the local model with its optimiser, and its best round."""
-        return MODELS * sum(value.nbytes for value in build_plain_model(self.study, 0).state_dict().values())
+        """Bytes that a site keeps of it in each round: local models with their optimiser, and their best round."""
+        models = MODELS if self.study.training.schedule == "constant" else 2 * MODELS
+        return models * sum(value.nbytes for value in build_plain_model(self.study, 0).state_dict().values())
 
     def asks(self, moment: str, number: int, run: Run) -> Sequence[Exchange]:
-        """After the test, let every site that gave one choose."""
-        if moment != TESTED or not self.tested:
+        """After the test, let the sites that gave one train their own models to the end by rounds; then choose."""
+        if moment != TESTED or not self.tested or self.choices or self.unchosen:
             return ()
         # A run may end early, and may have rounds after those of training. Of a run that was asked for more rounds,
         # another site may have the model of the earlier end alone.
         last = min(number, self.study.training_rounds)
+        learning = tuple(sorted(self.tested - self.ended)) if self.steps < own_rounds(self.study) else ()
+        if learning:
+            return [Exchange(TRAIN_OWN, last, self.steps + 1, learning, is_needed=False, models_round=last)]
         return [Exchange(CHOOSE, last, sites=tuple(sorted(self.tested)), is_needed=False, models_round=last)]
 
     def to_send(self, site: str, exchange: Exchange, run: Run) -> Message:
-        """Return the file's arrays to a site that begins after round 1, in which the models themselves are these."""
+        """Return the file's arrays to a site whose model begins from them after round 1, which brings the models."""
         is_late = exchange.task == TRAIN and exchange.round > 1 and not run.held(site, exchange.models_round)
-        return Message(add_role(ROLE, self.pretrained) if is_late else {})
+        is_anew = exchange.task == TRAIN_OWN and exchange.step == 1 and self.study.training.schedule != "constant"
+        # Whether its verdict can be more than that the federated model was not trained to its end.
+        patience = self.study.federation.patience or PATIENCE
+        meta = {ROLE: {"is_finished": is_finished(run.medians, patience)}} if exchange.task == CHOOSE else {}
+        return Message(add_role(ROLE, self.pretrained) if is_late or is_anew else {}, meta)
 
     def checked(self, site: str, exchange: Exchange, answer: SiteAnswer, run: Run) -> GuardPart:
         """Collect a site's test."""
@@ -125,10 +138,13 @@ class GuardPart(Part):
         return self if answer.numbers.metrics.test is None else replace(self, tested=self.tested | {site})
 
     def merged(self, exchange: Exchange, replies: Replies, weights_of: WeightsOf, run: Run) -> GuardPart:
-        """Take up the sites' choices."""
-        if exchange.task != CHOOSE:
+        """Take up the sites' choices, and whose own models learn no more: a site that is silent has none that does."""
+        if exchange.task not in (TRAIN_OWN, CHOOSE):
             return self
         entries = {site: answer.entry(ROLE, GuardEntry) for site, answer in replies.accepted.items()}
+        if exchange.task == TRAIN_OWN:
+            learning = {site for site, entry in entries.items() if entry.goes_on}
+            return replace(self, steps=self.steps + 1, ended=self.ended | ({*(exchange.sites or ())} - learning))
         choices = {site: entry.joined for site, entry in entries.items() if entry.joined}
         without = {site: entry.reason or "no answer" for site, entry in entries.items() if not entry.joined}
         return replace(self, choices=choices, unchosen=replies.missing | replies.refused | without)
@@ -148,10 +164,10 @@ class GuardPart(Part):
 
 
 class SiteGuard(SitePart):
-    """The local model beside the federated one, and the choice between both."""
+    """The local model beside the federated one and after it, and the choice between both."""
 
     name = ROLE
-    tasks = (CHOOSE,)
+    tasks = (TRAIN_OWN, CHOOSE)
     stays = (Kept("the local model and its best round"),)
 
     def __init__(self, work: Work) -> None:
@@ -167,22 +183,33 @@ class SiteGuard(SitePart):
     @cached_property
     def local(self) -> LocalModel:
         """The model that is trained alone, as the task finds it; in a site's first task maybe another run's."""
-        work, kept = self.work, self._kept.get(LOCAL)
-        has_start = work.study.starts_from_file
-        if kept is None:
-            kept = load_borrowed(self._memo) if work.number == 1 and not has_start else {}
-        return LocalModel(work.study, work.device, kept, self._start if has_start else {})
+        work = self.work
+        if not self._kept and work.number == 1 and not work.study.starts_from_file:
+            self._kept = load_borrowed(self._memo)
+        return self._build(LOCAL, work.study.training_rounds)
+
+    @cached_property
+    def longer(self) -> LocalModel | None:
+        """The model that is trained anew in more rounds, where the rate falls; None where nothing can begin it."""
+        has_start = not self.work.study.starts_from_file or LONGER in self._kept or bool(self._start)
+        is_needed = self.work.study.training.schedule != "constant" and has_start
+        return self._build(LONGER, ANEW * self.work.study.training_rounds) if is_needed else None
+
+    def _build(self, name: str, rounds: int) -> LocalModel:
+        study = self.work.study
+        start = self._start if study.starts_from_file else {}
+        return LocalModel(study, self.work.device, self._kept.get(name, {}), start, rounds)
 
     def learners(self) -> Mapping[str, Learner]:
         """Return the local model, which learns from the same batches as a study of the algorithm ``local``."""
-        if not self.is_on or self.local.is_borrowed(self.work.number):
+        if not self.is_on or self.local.has_learnt(self.work.number):
             return {}
-        return {LOCAL: self.local.prepare_learner(self.work.loss, self.work.learning_rate, self.work.number)}
+        return {LOCAL: self.local.prepare_learner(self.work.loss, self.work.number)}
 
     def epoch(self) -> None:
-        """Begin an epoch of the local model."""
+        """Begin an epoch of the model that learns."""
         if self.is_on:
-            self.local.epoch()
+            self._learning.epoch()
 
     def validated(self, own: Score) -> None:
         """Keep the local model where this is its best round so far."""
@@ -193,81 +220,98 @@ class SiteGuard(SitePart):
         # A training task brings the models of the round before.
         self.local.validate(work.number - 1 if work.task == TRAIN else work.number, work.data.validation)
         if work.task != TRAIN:
-            work.to_keep = dict(work.kept) | {ROLE: self._kept | {LOCAL: self.local.kept()}}
+            self._keep()
 
     def kept(self) -> dict[str, Any]:
-        """Return the local model."""
+        """Return the local model, and what another run has trained of it."""
         if not self.is_on:
             return {}
         self.local.record_round(self.work.number)
-        return {LOCAL: self.local.kept()}
+        return self._kept | {LOCAL: self.local.kept()}
 
     def answer(self, task: str) -> Message:
-        """Choose what the site keeps, and test it."""
+        """Train the own model for a round more, or choose what the site keeps, and test it."""
         has_data = len(self.work.data.validation) > 0
         if not has_data or LOCAL not in self._kept:
             reason = "it has trained no model alone" if has_data else "it has no validation data"
             return Message(meta={ROLE: {"reason": reason}})
-        if not self.work.study.starts_from_file:
-            self.local.lend(self._memo, self.work.study.training_rounds)
+        if task == TRAIN_OWN:
+            return Message(meta={ROLE: {"goes_on": self._train_on()}})
+        if self._learning.has_ended and self.local.is_whole and not self.work.study.starts_from_file:
+            lend(self._memo, self._kept)
         return Message(meta={ROLE: {"joined": self._choose_and_test()}})
+
+    @property
+    def _learning(self) -> LocalModel:
+        """The model that learns in this task."""
+        return (self.work.task != TRAIN and self.longer) or self.local
+
+    def _train_on(self) -> bool:
+        """Train the own model for one round more, unless it has ended; return whether it has not."""
+        work, model = self.work, self._learning
+        if not model.has_ended:
+            number = model.last + 1
+            work.train({LOCAL: model.prepare_learner(work.loss, number)}, work.data.training, number=number)
+            model.record_round(number)
+            model.validate(number, work.data.validation)
+            self._keep()
+        return not model.has_ended
+
+    def _keep(self) -> None:
+        self._kept[LOCAL] = self.local.kept()
+        if self.work.task == TRAIN_OWN and self.longer:
+            self._kept[LONGER] = self.longer.kept()
+        self.work.to_keep = dict(self.work.kept) | {ROLE: self._kept}
+
+    @cached_property
+    def _own(self) -> tuple[LocalModel, bool]:
+        """The own model, and whether it was trained to its end: where the rate falls, more rounds raise it no more."""
+        local, longer = self.local, self.longer
+        if self.work.study.training.schedule == "constant":
+            return local, local.is_finished
+        if longer is None or not longer.has_ended:
+            return local, False
+        rises = longer.best_value - local.best_value > LEAST_LEAD
+        return (longer, False) if rises else (local, True)
 
     @property
     def _start(self) -> Arrays:
         """The arrays of the file that all models begin from, where the task brings them."""
-        return self.work.message.of(self.work.study.recipe.traveling_roles[-1] if self.work.number == 1 else ROLE)
+        is_first = self.work.number == 1 and self.work.task == TRAIN
+        return self.work.message.of(self.work.study.recipe.traveling_roles[-1] if is_first else ROLE)
 
     @property
     def _memo(self) -> Path | None:
         work = self.work
-        if work.study.federation.patience is not None:
-            # Another run's has learnt in all rounds, and this one's may learn in fewer.
-            return None
         return locate_memo(work.study, work.site, work.data, work.cache, work.device)
 
     @cached_property
     def _contents(self) -> dict[str, Contents]:
-        """The federated model as the site has tested it, its own model, and both together."""
-        federated, state = read_model_folder(self.work.folder / FOLDER), self.local.best
+        """The federated model as the site has tested it, and its own."""
+        federated, state = read_model_folder(self.work.folder / FOLDER), self._own[0].best
         # All other facts are of the federated run; those of a single model are the federated one's test.
         home = {key: one for key, one in federated.facts.items() if key in ("stays_home", "run")}
         federated = replace(federated, facts=home) if "value" in federated.facts else federated
         study, shape, domain = federated.study, federated.image_shape, self.work.domain
         own = Contents(study, shape, {LOCAL: state}, "only", facts=home, domain=domain)
-        if federated.rule == "only":
-            (shared,) = federated.models.values()
-            both = replace(federated, models={FEDERATED: shared, LOCAL: state}, rule="mean", beside=LOCAL)
-        else:
-            name = LOCAL
-            # A site may be called local.
-            while name in federated.models:
-                name += "_"
-            both = replace(federated, models=federated.models | {name: state}, beside=name)
-        return {FEDERATED: federated, LOCAL: own, BLEND: both}
-
-    @cached_property
-    def _pair(self) -> tuple[SuperModel, SuperModel]:
-        """The federated and the local model."""
-        federated, local = (SuperModel(self._contents[name], self.work.device) for name in (FEDERATED, LOCAL))
-        return federated, local
+        return {FEDERATED: federated, LOCAL: own}
 
     def _choose_and_test(self) -> dict[str, Any]:
         work, units = self.work, self.work.find_units("validation")
         choice = self._choose(units)
         points = {
-            FEDERATED: (0.0, 0.0),
-            SHIFTED: (0.0, choice.federated_bias),
-            LOCAL: (1.0, choice.own_bias),
-            AT_ZERO: (1.0, 0.0),
-            CHOSEN: (choice.share, choice.bias),
+            FEDERATED: {FEDERATED: 0.0, SHIFTED: choice.federated_bias},
+            LOCAL: {LOCAL: choice.own_bias, AT_ZERO: 0.0},
         }
-        validation = self._score(work.data.validation, *self._predict(work.data.validation, points))
-        predictions, means = self._predict(work.data.test, points)
-        test = self._score(work.data.test, predictions, means)
-        self._write_kept(choice, validation[CHOSEN], test[CHOSEN], predictions[CHOSEN])
+        kept = LOCAL if choice.keeps_own else SHIFTED
+        validation, _ = self._score(work.data.validation, points)
+        test, predictions = self._score(work.data.test, points)
+        self._write_kept(choice, validation[kept], test[kept], predictions[kept])
+        validation[CHOSEN], test[CHOSEN] = validation[kept], test[kept]
+        own, is_finished = self._own
+        says = {"own": is_finished, "federated": bool(work.message.find_entry(ROLE).get("is_finished"))}
         return {
             "chosen": _name_kept(choice),
-            "local_share": choice.share,
             "bias": choice.bias,
             "own_bias": choice.own_bias,
             "lead": choice.lead,
@@ -275,36 +319,42 @@ class SiteGuard(SitePart):
             "validation": {name: value_or_none(one) for name, one in validation.items()},
             "test": {name: value_or_none(one) for name, one in test.items()},
             "local_since": self.local.since,
-            **self._compare(test, choice),
+            "own_rounds": own.last,
+            "own_best_round": own.best_round,
+            "unfinished": tuple(name for name, is_so in says.items() if not is_so),
+            **self._compare(test, choice, all(says.values())),
         }
 
-    def _compare(self, test: Mapping[str, Score], choice: GuardChoice) -> dict[str, Any]:
+    def _compare(self, test: Mapping[str, Score], choice: GuardChoice, are_finished: bool) -> dict[str, Any]:
         """Return what the site's test units say of what it keeps."""
         units = self.work.find_units("test")
         own, at_zero, kept = (average_by_unit(test[name].compared, units.unit_of) for name in (LOCAL, AT_ZERO, CHOSEN))
         gains = own - at_zero
-        return asdict(measure_joining(own, at_zero, kept, keeps_own=choice.share == 1)) | {
+        return asdict(measure_joining(own, at_zero, kept, choice.keeps_own, are_finished)) | {
             "unit": units.name,
             "is_one_person": units.is_one_person,
             "own_gain": float(np.nanmean(gains)) if np.isfinite(gains).any() else None,
         }
 
     def _choose(self, units: Units) -> GuardChoice:
-        """Choose share and biases by the validation data."""
+        """Choose the model and the biases by the validation data."""
+        biases = BIASES if self.work.study.task == "segmentation" else np.zeros(1)
+        federated, own = (average_by_unit(self._score_biases(name), units.unit_of) for name in (FEDERATED, LOCAL))
+        return choose_kept(federated, own, biases)
+
+    def _score_biases(self, name: str) -> dict[str, NDArray[np.float64]]:
+        """Return what each validation case counts with every bias of a model."""
         part, study = self.work.data.validation, self.work.study
-        is_map = study.task == "segmentation"
         score_answers = score_findings if study.is_multilabel else score_classes
         scored = select_regions(part, study), study.metric == "dice_with_background", part.annotated
         found: dict[str, NDArray[np.float64]] = {}
-        for members, *both in self._yield_answers(part):
+        for members, answers in self._yield_answers(name, part):
             for case, rows in group_positions(members.cases).items():
                 # A view: a copy of a volume's answers would take as much memory as they do.
-                theirs, ours = (one[rows[0] : rows[-1] + 1] for one in both)
-                truth = np.stack([members.targets[row] for row in rows])
-                found[case] = (
-                    score_label_maps(theirs, ours, truth, *scored) if is_map else score_answers(theirs, ours, truth)
-                )
-        return choose_kept(average_by_unit(found, units.unit_of), BIASES if is_map else np.zeros(1))
+                some, truth = answers[rows[0] : rows[-1] + 1], np.stack([members.targets[row] for row in rows])
+                is_map = study.task == "segmentation"
+                found[case] = score_label_maps(some, truth, *scored) if is_map else score_answers(some, truth)
+        return found
 
     def _write_kept(self, choice: GuardChoice, validated: Score, tested: Score, predictions: Array) -> None:
         """Write the model that the site keeps, with the test of just that, and show what it predicts."""
@@ -314,55 +364,48 @@ class SiteGuard(SitePart):
         counts = SiteCounts.of(work.data, contrasts=work.study.data.channel_names)
         own = {"candidate": _name_kept(choice), "data": {work.site: dump_record(counts)}}
         facts = kept.facts | numbers | own
-        kept = replace(kept, beside_share=choice.share, bias=choice.bias, calling=calling, facts=facts)
+        kept = replace(kept, bias=choice.bias, calling=calling, facts=facts)
         usual = measure_usual(SuperModel(kept, work.device), work.data, work.site, work.min_patients)
         kept = replace(kept, usual={work.site: usual} if usual else {})
         write_model_folder(work.folder / CHOSEN, kept)
         add_kept(work.folder / PICTURES, work.data.test, predictions, tested.by_case)
 
-    def _predict(self, part: Examples, points: Points) -> tuple[dict[str, Array], dict[str, NDArray]]:
-        """Return the label maps, classes or sets of findings of both models' mean at each point, in the part's order.
-
-        Of a classification also the classes' mean probabilities, (N, classes).
-        """
-        pieces: dict[str, list[NDArray]] = {name: [] for name in points}
-        means: dict[str, list[NDArray]] = {name: [] for name in points if self.work.study.task != "segmentation"}
-        decide = _decide_findings if self.work.study.is_multilabel else _decide
-        for _, federated, local in self._yield_answers(part):
-            for name, (share, bias) in points.items():
-                pieces[name].append(decide(federated, local, share, bias))
-                if name in means:
-                    means[name].append(_mix(federated, local, share))
-        labels = {name: join_pieces(part.targets, found) for name, found in pieces.items()}
-        return labels, {name: np.concatenate(found) for name, found in means.items()}
-
     def _score(
-        self, part: Examples, predictions: Mapping[str, Array], means: Mapping[str, NDArray]
-    ) -> dict[str, Score]:
-        study = self.work.study
-        return {name: score_predictions(one, part, study, means.get(name)) for name, one in predictions.items()}
+        self, part: Examples, points: Mapping[str, Mapping[str, float]]
+    ) -> tuple[dict[str, Score], dict[str, Array]]:
+        """Return the score of both models at each bias, and the label maps, classes or sets of findings.
 
-    def _yield_answers(self, part: Examples) -> Iterator[tuple[Examples, NDArray, NDArray]]:
-        """Yield whole cases with the federated and the local model's probabilities.
-
-        Two models answer anew for each purpose: all volumes' probabilities would fill a memory.
+        Args:
+            part: The examples.
+            points: Model -> name -> bias.
         """
-        size = self.work.study.training.batch_size
+        study, scores, labels = self.work.study, {}, {}
+        for model, biases in points.items():
+            pieces: dict[str, list[NDArray]] = {name: [] for name in biases}
+            means: list[NDArray] = []
+            for _, answers in self._yield_answers(model, part):
+                for name, bias in biases.items():
+                    pieces[name].append(decide_findings(answers) if study.is_multilabel else _decide(answers, bias))
+                means += [answers] * (study.task != "segmentation")
+            for name, found in pieces.items():
+                labels[name] = join_pieces(part.targets, found)
+                probabilities = np.concatenate(means) if means else None
+                scores[name] = score_predictions(labels[name], part, study, probabilities)
+        return scores, labels
+
+    def _yield_answers(self, name: str, part: Examples) -> Iterator[tuple[Examples, NDArray]]:
+        """Yield whole cases with a model's probabilities, anew for each purpose: all volumes' would fill a memory."""
+        size, model = self.work.study.training.batch_size, SuperModel(self._contents[name], self.work.device)
         for rows in _group_cases(part.cases, limit_batch_size(part.images, size)):
             members = part.select_rows(rows)
-            federated, local = (
-                _predict_probabilities(one, np.asarray(members.images), members.cases, size) for one in self._pair
-            )
-            yield members, federated, local
-            # Or they would be held while the next ones are computed.
-            del federated, local
+            yield members, _predict_probabilities(model, np.asarray(members.images), members.cases, size)
 
 
 def choice_sentence(site: str, one: Joined) -> str:
-    """Return what a site keeps, and on what grounds."""
+    """Return what a site chose, for the log of the run's rounds."""
     text = one.threshold
     units = f"{one.num_units} validation {one.unit}{'' if one.num_units == 1 else 's'}"
-    lead = f"the best mean of both models scores {one.lead:+.3f} beside its own model"
+    lead = f"the federated model scores {one.lead:+.3f} beside its own"
     return f"site {site!r} keeps {one.kept}: by its {units} {lead}{f'. On test data {text}' * bool(text)}"
 
 
@@ -370,8 +413,8 @@ PART, SITE = GuardPart, SiteGuard
 
 
 def _name_kept(choice: GuardChoice) -> str:
-    """Name what a site keeps: a mean without one of the models is the other one."""
-    return {0.0: FEDERATED, 1.0: LOCAL}.get(choice.share, BLEND)
+    """Name what a site keeps."""
+    return LOCAL if choice.keeps_own else FEDERATED
 
 
 def _predict_probabilities(model: SuperModel, images: NDArray, cases: Sequence[str], size: int) -> NDArray[np.float32]:
@@ -381,21 +424,12 @@ def _predict_probabilities(model: SuperModel, images: NDArray, cases: Sequence[s
     return np.concatenate([model.answer(images[rows], size).probabilities for rows in group_positions(cases).values()])
 
 
-def _mix(federated: NDArray, local: NDArray, share: float) -> NDArray:
-    return (1 - share) * federated + share * local
-
-
-def _decide_findings(federated: NDArray, local: NDArray, share: float, _: float) -> NDArray[np.int64]:
-    """Return the sets of findings by two models' mean (n, findings), of which there is no bias."""
-    return decide_findings(_mix(federated, local, share))
-
-
-def _decide(federated: NDArray, local: NDArray, share: float, bias: float) -> NDArray[np.uint8]:
-    """Return the labels by two models' mean (n, classes, ...) with a bias, as `SuperModel` does."""
-    labels = np.empty((len(federated), np.size(federated[0, 0])), np.uint8)
-    for image, piece, mean in yield_means(federated, local, share):
-        labels[image, piece] = decide_labels(shift_foreground(torch.from_numpy(mean[None]), bias).numpy())[0]
-    return labels.reshape(len(labels), *federated.shape[2:])
+def _decide(probabilities: NDArray, bias: float) -> NDArray[np.uint8]:
+    """Return the labels by a model's probabilities (n, classes, ...) with a bias, as `SuperModel` does."""
+    labels = np.empty((len(probabilities), np.size(probabilities[0, 0])), np.uint8)
+    for image, piece, some in yield_pieces(probabilities):
+        labels[image, piece] = decide_labels(shift_foreground(torch.from_numpy(some[None]), bias).numpy())[0]
+    return labels.reshape(len(labels), *probabilities.shape[2:])
 
 
 def _group_cases(cases: Sequence[str], size: int) -> Iterator[list[int]]:

@@ -136,6 +136,10 @@ class Run(Protocol):
     def task(self, site: str, exchange: Exchange) -> Message:
         """Return a site's task, to which every part adds its share."""
 
+    @property
+    def medians(self) -> list[float | None]:
+        """The median of the sites' validation after each round that trained; None of one without any."""
+
     def is_better_than_best(self, validation: Mapping[str, SiteScore]) -> bool:
         """Return whether these scores, of other models than a round's, are better than the best round's."""
 

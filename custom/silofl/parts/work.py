@@ -184,12 +184,15 @@ class Work:
         self.models  # noqa: B018 - prepared before anything learns
         return {role: learner for part in self.parts for role, learner in part.learners().items()}
 
-    def train(self, learners: Mapping[str, Learner], examples: Examples, *what: object) -> dict[str, TrainingResult]:
-        """Train for the study's local epochs, seeded by site, round, epoch and ``what``."""
+    def train(
+        self, learners: Mapping[str, Learner], examples: Examples, *what: object, number: int | None = None
+    ) -> dict[str, TrainingResult]:
+        """Train for the study's local epochs, seeded by site, round (the task's), epoch and ``what``."""
+        number = number or self.number
         try:
-            return train(learners, self._draw_epochs(examples, *what))
+            return train(learners, self._draw_epochs(examples, number, *what))
         except TrainingError as error:
-            raise TrainingError(f"site {self.site!r}, round {self.number}: {error}") from None
+            raise TrainingError(f"site {self.site!r}, round {number}: {error}") from None
 
     def numbers(self, results: Mapping[str, TrainingResult]) -> dict[str, Any]:
         """Return a training's numbers: the own model's loss, others' losses unless they stay home, and the drift."""
@@ -250,14 +253,14 @@ class Work:
         meta = self.numbers(results)
         return update | Message(meta=meta | {"metrics": scores | meta["metrics"]})
 
-    def _draw_epochs(self, examples: Examples, *what: object) -> Iterator[Iterator[Batch]]:
+    def _draw_epochs(self, examples: Examples, number: int, *what: object) -> Iterator[Iterator[Batch]]:
         settings = self.study.training
         # Slices of volumes are not moved as volumes are.
         is_as_read = examples.has_volumes == (self.study.data.dimensions == 3)
         augment = build_augmentation(self.study, examples.targets.ndim > 1) if is_as_read else None
         for epoch in range(1, settings.local_epochs + 1):
             # From the round, not from a running state: a resumed run draws what the uninterrupted one would have.
-            seed = derive_seed(self.study.seed, self.site, self.number, epoch, *what)
+            seed = derive_seed(self.study.seed, self.site, number, epoch, *what)
             # Dropout draws from torch's global generator.
             seed_torch(seed)
             for part in self.parts:

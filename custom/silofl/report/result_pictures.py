@@ -50,7 +50,9 @@ HOSPITALS_CAPTION = (
     "Test {} at each hospital. {}Where the square lies left of the circle, the federated model is worse than training "
     "alone."
 )
-INTERVAL_CAPTION = "The line is the 95 % interval of what joining adds to training alone. "
+INTERVAL_CAPTION = (
+    "The line is the 95 % interval of the federated model over the hospital's test patients, in one start. "
+)
 # Name of a model -> how its points are drawn.
 MODEL_POINTS = {
     LOCAL: {"color": MUTED, "marker": "o", "markerfacecolor": "white"},
@@ -317,8 +319,8 @@ class HospitalDots:
     def data(self) -> PlotData:
         """Return one row per method, hospital and seed.
 
-        The gain is the mean over units of kept minus alone, with its 95 % interval; of a metric that a single unit does
-        not have it is named after the one that is compared.
+        The gain is the mean over units of federated minus alone, with its 95 % interval; of a metric that a single unit
+        does not have it is named after the one that is compared.
         """
         rows = (
             (name, site, seed, *map(one.test.get, MODEL_NAMES), one.difference, one.low, one.high, one.verdict)

@@ -439,7 +439,7 @@ def _joined_rows(one: Joined, row: partial[ResultRow]) -> Iterable[ResultRow]:
     for model, name in names.items():
         yield row(model=name, value=one.tested(model))
     cases = one.num_test_units if one.unit == "case" else None
-    gain = partial(row, model=names[CHOSEN], metric="gain", value=one.difference, cases=cases)
+    gain = partial(row, model=names[SHIFTED], metric="gain", value=one.difference, cases=cases)
     yield gain(low=one.low, high=one.high, verdict=one.verdict)
 
 

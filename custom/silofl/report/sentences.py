@@ -8,7 +8,7 @@ from typing import Any
 
 from silofl.core.calling import read_at_thresholds
 from silofl.core.findings import name_absence
-from silofl.core.gain import federation_sentence
+from silofl.core.gain import WORSE, federation_sentence
 from silofl.data.pooled import POOLED_SITE
 from silofl.federation.ledger import Round, format_spans
 from silofl.federation.results import Results
@@ -84,14 +84,15 @@ _SPLITS = {
     "examples": "the data are split by single examples, and examples of one recording stand in both",
 }
 JOINING_NOTE = (
-    "Alone: the model that the site trained by itself in the same rounds, after its best round. Federated: the model "
-    "that the run tests. Kept: what the site chose on its validation data. All on the same test data. Difference: kept "
-    "minus alone, mean over the units, which are patients where they are known. Verdict and interval are those of one "
-    "paired permutation test, at 2.5 % for gains and for loses; it takes at least six units."
+    "Alone: the model that the site trained by itself, to its end, after its best round. Federated: the model that the "
+    "run tests. Kept: the one of both that the site chose on its validation data. All on the same test data. "
+    "Difference: federated minus alone, mean over the units, which are patients where they are known. Verdict and "
+    "interval are those of one paired permutation test, at 2.5 % each way; it takes at least six units. They hold for "
+    "these patients and this start of the training; compare --seeds says what several starts give."
 )
 JOINING_THRESHOLDS = (
-    " Each of the three has the decision threshold that the site's validation data favour; at 0.5: the federated model "
-    "with the usual one. A site gains only if it also does beside its own model at 0.5."
+    " Each model has the decision threshold that the site's validation data favour; at 0.5: the federated model with "
+    "the usual one. It is better only if it also is beside the own model at 0.5."
 )
 JOINING_EMPTY = (
     " A case without any label in truth counts 1 in the difference for a model that finds nothing in it, which the "
@@ -253,8 +254,24 @@ def joining_sentence(results: Results) -> str:
         return without
     verdicts = {site: one.verdict for site, one in joining.items()}
     late = [f"{site}: {_late_sentence(one, results)}." for site, one in joining.items() if one.local_since > 1]
-    first = (federation_sentence(verdicts), _threshold_sentence(joining), _unproved_sentence(joining))
-    return " ".join(filter(None, (*first, *late, without)))
+    both = ((one.tested(SHIFTED), one.tested(LOCAL)) for one in joining.values())
+    tests = [(federated, own) for federated, own in both if federated is not None and own is not None]
+    first = (federation_sentence(verdicts, tests), _short_sentence(results), _threshold_sentence(joining))
+    return " ".join(filter(None, (*first, _unproved_sentence(joining), *late, without)))
+
+
+def _short_sentence(results: Results) -> str:
+    """Say which models more rounds may still raise, and what to do; nothing where none."""
+    joining = results.joining or {}
+    own = [
+        f"{site} (best after round {one.own_best_round} of {one.own_rounds})"
+        for site, one in joining.items()
+        if "own" in one.unfinished
+    ]
+    said = [f"The site's own model still rose at {', '.join(own)}"] if own else []
+    if any("federated" in one.unfinished for one in joining.values()):
+        said.append("The federated model still rose in its last rounds")
+    return f"{'. '.join(said)}: run the study in more rounds, now {results.rounds}." if said else ""
 
 
 def _late_sentence(one: Joined, results: Results) -> str:
@@ -288,7 +305,7 @@ def _unproved_sentence(joining: Mapping[str, Joined]) -> str:
     below = [
         f"{site} ({format_number(one.test[LOCAL])}, kept {format_number(one.test[CHOSEN])})"
         for site, one in joining.items()
-        if one.verdict != "loses" and _is_below(one, CHOSEN)
+        if one.verdict != WORSE and _is_below(one, CHOSEN)
     ]
     said = "On test data its own model is higher, though not provably, at"
     return f"{said} {', '.join(below)}." if below else ""
@@ -297,9 +314,9 @@ def _unproved_sentence(joining: Mapping[str, Joined]) -> str:
 def describe_problems(results: Results) -> list[tuple[str, str]]:
     """Return what is bad in a finished run, whatever its status: (``bad`` or ``warning``, sentence).
 
-    Bad is a model near 0 at a site that keeps it, and a site that loses by joining. A warning is a model that a site
-    keeps and that is below its own where the test proves nothing, an own model of fewer rounds, a federated model near
-    0 or below the site's own where the site keeps another one, and a label that no site's test finds.
+    Bad is a model near 0 at a site that keeps it, and one that is worse there than the site's own. A warning is a model
+    that a site keeps and that is below its own where the test proves nothing, an own model of fewer rounds, a federated
+    model near 0 or below the site's own where the site keeps another one, and a label that no site's test finds.
     """
     joining = results.joining or {}
     kept = {site: joining[site].tested(CHOSEN) if site in joining else one for site, one in results.sites.items()}
@@ -310,15 +327,15 @@ def describe_problems(results: Results) -> list[tuple[str, str]]:
         if value is not None and value < NEAR_ZERO
     ]
     found += [
-        ("bad" if one.verdict == "loses" else "warning", f"{site}: {_below_own_sentence(one)}")
+        ("bad" if one.verdict == WORSE else "warning", f"{site}: {_below_own_sentence(one)}")
         for site, one in joining.items()
-        if one.verdict == "loses" or _is_below(one, CHOSEN)
+        if one.verdict == WORSE or _is_below(one, CHOSEN)
     ]
     found += [
         ("warning", f"{site}: {_late_sentence(one, results)}") for site, one in joining.items() if one.local_since > 1
     ]
     for site, one in joining.items():
-        if (kept[site] or 0) >= NEAR_ZERO and one.verdict != "loses":
+        if (kept[site] or 0) >= NEAR_ZERO and one.verdict != WORSE:
             found += [("warning", f"{site}: {sentence}") for sentence in _doubt_federated(one)]
     return found + _list_unlearnt_labels(results)
 

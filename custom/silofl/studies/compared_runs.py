@@ -18,6 +18,7 @@ from silofl.studies import simulate
 from silofl.studies.methods import find_method_algorithm
 from silofl.studies.simulation import (
     Simulation,
+    changed_study,
     changes_algorithm,
     check_pretrained,
     read_simulation,
@@ -113,7 +114,7 @@ def plan_runs(asked: ComparisonPlan, out: Path) -> list[ComparedRun]:
     first = asked.jobs[0]
     entries: list[tuple[str, Path, Mapping[str, object]]] = [(job.resolve().name, job, {}) for job in asked.jobs]
     entries += [(name, first, changes) for name, changes in asked.variants.items()]
-    entries += [(name, first, {"algorithm": find_method_algorithm(name)}) for name in asked.methods]
+    entries += [(name, first, {"algorithm": find_method_algorithm(name)}) for name in list_other_methods(asked)]
     # Rows of one name would share their runs' folders.
     for name, number in Counter([*(_folder_name(name) for name, *_ in entries), CENTRALISED]).items():
         if number > 1:
@@ -133,6 +134,16 @@ def plan_runs(asked: ComparisonPlan, out: Path) -> list[ComparedRun]:
     runs = [run for pattern in patterns for run in make_seeded_runs(asked, out, pattern)]
     check_all_data(runs)
     return runs
+
+
+def list_other_methods(asked: ComparisonPlan) -> list[str]:
+    """Return the methods that are not what the first job does by itself, which has a row already."""
+    if not asked.methods:
+        return []
+    # By their recipes, in which a preset's constants and those that the job names are alike.
+    first, own = asked.jobs[0], changed_study(asked.jobs[0], {}).recipe
+    algorithms = {name: find_method_algorithm(name) for name in asked.methods}
+    return [name for name, one in algorithms.items() if changed_study(first, {"algorithm": one}).recipe != own]
 
 
 def _move_to_point(pattern: ComparedRun, point: Point) -> ComparedRun:

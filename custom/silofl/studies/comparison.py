@@ -7,7 +7,7 @@ from typing import TypeVar
 import numpy as np
 from rich.console import Console
 
-from silofl.core.gain import count_verdicts, holm
+from silofl.core.gain import WORSE, count_verdicts, holm
 from silofl.federation.results import Results
 from silofl.report.run_records import RowRuns, RunRecords
 from silofl.report.sentences import (
@@ -38,7 +38,7 @@ from silofl.report.tables import (
     surface_texts,
 )
 from silofl.studies.conditions import list_differences, results_by_row, rows_by_name
-from silofl.training.joined import FEDERATED, Joined
+from silofl.training.joined import FEDERATED, LOCAL, Joined
 from silofl.training.metrics import mean_of_known
 from silofl.training.site_score import Values
 
@@ -49,10 +49,10 @@ ONE_SEED = (
 )
 JOINING_NOTE = (
     "What joining gave: verdicts of all sites with a choice, and of all seeds. Alone, federated, kept: means over "
-    "them of the test values of the model that each site trained by itself in the same rounds, of the federated one, "
-    "and of what it chose on its validation data{thresholds}. Below alone: sites that lose, of those that keep another "
-    "model than their own; chance alone gives one in 40. After Holm: those left at 5 % after Holm's correction over "
-    "all rows."
+    "them of the test values of the model that each site trained by itself, to its end, of the federated one, and of "
+    "the one of both that it chose on its validation data{thresholds}. Below alone: sites whose kept model is worse, "
+    "of those that keep the federated one; chance alone gives one in 40. After Holm: those left at 5 % after Holm's "
+    "correction over all rows."
 )
 JOINING_THRESHOLDS = (
     ", each with the decision threshold that the site's validation data favour. At 0.5: the federated model with the "
@@ -86,7 +86,7 @@ class BelowLocal:
 
     Attributes:
         tests: Sites that keep another model than their own, of all seeds.
-        before: Those of them that lose.
+        before: Those of them whose kept model is worse.
         after: Those left after Holm's correction.
     """
 
@@ -222,15 +222,15 @@ def count_below_local(rows: Mapping[Key, Sequence[Results]]) -> dict[Key, BelowL
         for key, runs in rows.items()
         for seed, run in enumerate(runs)
         for site, one in (run.joining or {}).items()
-        if one.p_below is not None
+        if one.p_below is not None and one.chosen != LOCAL
     }
     corrected = holm({test: one.p_below for test, one in tested.items()})
     tests = {key: [test for test in tested if test[0] == key] for key in rows}
     return {
         key: BelowLocal(
             len(of_row),
-            sum(tested[test].verdict == "loses" for test in of_row),
-            sum(tested[test].verdict == "loses" and corrected[test] < FAMILY_LEVEL for test in of_row),
+            sum(tested[test].verdict == WORSE for test in of_row),
+            sum(tested[test].verdict == WORSE and corrected[test] < FAMILY_LEVEL for test in of_row),
         )
         for key, of_row in tests.items()
     }

@@ -33,6 +33,7 @@ from silofl.studies.simulation import changed_study, copy_job, study_file
 from silofl.studies.traffic import Traffic, count_traffic
 from silofl.study import Study, load_study
 from silofl.training.device import choose_device
+from silofl.training.local_model import own_rounds
 from silofl.training.private import compute_study_epsilon, spent_in_round
 
 UNITS = {"kbit": 1e3, "Mbit": 1e6, "Gbit": 1e9}
@@ -85,6 +86,7 @@ class Estimate:
         is_on_gpu: Whether it is memory of a GPU.
         seconds_per_step: Of one training step, with all models that train in it.
         guard_share: Share of it that each site's own model takes; None without one, or where no step was measured.
+        own_seconds: The most that a site's own model learns after the federation; None where that share is.
         guard_disk_bytes: Of a site's disk, what its own model takes.
         training_seconds: Of a round at the largest site.
         transfer_seconds: Of the entire run, all sites' messages one after the other on the server's line.
@@ -109,6 +111,7 @@ class Estimate:
     is_on_gpu: bool
     seconds_per_step: float
     guard_share: float | None
+    own_seconds: float | None
     guard_disk_bytes: int
     training_seconds: float
     transfer_seconds: float
@@ -231,6 +234,7 @@ def estimate(study: Study, setting: Setting) -> Estimate:
         is_on_gpu=is_on_gpu,
         seconds_per_step=cost_of_step.seconds,
         guard_share=guard_share,
+        own_seconds=None if guard_share is None else guard_share * training * own_rounds(study),
         guard_disk_bytes=needs.site_disk_bytes(study, setting.sites) - needs.site_disk_bytes(bare, setting.sites),
         training_seconds=training,
         transfer_seconds=transfer,
@@ -297,7 +301,9 @@ def _describe_guard(found: Estimate) -> dict[str, str]:
         return {}
     part = "" if found.guard_share is None else f"{found.guard_share:.0%} of the training and "
     disk = f"{found.guard_disk_bytes / needs.GIB:.2f} GiB of each site's disk"
-    return {"the guard": f"{part}{disk}, for a model of the site's own to compare with; --set guard=false saves it"}
+    after = "" if found.own_seconds is None else f", and at most {format_duration(found.own_seconds)} after its rounds"
+    what = "for a model of the site's own to compare with"
+    return {"the guard": f"{part}{disk}{after}, {what}; --set guard=false saves it"}
 
 
 def _describe_saving(found: Estimate) -> dict[str, str]:

@@ -5,7 +5,7 @@ from itertools import chain
 
 import numpy as np
 
-from silofl.core.gain import count_verdicts
+from silofl.core.gain import BETTER, ONE_START, WORSE, Start, count_verdicts, measure_starts
 from silofl.federation.results import Results
 from silofl.report.result_pictures import average_models, list_verdicts, rows_with_choices
 from silofl.report.run_records import RowRuns, RunRecords
@@ -56,7 +56,9 @@ def conclude(rows: RowRuns) -> list[str]:
     chosen = rows_with_choices(rows)
     if not chosen:
         return []
-    return [_conclude_kept(chosen), _conclude_federated(chosen), *_conclude_unseen(chosen)]
+    starts = [*_conclude_starts(chosen)]
+    kept = _conclude_kept(chosen) + ("" if starts else f" {ONE_START[0].upper()}{ONE_START[1:]}.")
+    return [*starts, kept, _conclude_federated(chosen), *_conclude_unseen(chosen)]
 
 
 def explain_losses(runs: Runs) -> list[str]:
@@ -86,15 +88,44 @@ def _describe_verdict(one: Joined) -> str:
     return f"{one.verdict}{difference}{interval}".replace("-0.000", "0.000")
 
 
+def _conclude_starts(rows: RowRuns) -> Iterator[str]:
+    """Say of each row with several starts at which hospitals the federated model is better over patients and starts."""
+    for name, runs in rows.items():
+        found = measure_starts(_list_starts(runs))
+        gains = [
+            f"{site} {mean:+.3f} ({low:.3f} to {high:.3f})" for site, (mean, low, high) in found.items() if low > 0
+        ]
+        if found:
+            listed = f": {', '.join(gains)}" if gains else ""
+            yield f"{name}, {len(runs)} starts: {len(gains)} of {len(found)} hospitals gain by joining{listed}."
+
+
+def _list_starts(runs: Sequence[RunRecords]) -> dict[str, list[Start]]:
+    """Return site -> what each run gives it, of sites that tested the same data and models trained to their end."""
+    sites = dict.fromkeys(site for run in runs for site in run.results.joining)
+    starts = {}
+    for site in sites:
+        joined = [run.results.joining[site] for run in runs if site in run.results.joining]
+        is_whole = len(joined) == len(runs) and not any(one.unfinished for one in joined)
+        if is_whole and not has_other_data(runs, site):
+            starts[site] = [
+                Start(one.difference, one.standard_error, one.num_test_units)
+                for one in joined
+                if one.difference is not None and one.standard_error is not None
+            ]
+    return starts
+
+
 def _conclude_kept(rows: RowRuns) -> str:
     verdicts = {name: list_verdicts(runs) for name, runs in rows.items()}
-    counts = {name: (found.count("gains"), len(found)) for name, found in verdicts.items()}
+    counts = {name: (found.count(BETTER), len(found)) for name, found in verdicts.items()}
     ordered = sorted(counts, key=lambda name: -counts[name][0])
     listed = ", ".join(f"{name} {counts[name][0]} of {counts[name][1]}" for name in ordered)
-    losing = count_verdicts(verdict for found in verdicts.values() for verdict in found if verdict == "loses")
+    losing = count_verdicts(verdict for found in verdicts.values() for verdict in found if verdict == WORSE)
     total = f"{sum(gained for gained, _ in counts.values())} of {sum(number for _, number in counts.values())}"
+    compared = _name_compared(next(iter(rows.values()))[0])
     return (
-        f"What a hospital keeps beats its own model{_name_compared(next(iter(rows.values()))[0])} in {total} cases "
+        f"What a hospital keeps is better for its test patients than its own model{compared} in {total} cases "
         f"({listed}){', and ' * bool(losing)}"
         f"{''.join(losing)}; {_name_highest(rows)}."
     )
@@ -205,9 +236,9 @@ def _list_other_answers(results: Results, site: str) -> list[str]:
 
 def _explain_kept(joining: Mapping[str, Joined]) -> Iterator[str]:
     for site, one in joining.items():
-        if one.verdict == "loses":
+        if one.verdict == WORSE:
             threshold = f"; {one.threshold}" if one.threshold else ""
             yield (
                 f"{site} loses {abs(one.difference or 0.0):.3f} by what it keeps, chosen by {one.num_units} validation "
-                f"{one.unit}s, on which the best mean of both models led by {one.lead:.3f}{threshold}."
+                f"{one.unit}s, on which the federated model led by {one.lead:.3f}{threshold}."
             )

@@ -193,7 +193,7 @@ def _measure_at_threshold(
 ) -> dict[str, Any]:
     chosen = choose_models(model, results, threshold)
     found, counts = score_choice(results, chosen), Counter(chosen.values())
-    names = sorted({*model.contents.models} - {model.contents.beside}, key=lambda name: (name != GLOBAL, name))
+    names = sorted(model.contents.models, key=lambda name: (name != GLOBAL, name))
     return {
         "threshold": threshold,
         "value": value_or_none(found),

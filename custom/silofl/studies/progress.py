@@ -13,7 +13,7 @@ from silofl.federation.ledger import FILE, read_ledger
 from silofl.federation.round_line import round_line
 from silofl.federation.run_folder import PHASE
 from silofl.federation.steps import describe_steps
-from silofl.parts.guard import CHOOSE
+from silofl.parts.guard import CHOOSE, TRAIN_OWN
 from silofl.parts.task import TEST, TRAIN, VALIDATE
 from silofl.report.tables import format_duration
 from silofl.study import Study
@@ -29,6 +29,7 @@ DOING = {
     TRAIN: "training round {number} of {rounds}",
     VALIDATE: "validating the models of round {number}",
     TEST: "testing the models of round {number}",
+    TRAIN_OWN: "training each site's own model to its end",
     CHOOSE: "choosing what each site keeps",
 }
 

@@ -271,11 +271,6 @@ class Study(Section):
         return self.guard and self.rounds > 0 and self.recipe.stays_home != "everything"
 
     @property
-    def answers_together(self) -> bool:
-        """Whether sites also answer by several models at once: in the guard's choice, or in a super model's test."""
-        return self.is_guarded or self.recipe.collects_personal
-
-    @property
     def total_rounds(self) -> int:
         """All rounds, the extra ones included."""
         return self.rounds and self.rounds + self.recipe.extra_rounds

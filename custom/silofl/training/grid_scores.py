@@ -1,8 +1,8 @@
-"""The score of a case with every share and decision bias of two models' mean, which `silofl.core.guard_rule` tries.
+"""The score of a case with every decision bias of a model, which `silofl.core.guard_rule` tries.
 
 With a bias b a voxel is foreground where ``m + b > 0``, with its margin m, the log of the largest foreground
-probability minus that of the background; which label is the largest does not hang on b. So all biases of a share come
-from one count of the voxels by margin, predicted and true label.
+probability minus that of the background; which label is the largest does not hang on b. So all biases come from one
+count of the voxels by margin, predicted and true label.
 """
 
 from collections.abc import Iterator
@@ -11,90 +11,74 @@ import numpy as np
 from numpy.typing import NDArray
 
 from silofl.core.findings import unpack_findings
-from silofl.core.guard_rule import BIASES, SHARES
+from silofl.core.guard_rule import BIASES
 from silofl.data.targets import IGNORED
 from silofl.training.metrics import Label, compare_overlaps
 
-# Voxels whose means of two models' probabilities are in memory at once.
+# Voxels whose probabilities are read at once.
 PIECE = 1 << 18
 
 
 def score_label_maps(
-    federated: NDArray[np.float32],
-    local: NDArray[np.float32],
+    probabilities: NDArray[np.float32],
     truth: NDArray[np.uint8],
     regions: dict[Label, tuple[int, ...]],
     has_background: bool,
     annotated: tuple[int, ...] | None,
 ) -> NDArray[np.float64]:
-    """Return what a case counts, as `Score.compared` has it, with every share and bias: shape (shares, biases).
+    """Return what a case counts, as `Score.compared` has it, with every bias: shape (biases,).
 
     Args:
-        federated: One model's probabilities of the case's images, (n, out_channels, *spatial).
-        local: The other's.
+        probabilities: The model's of the case's images, (n, out_channels, *spatial).
         truth: Label maps (n, *spatial).
         regions: As for `compare_overlaps`, like the others.
         has_background: The same.
         annotated: The same.
     """
-    scored = regions, has_background, annotated
-    return np.stack([compare_overlaps(_count_overlaps(federated, local, truth, share), *scored) for share in SHARES])
+    return compare_overlaps(_count_overlaps(probabilities, truth), regions, has_background, annotated)
 
 
-def score_classes(
-    federated: NDArray[np.float64], local: NDArray[np.float64], truth: NDArray[np.int64]
-) -> NDArray[np.float64]:
-    """Return the probability of the true class, mean over a case's examples, with every share: shape (shares, 1).
+def score_classes(probabilities: NDArray[np.float64], truth: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Return the probability of the true class, mean over a case's examples: shape (1,), as there is no bias.
 
     Args:
-        federated: One model's probabilities, (n, classes).
-        local: The other's.
+        probabilities: The model's, (n, classes).
         truth: Classes (n,).
     """
-    return _weigh_means(*(found[np.arange(len(truth)), truth].mean() for found in (federated, local)))
+    return np.atleast_1d(probabilities[np.arange(len(truth)), truth].mean().clip(0, 1))
 
 
-def score_findings(
-    federated: NDArray[np.float64], local: NDArray[np.float64], truth: NDArray[np.int64]
-) -> NDArray[np.float64]:
-    """Return the probability that each finding is there, or not, as in truth; the means and shape of `score_classes`.
+def score_findings(probabilities: NDArray[np.float64], truth: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Return the probability that each finding is there, or not, as in truth; the mean and shape of `score_classes`.
 
     Args:
-        federated: One model's probabilities, (n, findings).
-        local: The other's.
+        probabilities: The model's, (n, findings).
         truth: Sets of findings (n,).
     """
-    is_there = unpack_findings(truth, federated.shape[1])
-    return _weigh_means(*(np.where(is_there, found, 1 - found).mean() for found in (federated, local)))
+    is_there = unpack_findings(truth, probabilities.shape[1])
+    return np.atleast_1d(np.where(is_there, probabilities, 1 - probabilities).mean().clip(0, 1))
 
 
-def _weigh_means(theirs: float, ours: float) -> NDArray[np.float64]:
-    # A sum of probabilities may round to a hair above 1.
-    return ((1 - SHARES) * theirs + SHARES * ours).clip(0, 1)[:, None]
+def yield_pieces(probabilities: NDArray) -> Iterator[tuple[int, slice, NDArray]]:
+    """Yield an image's number, some of its voxels, and their probabilities (channels, voxels).
 
-
-def yield_means(federated: NDArray, local: NDArray, share: float) -> Iterator[tuple[int, slice, NDArray]]:
-    """Yield both models' mean as `SuperModel.answer` weighs it: an image's number, its voxels, and (channels, voxels).
-
-    Piece by piece, since a volume's mean takes as much memory as one of both.
+    Piece by piece, since what is made of a volume's probabilities takes as much memory as they do.
     """
-    theirs, ours = (found.reshape(*found.shape[:2], -1) for found in (federated, local))
-    for image in range(len(theirs)):
-        for start in range(0, theirs.shape[2], PIECE):
+    for image, found in enumerate(probabilities.reshape(*probabilities.shape[:2], -1)):
+        for start in range(0, found.shape[1], PIECE):
             piece = slice(start, start + PIECE)
-            mean = theirs[image, :, piece] * np.float32(1 - share) + ours[image, :, piece] * np.float32(share)
-            yield image, piece, mean
+            yield image, piece, found[:, piece]
 
 
-def _count_overlaps(federated: NDArray, local: NDArray, truth: NDArray, share: float) -> NDArray[np.int64]:
-    """Count a case's voxels by bias, predicted and true label, with one share: shape (biases, labels, labels)."""
-    num_labels = max(federated.shape[1], 2)
+def _count_overlaps(probabilities: NDArray, truth: NDArray) -> NDArray[np.int64]:
+    """Count a case's voxels by bias, predicted and true label: shape (biases, labels, labels)."""
+    num_labels = max(probabilities.shape[1], 2)
     # No label is above the network's, but a file may hold one that the study does not know.
     num_true = max(num_labels, int(truth[truth != IGNORED].max(initial=0)) + 1)
     counts = np.zeros(num_labels * num_true * (len(BIASES) + 1), np.int64)
     true = truth.reshape(len(truth), -1)
-    for image, piece, mean in yield_means(federated, local, share):
-        label, first = _find_first_bias(mean)
+    for image, piece, some in yield_pieces(probabilities):
+        label, first = _find_first_bias(some)
         is_known = true[image, piece] != IGNORED
         place = (label * num_true + true[image, piece]) * (len(BIASES) + 1) + first
         counts += np.bincount(place[is_known], minlength=len(counts))

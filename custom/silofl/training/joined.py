@@ -12,15 +12,14 @@ from silofl.training.site_score import Cases, Values, only_known_keys
 
 # The models of a choice: each with its decision threshold but for `AT_ZERO`, the own one at 0.5, and `FEDERATED`, which
 # is as the run tests it.
-FEDERATED, LOCAL, BLEND, CHOSEN = "federated", "local", "blend", "chosen"
+FEDERATED, LOCAL, CHOSEN = "federated", "local", "chosen"
 SHIFTED, AT_ZERO = "federated_calibrated", "local_uncalibrated"
 WORDS = {
     FEDERATED: "the federated model",
     LOCAL: "its own model",
-    BLEND: "the mean of the federated and its own model's probabilities",
 }
-BRIEFLY = {FEDERATED: "federated", LOCAL: "its own", BLEND: "the mean of both"}
-Candidate = Literal["federated", "local", "blend"]
+BRIEFLY = {FEDERATED: "federated", LOCAL: "its own"}
+Candidate = Literal["federated", "local"]
 Difference = Annotated[float, Strict(), Field(ge=-1, le=1, allow_inf_nan=False)]
 Bias = Annotated[float, Strict(), Field(ge=-3, le=3, allow_inf_nan=False)]
 Round = Annotated[int, Strict(), Field(ge=1, le=10**7)]
@@ -29,7 +28,7 @@ MOST_NEEDED = 1000
 # What a threshold must gain on test data to be spoken of: two decimals are shown.
 LEAST_OWN_GAIN = 0.01
 # Verdicts beside which a difference is no finding.
-UNPROVED = ("no clear difference", "too few to say")
+UNPROVED = ("no clear difference", "too few to say", "not trained to the end")
 
 
 @only_known_keys
@@ -38,32 +37,34 @@ class Joined:
     """One site's choice on its validation data, and on its test data the kept model against its own.
 
     Attributes:
-        chosen: What it keeps; blend is the mean of both models' probabilities.
-        local_share: The local model's share in what it keeps: 0 of federated, 1 of local.
+        chosen: What it keeps.
         bias: Added to the log-odds of the foreground in what it keeps; 0 in a classification.
         own_bias: The same of the local model.
-        lead: Validation score of the best mean of both models minus the local one's.
+        lead: Validation score of the federated model minus the local one's.
         unit: What counts once in the test.
         num_units: Validation units of the choice.
         is_one_person: Whether all test units are of one person.
         validation: Model -> validation value: federated and local_uncalibrated without a bias, federated_calibrated
             and local with one, and chosen.
         test: The same on test data.
-        difference: Mean paired difference over the test units, chosen minus local; null without units. A case without a
-            label in truth counts 1 if none is predicted, else 0.
+        difference: Mean paired difference over the test units, federated minus local, each with its bias; null without
+            units. A case without a label in truth counts 1 if none is predicted, else 0.
+        standard_error: Of that mean over the units, for an interval over several starts; null of fewer than two units.
         low: Lower end of its 95 % interval; null of fewer than 6 units.
         high: Upper end.
-        p_below: One-sided p-value of the chosen model being no worse; null where it is the local one.
+        p_below: One-sided p-value of the federated model being no worse.
         num_test_units: Test units in which both have a score.
-        verdict: gains and loses are by a paired permutation test at 2.5 %. It gains only if it also does against the
-            local model without a bias.
+        verdict: better and worse are by a paired permutation test at 2.5 %, of these test units and this start of the
+            training alone. It is better only if it also is against the local model without a bias.
         needed_units: About how many test units a verdict would need, where they are too few.
         own_gain: Mean paired test difference of the local model with its bias minus without.
         local_since: Round in which the local model began; above 1 where the site came late or lost its state.
+        own_rounds: Rounds that it has learnt in, beside the federation's and after them.
+        own_best_round: The one of them that it is taken from.
+        unfinished: Which of both models more rounds may still raise.
     """
 
     chosen: Candidate
-    local_share: Annotated[float, Strict(), Field(ge=0, le=1, allow_inf_nan=False)]
     bias: Bias
     own_bias: Bias
     lead: Difference
@@ -73,6 +74,7 @@ class Joined:
     validation: Values
     test: Values
     difference: Difference | None
+    standard_error: Annotated[float, Strict(), Field(ge=0, le=1, allow_inf_nan=False)] | None
     low: Difference | None
     high: Difference | None
     p_below: Annotated[float, Strict(), Field(ge=0, le=1, allow_inf_nan=False)] | None
@@ -81,6 +83,9 @@ class Joined:
     needed_units: Cases | None = declare_optional()
     own_gain: Difference | None = declare_optional()
     local_since: Round = declare_optional(1)
+    own_rounds: Round
+    own_best_round: Round
+    unfinished: tuple[Literal["own", "federated"], ...] = declare_optional(())
 
     def tested(self, model: str) -> float | None:
         """Return a model's value on test data; None where it has none."""
@@ -89,18 +94,18 @@ class Joined:
     @property
     def kept(self) -> str:
         """What the site keeps, in words."""
-        share = f" ({self.local_share:.0%} its own)" if self.chosen == BLEND else ""
-        return f"{WORDS[self.chosen]}{share}{describe_bias(self.bias)}"
+        return f"{WORDS[self.chosen]}{describe_bias(self.bias)}"
 
     @property
     def kept_briefly(self) -> str:
         """The same for a column of a table."""
-        share = f", {self.local_share:.0%} its own" if self.chosen == BLEND else ""
-        return f"{BRIEFLY[self.chosen]}{share}{describe_bias(self.bias, 'threshold')}"
+        return f"{BRIEFLY[self.chosen]}{describe_bias(self.bias, 'threshold')}"
 
     @property
     def said(self) -> str:
         """The verdict; where units are too few, with how many would do."""
+        if self.unfinished:
+            return f"{' and '.join(self.unfinished)} {self.verdict}"
         if self.needed_units is None:
             return self.verdict
         about = f"about {self.needed_units}" if self.needed_units <= MOST_NEEDED else f"more than {MOST_NEEDED}"
@@ -112,7 +117,9 @@ class Joined:
         if self.own_gain is None or self.own_gain < LEAST_OWN_GAIN:
             return ""
         unproved = f" ({self.verdict})" if self.verdict in UNPROVED else ""
-        added = f"joining adds {self.difference or 0.0:.2f}{unproved}"
+        # What is kept is its own model where the federated one is no better.
+        difference = 0.0 if self.chosen == LOCAL else self.difference or 0.0
+        added = f"the federated one adds {difference:.2f}{unproved}"
         return f"its own model gains {self.own_gain:.2f} by its threshold; {added}"
 
     @property

@@ -1,8 +1,9 @@
 """A model that a site trains alone beside other learners: that of the algorithm ``local``, bit for bit.
 
-It depends on the study's data, network and training and on no algorithm, but for the projection head that one may put
-into the network, so that runs that differ in nothing else share it: the first one leaves it in the cache of the site's
-data, the others take it from there. It lies within the entry of the images that it has learnt from, and goes with it.
+After the federation's rounds it goes on by itself until more rounds do not raise it. It depends on the study's data,
+network and training and on no algorithm, but for the projection head that one may put into the network, so that runs
+that differ in nothing else share it: the first one leaves it in the cache of the site's data, the others take it from
+there. It lies within the entry of the images that it has learnt from, and goes with it.
 """
 
 import hashlib
@@ -13,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from silofl.core.guard_rule import PATIENCE, is_finished
 from silofl.core.ingredient import Ingredient
 from silofl.core.mixing import Arrays
 from silofl.core.steps import Loss, OwnDraws, plain_step
@@ -26,10 +28,13 @@ from silofl.models.names import write_arrays
 from silofl.study import Study
 from silofl.training.evaluation import evaluate
 from silofl.training.loop import Learner, make_optimizer, set_learning_rate
+from silofl.training.schedule import learning_rate
 
 State = dict[str, Tensor]
-# 3: with the name of its file.
-FORMAT = 3
+# 4: with its validation of every round.
+FORMAT = 4
+# Of the study's rounds: the most that a model learns in, and those of one that is trained anew because its rate falls.
+MOST, ANEW = 4, 2
 # What says nothing of how a site trains alone.
 NOT_DECIDING = {"name", "continue_run", "guard", "evaluate_every_round", "algorithm", "federation"}
 
@@ -42,13 +47,17 @@ class LocalModel:
         device: Where it computes.
         kept: What `kept` returned after the task before; empty at first.
         start: The arrays that it begins from over those that the study's seed gives.
+        rounds: Those that its learning rate falls in, where it falls.
 
     Attributes:
         model: The model as the task finds it.
     """
 
-    def __init__(self, study: Study, device: torch.device, kept: dict[str, Any], start: Arrays) -> None:
+    def __init__(
+        self, study: Study, device: torch.device, kept: dict[str, Any], start: Arrays, rounds: int | None = None
+    ) -> None:
         self.study, self.device = study, device
+        self._planned = rounds or study.training_rounds
         self._kept = dict(kept)
         self._draws = OwnDraws(device)
         self.model: HarmonizedModel = build_plain_model(study, study.seed).to(device)
@@ -56,9 +65,9 @@ class LocalModel:
         if "state" in kept:
             self.model.load_state_dict(kept["state"])
 
-    def is_borrowed(self, number: int) -> bool:
-        """Return whether another run has trained it in a round; in rounds that are added to this one it learns here."""
-        return self._kept.get("is_borrowed", False) and number <= self._kept["rounds"]
+    def has_learnt(self, number: int) -> bool:
+        """Return whether it has learnt in a round already, in another run."""
+        return number <= self.last
 
     @property
     def since(self) -> int:
@@ -70,15 +79,55 @@ class LocalModel:
         """Its state after its best round by validation; after the last one where no round was validated."""
         return self._kept.get("best", self._kept)["state"]
 
-    def prepare_learner(self, loss: Loss, rate: float, number: int) -> Learner:
-        """Return it as a learner of a round with a loss and a learning rate."""
+    @property
+    def best_round(self) -> int:
+        """The round of that state."""
+        return self._kept["best"]["round"] if "best" in self._kept else self.last
+
+    @property
+    def best_value(self) -> float:
+        """Its validation after that round; 0 where none was validated."""
+        return self._kept["best"]["value"] if "best" in self._kept else 0.0
+
+    @property
+    def last(self) -> int:
+        """The last round that it has learnt in; 0 before the first."""
+        return self._kept.get("last", 0)
+
+    @property
+    def values(self) -> list[float]:
+        """Its validation after each round that has one."""
+        return [value for _, value in sorted(self._kept.get("values", {}).items())]
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it has learnt in every round up to its last."""
+        return self._kept.get("rounds") == self.last
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it learns no more: trained to its end, or in as many rounds as are allowed."""
+        if self.study.training.schedule != "constant":
+            return self.last >= self._planned
+        return self.is_finished or self.last >= MOST * self.study.training_rounds
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether more rounds of its learning rate do not raise it."""
+        return is_finished(self.values, self.study.federation.patience or PATIENCE)
+
+    def prepare_learner(self, loss: Loss, number: int) -> Learner:
+        """Return it as a learner of a round with a loss."""
+        settings = self.study.training
         self._kept.setdefault("since", number)
         self._draws.begin()
-        self._optimizer = make_optimizer(self.study.training, self.model)
+        self._optimizer = make_optimizer(settings, self.model)
         # By the study's choice alone: what its algorithm needs is not this model's affair.
-        if "optimizer" in self._kept and self.study.training.optimizer_state == "kept":
+        if "optimizer" in self._kept and settings.optimizer_state == "kept":
             self._optimizer.load_state_dict(self._kept["optimizer"])
-        set_learning_rate(self._optimizer, rate)
+        # A constant rate knows no planned end.
+        planned = max(self._planned, number) if settings.schedule == "constant" else self._planned
+        set_learning_rate(self._optimizer, learning_rate(settings.schedule, settings.learning_rate, number, planned))
         step = self._draws.step(plain_step)
         return Learner(self.model, self._optimizer, loss, step, stays_home=True)
 
@@ -88,12 +137,12 @@ class LocalModel:
 
     def validate(self, number: int, examples: Examples) -> None:
         """Keep its state after a round where it is the best so far on validation data."""
-        if self.is_borrowed(number):
+        if number != self.last or number in self._kept.get("values", {}):
             return
         found = evaluate(self.model, examples, self.study, self.device)[1]
-        self._kept["best"] = pick_better(
-            self._kept.get("best"), number, found.value if found.num_cases else 0.0, self.model
-        )
+        value = found.value if found.num_cases else 0.0
+        self._kept["values"] = self._kept.get("values", {}) | {number: value}
+        self._kept["best"] = pick_better(self._kept.get("best"), number, value, self.model)
 
     def kept(self) -> dict[str, Any]:
         """Return what the next task begins from."""
@@ -101,20 +150,30 @@ class LocalModel:
 
     def record_round(self, number: int) -> None:
         """Take note that a round has trained it."""
-        if self.is_borrowed(number):
+        if self.has_learnt(number):
             return
-        self._kept.pop("is_borrowed", None)
         rounds = self._kept.get("rounds", 0) + 1
-        self._kept |= {"rounds": rounds, "state": copy_state(self.model), "optimizer": self._optimizer.state_dict()}
+        self._kept |= {
+            "rounds": rounds,
+            "last": number,
+            "state": copy_state(self.model),
+            "optimizer": self._optimizer.state_dict(),
+        }
 
-    def lend(self, memo: Path | None, rounds: int) -> None:
-        """Leave it to other runs, if it has learnt in all rounds."""
-        if memo is not None and "is_borrowed" not in self._kept and self._kept.get("rounds") == rounds:
-            save_state(memo, FORMAT, {"memo": memo.stem}, self._kept | {"is_borrowed": True})
+
+def own_rounds(study: Study) -> int:
+    """Return the most rounds that a site's own model learns in after the federation's."""
+    return (MOST - 1 if study.training.schedule == "constant" else ANEW) * study.training_rounds
+
+
+def lend(memo: Path | None, kept: dict[str, Any]) -> None:
+    """Leave what a run's sites keep of their local models to other runs."""
+    if memo is not None:
+        save_state(memo, FORMAT, {"memo": memo.stem}, kept)
 
 
 def load_borrowed(memo: Path | None) -> dict[str, Any]:
-    """Return what another run has left, for `LocalModel`; nothing where there is none."""
+    """Return what another run has left; nothing where there is none."""
     try:
         return load_state(memo, FORMAT, {"memo": memo.stem}) if memo is not None else {}
     except DamagedError:
@@ -126,6 +185,7 @@ def locate_memo(study: Study, site: str, data: SiteData, cache: Path | None, dev
     if data.manifest is None or cache is None:
         return None
     deciding = study.model_dump(mode="json", exclude=NOT_DECIDING) | {"training_rounds": study.training_rounds}
+    deciding |= {"patience": study.federation.patience or PATIENCE}
     # What may add to the network; by its constants, as nobody knows which of them do.
     extending = [one for one in study.recipe.ingredients if type(one).extend is not Ingredient.extend]
     deciding |= {answer.section: found for answer in extending if (found := answer.model_dump(exclude_defaults=True))}
