@@ -166,8 +166,8 @@ def _list_sentences(found: Evaluations) -> Iterator[str]:
     )
     if unchecked := [site for site, one in found.sites.items() if not one.is_checked]:
         yield (
-            f"No record of the images that the model learnt from is at {', '.join(unchecked)}: right for a hospital that "
-            "took no part in the training; of another one nobody has checked that its test images are not among them."
+            f"No record of the images that the model learnt from is at {', '.join(unchecked)}: right for a hospital "
+            "that took no part in the training; of another nobody has checked that its test images are not among them."
         )
     if found.quality:
         yield f"What these models can do: {found.quality}."

@@ -70,8 +70,8 @@ STAYS = f"{FILE} names no case; all other files name some, and stay at the hospi
 SEEN = "{} learnt from this very dataset.json: its training and validation cases are no test of it; give --part test"
 UNCHECKED = "whether {} learnt from these images could not be checked: {}"
 NO_RECORD = (
-    "no record of run {} is here; where this hospital took part in it, name its site.yaml by --site-config, or give the "
-    "model where the run left it"
+    "no record of run {} is here; where this hospital took part in it, name its site.yaml by --site-config, or give "
+    "the model where the run left it"
 )
 LEARNT = "{} learnt from {} of these cases: they are no test of it; give --part test"
 NOT_DRAWN = "the label maps do not show {}: nothing here says how well the model finds it"
