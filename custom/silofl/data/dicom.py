@@ -182,7 +182,7 @@ def _check_not_within(path: Path, read: Sequence[str], name: str) -> None:
 
 def _read_series(file: Path) -> str | None:
     try:
-        return read_elements(file, specific_tags=["SeriesInstanceUID"], stop_before_pixels=True).SeriesInstanceUID
+        return read_elements(file, specific_tags=["SeriesInstanceUID"]).SeriesInstanceUID
     except Exception:  # pydicom raises whatever its parsers raise on what is no DICOM
         return None
 
@@ -190,7 +190,7 @@ def _read_series(file: Path) -> str | None:
 def _is_image(file: Path, kind: str) -> bool:
     """Return whether a file is an image, or what is left of one of the series' class."""
     try:
-        header = read_elements(file, stop_before_pixels=True)
+        header = read_elements(file)
     except Exception:  # pydicom raises whatever its parsers raise on broken bytes
         return file.suffix.lower() in DICOM_ENDINGS
     # A file that ends within its header is read as far as it goes, be it within the name of its class.

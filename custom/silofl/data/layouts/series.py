@@ -124,7 +124,7 @@ def _read_header(path: Path) -> Dataset | None:
     """Return what a file states of its series; None where it states none."""
     try:
         # Old archives leave out the preamble.
-        header = read_elements(path, specific_tags=[*TAGS], stop_before_pixels=True, force=True)
+        header = read_elements(path, specific_tags=[*TAGS], force=True)
         return header if header.get("SeriesInstanceUID") else None
     except Exception:  # pydicom raises whatever its parsers raise on broken bytes and on what is no DICOM
         return None
