@@ -20,6 +20,7 @@ from silofl.data.dicom_files import read_elements
 from silofl.data.dicom_lengths import find_stored_colours
 from silofl.data.dicom_pixels import DOSE_SCALE, PIXELS, check_pixels
 from silofl.data.dicom_planes import (
+    DISTANCE,
     POSITION,
     SAME_PLACE_MM,
     Plane,
@@ -61,6 +62,12 @@ def read_dicom_file(path: Path, name: str) -> Decoded:
     order = order_frames(stored)
     planes = [stored[frame] for frame in order]
     step = step_between(planes, name)
+    if count > 1 and step is None and not planes[0][DISTANCE]:
+        raise DataError(
+            f"{name} must hold frames that state where they lie ({POSITION}), or how far apart ({DISTANCE}), not "
+            f"{count} pictures without a place, as of a film; save each frame as a picture of its own, or export the volume "
+            "again with its places"
+        )
     if not is_scaled_alike(planes):
         raise DataError(
             f"{name} must have one rescale slope and intercept for all frames, as only those of the first are read; "
@@ -319,4 +326,6 @@ def _from_itk(
         matrix[:3] = grid * [1, 1, np.linalg.norm(matrix[:3, 2]), 1]
     if step is not None:
         matrix[:3, 2] = step
+    elif num_axes == 3 and image.GetSize()[2] > 1:
+        matrix[:3, 2] *= abs(planes[0][DISTANCE]) / np.linalg.norm(matrix[:3, 2])
     return Decoded(array, LPS_TO_RAS @ matrix)

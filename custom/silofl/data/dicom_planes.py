@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 POSITION, DIRECTION, SPACING = "ImagePositionPatient", "ImageOrientationPatient", "PixelSpacing"
 SIZE = ("Rows", "Columns")
 # How far the slices of a segmentation lie apart, and how thick they are, in mm.
-THICKNESS = ("SpacingBetweenSlices", "SliceThickness")
+DISTANCE = "SpacingBetweenSlices"
+THICKNESS = (DISTANCE, "SliceThickness")
 # Of a frame of a segmentation, which segment it is of.
 SEGMENT = "ReferencedSegmentNumber"
 # A frame's number in each dimension of its file: of place and, where the file has several, of time, echo or b-value.
