@@ -21,6 +21,8 @@ from silofl.data.dicom_lengths import find_stored_colours
 from silofl.data.dicom_pixels import DOSE_SCALE, PIXELS, check_pixels
 from silofl.data.dicom_planes import (
     DISTANCE,
+    FILM,
+    PICTURES,
     POSITION,
     SAME_PLACE_MM,
     Plane,
@@ -63,11 +65,7 @@ def read_dicom_file(path: Path, name: str) -> Decoded:
     planes = [stored[frame] for frame in order]
     step = step_between(planes, name)
     if count > 1 and step is None and not planes[0][DISTANCE]:
-        raise DataError(
-            f"{name} must hold frames that state where they lie ({POSITION}), or how far apart ({DISTANCE}), not "
-            f"{count} pictures without a place, as of a film; save each frame as a picture of its own, or export the volume "
-            "again with its places"
-        )
+        raise DataError(f"{name} must {FILM.format(count)}")
     if not is_scaled_alike(planes):
         raise DataError(
             f"{name} must have one rescale slope and intercept for all frames, as only those of the first are read; "
@@ -113,10 +111,7 @@ def read_dicom_series(path: Path, name: str) -> Decoded:
     _check_copies(files, headers, name)
     planes = [plane for header in headers for plane in read_planes(header)]
     if not any(plane[POSITION] for plane in planes):
-        raise DataError(
-            f"{name} must hold slices that state where they lie ({POSITION}), not {len(files)} pictures without a "
-            "place; name each file as a picture of its own, or export the series again with its places"
-        )
+        raise DataError(f"{name} must {PICTURES.format(len(files))}")
     step = step_between(planes, name, [Path(file).name for file in files])
     is_alike = is_scaled_alike(planes)
     if is_alike:

@@ -21,12 +21,12 @@ MOST_INFLATED, CHUNK = 64 << 20, 1 << 20
 PIXELS = 0x7FE0
 
 
-def read_elements(path: Path, specific_tags: Sequence[str] | None = None, force: bool = False) -> Dataset:
+def read_elements(path: Path, specific_tags: Sequence[str | int] | None = None, force: bool = False) -> Dataset:
     """Return a file's elements before its pixels.
 
     Args:
         path: The file.
-        specific_tags: Names of those to be read; None for all.
+        specific_tags: Names or numbers of those to be read; None for all.
         force: Whether a file without a preamble is read.
 
     Raises:
