@@ -1,12 +1,12 @@
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import pytest
 
 from silofl.errors import ConfigError
-from silofl.schema import REQUIRED, declare_group, declare_optional, dump_record, format_key_lists, read_record
+from silofl.schema import declare_group, declare_optional, dump_record, format_key_lists, read_record
 
 
 @dataclass(frozen=True)
@@ -57,17 +57,6 @@ class Thing:
     extra: Extra | None = declare_group(None)
     remark: str | None = declare_optional()
     owner: str | None = declare_optional()
-
-
-@dataclass(frozen=True)
-class Draft:
-    """A thing that may not be known yet.
-
-    Attributes:
-        name: Its name.
-    """
-
-    name: str | None = field(metadata=REQUIRED)
 
 
 @dataclass(frozen=True)
@@ -131,12 +120,6 @@ def test_a_key_that_is_missing_under_its_name_is_the_nearest_one():
     misspelt = {"pric": None, **{key: value for key, value in VALUES.items() if key != "price"}}
     with pytest.raises(ConfigError, match="pric must be a known key; it is not .did you mean 'price'"):
         read_record(Thing, misspelt, "t.json")
-
-
-def test_a_value_that_must_be_known_is_null_in_memory_alone():
-    assert Draft(None).name is None
-    with pytest.raises(ConfigError, match="name must be a text, not None"):
-        read_record(Draft, {"name": None}, "t.json")
 
 
 def test_each_record_has_a_list_of_its_keys_with_types_and_meanings():

@@ -168,6 +168,14 @@ def add_json(parser: argparse.ArgumentParser, what: str) -> None:
     parser.add_argument("--json", action="store_true", help=f"print {what} on standard output, all else on stderr")
 
 
+def add_site_config(parser: argparse.ArgumentParser, what: str = "the site's site.yaml") -> None:
+    """Add ``--site-config``, for a command that is called in a kit's folder, or elsewhere."""
+    default, place = Path("local/site.yaml"), expect_path("a site.yaml")
+    parser.add_argument(
+        "--site-config", type=place, metavar="FILE", default=default, help=f"{what} (default: {default})"
+    )
+
+
 def add_rounds(parser: argparse.ArgumentParser) -> None:
     """Add ``--rounds``."""
     parser.add_argument("--rounds", type=parse_count, help="number of rounds (default: from study.yaml)")

@@ -23,8 +23,6 @@ TABLES = (Mapping, dict)
 # Larger whole numbers are none of NumPy's.
 LARGEST = 1 << 62
 SECTION = re.compile(r"^\s*(?:Args|Attributes):\s*$", re.MULTILINE)
-# Metadata of a field that may be None in memory, while it is not known yet, but is never null in a file.
-REQUIRED = {"is_given": True}
 # The second is what remains of a type with a range, such as `Value | None` of `silofl.training.site_score`.
 UNIONS = (types.UnionType, Union)
 
@@ -160,8 +158,7 @@ def describe_type(hint: object) -> str:
 @cache
 def _typed_fields(kind: type) -> tuple[tuple[Field, Any], ...]:
     hints = get_type_hints(kind)
-    never_null = {part.name: get_args(hints[part.name])[0] for part in fields(kind) if "is_given" in part.metadata}
-    return tuple((part, never_null.get(part.name, hints[part.name])) for part in fields(kind))
+    return tuple((part, hints[part.name]) for part in fields(kind))
 
 
 def _is_optional(part: Field) -> bool:

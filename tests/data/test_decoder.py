@@ -225,6 +225,7 @@ def _write_short(write_dicom, folder, size, frames, held):
     """Write a file that says that it has more frames than it holds."""
     path = write_dicom(folder, np.zeros((size, size, 1), np.int16)) / "99.dcm"
     data = pydicom.dcmread(path)
+    data.SpacingBetweenSlices = 2
     data.NumberOfFrames, data.PixelData = frames, data.PixelData[: int(size * size * 2 * held)]
     data.save_as(path)
     return path

@@ -46,7 +46,7 @@ def build(write_dicom, tmp_path):
         if has_colours:
             data.PhotometricInterpretation, data.PlanarConfiguration = "RGB", 0
         if pixels.ndim == 3 + has_colours:
-            data.NumberOfFrames = len(pixels)
+            data.NumberOfFrames, data.SpacingBetweenSlices = len(pixels), 2.5
         data["PixelData"].VR = "OB" if bits == 8 else "OW"
         data.file_meta.TransferSyntaxUID = elements.pop("syntax", uid.ExplicitVRLittleEndian)
         data.update(elements.pop("palette", {}))
@@ -269,7 +269,7 @@ def test_a_jpeg_of_colours_is_read_as_it_says_itself_whatever_its_header_says(bu
     path = build(COLOUR, syntax=uid.JPEGBaseline8Bit, PixelData=[JPEGS[stream]], **form)
     before = path.read_bytes()
     np.testing.assert_allclose(np.int16(values(path)), COLOUR, atol=4)
-    two = {**form, "NumberOfFrames": 2, "PixelData": [JPEGS[stream], JPEGS["ycc"]]}
+    two = {**form, "NumberOfFrames": 2, "SpacingBetweenSlices": 2.5, "PixelData": [JPEGS[stream], JPEGS["ycc"]]}
     if stream != "ycc":
         assert_refused("its frames differ in how they store colours", build(COLOUR, syntax=uid.JPEGBaseline8Bit, **two))
     assert path.read_bytes() == before
@@ -606,6 +606,27 @@ def test_a_series_of_grey_and_coloured_slices_is_refused(write_dicom, tmp_path):
     assert_refused("series must hold slices of one kind: of intensities or of colours", folder)
 
 
+FILMS = {
+    "ultrasound": {"SOPClassUID": uid.UltrasoundMultiFrameImageStorage, "Modality": "US", "FrameTime": 40},
+    "angiography": {"SOPClassUID": uid.XRayAngiographicImageStorage, "Modality": "XA", "CineRate": 15},
+    "capture": {},
+}
+
+
+@pytest.mark.parametrize("form", FILMS.values(), ids=FILMS)
+@pytest.mark.parametrize("place", [[10, 20, 30], None])
+def test_frames_of_which_none_says_where_it_lies_are_pictures_and_no_volume(build, form, place):
+    """As several files without a place."""
+    film = np.arange(72, dtype=np.uint8).reshape(3, 4, 6)
+    path = build(film, **form, SpacingBetweenSlices=None, ImagePositionPatient=place)
+    assert_refused(r"must hold frames that state where they lie .*, not 3 pictures without a place, as of a film", path)
+    # As it says: each frame alone.
+    assert read_image(build(film[:1], **form, SpacingBetweenSlices=None)).spatial_shape == (6, 4, 1)
+    # And a volume that states how far its slices lie apart, which GDCM takes to be 1 mm.
+    volume = read_image(build(film, **form, SpacingBetweenSlices=2.5))
+    assert np.linalg.norm(volume.affine[:3, 2]) == pytest.approx(2.5)
+
+
 @pytest.mark.parametrize("syntax", [uid.HTJ2KLossless, uid.MPEG2MPML, uid.JPEG2000MC])
 def test_another_compression_is_refused_by_its_name(build, syntax):
     sentence = f"as JPEG, JPEG-LS, JPEG 2000 or RLE, or not at all, not as {syntax.name}; export it"
@@ -631,6 +652,19 @@ def decode(data):
     return pixels.astype(np.float64)
 
 
+def read_stated(path):
+    """Return a file's image; of a film as that of a volume, once it states how far its frames lie apart."""
+    try:
+        return read_image(path)
+    except DataError as error:
+        if "pictures without a place" not in str(error):
+            raise
+    data = pydicom.dcmread(path, force=True)
+    data.SpacingBetweenSlices = 2
+    data.save_as(path)
+    return read_image(path)
+
+
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_the_files_that_pydicom_ships_are_read_as_pydicom_reads_them_or_refused(tmp_path):
@@ -639,7 +673,7 @@ def test_the_files_that_pydicom_ships_are_read_as_pydicom_reads_them_or_refused(
         copy = tmp_path / f"{path.name}.dcm"
         copy.write_bytes(path.read_bytes())
         try:
-            found = read_image(copy).array.transpose(3, 2, 1, 0)
+            found = read_stated(copy).array.transpose(3, 2, 1, 0)
         except DataError as error:
             refused[path.name] = str(error)
             continue

@@ -96,7 +96,7 @@ def test_frames_without_the_size_of_their_voxels_state_none(frames):
     assert not read_header(frames(has_spacing=False)[0]).has_spacing
 
 
-def test_frames_without_places_of_their_own_do_not_state_how_far_they_are_apart(frames):
+def test_frames_without_places_of_their_own_lie_as_far_apart_as_their_file_states(frames):
     def turn(header):
         header.SOPClassUID = header.file_meta.MediaStorageSOPClassUID = (
             pydicom.uid.MultiFrameGrayscaleWordSecondaryCaptureImageStorage
@@ -106,8 +106,8 @@ def test_frames_without_places_of_their_own_do_not_state_how_far_they_are_apart(
         header.PixelSpacing, header.SpacingBetweenSlices = [0.75, 0.5], 2
 
     path = edit(frames()[1], turn, ["SharedFunctionalGroupsSequence", "PerFrameFunctionalGroupsSequence"])
-    # 1 mm from one to the next, to the right, as nobody says how far.
-    np.testing.assert_allclose(read_image(path).affine[:3], [[0, 0, 1, -10], [-0.5, 0, 0, -20], [0, -0.75, 0, 30]])
+    # 2 mm from one to the next, to the right.
+    np.testing.assert_allclose(read_image(path).affine[:3], [[0, 0, 2, -10], [-0.5, 0, 0, -20], [0, -0.75, 0, 30]])
     assert read_header(path) == Header("MR", False, True, True)
 
 

@@ -264,6 +264,18 @@ def test_a_mask_of_another_size_or_with_other_values_names_the_case(site, study,
         prepare(study())
 
 
+def test_a_label_of_the_study_that_dataset_json_leaves_out_is_drawn_all_the_same_and_the_remedy_adds_it(
+    site, study, prepare
+):
+    labels = {1: "nucleus", 2: "gland"}
+    site.mask("a-mask.png", np.full((8, 8), 2, np.uint8))
+    said = r"must hold the label values 0 .background., 1 .nucleus., not 2; .* list every label .* in labels and, where"
+    with pytest.raises(DataError, match=said):
+        prepare(study(labels=labels))
+    site.content["labels"] = {"1": "nucleus", "2": "gland"}
+    prepare(study(labels=labels))
+
+
 @pytest.mark.parametrize("name", ["a.png", "a-mask.png"])
 def test_a_truncated_and_an_unreadable_file_name_the_case(site, study, prepare, deny, name):
     path = site.folder / name

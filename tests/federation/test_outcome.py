@@ -3,9 +3,10 @@ from dataclasses import replace
 
 import pytest
 
+import silofl
 from silofl.algorithms.feddyn import SiteDynamic
 from silofl.federation.outcome import finished_results, unscored_results
-from silofl.federation.results import Results
+from silofl.federation.results import FILE, PLACES, Results
 from silofl.inference.directory import plain_study
 from silofl.parts.load import describe_kept
 from silofl.schema import dump_record, read_record
@@ -175,6 +176,14 @@ def test_a_run_without_numbers_says_what_is_known_of_its_study(make_study):
     failed, unknown = unscored_results(make_study(seed=7), "FAILED", ["no disk"]), unscored_results("x", "UNFINISHED")
     assert (failed.status, failed.reasons, failed.seed, failed.sites) == ("FAILED", ("no disk",), 7, {})
     assert (unknown.study, unknown.seed, unknown.is_finished) == ("x", None, False)
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_a_failed_run_of_which_the_name_alone_is_known_is_read_as_it_was_written(tmp_path, place):
+    failed = unscored_results("x", "FAILED", ["study.yaml cannot be read"])
+    (tmp_path / place).mkdir(parents=True, exist_ok=True)
+    (tmp_path / place / FILE).write_text(json.dumps(dump_record(failed)))
+    assert silofl.read_results(tmp_path) == failed
 
 
 @pytest.mark.parametrize(

@@ -58,7 +58,7 @@ def test_what_belongs_together_is_all_there_or_absent(key):
         ({"pooledd": 0.5}, r"results.json: pooledd must be a known key; it is not \(did you mean 'pooled'\?\)"),
         ({"validation": {"east": SCORE | {"valeu": 1}}}, "validation.east.valeu .* mean 'value'"),
         ({"sites": {"east": "0.5"}}, "results.json: sites.east must be a number, not '0.5'"),
-        ({"seed": None}, "results.json: seed must be a whole number, not None"),
+        ({"seed": None}, "results.json: seed must be given with status COMPLETE; it is missing"),
         ({"status": "COMPLET"}, r"not 'COMPLET' \(did you mean 'COMPLETE'\?\)"),
     ],
 )

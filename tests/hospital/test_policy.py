@@ -38,7 +38,10 @@ def test_the_digest_is_shown_and_a_pinned_study_compared_and_its_lead_shown(cand
     assert "pinned, for lead lead@example.org" in check_pin(candidate()).sentence
     edited = check_pin(candidate(rounds=5))
     assert edited.status == "failed" and "must be as the site has pinned it" in edited.sentence
-    assert check_pin(candidate(name="other")).status == "failed"
+    other = check_pin(candidate(name="other"))
+    # What the site can do, and not what the study lead is told.
+    assert other.status == "failed" and other.sentence.endswith("and write it under studies in site.yaml")
+    assert "ask it to pin" not in other.sentence
 
 
 def test_a_study_whose_promise_means_less_than_the_site_asks_is_named_before_it_joins(candidate, kit):

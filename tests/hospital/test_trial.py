@@ -133,6 +133,19 @@ def test_too_few_patients_share_no_statistics_and_it_is_said(candidate, kit):
     assert "withheld: fewer than 6 patients in training" in answer.sentence
 
 
+def test_means_that_are_withheld_only_at_the_end_are_said_too(candidate, kit):
+    change_site(kit, min_patients=6)
+    assert "withheld: means over the images, of 5 training patients; min" in check_leaving(candidate()).sentence
+    change_site(kit, min_patients=5)
+    assert "withheld" not in check_leaving(candidate()).sentence
+
+
+def test_a_study_without_the_privacy_that_the_site_asks_for_is_not_said_to_have_what_it_asks(candidate, kit):
+    assert check_privacy(candidate()).sentence.endswith(", and site.yaml asks for none")
+    change_site(kit, max_delta=0.001)
+    assert "asks" not in check_privacy(candidate()).sentence
+
+
 @pytest.mark.parametrize("kinds", [["weights"], []])
 def test_a_site_that_would_refuse_its_own_answers_may_not_join(candidate, kit, kinds):
     change_site(kit, may_leave=kinds)
@@ -142,6 +155,7 @@ def test_a_site_that_would_refuse_its_own_answers_may_not_join(candidate, kit, k
     # The study's network has BatchNorm, which travels with FedAvg.
     assert answer.status == "failed" and "widen may_leave in site.yaml" in answer.sentence
     assert f"the site lets {'only weights' if kinds else 'no arrays'} leave, not batchnorm" in answer.sentence
+    assert "ask the site" not in answer.sentence
 
 
 def add_filter(kit, name):

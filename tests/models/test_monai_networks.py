@@ -1,3 +1,7 @@
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 import torch
 from torch import nn
@@ -158,3 +162,34 @@ def test_a_network_beyond_all_bounds_is_refused_while_it_is_built(name, argument
         build_plain_model(study_of(name, arguments, normalization="instance"), seed=0)
     # The next one is counted anew.
     build_plain_model(study_of("UNet"), seed=0)
+
+
+# What the process needed at most, in KiB, before and after the refusal: of itself alone, not of who started it.
+REFUSE = """
+import re, sys
+from silofl.errors import ConfigError
+from silofl.models import build_plain_model
+from tests.models.test_monai_networks import SMALL, study_of
+def peak():
+    return int(re.search(r"VmHWM:\\s*(\\d+)", open("/proc/self/status").read())[1])
+build_plain_model(study_of("SegResNet"), seed=0)
+build_plain_model(study_of("UNet"), seed=0)
+before = peak()
+for name, arguments in (("SegResNet", {"init_filters": 4096}), ("UNet", {"channels": [4096] * 8, "strides": [2] * 7})):
+    try:
+        build_plain_model(study_of(name, arguments, normalization="instance"), seed=0)
+    except ConfigError as error:
+        print(error)
+print(before, peak())
+"""
+
+
+@pytest.mark.slow  # a process that imports torch and MONAI
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the system does not say what a process needed")
+def test_a_network_of_4096_channels_is_refused_before_its_memory_is_taken():
+    done = subprocess.run([sys.executable, "-c", REFUSE], capture_output=True, text=True, timeout=300, check=True)
+    *refusals, peaks = done.stdout.splitlines()
+    assert len(refusals) == 2 and all("at most 1073741824 parameters" in said for said in refusals)
+    before, after = map(int, peaks.split())
+    # One layer of 4096 to 4096 channels by 3 x 3 pixels has 0.6 GB.
+    assert after - before < 100_000

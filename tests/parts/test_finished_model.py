@@ -261,9 +261,10 @@ def test_training_patients_who_are_renamed_as_test_are_known_by_the_site_that_tr
     def evaluate(run):
         game = play(SITES, data=data, study=study, pretrained=read_start(folder, study).arrays)
         game.server = ServerRounds.start(study, run, [*SITES], read_start(folder, study).arrays)
-        return finished(game, tmp_path / run)[0]
+        results, record = finished(game, tmp_path / run)
+        return results, {site: one.is_checked for site, one in record.sites.items()}
 
-    results = evaluate("evaluation")
+    results, checked = evaluate("evaluation")
     assert results["status"] == "INCOMPLETE"
     assert [site for site, value in results["sites"].items() if value is not None] == ["north", "west"]
     # What leaves is that the data have a fault; the site's log says which.
@@ -271,9 +272,11 @@ def test_training_patients_who_are_renamed_as_test_are_known_by_the_site_that_tr
         "site east did not test the model (the site's data have a fault; the site's own log names it)"
     ]
     assert "must hold no image that the model learnt from, not that of case 'x0' and 4 more; take them" in caplog.text
-    # Another run's model may be tested on them: it did not learn from them.
+    assert checked == {"north": True, "west": True}
+    # The record may have been deleted, with the study: that it is not there is no proof that nothing was learnt.
     (trained.folder("east") / LEARNT).unlink()
-    assert evaluate("another")["status"] == "COMPLETE"
+    results, checked = evaluate("another")
+    assert (results["status"], checked) == ("COMPLETE", {"east": False, "north": True, "west": True})
 
 
 def test_data_that_change_after_the_last_round_are_no_test_of_the_run_itself(play, site_data, tmp_path, caplog):

@@ -88,3 +88,13 @@ def test_the_section_says_that_hospitals_differ_and_that_nothing_was_trained(fou
     assert "tested on the own test cases of 2 hospitals; nothing was trained" in texts
     assert "0.500 to 0.800 at single ones" in texts and "do not explain 94% of that spread" in texts
     assert evaluations_section(None) is None
+
+
+def test_hospitals_that_could_not_compare_their_images_with_what_the_model_learnt_are_named(found):
+    def read(**is_checked):
+        sites = {site: replace(found.sites[site], is_checked=one) for site, one in is_checked.items()}
+        section = evaluations_section(replace(found, sites=sites))
+        return " ".join(block.text for block in section.blocks if isinstance(block, Text))
+
+    assert "the images that the model learnt from is at west: right for" in read(east=True, west=False)
+    assert "No record" not in read(east=True, west=True)

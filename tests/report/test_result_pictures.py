@@ -20,6 +20,7 @@ from silofl.report.result_pictures import (
     normalization_images,
     shared_window,
     short_metric,
+    write_title,
 )
 from silofl.report.run_records import read_run
 from tests.report.conftest import LABELS, joined
@@ -181,3 +182,12 @@ def test_normalisation_is_shown_only_where_it_changed_an_image(finished, picture
     assert normalization_images(read_run(finished("none"))) == []
     (image,) = normalization_images(read_run(finished("some", pictures(shift=0.1))))
     assert "Before and after amplitude normalisation" in image.caption
+
+
+def test_a_title_that_is_too_long_is_cut_line_by_line_and_keeps_the_score_at_its_end():
+    from matplotlib.figure import Figure
+
+    axes = Figure().subplots()
+    write_title(axes, "basal cell carcinoma:\nbenign keratosis-like lesion 0.26", "c0", panel=2.1)
+    # 2.1 inches have 23 letters.
+    assert axes.get_title() == "basal cell carcinoma:\nbenign keratosi... 0.26"

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from silofl.errors import ConfigError
-from silofl.federation.outcome import stopped_results
+from silofl.federation.outcome import stopped_results, unscored_results
 from silofl.files import write_json
 from silofl.report.run_page import weights_table, write_report
 from silofl.schema import dump_record
@@ -276,6 +276,13 @@ def test_the_report_of_a_downloaded_job_that_was_killed_names_the_run_and_not_it
     write_json(folder / "results.json", dump_record(results))
     page = write_report(folder).read_text()
     assert "continue_run: small-20261122-014922-f234 to go on" in page and "continue_run: silofl" not in page
+
+
+def test_a_failed_run_of_which_the_name_alone_is_known_has_a_page_with_its_reason(tmp_path):
+    failed = unscored_results("small", "FAILED", ["study.yaml cannot be read"])
+    write_json(tmp_path / "results.json", dump_record(failed))
+    page = report(tmp_path)
+    assert 'class="banner bad"' in page.source and "study.yaml cannot be read" in page.text and "None" not in page.text
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,9 @@ import json
 from rich.console import Console
 
 from silofl.federation.ledger import FILE, Round
+from silofl.federation.outcome import unscored_results
 from silofl.schema import dump_record
-from silofl.studies.ending import print_notes
+from silofl.studies.ending import print_notes, print_results
 
 
 def test_what_the_ledger_notes_of_a_site_is_printed_at_the_end_of_a_run(tmp_path):
@@ -15,3 +16,9 @@ def test_what_the_ledger_notes_of_a_site_is_printed_at_the_end_of_a_run(tmp_path
     (tmp_path / FILE).write_text(json.dumps(dump_record(rounds)))
     print_notes(tmp_path, Console(file=text))
     assert text.getvalue() == "round 1: the super model does not take what site 'west' says\n"
+
+
+def test_a_failed_run_of_which_the_name_alone_is_known_prints_why_and_nothing_unknown():
+    text = io.StringIO()
+    print_results(unscored_results("small", "FAILED", ["study.yaml cannot be read"]), Console(file=text, width=200))
+    assert text.getvalue() == "FAILED  small\n  - study.yaml cannot be read\n"

@@ -171,6 +171,16 @@ def test_an_ended_job_says_how_its_run_ended_and_what_comes_next(server, watch, 
     assert said.endswith(f"job {JOB} has ended, {done}; study small is {status}{why}; {where}{on}\n")
 
 
+def test_a_job_that_failed_before_its_study_was_read_says_why_and_to_submit_it_again(server, watch, tmp_path):
+    failed = unscored_results("small", "FAILED", ["server.yaml: run_dir must be a text, not 3"])
+    server.words, server.result = ["FINISHED:ABORTED"], dump_record(failed)
+    code, said, error = watch("--download", tmp_path / "got")
+    assert (code, error) == (1, "")
+    assert "study small is FAILED (server.yaml: run_dir must be a text, not 3)" in said
+    # There is no run that silofl continue could go on with.
+    assert said.endswith("; once that is put right, submit it again\n")
+
+
 def test_a_look_at_a_job_downloads_nothing(server, refused, tmp_path):
     error = refused("watch", JOB, "--kit", tmp_path, "--json", "--download", tmp_path / "results")
     assert "--download must be given without --json" in error and not (tmp_path / "results").exists()

@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from silofl.options import SPECIFICITY, add_json, expect_path, parse_count, parse_share
+from silofl.options import SPECIFICITY, add_json, add_site_config, expect_path, parse_count, parse_share
 
 CODES = (
     "exit codes, the worst first: 130 interrupted; 2 the command or the super model is wrong; 1 all inputs failed; 4 "
@@ -67,6 +67,7 @@ def add_evaluate(parser: argparse.ArgumentParser) -> None:
         default=SPECIFICITY,
         help=f"specificity at which the threshold of each class is chosen (default: {SPECIFICITY:g})",
     )
+    add_site_config(parser, "a hospital's site.yaml, whose state has what its runs learnt from")
     parser.add_argument("--cache", type=Path, metavar="DIR", help="folder for decoded images (default: none)")
     parser.add_argument(
         "--device", choices=("auto", "cpu", "cuda"), default="auto", help="where to compute (default: auto)"

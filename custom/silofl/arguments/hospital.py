@@ -7,7 +7,7 @@ from pathlib import Path
 from silofl.data.patient_names import normalise_name
 from silofl.errors import quote_value
 from silofl.federation.egress_log import FILE
-from silofl.options import KIT, expect_path, parse_names
+from silofl.options import KIT, add_site_config, expect_path, parse_names
 from silofl.settings import SHA256
 
 SITE_CONFIG = expect_path("a site.yaml")
@@ -77,12 +77,7 @@ def add_forget(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "study", metavar="STUDY", nargs="?", help="name of the study (with --patient the default is all)"
     )
-    parser.add_argument(
-        "--site-config",
-        type=SITE_CONFIG,
-        default=Path("local/site.yaml"),
-        help="the site's site.yaml (default: local/site.yaml)",
-    )
+    add_site_config(parser)
     parser.add_argument("--site", metavar="NAME", help="name of this site, if site.yaml contains {site}")
     patient = "delete this patient only; first take the patient out of every dataset.json"
     parser.add_argument("--patient", type=parse_patient, metavar="ID", help=patient)

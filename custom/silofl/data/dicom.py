@@ -20,6 +20,9 @@ from silofl.data.dicom_files import read_elements
 from silofl.data.dicom_lengths import find_stored_colours
 from silofl.data.dicom_pixels import DOSE_SCALE, PIXELS, check_pixels
 from silofl.data.dicom_planes import (
+    DISTANCE,
+    FILM,
+    PICTURES,
     POSITION,
     SAME_PLACE_MM,
     Plane,
@@ -61,6 +64,8 @@ def read_dicom_file(path: Path, name: str) -> Decoded:
     order = order_frames(stored)
     planes = [stored[frame] for frame in order]
     step = step_between(planes, name)
+    if count > 1 and step is None and not planes[0][DISTANCE]:
+        raise DataError(f"{name} must {FILM.format(count)}")
     if not is_scaled_alike(planes):
         raise DataError(
             f"{name} must have one rescale slope and intercept for all frames, as only those of the first are read; "
@@ -106,10 +111,7 @@ def read_dicom_series(path: Path, name: str) -> Decoded:
     _check_copies(files, headers, name)
     planes = [plane for header in headers for plane in read_planes(header)]
     if not any(plane[POSITION] for plane in planes):
-        raise DataError(
-            f"{name} must hold slices that state where they lie ({POSITION}), not {len(files)} pictures without a "
-            "place; name each file as a picture of its own, or export the series again with its places"
-        )
+        raise DataError(f"{name} must {PICTURES.format(len(files))}")
     step = step_between(planes, name, [Path(file).name for file in files])
     is_alike = is_scaled_alike(planes)
     if is_alike:
@@ -182,7 +184,7 @@ def _check_not_within(path: Path, read: Sequence[str], name: str) -> None:
 
 def _read_series(file: Path) -> str | None:
     try:
-        return read_elements(file, specific_tags=["SeriesInstanceUID"], stop_before_pixels=True).SeriesInstanceUID
+        return read_elements(file, specific_tags=["SeriesInstanceUID"]).SeriesInstanceUID
     except Exception:  # pydicom raises whatever its parsers raise on what is no DICOM
         return None
 
@@ -190,7 +192,7 @@ def _read_series(file: Path) -> str | None:
 def _is_image(file: Path, kind: str) -> bool:
     """Return whether a file is an image, or what is left of one of the series' class."""
     try:
-        header = read_elements(file, stop_before_pixels=True)
+        header = read_elements(file)
     except Exception:  # pydicom raises whatever its parsers raise on broken bytes
         return file.suffix.lower() in DICOM_ENDINGS
     # A file that ends within its header is read as far as it goes, be it within the name of its class.
@@ -319,4 +321,6 @@ def _from_itk(
         matrix[:3] = grid * [1, 1, np.linalg.norm(matrix[:3, 2]), 1]
     if step is not None:
         matrix[:3, 2] = step
+    elif num_axes == 3 and image.GetSize()[2] > 1:
+        matrix[:3, 2] *= abs(planes[0][DISTANCE]) / np.linalg.norm(matrix[:3, 2])
     return Decoded(array, LPS_TO_RAS @ matrix)

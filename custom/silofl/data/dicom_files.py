@@ -1,4 +1,4 @@
-"""Read the elements of a DICOM file in this process, one with a deflated data set only where it stays small.
+"""Read the elements of a DICOM file before its pixels, in this process.
 
 Deflated files are few. pydicom inflates their whole data set, pixels too, before it reads the first element.
 """
@@ -6,8 +6,9 @@ Deflated files are few. pydicom inflates their whole data set, pixels too, befor
 from __future__ import annotations
 
 import zlib
+from collections.abc import Sequence
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING
 
 from silofl.data.access import input_name
 from silofl.errors import DataError
@@ -15,49 +16,78 @@ from silofl.errors import DataError
 if TYPE_CHECKING:
     from pydicom import Dataset
 
-MOST_INFLATED, CHUNK = 256 << 20, 1 << 20
+MOST_INFLATED, CHUNK = 64 << 20, 1 << 20
+# Of tags: those of pixels.
+PIXELS = 0x7FE0
 
 
-def read_elements(path: Path, **options: Any) -> Dataset:  # noqa: ANN401 (those of pydicom)
-    """Return a file's elements.
+def read_elements(path: Path, specific_tags: Sequence[str | int] | None = None, force: bool = False) -> Dataset:
+    """Return a file's elements before its pixels.
 
     Args:
         path: The file.
-        options: Those of `pydicom.dcmread`.
+        specific_tags: Names or numbers of those to be read; None for all.
+        force: Whether a file without a preamble is read.
 
     Raises:
-        DataError: Its data set is deflated and takes more than 256 MiB.
+        DataError: Its data set is deflated and takes more than 64 MiB before the pixels.
         Exception: pydicom raises whatever its parsers raise on broken bytes.
     """
     import pydicom
-
-    with path.open("rb") as stream:
-        if _is_deflated(stream) and _exceeds(stream):
-            raise DataError(
-                f"{input_name(path)} must inflate to at most {MOST_INFLATED >> 20} MiB; it is larger: export it "
-                "without compression"
-            )
-        stream.seek(0)
-        return pydicom.dcmread(stream, **options)
-
-
-def _is_deflated(stream: IO[bytes]) -> bool:
-    """Read what a file says of itself, and return whether the rest is deflated."""
-    from pydicom import uid
     from pydicom.filereader import read_dataset, read_preamble
 
-    read_preamble(stream, force=True)
-    # DICOM PS3.10: these elements, of group 2, are never deflated.
-    meta = read_dataset(stream, False, True, stop_when=lambda tag, vr, length: tag.group != 2)
-    return meta.get("TransferSyntaxUID") == uid.DeflatedExplicitVRLittleEndian
+    with path.open("rb") as stream:
+        preamble = read_preamble(stream, force=True)
+        # DICOM PS3.10: these elements, of group 2, are never deflated.
+        meta = read_dataset(stream, False, True, stop_when=lambda tag, vr, length: tag.group != 2)
+        if meta.get("TransferSyntaxUID") != pydicom.uid.DeflatedExplicitVRLittleEndian:
+            stream.seek(0)
+            return pydicom.dcmread(stream, stop_before_pixels=True, specific_tags=specific_tags, force=force)
+        tags = None if specific_tags is None else [pydicom.tag.Tag(name) for name in specific_tags]
+        inflated = _Inflated(stream, input_name(path))
+        found = read_dataset(
+            inflated, False, True, stop_when=lambda tag, vr, length: tag.group >= PIXELS, specific_tags=tags
+        )
+        return pydicom.FileDataset(stream, found, preamble, pydicom.FileMetaDataset(meta), is_implicit_VR=False)
 
 
-def _exceeds(stream: IO[bytes]) -> bool:
-    """Return whether the rest of a file inflates to more than is allowed; a piece at a time is held."""
-    inflate, size, rest = zlib.decompressobj(-zlib.MAX_WBITS), 0, b""
-    while size <= MOST_INFLATED and (rest := rest or stream.read(CHUNK)):
-        size += len(inflate.decompress(rest, CHUNK))
-        rest = inflate.unconsumed_tail
-        if inflate.eof:
-            break
-    return size > MOST_INFLATED
+class _Inflated:
+    """What follows in a deflated file, inflated as far as it is read.
+
+    Args:
+        stream: The file.
+        name: What messages call it.
+    """
+
+    def __init__(self, stream: IO[bytes], name: str) -> None:
+        self._stream, self.name = stream, name
+        self._inflate, self._content, self._place = zlib.decompressobj(-zlib.MAX_WBITS), bytearray(), 0
+
+    def read(self, size: int) -> bytes:
+        """Return the next bytes; fewer at the end.
+
+        Raises:
+            DataError: They lie beyond what may be inflated.
+        """
+        end = self._place + size
+        while len(self._content) < min(end, MOST_INFLATED + 1) and not self._inflate.eof:
+            rest = self._inflate.unconsumed_tail or self._stream.read(CHUNK)
+            if not rest:
+                break
+            self._content += self._inflate.decompress(rest, CHUNK)
+        if min(end, len(self._content)) > MOST_INFLATED:
+            raise DataError(
+                f"{self.name} must inflate to at most {MOST_INFLATED >> 20} MiB before its pixels; it is larger: "
+                "export it without compression"
+            )
+        found = bytes(self._content[self._place : end])
+        self._place += len(found)
+        return found
+
+    def seek(self, place: int, whence: int = 0) -> None:
+        """Go to a place; from this one where `whence` is 1."""
+        self._place = place + self._place * whence
+
+    def tell(self) -> int:
+        """Return the place."""
+        return self._place

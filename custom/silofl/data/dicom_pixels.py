@@ -94,7 +94,7 @@ def check_pixels(header: Dataset, name: str) -> None:
         DataError: An element has a value that cannot be read rightly, or pixels are missing.
         Exception: Whatever pydicom raises on broken bytes.
     """
-    form = (_judge_kind, _judge_numbers, _judge_pictures, _judge_encoding, _judge_form, _judge_colours)
+    form = (_judge_kind, _judge_numbers, judge_pictures, _judge_encoding, _judge_form, _judge_colours)
     _check_judgements(header, name, (*form, _judge_scale, _judge_dose, judge_size))
 
 
@@ -130,7 +130,7 @@ def _judge_kind(header: Dataset) -> Judgement:
     )
 
 
-def _judge_pictures(header: Dataset) -> Judgement:
+def judge_pictures(header: Dataset) -> Judgement:
     """Judge whether pictures are slices; frames with places of their own are, whatever else is stated."""
     frames = count_frames(header)
     places = [plane[POSITION] for plane in read_planes(header)] if frames > 1 else []

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 POSITION, DIRECTION, SPACING = "ImagePositionPatient", "ImageOrientationPatient", "PixelSpacing"
 SIZE = ("Rows", "Columns")
 # How far the slices of a segmentation lie apart, and how thick they are, in mm.
-THICKNESS = ("SpacingBetweenSlices", "SliceThickness")
+DISTANCE = "SpacingBetweenSlices"
+THICKNESS = (DISTANCE, "SliceThickness")
 # Of a frame of a segmentation, which segment it is of.
 SEGMENT = "ReferencedSegmentNumber"
 # A frame's number in each dimension of its file: of place and, where the file has several, of time, echo or b-value.
@@ -41,6 +42,15 @@ GROUPS = {
 STORED = ("PixelRepresentation", "BitsStored")
 # Slices lie further apart.
 SAME_PLACE_MM = 1e-3
+# What files and frames that are no slices must do, by their number.
+PICTURES = (
+    f"hold slices that state where they lie ({POSITION}), not {{}} pictures without a place; name each file as a "
+    "picture of its own, or export the series again with its places"
+)
+FILM = (
+    f"hold frames that state where they lie ({POSITION}), or how far apart ({DISTANCE}), not {{}} pictures without a "
+    "place, as of a film; save each frame as a picture of its own, or export the volume again with its places"
+)
 # Of the distance of two slices.
 UNEVEN = 0.1
 # Writers round differently; across 500 mm this is half of the least distance of two grids.

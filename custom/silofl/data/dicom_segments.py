@@ -82,7 +82,7 @@ def find_grid(path: Path, name: str) -> tuple[tuple[int, ...], NDArray[np.float6
     Raises:
         DataError: The frames are no volume, or do not state how far their slices lie apart.
     """
-    planes = list(read_planes(read_elements(path, stop_before_pixels=True)))
+    planes = list(read_planes(read_elements(path)))
     grids = [first_grid([plane]) for plane in planes]
     if not planes or any(grid is None for grid in grids):
         raise DataError(

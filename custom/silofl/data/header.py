@@ -153,7 +153,7 @@ def check_affine(affine: NDArray[np.float64], name: str) -> None:
 def dicom_headers(path: Path) -> Iterator[Dataset]:
     """Yield the headers of a DICOM file, or of the images in the folder of a series, without their pixels."""
     # As GDCM reads them, without the preamble too, which old archives leave out.
-    headers = (read_elements(file, stop_before_pixels=True, force=True) for file in list_files(path))
+    headers = (read_elements(file, force=True) for file in list_files(path))
     # A folder may hold a DICOMDIR, or what is no DICOM: neither has rows of pixels.
     return (header for header in headers if "Rows" in header)
 

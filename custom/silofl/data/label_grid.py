@@ -141,7 +141,7 @@ def _check_frames(files: Sequence[Path], image: Image, name: str) -> None:
     file = find_segmentation(files[0]) if files else None
     if file is None or image.affine is None:
         return
-    header = read_elements(file, stop_before_pixels=True)
+    header = read_elements(file)
     drawn_on = {str(one.get("SeriesInstanceUID")) for one in header.get("ReferencedSeriesSequence") or []}
     own = read_series(files[1])
     if own in drawn_on:

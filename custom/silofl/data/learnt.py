@@ -73,6 +73,11 @@ def find_learnt(folders: Iterable[Path], data: SiteData, parts: Mapping[str, Exa
     return found
 
 
+def is_recorded(folders: Iterable[Path]) -> bool:
+    """Return whether any of the sites' folders of a run says what it learnt from; without one no image can be known."""
+    return any((folder / FILE).is_file() for folder in folders)
+
+
 def check_not_learnt(folders: Iterable[Path], data: SiteData, study: Study) -> None:
     """Refuse test cases that a run learnt from; as `find_learnt`.
 

@@ -38,7 +38,10 @@ if TYPE_CHECKING:
     from monai.transforms import Compose
 
 # Of a site that annotates some of the study's labels.
-ANNOTATE = f"{RENUMBER}, and list every label that is drawn in all cases in labels_annotated of dataset.json"
+ANNOTATE = (
+    f"{RENUMBER}, and list every label that is drawn in all cases in dataset.json, in labels and, where that is there, "
+    "in labels_annotated"
+)
 
 
 @dataclass(frozen=True)

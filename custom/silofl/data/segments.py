@@ -207,7 +207,7 @@ def _find_voxels(numbers: NDArray[np.number], segment: Segment) -> NDArray[np.bo
 
 
 def _read_dicom_segments(file: Path, name: str) -> tuple[Segment, ...]:
-    header = read_elements(file, stop_before_pixels=True, specific_tags=["SegmentSequence", "SegmentationType"])
+    header = read_elements(file, specific_tags=["SegmentSequence", "SegmentationType"])
     found = header.get("SegmentSequence") or []
     # A label map describes its background, whose pixels are 0.
     first = 0 if header.get("SegmentationType") == "LABELMAP" else 1

@@ -46,6 +46,9 @@ NUMBERS_RISK = (
     "dataset.json"
 )
 
+# What the study lead can do about what a site does not let leave.
+ASK = "change the study, or ask the site"
+
 
 Ordinal = Annotated[int, Strict(), Field(ge=1, le=MOST)]
 # 0 is before the first.
@@ -193,10 +196,7 @@ class Gate:
         kind = min(names.keys() - self.allowed, default=None)
         if kind is not None:
             let = f"only {', '.join(sorted(self.allowed))}" if self.allowed else "no arrays"
-            return (
-                f"the site lets {let} leave, not {kind}; the answer "
-                f"held {len(names[kind])} such arrays: change the study, or ask the site"
-            )
+            return f"the site lets {let} leave, not {kind}; the answer held {len(names[kind])} such arrays: {ASK}"
         answer = self._read_answer(message)
         if answer is None:
             return (

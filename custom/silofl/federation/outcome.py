@@ -11,7 +11,7 @@ from silofl.core.recipe import Recipe
 from silofl.errors import ConfigError, SiloFLError
 from silofl.federation.course import Tests
 from silofl.federation.known_sites import early_end, find_departed_sites, find_recipe_in_use, list_present_sites
-from silofl.federation.results import UNFINISHED, ClassResults, Results, Status, Tested
+from silofl.federation.results import OF_THE_STUDY, UNFINISHED, ClassResults, Results, Status, Tested
 from silofl.federation.server import ServerRounds
 from silofl.parts.answer import plain_text
 from silofl.parts.load import describe_kept
@@ -21,7 +21,6 @@ from silofl.training.metrics import mean_of_known, pooled_score
 from silofl.training.site_score import CallingScore, SiteScore
 
 N = TypeVar("N", int, float)
-OF_THE_STUDY = ("algorithm", "preset", "seed", "rounds", "metric", "normalization", "split_unit", "version")
 
 
 def finished_results(server: ServerRounds, tests: Tests) -> Results:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from silofl.errors import ConfigError, quote_value
 from silofl.inference.super_results import SuperResults
-from silofl.schema import REQUIRED, declare_group, declare_optional, format_key_lists, read_file
+from silofl.schema import declare_group, declare_optional, format_key_lists, read_file
 from silofl.training.joined import CHOSEN, FEDERATED, LOCAL, SHIFTED, Joined
 from silofl.training.metrics import mean_of_known
 from silofl.training.site_score import CallingScore, Counts, ExtraScore, MaybeCounts, SiteScore, SurfaceScore, Values
@@ -34,6 +34,8 @@ UNFINISHED: Status = "UNFINISHED"
 NEWER_KEY = "own_rounds"
 OLDER_CHOICE = "an older version chose by another rule; run the study again"
 FINISHED = ("COMPLETE", "INCOMPLETE")
+# Null where a run has failed before its study was read.
+OF_THE_STUDY = ("algorithm", "preset", "seed", "rounds", "metric", "normalization", "split_unit", "version")
 
 
 @dataclass(frozen=True)
@@ -136,7 +138,7 @@ class Results:
 
     Attributes:
         study: The study's name.
-        algorithm: The algorithm's name.
+        algorithm: The algorithm's name; it and facts like it are null where a run failed before its study was read.
         preset: Its preset.
         recipe: Its settings, each under its key of study.yaml.
         seed: The study's seed.
@@ -171,16 +173,16 @@ class Results:
     """
 
     study: str
-    algorithm: str | None = field(metadata=REQUIRED)
-    preset: str | None = field(metadata=REQUIRED)
+    algorithm: str | None
+    preset: str | None
     recipe: Mapping[str, Any]
-    seed: int | None = field(metadata=REQUIRED)
-    rounds: int | None = field(metadata=REQUIRED)
-    metric: str | None = field(metadata=REQUIRED)
+    seed: int | None
+    rounds: int | None
+    metric: str | None
     labels: Mapping[str, str]
-    normalization: str | None = field(metadata=REQUIRED)
-    split_unit: str | None = field(metadata=REQUIRED)
-    version: str | None = field(metadata=REQUIRED)
+    normalization: str | None
+    split_unit: str | None
+    version: str | None
     status: Status
     reasons: tuple[str, ...]
     best_round: int | None
@@ -205,9 +207,10 @@ class Results:
     batchnorm: str | None = declare_optional()
 
     def __post_init__(self) -> None:
-        """Refuse the result of a finished run without its test, and a choice of no site of the run."""
-        if self.is_finished and self.run is None:
-            raise ConfigError(f"run must be given with status {self.status}; it is missing")
+        """Refuse the result of a finished run without its test or its study, and a choice of no site of the run."""
+        for key in ("run", *OF_THE_STUDY) if self.is_finished else ():
+            if getattr(self, key) is None:
+                raise ConfigError(f"{key} must be given with status {self.status}; it is missing")
         for site in sorted({*(self.joining or {})} - {*self.sites}):
             raise ConfigError(f"joining must be of sites of the run, not of {quote_value(site)}")
         for site in sorted(self.unchosen or {}):

@@ -23,13 +23,15 @@ def check_pin(candidate: Candidate) -> Finding:
     """Print the study's digest, and compare it with what site.yaml pins."""
     study, pins = candidate.study, candidate.settings.studies
     lead = pins[study.name].lead if study.name in pins else None
+    # In the place of what the study lead is told.
+    remedy = "ask the study lead, by telephone, which digest was agreed on, and write it under studies in site.yaml"
     try:
         # Who will submit the study is not known yet.
         candidate.settings.check_pinned(study.name, study.digest, {lead})
+        remedy = "ask the study lead for such a study, or stay out of it"
         candidate.settings.check_private(study.name, study.promise)
     except PinError as error:
-        advice = "on this side: ask the study lead, by telephone, which study was agreed to"
-        return failed(f"{error}; {advice}", sha256=study.digest)
+        return failed(f"{str(error).partition('; ')[0]}; {remedy}", sha256=study.digest)
     whose = f"pinned, for lead {lead}" if lead else "not pinned: site.yaml has no studies, so that any may come"
     return ok(f"the digest of study {study.name} is {study.digest}; {whose}", sha256=study.digest)
 

@@ -11,7 +11,7 @@ import numpy as np
 from silofl.core.mixing import Arrays
 from silofl.data.parts import Examples
 from silofl.data.site_data import SiteData
-from silofl.federation.egress import Gate, Request
+from silofl.federation.egress import ASK, Gate, Request
 from silofl.federation.needs import GIB
 from silofl.federation.site import SiteRounds
 from silofl.federation.step_cost import measure_cost
@@ -72,7 +72,8 @@ def check_privacy(candidate: Candidate) -> Finding:
     """
     study, limit = candidate.study, candidate.settings.max_epsilon
     if not study.is_private:
-        return ok("the study has no differential privacy, and site.yaml asks for none")
+        keys = (limit, candidate.settings.max_delta, candidate.settings.privacy_unit)
+        return ok("the study has no differential privacy" + ", and site.yaml asks for none" * (keys == (None,) * 3))
     units, of_round = measure_round(study, candidate.data.training)
     settings = study.privacy.dp_sgd
     before = read_count(candidate.state_folder, candidate.kit.name, settings.unit)
@@ -108,9 +109,10 @@ def check_leaving(candidate: Candidate) -> Finding:
     answers = _try_exchanges(candidate)
     for answer in answers:
         if "error" in answer.meta:
+            reason = str(answer.meta["error"]).removesuffix(f": {ASK}")
             return failed(
-                f"the site's own policy must let the study's answers leave, and refuses one: {answer.meta['error']}; "
-                "widen may_leave in site.yaml, or stay out of the study"
+                f"the site's own policy must let the study's answers leave, and refuses one: {reason}; widen may_leave "
+                "in site.yaml, or stay out of the study"
             )
     gate = Gate.of(candidate.study, candidate.settings)
     needed, asked = _find_later_arrays(candidate, gate)
@@ -133,6 +135,9 @@ def check_leaving(candidate: Candidate) -> Finding:
     ]
     says = f", and one of a later round {_list_kinds(later)}" if later else ""
     says += "; and no image, label, case or patient"
+    num_patients = candidate.data.training.num_patients
+    if num_patients < gate.min_patients and not withheld and any(kind.is_of_images for kind in gate.kinds):
+        withheld = [f"means over the images, of {num_patients} training patients; min_patients is {gate.min_patients}"]
     says += f"; withheld: {withheld[0]}" if withheld else ""
     return ok(f"an answer takes out {_list_kinds(kinds)}{says}", kinds=kinds | later)
 

@@ -52,6 +52,7 @@ class HospitalEvaluation:
         distance_unit: Of HD95.
         size_unit: Of sizes.
         scores: Its scores.
+        is_checked: Whether it could compare its test images with those that the model learnt from there.
     """
 
     num_cases: int
@@ -61,6 +62,7 @@ class HospitalEvaluation:
     distance_unit: Literal["mm", "pixels"]
     size_unit: Literal["ml", "pixels"]
     scores: Scores
+    is_checked: bool = declare_optional(False)
 
 
 @dataclass(frozen=True)

@@ -284,8 +284,9 @@ class SuperModel:
             threshold: That of the answer.
             site: Whose model answered, instead of a choice.
         """
-        unlike = self._unlike_thresholds if self._answers_as_chosen(site) else []
-        return (*self._list_fallback(answer, threshold), *list_not_learnt(self._tested_as(site)), *unlike, *doubts)
+        is_chosen = self._answers_as_chosen(site)
+        unlike = self._unlike_thresholds if is_chosen else []
+        return (*self._list_fallback(answer, threshold), *self._own_tests[is_chosen][0], *unlike, *doubts)
 
     def check_options(
         self,
@@ -337,9 +338,11 @@ class SuperModel:
             return calling.of_model(model, self.contents.study.is_multilabel)
         return Calling(calling.temperatures.get(model, 1.0))
 
-    def _tested_as(self, site: str | None) -> Contents:
-        """Return what own tests are read for: thresholds where the answer has some."""
-        return self.contents if self._answers_as_chosen(site) else replace(self.contents, calling=MOST_PROBABLE)
+    @cached_property
+    def _own_tests(self) -> Mapping[bool, tuple[list[str], list[str]]]:
+        """Whether answers have thresholds -> sentences on labels that were not learnt, and on low ones."""
+        read = {True: self.contents, False: replace(self.contents, calling=MOST_PROBABLE)}
+        return {has_thresholds: (list_not_learnt(one), list_low_labels(one)) for has_thresholds, one in read.items()}
 
     @cached_property
     def _unlike_thresholds(self) -> list[str]:
@@ -358,7 +361,8 @@ class SuperModel:
         if rule is None:
             return None
         fallback = self._list_fallback(answer, threshold) if rule.on_fallback else []
-        return (*fallback, *(doubts if rule.on_unlike_image else ()), *list_low_labels(self._tested_as(site)))
+        low = self._own_tests[self._answers_as_chosen(site)][1]
+        return (*fallback, *(doubts if rule.on_unlike_image else ()), *low)
 
     @cached_property
     def _steps(self) -> Preparation:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal
 
 from silofl.core.mixing import Arrays
-from silofl.data.learnt import check_not_learnt
+from silofl.data.learnt import check_not_learnt, is_recorded
 from silofl.errors import AggregationError
 from silofl.files import write_json
 from silofl.inference import cases_table, evaluation
@@ -46,7 +46,7 @@ ROLE = "evaluation"
 SCORES = f"{ROLE}/scores"
 PURPOSE = (
     "scores of a finished model on the site's own test cases, by label or class, each with its interval and its number "
-    "of cases; sent once, without any training"
+    "of cases, and whether the site has a record of what the model learnt from; sent once, without any training"
 )
 RISK = (
     "they show the server how many test patients there are and how good the model is on them, and of few patients "
@@ -64,6 +64,7 @@ class EvaluationEntry(Section):
         num_units: How many of them were answered.
         distance_unit: Of HD95.
         size_unit: Of sizes.
+        is_checked: Whether the site has a record of what the model learnt from, none of which is a test case now.
     """
 
     num_cases: Natural = 0
@@ -72,6 +73,7 @@ class EvaluationEntry(Section):
     num_units: Natural = 0
     distance_unit: Literal["mm", "pixels"] = "pixels"
     size_unit: Literal["ml", "pixels"] = "pixels"
+    is_checked: bool = False
 
 
 @dataclass(frozen=True)
@@ -178,14 +180,15 @@ class SiteEvaluation(SitePart):
         facts = work.message.find_entry(ROLE)["model"]
         model = SuperModel(join_model(facts, work.message.of(ROLE), study), work.device)
         run = model.contents.facts.get("run")
-        if work.locate_run and run:
-            check_not_learnt([work.locate_run(model.contents.study.name, run=str(run))], work.data, study)
+        records = [work.locate_run(model.contents.study.name, run=str(run))] if work.locate_run and run else []
+        check_not_learnt(records, work.data, study)
         site = SiteCases.of(work.data, ("test",))
         cases, refused = sort_answers(evaluate_cases(model, site, work.site))
         record = measure_evaluation(model, facts["fingerprint"], site, cases, SPECIFICITY)
         write_json(work.folder / evaluation.FILE, dump_record(record))
         cases_table.write_cases(work.folder / cases_table.FILE, cases, refused, record, model.contents)
-        said = {key: getattr(record, key) for key in EvaluationEntry.model_fields}
+        said = {key: getattr(record, key) for key in {*EvaluationEntry.model_fields} - {"is_checked"}}
+        said["is_checked"] = is_recorded(records)
         said |= {"distance_unit": record.distance_unit or "pixels", "size_unit": record.size_unit or "pixels"}
         score = Score.merged({case.case: case.score for case in cases})
         numbers = count_patients(score, work.data.test)

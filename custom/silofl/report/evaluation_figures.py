@@ -99,7 +99,8 @@ class WorstCases:
                 show_image(grid[row, column], one.image, window)
                 if mask is not None:
                     draw_outlines(grid[row, column], mask, self.labels)
-            write_title(grid[0, column], one.title, one.case)
+            title = one.title if self.labels else one.title.replace(": ", ":\n", 1)
+            write_title(grid[0, column], title, one.case)
         name_rows(grid[:, 0], names)
         return add_label_legend(figure, self.labels) if self.labels else figure
 
@@ -168,7 +169,8 @@ class RocCurves:
             if one.specificity is not None and one.specificity.value is not None:
                 axes.plot(1 - one.specificity.value, one.recall.value, "o", color=colour, markersize=7)
         axes.set(xlim=(-0.02, 1.02), ylim=(-0.02, 1.02))
-        axes.legend(loc="lower right", fontsize=8, frameon=False)
+        # Curves of poor models run behind it.
+        axes.legend(loc="lower right", fontsize=8, framealpha=0.85, edgecolor="none")
         return figure
 
 

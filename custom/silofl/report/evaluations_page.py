@@ -164,6 +164,11 @@ def _list_sentences(found: Evaluations) -> Iterator[str]:
         f"Model {found.fingerprint[:16]} of study {found.model}, tested on the own test cases of {len(found.sites)} "
         f"hospital{'s' * (len(found.sites) != 1)}; nothing was trained."
     )
+    if unchecked := [site for site, one in found.sites.items() if not one.is_checked]:
+        yield (
+            f"No record of the images that the model learnt from is at {', '.join(unchecked)}: right for a hospital "
+            "that took no part in the training; of another nobody has checked that its test images are not among them."
+        )
     if found.quality:
         yield f"What these models can do: {found.quality}."
     for group, threshold in (found.called_from or {}).items():

@@ -267,10 +267,12 @@ def draw_outlines(axes: Axes, mask: NDArray, labels: Mapping[int, str]) -> None:
 
 
 def write_title(axes: Axes, title: str, name: str, panel: float = PANEL_INCH) -> None:
-    """Write a title and a name above a panel of so many inches, each cut to its width."""
+    """Write a title, of any number of lines, and a name above a panel of so many inches, each line cut to its width."""
     of_title, of_name = int(panel * TITLE_LETTERS), int(panel * NAME_LETTERS)
     short = name if len(name) <= of_name else "..." + name[3 - of_name :]
-    title = title if len(title) <= of_title else title[: of_title - 3] + "..."
+    # Within, because a score may stand at the end.
+    lines = [line if len(line) <= of_title else f"{line[: of_title - 8]}...{line[-5:]}" for line in title.split("\n")]
+    title = "\n".join(lines)
     axes.set_title(escape_math(title), fontsize=10.5, color=INK, fontweight="bold", pad=17)
     axes.annotate(
         escape_math(short),

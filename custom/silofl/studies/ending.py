@@ -38,9 +38,14 @@ WORDS = {"bad": "BAD", "warning": "CAUTION"}
 
 def print_results(results: Results, console: Console) -> None:
     """Print a run's status with its reasons, its model and its numbers."""
-    title = f"{results.study}: {results.algorithm}, preset {results.preset}, seed {results.seed}"
-    rounds = f"{results.rounds} round{'s' * (results.rounds != 1)}"
-    lines = [f"{results.status}  {title}, {rounds}", *(f"  - {reason}" for reason in results.reasons)]
+    title, num_rounds = f"{results.status}  {results.study}", results.rounds
+    if results.algorithm:
+        title += f": {results.algorithm}, preset {results.preset}, seed {results.seed}, {num_rounds} "
+        title += f"round{'s' * (num_rounds != 1)}"
+    lines = [title, *(f"  - {reason}" for reason in results.reasons)]
+    if not results.algorithm:
+        # Nothing else is known of a run that failed before its study was read.
+        return print_lines(lines, console)
     if results.ended_early:
         lines.append(early_sentence(results))
     lines += [f"  - {sentence}" for sentence in left_sentences(results)]

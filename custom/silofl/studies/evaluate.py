@@ -5,7 +5,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from glob import escape
+from glob import escape, glob
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.progress import track
 
 from silofl.core.findings import join_findings, name_findings
-from silofl.data.learnt import check_not_learnt, find_learnt
+from silofl.data.learnt import check_not_learnt, find_learnt, is_recorded
 from silofl.data.manifest import PARTS
 from silofl.data.parts import Examples
 from silofl.data.site_data import load_site_data
@@ -51,6 +51,8 @@ from silofl.report.page import write_with_files
 from silofl.report.result_pictures import short_metric
 from silofl.report.tables import print_lines, print_table
 from silofl.schema import dump_record
+from silofl.settings import load_settings
+from silofl.site import Site
 from silofl.study import Study
 from silofl.training.case_pictures import find_largest_slice, show_plane
 from silofl.training.device import choose_device, set_threads
@@ -60,11 +62,17 @@ TITLES = {
     "classification": "its true class, and the answer with its probability",
     "multilabel": "its true findings, and those of the answer",
 }
+# In the place of a site's name in site.yaml; a model's hospital is not asked which site it is.
+ANY_SITE = "anysite"
 # As many as can be read on a phone.
 MOST_PICTURES = 4
 STAYS = f"{FILE} names no case; all other files name some, and stay at the hospital."
 SEEN = "{} learnt from this very dataset.json: its training and validation cases are no test of it; give --part test"
-UNKNOWN = "{} does not say which data it learnt from: if these are among them, only --part test is a test of it"
+UNCHECKED = "whether {} learnt from these images could not be checked: {}"
+NO_RECORD = (
+    "no record of run {} is here; where this hospital took part in it, name its site.yaml by --site-config, or give "
+    "the model where the run left it"
+)
 LEARNT = "{} learnt from {} of these cases: they are no test of it; give --part test"
 NOT_DRAWN = "the label maps do not show {}: nothing here says how well the model finds it"
 ONE_HALF = "{} holds no threshold for the study's operating_point: it answers from a probability of one half on"
@@ -90,7 +98,7 @@ def run(options: argparse.Namespace) -> int:
         cache = options.cache or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="silofl-evaluate-")))
         site = _read_cases(options.data, study, cache, options.part)
         if options.part == "test":
-            check_not_learnt(_find_records(options.model, model), site.data, study)
+            check_not_learnt(_find_records(options.model, model, options.site_config), site.data, study)
         cases, refused = _answer_cases(model, site, console)
         record = measure_evaluation(model, fingerprint, site, cases, options.specificity)
         if other is not None:
@@ -102,7 +110,8 @@ def run(options: argparse.Namespace) -> int:
         pictures = draw_worst_cases(model, site, cases)
     models = {"the model": (options.model, model)}
     models |= {"the model of --against": (options.against, other)} if other else {}
-    doubts = _list_doubts(models, site)
+    records = {name: _find_records(*one, options.site_config) for name, one in models.items()}
+    doubts = _list_doubts({name: (records[name], one) for name, (_, one) in models.items()}, site)
     with fill_folder(out) as folder:
         write_json(folder / FILE, dump_record(record))
         write_cases(folder / CASES, cases, refused, record, model.contents)
@@ -145,24 +154,36 @@ def _read_cases(folder: Path, study: Study, cache: Path, part: str) -> SiteCases
     return SiteCases.of(load_site_data(folder, study, cache, needed=() if part == ALL else names), names)
 
 
-def _find_records(folder: Path, model: SuperModel) -> list[Path]:
+def _find_records(folder: Path, model: SuperModel, site_config: Path) -> list[Path]:
     """Return the folders that may say which images a model learnt from: a site's run, and a simulation's sites."""
     run, beside = model.contents.facts.get("run"), folder.resolve().parent
-    return [beside, *(beside.glob(f"sites/*/{escape(str(run))}") if run else ())]
+    found = [beside, *(beside.glob(f"sites/*/{escape(str(run))}") if run else ())]
+    if run and site_config.is_file():
+        site = load_settings(Site, site_config)
+        place = escape(str(site.run_folder(model.contents.study.name, ANY_SITE, str(run))))
+        found += map(Path, glob(place.replace(ANY_SITE, "*")))
+    return found
 
 
-def _list_doubts(models: Mapping[str, tuple[Path, SuperModel]], site: SiteCases) -> list[str]:
-    """Return what must be known of the models, by their names in a sentence, before a number is believed."""
+def _list_doubts(models: Mapping[str, tuple[Sequence[Path], SuperModel]], site: SiteCases) -> list[str]:
+    """Return what must be known before a number is believed.
+
+    Args:
+        models: Name in a sentence -> the folders that may say what the model learnt from, and the model.
+        site: The cases.
+    """
     has_learnt, doubts = {*site.parts} != {"test"}, []
-    for name, (folder, model) in models.items():
+    for name, (records, model) in models.items():
         contents = model.contents
         known = (contents.facts.get("data") or {}).values()
-        if learnt := find_learnt(_find_records(folder, model), site.data, site.parts, contents.study):
+        is_same = site.data.manifest.digest in [one.get("digest") for one in known]
+        if learnt := find_learnt(records, site.data, site.parts, contents.study):
             doubts.append(LEARNT.format(name, len(learnt)))
-        elif has_learnt and site.data.manifest.digest in [one.get("digest") for one in known]:
+        elif has_learnt and is_same:
             doubts.append(SEEN.format(name))
-        elif has_learnt and not known:
-            doubts.append(UNKNOWN.format(name))
+        elif not is_same and not is_recorded(records):
+            run = contents.facts.get("run")
+            doubts.append(UNCHECKED.format(name, NO_RECORD.format(run) if run else "it does not name its run"))
         if contents.study.operating_point and not contents.calling.thresholds:
             doubts.append(ONE_HALF.format(name))
     manifest = site.data.manifest

@@ -183,6 +183,7 @@ def _download_result(watch: WatchedJob, folder: Path) -> str:
     if results is None:
         return f"it left no result, as one that never began; what it left is in {found}: submit it again"
     why = f" ({'; '.join(results.reasons)})" if results.reasons else ""
-    on = f"; to go on: {_continue_command(watch)}" if results.status == "FAILED" else ""
+    again = f"to go on: {_continue_command(watch)}" if results.run else "once that is put right, submit it again"
+    on = f"; {again}" if results.status == "FAILED" else ""
     report = f"python -m silofl report {quote(str(found))}"
     return f"study {results.study} is {results.status}{why}; its result is in {found}; its report: {report}{on}"

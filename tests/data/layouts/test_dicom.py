@@ -2,6 +2,7 @@ import json
 import re
 
 import numpy as np
+import pydicom
 import pytest
 from pydicom.uid import generate_uid
 
@@ -118,10 +119,26 @@ def test_two_segmentations_of_one_series_are_refused_until_a_pattern_names_one(t
     for reader in ("first", "second"):
         write_segmentation(folder / "a" / f"SEG-{reader}", "p0", study, series, f"{reader} reader")
     options = ImportOptions(image_pattern="CT/*", scratch=tmp_path / "scratch")
-    with pytest.raises(DataError, match=r"a of site 'north' must have one mask as SEG/\*, not 2: first reader, second"):
+    said = (
+        r"a of site 'north' must have one mask as SEG/\*, not 2: first reader \(a/SEG-first\), second reader \(a/SEG-"
+    )
+    with pytest.raises(DataError, match=said):
         find_exams(folder, options)
     chosen = ImportOptions(image_pattern="CT/*", mask_pattern="SEG/second*", scratch=tmp_path / "scratch")
     assert find_exams(folder, chosen)[0].masks["a"].resolve().name == "SEG-second"
+
+
+def test_segmentations_that_no_pattern_tells_apart_are_named_by_their_files_one_of_which_may_be_moved_away(tmp_path):
+    folder, study = tmp_path / "north", generate_uid()
+    series = write_series(folder / "a", np.zeros((12, 16, 3), np.int16), "p0", "Portal", study)
+    for number in range(2):
+        write_segmentation(folder / "b" / f"SEG{number}", "p0", study, series, "")
+    options = ImportOptions(image_pattern="CT/*", scratch=tmp_path / "scratch")
+    said = r"not 2: without a description \(b/SEG0\), without a description \(b/SEG1\); .* move the others out of"
+    with pytest.raises(DataError, match=said):
+        find_exams(folder, options)
+    (folder / "b" / "SEG1").rename(tmp_path / "SEG1")
+    assert find_exams(folder, options)[0].masks["a"].resolve().name == "SEG0"
 
 
 def test_a_copy_of_a_file_is_no_slice(run, source, tmp_path):
@@ -151,6 +168,43 @@ def test_without_a_target_the_series_are_listed_with_patients_hashed(silofl, sou
     assert portal[0][3:5] == ["16 x 12 x 4", "5"]
     assert re.fullmatch("4: ([0-9a-f]{6} ){3}and 1 more", portal[0][5]) and bone[0][5] == portal[0][5]
     assert "north-" not in out and "secret" not in out
+
+
+def edit_all(folder, **elements):
+    for path in sorted(folder.iterdir()):
+        data = pydicom.dcmread(path)
+        data.update(elements)
+        data.save_as(path)
+
+
+def tile(data):
+    data.private_block(0x0065, "Image Private Header", create=True).add_new(0x50, "DS", "20")
+    data.save_as(data.filename)
+
+
+def test_series_that_the_reader_refuses_are_listed_with_why(silofl, tmp_path):
+    site, study, volume = tmp_path / "source" / "north", generate_uid(), np.zeros((12, 16, 3), np.int16)
+    for number, name in enumerate(("film", "named", "pictures", "slices", "tiles"), start=1):
+        write_series(site / name, volume[..., : 1 if name == "film" else 3], "p0", name, study, "MR", number=number)
+    edit_all(site / "named", ImageType=["ORIGINAL", "PRIMARY", "M", "VFRAME"])
+    edit_all(site / "pictures", ImagePositionPatient=None)
+    edit_all(site / "film", NumberOfFrames=3, PixelData=bytes(12 * 16 * 2 * 3), ImagePositionPatient=None)
+    for path in (site / "tiles").iterdir():
+        tile(pydicom.dcmread(path))
+    code, out, error = silofl("import", "dicom", tmp_path / "source")
+    assert (code, error) == (0, "")
+    rows = [re.split(" {2,}", line) for line in out.splitlines() if line.startswith("north")]
+    refused = {row[2]: "".join(row[6:]) for row in rows}
+    side_by_side = "must hold a slice, not many slices side by side in one picture "
+    assert refused["slices"] == ""
+    assert refused["named"].startswith(f"{side_by_side}(ImageType VFRAME of United Imaging); convert its series")
+    assert refused["tiles"].startswith(f"{side_by_side}(mosaic of United Imaging); convert its series")
+    assert "not 3 pictures without a place; name each file" in refused["pictures"]
+    assert "not 3 pictures without a place, as of a film; save each frame" in refused["film"]
+    # As the reader says later.
+    for name in ("named", "tiles", "pictures", "film"):
+        with pytest.raises(DataError, match=re.escape(refused[name].partition(" (")[0])):
+            read_image(site / name)
 
 
 def test_a_layout_that_lists_nothing_needs_a_target(refused, source):

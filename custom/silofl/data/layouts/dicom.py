@@ -8,8 +8,9 @@ Own data, from nowhere else::
         patients.csv         only where PatientID is not the patient: columns file and patient, where file is the case
       south/ ...
 
-Without TARGET the command lists the series by modality, description and size, with their patients hashed. The hash has
-a new salt each time: it tells patients apart within one list, and nobody can look a PatientID up by it.
+Without TARGET the command lists the series by modality, description and size, with their patients hashed, and why one
+is refused, as far as its headers tell. The hash has a new salt each time: it tells patients apart within one list, and
+nobody can look a PatientID up by it.
 
 --image-pattern takes the series to learn from, by modality and description, in which * stands for any letters; of
 several contrasts one series of each exam. Localizers are never taken::
@@ -51,7 +52,7 @@ from silofl.data.layouts.site_files import SitePlan, visible_folders
 from silofl.data.patient_names import key_patient
 from silofl.errors import ConfigError, DataError, quote_value
 
-COLUMNS = ("site", "modality", "description", "size", "series", "patients")
+COLUMNS = ("site", "modality", "description", "size", "series", "patients", "refused")
 # Of a list of the patients of a kind of series.
 SHOWN_PATIENTS = 3
 ANY_SEGMENTATION = f"{SEGMENTATION}/*"
@@ -94,13 +95,15 @@ def list_exams(source: Path) -> Listing:
         ordered = sorted(read_export(folder).series, key=_kind)
         for kind, found in groupby(ordered, _kind):
             members = [*found]
-            rows.append((folder.name, *kind, str(len(members)), _hash_patients(members, salt)))
+            *kind, refused = kind
+            rows.append((folder.name, *kind, str(len(members)), _hash_patients(members, salt), refused))
     return Listing(COLUMNS, tuple(rows), "take series with --image-pattern MODALITY/DESCRIPTION, as CT/*portal*")
 
 
-def _kind(series: Series) -> tuple[str, str, str]:
+def _kind(series: Series) -> tuple[str, str, str, str]:
     size = "no image" if series.size is None else " x ".join(map(str, series.size))
-    return series.modality, series.description, size + " localizer" * series.is_localizer
+    refused = f"must {series.refusal}" if series.is_image and series.refusal else ""
+    return series.modality, series.description, size + " localizer" * series.is_localizer, refused
 
 
 def _hash_patients(series: Iterable[Series], salt: bytes) -> str:
@@ -152,7 +155,7 @@ def find_exams(folder: Path, options: ImportOptions) -> tuple[SiteCases, tuple[s
     contrasts, patterns = split_contrasts(options.image_pattern or "")
     wanted = options.mask_pattern or ANY_SEGMENTATION
     is_path = CASE in wanted
-    find_mask = _find_by_path(folder, wanted) if is_path else _find_segmentation(export, wanted)
+    find_mask = _find_by_path(folder, wanted) if is_path else _find_segmentation(folder, export, wanted)
     exams = _group_exams(folder, export, patterns, is_path)
     for pattern in patterns:
         if not any(one.fits(pattern) for one in export.images):
@@ -208,7 +211,7 @@ def _choose_series(exam: str, members: Sequence[Series], pattern: str) -> Series
     return fitting[0] if fitting else None
 
 
-def _find_segmentation(export: Export, pattern: str) -> MaskFinder:
+def _find_segmentation(folder: Path, export: Export, pattern: str) -> MaskFinder:
     """Look for the one segmentation that names a series of the case."""
     if not pattern.upper().startswith(f"{SEGMENTATION}/"):
         raise ConfigError(
@@ -217,13 +220,17 @@ def _find_segmentation(export: Export, pattern: str) -> MaskFinder:
         )
     segmentations = [one for one in export.series if one.modality == SEGMENTATION and one.fits(pattern)]
 
+    def describe(one: Series) -> str:
+        return f"{one.description or 'without a description'} ({one.files[0].relative_to(folder)})"
+
     def find(exam: Exam) -> Path | None:
         uids = {one.uid for one in exam.taken}
         fitting = [one for one in segmentations if one.refers_to & uids]
         if len(fitting) > 1:
             raise DataError(
                 f"{exam.name} must have one mask as {pattern}, not {len(fitting)}: "
-                f"{shorten_names(one.description for one in fitting)}; name one with --mask-pattern"
+                f"{shorten_names(map(describe, fitting))}; name one with --mask-pattern, move the others out of the "
+                "site's folder, or put their segments into one DICOM segmentation, for example with 3D Slicer"
             )
         return fitting[0].files[0] if fitting else None
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from silofl.data.dicom_elements import count_frames
 from silofl.data.dicom_files import read_elements
+from silofl.data.dicom_pixels import TILE_COUNTS, judge_pictures
+from silofl.data.dicom_planes import DISTANCE, FILM, OFFSETS, PICTURES, POSITION
 from silofl.data.endings import DICOM_ENDINGS, has_dicom_mark
 from silofl.data.layouts.site_files import visible_files
 from silofl.data.patient_names import key_patient
@@ -21,8 +24,10 @@ if TYPE_CHECKING:
 TAGS = ("PatientID", "StudyInstanceUID", "SeriesInstanceUID", "SOPInstanceUID", "Modality", "SeriesDescription")
 TAGS += ("SeriesNumber", "ImageType", "Rows", "Columns", "NumberOfFrames", "ReferencedSeriesSequence")
 # Of one image. Careless exporters give all images of a series one number (the first), but not one place.
-IMAGE = ("SOPInstanceUID", "InstanceNumber", "ImagePositionPatient")
-TAGS += IMAGE[1:]
+IMAGE = ("SOPInstanceUID", "InstanceNumber", POSITION)
+TAGS += (*IMAGE[1:], DISTANCE, OFFSETS, "SharedFunctionalGroupsSequence")
+# A maker's own, where its first block of elements lies.
+TILES = [tag for _, group, _, element in TILE_COUNTS for tag in (group << 16 | 0x10, group << 16 | 0x1000 | element)]
 SEGMENTATION, LOCALIZER = "SEG", "LOCALIZER"
 INDEX = "DICOMDIR"
 
@@ -42,6 +47,7 @@ class Series:
         size: Columns, rows and slices; None of what has no pixels.
         is_localizer: Whether it shows where other series lie.
         refers_to: The UIDs of the series that a segmentation was drawn on.
+        refusal: What it must do to be read as a volume, as far as its headers tell; "" where nothing is known.
     """
 
     files: tuple[Path, ...]
@@ -54,6 +60,7 @@ class Series:
     size: tuple[int, int, int] | None
     is_localizer: bool = False
     refers_to: frozenset[str] = frozenset()
+    refusal: str = ""
 
     @property
     def name(self) -> str:
@@ -124,7 +131,7 @@ def _read_header(path: Path) -> Dataset | None:
     """Return what a file states of its series; None where it states none."""
     try:
         # Old archives leave out the preamble.
-        header = read_elements(path, specific_tags=[*TAGS], stop_before_pixels=True, force=True)
+        header = read_elements(path, specific_tags=[*TAGS, *TILES], force=True)
         return header if header.get("SeriesInstanceUID") else None
     except Exception:  # pydicom raises whatever its parsers raise on broken bytes and on what is no DICOM
         return None
@@ -162,4 +169,17 @@ def _describe(members: list[tuple[Path, Dataset]]) -> Series:
         size=(first.Columns, first.Rows, frames) if "Rows" in first and "Columns" in first else None,
         is_localizer=LOCALIZER in _read_kind(first),
         refers_to=frozenset(str(one.get("SeriesInstanceUID")) for one in first.get("ReferencedSeriesSequence") or []),
+        refusal=_find_refusal([header for _, header in members]),
     )
+
+
+def _find_refusal(headers: Sequence[Dataset]) -> str:
+    """Return what the reader of images would refuse of a series, as after "must"; a film by its first file."""
+    first, count = headers[0], count_frames(headers[0])
+    if count == 1:
+        is_placed = len(headers) == 1 or any(header.get(POSITION) for header in headers)
+        tiles = next((condition for is_broken, condition in judge_pictures(first) if is_broken), "")
+        return tiles or ("" if is_placed else PICTURES.format(len(headers)))
+    # Of frames with elements of their own the reader tells more.
+    is_film = not any(first.get(key) for key in (DISTANCE, OFFSETS, "SharedFunctionalGroupsSequence"))
+    return FILM.format(count) if is_film else ""
