@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from silofl.errors import ConfigError, quote_value
 from silofl.inference.super_results import SuperResults
 from silofl.schema import REQUIRED, declare_group, declare_optional, format_key_lists, read_file
-from silofl.study.sections import CLASS_MEANS
+from silofl.study.sections import CLASS_MEANS, RANKED
 from silofl.training.joined import CHOSEN, FEDERATED, LOCAL, SHIFTED, Joined
 from silofl.training.metrics import mean_of_known
 from silofl.training.site_score import (
@@ -263,7 +263,9 @@ class Results:
         """Return the mean over sites of a metric, or the study's; None of means over classes that differ by site."""
         known, cases = metric or self.metric, (self.classes.label_cases if self.classes else {}).values()
         classes = {frozenset(label for label, count in one.items() if count) for one in cases}
-        return None if known in CLASS_MEANS and len(classes) > 1 else mean_of_known(values)
+        # A site of one class has no area.
+        differ = len({one for one in classes if known not in RANKED or len(one) > 1}) > 1
+        return None if known in CLASS_MEANS and differ else mean_of_known(values)
 
     @property
     def joining_means(self) -> dict[str, float | None]:

@@ -39,8 +39,8 @@ LABELS_NOTE = (
 CROP_NOTE = "The study crops images: no answer is given outside, and what was drawn there counts as missed."
 CLASSES_NOTE = "Each class against all others; of two classes the second."
 MEANS_NOTE = (
-    "Balanced accuracy and areas over all cases are means over the classes that have cases here. Do not compare them "
-    "with data that have other classes; compare class by class."
+    "Balanced accuracy and areas over all cases are means over the classes that have cases in the table. Compare with "
+    "data that have other classes only class by class."
 )
 FINDINGS_NOTE = "Each finding against its absence; sensitivity and specificity are those of the model's answers."
 THRESHOLD_NOTE = (
@@ -74,20 +74,11 @@ def summary_lines(record: Evaluation) -> list[str]:
     several = "s" * (record.num_refused != 1)
     refused = f"; {record.num_refused} case{several} refused, as by predict" if record.num_refused else ""
     lines = [f"{counts}{refused}", *(f"{name}: {value}" for name, value in _list_numbers(record))]
-    if record.classes:
-        lines.append(f"cases of {', '.join(f'{name}: {count}' for name, count in _count_classes(record).items())}")
     if record.num_empty:
         lines.append(f"cases without any label: {record.num_empty}, with a false alarm in {record.num_false_positive}")
     if record.num_excluded:
         lines.append(f"not counted, as truth and prediction are empty: {record.num_excluded}")
     return [*lines, *_list_withheld(record), *comparison_lines(record)]
-
-
-def _count_classes(record: Evaluation) -> dict[str, int]:
-    """Return class, or finding -> its cases."""
-    if record.confusion:
-        return {name: sum(row.values()) for name, row in record.confusion.items()}
-    return {name: one.recall.num_cases for name, one in (record.classes or {}).items()}
 
 
 def _list_withheld(record: Evaluation) -> list[str]:
@@ -202,14 +193,8 @@ def _class_row(name: str, one: ClassScore, has_specificity: bool) -> tuple[str, 
     # Records of earlier versions have none of a finding.
     spared = [format_estimate(one.specificity) if one.specificity else MISSING] if has_specificity else []
     areas = map(format_estimate, (one.auroc, one.average_precision, one.sensitivity))
-    return (
-        name,
-        str(one.recall.num_cases),
-        format_estimate(one.recall),
-        *spared,
-        *areas,
-        format_number(one.threshold),
-    )
+    counted = name, str(one.recall.num_cases), format_estimate(one.recall)
+    return (*counted, *spared, *areas, format_number(one.threshold))
 
 
 def list_notes(record: Evaluation) -> list[str]:

@@ -10,8 +10,7 @@ from collections.abc import Mapping
 import numpy as np
 from matplotlib import colormaps
 
-from silofl.core.findings import unpack_findings
-from silofl.data.parts import Examples, join_examples
+from silofl.data.parts import join_examples
 from silofl.data.site_data import SiteData
 from silofl.errors import ExitCode
 from silofl.inference.contents import Contents
@@ -20,7 +19,6 @@ from silofl.report.tables import TextTable, format_number
 from silofl.studies.finished import read_finished_run, report_measurement
 from silofl.studies.leave_out import load_site_networks
 from silofl.studies.simulation import Moved
-from silofl.study import Study
 from silofl.study.sections import CLASS_MEANS
 from silofl.training.device import choose_device, set_threads
 from silofl.training.evaluation import evaluate
@@ -30,8 +28,8 @@ from silofl.training.metrics import mean_of_known, value_or_none
 EVERYONE = "all sites"
 NOTE = (
     "A row is a site's model, a column the test data that it is tested on; mean: over the columns of single sites, "
-    "none of means over different classes; all sites: over all their cases together. The diagonal is each site's model "
-    "at home."
+    "none of a metric that averages a site's classes; all sites: over all their cases together. The diagonal is each "
+    "site's model at home."
 )
 Values = Mapping[str, Mapping[str, float | None]]
 COLOURS = "Blues"
@@ -43,17 +41,9 @@ def run(options: argparse.Namespace) -> int:
     """Test, print the table, and write ``cross_test.json`` and ``cross_test.png`` into the run's folder."""
     models, data = read_finished_run(options.run, Moved(options.data, options.cache))
     values, metric = cross_test(models, data), models.study.metric
-    has_mean = metric not in CLASS_MEANS or len({_list_classes(one.test, models.study) for one in data.values()}) < 2
-    image, table = cross_image(values, metric, has_mean), cross_table(values, has_mean)
+    image, table = cross_image(values, metric), cross_table(values, metric)
     report_measurement(options, "cross_test", {"metric": metric, "values": values}, image, table)
     return ExitCode.COMPLETE
-
-
-def _list_classes(part: Examples, study: Study) -> tuple[object, ...]:
-    """Return which classes, or findings, some test cases have, and which all have."""
-    truth, count = np.asarray(part.targets), len(study.labels)
-    is_true = unpack_findings(truth, count) if study.is_multilabel else truth[:, None] == np.arange(count)
-    return *is_true.any(axis=0).tolist(), *is_true.all(axis=0).tolist()
 
 
 def cross_test(contents: Contents, data: Mapping[str, SiteData]) -> dict[str, dict[str, float | None]]:
@@ -80,24 +70,24 @@ def cross_test(contents: Contents, data: Mapping[str, SiteData]) -> dict[str, di
     return found
 
 
-def cross_table(values: Values, has_mean: bool = True) -> TextTable:
+def cross_table(values: Values, metric: str) -> TextTable:
     """Return one row a model, with the mean over sites before the value on all data together.
 
     Args:
         values: Site of the model -> site of the data, that of all together last -> value.
-        has_mean: Whether they have a mean over sites, which means over different classes have not.
+        metric: The study's; one that is a mean over classes, which differ by site, has no mean over sites.
     """
     *sites, together = next(iter(values.values()))
-    cells = {owner: _row_with_mean(found, sites, together, has_mean) for owner, found in values.items()}
+    cells = {owner: _row_with_mean(found, sites, together, metric) for owner, found in values.items()}
     rows = tuple((owner, *map(format_number, row)) for owner, row in cells.items())
     return TextTable(("model of", *sites, "mean", together), rows)
 
 
-def cross_image(values: Values, metric: str, has_mean: bool = True) -> PageImage:
+def cross_image(values: Values, metric: str) -> PageImage:
     """Draw the values as a map, one row a model."""
     *sites, together = next(iter(values.values()))
     columns = [*sites, "mean", together]
-    cells = np.stack([as_values(_row_with_mean(found, sites, together, has_mean)) for found in values.values()])
+    cells = np.stack([as_values(_row_with_mean(found, sites, together, metric)) for found in values.values()])
     figure, ((axes,),) = make_panels(1, 1, (2.2 + 0.8 * len(columns), 1.4 + 0.5 * len(values)))
     # Of a metric from 0 to 1.
     axes.imshow(cells, cmap=colormaps[COLOURS], vmin=0, vmax=1, aspect="auto")
@@ -120,6 +110,7 @@ def cross_image(values: Values, metric: str, has_mean: bool = True) -> PageImage
 
 
 def _row_with_mean(
-    found: Mapping[str, float | None], sites: list[str], together: str, has_mean: bool
+    found: Mapping[str, float | None], sites: list[str], together: str, metric: str
 ) -> list[float | None]:
-    return [*map(found.get, sites), mean_of_known(map(found.get, sites)) if has_mean else None, found[together]]
+    mean = None if metric in CLASS_MEANS else mean_of_known(map(found.get, sites))
+    return [*map(found.get, sites), mean, found[together]]

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, Strict, with_config
 
@@ -230,8 +230,8 @@ def average_scores(scores: Iterable[SiteScore]) -> float | None:
 def pool_scores(scores: Iterable[SiteScore]) -> float | None:
     """Return the metric over all sites' cases.
 
-    A mean over classes is pooled class by class first: over the sites that have it, each weighted by its cases of it.
-    Of areas under curves that is a mean, as only a site knows its cases' scores.
+    A mean over classes is pooled class by class: over the sites that have it, each weighted by its cases of it. Of
+    areas under curves that is a mean, as only a site knows its cases' scores.
     """
     known = [*scores]
     by_class: dict[str, list[tuple[float, int]]] = {}
@@ -247,22 +247,17 @@ def pool_scores(scores: Iterable[SiteScore]) -> float | None:
 def measure_rise(new: Sequence[SiteScore], old: Sequence[SiteScore]) -> float:
     """Return by how much the median of sites' values is higher than before; of two sites that is the mean.
 
-    Where their values are means over different classes, each class has its own median over the sites that have it, and
-    the rise is the mean over the classes. Cases do not weigh: a site could invent them.
+    Of means over different classes it is the mean over the classes, of whose values each has a median over the sites
+    that have it. Cases do not weigh: a site could invent them.
 
     Args:
-        new: A score of each site, at least one.
+        new: Scores with a value, at least one.
         old: Of the same sites, in the same order.
     """
-    if have_same_classes([*new, *old]):
-        return _compare_medians([(one.value or 0.0, before.value or 0.0) for one, before in zip(new, old, strict=True)])
-    pairs: dict[str, list[tuple[float, float]]] = {}
+    is_plain, pairs = have_same_classes([*new, *old]), dict[str, list[tuple[Any, Any]]]()
     for one, before in zip(new, old, strict=True):
-        for label, value in (one.by_class or {}).items():
-            if label in (before.by_class or {}):
-                pairs.setdefault(label, []).append((value, before.by_class[label]))
-    return mean_of_known(map(_compare_medians, pairs.values())) or 0.0
-
-
-def _compare_medians(pairs: Sequence[tuple[float, float]]) -> float:
-    return median(now for now, _ in pairs) - median(before for _, before in pairs)
+        now, then = ({"": score.value} if is_plain else dict(score.by_class or {}) for score in (one, before))
+        for label in now.keys() & then.keys():
+            pairs.setdefault(label, []).append((now[label], then[label]))
+    rises = [median(now for now, _ in of_class) - median(then for _, then in of_class) for of_class in pairs.values()]
+    return sum(rises) / max(len(rises), 1)
