@@ -43,6 +43,7 @@ THRESHOLDS = (
     "median: where that is far from a site's own threshold, its sensitivity and specificity there are others."
 )
 AREAS = "Each is of so many cases; all sites: the mean, weighted by them, as only a site knows its cases' scores."
+UNLIKE_CLASSES = "sites have test cases of different classes: balanced accuracy and areas have no mean over sites"
 Column = list[float | None]
 # The federated model has a decision threshold at each hospital, as the other two do; beside it stands the usual 0.5.
 MODEL_NAMES = {LOCAL: "alone", SHIFTED: "federated", FEDERATED: "at 0.5", CHOSEN: "kept"}
@@ -123,7 +124,11 @@ def site_table(results: Results) -> TextTable:
         rows.append((site, format_number(own.value), *counts, format_number(own.validation)))
     summary = _summary_rows(results)
     rows += summary
-    more = {name: _append_mean(values) for name, values in _further_columns(results).items()}
+    means = {METRIC_NAMES[key]: results.average(values, key) for key, values in metric_columns(results).items()}
+    more = {
+        name: [*map(format_number, values), format_number(means.get(name, mean_of_known(values)))]
+        for name, values in _further_columns(results).items()
+    }
     more |= _surface_columns(results)
     extra = list_extra_metrics([results])
     texts = [*more.values(), *(_append_mean(list_extra_values(results, name)) for name in extra)]
@@ -303,7 +308,8 @@ def missing_labels_sentence(results: Results) -> str:
     """Say whose value is a mean over fewer labels than the others', or not over all classes; else nothing."""
     is_area, is_over_classes = results.metric in RANKED, results.metric in CLASS_MEANS
     if not is_over_classes and results.metric not in SEGMENTATION_ONLY["metric"]:
-        return ""
+        is_refused = results.average([0.0], "balanced_accuracy") is None
+        return UNLIKE_CLASSES if is_refused else ""
     known = {site: own.areas if is_area else own.labels for site, own in results.by_site.items()}
     names = results.labels.values() if results.has_findings and is_area else dict.fromkeys(chain(*known.values()))
     missing = {

@@ -25,6 +25,7 @@ from silofl.report.tables import (
     MISSING,
     SURFACE,
     SURFACE_DICE,
+    UNLIKE_CLASSES,
     TextTable,
     describe_extra_metric,
     format_count,
@@ -133,6 +134,8 @@ def comparison_notes(results: Sequence[Results]) -> list[str]:
         notes += _name_runs(
             [i for i, run in numbered if regions_text(run) == regions], f"scored are regions, {regions}"
         )
+    unlike = [i for i, run in numbered if run.mean is None and run.pooled is not None]
+    notes += _name_runs(unlike, UNLIKE_CLASSES)
     normalised = [(i, run) for i, run in numbered if run.normalization == "batch"]
     shared = [i for i, run in normalised if shares_batchnorm(run)]
     if len(shared) < len(normalised):
