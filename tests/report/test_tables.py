@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 
 from silofl.report.tables import (
@@ -19,6 +21,7 @@ from silofl.report.tables import (
     site_table,
     surface_sentence,
 )
+from silofl.studies.comparison import comparison_notes
 from silofl.studies.ending import print_results
 from silofl.studies.method_rows import compute_further_averages
 
@@ -220,6 +223,17 @@ def test_areas_of_sites_with_different_classes_stand_class_by_class_and_have_no_
     assert not found.has_findings and found.average([0.5, 0.7]) is None and found.average([0.5], "accuracy") == 0.5
     same = classes(metric="auroc", label_cases={"east": cases, "west": cases})
     assert same.average([0.5, 0.75]) == 0.625
+
+
+def test_beside_the_accuracy_means_over_different_classes_have_no_mean_over_sites(classes):
+    cases = {"east": {"a": 2, "b": 2}, "west": {"a": 2, "b": 2, "c": 1}}
+    alike = cases | {"west": cases["east"]}
+    for found, is_refused in ((classes(label_cases=cases), True), (classes(label_cases=alike), False)):
+        table = site_table(found)
+        means = dict(zip(table.columns, table.rows[len(found.sites)], strict=True))
+        assert (means["balanced accuracy"] == "-") == is_refused
+        assert ("different classes: balanced accuracy and areas" in missing_labels_sentence(found)) == is_refused
+    assert any("different classes" in note for note in comparison_notes([replace(found, mean=None)]))
 
 
 def test_a_mean_over_some_findings_alone_is_said_to_be_one(findings, classes):
