@@ -327,7 +327,8 @@ class ClassRows:
 
     def measure_calibrated(self, probabilities: Floats) -> Estimate:
         """Return what that error is of a perfectly calibrated model with these probabilities."""
-        return calibrated_error(self._list_answers(probabilities)[0])
+        # Of several findings a case has an answer each.
+        return replace(calibrated_error(self._list_answers(probabilities)[0]), num_cases=len(probabilities))
 
     def _list_answers(self, probabilities: Floats) -> tuple[Floats, NDArray[np.bool_]]:
         # Of the most probable answers: a threshold asks for others on purpose.
