@@ -364,6 +364,7 @@ SAID = {
     "also": "accuracy, balanced accuracy, AUROC",
     "label_cases": "number of cases of each class",
     "areas": "each finding's area under a curve",
+    "mean_over": "which of these the metric averages",
     "models": "of several models",
     "selector_accuracy": "takes for the site's own",
     "num_empty": "cases have no label: how many",

@@ -3,7 +3,7 @@ import pytest
 import torch
 from torchmetrics.functional.classification import multiclass_calibration_error
 
-from silofl.core.calibration import ReliabilityBin, expected_calibration_error, group_by_confidence
+from silofl.core.calibration import ReliabilityBin, calibrated_error, expected_calibration_error, group_by_confidence
 
 
 def test_the_error_is_the_mean_distance_of_confidence_and_accuracy():
@@ -15,6 +15,22 @@ def test_the_error_is_the_mean_distance_of_confidence_and_accuracy():
 
 def test_who_is_always_sure_and_right_makes_no_error():
     assert expected_calibration_error(group_by_confidence(np.ones(3), np.ones(3, bool))) == 0
+
+
+def test_a_perfectly_calibrated_model_shows_an_error_that_falls_with_its_cases():
+    random = np.random.default_rng(1)
+    found = [calibrated_error(random.uniform(0.5, 1, count)) for count in (20, 80, 2000)]
+    # of 20 cases in 5 bins each bin's mean deviates by about sqrt(0.75 * 0.25 / 4), of which 0.8 is the mean distance
+    assert found[0].value == pytest.approx(0.8 * np.sqrt(0.75 * 0.25 / 4), rel=0.15)
+    assert found[0].value > 1.7 * found[1].value > 4 * found[2].value
+    assert all(one.interval[0] < one.value < one.interval[1] for one in found)
+    # who is sure is right
+    assert calibrated_error(np.ones(7)).value == 0
+
+
+def test_a_single_case_of_a_calibrated_model_errs_by_what_it_is_not_sure_of():
+    # right with 0.9, then 0.1 away; else 0.9 away
+    assert calibrated_error(np.array([0.9])).value == pytest.approx(0.9 * 0.1 + 0.1 * 0.9, abs=0.03)
 
 
 @pytest.mark.parametrize("num_classes", [2, 5])

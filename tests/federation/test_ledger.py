@@ -7,6 +7,7 @@ from silofl.errors import ConfigError
 from silofl.federation.ledger import (
     Round,
     absence_sentence,
+    explain_choice,
     find_best_round,
     is_better,
     mark_best,
@@ -109,6 +110,28 @@ def test_one_sites_invented_scores_choose_no_round():
     new = validated(3, a=0.3, b=0.3, c=0.0)
     assert not is_better(new, before)
     assert is_better(new, [replace(one, answered=["a", "b"]) for one in before])
+
+
+def by_areas(number, **areas):
+    """Return a round whose sites have classes of their own: site -> class -> area, of ten cases each."""
+    scores = {}
+    for site, own in areas.items():
+        numbers = {"value": sum(own.values()) / len(own), "num_cases": 10 * len(own), "num_excluded": 0}
+        tables = {"labels": own, "label_cases": dict.fromkeys(own, 10), "areas": own, "mean_over": "areas"}
+        scores[site] = SiteScore(**numbers, **tables)
+    return Round(number, answered=[*areas], validation=scores)
+
+
+def test_areas_of_sites_with_different_classes_choose_a_round_class_by_class():
+    first = by_areas(1, a={"0": 0.8, "1": 0.8}, b={"0": 0.8, "1": 0.8, "2": 0.8, "3": 0.5})
+    # The mean of the sites' means falls, from 0.7625 to 0.7375. Class by class: 0.8 falls to 0.7 in two classes, stays
+    # in one and rises from 0.5 to 0.8 in one.
+    later = by_areas(2, a={"0": 0.7, "1": 0.7}, b={"0": 0.7, "1": 0.7, "2": 0.8, "3": 0.9})
+    mark_best([first, later])
+    said = explain_choice([first, later])
+    assert later.is_best and said.endswith("round 2, class by class, as the sites' cases are of different classes")
+    # (0.7 + 0.7 + 0.8 + 0.9) / 4, and not a mean of 0.7 and 0.775
+    assert later.validation_mean == pytest.approx(0.775)
 
 
 def test_the_loss_of_a_site_does_not_freeze_the_best_round_and_its_return_counts_again():

@@ -38,7 +38,7 @@ REPORTED = Reported(1, {}, LEDGER[0].validation, "best validation, round 1")
 
 
 def test_the_summary_has_the_last_rounds_means_and_the_best_rounds_values():
-    summary = metrics_summary("small", "dice", LEDGER, REPORTED, {"east": 0.5, "west": 0.7, "south": None})
+    summary = metrics_summary("small", "dice", LEDGER, REPORTED, {"east": score(0.5), "west": score(0.7)})
     assert summary["final_aggregated_metrics"] == [
         {"name": "loss", "value": 0.25},
         {"name": "validation_dice", "value": 0.4},

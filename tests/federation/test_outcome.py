@@ -12,6 +12,7 @@ from silofl.parts.load import describe_kept
 from silofl.schema import dump_record, read_record
 from silofl.settings import parse
 from silofl.study import Study
+from silofl.training.site_score import SiteScore
 
 from ..conftest import UNET, assert_alike
 
@@ -170,6 +171,27 @@ def test_the_patients_of_each_sites_test_are_counted_and_null_where_nobody_knows
     found = finished_results(game.server, game.finish())
     assert found.tested.patients == {"east": 1, "north": 2, "west": None}
     assert read_record(Results, json.loads(json.dumps(dump_record(found))), "results.json") == found
+
+
+def test_areas_of_sites_with_different_classes_have_no_mean_and_are_pooled_class_by_class(play):
+    game = play(rounds=1)
+    game.rounds(1)
+    own = {"east": {"0": 0.9, "1": 0.8}, "north": {"0": 0.9, "1": 0.8}, "west": {"0": 0.9, "1": 0.8, "2": 0.6}}
+
+    def test_areas(own):
+        scores = {}
+        for site, areas in own.items():
+            tables = {"labels": areas, "label_cases": dict.fromkeys(areas, 10), "areas": areas, "mean_over": "areas"}
+            value = sum(areas.values()) / len(areas)
+            scores[site] = SiteScore(value=value, num_cases=10 * len(areas), num_excluded=0, **tables)
+        return finished_results(game.server, replace(tests, scores=scores))
+
+    tests = game.finish()
+    found = test_areas(own)
+    # As skilled in each class: the sites' values are 0.85, 0.85 and 0.767.
+    assert (found.mean, found.spread) == (None, None) and found.pooled == pytest.approx((0.9 + 0.8 + 0.6) / 3)
+    same = test_areas(own | {"west": {"0": 0.7, "1": 0.8}})
+    assert same.mean == pytest.approx((0.85 + 0.85 + 0.75) / 3) and same.pooled == pytest.approx(same.mean)
 
 
 def test_a_run_without_numbers_says_what_is_known_of_its_study(make_study):

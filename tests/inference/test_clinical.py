@@ -19,7 +19,7 @@ from sklearn.metrics import (
     roc_auc_score,
 )
 
-from silofl.core.calibration import expected_calibration_error, group_by_confidence
+from silofl.core.calibration import calibrated_error, expected_calibration_error, group_by_confidence
 from silofl.core.calling import MOST_PROBABLE
 from silofl.core.findings import decide_findings
 from silofl.core.intervals import Estimate
@@ -34,12 +34,6 @@ from silofl.training.units import Units
 
 NUM_CASES = 200
 SPACING = (1.5, 1.0, 4.0)
-
-
-@pytest.fixture(autouse=True)
-def few_resamples(monkeypatch):
-    """Draw patients a tenth as often: here intervals are to lie around their values, no more."""
-    monkeypatch.setattr("silofl.core.intervals.RESAMPLES", 100)
 
 
 def blobs(random, shape):
@@ -194,7 +188,7 @@ def test_the_studys_metric_has_an_interval_whichever_it_is():
     assert also["balanced_accuracy"].value == pytest.approx(balanced_accuracy_score(truth, answers))
     assert also["accuracy"].value == pytest.approx((answers == truth).mean())
     assert also["auroc"].value == pytest.approx(roc_auc_score(truth, chances, multi_class="ovr"), abs=1e-6)
-    for name in ("accuracy", "balanced_accuracy"):
+    for name in ("accuracy", "balanced_accuracy", "auroc"):
         low, high = also[name].interval
         assert low < also[name].value < high
 
@@ -225,7 +219,11 @@ def test_each_finding_is_measured_by_itself(make_study):
     # The sure answers of all findings, yes or no, and how many of them are right.
     confidences, is_right = np.maximum(chances, 1 - chances).ravel(), ((chances > 0.5) == is_there).ravel()
     wanted = expected_calibration_error(group_by_confidence(confidences, is_right))
-    assert rows.measure_calibration().error.value == pytest.approx(wanted)
+    found = rows.measure_calibration()
+    assert (found.error.value, found.error.interval) == (pytest.approx(wanted), None)
+    # These probabilities are far from calibrated; as many answers of a calibrated model show this.
+    assert found.calibrated.value == pytest.approx(calibrated_error(confidences).value, rel=0.05)
+    assert found.calibrated.interval[1] < wanted
     also = measure_also(score, {name: name for name in names})
     wanted = [balanced_accuracy_score(is_there[:, label], chances[:, label] > 0.5) for label in labels]
     assert also["balanced_accuracy"].value == pytest.approx(np.mean(wanted))

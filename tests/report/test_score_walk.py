@@ -19,8 +19,6 @@ from silofl.training.site_score import SiteScore
 
 pytestmark = pytest.mark.usefixtures("undrawn")
 OWN = "federation.results"
-# It turns any record into a dictionary, for the mean over all cases, and knows no score.
-DUMP = "schema"
 
 
 def noting(name, readers):
@@ -67,7 +65,7 @@ def test_a_test_score_passes_eight_files_to_its_cell(play, finished):
     scores = {site: watched(**vars(score)) for site, score in tests.scores.items()}
     readers.clear()
     finished_results(game.server, replace(tests, scores=scores))
-    assert readers == {"federation.outcome", DUMP}
+    assert readers == {"federation.outcome", "training.site_score"}
     run = read_run(finished())
     kinds = {name: noting(name, readers) for name in ("__getitem__", "get", "values", "items")}
     sites = type("Sites", (dict,), kinds)(run.results.sites)

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 
 from silofl.report.tables import (
@@ -19,6 +21,7 @@ from silofl.report.tables import (
     site_table,
     surface_sentence,
 )
+from silofl.studies.comparison import comparison_notes
 from silofl.studies.ending import print_results
 from silofl.studies.method_rows import compute_further_averages
 
@@ -179,17 +182,58 @@ def test_a_finding_has_its_area_sensitivity_and_specificity_at_each_site(finding
     table = label_table(findings())
     assert table.columns == ("finding", "site", "AUROC", "sensitivity", "specificity")
     assert table.rows == (
-        ("effusion", "east", "0.875", "0.500 of 2", "0.750 of 4"),
-        ("effusion", "west", "1.000", "0.500 of 2", "0.750 of 4"),
-        ("nodule", "east", "0.625", "0.250 of 4", "1.000 of 2"),
+        ("effusion", "east", "0.875 of 2", "0.500 of 2", "0.750 of 4"),
+        ("effusion", "west", "1.000 of 2", "0.500 of 2", "0.750 of 4"),
+        # (0.875 * 2 + 1 * 2) / 4
+        ("effusion", "all sites", "0.938 of 4", "0.500 of 4", "0.750 of 8"),
+        ("nodule", "east", "0.625 of 4", "0.250 of 4", "1.000 of 2"),
         ("nodule", "west", "-", "-", "1.000 of 6"),
+        ("nodule", "all sites", "0.625 of 4", "0.250 of 4", "1.000 of 8"),
     )
     assert label_table(findings(metric="auprc")).columns[2] == "AUPRC"
     assert not any("recall" in column for column in site_table(findings()).columns)
     assert "Sensitivity is the share" in label_sentence(findings())
     # No area under a curve is one of all sites' cases.
     last = [site_table(one).rows[-1][0] for one in (findings(), classes())]
-    assert last == ["mean by test cases", "pooled over all cases"]
+    assert last == ["pooled class by class", "pooled over all cases"]
+
+
+def test_areas_of_sites_with_different_classes_stand_class_by_class_and_have_no_mean(classes):
+    recalls = {"benign": 0.75, "malignant": 0.5}
+    cases = {"benign": 30, "malignant": 10}
+    own = {"east": {"benign": 0.9, "malignant": 0.8}, "west": {"benign": 0.7, "malignant": 0.8, "normal": 0.6}}
+    found = classes(
+        metric="auroc",
+        labels={"0": "benign", "1": "malignant", "2": "normal"},
+        by_label={"east": recalls, "west": recalls | {"normal": 1.0}},
+        label_cases={"east": cases, "west": cases | {"normal": 5}},
+        class_areas=own,
+        mean=None,
+    )
+    table = label_table(found)
+    assert table.columns == ("class", "site", "AUROC", "recall")
+    assert table.rows[2] == ("benign", "all sites", "0.800 of 60", "0.750 of 60")
+    assert table.rows[6:] == (
+        ("normal", "east", "-", "-"),
+        ("normal", "west", "0.600 of 5", "1.000 of 5"),
+        ("normal", "all sites", "0.600 of 5", "1.000 of 5"),
+    )
+    sentence = missing_labels_sentence(found)
+    assert "east without normal (in none" in sentence and "they have no mean over sites, and are pooled" in sentence
+    assert not found.has_findings and found.average([0.5, 0.7]) is None and found.average([0.5], "accuracy") == 0.5
+    same = classes(metric="auroc", label_cases={"east": cases, "west": cases})
+    assert same.average([0.5, 0.75]) == 0.625
+
+
+def test_beside_the_accuracy_means_over_different_classes_have_no_mean_over_sites(classes):
+    cases = {"east": {"a": 2, "b": 2}, "west": {"a": 2, "b": 2, "c": 1}}
+    alike = cases | {"west": cases["east"]}
+    for found, is_refused in ((classes(label_cases=cases), True), (classes(label_cases=alike), False)):
+        table = site_table(found)
+        means = dict(zip(table.columns, table.rows[len(found.sites)], strict=True))
+        assert (means["balanced accuracy"] == "-") == is_refused
+        assert ("different classes: balanced accuracy and areas" in missing_labels_sentence(found)) == is_refused
+    assert any("different classes" in note for note in comparison_notes([replace(found, mean=None)]))
 
 
 def test_a_mean_over_some_findings_alone_is_said_to_be_one(findings, classes):
@@ -197,8 +241,8 @@ def test_a_mean_over_some_findings_alone_is_said_to_be_one(findings, classes):
     assert "values are means over some findings alone" in sentence and "west without nodule (in none" in sentence
     areas = {site: {"effusion": 0.5, "nodule": 0.5} for site in ("east", "west")}
     assert missing_labels_sentence(findings(areas=areas)) == ""
-    # All cases have a sensitivity or a specificity.
-    assert missing_labels_sentence(findings(metric="balanced_accuracy")) == ""
+    # West's mean has no sensitivity to nodules.
+    assert "west without nodule" in missing_labels_sentence(findings(metric="balanced_accuracy"))
 
 
 def test_the_test_data_of_all_sites_are_an_average_and_a_sentence(classes, findings):
@@ -256,16 +300,17 @@ def test_values_bytes_times_and_deviations_are_told_in_the_unit_that_suits_them(
 
 
 READ = {"temperature": 1.5, "thresholds": {"tumour": 0.4}, "num_units": 9, "error": 0.2, "error_after": 0.1}
-READ |= {"sensitivity": {"tumour": 0.8}, "specificity": {"tumour": 0.9}}
+READ |= {"sensitivity": {"tumour": 0.8}, "specificity": {"tumour": 0.9}, "calibrated": 0.15, "calibrated_after": 0.125}
 
 
 def test_each_site_has_its_temperature_and_where_it_does_not_help_or_was_not_chosen_is_said(results):
-    callings = {"east": READ, "west": READ | {"error_after": 0.25, "thresholds": {}}}
+    older = {key: value for key, value in READ.items() if not key.startswith("calibrated")}
+    callings = {"east": READ, "west": older | {"error_after": 0.25, "thresholds": {}}}
     classes = {"metric": "accuracy", "also": {}, "label_cases": {}}
     found = results(**classes, callings=callings)
     table = calling_table(found)
     assert table.columns[4:] == ("threshold of tumour", "sensitivity tumour", "specificity tumour")
-    assert table.rows[0] == ("east", "1.50", "0.200", "0.100", "0.400", "0.800", "0.900")
+    assert table.rows[0] == ("east", "1.50", "0.200 (0.150)", "0.100 (0.125)", "0.400", "0.800", "0.900")
     assert table.rows[1][:5] == ("west", "1.50", "0.200", "0.250", "-")
     sentence = calling_sentence(found)
     assert "It does not help in the test of west." in sentence and "threshold" in sentence

@@ -32,12 +32,14 @@ def test_each_sites_model_is_tested_on_each_sites_data_and_on_all_together():
 def test_the_table_has_the_mean_over_sites_before_all_cases_together():
     values = {"north": {"north": 1.0, "south": 0.5, "all sites": 0.6}, "south": {"north": None, "south": 0.25}}
     values["south"]["all sites"] = 0.25
-    table = cross_table(values)
+    table = cross_table(values, "dice")
     assert table.columns == ("model of", "north", "south", "mean", "all sites")
     assert table.rows == (
         ("north", "1.000", "0.500", "0.750", "0.600"),
         ("south", "-", "0.250", "0.250", "0.250"),
     )
+    # Of a mean over classes, which sites may lack, there is none.
+    assert cross_table(values, "auroc").rows[0] == ("north", "1.000", "0.500", "-", "0.600")
     image = cross_image(values, "dice")
     assert image.png.startswith(b"\x89PNG") and "No model" not in image.caption
     image = cross_image({"north": {"north": 1.0, "south": 0.5, "west": 0.25, "all sites": 0.6}}, "dice")

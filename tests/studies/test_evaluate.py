@@ -554,7 +554,7 @@ def test_two_segmentations_differ_by_the_mean_over_the_same_cases(evaluate, cont
     _, record, printed, out = evaluate(contents, phantoms / UNSEEN_SITE, *write_other(tmp_path, nothing))
     found = record.against
     # the other finds nothing: its Dice is 0 in each case
-    assert found.num_cases == record.num_cases and found.difference == record.value and found.aurocs == {}
+    assert found.num_cases == record.num_cases and found.difference.value == record.value.value and found.aurocs == {}
     low, high = found.difference.interval
     line = f"dice {found.difference.value:+.3f} ({low:+.3f} to {high:+.3f})"
     assert line in printed and line in (out / "evaluation.html").read_text()

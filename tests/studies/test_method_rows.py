@@ -91,6 +91,17 @@ def test_a_method_was_to_run_with_its_finished_and_its_unfinished_seeds(method):
     assert Method("fedavg", finished.results, unfinished={1: "no disk"}).num_seeds == 2
 
 
+def test_means_over_different_classes_have_no_average(classes, method):
+    cases = {"east": {"a": 2, "b": 2}, "west": {"a": 2, "b": 2, "c": 1}}
+    found = classes(label_cases=cases)
+    assert compute_further_averages(found, ["east", "west"]) == {}
+    # A site of one class has no area, and the others have an average.
+    lone = classes(label_cases=cases | {"west": {"a": 3}})
+    assert [*compute_further_averages(lone, ["east", "west"])] == ["auroc"]
+    (row,) = make_method_rows([method("fedavg", (0.5, 0.75), metric="auroc", also={}, label_cases=cases)])
+    assert cells(row)["client average"] == () and cells(row)["west"] == (0.75,) and cells(row)["pooled"] != ()
+
+
 def test_averages_are_over_all_sites_and_that_of_the_auroc_over_those_that_have_one(classes, results):
     # (0.25 + 0.75) / 2
     assert compute_further_averages(classes(), ["east", "west"]) == {"balanced_accuracy": 0.5, "auroc": 0.875}

@@ -7,8 +7,8 @@ from torchmetrics.functional.classification import multilabel_accuracy
 from silofl.core.findings import decide_findings, pack_findings
 from silofl.schema import read_record
 from silofl.training.findings import findings_by_case
-from silofl.training.metrics import Score, pooled_score
-from silofl.training.site_score import SiteScore
+from silofl.training.metrics import Score
+from silofl.training.site_score import SiteScore, pool_scores
 
 NAMES = {0: "effusion", 1: "nodule", 2: "mass"}
 
@@ -85,4 +85,4 @@ def test_the_balanced_accuracy_of_all_sites_is_that_of_their_cases_together():
     _, sets, probabilities = random_findings(7)
     halves = [score(sets[part], probabilities[part], "balanced_accuracy") for part in (slice(15), slice(15, None))]
     whole = score(sets, probabilities, "balanced_accuracy").value
-    assert pooled_score([one.numbers() for one in halves], "balanced_accuracy") == pytest.approx(whole)
+    assert pool_scores([read_record(SiteScore, one.numbers(), "a score") for one in halves]) == pytest.approx(whole)

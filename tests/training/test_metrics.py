@@ -15,9 +15,8 @@ from silofl.training.metrics import (
     mean_area,
     mean_of_known,
     pool_values,
-    pooled_score,
 )
-from silofl.training.site_score import SiteScore
+from silofl.training.site_score import SiteScore, pool_scores
 
 # The slices of a case need not stand together.
 CASES = ("a", "b", "a", "d", "b", "c", "a", "d")
@@ -318,21 +317,8 @@ def test_pooled_classifications_of_sites_are_one_score_over_all_sites(metric):
     scores = [class_score(said[rows], truth[rows], [cases[i] for i in rows], metric) for rows in sites]
     rows = np.concatenate(sites)
     together = class_score(said[rows], truth[rows], [cases[i] for i in rows], metric)
-    assert pooled_score([score.numbers() for score in scores], metric) == pytest.approx(together.value)
-
-
-def test_the_mean_of_balanced_accuracies_is_not_the_pooled_one():
-    east = {"value": 1.0, "num_cases": 3, "labels": {"0": 1.0}, "label_cases": {"0": 3}}
-    west = {"value": 0.25, "num_cases": 2, "labels": {"0": 0.0, "1": 0.5}, "label_cases": {"0": 1, "1": 2}}
-    # class 0: 3 of 4; class 1: 1 of 2
-    assert pooled_score([east, west], "balanced_accuracy") == (3 / 4 + 1 / 2) / 2
-    assert pooled_score([], "balanced_accuracy") is None and pooled_score([], "dice") is None
-
-
-def test_a_class_that_counts_in_no_case_is_no_part_of_the_pooled_score():
-    east = {"value": 1.0, "num_cases": 3, "labels": {"0": 1.0, "1": 0.5}, "label_cases": {"0": 3, "1": 0}}
-    assert pooled_score([east], "balanced_accuracy") == 1
-    assert pooled_score([east | {"label_cases": {"0": 0, "1": 0}}], "balanced_accuracy") is None
+    sent = [read_record(SiteScore, score.numbers(), "a score") for score in scores]
+    assert pool_scores(sent) == pytest.approx(together.value)
 
 
 @pytest.mark.parametrize(("normal", "ill"), [(2, 11), (19, 1), (54, 2)])

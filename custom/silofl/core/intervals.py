@@ -1,25 +1,36 @@
-"""Numbers with intervals over patients: 95 % of what they are when as many patients are drawn again, with replacement.
+"""Numbers with 95 % intervals over patients, made for few of them.
 
-Efron and Tibshirani, An Introduction to the Bootstrap, Chapman & Hall 1993, chapter 13. All cases of a patient are
-drawn together: they are no independent evidence.
+Wilson, Probable Inference, the Law of Succession, and Statistical Inference, JASA 1927, for any number m in [0, 1]:
+
+    (m + t^2 / 2n -+ t sqrt(m (1 - m) / n + t^2 / 4n^2)) / (1 + t^2 / n),    n = m (1 - m) / variance
+
+n is the effective number of patients; t is Student's quantile, as the variance is estimated, by the jackknife (Efron
+and Stein, The Jackknife Estimate of Variance, Annals of Statistics 1981): m is computed again without each patient, all
+of whose cases are left out together. Where m is 0 or 1 the interval is Clopper and Pearson's (Biometrika 1934). A size
+or a difference has Student's interval. ``bench/intervals.py`` measures how often they cover.
 """
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
+from math import inf, sqrt
 
 import numpy as np
 from numpy.typing import NDArray
 
-# Percent of the resamples outside on each side.
-OUTSIDE = 2.5
-RESAMPLES, SEED = 1000, 0
+# Share of the intervals that lie above the truth, and below it.
+OUTSIDE = 0.025
+# Patients are left out in so many groups at most. A value at a threshold that the cases choose needs few: left out one
+# by one, hardly a patient moves it.
+GROUPS, GROUPS_OF_A_THRESHOLD = 200, 20
 # Fewer say nothing of others.
 LEAST_UNITS = 6
 # Of sums and quotients that are shares.
 ROUNDING = 1e-9
 Interval = tuple[float, float]
-Rows = NDArray[np.int32]
+SHARE, DIFFERENCE, SIZE = (0.0, 1.0), (-1.0, 1.0), (0.0, inf)
+Rows = NDArray[np.intp]
 Floats = NDArray[np.float64]
+Bools = NDArray[np.bool_]
 Statistic = Callable[[Rows], float]
 
 
@@ -29,7 +40,8 @@ class Estimate:
 
     Attributes:
         value: The number; null where no case counts.
-        interval: Ends of its 95 % interval; null where fewer than 6 patients count, or where all give the same.
+        interval: Ends of its 95 % interval; null where all patients give the same, unless that is 0 or 1, where a size
+            or difference is of one patient, and where a class has one alone.
         num_cases: Cases that count.
     """
 
@@ -39,60 +51,94 @@ class Estimate:
 
 
 class Sample:
-    """Cases, and the patients that are drawn again.
+    """Cases, and the patients that they are of.
 
     Args:
         units: The unit, as the patient, of each case.
     """
 
     def __init__(self, units: Sequence[Hashable]) -> None:
-        numbers: dict[Hashable, int] = {}
-        self.numbers = np.array([numbers.setdefault(unit, len(numbers)) for unit in units], dtype=np.intp)
-        # Half as large as the numbers that NumPy takes by itself: of many cases they are most of the memory.
-        members = [np.flatnonzero(self.numbers == number).astype(np.int32) for number in range(len(numbers))]
-        draws = np.random.default_rng(SEED).integers(max(len(members), 1), size=(RESAMPLES, len(members)))
-        is_enough = len(members) >= LEAST_UNITS
-        self.resamples = [np.concatenate([members[unit] for unit in drawn]) for drawn in draws] if is_enough else []
+        self.numbers = number_units(units)
 
-    def estimate(self, statistic: Statistic, is_counted: NDArray[np.bool_]) -> Estimate:
+    def estimate(
+        self, statistic: Statistic, *kinds: Bools, bounds: Interval = SHARE, num_groups: int = GROUPS
+    ) -> Estimate:
         """Return a number over all cases, with its interval.
 
         Args:
-            statistic: The number of some rows, NaN where it is not defined; resamples where it is not do not count.
-            is_counted: The cases that count, shape (N,).
+            statistic: The number of some rows, NaN where it is not defined.
+            kinds: The cases that count, shape (N,). Of a number that needs several kinds, as cases of a class and
+                others, each kind: the one with the fewest patients says how sure the variance is.
+            bounds: Of the number.
+            num_groups: The most groups in which patients are left out.
         """
-        value = statistic(np.arange(len(self.numbers), dtype=np.int32))
+        value = statistic(np.arange(len(self.numbers)))
         if not np.isfinite(value):
             return Estimate(None, None, 0)
-        is_enough = len(np.unique(self.numbers[is_counted])) >= LEAST_UNITS
-        found = np.array([statistic(rows) for rows in self.resamples] if is_enough else [])
-        return Estimate(float(value), _find_interval(found), int(is_counted.sum()))
+        is_counted = np.logical_or.reduce(kinds)
+        units, places = np.unique(self.numbers[is_counted], return_inverse=True)
+        num_units = min(len(np.unique(self.numbers[kind])) for kind in kinds)
+        count = min(len(units), num_groups)
+        groups = np.full(len(self.numbers), -1)
+        groups[is_counted] = places % count
+        found = [statistic(np.flatnonzero(groups != group)) for group in range(count)] if count > 1 else [value]
+        variance = float((count - 1) * np.var(found))
+        interval = find_interval(float(value), variance, num_units, min(num_units, count), bounds)
+        return Estimate(float(value), interval, int(is_counted.sum()))
 
-    def mean(self, values: Floats) -> Estimate:
-        """Return the mean of the cases' values (N,); NaN of a case that does not count."""
+    def mean(self, values: Floats, bounds: Interval = SHARE) -> Estimate:
+        """Return the mean of the cases' values (N,) within bounds; NaN of a case that does not count."""
         is_counted = np.isfinite(values)
-        return self.ratio(np.where(is_counted, values, 0.0), is_counted.astype(np.float64), is_counted)
+        return self.ratio(np.where(is_counted, values, 0.0), is_counted.astype(np.float64), bounds)
 
-    def ratio(self, parts: Floats, wholes: Floats, is_counted: NDArray[np.bool_] | None = None) -> Estimate:
+    def ratio(self, parts: Floats, wholes: Floats, bounds: Interval = SHARE) -> Estimate:
         """Return the sum of the cases' parts by the sum of their wholes, both (N,); a whole of 0 does not count.
 
         Args:
             parts: Of each case, as its lesions that were found.
             wholes: Of each case, as its lesions.
-            is_counted: The cases that count; those with a whole, where None.
+            bounds: Of the quotient.
         """
 
         def divide(rows: Rows) -> float:
             total = wholes[rows].sum()
             return float(parts[rows].sum() / total) if total else np.nan
 
-        return self.estimate(divide, wholes > 0 if is_counted is None else is_counted)
+        return self.estimate(divide, wholes > 0, bounds=bounds)
 
 
-def _find_interval(found: Floats) -> Interval | None:
-    known = found[np.isfinite(found)]
-    if not len(known):
-        return None
-    low, high = np.percentile(known, (OUTSIDE, 100 - OUTSIDE)).tolist()
+def number_units(units: Sequence[Hashable]) -> NDArray[np.intp]:
+    """Return the number of each case's unit, from 0 in the order of their first cases."""
+    numbers: dict[Hashable, int] = {}
+    return np.array([numbers.setdefault(unit, len(numbers)) for unit in units], dtype=np.intp)
+
+
+def find_interval(
+    value: float, variance: float, num_units: int, num_groups: int, bounds: Interval = SHARE
+) -> Interval | None:
+    """Return the 95 % interval of a number; None where there is no spread to tell it by.
+
+    Args:
+        value: The number.
+        variance: Of the number.
+        num_units: Patients that it is of.
+        num_groups: Groups of them that the variance is of.
+        bounds: Of the number.
+    """
+    if bounds == SHARE and min(value, 1 - value) < ROUNDING:
+        reach = 1 - OUTSIDE ** (1 / num_units)
+        return (0.0, reach) if value < 0.5 else (1 - reach, 1.0)
     # Equal patients show no spread, which is not that there is none; nor is the rounding of sums one.
-    return (low, high) if high - low > ROUNDING else None
+    if not variance > ROUNDING**2:
+        return None
+    # Imported here: it takes long, and a run that trains needs it at its end alone.
+    from scipy.stats import t
+
+    quantile = float(t.ppf(1 - OUTSIDE, max(num_groups - 1, 1)))
+    if bounds != SHARE:
+        margin = quantile * sqrt(variance)
+        return max(value - margin, bounds[0]), min(value + margin, bounds[1])
+    spread = value * (1 - value)
+    excess = quantile**2 * variance / spread
+    margin = sqrt(excess * (spread + excess / 4))
+    return (value + excess / 2 - margin) / (1 + excess), (value + excess / 2 + margin) / (1 + excess)

@@ -13,7 +13,7 @@ from math import sqrt
 import numpy as np
 from numpy.typing import NDArray
 
-from silofl.core.intervals import ROUNDING, Interval
+from silofl.core.intervals import ROUNDING, Interval, find_interval, number_units
 
 # Of the normal distribution: 95 % lie within so many deviations.
 NORMAL_95 = 1.959963984540054
@@ -26,7 +26,7 @@ class Area:
 
     Attributes:
         value: The probability that a positive case has a higher score than a negative one; equal scores count half.
-        interval: Its 95 % interval, within [0, 1]; None where the units show no spread.
+        interval: Its 95 % interval, within [0, 1]; None where the units show no spread, unless the area is 0 or 1.
     """
 
     value: float
@@ -66,7 +66,10 @@ class OperatingPoint:
 def measure_auroc(
     scores: Floats, is_positive: NDArray[np.bool_], units: Sequence[Hashable] | None = None
 ) -> Area | None:
-    """Return the area under the ROC curve with DeLong's interval; None without a positive or a negative case.
+    """Return the area under the ROC curve, with an interval of DeLong's variance; None without cases of both kinds.
+
+    The interval is that of `find_interval`, by the units of the rarer kind: within two of DeLong's deviations lies the
+    true area too rarely, and never where all cases are told apart.
 
     Args:
         scores: Of each case, shape (N,).
@@ -76,9 +79,10 @@ def measure_auroc(
     if is_positive.all() or not is_positive.any():
         return None
     areas, covariance = measure_areas(scores[None], is_positive, units)
-    margin = None if covariance is None else NORMAL_95 * sqrt(covariance[0, 0])
-    value = float(areas[0])
-    return Area(value, (max(value - margin, 0.0), min(value + margin, 1.0)) if margin else None)
+    numbers = number_units(range(len(scores)) if units is None else units)
+    num_units = min(len(np.unique(numbers[kind])) for kind in (is_positive, ~is_positive))
+    variance = 0.0 if covariance is None else float(covariance[0, 0])
+    return Area(float(areas[0]), find_interval(float(areas[0]), variance, num_units, num_units))
 
 
 def compare_aurocs(
@@ -134,11 +138,9 @@ def measure_areas(
     above = (ranks[:, is_positive] - rankdata(positive, axis=1)) / num_negative
     below = 1 - (ranks[:, ~is_positive] - rankdata(negative, axis=1)) / num_positive
     areas = above.mean(axis=1)
-    number_of: dict[Hashable, int] = {}
-    known = range(len(is_positive)) if units is None else units
-    numbers = np.array([number_of.setdefault(unit, len(number_of)) for unit in known])
+    numbers = number_units(range(len(is_positive)) if units is None else units)
     of_positive, of_negative = numbers[is_positive], numbers[~is_positive]
-    units_10, units_01, all_units = len({*of_positive.tolist()}), len({*of_negative.tolist()}), len(number_of)
+    units_10, units_01, all_units = (len(np.unique(one)) for one in (of_positive, of_negative, numbers))
     if min(units_10, units_01) < 2:
         return areas, None
     d10, d01 = (

@@ -15,9 +15,10 @@ from silofl.parts.task import Message
 from silofl.schema import declare_optional, read_list
 from silofl.software import Software, read_software
 from silofl.training.metrics import mean_of_known
-from silofl.training.site_score import SiteScore
+from silofl.training.site_score import SiteScore, average_scores, have_same_classes, measure_rise
 
 FILE = "ledger.json"
+CLASS_BY_CLASS = ", class by class, as the sites' cases are of different classes"
 
 
 @dataclass
@@ -95,8 +96,8 @@ class Round:
 
     @property
     def validation_mean(self) -> float | None:
-        """The mean over the sites that validated the round's model; None without any."""
-        return mean_of_known(self.validated.values())
+        """The mean over the sites that validated the round's model, by `average_scores`; None without any."""
+        return average_scores(self.validation.values())
 
     def add_traffic(self, sent: Mapping[str, Message], received: Mapping[str, Message]) -> None:
         """Count the bytes of one exchange with every site."""
@@ -158,7 +159,8 @@ def is_better(record: Round, before: Sequence[Round]) -> bool:
     """Return whether a round replaces the best one so far: on the sites that validated both, the median is higher.
 
     From three sites on one site's invented scores thus choose no round; of two the median is the mean. Of equal medians
-    that round is better in which more sites have risen than fallen.
+    that round is better in which more sites have risen than fallen. Means over different classes are compared class by
+    class (`measure_rise`), where a class that less than three sites have is in their hands.
 
     A site that is absent in one of the two has no say, or a round would win or lose by an easy or difficult site's
     absence, and a site that leaves for good would make the last round before it the best for ever. A site that comes
@@ -171,7 +173,8 @@ def is_better(record: Round, before: Sequence[Round]) -> bool:
         before: The rounds before it.
     """
     best = find_best_round(before)
-    new, old = record.validated, before[best - 1].validated if best else {}
+    previous = before[best - 1] if best else Round(0)
+    new, old = record.validated, previous.validated
     newcomers = new.keys() - validators(before)
     late = newcomers.difference(*(one.answered for one in before[: best or 0]))
     if late or (newcomers and 2 * len(newcomers) >= len(new)):
@@ -180,9 +183,9 @@ def is_better(record: Round, before: Sequence[Round]) -> bool:
     # Nothing to compare by: the round that more sites have validated is known better.
     if not shared:
         return len(new) > len(old)
-    now, before_it = (np.array([scores[site] for site in shared]) for scores in (new, old))
-    rise = float(np.median(now) - np.median(before_it))
-    return rise > ROUNDING or (rise >= -ROUNDING and int(np.sign(now - before_it).sum()) > 0)
+    rise = measure_rise(*([one.validation[site] for site in shared] for one in (record, previous)))
+    signs = (np.sign(new[site] - old[site]) for site in shared)
+    return rise > ROUNDING or (rise >= -ROUNDING and int(sum(signs)) > 0)
 
 
 def mark_best(ledger: list[Round]) -> list[Round]:
@@ -233,6 +236,7 @@ def explain_choice(ledger: Sequence[Round]) -> str:
     absence = absence_sentence(ledger, ledger[best - 1])
     # Of two sites it is the mean, as a reader expects.
     how = ", by the sites' median" if len(ledger[best - 1].validated) > 2 else ""
+    how += "" if have_same_classes(ledger[best - 1].validation.values()) else CLASS_BY_CLASS
     return f"best validation, round {best}{how}" + (f"; {absence}" if absence else "")
 
 

@@ -13,6 +13,7 @@ from typing import Any
 from silofl.federation.ledger import Round
 from silofl.parts.part import Reported
 from silofl.training.metrics import mean_of_known
+from silofl.training.site_score import SiteScore, average_scores
 
 SUMMARY, ROUNDS = "metrics_summary.json", "round_metrics.jsonl"
 VERSION = "1"
@@ -23,7 +24,7 @@ NOTES = (
 
 
 def metrics_summary(
-    study: str, metric: str, ledger: Sequence[Round], reported: Reported, tests: Mapping[str, float | None]
+    study: str, metric: str, ledger: Sequence[Round], reported: Reported, tests: Mapping[str, SiteScore]
 ) -> dict[str, Any]:
     """Return the summary of a run with at least one finished round.
 
@@ -32,10 +33,10 @@ def metrics_summary(
         metric: The study's.
         ledger: The finished rounds.
         reported: What the run reports.
-        tests: Site -> value on its test data; empty before the test.
+        tests: Site -> its score on test data; empty before the test.
     """
-    last, tested = ledger[-1], mean_of_known(tests.values())
-    validation = mean_of_known(score.value for score in reported.validation.values())
+    last, tested = ledger[-1], average_scores(tests.values())
+    validation = average_scores(reported.validation.values())
     return {
         "schema_version": VERSION,
         "status": "metrics_reported",

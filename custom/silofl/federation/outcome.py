@@ -15,10 +15,10 @@ from silofl.federation.results import OF_THE_STUDY, UNFINISHED, ClassResults, Re
 from silofl.federation.server import ServerRounds
 from silofl.parts.answer import plain_text
 from silofl.parts.load import describe_kept
-from silofl.schema import dump_record
 from silofl.study import Study
-from silofl.training.metrics import mean_of_known, pooled_score
-from silofl.training.site_score import CallingScore, SiteScore
+from silofl.study.sections import RANKED
+from silofl.training.metrics import mean_of_known
+from silofl.training.site_score import CallingScore, SiteScore, have_same_classes, pool_scores
 
 N = TypeVar("N", int, float)
 
@@ -32,7 +32,8 @@ def finished_results(server: ServerRounds, tests: Tests) -> Results:
     """
     scores, reported, study = tests.scores, server.reported, server.study
     values = {site: scores[site].value if site in scores else None for site in server.sites}
-    known = [value for value in values.values() if value is not None]
+    # Means over different classes have no mean.
+    known = [one for one in values.values() if one is not None] if have_same_classes(scores.values()) else []
     reasons = _shortcomings(server, tests)
     return Results(
         **_describe_study(study, find_recipe_in_use(server)),
@@ -43,7 +44,7 @@ def finished_results(server: ServerRounds, tests: Tests) -> Results:
         sites=values,
         mean=mean_of_known(known),
         spread=float(np.std(known)) if known else None,
-        pooled=pooled_score(dump_record([*scores.values()]), study.metric),
+        pooled=pool_scores(scores.values()),
         run=server.id,
         ended_early=early_end(server),
         left=find_departed_sites(server) or None,
@@ -74,12 +75,12 @@ def _empty_case_results(scores: Mapping[str, SiteScore]) -> dict[str, Any]:
 
 
 def _class_results(study: Study, scores: Mapping[str, SiteScore]) -> ClassResults:
+    areas = {site: _name_labels(study, score.areas or {}) for site, score in scores.items()}
     return ClassResults(
         also={site: score.also or {} for site, score in scores.items()},
         label_cases={site: _name_labels(study, score.label_cases or {}) for site, score in scores.items()},
-        areas={site: _name_labels(study, score.areas or {}) for site, score in scores.items()}
-        if study.is_multilabel
-        else None,
+        areas=areas if study.is_multilabel else None,
+        class_areas=areas if not study.is_multilabel and study.metric in RANKED else None,
         callings={site: _name_calling(study, score.calling) for site, score in scores.items() if score.calling} or None,
     )
 

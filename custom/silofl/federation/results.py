@@ -9,7 +9,7 @@ them, for the page's first lines. On the page of a comparison the cell is of `st
 ``python -m silofl.federation.results`` prints the schema as ``docs/results.md`` holds it.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -17,9 +17,19 @@ from typing import TYPE_CHECKING, Any, Literal
 from silofl.errors import ConfigError, quote_value
 from silofl.inference.super_results import SuperResults
 from silofl.schema import declare_group, declare_optional, format_key_lists, read_file
+from silofl.study.sections import CLASS_MEANS, RANKED
 from silofl.training.joined import CHOSEN, FEDERATED, LOCAL, SHIFTED, Joined
 from silofl.training.metrics import mean_of_known
-from silofl.training.site_score import CallingScore, Counts, ExtraScore, MaybeCounts, SiteScore, SurfaceScore, Values
+from silofl.training.site_score import (
+    CallingScore,
+    Counts,
+    ExtraScore,
+    MaybeCounts,
+    SiteScore,
+    SurfaceScore,
+    Values,
+    average_scores,
+)
 from silofl.training.spent import Privacy
 
 if TYPE_CHECKING:
@@ -77,12 +87,19 @@ class ClassResults:
         areas: Multilabel: site -> finding -> area under its ROC curve, or under precision over recall where the metric
             is that.
         callings: Site -> how the probabilities of the model that it tested are read; keys are labels' names.
+        class_areas: Not multilabel, where the metric is an area: site -> class -> area under its curve.
     """
 
     also: Mapping[str, Mapping[str, float]]
     label_cases: Mapping[str, Counts]
     areas: Mapping[str, Mapping[str, float]] | None = declare_optional()
     callings: Mapping[str, CallingScore] | None = declare_optional()
+    class_areas: Mapping[str, Mapping[str, float]] | None = declare_optional()
+
+    @property
+    def by_site(self) -> Mapping[str, Mapping[str, float]]:
+        """Site -> class, or finding -> area under its curve."""
+        return self.areas or self.class_areas or {}
 
 
 @dataclass(frozen=True)
@@ -115,7 +132,7 @@ class SiteResult:
         labels: Label's name -> value of this label alone.
         also: A classification's other metrics.
         models: Model -> its value, of a run with several models.
-        areas: Multilabel: finding -> area under its curve.
+        areas: Class, or finding -> area under its curve; where the metric is none, of findings alone.
     """
 
     value: float | None
@@ -154,9 +171,10 @@ class Results:
         best_round: The reported round, from 1; null where a mean of rounds is reported.
         model: What is reported, and how it was chosen.
         sites: Site -> the metric, mean over its test cases; null without a test.
-        mean: Mean over the sites that have a value.
+        mean: Mean over the sites that have a value; null of means over classes, where the sites' classes differ.
         spread: Their standard deviation, divided by their number.
-        pooled: The metric over all test cases of all sites; of an area under curves the sites' mean, weighted by cases.
+        pooled: The metric over all test cases of all sites; of a mean over classes class by class, weighted by a site's
+            cases of the class.
         run: The run's id.
         was_stopped: Whether a FAILED run was aborted or killed from outside.
         tested: The further keys of a run that reached its test.
@@ -241,15 +259,23 @@ class Results:
 
     @property
     def validation_mean(self) -> float | None:
-        """The mean over sites of the validation of the reported model."""
-        return mean_of_known(score.value for score in self.tested.validation.values())
+        """The mean over sites of the validation of the reported model, by `average_scores`."""
+        return average_scores(self.tested.validation.values())
+
+    def average(self, values: Iterable[float | None], metric: str | None = None) -> float | None:
+        """Return the mean over sites of a metric, or the study's; None of means over classes that differ by site."""
+        known, cases = metric or self.metric, (self.classes.label_cases if self.classes else {}).values()
+        classes = {frozenset(label for label, count in one.items() if count) for one in cases}
+        # A site of one class has no area.
+        differ = len({one for one in classes if known not in RANKED or len(one) > 1}) > 1
+        return None if known in CLASS_MEANS and differ else mean_of_known(values)
 
     @property
     def joining_means(self) -> dict[str, float | None]:
         """Model -> mean of the test values over the sites that chose; empty without a choice."""
         sites = (self.joining or {}).values()
         names = (LOCAL, SHIFTED, FEDERATED, CHOSEN) if sites else ()
-        return {name: mean_of_known(one.tested(name) for one in sites) for name in names}
+        return {name: self.average(one.tested(name) for one in sites) for name in names}
 
     @property
     def by_site(self) -> dict[str, SiteResult]:
@@ -303,7 +329,7 @@ class Results:
             labels=tested.by_label.get(site, {}),
             also=self.classes.also.get(site, {}) if self.classes else {},
             models=self.super_model.models.get(site, {}) if self.super_model else {},
-            areas=(self.classes.areas or {}).get(site, {}) if self.classes else {},
+            areas=self.classes.by_site.get(site, {}) if self.classes else {},
         )
 
 

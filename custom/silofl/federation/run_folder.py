@@ -334,7 +334,7 @@ class RunFolder:
         metric, reported = self.study.metric, server.reported
         write_text(self.path / "metrics.csv", metrics_csv(ledger, metric, reported.round, values))
         if ledger:
-            write_json(self.path / SUMMARY, metrics_summary(self.study.name, metric, ledger, reported, values))
+            write_json(self.path / SUMMARY, metrics_summary(self.study.name, metric, ledger, reported, tests))
             _encode_new_rounds(self._lines, ledger, partial(round_metrics, metric))
             write_text(self.path / ROUNDS, "".join(self._lines))
 

@@ -3,16 +3,20 @@
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from silofl.core.calibration import ReliabilityBin, expected_calibration_error, group_by_confidence
+from silofl.core.calibration import (
+    calibrated_error,
+    expected_calibration_error,
+    group_by_confidence,
+)
 from silofl.core.calling import MOST_PROBABLE, Calling, temper
 from silofl.core.findings import unpack_findings
-from silofl.core.intervals import Estimate, Rows, Sample
+from silofl.core.intervals import DIFFERENCE, GROUPS_OF_A_THRESHOLD, SIZE, Estimate, Rows, Sample
 from silofl.core.lesions import measure_agreement
 from silofl.core.roc import AreaDifference, compare_aurocs, find_operating_point, measure_auroc
 from silofl.errors import DataError
@@ -21,11 +25,11 @@ from silofl.inference.evaluated_cases import EvaluatedCase, LabelMeasures, SiteC
 from silofl.inference.evaluation import Calibration, ClassScore, Comparison, Evaluation, LabelScore, Withheld
 from silofl.inference.super_model import SuperModel
 from silofl.study import Study
+from silofl.study.sections import RANKED
 from silofl.training.metrics import Label, Probabilities, Score, value_or_none
 from silofl.training.units import Units
 
 Floats = NDArray[np.float64]
-EVERY_ROW = slice(None)
 
 
 def measure_evaluation(
@@ -136,7 +140,10 @@ def measure_value(score: Score, unit_of: Mapping[str, str], also: Mapping[str, E
 
 
 def measure_also(score: Score, unit_of: Mapping[str, str]) -> dict[str, Estimate]:
-    """Return accuracy, balanced accuracy and AUROC of a classification; nothing of a segmentation."""
+    """Return accuracy, balanced accuracy, and areas under curves, of a classification; nothing of a segmentation.
+
+    Balanced accuracy and areas are means over the classes that there are. Of several findings a case has a row each.
+    """
     if not score.also:
         return {}
     rows = [(label, case, right) for label, cases in score.labels_by_case.items() for case, right in cases.items()]
@@ -146,13 +153,12 @@ def measure_also(score: Score, unit_of: Mapping[str, str]) -> dict[str, Estimate
         found = labels[chosen]
         return float(np.mean([right[chosen][found == label].mean() for label in np.unique(found)]))
 
-    balanced = Sample([unit_of[case] for _, case, _ in rows]).estimate(recall, np.ones(len(rows), bool))
-    # Of several findings a case has a row each.
-    balanced = replace(balanced, num_cases=len(score.by_case))
+    kinds = [labels == label for label in np.unique(labels)]
+    balanced = Sample([unit_of[case] for _, case, _ in rows]).estimate(recall, *kinds)
     accuracy = Sample([unit_of[case] for case in score.by_case]).mean(np.array([*score.by_case.values()]))
-    area = score.also.get("auroc")
     found = {"accuracy": accuracy, "balanced_accuracy": balanced}
-    return found if area is None else found | {"auroc": Estimate(area, None, len(score.by_case))}
+    found |= {name: ClassRows(score, unit_of).measure_mean_area(name) for name in RANKED if name in score.also}
+    return {name: replace(one, num_cases=len(score.by_case)) for name, one in found.items()}
 
 
 def measure_labels(cases: Sequence[EvaluatedCase], unit_of: Mapping[str, str], study: Study) -> dict[str, LabelScore]:
@@ -175,11 +181,11 @@ def _measure_label(key: int | str, cases: Sequence[EvaluatedCase], sample: Sampl
     cut = [one.cut_away for one in known if one is not None and one.cut_away]
     return LabelScore(
         dice=sample.mean(dice),
-        hd95=sample.mean(collect(lambda one: one.distances and one.distances[0])),
+        hd95=sample.mean(collect(lambda one: one.distances and one.distances[0]), SIZE),
         surface_dice=sample.mean(collect(lambda one: one.distances and one.distances[1])),
         num_lesions=int(np.nansum(true)),
         lesion_sensitivity=sample.ratio(np.nan_to_num(found), np.nan_to_num(true)),
-        false_lesions=sample.mean(collect(lambda one: one.lesions.num_false)),
+        false_lesions=sample.mean(collect(lambda one: one.lesions.num_false), SIZE),
         size_error=measure_agreement([one.predicted for one in has_any], [one.true for one in has_any]),
         num_cut=len(cut),
         cut_away=float(np.mean(cut)) if cut else None,
@@ -249,38 +255,50 @@ class ClassRows:
         return {study.labels[label]: self._measure_class(label, specificity) for label in list_classes(study)}
 
     def _measure_class(self, label: int, specificity: float) -> ClassScore:
-        # Imported here because it takes a second, which no segmentation needs.
-        from sklearn.metrics import average_precision_score
-
         scores, is_positive = self.shown[:, label], self.is_true[:, label]
+        kinds = is_positive, ~is_positive
         is_answered = self.is_answered[:, label].astype(np.float64)
         is_spared = self.sample.mean(np.where(is_positive, np.nan, 1 - is_answered))
         # One for all models.
         called_from = self.callings[0].shown_thresholds(self.is_multilabel).get(label)
         area = measure_auroc(scores, is_positive, self.units)
         point = find_operating_point(scores, is_positive, specificity)
-        everybody = np.full(len(scores), area is not None)
-
-        def precision(rows: Rows) -> float:
-            return float(average_precision_score(is_positive[rows], scores[rows])) if _has_both(rows) else np.nan
 
         def sensitivity(rows: Rows) -> float:
             # The threshold is chosen anew: that it was chosen on these cases is part of what is not known.
             found = find_operating_point(scores[rows], is_positive[rows], specificity)
             return np.nan if found is None else found.sensitivity
 
-        def _has_both(rows: Rows) -> bool:
-            return 0 < int(is_positive[rows].sum()) < len(rows)
-
+        at_threshold = self.sample.estimate(sensitivity, *kinds, num_groups=GROUPS_OF_A_THRESHOLD)
         return ClassScore(
             recall=self.sample.mean(np.where(is_positive, is_answered, np.nan)),
             auroc=Estimate(area.value, area.interval, len(scores)) if area else Estimate(None, None, 0),
-            average_precision=self.sample.estimate(precision, everybody),
-            sensitivity=replace(self.sample.estimate(sensitivity, everybody), num_cases=int(is_positive.sum())),
+            average_precision=self.sample.estimate(lambda rows: self._find_area("auprc", label, rows), *kinds),
+            sensitivity=replace(at_threshold, num_cases=int(is_positive.sum()) if area else 0),
             threshold=point.threshold if point else None,
             called_from=called_from,
             specificity=is_spared if self.is_multilabel or called_from is not None else None,
         )
+
+    def measure_mean_area(self, metric: str) -> Estimate:
+        """Return the mean over the classes, or findings, with cases and others, of the area under a curve.
+
+        Args:
+            metric: ``auroc``, or ``auprc``, the average precision.
+        """
+        present = [label for label, kind in enumerate(self.is_true.T) if 0 < kind.sum() < len(kind)]
+        kinds = [kind for label in present for kind in (self.is_true[:, label], ~self.is_true[:, label])]
+        return self.sample.estimate(
+            lambda rows: float(np.mean([self._find_area(metric, label, rows) for label in present])), *kinds
+        )
+
+    def _find_area(self, metric: str, label: int, rows: Rows) -> float:
+        """Return the area under the curve of a class in some cases; NaN of cases of one kind."""
+        # Imported here because it takes a second, which no segmentation needs.
+        from sklearn.metrics import average_precision_score, roc_auc_score
+
+        truth, measure = self.is_true[rows, label], {"auroc": roc_auc_score, "auprc": average_precision_score}[metric]
+        return float(measure(truth, self.shown[rows, label])) if 0 < truth.sum() < len(truth) else np.nan
 
     def count_answers(self, study: Study) -> dict[str, dict[str, int]]:
         """Return true class -> answered class -> cases, by their names."""
@@ -292,22 +310,30 @@ class ClassRows:
 
     def measure_calibration(self) -> Calibration:
         """Return how far the model's confidence is from its accuracy, before the temperature too."""
-        everybody = np.ones(len(self.probabilities), bool)
         used = sorted({one.temperature for one in self.callings})
         kinds = [self.shown, self.probabilities][: 1 if used == [1] else 2]
-        error, *before = (self.sample.estimate(partial(self.measure_error, one), everybody) for one in kinds)
-        bins, several = tuple(self._group_answers(self.shown, EVERY_ROW)), tuple(used) if len(used) > 1 else None
-        return Calibration(error, bins, 1.0 if several else used[0], *(before or [None]), several)
+        (error, calibrated), *before = [
+            (Estimate(self.measure_error(one), None, len(one)), self.measure_calibrated(one)) for one in kinds
+        ]
+        bins, several = tuple(group_by_confidence(*self._list_answers(self.shown))), tuple(used) if used[1:] else None
+        error_before, calibrated_before = before[0] if before else (None, None)
+        return Calibration(
+            error, bins, 1.0 if several else used[0], error_before, several, calibrated, calibrated_before
+        )
 
-    def measure_error(self, probabilities: Floats, rows: Rows | slice = EVERY_ROW) -> float:
-        """Return the expected calibration error of some cases' most probable answers, by all cases' probabilities."""
-        return expected_calibration_error(self._group_answers(probabilities, rows))
+    def measure_error(self, probabilities: Floats) -> float:
+        """Return the expected calibration error of the cases' most probable answers."""
+        return expected_calibration_error(group_by_confidence(*self._list_answers(probabilities)))
 
-    def _group_answers(self, probabilities: Floats, rows: Rows | slice) -> list[ReliabilityBin]:
+    def measure_calibrated(self, probabilities: Floats) -> Estimate:
+        """Return what that error is of a perfectly calibrated model with these probabilities."""
+        # Of several findings a case has an answer each.
+        return replace(calibrated_error(self._list_answers(probabilities)[0]), num_cases=len(probabilities))
+
+    def _list_answers(self, probabilities: Floats) -> tuple[Floats, NDArray[np.bool_]]:
         # Of the most probable answers: a threshold asks for others on purpose.
-        read, is_right = probabilities[rows], self._is_right[rows]
-        confidences = np.maximum(read, 1 - read) if self.is_multilabel else read.max(axis=1)
-        return group_by_confidence(confidences.ravel(), is_right.ravel())
+        confidences = np.maximum(probabilities, 1 - probabilities) if self.is_multilabel else probabilities.max(axis=1)
+        return confidences.ravel(), self._is_right.ravel()
 
     @cached_property
     def _is_right(self) -> NDArray[np.bool_]:
@@ -347,7 +373,7 @@ def _compare_values(own: Score, other: Score, unit_of: Mapping[str, str]) -> Est
     # A case that one of them leaves out as empty counts, where the other has a false alarm in it.
     both = [case for case in own.compared if case in other.compared]
     return Sample([unit_of[case] for case in both]).mean(
-        np.array([own.compared[case] - other.compared[case] for case in both])
+        np.array([own.compared[case] - other.compared[case] for case in both]), DIFFERENCE
     )
 
 

@@ -49,7 +49,7 @@ class ClassScore:
 
     Attributes:
         recall: Share of its cases that are called so; where the model has a threshold, its sensitivity.
-        auroc: Area under the ROC curve, with DeLong's interval.
+        auroc: Area under the ROC curve, with an interval of DeLong's variance.
         average_precision: Area under the precision-recall curve.
         sensitivity: Share of its cases with at least the threshold's probability.
         threshold: The probability that gives the most sensitivity at the specificity, chosen on these very cases; null
@@ -77,6 +77,9 @@ class Calibration:
         temperature: What divided the logits; 1 where nothing did, or each model's own.
         error_before: The error without the temperature, where there is one.
         temperatures: Those of the models that answered, where they differ; the least first.
+        calibrated: The error that a perfectly calibrated model with these probabilities shows in as many cases, and
+            the range of 95 % of such models.
+        calibrated_before: The same without the temperature, where there is one.
     """
 
     error: Estimate
@@ -84,6 +87,8 @@ class Calibration:
     temperature: float = declare_optional(1.0)
     error_before: Estimate | None = declare_optional()
     temperatures: tuple[float, ...] | None = declare_optional()
+    calibrated: Estimate | None = declare_optional()
+    calibrated_before: Estimate | None = declare_optional()
 
 
 @dataclass(frozen=True)
@@ -145,7 +150,8 @@ class Evaluation:
         distance_unit: Of HD95.
         size_unit: Of sizes.
         classes: Classification: class, or finding -> its scores; of two classes the second alone.
-        also: Classification: accuracy, balanced_accuracy and auroc.
+        also: Classification: accuracy; over the classes that there are the means balanced_accuracy and auroc, and the
+            study's metric where it is such a mean.
         specificity: Classification: the one that thresholds are chosen for.
         confusion: Classification, not multilabel: true class -> answered class -> cases.
         calibration: Classification: of the probabilities.

@@ -18,22 +18,23 @@ from silofl.inference.clinical import list_classes
 from silofl.inference.evaluation import SPECIFICITY_OF, ClassScore, Evaluation, LabelScore
 from silofl.schema import declare_optional
 from silofl.study import Study
+from silofl.study.sections import CLASS_MEANS
 
 FILE = "evaluations.json"
 # The group of the scores of all cases; no label has an empty name.
 ALL = ""
-ECE, THRESHOLD, SIZE_ERROR, HD95 = "ece", "threshold", "size_error", "hd95"
+ECE, CALIBRATED, THRESHOLD, SIZE_ERROR, HD95 = "ece", "ece_calibrated", "threshold", "size_error", "hd95"
 SPECIFICITY, WITHHELD = "specificity", "withheld"
 # Of the same score over the answers that may be used.
 USED = "_used"
 OF_LABELS = ("dice", "lesion_sensitivity", "false_lesions", SIZE_ERROR, HD95, "surface_dice")
 OF_CLASSES = ("recall", "auroc", "average_precision", "sensitivity", THRESHOLD)
-OF_ALL = ("accuracy", "balanced_accuracy", "auroc", ECE)
+OF_ALL = ("accuracy", "balanced_accuracy", "auroc", ECE, CALIBRATED)
 NO_SHARES = ("false_lesions", SIZE_ERROR, HD95)
 UNIT_OF = {SIZE_ERROR: "size_unit", HD95: "distance_unit"}
 # A mean of thresholds is none of any model. The interval of a size error is of single cases. Each hospital withholds
-# answers by itself.
-NOT_POOLED = (THRESHOLD, SIZE_ERROR, WITHHELD)
+# answers by itself. A calibration error depends on the number of cases.
+NOT_POOLED = (THRESHOLD, SIZE_ERROR, WITHHELD, ECE, CALIBRATED)
 COLUMNS = 4
 MISSING = Estimate(None, None, 0)
 # Group, the name of a label or class, or empty -> score -> estimate.
@@ -140,14 +141,24 @@ def unpack_scores(site: str, rows: NDArray[np.float64], study: Study) -> dict[st
 
 
 def pool_scores(sites: Mapping[str, HospitalEvaluation], study: Study) -> dict[str, dict[str, PooledEstimate | None]]:
-    """Return each score over all hospitals; None of one that has no mean, or another unit at some of them."""
+    """Return each score over all hospitals; None of one that has no mean, or is of other units or classes at some."""
     pooled: dict[str, dict[str, PooledEstimate | None]] = {}
     for group, name in list_scores(study):
         units = {getattr(one, UNIT_OF[name]) for one in sites.values()} if name in UNIT_OF else ()
-        has_mean = name not in NOT_POOLED and len(units) < 2
+        has_mean = name not in NOT_POOLED and len(units) < 2 and not (group == ALL and has_unlike_classes(sites, name))
         found = pool_estimates({site: one.scores[group][name] for site, one in sites.items()}) if has_mean else None
         pooled.setdefault(group, {})[name] = found if found is None or name in NO_SHARES else _clip_share(found)
     return pooled
+
+
+def has_unlike_classes(sites: Mapping[str, HospitalEvaluation], name: str) -> bool:
+    """Return whether a score of all cases is a mean over classes, of which hospitals that have it have other ones."""
+    if name.removesuffix(USED) not in CLASS_MEANS:
+        return False
+    tested = [one.scores for one in sites.values() if one.scores[ALL][name].value is not None]
+    groups = [[scores[group] for group in scores if group != ALL] for scores in tested]
+    # Without an area there are no other cases, or none of the class.
+    return len({tuple((one["recall"].value, one["auroc"].value).count(None) for one in g) for g in groups}) > 1
 
 
 def _clip_share(found: PooledEstimate) -> PooledEstimate:
@@ -157,7 +168,8 @@ def _clip_share(found: PooledEstimate) -> PooledEstimate:
 
 def _collect_scores(record: Evaluation) -> dict[str, dict[str, Estimate]]:
     own = {record.metric: record.value, **(record.also or {})}
-    own |= {ECE: record.calibration.error} if record.calibration else {}
+    if record.calibration:
+        own |= {ECE: record.calibration.error, CALIBRATED: record.calibration.calibrated or MISSING}
     labels = {name: _list_label(one) for name, one in (record.labels or {}).items()}
     classes = {name: _list_class(one) for name, one in (record.classes or {}).items()}
     found = {ALL: own} | labels | classes

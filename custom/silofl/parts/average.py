@@ -24,8 +24,7 @@ from silofl.parts.task import COLLECT, TEST, TRAIN, VALIDATE, Exchange, Message,
 from silofl.parts.work import SitePart
 from silofl.schema import dump_record, read_record
 from silofl.study import Study
-from silofl.training.metrics import mean_of_known
-from silofl.training.site_score import SiteScore
+from silofl.training.site_score import SiteScore, average_scores
 
 ROLE = "average"
 TASK = f"{VALIDATE}_{ROLE}"
@@ -173,10 +172,11 @@ class AveragePart(Part):
     def _describe_decision(self, scores: Mapping[str, SiteScore], best: Reported, is_better: bool) -> str:
         values = [{site: score.value for site, score in one.items()} for one in (scores, best.validation)]
         validated = [{site for site, value in one.items() if value is not None} for one in values]
-        known = [mean_of_known(one[site] for site in sorted(validated[0] & validated[1])) for one in values]
+        shared = sorted(validated[0] & validated[1])
+        known = [average_scores(one[site] for site in shared) for one in (scores, best.validation)]
         means = ["none" if mean is None else f"{mean:.4f}" for mean in known]
         where = "" if validated[0] == validated[1] else " on the sites that validated both"
-        where += " (the sites' median decides)" if len(validated[0] & validated[1]) > 2 else ""
+        where += " (the sites' median decides)" if len(shared) > 2 else ""
         what = "is reported" if is_better else f"is not better than round {best.round}, which is reported"
         return f"the {self._name}, validation {means[0]} against {means[1]}{where}, {what}"
 

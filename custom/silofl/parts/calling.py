@@ -33,13 +33,16 @@ def choose_site_calling(work: Work, score: Callable[[Examples], Score], test: Sc
     wish = study.operating_point
     wanted = wish.model_dump() if wish else {}
     calling = choose_calling(rows.probabilities, rows.is_true, rows.units, study.called, study.is_multilabel, **wanted)
+    tempered = temper(tested.probabilities, calling.temperature, study.is_multilabel)
     return calling, {
         "calling": {
             "temperature": calling.temperature,
             "thresholds": {str(number): one for number, one in calling.thresholds.items()},
             "num_units": len({*rows.units}),
             "error": tested.measure_error(tested.probabilities),
-            "error_after": tested.measure_error(temper(tested.probabilities, calling.temperature, study.is_multilabel)),
+            "error_after": tested.measure_error(tempered),
+            "calibrated": tested.measure_calibrated(tested.probabilities).value,
+            "calibrated_after": tested.measure_calibrated(tempered).value,
             **_score_thresholds(tested, calling),
         }
     }

@@ -256,5 +256,6 @@ def reliability_image(calibration: Calibration | None) -> PageImage | None:
     """Draw confidence against accuracy; None without a classification."""
     if calibration is None:
         return None
-    alt = f"Expected calibration error {format_number(calibration.error.value)}."
+    chance = f"; if calibrated {format_number(calibration.calibrated.value)}" if calibration.calibrated else ""
+    alt = f"Expected calibration error {format_number(calibration.error.value)}{chance}."
     return make_image(Reliability(calibration), alt, RELIABILITY_CAPTION)

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from silofl.core.intervals import Estimate, Interval
-from silofl.inference.evaluation import ClassScore, Evaluation, LabelScore
+from silofl.inference.evaluation import Calibration, ClassScore, Evaluation, LabelScore
 from silofl.report.canvas import PageImage
 from silofl.report.page import (
     Banner,
@@ -26,8 +26,9 @@ from silofl.report.tables import METRIC_NAMES, MISSING, UNITS, TextTable, format
 
 RESEARCH = "For research: a research tool and no medical device."
 INTERVALS = (
-    "In brackets: the 95 % interval over {unit}s, by 1000 resamples of them{auroc}. There is none of fewer than 6, nor "
-    "where all give the same."
+    "In brackets: the 95 % interval over {unit}s, by Wilson's formula with the variance of the jackknife{auroc}; of "
+    "sizes by Student's. There is none where all give the same, unless that is 0 or 1. If one {unit} in ten fails "
+    "badly, the intervals of few {unit}s are too narrow."
 )
 LABELS_NOTE = (
     "All numbers are on the image file's grid. A lesion is a connected component of the label; it is found if at "
@@ -37,6 +38,10 @@ LABELS_NOTE = (
 )
 CROP_NOTE = "The study crops images: no answer is given outside, and what was drawn there counts as missed."
 CLASSES_NOTE = "Each class against all others; of two classes the second."
+MEANS_NOTE = (
+    "Balanced accuracy and areas over all cases are means over the classes that have cases in the table. Compare with "
+    "data that have other classes only class by class."
+)
 FINDINGS_NOTE = "Each finding against its absence; sensitivity and specificity are those of the model's answers."
 THRESHOLD_NOTE = (
     "The threshold gives the most sensitivity at a specificity of at least {:g}. It was chosen on these very cases: on "
@@ -46,7 +51,11 @@ CALLED_NOTE = (
     "The model calls a case so from its threshold on, which was chosen on validation data where it was trained; the "
     "sensitivity is the {share} above."
 )
-CALIBRATION_NOTE = "ECE: how far the probability of the answer is from the share of right answers, mean over ten bins."
+CALIBRATION_NOTE = (
+    "ECE: how far the probability of the answer is from the share of right answers, mean over ten bins. Few cases "
+    "alone bring it above 0: beside it is what a perfectly calibrated model with these probabilities shows in as many "
+    "cases, on average and in 95 % of draws."
+)
 CONFUSION = "true class (rows), answer (columns)"
 
 
@@ -104,7 +113,15 @@ def _format_difference(value: float, interval: Interval | None) -> str:
 def _list_numbers(record: Evaluation) -> list[tuple[str, str]]:
     numbers = {record.metric: record.value} | dict(record.also or {})
     named = [(METRIC_NAMES.get(name, name), format_estimate(one)) for name, one in numbers.items()]
-    return named + ([("ECE", format_estimate(record.calibration.error))] if record.calibration else [])
+    found = record.calibration
+    return named + ([("ECE", format_error(found))] if found else [])
+
+
+def format_error(found: Calibration, is_before: bool = False) -> str:
+    """Return a calibration error beside that of a perfectly calibrated model, which older records do not have."""
+    after, before = (found.error, found.calibrated), (found.error_before or found.error, found.calibrated_before)
+    error, calibrated = before if is_before else after
+    return format_estimate(error) + (f"; if calibrated {format_estimate(calibrated)}" if calibrated else "")
 
 
 def evaluation_tables(record: Evaluation) -> dict[str, TextTable]:
@@ -125,7 +142,7 @@ def _class_tables(record: Evaluation) -> dict[str, TextTable]:
     if record.classes:
         rows = tuple(_class_row(name, one, record.has_findings) for name, one in record.classes.items())
         wanted = f"sensitivity at {record.specificity:g} specificity"
-        found[f"By {kind}"] = TextTable((kind, *shares, "AUROC", "PR-AUC", wanted, "threshold"), rows)
+        found[f"By {kind}"] = TextTable((kind, "cases", *shares, "AUROC", "PR-AUC", wanted, "threshold"), rows)
     called = [(name, one) for name, one in (record.classes or {}).items() if one.called_from is not None]
     if called:
         rows = tuple(
@@ -176,17 +193,19 @@ def _class_row(name: str, one: ClassScore, has_specificity: bool) -> tuple[str, 
     # Records of earlier versions have none of a finding.
     spared = [format_estimate(one.specificity) if one.specificity else MISSING] if has_specificity else []
     areas = map(format_estimate, (one.auroc, one.average_precision, one.sensitivity))
-    return (name, format_estimate(one.recall), *spared, *areas, format_number(one.threshold))
+    counted = name, str(one.recall.num_cases), format_estimate(one.recall)
+    return (*counted, *spared, *areas, format_number(one.threshold))
 
 
 def list_notes(record: Evaluation) -> list[str]:
     """Return how to read the numbers."""
-    auroc = "" if record.labels is not None else "; of an AUROC by DeLong"
+    auroc = "" if record.labels is not None else ", of a class's AUROC with DeLong's"
     notes = [metric_sentence(record.metric, record.has_findings), INTERVALS.format(unit=record.unit, auroc=auroc)]
     if record.labels is not None:
         notes.append(LABELS_NOTE.format(unit=record.distance_unit))
         return [*notes, CROP_NOTE] if _list_cut(record) else notes
     notes += [FINDINGS_NOTE if record.has_findings else CLASSES_NOTE, THRESHOLD_NOTE.format(record.specificity)]
+    notes += [MEANS_NOTE] if len(record.classes or {}) > 1 else []
     if any(one.called_from is not None for one in (record.classes or {}).values()):
         notes.append(CALLED_NOTE.format(share=_name_class(record)[1]))
     return [*notes, *_list_calibration_notes(record)]
@@ -197,13 +216,13 @@ def _list_calibration_notes(record: Evaluation) -> list[str]:
     found = record.calibration
     if found is None or found.error_before is None:
         return [CALIBRATION_NOTE]
-    after, before = found.error.value, found.error_before.value
-    end = "" if after < before else " Here it does not help."
+    end = "" if found.error.value < found.error_before.value else " Here it does not help."
+    before, after = (format_error(found, is_before) for is_before in (True, False))
     temperature = f"The model's temperature, {found.temperature:.2f}, was chosen on validation data"
     if found.temperatures:
         several = ", ".join(f"{one:.2f}" for one in found.temperatures)
         temperature = f"Each model's own temperature ({several}) was chosen on validation data"
-    return [CALIBRATION_NOTE, f"{temperature}; it takes the ECE from {before:.3f} to {after:.3f}.{end}"]
+    return [CALIBRATION_NOTE, f"{temperature}; it takes the ECE from {before} to {after}.{end}"]
 
 
 def alarm_lines(record: Evaluation) -> list[str]:

@@ -9,6 +9,7 @@ from silofl.core.heterogeneity import PooledEstimate
 from silofl.core.intervals import ROUNDING, Estimate
 from silofl.inference.evaluations import (
     ALL,
+    ECE,
     FILE,
     MISSING,
     SPECIFICITY,
@@ -18,6 +19,7 @@ from silofl.inference.evaluations import (
     WITHHELD,
     Evaluations,
     HospitalEvaluation,
+    has_unlike_classes,
 )
 from silofl.report.evaluation_page import RESEARCH, format_estimate
 from silofl.report.page import Block, Heading, PageSection, Table, Text, make_section
@@ -35,6 +37,7 @@ NAMES = METRIC_NAMES | {
     "average_precision": "PR-AUC",
     "sensitivity": "sensitivity at {specificity:g} specificity",
     "ece": "ECE",
+    "ece_calibrated": "ECE if calibrated",
     THRESHOLD: "from which probability on",
     WITHHELD: "not to be used",
 }
@@ -45,14 +48,18 @@ CHOSEN_NOTE = (
     "Sensitivity at {specificity:g} specificity, and from which probability on: chosen at each hospital on these very "
     "cases; on others expect a little less."
 )
+CALIBRATED_NOTE = (
+    "ECE if calibrated: what a perfectly calibrated model with the same probabilities shows in as many cases. Both "
+    "depend on the number of cases, so that there is no mean over hospitals."
+)
 WITHHELD_NOTE = (
     "Not to be used: answers that the study's rule (do_not_use) forbids. Why is in evaluation.json, at the hospital."
 )
 NOTE = (
     "In brackets: at a hospital the 95 % interval over its patients (of a size error the limits of agreement); over "
-    "all that of the random-effects mean (DerSimonian and Laird) of the hospitals with an interval, which takes 6 "
-    "patients. I^2 is the share of the spread between hospitals that their few patients do not explain (Higgins and "
-    "Thompson), p that of Cochran's Q; of few hospitals both are rough."
+    "all that of the random-effects mean (DerSimonian and Laird) of the hospitals with an interval. I^2 is the share "
+    "of the spread between hospitals that their few patients do not explain (Higgins and Thompson), p that of "
+    "Cochran's Q; of few hospitals both are rough."
 )
 
 
@@ -134,6 +141,7 @@ def _list_notes(found: Evaluations) -> list[str]:
     """Return how to read the numbers; last what is said of every model."""
     is_chosen = any(THRESHOLD in scores for scores in found.pooled.values())
     chosen = [CHOSEN_NOTE.format(specificity=found.specificity)] if is_chosen else []
+    chosen += [CALIBRATED_NOTE] if ECE in found.pooled[ALL] else []
     return [*chosen, *([WITHHELD_NOTE] if WITHHELD in found.pooled[ALL] else []), NOTE]
 
 
@@ -185,8 +193,16 @@ def _list_sentences(found: Evaluations) -> Iterator[str]:
                 f"No score of {group} at {', '.join(silent)}: it is in none of the test cases there, or nobody drew "
                 "it; what is over all cases is of the others."
             )
+    unlike = [NAMES.get(name, name) for name in found.pooled[ALL] if has_unlike_classes(found.sites, name)]
+    if unlike:
+        yield (
+            f"{' and '.join(unlike)}: a mean over the classes of a hospital's test cases; hospitals have different "
+            "classes, so that these values must not be compared or averaged; compare class by class."
+        )
     name, one = next(iter(found.pooled[ALL].items()))
     metric = NAMES.get(name, name)
+    if one is None and metric in unlike:
+        return
     if one is None:
         yield f"Whether hospitals differ in {metric} is not known: fewer than 2 have an interval."
         return

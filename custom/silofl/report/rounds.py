@@ -40,7 +40,7 @@ from silofl.report.sentences import describe_model
 from silofl.report.tables import format_duration, format_number
 from silofl.training.joined import CHOSEN
 from silofl.training.metrics import mean_of_known
-from silofl.training.site_score import SiteScore
+from silofl.training.site_score import SiteScore, average_scores, have_same_classes
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -105,7 +105,8 @@ def curve_images(run: RunRecords) -> list[PageImage]:
     """Return the curves of validation, loss, tests by round and drift; none before the first finished round."""
     if not run.ledger:
         return []
-    kept = mean_of_known(one.validation.get(CHOSEN) for one in (run.results.joining or {}).values())
+    chosen = [one.validation.get(CHOSEN) for one in (run.results.joining or {}).values()]
+    kept = mean_of_known(chosen) if have_same_classes(run.results.tested.validation.values()) else None
     found = [
         (training_curves(run.ledger, run.sites, run.metric, run.best_round, kept), _best_sentence(run, kept)),
         (model_curves(run), ACCURACY_CURVES if is_validated_with_selector(run) else MODEL_CURVES),
@@ -251,8 +252,8 @@ def mean_drift(record: Round) -> float | None:
 
 
 def mean_over_sites(scores: Scores) -> float | None:
-    """Return the mean over the sites that have a value; None without any."""
-    return mean_of_known(score.value for score in scores.values())
+    """Return the mean over the sites that have a value, by `average_scores`; None without any."""
+    return average_scores(scores.values())
 
 
 def _training_number(name: str, record: Round, site: str) -> float | None:

@@ -50,7 +50,6 @@ from silofl.report.page import (
 )
 from silofl.report.run_records import RunRecords, SelectorFeatures
 from silofl.report.tables import MISSING, TextTable, case_metric, format_count, format_number, tested_sites
-from silofl.training.metrics import mean_of_known
 from silofl.training.site_score import Counts, Values
 
 if TYPE_CHECKING:
@@ -189,7 +188,7 @@ def model_table(results: Results) -> TextTable:
     """
     values = model_values(results)
     table = [[of_sites[site] for of_sites in values.values()] for site in results.sites]
-    table.append([mean_of_known(of_sites.values()) for of_sites in values.values()])
+    table.append([results.average(of_sites.values()) for of_sites in values.values()])
     names = (*results.sites, f"mean over {tested_sites(results)}")
     rows = tuple((name, *map(format_number, row)) for name, row in zip(names, table, strict=True))
     return TextTable(("site", *values), rows, num_summary=1)

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from itertools import product
+from itertools import chain
 
 import numpy as np
 from rich.box import SIMPLE_HEAD
@@ -14,13 +14,13 @@ from rich.text import Text
 from silofl.core.findings import name_absence
 from silofl.errors import escape_markdown, make_printable
 from silofl.federation.results import Results
-from silofl.study.sections import RANKED, SEGMENTATION_ONLY
+from silofl.study.sections import CLASS_MEANS, RANKED, SEGMENTATION_ONLY
 from silofl.training.joined import CHOSEN, FEDERATED, LOCAL, SHIFTED, Joined
-from silofl.training.metrics import mean_of_known
+from silofl.training.metrics import mean_of_known, pool_values
 
 MISSING = "-"
 # No area under a curve of all sites' cases: only a site knows its cases' scores.
-POOLED_MEAN = "mean over all cases; of areas under curves over the sites, weighted by their cases"
+POOLED_MEAN = "mean over all cases; of means over classes class by class, weighted by a site's cases of the class"
 MARK_STYLES = {"*": "bold", "=": "underline", "": ""}
 MOST_LABELS_BESIDE_THE_VALUE = 4
 HD95, SURFACE_DICE = "HD95", "surface Dice"
@@ -34,13 +34,16 @@ SURFACE = (
 )
 CALLINGS = (
     "Each site chose a temperature for its model's probabilities on its validation cases; it changes no answer. ECE is "
-    "how far the probability of the answer is from the share of right answers, in the test."
+    "how far the probability of the answer is from the share of right answers, in the test; in brackets that of a "
+    "perfectly calibrated model with the same probabilities in as many cases, which is not 0 of few."
 )
 THRESHOLDS = (
     "A threshold, of the probability without the temperature, was chosen on validation cases too; sensitivity and "
     "specificity are those in the test. The other numbers of the run are without it. The super model has the sites' "
     "median: where that is far from a site's own threshold, its sensitivity and specificity there are others."
 )
+AREAS = "Each is of so many cases; all sites: the mean, weighted by them, as only a site knows its cases' scores."
+UNLIKE_CLASSES = "sites have test cases of different classes: balanced accuracy and areas have no mean over sites"
 Column = list[float | None]
 # The federated model has a decision threshold at each hospital, as the other two do; beside it stands the usual 0.5.
 MODEL_NAMES = {LOCAL: "alone", SHIFTED: "federated", FEDERATED: "at 0.5", CHOSEN: "kept"}
@@ -121,7 +124,11 @@ def site_table(results: Results) -> TextTable:
         rows.append((site, format_number(own.value), *counts, format_number(own.validation)))
     summary = _summary_rows(results)
     rows += summary
-    more = {name: _append_mean(values) for name, values in _further_columns(results).items()}
+    means = {METRIC_NAMES[key]: results.average(values, key) for key, values in metric_columns(results).items()}
+    more = {
+        name: [*map(format_number, values), format_number(means.get(name, mean_of_known(values)))]
+        for name, values in _further_columns(results).items()
+    }
     more |= _surface_columns(results)
     extra = list_extra_metrics([results])
     texts = [*more.values(), *(_append_mean(list_extra_values(results, name)) for name in extra)]
@@ -168,10 +175,10 @@ def tested_sites(results: Results) -> str:
 def label_table(results: Results) -> TextTable | None:
     """Return one row a site, one column a label by name, and the mean over sites; None where `site_table` has them.
 
-    Of findings it is one row a finding and site.
+    Of findings, and of classes with areas under curves, it is one row a class and site, and one of all sites.
     """
-    if results.has_findings:
-        return _finding_table(results)
+    if results.has_findings or (results.classes and results.classes.class_areas):
+        return _area_table(results)
     labels = dict(sorted(label_columns(results).items()))
     if len(labels) <= MOST_LABELS_BESIDE_THE_VALUE:
         return None
@@ -180,17 +187,25 @@ def label_table(results: Results) -> TextTable | None:
     return TextTable(("site", *labels), tuple(rows), num_summary=1)
 
 
-def _finding_table(results: Results) -> TextTable:
-    rows = []
-    for name, site in product(results.labels.values(), results.sites):
-        own, cases = results.by_site[site], results.classes.label_cases.get(site, {})
-        shares = [
-            f"{format_number(own.labels.get(key))} of {cases[key]}" if cases.get(key) else MISSING
-            for key in (name, name_absence(name))
-        ]
-        rows.append((name, site, format_number(own.areas.get(name)), *shares))
+def _area_table(results: Results) -> TextTable:
+    rows, shares = [], ("sensitivity", "specificity") if results.has_findings else ("recall",)
+    for name in results.labels.values():
+        keys, found = (name, name_absence(name))[: len(shares)], []
+        for site, own in results.by_site.items():
+            cases = results.classes.label_cases.get(site, {})
+            values = (own.areas.get(name), *map(own.labels.get, keys))
+            counts = [0 if one is None else cases.get(key, 0) for key, one in zip((name, *keys), values, strict=True)]
+            found.append([*zip(values, counts, strict=True)])
+            rows.append((name, site, *_write_shares(found[-1])))
+        pooled = [(pool_values(column), sum(count for _, count in column)) for column in zip(*found, strict=True)]
+        rows.append((name, "all sites", *_write_shares(pooled)))
     area_name = METRIC_NAMES[results.metric if results.metric in RANKED else "auroc"]
-    return TextTable(("finding", "site", area_name, "sensitivity", "specificity"), tuple(rows), num_text=2)
+    kind = "finding" if results.has_findings else "class"
+    return TextTable((kind, "site", area_name, *shares), tuple(rows), num_text=2)
+
+
+def _write_shares(shares: Sequence[tuple[float | None, int]]) -> list[str]:
+    return [f"{format_number(value)} of {count}" if count else MISSING for value, count in shares]
 
 
 def label_sentence(results: Results) -> str:
@@ -198,8 +213,10 @@ def label_sentence(results: Results) -> str:
     if results.has_findings:
         return (
             "Sensitivity is the share of the test cases with a finding in which it is found, specificity the share of "
-            "those without it in which it is not, both at a probability of 0.5."
-        )
+            "those without it in which it is not, both at a probability of 0.5. "
+        ) + AREAS
+    if results.classes and results.classes.class_areas:
+        return "Recall is the share of a class's test cases that is right. " + AREAS
     if results.classes:
         return "Share of a class's test cases that is right, its recall, and their number; a site without one has none."
     return "Values over the test cases of each label alone; a site without a label has none."
@@ -215,7 +232,10 @@ def calling_table(results: Results) -> TextTable | None:
     for site, one in results.callings.items():
         tables = (one.thresholds, one.sensitivity, one.specificity)
         cells = [format_number(table.get(name)) for name in called for table in tables]
-        rows.append((site, f"{one.temperature:.2f}", format_number(one.error), format_number(one.error_after), *cells))
+        pairs = (one.error, one.calibrated), (one.error_after, one.calibrated_after)
+        # Older results do not have what chance alone brings.
+        errors = [format_number(e) + ("" if chance is None else f" ({chance:.3f})") for e, chance in pairs]
+        rows.append((site, f"{one.temperature:.2f}", *errors, *cells))
     return TextTable(("site", "temperature", "ECE without", "ECE with", *columns), tuple(rows))
 
 
@@ -285,23 +305,27 @@ def empty_cases_sentence(results: Results) -> str:
 
 
 def missing_labels_sentence(results: Results) -> str:
-    """Say whose value is a mean over fewer labels than the others', or not over all findings; else nothing."""
-    has_areas = results.has_findings and results.metric in RANKED
-    if not has_areas and results.metric not in SEGMENTATION_ONLY["metric"]:
-        return ""
-    names = [*(results.labels.values() if has_areas else label_columns(results))]
-    known = {site: own.areas if has_areas else own.labels for site, own in results.by_site.items()}
+    """Say whose value is a mean over fewer labels than the others', or not over all classes; else nothing."""
+    is_area, is_over_classes = results.metric in RANKED, results.metric in CLASS_MEANS
+    if not is_over_classes and results.metric not in SEGMENTATION_ONLY["metric"]:
+        is_refused = results.average([0.0], "balanced_accuracy") is None
+        return UNLIKE_CLASSES if is_refused else ""
+    known = {site: own.areas if is_area else own.labels for site, own in results.by_site.items()}
+    names = results.labels.values() if results.has_findings and is_area else dict.fromkeys(chain(*known.values()))
     missing = {
         site: [name for name in names if known[site].get(name) is None]
         for site, value in results.sites.items()
         if value is not None
     }
     of_sites = [f"{site} without {' and '.join(names)}" for site, names in missing.items() if names]
-    if not of_sites:
+    if not of_sites or (not is_over_classes and len(names) < 2):
         return ""
-    what, other = ("some findings alone", "all") if has_areas else ("different labels", "not annotated there")
-    why = f"in none of a site's test cases, or {'in ' * has_areas}{other}"
-    return f"values are means over {what} and compare sites badly: {', '.join(of_sites)} ({why})"
+    kind = "findings" if results.has_findings else "classes"
+    what, other = (f"some {kind} alone", "all") if is_over_classes else ("different labels", "not annotated there")
+    why = f"in none of a site's test cases, or {'in ' * is_over_classes}{other}"
+    is_refused = is_over_classes and results.mean is None
+    end = "; they have no mean over sites, and are pooled class by class" if is_refused else ""
+    return f"values are means over {what} and compare sites badly: {', '.join(of_sites)} ({why}){end}"
 
 
 def print_lines(lines: Sequence[str], console: Console) -> None:
@@ -423,7 +447,7 @@ def _append_mean(values: Column) -> list[str]:
 
 def _summary_rows(results: Results) -> list[tuple[str, ...]]:
     of, tested = tested_sites(results), results.tested
-    name = "mean by test cases" if results.metric in RANKED else "pooled over all cases"
+    name = "pooled class by class" if results.metric in CLASS_MEANS else "pooled over all cases"
     cases, excluded = (str(sum(counts.values())) for counts in (tested.cases, tested.excluded_cases))
     known = [count for count in (tested.patients or {}).values() if count is not None]
     patients = format_count(sum(known) if known and len(known) == len(tested.cases) else None)

@@ -25,6 +25,7 @@ from silofl.report.tables import (
     MISSING,
     SURFACE,
     SURFACE_DICE,
+    UNLIKE_CLASSES,
     TextTable,
     describe_extra_metric,
     format_count,
@@ -38,7 +39,7 @@ from silofl.report.tables import (
     surface_texts,
 )
 from silofl.studies.conditions import list_differences, results_by_row, rows_by_name
-from silofl.training.joined import FEDERATED, LOCAL, Joined
+from silofl.training.joined import FEDERATED, LOCAL
 from silofl.training.metrics import mean_of_known
 from silofl.training.site_score import Values
 
@@ -133,6 +134,8 @@ def comparison_notes(results: Sequence[Results]) -> list[str]:
         notes += _name_runs(
             [i for i, run in numbered if regions_text(run) == regions], f"scored are regions, {regions}"
         )
+    unlike = [i for i, run in numbered if run.mean is None and run.pooled is not None]
+    notes += _name_runs(unlike, UNLIKE_CLASSES)
     normalised = [(i, run) for i, run in numbered if run.normalization == "batch"]
     shared = [i for i, run in normalised if shares_batchnorm(run)]
     if len(shared) < len(normalised):
@@ -196,11 +199,11 @@ def compare_joining(rows: Mapping[str, Sequence[Results]]) -> JoiningComparison 
     everyone = (one for runs in rows.values() for run in runs for one in (run.joining or {}).values())
     models = name_models(everyone)
     for name, runs in rows.items():
-        joined = [run.joining for run in runs if run.joining]
+        joined = [run for run in runs if run.joining]
         if not joined:
             continue
         means = [mean_and_deviation(_average_tests(joined, model)) for model in models]
-        verdicts = ", ".join(count_verdicts(one.verdict for sites in joined for one in sites.values()))
+        verdicts = ", ".join(count_verdicts(one.verdict for run in joined for one in (run.joining or {}).values()))
         of_row = below[name]
         found.append((name, verdicts, *means, f"{of_row.before} of {of_row.tests}", str(of_row.after)))
     columns = ("run", "what joining gave", *models.values(), "below alone", "after Holm")
@@ -254,9 +257,9 @@ def _list_losses(rows: Mapping[str, Sequence[Results]]) -> list[str]:
     ]
 
 
-def _average_tests(joined: Sequence[Mapping[str, Joined]], model: str) -> list[float]:
+def _average_tests(joined: Sequence[Results], model: str) -> list[float]:
     """Return the mean over the sites of each seed that knows one."""
-    means = (mean_of_known(one.tested(model) for one in sites.values()) for sites in joined)
+    means = (run.joining_means.get(model) for run in joined)
     return [mean for mean in means if mean is not None]
 
 
@@ -338,13 +341,12 @@ def run_models_table(results: Sequence[Results], names: Sequence[str]) -> TextTa
     if not any(run.super_model for run in results):
         return None
     sites = compared_sites(results)
-    found = [
-        (name, model, v) for name, run in zip(names, results, strict=True) for model, v in _values_by_model(run).items()
-    ]
-    table = [list(map(values.get, sites)) for *_, values in found]
-    table = [[*row, None if None in row else mean_of_known(row)] for row in table]
-    rows = tuple((name, model, *map(format_number, row)) for (name, model, _), row in zip(found, table, strict=True))
-    return TextTable(("run", "model", *sites, "mean"), rows, num_text=2)
+    rows = []
+    for name, run in zip(names, results, strict=True):
+        for model, values in _values_by_model(run).items():
+            row = [*map(values.get, sites)]
+            rows.append((name, model, *map(format_number, [*row, None if None in row else run.average(row)])))
+    return TextTable(("run", "model", *sites, "mean"), tuple(rows), num_text=2)
 
 
 def _values_by_model(results: Results) -> dict[str, Values]:

@@ -26,7 +26,7 @@ from silofl.report.result_pictures import (
 from silofl.report.rounds import Measure, Scores, describe_curves, list_rounds, mean_over_sites, site_value
 from silofl.report.run_records import CasePictures, RunRecords
 from silofl.studies.conditions import run_names
-from silofl.training.metrics import pool_values
+from silofl.training.site_score import pool_scores
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -94,7 +94,7 @@ def best_so_far(values: Sequence[float | None]) -> list[float | None]:
 
 def mean_over_cases(scores: Scores) -> float | None:
     """Return the mean over the cases of all sites together; None without any."""
-    return pool_values([(score.value, score.num_cases) for score in scores.values() if score.value is not None])
+    return pool_scores(scores.values())
 
 
 def _select_scored(measure: Measure, runs: Mapping[str, RunRecords]) -> dict[str, Sequence[Round]]:

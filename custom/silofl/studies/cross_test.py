@@ -19,6 +19,7 @@ from silofl.report.tables import TextTable, format_number
 from silofl.studies.finished import read_finished_run, report_measurement
 from silofl.studies.leave_out import load_site_networks
 from silofl.studies.simulation import Moved
+from silofl.study.sections import CLASS_MEANS
 from silofl.training.device import choose_device, set_threads
 from silofl.training.evaluation import evaluate
 from silofl.training.metrics import mean_of_known, value_or_none
@@ -26,8 +27,9 @@ from silofl.training.metrics import mean_of_known, value_or_none
 # Of all sites' test data together.
 EVERYONE = "all sites"
 NOTE = (
-    "A row is a site's model, a column the test data that it is tested on; mean: over the columns of single sites; all "
-    "sites: over all their cases together. The diagonal is each site's model at home."
+    "A row is a site's model, a column the test data that it is tested on; mean: over the columns of single sites, "
+    "none of a metric that averages a site's classes; all sites: over all their cases together. The diagonal is each "
+    "site's model at home."
 )
 Values = Mapping[str, Mapping[str, float | None]]
 COLOURS = "Blues"
@@ -39,9 +41,8 @@ def run(options: argparse.Namespace) -> int:
     """Test, print the table, and write ``cross_test.json`` and ``cross_test.png`` into the run's folder."""
     models, data = read_finished_run(options.run, Moved(options.data, options.cache))
     values, metric = cross_test(models, data), models.study.metric
-    report_measurement(
-        options, "cross_test", {"metric": metric, "values": values}, cross_image(values, metric), cross_table(values)
-    )
+    image, table = cross_image(values, metric), cross_table(values, metric)
+    report_measurement(options, "cross_test", {"metric": metric, "values": values}, image, table)
     return ExitCode.COMPLETE
 
 
@@ -53,7 +54,8 @@ def cross_test(contents: Contents, data: Mapping[str, SiteData]) -> dict[str, di
         data: Site -> its data.
 
     Returns:
-        Site of the model -> site of the data, ``all sites`` last -> the study's metric; None where no case counts.
+        Site of the model -> site of the data, the sites' mean, and ``all sites`` last -> the study's metric; None where
+        no case counts, and of a mean of means over different classes.
     """
     study, device = contents.study, choose_device(contents.study.device)
     tests = {site: own.test for site, own in data.items()}
@@ -68,16 +70,16 @@ def cross_test(contents: Contents, data: Mapping[str, SiteData]) -> dict[str, di
     return found
 
 
-def cross_table(values: Values) -> TextTable:
+def cross_table(values: Values, metric: str) -> TextTable:
     """Return one row a model, with the mean over sites before the value on all data together.
 
     Args:
         values: Site of the model -> site of the data, that of all together last -> value.
+        metric: The study's; one that is a mean over classes, which differ by site, has no mean over sites.
     """
     *sites, together = next(iter(values.values()))
-    rows = tuple(
-        (owner, *map(format_number, _row_with_mean(found, sites, together))) for owner, found in values.items()
-    )
+    cells = {owner: _row_with_mean(found, sites, together, metric) for owner, found in values.items()}
+    rows = tuple((owner, *map(format_number, row)) for owner, row in cells.items())
     return TextTable(("model of", *sites, "mean", together), rows)
 
 
@@ -85,7 +87,7 @@ def cross_image(values: Values, metric: str) -> PageImage:
     """Draw the values as a map, one row a model."""
     *sites, together = next(iter(values.values()))
     columns = [*sites, "mean", together]
-    cells = np.stack([as_values(_row_with_mean(found, sites, together)) for found in values.values()])
+    cells = np.stack([as_values(_row_with_mean(found, sites, together, metric)) for found in values.values()])
     figure, ((axes,),) = make_panels(1, 1, (2.2 + 0.8 * len(columns), 1.4 + 0.5 * len(values)))
     # Of a metric from 0 to 1.
     axes.imshow(cells, cmap=colormaps[COLOURS], vmin=0, vmax=1, aspect="auto")
@@ -107,5 +109,8 @@ def cross_image(values: Values, metric: str) -> PageImage:
     )
 
 
-def _row_with_mean(found: Mapping[str, float | None], sites: list[str], together: str) -> list[float | None]:
-    return [*map(found.get, sites), mean_of_known(map(found.get, sites)), found[together]]
+def _row_with_mean(
+    found: Mapping[str, float | None], sites: list[str], together: str, metric: str
+) -> list[float | None]:
+    mean = None if metric in CLASS_MEANS else mean_of_known(map(found.get, sites))
+    return [*map(found.get, sites), mean, found[together]]

@@ -136,6 +136,8 @@ def _name_highest(rows: RowRuns) -> str:
     if not _have_tested_alike(rows):
         return "the methods' means are of unlike hospitals, seeds, data or metrics, so none is the highest"
     means = {name: average_models(runs) for name, runs in rows.items()}
+    if any(found[CHOSEN] is None for found in means.values()):
+        return "the hospitals' test cases are of different classes, so that the methods have no mean"
     best = max(means, key=lambda name: means[name][CHOSEN] or 0.0)
     kept, own = format_number(means[best][CHOSEN]), format_number(means[best][LOCAL])
     return f"{best} has the highest mean: {kept}, against {own} alone"

@@ -8,7 +8,7 @@ import numpy as np
 from silofl.federation.results import Results
 from silofl.report.tables import METRIC_NAMES
 from silofl.studies.comparison import compared_sites
-from silofl.training.metrics import mean_of_known, pool_values
+from silofl.training.metrics import pool_values
 from silofl.training.site_score import Values
 
 POOLED_DATA = "data pooled: simulation only"
@@ -85,8 +85,9 @@ class Row:
 
 @dataclass(frozen=True)
 class _ModelValues:
-    """The values of one model of one run: at each site, over all cases, and its further averages."""
+    """The values of one model of one run: the run, at each site, over all cases, and its further averages."""
 
+    run: Results
     sites: Values
     pooled: float | None
     further: Mapping[str, float] = field(default_factory=dict)
@@ -116,8 +117,10 @@ def compute_further_averages(results: Results, sites: Sequence[str]) -> dict[str
     for key in METRIC_NAMES if len(tested) == len(sites) else ():
         known = [also[key] for also in tested if also.get(key) is not None]
         # A site whose test cases are all of one class has no AUROC, however well it does.
-        if known and key != results.metric and (key == "auroc" or len(known) == len(sites)):
-            found[key] = float(np.mean(known))
+        if key == results.metric or (key != "auroc" and len(known) < len(sites)):
+            continue
+        if (mean := results.average(known, key)) is not None:
+            found[key] = mean
     if results.everyone is None or not results.everyone.by_site.keys() >= set(sites):
         return found
     return found | {"everyone_balanced_accuracy": results.everyone.balanced_accuracy}
@@ -160,7 +163,7 @@ def make_method_rows(methods: Sequence[Method]) -> list[Row]:
 def _model_rows(method: Method, sites: Sequence[str]) -> list[tuple[str, list[_ModelValues]]]:
     """Return the name of each row of a method with the values of its runs."""
     runs = list(method.results.values())
-    own = [_ModelValues(run.sites, run.pooled, compute_further_averages(run, sites)) for run in runs]
+    own = [_ModelValues(run, run.sites, run.pooled, compute_further_averages(run, sites)) for run in runs]
     if not any(run.super_model for run in runs):
         return [(f"{method.name} ({POOLED_DATA})" if method.needs_pool else method.name, own)]
     names = ("ensemble", *(("global",) if any(run.has_global_model for run in runs) else ()), "personal")
@@ -172,9 +175,10 @@ def _model_values(results: Results, model: str) -> _ModelValues:
     """Return the value of one model at each site and over all cases; ``personal`` is each site's model at that site."""
     sites = {site: own for site, own in results.by_site.items() if own.models}
     values = {site: own.models.get(site if model == "personal" else model) for site, own in sites.items()}
-    # Weighed by cases, the sites' means are the mean over all cases.
+    # Weighed by cases, the sites' means are the mean over all cases, if there is one.
     known = [(value, sites[site].num_cases or 0) for site, value in values.items() if value is not None]
-    return _ModelValues(values, pool_values(known))
+    has_mean = results.average(values.values()) is not None
+    return _ModelValues(results, values, pool_values(known) if has_mean else None)
 
 
 def _make_row(
@@ -184,7 +188,7 @@ def _make_row(
     found = [list(map(one.sites.get, sites)) for one in tested]
     averages = [
         [
-            *((mean_of_known(values), one.pooled) if values and None not in values else (None, None)),
+            *((one.run.average(values), one.pooled) if values and None not in values else (None, None)),
             *map(one.further.get, keys),
         ]
         for values, one in zip(found, tested, strict=True)

@@ -13,7 +13,7 @@ from silofl.errors import ConfigError
 from silofl.federation.results import Results
 from silofl.studies.compared_runs import CENTRALISED, ComparedRun, ComparisonPlan, check_all_data, make_seeded_runs
 from silofl.studies.simulation import Simulation, settle_job
-from silofl.study.sections import RANKED
+from silofl.study.sections import CLASS_MEANS
 from silofl.training.metrics import mean_of_known
 
 WARNING = (
@@ -31,7 +31,7 @@ def plan_centralised_runs(asked: ComparisonPlan, out: Path, console: Console) ->
     """
     job = asked.jobs[0]
     study, simulation = settle_job(job, Simulation(asked.data, is_alone=asked.is_alone), asked.changes)
-    if study.metric in ("balanced_accuracy", *RANKED):
+    if study.metric in CLASS_MEANS:
         raise ConfigError(f"--pooled must go with a metric of each case, as accuracy, not {study.metric}")
     console.print(WARNING.format(folder=out / "pooled"), style="bold red", markup=False)
     data = pool_sites(Path(str(simulation.data)), simulation.sites, study, out / "pooled")

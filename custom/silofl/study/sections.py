@@ -44,6 +44,8 @@ def _name_monai_networks(*names: str) -> tuple[str, ...]:
 
 # Metrics of all cases together, by the order of their probabilities: a single case has none.
 RANKED = ("auroc", "auprc")
+# Metrics that are means over the classes that there are.
+CLASS_MEANS = ("balanced_accuracy", *RANKED)
 # What each task allows; a key that is in neither table fits both tasks.
 SEGMENTATION_ONLY = {
     "metric": ("dice", "dice_with_background"),
@@ -52,7 +54,7 @@ SEGMENTATION_ONLY = {
     "training.loss": ("dice_ce", "dice", "cross_entropy"),
 }
 CLASSIFICATION_ONLY = {
-    "metric": ("accuracy", "balanced_accuracy", *RANKED),
+    "metric": ("accuracy", *CLASS_MEANS),
     "model.name": ("densenet121", "lenet5", "alexnet", "activity_cnn"),
     "model.network": _name_monai_networks("DenseNet169", "DenseNet201", "DenseNet264", "ResNet", "EfficientNetBN"),
     "training.loss": ("cross_entropy",),

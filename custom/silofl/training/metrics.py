@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from silofl.core.findings import unpack_findings
 from silofl.data.targets import IGNORED
 from silofl.data.volumes import Array, Volumes
-from silofl.study.sections import CLASSIFICATION_ONLY, RANKED
+from silofl.study.sections import CLASS_MEANS, CLASSIFICATION_ONLY, RANKED
 
 Key = TypeVar("Key", bound=Hashable)
 Value = TypeVar("Value")
@@ -109,10 +109,12 @@ class Score:
         if also := self.also:
             cases = {str(label): count for label, count in self.label_cases.items()}
             numbers |= {"also": also, "label_cases": cases}
-        if self.is_multilabel:
+        if self.is_multilabel or self.metric in RANKED:
             metric = self.metric if self.metric in RANKED else "auroc"
             areas = find_areas(metric, self.probabilities_by_case, self.is_multilabel)
             numbers["areas"] = {str(label): area for label, area in areas.items()}
+        if self.metric in CLASS_MEANS:
+            numbers["mean_over"] = "areas" if self.metric in RANKED else "labels"
         return numbers
 
     @classmethod
@@ -323,24 +325,6 @@ def pool_values(scores: Sequence[tuple[float, int]]) -> float | None:
     counted = [(value, cases) for value, cases in scores if cases]
     total = sum(cases for _, cases in counted)
     return sum(value * cases for value, cases in counted) / total if total else None
-
-
-def pooled_score(scores: Iterable[Mapping[str, Any]], metric: str) -> float | None:
-    """Return the metric over all sites' cases from the numbers that each site sends.
-
-    Args:
-        scores: ``value`` and ``num_cases``; for balanced accuracy ``labels`` and ``label_cases``.
-        metric: The study's metric.
-    """
-    if metric != "balanced_accuracy":
-        return pool_values([(score["value"], score["num_cases"]) for score in scores])
-    # Over all sites' cases of a class first: the sites' own means are over different classes, where a site lacks some.
-    recalls: dict[str, list[tuple[float, int]]] = {}
-    for score in scores:
-        for label, cases in score.get("label_cases", {}).items():
-            recalls.setdefault(label, []).append((score["labels"][label], cases))
-    # A site may name a class of which no case counts.
-    return mean_of_known(map(pool_values, recalls.values()))
 
 
 def mean_of_known(values: Iterable[float | None]) -> float | None:

@@ -1,14 +1,16 @@
 """A site's score of a model on one part of its data: numbers over all its cases, and no case's name."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from statistics import median
+from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, Strict, with_config
 
 from silofl.core.calling import LEAST_TEMPERATURE, MOST_TEMPERATURE
 from silofl.errors import ConfigError
 from silofl.schema import declare_optional
+from silofl.training.metrics import mean_of_known, pool_values
 
 # The ranges hold where a score arrives from a site (`silofl.parts.answer`); a file of our own is read by its types.
 Value = Annotated[float, Strict(), Field(ge=0, le=1, allow_inf_nan=False)]
@@ -105,6 +107,9 @@ class CallingScore:
         num_units: Validation patients, recordings or cases that it was chosen by.
         error: Expected calibration error in the test, without the temperature.
         error_after: The same with it.
+        calibrated: The error that a perfectly calibrated model with the same probabilities shows in as many cases,
+            without the temperature.
+        calibrated_after: The same with it.
         sensitivity: Class, or finding -> share of its test cases at or above the threshold.
         specificity: Class, or finding -> share of the other test cases below it.
     """
@@ -116,6 +121,8 @@ class CallingScore:
     error_after: Value
     sensitivity: Shares
     specificity: Shares
+    calibrated: Value | None = declare_optional()
+    calibrated_after: Value | None = declare_optional()
 
     @property
     def helps(self) -> bool:
@@ -136,7 +143,8 @@ class SiteScore:
         labels: Label's number, or region -> its mean value; the recall of a class. Of findings, and of their absence.
         also: Classification: accuracy, balanced_accuracy and, where defined, auroc.
         label_cases: Classification: label's number -> cases in which it counts.
-        areas: Multilabel: finding's number -> area, as in the results.
+        areas: Multilabel, and where the metric is an area: number of a class, or finding -> its area under the curve.
+        mean_over: Of a metric that is a mean over the classes with cases: labels or areas, which has their values.
         models: Model, of several -> its value on the same cases.
         selector_accuracy: Share of the validation slices that FedSM's selector takes for this site's.
         num_empty: Segmentation: cases without any label in truth; null where there is none.
@@ -155,6 +163,7 @@ class SiteScore:
     also: Shares | None = declare_optional()
     label_cases: Counts | None = declare_optional()
     areas: Shares | None = declare_optional()
+    mean_over: Literal["labels", "areas"] | None = declare_optional()
     models: Values | None = declare_optional()
     selector_accuracy: Value | None = declare_optional()
     num_empty: Cases | None = declare_optional()
@@ -178,6 +187,12 @@ class SiteScore:
             labels = list(self.labels or ())
             raise ConfigError(f"label_cases must be given for the labels {labels}, not for {list(self.label_cases)}")
 
+    @property
+    def by_class(self) -> Mapping[str, float] | None:
+        """The classes' values that the value is the mean of; None where it is the mean over cases."""
+        tables = {"labels": self.labels, "areas": self.areas}
+        return (tables[self.mean_over] or {}) if self.mean_over else None
+
 
 @only_known_keys
 @dataclass(frozen=True, kw_only=True)
@@ -198,3 +213,51 @@ class SuperScore(SiteScore):
     selector: SelectorCounts
     by_threshold: Counted
     temperatures: Annotated[Mapping[Key, Temperature], Field(max_length=2)] | None = declare_optional()
+
+
+def have_same_classes(scores: Iterable[SiteScore]) -> bool:
+    """Return whether values can be compared and averaged: no mean over classes is over others than another one."""
+    tables = [one.by_class for one in scores if one.value is not None]
+    return len({None if table is None else frozenset(table) for table in tables}) < 2
+
+
+def average_scores(scores: Iterable[SiteScore]) -> float | None:
+    """Return the mean over the sites that have a value, or over all cases where their classes differ; None without."""
+    known = [one for one in scores if one.value is not None]
+    return mean_of_known(one.value for one in known) if have_same_classes(known) else pool_scores(known)
+
+
+def pool_scores(scores: Iterable[SiteScore]) -> float | None:
+    """Return the metric over all sites' cases.
+
+    A mean over classes is pooled class by class: over the sites that have it, each weighted by its cases of it. Of
+    areas under curves that is a mean, as only a site knows its cases' scores.
+    """
+    known = [*scores]
+    by_class: dict[str, list[tuple[float, int]]] = {}
+    for one in known:
+        for label, value in (one.by_class or {}).items():
+            by_class.setdefault(label, []).append((value, (one.label_cases or {}).get(label, 0)))
+    if any(one.by_class is not None for one in known):
+        # A site may name a class of which no case counts.
+        return mean_of_known(map(pool_values, by_class.values()))
+    return pool_values([(one.value, one.num_cases) for one in known if one.value is not None])
+
+
+def measure_rise(new: Sequence[SiteScore], old: Sequence[SiteScore]) -> float:
+    """Return by how much the median of sites' values is higher than before; of two sites that is the mean.
+
+    Of means over different classes it is the mean over the classes, of whose values each has a median over the sites
+    that have it. Cases do not weigh: a site could invent them.
+
+    Args:
+        new: Scores with a value, at least one.
+        old: Of the same sites, in the same order.
+    """
+    is_plain, pairs = have_same_classes([*new, *old]), dict[str, list[tuple[Any, Any]]]()
+    for one, before in zip(new, old, strict=True):
+        now, then = ({"": score.value} if is_plain else dict(score.by_class or {}) for score in (one, before))
+        for label in now.keys() & then.keys():
+            pairs.setdefault(label, []).append((now[label], then[label]))
+    rises = [median(now for now, _ in of_class) - median(then for _, then in of_class) for of_class in pairs.values()]
+    return sum(rises) / max(len(rises), 1)
