@@ -4,6 +4,7 @@ import ast
 import importlib
 import inspect
 import json
+import logging
 import re
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -296,6 +297,8 @@ def test_a_run_of_pooled_data_needs_no_other_site(tmp_path, monkeypatch):
     runs = importlib.import_module("runs")
     make_site(tmp_path / "pool" / "pooled", 1)
     asked = []
+    # It silences the log of its process, which is the tests' here.
+    monkeypatch.setattr(logging, "disable", lambda level: None)
     monkeypatch.setattr(
         runs, "run_alone", lambda study, folder, sites, settings, start: asked.append((sites, settings))
     )

@@ -141,7 +141,7 @@ def test_a_site_may_annotate_some_of_the_labels(site, study, tmp_path):
 
 def test_a_label_map_holds_no_label_that_is_not_annotated(site, study, tmp_path):
     site.write(labels={"1": "organ", "2": "lesion"}, labels_annotated=[2])
-    sentence = r"case 'a': a-mask.png must hold the label values 0 .*, 2 .lesion., not 1; .* labels_annotated of data"
+    sentence = r"case 'a': a-mask.png must hold the label values 0 .*, 2 .lesion., not 1; .* in labels_annotated"
     with pytest.raises(DataError, match=sentence):
         load_site_data(site.folder, study(labels=ORGANS), tmp_path / "cache")
 

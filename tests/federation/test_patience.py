@@ -120,7 +120,8 @@ def test_the_rounds_in_which_all_sites_have_the_same_model_do_not_count(play):
 def test_the_guard_chooses_among_the_models_of_a_run_that_ended_early(play):
     game = play(**PATIENT | {"federation": {"patience": 1}}, guard=True)
     game.finish(change=scoring([0.5, 0.4, 0.4]))
-    assert game.asked == [*["train"] * 3, "validate", "test", "guard_choose"]
+    first, last = game.asked[:5], [*dict.fromkeys(game.asked[5:])]
+    assert (first, last) == ([*["train"] * 3, "validate", "test"], ["guard_train", "guard_choose"])
     choices = game.server.parts["guard"].choices
     assert choices.keys() == {"east", "west"} and all(one.test["local"] is not None for one in choices.values())
 

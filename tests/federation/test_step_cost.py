@@ -50,20 +50,21 @@ def test_a_pass_over_the_data_beside_the_epochs_is_counted():
     assert beside(1) > 3 * beside(2)
 
 
-@pytest.mark.parametrize("guard", [False, True])
-def test_a_look_at_a_volume_takes_the_memory_of_its_answers(guard, monkeypatch):
+@pytest.mark.parametrize("together", [False, True])
+def test_a_look_at_a_volume_takes_the_memory_of_its_answers(together, monkeypatch):
     patches = {"dimensions": 3, "patches": {"size": [32, 32, 32]}}
-    study = parse(Study, make_study("fedavg").model_dump() | {"guard": guard, "data": patches}, "study.yaml")
+    study = parse(Study, make_study("fedavg").model_dump() | {"data": patches}, "study.yaml")
     task = ServerRounds.start(study, "run", ["a", "b"]).task("a", Exchange(TRAIN, 1))
     part = random_part(study, (1, 32, 32, 32), 2)
     work = Work("a", study, SiteData(part, part, part), task, torch.device("cpu"))
+    monkeypatch.setattr(Study, "answers_together", together)
     windows, network = [], type(work.own.network)
     look = network.forward
     monkeypatch.setattr(network, "forward", lambda self, images: windows.append(len(images)) or look(self, images))
     monkeypatch.setattr(step_cost, "_peak_bytes", lambda device: 5)
     assert step_cost.measure_evaluation(work, random_volume(study, (1, 80, 80, 80))) == 5
     # 27 windows, two at a time and one at last: the first pair and the last one, of each model that answers.
-    assert windows == [2, 1] * (3 if guard else 1)
+    assert windows == [2, 1] * (3 if together else 1)
 
 
 @pytest.mark.parametrize("peak", [2, 4])

@@ -148,6 +148,7 @@ def test_a_site_sends_its_classes_recall_and_number_of_cases_with_the_other_metr
         "labels": {"0": 1.0, "1": 0.0},
         "also": {"accuracy": 3 / 4, "balanced_accuracy": 1 / 2, "auroc": 1 / 2},
         "label_cases": {"0": 3, "1": 1},
+        "mean_over": "labels",
     }
     meta = {"round": 1, "metrics": {"validation": found}}
     answer = read_answer("east", {}, json.loads(json.dumps(meta)), {})

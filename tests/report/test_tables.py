@@ -220,9 +220,13 @@ def test_areas_of_sites_with_different_classes_stand_class_by_class_and_have_no_
     )
     sentence = missing_labels_sentence(found)
     assert "east without normal (in none" in sentence and "they have no mean over sites, and are pooled" in sentence
-    assert not found.has_findings and found.average([0.5, 0.7]) is None and found.average([0.5], "accuracy") == 0.5
+    assert (
+        not found.has_findings
+        and found.mean_of_sites([0.5, 0.7]) is None
+        and found.mean_of_sites([0.5], "accuracy") == 0.5
+    )
     same = classes(metric="auroc", label_cases={"east": cases, "west": cases})
-    assert same.average([0.5, 0.75]) == 0.625
+    assert same.mean_of_sites([0.5, 0.75]) == 0.625
 
 
 def test_beside_the_accuracy_means_over_different_classes_have_no_mean_over_sites(classes):

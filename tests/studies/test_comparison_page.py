@@ -44,7 +44,7 @@ def test_a_comparison_leads_with_the_hospitals_and_their_conclusion(finished, tm
     assert page.images[0]["alt"].startswith("Test dice, mean over the hospitals: 1: harmofl alone 0.500")
     order = [page.source.index(f'<section id="{name}"') for name in ("hospitals", "results", "curves", "pictures")]
     assert order == sorted(order) and page.source.index("<img") < page.source.index('class="lead"')
-    assert "What a hospital keeps beats its own model in 2 of 2 cases" in page.text
+    assert "What a hospital keeps is better for its test patients than its own model in 2 of 2 cases" in page.text
 
 
 def test_all_links_of_the_navigation_lead_somewhere_and_settings_are_folded(finished, finished_super, tmp_path):

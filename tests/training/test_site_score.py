@@ -5,8 +5,8 @@ from silofl.schema import dump_record, read_record
 from silofl.training.site_score import (
     SiteScore,
     SuperScore,
-    average_scores,
     have_same_classes,
+    mean_of_scores,
     measure_rise,
     pool_scores,
 )
@@ -57,24 +57,24 @@ def test_means_over_different_classes_are_pooled_class_by_class_with_their_cases
     east = by_areas({"0": 0.9, "1": 0.8}, {"0": 30, "1": 10})
     west = by_areas({"0": 0.9, "1": 0.8, "2": 0.6}, {"0": 10, "1": 20, "2": 5})
     assert not have_same_classes([east, west]) and have_same_classes([west, west])
-    assert average_scores([east, west]) == pool_scores([east, west]) == pytest.approx((0.9 + 0.8 + 0.6) / 3)
+    assert mean_of_scores([east, west]) == pool_scores([east, west]) == pytest.approx((0.9 + 0.8 + 0.6) / 3)
     # class 0: (30 * 0.9 + 10 * 0.5) / 40 = 0.8; class 1: (10 * 0.8 + 30 * 0.4) / 40 = 0.5
     other = by_areas({"0": 0.5, "1": 0.4}, {"0": 10, "1": 30})
     assert pool_scores([east, other]) == pytest.approx((0.8 + 0.5) / 2)
     # Sites with the same classes have a mean.
-    assert have_same_classes([east, other]) and average_scores([east, other]) == pytest.approx((0.85 + 0.45) / 2)
+    assert have_same_classes([east, other]) and mean_of_scores([east, other]) == pytest.approx((0.85 + 0.45) / 2)
 
 
 def test_a_site_of_one_class_alone_has_no_area_and_no_say():
     east, lone = by_areas({"0": 0.9, "1": 0.8}, {"0": 30, "1": 10}), by_areas({}, {"0": 3})
-    assert average_scores([east, lone]) == pytest.approx(0.85) and average_scores([lone]) is None
+    assert mean_of_scores([east, lone]) == pytest.approx(0.85) and mean_of_scores([lone]) is None
     assert pool_scores([]) is None
 
 
 def test_the_mean_of_balanced_accuracies_is_not_the_pooled_one():
     east, west = by_recalls({"0": 1.0}, {"0": 3}), by_recalls({"0": 0.0, "1": 0.5}, {"0": 1, "1": 2})
     # class 0: 3 of 4; class 1: 1 of 2
-    assert pool_scores([east, west]) == average_scores([east, west]) == (3 / 4 + 1 / 2) / 2
+    assert pool_scores([east, west]) == mean_of_scores([east, west]) == (3 / 4 + 1 / 2) / 2
     # a class that counts in no case is no part of it
     assert pool_scores([by_recalls({"0": 1.0, "1": 0.5}, {"0": 3, "1": 0})]) == 1
 

@@ -14,7 +14,6 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import t
 
 # Of the model that a site keeps against its own. One start says nothing of the next: none is said of joining.
 Verdict = Literal[
@@ -135,23 +134,24 @@ def measure_starts(sites: Mapping[str, Sequence[Start]]) -> dict[str, tuple[floa
 
     The variance is that between test units, the mean of the starts' squared errors, plus that between starts divided by
     their number. Of the latter the larger one of the site's own and the mean over all sites counts, since two starts
-    may be alike by chance. Degrees of freedom by Satterthwaite.
+    may be alike by chance; its freedom is that of all sites' starts. Degrees of freedom by Satterthwaite.
 
     Args:
         sites: Site -> its starts; of one alone nothing is said.
     """
+    from scipy.stats import t
+
     known = {site: starts for site, starts in sites.items() if len(starts) > 1}
     spreads = {site: float(np.var([one.difference for one in starts], ddof=1)) for site, starts in known.items()}
     freedom = sum(len(starts) - 1 for starts in known.values())
     found = {}
     for site, starts in known.items():
         shared = float(np.mean([*spreads.values()]))
-        is_own = spreads[site] > shared
-        between = (spreads[site] if is_own else shared) / len(starts)
+        between = max(spreads[site], shared) / len(starts)
         within = float(np.mean([one.standard_error**2 for one in starts]))
         units = min(one.num_units for one in starts) - 1
         mean, variance = float(np.mean([one.difference for one in starts])), within + between
-        parts = within**2 / units + between**2 / (len(starts) - 1 if is_own else freedom)
+        parts = within**2 / units + between**2 / freedom
         half = t.ppf(1 - LEVEL, variance**2 / parts) * sqrt(variance) if parts else 0.0
         found[site] = mean, mean - float(half), mean + float(half)
     return found

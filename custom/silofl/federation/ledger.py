@@ -15,7 +15,7 @@ from silofl.parts.task import Message
 from silofl.schema import declare_optional, read_list
 from silofl.software import Software, read_software
 from silofl.training.metrics import mean_of_known
-from silofl.training.site_score import SiteScore, average_scores, have_same_classes, measure_rise
+from silofl.training.site_score import SiteScore, have_same_classes, mean_of_scores, measure_rise
 
 FILE = "ledger.json"
 CLASS_BY_CLASS = ", class by class, as the sites' cases are of different classes"
@@ -96,8 +96,8 @@ class Round:
 
     @property
     def validation_mean(self) -> float | None:
-        """The mean over the sites that validated the round's model, by `average_scores`; None without any."""
-        return average_scores(self.validation.values())
+        """The mean over the sites that validated the round's model, by `mean_of_scores`; None without any."""
+        return mean_of_scores(self.validation.values())
 
     def add_traffic(self, sent: Mapping[str, Message], received: Mapping[str, Message]) -> None:
         """Count the bytes of one exchange with every site."""

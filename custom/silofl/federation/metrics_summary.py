@@ -13,7 +13,7 @@ from typing import Any
 from silofl.federation.ledger import Round
 from silofl.parts.part import Reported
 from silofl.training.metrics import mean_of_known
-from silofl.training.site_score import SiteScore, average_scores
+from silofl.training.site_score import SiteScore, mean_of_scores
 
 SUMMARY, ROUNDS = "metrics_summary.json", "round_metrics.jsonl"
 VERSION = "1"
@@ -35,8 +35,8 @@ def metrics_summary(
         reported: What the run reports.
         tests: Site -> its score on test data; empty before the test.
     """
-    last, tested = ledger[-1], average_scores(tests.values())
-    validation = average_scores(reported.validation.values())
+    last, tested = ledger[-1], mean_of_scores(tests.values())
+    validation = mean_of_scores(reported.validation.values())
     return {
         "schema_version": VERSION,
         "status": "metrics_reported",

@@ -28,7 +28,7 @@ from silofl.training.site_score import (
     SiteScore,
     SurfaceScore,
     Values,
-    average_scores,
+    mean_of_scores,
 )
 from silofl.training.spent import Privacy
 
@@ -259,10 +259,10 @@ class Results:
 
     @property
     def validation_mean(self) -> float | None:
-        """The mean over sites of the validation of the reported model, by `average_scores`."""
-        return average_scores(self.tested.validation.values())
+        """The mean over sites of the validation of the reported model, by `mean_of_scores`."""
+        return mean_of_scores(self.tested.validation.values())
 
-    def average(self, values: Iterable[float | None], metric: str | None = None) -> float | None:
+    def mean_of_sites(self, values: Iterable[float | None], metric: str | None = None) -> float | None:
         """Return the mean over sites of a metric, or the study's; None of means over classes that differ by site."""
         known, cases = metric or self.metric, (self.classes.label_cases if self.classes else {}).values()
         classes = {frozenset(label for label, count in one.items() if count) for one in cases}
@@ -275,7 +275,7 @@ class Results:
         """Model -> mean of the test values over the sites that chose; empty without a choice."""
         sites = (self.joining or {}).values()
         names = (LOCAL, SHIFTED, FEDERATED, CHOSEN) if sites else ()
-        return {name: self.average(one.tested(name) for one in sites) for name in names}
+        return {name: self.mean_of_sites(one.tested(name) for one in sites) for name in names}
 
     @property
     def by_site(self) -> dict[str, SiteResult]:

@@ -109,7 +109,7 @@ def measure_evaluation(work: Work, volume: Examples) -> int:
         torch.cuda.reset_peak_memory_stats(device)
     with first_windows_alone():
         evaluate(model, volume, study, device)
-        if study.recipe.collects_personal:
+        if study.answers_together:
             pair = dict.fromkeys(("one", "other"), model.state_dict())
             two = SuperModel(Contents(study, volume.image_shape, pair, "mean"), device)
             two.answer(np.asarray(volume.images), study.training.batch_size)

@@ -24,7 +24,7 @@ from silofl.parts.task import COLLECT, TEST, TRAIN, VALIDATE, Exchange, Message,
 from silofl.parts.work import SitePart
 from silofl.schema import dump_record, read_record
 from silofl.study import Study
-from silofl.training.site_score import SiteScore, average_scores
+from silofl.training.site_score import SiteScore, mean_of_scores
 
 ROLE = "average"
 TASK = f"{VALIDATE}_{ROLE}"
@@ -173,7 +173,7 @@ class AveragePart(Part):
         values = [{site: score.value for site, score in one.items()} for one in (scores, best.validation)]
         validated = [{site for site, value in one.items() if value is not None} for one in values]
         shared = sorted(validated[0] & validated[1])
-        known = [average_scores(one[site] for site in shared) for one in (scores, best.validation)]
+        known = [mean_of_scores(one[site] for site in shared) for one in (scores, best.validation)]
         means = ["none" if mean is None else f"{mean:.4f}" for mean in known]
         where = "" if validated[0] == validated[1] else " on the sites that validated both"
         where += " (the sites' median decides)" if len(shared) > 2 else ""

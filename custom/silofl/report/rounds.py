@@ -40,7 +40,7 @@ from silofl.report.sentences import describe_model
 from silofl.report.tables import format_duration, format_number
 from silofl.training.joined import CHOSEN
 from silofl.training.metrics import mean_of_known
-from silofl.training.site_score import SiteScore, average_scores, have_same_classes
+from silofl.training.site_score import SiteScore, have_same_classes, mean_of_scores
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -252,8 +252,8 @@ def mean_drift(record: Round) -> float | None:
 
 
 def mean_over_sites(scores: Scores) -> float | None:
-    """Return the mean over the sites that have a value, by `average_scores`; None without any."""
-    return average_scores(scores.values())
+    """Return the mean over the sites that have a value, by `mean_of_scores`; None without any."""
+    return mean_of_scores(scores.values())
 
 
 def _training_number(name: str, record: Round, site: str) -> float | None:

@@ -188,7 +188,7 @@ def model_table(results: Results) -> TextTable:
     """
     values = model_values(results)
     table = [[of_sites[site] for of_sites in values.values()] for site in results.sites]
-    table.append([results.average(of_sites.values()) for of_sites in values.values()])
+    table.append([results.mean_of_sites(of_sites.values()) for of_sites in values.values()])
     names = (*results.sites, f"mean over {tested_sites(results)}")
     rows = tuple((name, *map(format_number, row)) for name, row in zip(names, table, strict=True))
     return TextTable(("site", *values), rows, num_summary=1)

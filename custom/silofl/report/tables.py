@@ -124,7 +124,7 @@ def site_table(results: Results) -> TextTable:
         rows.append((site, format_number(own.value), *counts, format_number(own.validation)))
     summary = _summary_rows(results)
     rows += summary
-    means = {METRIC_NAMES[key]: results.average(values, key) for key, values in metric_columns(results).items()}
+    means = {METRIC_NAMES[key]: results.mean_of_sites(values, key) for key, values in metric_columns(results).items()}
     more = {
         name: [*map(format_number, values), format_number(means.get(name, mean_of_known(values)))]
         for name, values in _further_columns(results).items()
@@ -308,7 +308,7 @@ def missing_labels_sentence(results: Results) -> str:
     """Say whose value is a mean over fewer labels than the others', or not over all classes; else nothing."""
     is_area, is_over_classes = results.metric in RANKED, results.metric in CLASS_MEANS
     if not is_over_classes and results.metric not in SEGMENTATION_ONLY["metric"]:
-        is_refused = results.average([0.0], "balanced_accuracy") is None
+        is_refused = results.mean_of_sites([0.0], "balanced_accuracy") is None
         return UNLIKE_CLASSES if is_refused else ""
     known = {site: own.areas if is_area else own.labels for site, own in results.by_site.items()}
     names = results.labels.values() if results.has_findings and is_area else dict.fromkeys(chain(*known.values()))

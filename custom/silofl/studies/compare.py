@@ -30,6 +30,7 @@ from silofl.studies.compared_runs import CENTRALISED, ComparedRun, ComparisonPla
 from silofl.studies.comparison import DRIFT_NOTE, compare_drift, compare_joining, print_joining
 from silofl.studies.comparison_page import Summary, write_rows
 from silofl.studies.conditions import list_differences
+from silofl.studies.hospitals import describe_starts
 from silofl.studies.method_rows import Method, method_sites
 from silofl.studies.method_table import is_comparable, methods_notes, methods_table, methods_values
 from silofl.studies.sweep import ROUNDS, read_sweep, short_names, value_text
@@ -175,6 +176,8 @@ def _show_table(
     joining = compare_joining({method.name: list(method.results.values()) for method in methods})
     drift, tables = compare_drift(rows), [found for found in (summary.swept, summary.table) if found]
     console.print()
+    starts = describe_starts(rows)
+    print_lines([*starts, ""] if starts else [], console)
     print_joining(joining, console)
     print_lines([*unlike, ""], console)
     for table in tables:
@@ -186,7 +189,8 @@ def _show_table(
         print_table(drift, console)
         print_lines([DRIFT_NOTE], console)
     *before, table = tables
-    head = f"{markdown_table(joining.table, [joining.note], joining.losses)}\n" if joining else ""
+    head = "".join(f"{sentence}\n\n" for sentence in starts)
+    head += f"{markdown_table(joining.table, [joining.note], joining.losses)}\n" if joining else ""
     head += "".join(f"{markdown_table(one, [], [])}\n" for one in before)
     end = f"\n{markdown_table(drift, [DRIFT_NOTE])}" if drift else ""
     write_text(out / "table.md", head + markdown_table(table, summary.notes, unlike) + end)

@@ -141,9 +141,12 @@ def list_other_methods(asked: ComparisonPlan) -> list[str]:
     if not asked.methods:
         return []
     # By their recipes, in which a preset's constants and those that the job names are alike.
-    first, own = asked.jobs[0], changed_study(asked.jobs[0], {}).recipe
+    first, changes = asked.jobs[0], asked.changes
+    own = changed_study(first, changes).recipe
     algorithms = {name: find_method_algorithm(name) for name in asked.methods}
-    return [name for name, one in algorithms.items() if changed_study(first, {"algorithm": one}).recipe != own]
+    return [
+        name for name, one in algorithms.items() if changed_study(first, {"algorithm": one} | changes).recipe != own
+    ]
 
 
 def _move_to_point(pattern: ComparedRun, point: Point) -> ComparedRun:

@@ -345,7 +345,7 @@ def run_models_table(results: Sequence[Results], names: Sequence[str]) -> TextTa
     for name, run in zip(names, results, strict=True):
         for model, values in _values_by_model(run).items():
             row = [*map(values.get, sites)]
-            rows.append((name, model, *map(format_number, [*row, None if None in row else run.average(row)])))
+            rows.append((name, model, *map(format_number, [*row, None if None in row else run.mean_of_sites(row)])))
     return TextTable(("run", "model", *sites, "mean"), tuple(rows), num_text=2)
 
 

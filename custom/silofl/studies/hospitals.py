@@ -17,11 +17,11 @@ from silofl.training.joined import CHOSEN, LOCAL, SHIFTED, Joined
 from silofl.training.metrics import mean_of_known
 
 NOTE = (
-    "Alone: the hospital's own model. Federated: the model that the method trained. Kept: what the hospital chose on "
-    "its validation data: its own model, the federated one, or their mean. In a segmentation each has a decision "
-    "threshold chosen there too; at 0.5: the federated model with the usual one. Unseen: the method at a hospital that "
-    "took no part. Verdict: does the kept model beat the own one on the hospital's test patients? With the mean "
-    "difference and its 95 % interval. It gains only if the kept model also beats the own one at 0.5."
+    "Alone: the hospital's own model, trained to its end. Federated: the model that the method trained. Kept: the one "
+    "of both that the hospital chose on its validation data. In a segmentation each has a decision threshold chosen "
+    "there too; at 0.5: the federated model with the usual one. Unseen: the method at a hospital that took no part. "
+    "Verdict: is the kept model better for the hospital's test patients than its own? With the mean difference of "
+    "federated and alone and its 95 % interval. It is better only if it also is beside the own model at 0.5."
 )
 Runs = Mapping[str, RunRecords]
 
@@ -56,7 +56,7 @@ def conclude(rows: RowRuns) -> list[str]:
     chosen = rows_with_choices(rows)
     if not chosen:
         return []
-    starts = [*_conclude_starts(chosen)]
+    starts = describe_starts(chosen)
     kept = _conclude_kept(chosen) + ("" if starts else f" {ONE_START[0].upper()}{ONE_START[1:]}.")
     return [*starts, kept, _conclude_federated(chosen), *_conclude_unseen(chosen)]
 
@@ -88,16 +88,18 @@ def _describe_verdict(one: Joined) -> str:
     return f"{one.verdict}{difference}{interval}".replace("-0.000", "0.000")
 
 
-def _conclude_starts(rows: RowRuns) -> Iterator[str]:
+def describe_starts(rows: RowRuns) -> list[str]:
     """Say of each row with several starts at which hospitals the federated model is better over patients and starts."""
-    for name, runs in rows.items():
+    said = []
+    for name, runs in rows_with_choices(rows).items():
         found = measure_starts(_list_starts(runs))
         gains = [
             f"{site} {mean:+.3f} ({low:.3f} to {high:.3f})" for site, (mean, low, high) in found.items() if low > 0
         ]
         if found:
             listed = f": {', '.join(gains)}" if gains else ""
-            yield f"{name}, {len(runs)} starts: {len(gains)} of {len(found)} hospitals gain by joining{listed}."
+            said.append(f"{name}, {len(runs)} starts: {len(gains)} of {len(found)} hospitals gain by joining{listed}.")
+    return said
 
 
 def _list_starts(runs: Sequence[RunRecords]) -> dict[str, list[Start]]:

@@ -119,7 +119,7 @@ def compute_further_averages(results: Results, sites: Sequence[str]) -> dict[str
         # A site whose test cases are all of one class has no AUROC, however well it does.
         if key == results.metric or (key != "auroc" and len(known) < len(sites)):
             continue
-        if (mean := results.average(known, key)) is not None:
+        if (mean := results.mean_of_sites(known, key)) is not None:
             found[key] = mean
     if results.everyone is None or not results.everyone.by_site.keys() >= set(sites):
         return found
@@ -177,7 +177,7 @@ def _model_values(results: Results, model: str) -> _ModelValues:
     values = {site: own.models.get(site if model == "personal" else model) for site, own in sites.items()}
     # Weighed by cases, the sites' means are the mean over all cases, if there is one.
     known = [(value, sites[site].num_cases or 0) for site, value in values.items() if value is not None]
-    has_mean = results.average(values.values()) is not None
+    has_mean = results.mean_of_sites(values.values()) is not None
     return _ModelValues(results, values, pool_values(known) if has_mean else None)
 
 
@@ -188,7 +188,7 @@ def _make_row(
     found = [list(map(one.sites.get, sites)) for one in tested]
     averages = [
         [
-            *((one.run.average(values), one.pooled) if values and None not in values else (None, None)),
+            *((one.run.mean_of_sites(values), one.pooled) if values and None not in values else (None, None)),
             *map(one.further.get, keys),
         ]
         for values, one in zip(found, tested, strict=True)

@@ -271,6 +271,11 @@ class Study(Section):
         return self.guard and self.rounds > 0 and self.recipe.stays_home != "everything"
 
     @property
+    def answers_together(self) -> bool:
+        """Whether sites also answer by several models at once, in a super model's test."""
+        return self.recipe.collects_personal
+
+    @property
     def total_rounds(self) -> int:
         """All rounds, the extra ones included."""
         return self.rounds and self.rounds + self.recipe.extra_rounds

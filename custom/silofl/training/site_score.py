@@ -221,7 +221,7 @@ def have_same_classes(scores: Iterable[SiteScore]) -> bool:
     return len({None if table is None else frozenset(table) for table in tables}) < 2
 
 
-def average_scores(scores: Iterable[SiteScore]) -> float | None:
+def mean_of_scores(scores: Iterable[SiteScore]) -> float | None:
     """Return the mean over the sites that have a value, or over all cases where their classes differ; None without."""
     known = [one for one in scores if one.value is not None]
     return mean_of_known(one.value for one in known) if have_same_classes(known) else pool_scores(known)

@@ -9,9 +9,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from silofl.data.dicom_elements import count_frames
 from silofl.data.dicom_files import read_elements
-from silofl.data.dicom_pixels import TILE_COUNTS, judge_pictures
 from silofl.data.dicom_planes import DISTANCE, FILM, OFFSETS, PICTURES, POSITION
 from silofl.data.endings import DICOM_ENDINGS, has_dicom_mark
 from silofl.data.layouts.site_files import visible_files
@@ -26,8 +24,6 @@ TAGS += ("SeriesNumber", "ImageType", "Rows", "Columns", "NumberOfFrames", "Refe
 # Of one image. Careless exporters give all images of a series one number (the first), but not one place.
 IMAGE = ("SOPInstanceUID", "InstanceNumber", POSITION)
 TAGS += (*IMAGE[1:], DISTANCE, OFFSETS, "SharedFunctionalGroupsSequence")
-# A maker's own, where its first block of elements lies.
-TILES = [tag for _, group, _, element in TILE_COUNTS for tag in (group << 16 | 0x10, group << 16 | 0x1000 | element)]
 SEGMENTATION, LOCALIZER = "SEG", "LOCALIZER"
 INDEX = "DICOMDIR"
 
@@ -129,9 +125,16 @@ def count_names(series: Iterable[Series]) -> str:
 
 def _read_header(path: Path) -> Dataset | None:
     """Return what a file states of its series; None where it states none."""
+    # It imports pydicom, which other imports do not need.
+    from silofl.data.dicom_pixels import TILE_COUNTS
+
+    # A maker's own, where its first block of elements lies.
+    tiles = [
+        tag for _, group, _, element in TILE_COUNTS for tag in (group << 16 | 0x10, group << 16 | 0x1000 | element)
+    ]
     try:
         # Old archives leave out the preamble.
-        header = read_elements(path, specific_tags=[*TAGS, *TILES], force=True)
+        header = read_elements(path, specific_tags=[*TAGS, *tiles], force=True)
         return header if header.get("SeriesInstanceUID") else None
     except Exception:  # pydicom raises whatever its parsers raise on broken bytes and on what is no DICOM
         return None
@@ -175,6 +178,9 @@ def _describe(members: list[tuple[Path, Dataset]]) -> Series:
 
 def _find_refusal(headers: Sequence[Dataset]) -> str:
     """Return what the reader of images would refuse of a series, as after "must"; a film by its first file."""
+    from silofl.data.dicom_elements import count_frames
+    from silofl.data.dicom_pixels import judge_pictures
+
     first, count = headers[0], count_frames(headers[0])
     if count == 1:
         is_placed = len(headers) == 1 or any(header.get(POSITION) for header in headers)
