@@ -21,7 +21,7 @@ import torch
 from numpy.typing import NDArray
 from runs import JOBS
 
-from silofl.core.gain import BETTER, MIN_UNITS, Start, measure_gain, measure_starts
+from silofl.core.gain import BETTER, MIN_UNITS, Start, measure_gain, measure_mean_of_starts, measure_starts
 from silofl.core.guard_rule import BIASES, LEAST_LEAD, PRIOR, choose_kept
 from silofl.data.parts import Examples
 from silofl.data.phantoms import make_phantoms
@@ -197,7 +197,7 @@ def print_table(hospitals: dict[str, dict[str, dict[str, Scores]]], starts: int)
     for deal, sites in hospitals.items():
         for rule, choose in (("one", choose_by_one), ("pair", choose_by_pair)):
             found: dict[str, list[Start]] = {}
-            row = rows.setdefault((deal.split("-")[0], rule), [0, 0, 0, 0])
+            row = rows.setdefault((deal.split("-")[0], rule), [0] * 6)
             for site, models in sites.items():
                 if rule == "pair" and "0+1" not in models:
                     continue
@@ -214,13 +214,15 @@ def print_table(hospitals: dict[str, dict[str, dict[str, Scores]]], starts: int)
                     row[2] += is_kept and gain.verdict == BETTER
             row[0] += len(found)
             row[3] += sum(low > 0 for _, low, _ in measure_starts(found).values())
-    print(
-        f"| set | rule | hospitals | keep the other, of {starts} starts each | better in that start | gain by joining |"
-    )
-    print("|---|---|---|---|---|---|")
-    for (name, rule), (number, kept, better, gaining) in rows.items():
+            mean = measure_mean_of_starts(found)
+            row[4] += mean is not None
+            row[5] += mean is not None and mean[1] > 0
+    heads = ("set", "rule", "hospitals", f"keep the other, of {starts} starts each", "better in that start")
+    print(f"| {' | '.join((*heads, 'gain by joining', 'means that gain'))} |")
+    print("|---|---|---|---|---|---|---|")
+    for (name, rule), (number, kept, better, gaining, means, above) in rows.items():
         if number:
-            print(f"| {name} | {rule} | {number} | {kept} | {better} | {gaining} |")
+            print(f"| {name} | {rule} | {number} | {kept} | {better} | {gaining} | {above} of {means} |")
 
 
 if __name__ == "__main__":

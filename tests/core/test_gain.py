@@ -16,6 +16,7 @@ from silofl.core.gain import (
     holm,
     measure_gain,
     measure_joining,
+    measure_mean_of_starts,
     measure_starts,
 )
 
@@ -162,6 +163,15 @@ def test_over_starts_the_interval_is_that_of_t_over_units_and_starts():
     freedom = 0.0002**2 / (0.0001**2 / 19 + 0.0001**2 / 2)
     half = stats.t.ppf(0.975, freedom) * 0.0002**0.5
     assert both["a"] == pytest.approx((0.03, 0.03 - half, 0.03 + half))
+
+
+def test_the_mean_over_hospitals_has_the_units_and_starts_of_all():
+    starts = {"a": [Start(0.04, 0.01, 20), Start(0.02, 0.01, 20)], "b": [Start(0.05, 0.02, 30), Start(0.03, 0.02, 30)]}
+    # Means 0.045 and 0.025. Units and each site's own luck: (0.0001 + 0.0004 + 2 * 0.0002) / 4; starts 0.0002 / 2.
+    within, between = 0.0009 / 4, 0.0001
+    half = stats.t.ppf(0.975, (within + between) ** 2 / (within**2 / 49 + between**2)) * (within + between) ** 0.5
+    assert measure_mean_of_starts(starts) == pytest.approx((0.035, 0.035 - half, 0.035 + half))
+    assert measure_mean_of_starts({"a": starts["a"][:1]}) is None
 
 
 @pytest.mark.parametrize("starts", [2, 3])

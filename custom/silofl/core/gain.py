@@ -157,6 +157,30 @@ def measure_starts(sites: Mapping[str, Sequence[Start]]) -> dict[str, tuple[floa
     return found
 
 
+def measure_mean_of_starts(sites: Mapping[str, Sequence[Start]]) -> tuple[float, float, float] | None:
+    """Return what joining gives the mean hospital, as `measure_starts` does; None where no site has several starts.
+
+    The error of a start's mean over the sites holds their test units and, as if each site had its own luck, what one
+    start changes at them; what it changes at all of them at once is the starts' own variance.
+
+    Args:
+        sites: As for `measure_starts`; all with the same starts.
+    """
+    known = [starts for starts in sites.values() if len(starts) > 1]
+    if not known:
+        return None
+    luck = sum(float(np.var([one.difference for one in starts], ddof=1)) for starts in known)
+    means = [
+        Start(
+            float(np.mean([one.difference for one in of_start])),
+            sqrt(luck + sum(one.standard_error**2 for one in of_start)) / len(known),
+            sum(one.num_units for one in of_start),
+        )
+        for of_start in zip(*known, strict=True)
+    ]
+    return measure_starts({"": means})[""]
+
+
 def average_subsets(differences: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return the sorted means of subsets of differences (N,): of all, or of 9999 random ones of more than 13.
 

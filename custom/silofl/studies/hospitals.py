@@ -5,7 +5,7 @@ from itertools import chain
 
 import numpy as np
 
-from silofl.core.gain import BETTER, ONE_START, WORSE, Start, count_verdicts, measure_starts
+from silofl.core.gain import BETTER, ONE_START, WORSE, Start, count_verdicts, measure_mean_of_starts, measure_starts
 from silofl.federation.results import Results
 from silofl.report.result_pictures import average_models, list_verdicts, rows_with_choices
 from silofl.report.run_records import RowRuns, RunRecords
@@ -92,13 +92,18 @@ def describe_starts(rows: RowRuns) -> list[str]:
     """Say of each row with several starts at which hospitals the federated model is better over patients and starts."""
     said = []
     for name, runs in rows_with_choices(rows).items():
-        found = measure_starts(_list_starts(runs))
+        starts = _list_starts(runs)
+        found, everyone = measure_starts(starts), measure_mean_of_starts(starts)
         gains = [
             f"{site} {mean:+.3f} ({low:.3f} to {high:.3f})" for site, (mean, low, high) in found.items() if low > 0
         ]
-        if found:
+        if everyone:
             listed = f": {', '.join(gains)}" if gains else ""
-            said.append(f"{name}, {len(runs)} starts: {len(gains)} of {len(found)} hospitals gain by joining{listed}.")
+            mean, low, high = everyone
+            counts = f"{len(gains)} of {len(found)} hospitals gain by joining{listed}"
+            said.append(
+                f"{name}, {len(runs)} starts: {counts}; the mean difference is {mean:+.3f} ({low:.3f} to {high:.3f})."
+            )
     return said
 
 
