@@ -119,7 +119,8 @@ class GuardPart(Part):
         # another site may have the model of the earlier end alone.
         last = min(number, self.study.training_rounds)
         learning = tuple(sorted(self.tested - self.ended)) if self.steps < own_rounds(self.study) else ()
-        if learning:
+        # Beside a federated model that still rises there is no verdict, however long the own one learns.
+        if learning and self._is_finished(run):
             return [Exchange(TRAIN_OWN, last, self.steps + 1, learning, is_needed=False, models_round=last)]
         return [Exchange(CHOOSE, last, sites=tuple(sorted(self.tested)), is_needed=False, models_round=last)]
 
@@ -127,10 +128,12 @@ class GuardPart(Part):
         """Return the file's arrays to a site whose model begins from them after round 1, which brings the models."""
         is_late = exchange.task == TRAIN and exchange.round > 1 and not run.held(site, exchange.models_round)
         is_anew = exchange.task == TRAIN_OWN and exchange.step == 1 and self.study.training.schedule != "constant"
-        # Whether its verdict can be more than that the federated model was not trained to its end.
-        patience = self.study.federation.patience or PATIENCE
-        meta = {ROLE: {"is_finished": is_finished(run.medians, patience)}} if exchange.task == CHOOSE else {}
+        meta = {ROLE: {"is_finished": self._is_finished(run)}} if exchange.task == CHOOSE else {}
         return Message(add_role(ROLE, self.pretrained) if is_late or is_anew else {}, meta)
+
+    def _is_finished(self, run: Run) -> bool:
+        """Return whether the federated model was trained to its end."""
+        return is_finished(run.medians, self.study.federation.patience or PATIENCE)
 
     def checked(self, site: str, exchange: Exchange, answer: SiteAnswer, run: Run) -> GuardPart:
         """Collect a site's test."""
