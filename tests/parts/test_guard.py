@@ -254,6 +254,11 @@ def test_alone_is_the_own_model_with_its_bias_and_the_pictures_show_what_is_kept
     labels = {bias: label_cases(SuperModel(replace(contents, bias=bias), CPU), part) for bias in (0.5, 0.0)}
     scores = {bias: score_predictions(found, part, game.study) for bias, found in labels.items()}
     assert joined.test["local_uncalibrated"] == pytest.approx(scores[0.0].value, abs=1e-3)
+    # What it keeps is its own model, and the difference is that of the federated one all the same.
+    federated = SuperModel.load(game.folder("east") / "supermodel", "cpu").contents
+    theirs = score_predictions(label_cases(SuperModel(replace(federated, bias=-0.3), CPU), part), part, game.study)
+    found = [theirs.compared[case] - value for case, value in scores[0.5].compared.items()]
+    assert joined.difference == pytest.approx(np.mean(found), abs=1e-3) and joined.difference != 0
     gains = [scores[0.5].compared[case] - value for case, value in scores[0.0].compared.items()]
     assert joined.own_gain == pytest.approx(np.mean(gains), abs=1e-3)
     with np.load(game.folder("east") / "pictures.npz") as shown:

@@ -85,6 +85,12 @@ def test_hospitals_that_took_no_part_are_told_apart(chosen_run):
     ]
 
 
+def test_where_no_models_were_trained_to_their_end_that_is_the_conclusion(chosen_run):
+    short = joined(verdict="not trained to the end", unfinished=("federated",))
+    first = conclude({"fedavg": [chosen_run(north=short, south=short)]})[0]
+    assert first.startswith("What joining gives is not known, as not all models were trained to their end; fedavg has")
+
+
 def test_nothing_is_said_of_what_did_not_happen(chosen_run):
     first, second = conclude({"adafed": [chosen_run(north=joined(local=0.5, federated=0.75, kept=0.75))]})
     assert "worse" not in first

@@ -26,6 +26,7 @@ Verdict = Literal[
 ]
 BETTER: Verdict = "better for its patients"
 WORSE: Verdict = "worse for its patients"
+UNFINISHED: Verdict = "not trained to the end"
 # Where fewer show no difference, more would tell; where as many show none, there is hardly one that matters.
 MIN_UNITS = 20
 # Of the test on each side, and outside the interval on each side.
@@ -83,7 +84,7 @@ def measure_joining(
     """
     gain = measure_gain(own, federated)
     if not are_finished:
-        return replace(gain, verdict="not trained to the end", needed_units=None)
+        return replace(gain, verdict=UNFINISHED, needed_units=None)
     if keeps_own:
         return replace(gain, verdict="keeps its own model", needed_units=None)
     if gain.verdict != BETTER:
@@ -249,7 +250,7 @@ _WORDS: dict[Verdict, tuple[str, str]] = {
     ),
     "too few to say": ("has too few test cases to say", "have too few test cases to say"),
     "keeps its own model": ("keeps its own model", "keep their own model"),
-    "not trained to the end": ("has a model that was not trained to the end", "have a model not trained to the end"),
+    UNFINISHED: ("has a model that was not trained to the end", "have a model not trained to the end"),
 }
 ONE_START = "one start of the training cannot tell whether joining made the difference"
 
@@ -279,7 +280,7 @@ def federation_sentence(verdicts: Mapping[str, Verdict], tests: Sequence[tuple[f
     losing = sorted(site for site, verdict in verdicts.items() if verdict == WORSE)
     if losing:
         end = f"{_join_with_and(losing)} would do better with the own model"
-    elif counts["not trained to the end"]:
+    elif counts[UNFINISHED]:
         end = "what joining gives is not known before both models are trained to the end"
     elif counts[BETTER]:
         end = ONE_START

@@ -329,11 +329,13 @@ class SiteGuard(SitePart):
         }
 
     def _compare(self, test: Mapping[str, Score], choice: GuardChoice, are_finished: bool) -> dict[str, Any]:
-        """Return what the site's test units say of what it keeps."""
+        """Return what the site's test units say of the federated model beside its own, whichever it keeps."""
         units = self.work.find_units("test")
-        own, at_zero, kept = (average_by_unit(test[name].compared, units.unit_of) for name in (LOCAL, AT_ZERO, CHOSEN))
+        own, at_zero, federated = (
+            average_by_unit(test[name].compared, units.unit_of) for name in (LOCAL, AT_ZERO, SHIFTED)
+        )
         gains = own - at_zero
-        return asdict(measure_joining(own, at_zero, kept, choice.keeps_own, are_finished)) | {
+        return asdict(measure_joining(own, at_zero, federated, choice.keeps_own, are_finished)) | {
             "unit": units.name,
             "is_one_person": units.is_one_person,
             "own_gain": float(np.nanmean(gains)) if np.isfinite(gains).any() else None,

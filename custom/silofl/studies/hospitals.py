@@ -5,7 +5,16 @@ from itertools import chain
 
 import numpy as np
 
-from silofl.core.gain import BETTER, ONE_START, WORSE, Start, count_verdicts, measure_mean_of_starts, measure_starts
+from silofl.core.gain import (
+    BETTER,
+    ONE_START,
+    UNFINISHED,
+    WORSE,
+    Start,
+    count_verdicts,
+    measure_mean_of_starts,
+    measure_starts,
+)
 from silofl.federation.results import Results
 from silofl.report.result_pictures import average_models, list_verdicts, rows_with_choices
 from silofl.report.run_records import RowRuns, RunRecords
@@ -125,6 +134,8 @@ def _list_starts(runs: Sequence[RunRecords]) -> dict[str, list[Start]]:
 
 def _conclude_kept(rows: RowRuns) -> str:
     verdicts = {name: list_verdicts(runs) for name, runs in rows.items()}
+    if all(one == UNFINISHED for found in verdicts.values() for one in found):
+        return f"What joining gives is not known, as not all models were trained to their end; {_name_highest(rows)}."
     counts = {name: (found.count(BETTER), len(found)) for name, found in verdicts.items()}
     ordered = sorted(counts, key=lambda name: -counts[name][0])
     listed = ", ".join(f"{name} {counts[name][0]} of {counts[name][1]}" for name in ordered)
