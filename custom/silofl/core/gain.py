@@ -256,13 +256,23 @@ ONE_START = "one start of the training cannot tell whether joining made the diff
 
 
 # The same in a table.
-_BRIEF: dict[Verdict, str] = {BETTER: "better", WORSE: "worse", "keeps its own model": "own model kept"}
+_BRIEF: dict[Verdict, str] = {
+    BETTER: "better",
+    WORSE: "worse",
+    "keeps its own model": "own model kept",
+    UNFINISHED: "unfinished",
+}
 
 
 def count_verdicts(verdicts: Iterable[Verdict]) -> list[str]:
     """Return how many sites have each verdict, as ``2 better`` and ``1 own model kept``."""
     counts = Counter(verdicts)
-    return [f"{counts[one]} {_BRIEF.get(one, one)}" for one in _WORDS if counts[one]]
+    return [f"{counts[one]} {shorten_verdict(one)}" for one in _WORDS if counts[one]]
+
+
+def shorten_verdict(verdict: Verdict) -> str:
+    """Return a verdict as a table has it."""
+    return _BRIEF.get(verdict, verdict)
 
 
 def federation_sentence(verdicts: Mapping[str, Verdict], tests: Sequence[tuple[float, float]] = ()) -> str:

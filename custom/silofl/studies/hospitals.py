@@ -14,6 +14,7 @@ from silofl.core.gain import (
     count_verdicts,
     measure_mean_of_starts,
     measure_starts,
+    shorten_verdict,
 )
 from silofl.federation.results import Results
 from silofl.report.result_pictures import average_models, list_verdicts, rows_with_choices
@@ -94,7 +95,7 @@ def _describe_verdict(one: Joined) -> str:
     difference = "" if one.difference is None else f" {one.difference:+.3f}"
     interval = "" if one.low is None or one.high is None else f" [{one.low:.3f}, {one.high:.3f}]"
     # A decimal that rounds to nothing has no sign.
-    return f"{one.verdict}{difference}{interval}".replace("-0.000", "0.000")
+    return f"{shorten_verdict(one.verdict)}{difference}{interval}".replace("-0.000", "0.000")
 
 
 def describe_starts(rows: RowRuns) -> list[str]:
