@@ -25,7 +25,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from runs import JOBS, Alone, Choices, carry_out
+from runs import JOBS, TINY, Alone, Choices, carry_out
 
 from silofl.algorithms.adafed.statistics import ROLE as STATISTICS
 from silofl.algorithms.harmofl.amplitude import MEAN
@@ -49,14 +49,7 @@ SITES = ("coast", "east", "north", "south", "west")
 # Of a run with one attacker the first.
 ATTACKERS, COPIED = ("west", "south"), "coast"
 SMALL = {
-    "data.transforms": [{"Resize": {"spatial_size": [32, 32]}}],
-    "data.augment": [],
-    "model": {
-        "network": "monai.networks.nets.UNet",
-        "arguments": {"channels": [8, 16, 32], "strides": [2, 2]},
-        "normalization": "group",
-    },
-    "training.learning_rate": 0.01,
+    **TINY,
     "device": "cpu",
     "guard": False,
     "federation.min_sites": 5,

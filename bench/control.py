@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from runs import JOBS
+from runs import JOBS, TINY
 
 from silofl.core.gain import BETTER, MIN_UNITS, Start, measure_gain, measure_mean_of_starts, measure_starts
 from silofl.core.guard_rule import BIASES, LEAST_LEAD, PRIOR, choose_kept
@@ -38,17 +38,7 @@ from silofl.training.grid_scores import score_classes, score_label_maps
 from silofl.training.metrics import group_positions
 from silofl.training.units import average_by_unit
 
-SMALL = {
-    "data.transforms": [{"Resize": {"spatial_size": [32, 32]}}],
-    "data.augment": [],
-    "model": {
-        "network": "monai.networks.nets.UNet",
-        "arguments": {"channels": [8, 16, 32], "strides": [2, 2]},
-        "normalization": "group",
-    },
-    "training.learning_rate": 0.01,
-    "rounds": 12,
-}
+SMALL = TINY | {"rounds": 12}
 PNEUMONIA = {"rounds": 12, "model.normalization": "group"}
 SHARES = np.arange(11) / 10
 # The centre of a share where the units do not tell.
@@ -121,9 +111,9 @@ def measure_hospital(site: Path, job: str, changes: dict[str, object], starts: i
     return found
 
 
-def simulate_hospitals(rng: np.random.Generator, number: int, starts: int) -> Iterator[dict[str, Scores]]:
+def simulate_hospitals(rng: np.random.Generator, count: int, starts: int) -> Iterator[dict[str, Scores]]:
     """Yield simulated hospitals with 20 units for validation and 25 for the test; models differ by luck alone."""
-    for _ in range(number):
+    for _ in range(count):
         truth = rng.random((45, 64)) < rng.uniform(0.1, 0.5, (45, 1))
         hard = 0.6 * rng.normal(size=(45, 1)) + 0.8 * rng.normal(size=truth.shape)
         models = []

@@ -51,6 +51,17 @@ UNSEEN = "coast"
 LADDER = (0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
 # Dotted key of the study -> value.
 Choices = dict[str, Any]
+# Phantoms of 32 x 32 and a network that learns them in seconds.
+TINY: Choices = {
+    "data.transforms": [{"Resize": {"spatial_size": [32, 32]}}],
+    "data.augment": [],
+    "model": {
+        "network": "monai.networks.nets.UNet",
+        "arguments": {"channels": [8, 16, 32], "strides": [2, 2]},
+        "normalization": "group",
+    },
+    "training.learning_rate": 0.01,
+}
 # Dotted key and the values to try.
 Search = tuple[tuple[str, tuple[Any, ...]], ...]
 

@@ -145,9 +145,8 @@ def measure_starts(sites: Mapping[str, Sequence[Start]]) -> dict[str, tuple[floa
     known = {site: starts for site, starts in sites.items() if len(starts) > 1}
     spreads = {site: float(np.var([one.difference for one in starts], ddof=1)) for site, starts in known.items()}
     freedom = sum(len(starts) - 1 for starts in known.values())
-    found = {}
+    shared, found = sum(spreads.values()) / max(len(spreads), 1), {}
     for site, starts in known.items():
-        shared = float(np.mean([*spreads.values()]))
         between = max(spreads[site], shared) / len(starts)
         within = float(np.mean([one.standard_error**2 for one in starts]))
         units = min(one.num_units for one in starts) - 1

@@ -128,7 +128,7 @@ def _add_defaults(plain: dict[str, Any]) -> dict[str, Any]:
 def _means_the_same(before: Study, now: Study, finished: int) -> bool:
     """Return whether finished rounds would have been the same with the new number of rounds."""
     # A rate that falls over the study's rounds was another one in each of them.
-    if now.training.schedule != "constant":
+    if now.training.has_falling_rate:
         return False
     shared = {min(finished, study.recipe.shared_rounds(study.rounds)) for study in (before, now)}
     return finished <= min(before.rounds, now.rounds) and len(shared) == 1 and _closes_the_same(before, now, finished)

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from silofl.core.findings import decide_findings
 from silofl.core.gain import measure_joining
-from silofl.core.guard_rule import BIASES, LEAST_LEAD, PATIENCE, GuardChoice, choose_kept, is_finished
+from silofl.core.guard_rule import BIASES, LEAST_LEAD, GuardChoice, choose_kept, is_finished
 from silofl.core.mixing import Arrays
 from silofl.data.batches import limit_batch_size
 from silofl.data.counts import SiteCounts
@@ -48,7 +48,7 @@ from silofl.training.case_pictures import PICTURES, add_kept
 from silofl.training.evaluation import count_patients, join_pieces, score_predictions, select_regions
 from silofl.training.grid_scores import score_classes, score_findings, score_label_maps, yield_pieces
 from silofl.training.joined import AT_ZERO, CHOSEN, FEDERATED, LOCAL, SHIFTED, Joined
-from silofl.training.local_model import ANEW, LocalModel, lend, load_borrowed, locate_memo, own_rounds
+from silofl.training.local_model import ANEW, LocalModel, find_patience, lend, load_borrowed, locate_memo, own_rounds
 from silofl.training.loop import Learner
 from silofl.training.metrics import Score, group_positions, value_or_none
 from silofl.training.units import Units, average_by_unit
@@ -108,7 +108,7 @@ class GuardPart(Part):
     @property
     def home_bytes(self) -> int:
         """Bytes that a site keeps of it in each round: local models with their optimiser, and their best round."""
-        models = MODELS if self.study.training.schedule == "constant" else 2 * MODELS
+        models = 2 * MODELS if self.study.training.has_falling_rate else MODELS
         return models * sum(value.nbytes for value in build_plain_model(self.study, 0).state_dict().values())
 
     def asks(self, moment: str, number: int, run: Run) -> Sequence[Exchange]:
@@ -127,13 +127,13 @@ class GuardPart(Part):
     def to_send(self, site: str, exchange: Exchange, run: Run) -> Message:
         """Return the file's arrays to a site whose model begins from them after round 1, which brings the models."""
         is_late = exchange.task == TRAIN and exchange.round > 1 and not run.held(site, exchange.models_round)
-        is_anew = exchange.task == TRAIN_OWN and exchange.step == 1 and self.study.training.schedule != "constant"
+        is_anew = exchange.task == TRAIN_OWN and exchange.step == 1 and self.study.training.has_falling_rate
         meta = {ROLE: {"is_finished": self._is_finished(run)}} if exchange.task == CHOOSE else {}
         return Message(add_role(ROLE, self.pretrained) if is_late or is_anew else {}, meta)
 
     def _is_finished(self, run: Run) -> bool:
         """Return whether the federated model was trained to its end."""
-        return is_finished(run.medians, self.study.federation.patience or PATIENCE)
+        return is_finished(run.medians, find_patience(self.study))
 
     def checked(self, site: str, exchange: Exchange, answer: SiteAnswer, run: Run) -> GuardPart:
         """Collect a site's test."""
@@ -195,7 +195,7 @@ class SiteGuard(SitePart):
     def longer(self) -> LocalModel | None:
         """The model that is trained anew in more rounds, where the rate falls; None where nothing can begin it."""
         has_start = not self.work.study.starts_from_file or LONGER in self._kept or bool(self._start)
-        is_needed = self.work.study.training.schedule != "constant" and has_start
+        is_needed = self.work.study.training.has_falling_rate and has_start
         return self._build(LONGER, ANEW * self.work.study.training_rounds) if is_needed else None
 
     def _build(self, name: str, rounds: int) -> LocalModel:
@@ -270,7 +270,7 @@ class SiteGuard(SitePart):
     def _own(self) -> tuple[LocalModel, bool]:
         """The own model, and whether it was trained to its end: where the rate falls, more rounds raise it no more."""
         local, longer = self.local, self.longer
-        if self.work.study.training.schedule == "constant":
+        if not self.work.study.training.has_falling_rate:
             return local, local.is_finished
         if longer is None or not longer.has_ended:
             return local, False

@@ -26,7 +26,7 @@ from silofl.report.tables import MISSING, format_duration, markdown_table, print
 from silofl.schema import read_file
 from silofl.studies import pooled as centralised
 from silofl.studies import side_by_side, simulate
-from silofl.studies.compared_runs import CENTRALISED, ComparedRun, ComparisonPlan, list_other_methods, plan_runs
+from silofl.studies.compared_runs import CENTRALISED, ComparedRun, ComparisonPlan, plan_runs
 from silofl.studies.comparison import DRIFT_NOTE, compare_drift, compare_joining, print_joining
 from silofl.studies.comparison_page import Summary, write_rows
 from silofl.studies.conditions import list_differences
@@ -85,7 +85,7 @@ def compare(asked: ComparisonPlan, out: Path, console: Console, processes: int =
     if out.exists() and not out.is_dir():
         raise ConfigError(f"--out must be a folder, not {out}, which is a file; name a folder")
     runs = plan_runs(asked, out)
-    if own := [name for name in asked.methods if name not in list_other_methods(asked)]:
+    if own := [name for name in asked.methods if name not in {run.row for run in runs}]:
         console.print(f"{', '.join(own)}: what {runs[0].name} does by itself, and so no row of its own", markup=False)
     if asked.is_pooled:
         runs += centralised.plan_centralised_runs(asked, out, console)

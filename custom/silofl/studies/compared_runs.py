@@ -114,7 +114,7 @@ def plan_runs(asked: ComparisonPlan, out: Path) -> list[ComparedRun]:
     first = asked.jobs[0]
     entries: list[tuple[str, Path, Mapping[str, object]]] = [(job.resolve().name, job, {}) for job in asked.jobs]
     entries += [(name, first, changes) for name, changes in asked.variants.items()]
-    entries += [(name, first, {"algorithm": find_method_algorithm(name)}) for name in list_other_methods(asked)]
+    entries += [(name, first, {"algorithm": find_method_algorithm(name)}) for name in _list_other_methods(asked)]
     # Rows of one name would share their runs' folders.
     for name, number in Counter([*(_folder_name(name) for name, *_ in entries), CENTRALISED]).items():
         if number > 1:
@@ -136,7 +136,7 @@ def plan_runs(asked: ComparisonPlan, out: Path) -> list[ComparedRun]:
     return runs
 
 
-def list_other_methods(asked: ComparisonPlan) -> list[str]:
+def _list_other_methods(asked: ComparisonPlan) -> list[str]:
     """Return the methods that are not what the first job does by itself, which has a row already."""
     if not asked.methods:
         return []

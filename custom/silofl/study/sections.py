@@ -192,6 +192,11 @@ class TrainingSettings(Section):
     # Left out where it is empty, so that studies without it keep their digest.
     frozen: Annotated[tuple[str, ...], Field(exclude_if=operator.not_)] = ()
 
+    @property
+    def has_falling_rate(self) -> bool:
+        """Whether the learning rate falls over the study's rounds."""
+        return self.schedule != "constant"
+
     @model_validator(mode="after")
     def _has_a_momentum_to_look_ahead_with(self) -> TrainingSettings:
         if self.is_nesterov and (self.optimizer != "sgd" or self.momentum == 0):

@@ -107,14 +107,14 @@ class LocalModel:
     @property
     def has_ended(self) -> bool:
         """Whether it learns no more: trained to its end, or in as many rounds as are allowed."""
-        if self.study.training.schedule != "constant":
+        if self.study.training.has_falling_rate:
             return self.last >= self._planned
         return self.is_finished or self.last >= MOST * self.study.training_rounds
 
     @property
     def is_finished(self) -> bool:
         """Whether more rounds of its learning rate do not raise it."""
-        return is_finished(self.values, self.study.federation.patience or PATIENCE)
+        return is_finished(self.values, find_patience(self.study))
 
     def prepare_learner(self, loss: Loss, number: int) -> Learner:
         """Return it as a learner of a round with a loss."""
@@ -126,7 +126,7 @@ class LocalModel:
         if "optimizer" in self._kept and settings.optimizer_state == "kept":
             self._optimizer.load_state_dict(self._kept["optimizer"])
         # A constant rate knows no planned end.
-        planned = max(self._planned, number) if settings.schedule == "constant" else self._planned
+        planned = self._planned if settings.has_falling_rate else max(self._planned, number)
         set_learning_rate(self._optimizer, learning_rate(settings.schedule, settings.learning_rate, number, planned))
         step = self._draws.step(plain_step)
         return Learner(self.model, self._optimizer, loss, step, stays_home=True)
@@ -163,7 +163,12 @@ class LocalModel:
 
 def own_rounds(study: Study) -> int:
     """Return the most rounds that a site's own model learns in after the federation's."""
-    return (MOST - 1 if study.training.schedule == "constant" else ANEW) * study.training_rounds
+    return (ANEW if study.training.has_falling_rate else MOST - 1) * study.training_rounds
+
+
+def find_patience(study: Study) -> int:
+    """Return the rounds that must not raise a model for it to be trained to its end: the study's, or the usual ones."""
+    return study.federation.patience or PATIENCE
 
 
 def lend(memo: Path | None, kept: dict[str, Any]) -> None:
@@ -185,7 +190,7 @@ def locate_memo(study: Study, site: str, data: SiteData, cache: Path | None, dev
     if data.manifest is None or cache is None:
         return None
     deciding = study.model_dump(mode="json", exclude=NOT_DECIDING) | {"training_rounds": study.training_rounds}
-    deciding |= {"patience": study.federation.patience or PATIENCE}
+    deciding |= {"patience": find_patience(study)}
     # What may add to the network; by its constants, as nobody knows which of them do.
     extending = [one for one in study.recipe.ingredients if type(one).extend is not Ingredient.extend]
     deciding |= {answer.section: found for answer in extending if (found := answer.model_dump(exclude_defaults=True))}

@@ -40,7 +40,7 @@ class Perturbation(Ingredient):
 
     def check_study(self, study: Study) -> None:
         """Refuse to follow a rate that does not fall."""
-        if self.follows_rate and study.training.schedule == "constant":
+        if self.follows_rate and not study.training.has_falling_rate:
             raise ConfigError(
                 f"{self.section}.follows_rate must be false with a constant training.schedule, along which alpha would "
                 "not fall; set training.schedule: poly"
