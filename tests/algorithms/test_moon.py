@@ -122,10 +122,11 @@ def moon(play, make_study):
 def moon_of_windows(play, windows):
     """A run of windows of two movements at three sites, with the paper's head, of width 6 unless it says otherwise."""
 
-    def start(folder="state", rounds=3, head=6, guard=False, data=windows, **contrast):
+    def start(folder="state", rounds=3, head=6, guard=False, data=windows, patience=None, **contrast):
         settings = WINDOWS | {
             "rounds": rounds,
             "guard": guard,
+            "federation": {"patience": patience},
             "training": SGD | {"loss": "cross_entropy", "batch_size": 4},
             "algorithm": {"name": "moon", "preset": "paper", "contrast": contrast | {"projection_head": head}},
         }
@@ -220,18 +221,18 @@ def test_a_run_with_a_projection_head_ends_in_models_that_answer_with_it(moon_of
 def test_the_guards_local_model_has_the_projection_head_and_no_run_without_one_borrows_it(
     moon_of_windows, windows_to_choose_by
 ):
-    ours = moon_of_windows(guard=True, data=windows_to_choose_by)
-    plain = moon_of_windows("plain", head=0, guard=True, data=windows_to_choose_by)
-    again = moon_of_windows("again", guard=True, data=windows_to_choose_by)
-    for game in (ours, plain, again):
+    ended = {"rounds": 4, "guard": True, "patience": 1, "data": windows_to_choose_by}
+    first = []
+    for folder, head in (("ours", 6), ("plain", 0), ("again", 6)):
+        game = moon_of_windows(folder, head=head, **ended)
+        game.round()
+        first.append(game.kept("ann", 1)["guard"]["local"])
         game.finish()
         assert set(game.server.parts["guard"].choices) == {"ann", "bob", "eva"}
-    kept, without, borrowed = (game.kept("ann", 3)["guard"]["local"] for game in (ours, plain, again))
-    assert kept["state"]["network.head.2.weight"].shape == (6, 100) and kept["rounds"] == 3
-    assert without["state"]["network.head.weight"].shape == (2, 100) and "is_borrowed" not in without
-    assert borrowed["is_borrowed"] and torch.equal(
-        borrowed["state"]["network.head.2.weight"], kept["state"]["network.head.2.weight"]
-    )
+    ours, plain, again = first
+    assert ours["state"]["network.head.2.weight"].shape == (6, 100) and ours["rounds"] == 1
+    assert plain["state"]["network.head.weight"].shape == (2, 100) and plain["rounds"] == 1
+    assert again["state"]["network.head.2.weight"].shape == (6, 100) and again["rounds"] > 1
 
 
 def test_a_projection_head_is_counted_wherever_bytes_are(moon_of_windows):

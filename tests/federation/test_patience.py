@@ -126,9 +126,11 @@ def test_the_guard_chooses_among_the_models_of_a_run_that_ended_early(play):
     assert choices.keys() == {"east", "west"} and all(one.test["local"] is not None for one in choices.values())
 
 
-def test_a_run_that_may_end_early_neither_takes_nor_leaves_a_local_model(play):
-    options = {"sites": ("east", "west"), "rounds": 2, "seed": 91, "guard": True}
-    for folder, patience in (("patient", 1), ("whole", None), ("again", 1)):
-        game = play(folder=folder, federation={"patience": patience}, **options)
-        game.finish()
-        assert "is_borrowed" not in game.kept("east", 2)["guard"]["local"], folder
+def test_only_runs_of_the_same_patience_share_a_local_model(play, site_data):
+    # Nothing is learnt, so all models are trained to their end.
+    options = {"sites": ("east", "west"), "rounds": 4, "seed": 91, "guard": True, "training": {"learning_rate": 1e-9}}
+    left = [{*site_data.glob(".cache/*/local-*.pt")}]
+    for folder, patience in (("hasty", 1), ("patient", 2), ("again", 1)):
+        play(folder=folder, federation={"patience": patience}, **options).finish()
+        left.append({*site_data.glob(".cache/*/local-*.pt")})
+    assert [len(found - left[0]) for found in left] == [0, 2, 4, 4]

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from silofl.core.recipe import Recipe
 from silofl.data.counts import list_changed_sites
 from silofl.errors import ConfigError
 from silofl.files import is_free
@@ -141,12 +142,16 @@ def _list_other_methods(asked: ComparisonPlan) -> list[str]:
     if not asked.methods:
         return []
     # By their recipes, in which a preset's constants and those that the job names are alike.
-    first, changes = asked.jobs[0], asked.changes
-    own = changed_study(first, changes).recipe
-    algorithms = {name: find_method_algorithm(name) for name in asked.methods}
-    return [
-        name for name, one in algorithms.items() if changed_study(first, {"algorithm": one} | changes).recipe != own
-    ]
+    own = changed_study(asked.jobs[0], asked.changes).recipe
+    return [name for name in asked.methods if _find_recipe(asked, name) != own]
+
+
+def _find_recipe(asked: ComparisonPlan, method: str) -> Recipe | None:
+    """Return the recipe of the first job with a method; None where it has none, which the method's row will say."""
+    try:
+        return changed_study(asked.jobs[0], {"algorithm": find_method_algorithm(method)} | asked.changes).recipe
+    except ConfigError:
+        return None
 
 
 def _move_to_point(pattern: ComparedRun, point: Point) -> ComparedRun:
