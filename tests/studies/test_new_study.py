@@ -372,10 +372,12 @@ def test_a_class_with_most_cases_does_not_decide_alone(new_study, pictures, rare
 def test_batchnorm_that_unlike_hospitals_share_is_a_caution(
     new_study, stains, tmp_path, brightness, normalization, is_said
 ):
-    for name in ("a", "b"):
-        for site, darker in (("clinic", 0), ("ward", brightness)):
-            pixels = np.random.default_rng(7).integers(100, 160, (32, 32)) - darker
+    for site, darker in (("clinic", 0), ("ward", brightness)):
+        for number, name in enumerate(("a", "b")):
+            pixels = np.random.default_rng(number).integers(100, 160, (32, 32)) - darker
             Image.fromarray(pixels.astype(np.uint8)).save(stains / site / f"{name}.png")
+        training = [{"image": f"{name}.png", "label": "mask.png", "patient": name} for name in ("a", "b")]
+        change_data(stains / site, training=training)
     model = {"name": "unet", "normalization": normalization}
     job = write_template(tmp_path, "harmofl_nuclei", algorithm={"name": "fedavg"}, model=model)
     assert ("CAUTION  the hospitals' images look different" in new_study(job, stains)[2]) == is_said

@@ -8,11 +8,11 @@ from shlex import quote
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from silofl.bundled_jobs import find_job
 from silofl.core.ingredient import Ingredient
 from silofl.core.presets import find_recipe
-from silofl.data.domain import LEAST_MARGIN, measure_images
 from silofl.data.images import Image
 from silofl.data.manifest import FILE_NAME
 from silofl.data.prepared_image import prepare_image
@@ -24,6 +24,7 @@ from silofl.options import make_console
 from silofl.settings import dump_yaml, parse, read_yaml
 from silofl.studies.random_examples import has_own_size
 from silofl.studies.reference import study_keys
+from silofl.studies.shared_batchnorm import list_batchnorm_cautions
 from silofl.studies.simulation import fit_configurations, study_file
 from silofl.study import Study, load_study
 from silofl.study.sections import FITTING
@@ -43,10 +44,6 @@ MOST_ANISOTROPY, FEWEST_SLICES = 3, 16
 MOST_SIDE_3D, SIDE_STEP_3D = 64, 8
 # Whoever answers the most frequent class alone is then right in as many cases.
 MOST_FREQUENT = 0.6
-SHARED_BATCHNORM = (
-    "the hospitals' images look different, and they share BatchNorm: on nuclei of seven hospitals FedAvg had a Dice of "
-    "0.293 with it, and 0.820 with GroupNorm (bench/normalizations.md); choose model.normalization: group"
-)
 NORMS = {
     "batch": "BatchNorm",
     "batch_stateless": "stateless BatchNorm",
@@ -96,9 +93,10 @@ def _describe_choices(study: Study, found: Survey) -> Iterator[str]:
     if study.training.sampler == "balanced" and found.most_frequent:
         name, share = found.most_frequent
         yield f"{share:.0%} of the training cases are {name}: metric {study.metric}, training.sampler balanced"
-    is_shared = study.model.normalization == "batch" and study.recipe.stays_home in ("nothing", "head")
-    if is_shared and len(found.sites) > 1 and hospitals_look_different(found, study):
-        yield f"CAUTION  {SHARED_BATCHNORM}"
+    cases: dict[str, list[NDArray[np.float32]]] = {}
+    for sample in found.samples:
+        cases.setdefault(sample.site, []).append(prepare_image(sample.source, study))
+    yield from (f"CAUTION  {sentence}" for sentence in list_batchnorm_cautions(study, cases))
 
 
 def _estimate_options(study: Study, found: Survey) -> str:
@@ -167,16 +165,6 @@ def choose_job(found: Survey) -> str:
         return "adafed_activity"
     kind = "masks" if found.task == "segmentation" else "classes"
     return f"fedavg_{kind}_3d" if found.kind == "volumes" and not _explain_slices(found) else f"fedavg_{kind}"
-
-
-def hospitals_look_different(found: Survey, study: Study) -> bool:
-    """Return whether the first images of two sites differ more in their mean than those of one site among them."""
-    means: dict[str, list[float]] = {}
-    for sample in found.samples:
-        prepared = prepare_image(sample.source, study)
-        means.setdefault(sample.site, []).append(float(measure_images(prepared)["mean"].mean()))
-    centres, within = [np.mean(own) for own in means.values()], max(np.ptp(own) for own in means.values())
-    return bool(np.ptp(centres) > max(within, LEAST_MARGIN))
 
 
 def _explain_slices(found: Survey) -> str:
