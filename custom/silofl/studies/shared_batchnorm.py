@@ -14,7 +14,7 @@ from silofl.study import Study
 Cases = Mapping[str, Iterable[Iterable[NDArray[np.float32]]]]
 # Cases of each site that are looked at.
 LOOKED_AT = 12
-# Sites that were dealt from one hospital lie less than 2 apart; simulated scanners or stains, and real ones, more than 5.
+# Sites dealt from one hospital lie less than 2 apart; simulated scanners or stains, and real ones, more than 5.
 APART = 3
 SENTENCE = (
     "the hospitals' images look different, and they share BatchNorm: on nuclei of seven hospitals FedAvg had a Dice of "
