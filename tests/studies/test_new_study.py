@@ -315,7 +315,7 @@ def write_volumes(folder, shape, spacing, task, count=4):
 @pytest.mark.parametrize(
     ("task", "spacing", "job", "said"),
     [
-        ("segmentation", (2, 2, 5), "fedavg_masks_3d", "3D volumes (their voxels are nearly cubes; for 2D slices: "),
+        ("segmentation", (2, 2, 5), "fedavg_masks_3d", "3D volumes (their voxels are at most 3 times as long as"),
         ("segmentation", (1, 1, 5), "fedavg_masks", "2D slices of the volumes (their voxels of 1 x 1 x 5 mm are more"),
         ("classification", (1, 1, 5), "fedavg_classes_3d", "3D volumes (a class is the whole volume's)"),
     ],
@@ -381,3 +381,8 @@ def test_batchnorm_that_unlike_hospitals_share_is_a_caution(
     model = {"name": "unet", "normalization": normalization}
     job = write_template(tmp_path, "harmofl_nuclei", algorithm={"name": "fedavg"}, model=model)
     assert ("CAUTION  the hospitals' images look different" in new_study(job, stains)[2]) == is_said
+
+
+def test_a_job_that_cuts_volumes_otherwise_than_suits_them_is_told_so(new_study, phantoms):
+    *_, out = new_study("fedsm_volumes", phantoms)
+    assert "own trains 3D volumes (as its job does; fedavg_masks suits them better): fedsm, InstanceNorm\n" in out

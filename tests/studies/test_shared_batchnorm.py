@@ -33,4 +33,4 @@ UNLIKE = {"north": images(0.28, 0.32), "south": images(0.68, 0.72)}
 )
 def test_unlike_hospitals_that_share_batchnorm_are_told(change, found, is_said):
     study = changed_study(JOB, {"model.normalization": "batch"} | change)
-    assert list_batchnorm_cautions(study, found) == [SENTENCE] * is_said
+    assert list_batchnorm_cautions(study, lambda: found) == [SENTENCE] * is_said

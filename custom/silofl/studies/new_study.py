@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from silofl.bundled_jobs import find_job
+from silofl.bundled_jobs import JOBS
 from silofl.core.ingredient import Ingredient
 from silofl.core.presets import find_recipe
 from silofl.data.images import Image
@@ -82,21 +82,34 @@ def run(options: argparse.Namespace) -> int:
 
 def _describe_choices(study: Study, found: Survey) -> Iterator[str]:
     """Say what a new study trains and why, what was chosen for rare classes, and what of it fits the data badly."""
-    why = _explain_slices(found) or ("a class is the whole volume's" if found.task != "segmentation" else "")
-    trained = {"pictures": "pictures", "windows": "windows of time series"}.get(found.kind, "2D slices of the volumes")
-    if study.data.dimensions == 3:
-        trained, why = "3D volumes", why or "their voxels are nearly cubes; for 2D slices: --from fedavg_masks"
-    elif found.kind == "volumes":
-        why = why or f"as the job does; for 3D volumes: --from {choose_job(found)}"
-    why = f" ({why})" if found.kind == "volumes" else ""
-    yield f"{study.name} trains {trained}{why}: {study.algorithm.name}, {NORMS[study.model.normalization]}"
+    trained = {"pictures": "pictures", "windows": "windows of time series"}.get(found.kind) or _describe_cut(
+        study, found
+    )
+    yield f"{study.name} trains {trained}: {study.algorithm.name}, {NORMS[study.model.normalization]}"
     if study.training.sampler == "balanced" and found.most_frequent:
         name, share = found.most_frequent
         yield f"{share:.0%} of the training cases are {name}: metric {study.metric}, training.sampler balanced"
-    cases: dict[str, list[NDArray[np.float32]]] = {}
-    for sample in found.samples:
-        cases.setdefault(sample.site, []).append(prepare_image(sample.source, study))
-    yield from (f"CAUTION  {sentence}" for sentence in list_batchnorm_cautions(study, cases))
+
+    def prepare_samples() -> dict[str, list[NDArray[np.float32]]]:
+        cases: dict[str, list[NDArray[np.float32]]] = {}
+        for sample in found.samples:
+            cases.setdefault(sample.site, []).append(prepare_image(sample.source, study))
+        return cases
+
+    yield from (f"CAUTION  {sentence}" for sentence in list_batchnorm_cautions(study, prepare_samples))
+
+
+def _describe_cut(study: Study, found: Survey) -> str:
+    """Say whether a study trains volumes whole or in slices, and why."""
+    is_whole, job = study.data.dimensions == 3, choose_job(found)
+    why = _explain_slices(found)
+    if is_whole != job.endswith("_3d"):
+        why = f"as its job does; {job} suits them better"
+    elif is_whole and found.task == "segmentation":
+        why = f"their voxels are at most {MOST_ANISOTROPY} times as long as wide; for 2D slices: --from fedavg_masks"
+    elif is_whole:
+        why = "a class is the whole volume's"
+    return f"{'3D volumes' if is_whole else '2D slices of the volumes'} ({why})"
 
 
 def _estimate_options(study: Study, found: Survey) -> str:
@@ -127,7 +140,7 @@ def write_new_study(target: Path, job: Path | None, found: Survey, algorithm: st
     if target.exists():
         raise ConfigError(f"STUDY must be a new folder, not {target}, which exists; name another")
     if job is None:
-        job = find_job(choose_job(found))
+        job = JOBS / choose_job(found)
         # The only job for windows is AdaFed's, which begins with a pretrained model.
         algorithm = algorithm or ("fedavg" if found.kind == "windows" else None)
     template = load_study(study_file(job))

@@ -1,6 +1,6 @@
 """Warn of BatchNorm that hospitals share though their images look different."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,10 +22,15 @@ SENTENCE = (
 )
 
 
-def list_batchnorm_cautions(study: Study, cases: Cases) -> list[str]:
-    """Return the caution where sites share BatchNorm and their images look different."""
+def list_batchnorm_cautions(study: Study, find_cases: Callable[[], Cases]) -> list[str]:
+    """Return the caution where sites share BatchNorm and their images look different.
+
+    Args:
+        study: The study.
+        find_cases: Prepares the cases, where they are needed.
+    """
     is_shared = study.model.normalization == "batch" and study.recipe.stays_home in ("nothing", "head")
-    return [SENTENCE] if is_shared and len(cases) > 1 and hospitals_look_different(cases) else []
+    return [SENTENCE] if is_shared and hospitals_look_different(find_cases()) else []
 
 
 def sample_cases(part: Examples) -> list[list[NDArray[np.float32]]]:

@@ -55,8 +55,8 @@ def look_at_data(
     if not simulation.skip_unreadable:
         counts = {name: replace(one, content=digest_data(data[name].manifest)) for name, one in counts.items()}
     write_json(run / DATA, dump_record(DataCounts(counts)))
-    cases = {name: sample_cases(data[name].training) for name in simulation.sites}
-    for sentence in list_batchnorm_cautions(study, cases):
+    cautions = list_batchnorm_cautions(study, lambda: {name: sample_cases(data[name].training) for name in counts})
+    for sentence in cautions:
         console.print(f"CAUTION  {sentence}", markup=False)
     for site, sentences in doubts.items():
         for sentence in sentences:
