@@ -133,6 +133,12 @@ class SiteResult:
         also: A classification's other metrics.
         models: Model -> its value, of a run with several models.
         areas: Class, or finding -> area under its curve; where the metric is none, of findings alone.
+        alone: Test value of the site's own model; it and all below only where the site chose a model.
+        federated: Test value of the federated model with the decision threshold that the site's validation favours.
+        kept: Test value of the one of both that the site keeps.
+        difference: Mean paired difference over the test units, federated minus alone.
+        interval: ``low`` and ``high``, the ends of its 95 % interval.
+        verdict: What the site's test says of the kept model.
     """
 
     value: float | None
@@ -144,6 +150,12 @@ class SiteResult:
     also: Mapping[str, float]
     models: Values
     areas: Mapping[str, float] = field(default_factory=dict)
+    alone: float | None = None
+    federated: float | None = None
+    kept: float | None = None
+    difference: float | None = None
+    interval: Mapping[str, float | None] = field(default_factory=dict)
+    verdict: str | None = None
 
 
 NOTHING_TESTED = Tested({}, {}, {}, {})
@@ -319,7 +331,7 @@ class Results:
 
     def _site_result(self, site: str) -> SiteResult:
         tested = self.tested
-        validation = tested.validation.get(site)
+        validation, joined = tested.validation.get(site), (self.joining or {}).get(site)
         return SiteResult(
             value=self.sites[site],
             num_cases=tested.cases.get(site),
@@ -330,6 +342,7 @@ class Results:
             also=self.classes.also.get(site, {}) if self.classes else {},
             models=self.super_model.models.get(site, {}) if self.super_model else {},
             areas=self.classes.by_site.get(site, {}) if self.classes else {},
+            **(joined.summary if joined else {}),
         )
 
 

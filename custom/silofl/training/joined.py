@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, Strict
 
@@ -90,6 +90,13 @@ class Joined:
     def tested(self, model: str) -> float | None:
         """Return a model's value on test data; None where it has none."""
         return self.test.get(model)
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """Its numbers that one line of a table has: the test values, the difference with its interval, the verdict."""
+        values = {"alone": self.tested(LOCAL), "federated": self.tested(SHIFTED), "kept": self.tested(CHOSEN)}
+        interval = {"low": self.low, "high": self.high}
+        return values | {"difference": self.difference, "interval": interval, "verdict": self.verdict}
 
     @property
     def kept(self) -> str:
