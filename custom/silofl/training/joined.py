@@ -116,7 +116,7 @@ class Joined:
         if self.needed_units is None:
             return self.verdict
         about = f"about {self.needed_units}" if self.needed_units <= MOST_NEEDED else f"more than {MOST_NEEDED}"
-        return f"{self.verdict}: {about} {self.unit}s would do"
+        return f"{self.verdict}: {about} {self.unit}s are needed"
 
     @property
     def threshold(self) -> str:
@@ -126,8 +126,8 @@ class Joined:
         unproved = f" ({self.verdict})" if self.verdict in UNPROVED else ""
         # What is kept is its own model where the federated one is no better.
         difference = 0.0 if self.chosen == LOCAL else self.difference or 0.0
-        added = f"the federated one adds {difference:.2f}{unproved}"
-        return f"its own model gains {self.own_gain:.2f} by its threshold; {added}"
+        added = f"the federated model gives {difference:+.2f} on top{unproved}"
+        return f"a better threshold alone gives its own model {self.own_gain:+.2f}; {added}"
 
     @property
     def test_units(self) -> str:
