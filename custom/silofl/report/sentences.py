@@ -1,6 +1,7 @@
 """Sentences about a run, the same in the terminal and on the pages: status, metric, caveats, and what joining gave."""
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from shlex import quote
@@ -86,8 +87,9 @@ _SPLITS = {
 }
 JOINING_NOTE = (
     "Alone: the hospital's own model, trained to its end and taken after its best round. Federated: the model that the "
-    "run tests. Kept: the one of the two that the hospital chose on its validation data. All values are of the same "
-    "test data. Difference: federated minus alone, first averaged per patient (per case where patients are unknown). If "
+    "run tests. Kept: the one of the two that the hospital chose on its validation data. Validation: the values there; the "
+    "federated model is kept if it leads by more than 0.005 in the mean score. All other values are of the same test "
+    "data. Difference: federated minus alone, first averaged per patient (per case where patients are unknown). If "
     "a patient has several cases, it is not the difference of the two columns. The verdict and the 95 % interval come "
     "from a paired permutation test (2.5 % on each side). It needs at least six patients. Both hold for these patients "
     "and this start of the training; compare --seeds measures several starts."
@@ -419,10 +421,11 @@ def joining_table(results: Results) -> TextTable | None:
     """Return one row a site; None without any choice."""
     if not results.joining:
         return None
-    models = name_models(results.joining.values())
-    columns = ("site", "what joining gave", "it keeps", "units", *models.values(), "difference", "95 % interval")
+    models = {model: name for model, name in name_models(results.joining.values()).items() if model != CHOSEN}
+    # What a phone shows first comes first.
+    columns = ("site", "kept", "verdict", "validation", "test", *models.values(), "difference", "95 % interval")
     rows = (_joining_row(site, one, models) for site, one in results.joining.items())
-    return TextTable(columns, tuple(rows), num_text=4)
+    return TextTable(columns, tuple(rows), num_text=5)
 
 
 def joining_note(results: Results) -> str:
@@ -445,7 +448,26 @@ def _joining_row(site: str, one: Joined, models: Iterable[str]) -> tuple[str, ..
     interval = "-" if one.low is None or one.high is None else f"{one.low:+.3f} to {one.high:+.3f}"
     difference = "-" if one.difference is None else f"{one.difference:+.3f}"
     values = (format_number(one.tested(name)) for name in models)
-    return (site, one.said, one.kept_briefly, one.test_units, *values, difference, interval)
+    kept = f"{format_number(one.tested(CHOSEN))} {one.kept_briefly}"
+    return (site, kept, one.said, _validation_text(one), one.test_units, *values, difference, interval)
+
+
+def _validation_text(one: Joined) -> str:
+    """Return the validation values that a choice rests on, and by how much the federated model led."""
+    federated, own = (format_number(one.validation.get(model)) for model in (SHIFTED, LOCAL))
+    units = f"{one.num_units} {one.unit}{'s' * (one.num_units != 1)}"
+    return f"federated {federated}, own {own}; lead {one.lead:+.3f} on {units}"
+
+
+def list_opposed(ledger: Sequence[Round]) -> list[str]:
+    """Return a sentence for each site whose updates pointed away from the others' in at least half of the rounds."""
+    counts = Counter(site for record in ledger for site, found in (record.unlike or {}).items() if "cosine" in found)
+    return [
+        f"{site}: its updates point away from the others' mean in {number} of {len(ledger)} rounds: its images or "
+        "labels are unlike theirs, or it undoes what they learn"
+        for site, number in counts.most_common()
+        if 2 * number >= len(ledger)
+    ]
 
 
 def list_incidents(ledger: Sequence[Round]) -> list[str]:

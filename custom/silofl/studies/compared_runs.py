@@ -134,7 +134,16 @@ def plan_runs(asked: ComparisonPlan, out: Path) -> list[ComparedRun]:
         patterns = [_move_to_point(pattern, point) for pattern in patterns for point in asked.sweep.points()]
     runs = [run for pattern in patterns for run in make_seeded_runs(asked, out, pattern)]
     check_all_data(runs)
-    return runs
+    names = _name_jobs(asked, [name for name, *_ in entries])
+    return [replace(run, name=names.get(run.row, run.row) + run.name[len(run.row) :]) for run in runs]
+
+
+def _name_jobs(asked: ComparisonPlan, rows: Sequence[str]) -> dict[str, str]:
+    """Return row of a job -> what its study does, as the methods are named; without jobs that are not alone in that."""
+    chosen = {job.resolve().name: changed_study(job, asked.changes).algorithm for job in asked.jobs}
+    names = {row: one.name + f":{one.preset}" * (one.preset != "recommended") for row, one in chosen.items()}
+    counts = Counter([*names.values(), *rows])
+    return {row: name for row, name in names.items() if counts[name] == 1}
 
 
 def _list_other_methods(asked: ComparisonPlan) -> list[str]:

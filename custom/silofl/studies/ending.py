@@ -19,6 +19,7 @@ from silofl.report.sentences import (
     joining_sentence,
     joining_table,
     left_sentences,
+    list_opposed,
     normalization_label,
     privacy_sentence,
     regions_text,
@@ -128,4 +129,5 @@ def print_results(results: Results, console: Console) -> None:
 def print_notes(run: Path, console: Console) -> None:
     """Print what the ledger of a run notes for its lead, as a site whose numbers are not taken."""
     ledger = read_ledger(run) or ()
+    print_lines([f"{WORDS['warning']}  {sentence}" for sentence in list_opposed(ledger)], console)
     print_lines([f"round {record.round}: {note}" for record in ledger for note in record.notes], console)

@@ -189,7 +189,9 @@ def _conclude_federated(rows: RowRuns) -> str:
         if _falls_below(found)
     ]
     if not below:
-        return "If every hospital had to use the federated model, no method would be worse on average than training alone."
+        return (
+            "If every hospital had to use the federated model, no method would be worse on average than training alone."
+        )
     return (
         f"If every hospital had to use the federated model, {len(below)} of {len(rows)} methods would be worse on average "
         f"than training alone: {', '.join(below)}."

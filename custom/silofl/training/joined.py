@@ -18,7 +18,7 @@ WORDS = {
     FEDERATED: "the federated model",
     LOCAL: "its own model",
 }
-BRIEFLY = {FEDERATED: "federated", LOCAL: "its own"}
+BRIEFLY = {FEDERATED: "federated", LOCAL: "own"}
 Candidate = Literal["federated", "local"]
 Difference = Annotated[float, Strict(), Field(ge=-1, le=1, allow_inf_nan=False)]
 Bias = Annotated[float, Strict(), Field(ge=-3, le=3, allow_inf_nan=False)]
