@@ -42,7 +42,7 @@ class Command:
         parser.set_defaults(command=self)
 
     def greet(self) -> None:
-        """Print one line at once, before seconds of imports; on standard error, for output and JSON are the command's."""
+        """Print one line before seconds of imports, on standard error: standard output is the command's."""
         loading = "" if self.module in WITHOUT_TORCH else ", loading PyTorch"
         # Nobody need read it.
         with suppress(OSError, AttributeError):

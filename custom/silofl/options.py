@@ -272,6 +272,6 @@ class PlainConsole(Console):
 
 
 def make_console(options: argparse.Namespace | None = None) -> Console:
-    """Return the console of a command, or of Python; with ``--json`` on standard error, so that standard output is JSON only."""
+    """Return the console of a command, or of Python; with ``--json`` on standard error, so that JSON stands alone."""
     # Without markup: a folder may be named [/red].
     return PlainConsole(stderr=getattr(options, "json", False), highlight=False, markup=False, soft_wrap=True)

@@ -72,7 +72,7 @@ class StudyRecipe(FolderRecipe):
         preset: The algorithm's named choice of settings.
         rounds: Number of rounds.
         seed: Seed of the training.
-        verbose: Of a simulation: whether NVFlare's log is printed, in place of the lines that ``silofl simulate`` prints.
+        verbose: Of a simulation: print NVFlare's log in place of the lines of ``silofl simulate``.
         local_epochs: Epochs of each site in a round.
         batch_size: Images of a step.
         learning_rate: Learning rate of the sites.

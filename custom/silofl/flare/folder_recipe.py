@@ -1,7 +1,7 @@
 """A recipe of NVFlare whose job lies in a folder, in place of one that is put together from Python objects."""
 
-from abc import abstractmethod
 import subprocess
+from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
@@ -21,7 +21,6 @@ from nvflare.recipe.spec import ExecEnv, Recipe
 from silofl.errors import ConfigError
 from silofl.files import copy_folder, read_json, write_json
 from silofl.flare.download import keep_downloads_inside
-
 
 Follow = Callable[[Path], AbstractContextManager[IO | None]]
 

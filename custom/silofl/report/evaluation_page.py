@@ -27,8 +27,8 @@ from silofl.report.tables import METRIC_NAMES, MISSING, UNITS, TextTable, format
 RESEARCH = "For research: a research tool and no medical device."
 INTERVALS = (
     "In brackets: 95 % confidence interval over {unit}s (Wilson's formula with the variance of the jackknife{auroc}; "
-    "Student's for sizes). Not given if all values are equal, except at 0 or 1. With few {unit}s it is too narrow if one "
-    "{unit} in ten fails badly."
+    "Student's for sizes). Not given if all values are equal, except at 0 or 1. With few {unit}s it is too narrow if "
+    "one {unit} in ten fails badly."
 )
 LABELS_NOTE = (
     "All numbers are on the image file's grid. A lesion is a connected component of the label; it is found if at "

@@ -51,8 +51,8 @@ HOSPITALS_CAPTION = (
     "alone."
 )
 INTERVAL_CAPTION = (
-    "The line is the 95 % interval of the federated model over the hospital's test patients, in one start; there is none "
-    "where the difference per patient is not that of the two points. "
+    "The line is the 95 % interval of the federated model over the hospital's test patients, in one start; there is "
+    "none where the difference per patient is not that of the two points. "
 )
 # Name of a model -> how its points are drawn.
 MODEL_POINTS = {

@@ -23,8 +23,8 @@ BATCH_DEPENDENT = "a prediction depends on the other images of its batch"
 SHARED_PATIENTS = "same person in training and test"
 UNKNOWN_PATIENTS = "patients unknown"
 EVERYONE = (
-    "Each site's model is tested on the test data of all sites together; mean over the sites' models. It shows how well "
-    "a model works beyond its own site; only a simulation can measure it."
+    "Each site's model is tested on the test data of all sites together; mean over the sites' models. It shows how "
+    "well a model works beyond its own site; only a simulation can measure it."
 )
 # A Dice or an accuracy below this is no model at all.
 NEAR_ZERO = 0.05
@@ -87,12 +87,12 @@ _SPLITS = {
 }
 JOINING_NOTE = (
     "Alone: the hospital's own model, trained to its end and taken after its best round. Federated: the model that the "
-    "run tests. Kept: the one of the two that the hospital chose on its validation data. Validation: the values there; the "
-    "federated model is kept if it leads by more than 0.005 in the mean score. All other values are of the same test "
-    "data. Difference: federated minus alone, first averaged per patient (per case where patients are unknown). If "
-    "a patient has several cases, it is not the difference of the two columns. The verdict and the 95 % interval come "
-    "from a paired permutation test (2.5 % on each side). It needs at least six patients. Both hold for these patients "
-    "and this start of the training; compare --seeds measures several starts."
+    "run tests. Kept: the one of the two that the hospital chose on its validation data. Validation: the values there; "
+    "the federated model is kept if it leads by more than 0.005 in the mean score. All other values are of the same "
+    "test data. Difference: federated minus alone, first averaged per patient (per case where patients are unknown). "
+    "If a patient has several cases, it is not the difference of the two columns. The verdict and the 95 % interval "
+    "come from a paired permutation test (2.5 % on each side). It needs at least six patients. Both hold for these "
+    "patients and this start of the training; compare --seeds measures several starts."
 )
 JOINING_THRESHOLDS = (
     " Each model has the decision threshold that the site's validation data favour; at 0.5: the federated model with "

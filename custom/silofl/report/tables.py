@@ -34,9 +34,9 @@ SURFACE = (
 )
 CALLINGS = (
     "Each site chose a temperature for its model's probabilities on its validation cases; it changes no answer. ECE "
-    "(expected calibration error): how far the probability of the answer is from the share of right answers in the test; "
-    "0 is perfect. In brackets: what a perfectly calibrated model with the same probabilities would show by chance in as "
-    "many cases."
+    "(expected calibration error): how far the probability of the answer is from the share of right answers in the "
+    "test; 0 is perfect. In brackets: what a perfectly calibrated model with the same probabilities would show by "
+    "chance in as many cases."
 )
 THRESHOLDS = (
     "The threshold of the probability (before the temperature) was chosen on validation cases too; sensitivity and "

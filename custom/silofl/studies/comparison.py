@@ -45,8 +45,8 @@ from silofl.training.site_score import Values
 
 MOST_SITES_IN_A_ROW = 8
 ONE_SEED = (
-    "Each row is one run with one random seed. Differences can be chance, so no best value is marked: use silofl compare "
-    "with several seeds."
+    "Each row is one run with one random seed. Differences can be chance, so no best value is marked: use silofl "
+    "compare with several seeds."
 )
 JOINING_NOTE = (
     "Verdicts: of all hospitals that made a choice, and of all seeds. Alone, federated, kept: mean test values over "
@@ -67,11 +67,11 @@ FAMILY_LEVEL = 0.05
 DRIFT_COLUMNS = ("drift", "dissimilarity", "distance")
 DRIFT_NOTE = (
     "Means over the rounds, ± their standard deviation over the seeds. Drift: mean over sites and steps of the squared "
-    "distance to the received model (HarmoFL, Eq. 9). Dissimilarity: mean squared length of the sites' updates over that "
-    "of their weighted mean, in rounds that all begin from one model; 1 = all agree, above 2 = strong. Distance: mean squared distance "
-    "of the trained models to their mean (FedSM, Theorem 1). All three grow with the learning rate, the steps and the "
-    "network: compare rows that share these; no accuracy follows from them. A row without numbers has them with --set "
-    "training.measures_drift=true."
+    "distance to the received model (HarmoFL, Eq. 9). Dissimilarity: mean squared length of the sites' updates over "
+    "that of their weighted mean, in rounds that all begin from one model; 1 = all agree, above 2 = strong. Distance: "
+    "mean squared distance of the trained models to their mean (FedSM, Theorem 1). All three grow with the learning "
+    "rate, the steps and the network: compare rows that share these; no accuracy follows from them. A row without "
+    "numbers has them with --set training.measures_drift=true."
 )
 _SINGLE = {
     "everything": "local: each site alone",

@@ -30,8 +30,9 @@ NOTE = (
     "Alone: the hospital's own model, trained to its end. Federated: the model that the method trained. Kept: the one "
     "of both that the hospital chose on its validation data. In a segmentation each has a decision threshold chosen "
     "there too; at 0.5: the federated model with the usual one. Unseen: the method at a hospital that took no part. "
-    "Verdict: is the kept model better for the hospital's test patients than its own? With the mean difference of "
-    "federated and alone and its 95 % interval. It is better only if it also is beside the own model at 0.5."
+    "Verdict: is the kept model better for the hospital's test patients than its own? Beside it: the mean difference, "
+    "federated minus alone, and its 95 % interval. Better also requires that it is better than the own model with the "
+    "usual threshold of 0.5."
 )
 Runs = Mapping[str, RunRecords]
 
@@ -145,8 +146,8 @@ def _conclude_kept(rows: RowRuns) -> str:
     compared = _name_compared(next(iter(rows.values()))[0])
     several = "run" if any(len(runs) > 1 for runs in rows.values()) else "method"
     return (
-        f"In {total} pairs of hospital and {several}, the model that the hospital keeps is better for its test patients "
-        f"than its own model{compared} (2.5 % level; {listed}){', and ' * bool(losing)}{''.join(losing)}; "
+        f"In {total} pairs of hospital and {several}, the model that the hospital keeps is better for its test "
+        f"patients than its own model{compared} (2.5 % level; {listed}){', and ' * bool(losing)}{''.join(losing)}; "
         f"{_name_highest(rows)}."
     )
 
@@ -193,8 +194,8 @@ def _conclude_federated(rows: RowRuns) -> str:
             "If every hospital had to use the federated model, no method would be worse on average than training alone."
         )
     return (
-        f"If every hospital had to use the federated model, {len(below)} of {len(rows)} methods would be worse on average "
-        f"than training alone: {', '.join(below)}."
+        f"If every hospital had to use the federated model, {len(below)} of {len(rows)} methods would be worse on "
+        f"average than training alone: {', '.join(below)}."
     )
 
 
@@ -264,6 +265,6 @@ def _explain_kept(joining: Mapping[str, Joined]) -> Iterator[str]:
         if one.verdict == WORSE:
             threshold = f"; {one.threshold}" if one.threshold else ""
             yield (
-                f"{site} loses {abs(one.difference or 0.0):.3f} with the federated model, which led by {one.lead:.3f} on "
-                f"its {one.num_units} validation {one.unit}s{threshold}."
+                f"{site} loses {abs(one.difference or 0.0):.3f} with the federated model, which led by {one.lead:.3f} "
+                f"on its {one.num_units} validation {one.unit}s{threshold}."
             )

@@ -193,10 +193,10 @@ def _marking_notes(methods: Sequence[Method], seeds: Sequence[int]) -> list[str]
     if len(seeds) == 1:
         return ["No value is marked as the best: with one seed a difference can be chance; give more --seeds."]
     return [
-        "The best value of each column is bold or has a star if its lead over every other row is larger than both rows' "
-        "standard deviation over seeds; its row wins the site. Otherwise nobody wins: the highest value and those that "
-        "it does not lead so are level, underlined or with an equals sign. Local training counts, rows that need pooled "
-        "data do not."
+        "The best value of each column is bold or has a star if its lead over every other row is larger than both "
+        "rows' standard deviation over seeds; its row wins the site. Otherwise nobody wins: the highest value and "
+        "those that it does not lead so are level, underlined or with an equals sign. Local training counts, rows that "
+        "need pooled data do not."
     ]
 
 
