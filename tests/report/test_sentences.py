@@ -38,8 +38,8 @@ def test_the_same_incident_is_told_once_with_its_rounds(record):
 
 def test_a_site_whose_updates_are_opposed_in_half_of_the_rounds_is_named(record):
     away = {"unlike": {"west": {"cosine": -0.2}}}
-    once = {"unlike": {"west": {"cosine": -0.1}, "east": {"cosine": -0.1, "length": 3.0}}}
-    ledger = [record(1, **once), record(2, **away), record(3), record(4, unlike={"east": {"length": 4.0}})]
+    little = {"unlike": {"west": {"cosine": -0.2}, "east": {"cosine": -0.05, "length": 3.0}}}
+    ledger = [record(1, **little), record(2, **away), record(3), record(4, unlike={"east": {"cosine": -0.05}})]
     (sentence,) = list_opposed(ledger)
     assert sentence.startswith("west: its updates point away from the others' mean in 2 of 4 rounds")
     assert list_opposed([]) == []

@@ -104,6 +104,8 @@ JOINING_EMPTY = (
     "something. The values of the models leave it out if nothing is found."
 )
 JOINING_BALANCED = " Difference and interval are measured in accuracy: a single case has no {}."
+# Near 0 are the updates of sites that have learnt what there is.
+OPPOSED = -0.1
 LATE_REASON = "no answer in time"
 
 
@@ -460,11 +462,12 @@ def _validation_text(one: Joined) -> str:
 
 
 def list_opposed(ledger: Sequence[Round]) -> list[str]:
-    """Return a sentence for each site whose updates pointed away from the others' in at least half of the rounds."""
-    counts = Counter(site for record in ledger for site, found in (record.unlike or {}).items() if "cosine" in found)
+    """Return a sentence for each site whose updates clearly pointed away from the others' in half of the rounds."""
+    unlike = [(site, found) for record in ledger for site, found in (record.unlike or {}).items()]
+    counts = Counter(site for site, found in unlike if found.get("cosine", 0.0) < OPPOSED)
     return [
-        f"{site}: its updates point away from the others' mean in {number} of {len(ledger)} rounds: its images or "
-        "labels are unlike theirs, or it undoes what they learn"
+        f"{site}: its updates point away from the others' mean in {number} of {len(ledger)} rounds (cosine below "
+        f"{OPPOSED}; 0 = unrelated, -1 = opposite): its images or labels are unlike theirs, or it undoes what they learn"
         for site, number in counts.most_common()
         if 2 * number >= len(ledger)
     ]
