@@ -467,7 +467,7 @@ def list_opposed(ledger: Sequence[Round]) -> list[str]:
     counts = Counter(site for site, found in unlike if found.get("cosine", 0.0) < OPPOSED)
     return [
         f"{site}: its updates point away from the others' mean in {number} of {len(ledger)} rounds (cosine below "
-        f"{OPPOSED}; 0 = unrelated, -1 = opposite): its images or labels are unlike theirs, or it undoes what they learn"
+        f"{OPPOSED}; -1 = opposite): its images or labels are unlike theirs, or it undoes what they learn"
         for site, number in counts.most_common()
         if 2 * number >= len(ledger)
     ]
