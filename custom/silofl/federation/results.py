@@ -168,25 +168,25 @@ class Results:
     Attributes:
         study: The study's name.
         algorithm: The algorithm's name; it and facts like it are null where a run failed before its study was read.
-        preset: Its preset.
-        recipe: Its settings, each under its key of study.yaml.
+        preset: Named choice of the algorithm's settings.
+        recipe: Settings of the algorithm, each under its key of study.yaml.
         seed: The study's seed.
-        rounds: Its rounds without extra ones.
+        rounds: Rounds of the study without extra ones.
         metric: The metric of all values, as in study.yaml.
         labels: Label's number -> its name.
         regions: Region -> its labels' numbers, where regions are scored instead of labels.
         normalization: Kind of the network's normalisation layers.
         split_unit: What training, validation and test data of a site do not share.
-        version: Of silofl, which wrote the file.
+        version: Version of silofl that wrote the file.
         status: How the run ended; UNFINISHED is in no file.
         reasons: Why it is not COMPLETE, one sentence each.
         best_round: The reported round, from 1; null where a mean of rounds is reported.
         model: What is reported, and how it was chosen.
         sites: Site -> the metric, mean over its test cases; null without a test.
-        mean: Mean over the sites that have a value; null of means over classes, where the sites' classes differ.
-        spread: Their standard deviation, divided by their number.
-        pooled: The metric over all test cases of all sites; of a mean over classes class by class, weighted by a site's
-            cases of the class.
+        mean: Mean over the sites that have a value; null for means over classes, where the sites' classes differ.
+        spread: Standard deviation of the sites' values (divisor: their number).
+        pooled: The metric over all test cases of all sites. A mean over classes is taken class by class, weighted by a
+            site's cases of the class.
         run: The run's id.
         was_stopped: Whether a FAILED run was aborted or killed from outside.
         tested: The further keys of a run that reached its test.

@@ -458,7 +458,7 @@ def _validation_text(one: Joined) -> str:
     """Return the validation values that a choice rests on, and by how much the federated model led."""
     federated, own = (format_number(one.validation.get(model)) for model in (SHIFTED, LOCAL))
     units = f"{one.num_units} {one.unit}{'s' * (one.num_units != 1)}"
-    return f"federated {federated}, own {own}; lead {one.lead:+.3f} on {units}"
+    return f"{federated}, own {own}; lead {one.lead:+.3f} on {units}"
 
 
 def list_opposed(ledger: Sequence[Round]) -> list[str]:

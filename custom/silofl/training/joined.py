@@ -37,22 +37,23 @@ class Joined:
     """One site's choice on its validation data, and on its test data the kept model against its own.
 
     Attributes:
-        chosen: What it keeps.
+        chosen: Model that the site keeps.
         bias: Added to the log-odds of the foreground in what it keeps; 0 in a classification.
-        own_bias: The same of the local model.
+        own_bias: Bias of the local model.
         lead: Validation score of the federated model minus the local one's.
-        unit: What counts once in the test.
+        unit: What counts once in choice and test.
         num_units: Validation units of the choice.
         is_one_person: Whether all test units are of one person.
         validation: Model -> validation value: federated and local_uncalibrated without a bias, federated_calibrated
             and local with one, and chosen.
-        test: The same on test data.
+        test: Model -> test value.
         difference: Mean paired difference over the test units, federated minus local, each with its bias; null without
             units. A case without a label in truth counts 1 if none is predicted, else 0.
-        standard_error: Of that mean over the units, for an interval over several starts; null of fewer than two units.
+        standard_error: Standard error of that mean, for an interval over several starts; null of fewer than two units.
         low: Lower end of its 95 % interval; null of fewer than 6 units.
         high: Upper end.
-        p_below: One-sided p-value of the federated model being no worse.
+        p_below: p-value of the test that the federated model is worse than the hospital's own model; small = evidence
+            that it is worse.
         num_test_units: Test units in which both have a score.
         verdict: better and worse are by a paired permutation test at 2.5 %, of these test units and this start of the
             training alone. It is better only if it also is against the local model without a bias.
