@@ -316,7 +316,8 @@ class FederationSettings(Section):
             sites'; null refuses none.
         min_sites_for_ratio: Answers that a round needs before updates and image ranges are compared.
         precision: Precision of numbers on the wire. ``float16`` halves the bytes: models and changes travel with three
-            digits, and numbers below 6e-8 are lost. Arrays with numbers beyond 65504, and AdaFed's statistics, are not rounded.
+            digits, and numbers below 6e-8 are lost. Arrays with numbers beyond 65504, and AdaFed's
+            statistics, are not rounded.
     """
 
     sites: Count | None = None
