@@ -1,6 +1,6 @@
 """Each hospital in each method of a comparison: a table, and sentences that follow from the numbers."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 
 import numpy as np
@@ -20,7 +20,8 @@ from silofl.federation.results import Results
 from silofl.report.result_pictures import average_models, list_verdicts, rows_with_choices
 from silofl.report.run_records import RowRuns, RunRecords
 from silofl.report.sentences import shares_batchnorm
-from silofl.report.tables import TextTable, case_metric, format_number, name_models
+from silofl.report.tables import MISSING, TextTable, case_metric, format_number, name_models
+from silofl.report.unseen_picture import group_unseen
 from silofl.studies.conditions import has_other_data
 from silofl.studies.method_rows import SMALLEST
 from silofl.training.joined import CHOSEN, LOCAL, SHIFTED, Joined
@@ -58,8 +59,43 @@ def hospital_table(runs: Runs, *, shows_half: bool = True) -> TextTable | None:
     return TextTable(columns, tuple(rows), num_text=2) if rows else None
 
 
+def unseen_tables(rows: RowRuns) -> list[TextTable]:
+    """Return one table a hospital that took no part: the others' own models there, their mean, and each method's."""
+    tables = []
+    for (site, metric), tests in group_unseen(rows).items():
+        sites = sorted({name for several in tests.values() for one in several if one.own for name in one.own.models})
+        columns = (f"{metric} at {site}", *(f"own: {name}" for name in sites), "own: mean", "federated")
+        lines = [
+            (
+                name,
+                *(format_number(one.own.models.get(name) if one.own else None) for name in sites),
+                format_number(one.own and one.own.value),
+                format_number(one.value),
+            )
+            for name, several in tests.items()
+            for one in several
+        ]
+        if sites:
+            tables.append(TextTable(columns, tuple(lines)))
+    return tables
+
+
+def cost_table(rows: RowRuns) -> TextTable:
+    """Return one row a run: its minutes of training, and what travelled to and from a hospital on average."""
+    lines = []
+    for name, run in ((name, run) for name, runs in rows.items() for run in runs):
+        minutes = sum(record.seconds or 0.0 for record in run.ledger) / 60
+        bytes_to, bytes_from = (
+            sum(sum(getattr(record, way).values()) for record in run.ledger) / max(1, len(run.results.sites)) / 2**20
+            for way in ("bytes_to", "bytes_from")
+        )
+        lines.append((name, str(run.results.rounds), f"{minutes:.1f}", f"{bytes_to:.1f}", f"{bytes_from:.1f}"))
+    columns = ("method", "rounds", "minutes in rounds", "MiB to a hospital", "MiB from it")
+    return TextTable(columns, tuple(lines))
+
+
 def conclude(rows: RowRuns) -> list[str]:
-    """Say what each hospital gains, what the federated models are worth alone, and which is best where none trained.
+    """Say which model is best where none trained, what each hospital gains, and what the federated models are worth.
 
     Args:
         rows: Name of the method -> its runs, one for each seed, of which those without a choice do not count.
@@ -69,7 +105,7 @@ def conclude(rows: RowRuns) -> list[str]:
         return []
     starts = describe_starts(chosen)
     kept = _conclude_kept(chosen) + ("" if starts else f" {ONE_START[0].upper()}{ONE_START[1:]}.")
-    return [*starts, kept, _conclude_federated(chosen), *_conclude_unseen(chosen)]
+    return [*_conclude_unseen(chosen), *starts, kept, _conclude_federated(chosen)]
 
 
 def explain_losses(runs: Runs) -> list[str]:
@@ -200,17 +236,23 @@ def _conclude_federated(rows: RowRuns) -> str:
 
 
 def _conclude_unseen(rows: RowRuns) -> Iterator[str]:
-    """Say of each hospital that took no part which row does best there, by each metric."""
-    found: dict[tuple[str, str], dict[str, list[float]]] = {}
-    for name, runs in rows.items():
-        for test in (run.unseen for run in runs if run.unseen and run.unseen.value is not None):
-            found.setdefault((test.site, test.metric), {}).setdefault(name, []).append(test.value)
-    for (site, _), values in found.items():
-        means = {name: float(np.mean(several)) for name, several in values.items()}
+    """Say of each hospital that took no part what the own models of the others score there, and the federated ones."""
+    for (site, _), tests in group_unseen(rows).items():
+        means = {name: float(np.mean([one.value for one in several])) for name, several in tests.items()}
         best, worst = max(means, key=means.__getitem__), min(means, key=means.__getitem__)
-        others = f" highest ({means[best]:.3f}), {worst} lowest ({means[worst]:.3f})"
-        scores = others if worst != best else f" {means[best]:.3f}"
-        yield f"At {site}, which took no part in the training, {best} scores{scores}."
+        low = "" if worst == best else f"{means[worst]:.3f} ({worst}) to "
+        scores = [f"federated {'models' if low else 'model'} {low}{means[best]:.3f} ({best})"]
+        if own := [one.own for several in tests.values() for one in several if one.own]:
+            alone = _format_range(value for one in own for value in one.models.values())
+            together = _format_range(one.value for one in own)
+            scores = [f"the others' own models {alone}", f"the mean of their answers {together}", *scores]
+        yield f"At {site}, which took no part in the training: {', '.join(scores)}."
+
+
+def _format_range(values: Iterable[float | None]) -> str:
+    """Return the least and the largest of the values that are known."""
+    known = sorted({format_number(value) for value in values if value is not None}, key=float)
+    return " to ".join(dict.fromkeys((known[0], known[-1]))) if known else MISSING
 
 
 def _falls_below(means: Mapping[str, float | None]) -> bool:
