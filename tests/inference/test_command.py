@@ -302,17 +302,17 @@ def test_a_label_that_no_site_learnt_is_said_with_the_answer(super_model, predic
     learnt, best = (scores_by_label({"north": {"1": value}, "south": {"1": 0.02}}) for value in (0.7, 0.04))
     change_contents(super_model, facts={"test": learnt})
     _, (record,), text = predict(picture)
-    assert not any("not learnt" in warning for warning in record["warnings"])
+    assert not any("cannot recognise" in warning for warning in record["warnings"])
     assert "What these models can do: Dice in test: organ 0.02 to 0.70" in text
     # A site's own model has its own scores alone.
     own = best["north"]
     for facts, words in (
-        ({"test": best}, "test Dice is 0.04 at the best site"),
-        ({"validation": best}, "validation Dice is 0.04 at the best site"),
-        (own, "test Dice is 0.04 at the site"),
+        ({"test": best}, "test Dice 0.04 at the best site"),
+        ({"validation": best}, "validation Dice 0.04 at the best site"),
+        (own, "test Dice 0.04 at the site"),
     ):
         change_contents(super_model, facts=facts)
-        wanted = f"organ was not learnt: its {words}; to find it, or none, means nothing"
+        wanted = f"the model cannot recognise organ ({words}): ignore what it says about organ"
         assert wanted in predict(picture)[1][0]["warnings"]
 
 
@@ -353,7 +353,7 @@ def test_warnings_stand_in_the_record_on_the_screen_and_over_the_picture(predict
     assert fallback.startswith("the selector fell back") and unknown.startswith("the super model does not say")
     *said, unchecked = text.splitlines()[1:-1]
     assert said == [f"  warning: {fallback}", f"  warning: {unknown}"]
-    assert unchecked.startswith("Not compared with training") and unchecked.endswith("the size of the answer")
+    assert unchecked.startswith("Not checked") and unchecked.endswith("the size of the answer")
     warnings = [f"warning: {fallback}", f"warning: {unknown}"]
     assert titles[0][1:] == ["for research, no medical device", *warnings]
 

@@ -121,7 +121,7 @@ class Round:
         sites = {reason: [site for site in reasons if reasons[site] == reason] for reason in reasons.values()}
         listed = "; ".join(f"{', '.join(names)}: {reason}" for reason, names in sites.items())
         raise AggregationError(
-            f"round {self.round} needs valid answers of at least {wanted} sites, not {num_answers}: {listed}"
+            f"round {self.round} must have answers of at least {wanted} sites, not {num_answers}: {listed}"
         )
 
     def close(self, weights: np.ndarray, examples: dict[str, int], metrics: dict[str, dict[str, float]]) -> None:
