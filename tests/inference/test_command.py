@@ -216,7 +216,7 @@ def test_the_answer_to_another_image_of_the_same_name_is_not_replaced(predict, w
         if is_there:
             other.parent.mkdir()
             other.write_text("another image")
-        with pytest.raises(ConfigError, match="SCAN.nii.gz must be the image of which out holds the answer by this"):
+        with pytest.raises(ConfigError, match="SCAN.nii.gz must be the image whose answer out holds under this"):
             predict(other)
     assert {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()} == before
 
@@ -225,7 +225,7 @@ def test_an_answer_to_an_image_that_nothing_is_known_of_is_not_replaced(predict,
     (record,) = predict(picture)[1]
     for sums in (None, "no sums", {"pic.png": ["no sum"]}):
         (tmp_path / "out" / "prediction.json").write_text(json.dumps([record | {"sha256": sums}]))
-        with pytest.raises(ConfigError, match="must be the image of which out holds the answer"):
+        with pytest.raises(ConfigError, match="must be the image whose answer out holds"):
             predict(picture)
 
 
@@ -272,7 +272,7 @@ def test_of_two_contrasts_all_files_make_the_same_image(tmp_path, make_contents,
     digests = {name: hashlib.sha256(paths["p1", name].read_bytes()).hexdigest() for name in ("T1", "T2")}
     assert wanted["sha256"] == digests
     for first, second in (("p2", "p1"), ("p1", "p2")):
-        with pytest.raises(ConfigError, match="must be the image of which out holds the answer"):
+        with pytest.raises(ConfigError, match="must be the image whose answer out holds"):
             predict(first, second)
     assert predict("p1", "p1") == [wanted]
     # One that comes later is no other case.
@@ -370,7 +370,7 @@ def test_an_answer_that_the_studys_rule_forbids_is_one_line_in_the_record_and_ov
     labels = {"north": {"1": 0.9, "2": 0.5}, "south": {"1": 0.8, "2": 0.6}}
     state_rule(super_model, labels, on_fallback=True, on_unlike_image=True, label_below=0.7)
     code, (record,), text = predict(picture, threshold=0.9, has_picture=True, writes_forbidden=True)
-    assert code == ExitCode.DO_NOT_USE and "1 answered, of which 1 must not be used, 0 failed" in text
+    assert code == ExitCode.DO_NOT_USE and "1 answered; 1 of them must not be used, 0 failed" in text
     fallback, unknown = record["warnings"]
     # (0.5 + 0.6) / 2, and of organ (0.9 + 0.8) / 2
     low = "lesion has a mean test Dice of 0.55, and the study asks for 0.70"
