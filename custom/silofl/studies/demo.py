@@ -51,9 +51,9 @@ SMALL: dict[str, object] = {
 }
 WIDTH = 100
 START = (
-    f"Simulated hospitals: {', '.join(SITES)}, each with its own scanner. Images stay at their hospital; only models are "
-    f"sent. {UNSEEN_SITE} takes no part in the training. {SITES[2]}'s contrast is reversed, so that one model cannot "
-    "serve it and the others alike."
+    f"Simulated hospitals: {', '.join(SITES)}, each with its own scanner. Images stay at their hospital; only models "
+    f"are sent. {UNSEEN_SITE} takes no part in the training. The contrast of {SITES[2]} is reversed, so that one model "
+    "cannot serve it and the others alike."
 )
 NEXT = """Next, your own images: MY_IMAGES holds a folder per hospital, each with images/ and masks/ in it.
   silofl import folders MY_IMAGES my-data --labels tumour
