@@ -268,7 +268,8 @@ class Study(Section):
     @property
     def is_guarded(self) -> bool:
         """Whether sites compare the federated model with one of their own; there is none where all train alone."""
-        return self.guard and self.rounds > 0 and self.recipe.stays_home != "everything"
+        recipe = self.recipe
+        return self.guard and self.rounds > 0 and (recipe.stays_home != "everything" or recipe.sends_model_once)
 
     @property
     def answers_together(self) -> bool:

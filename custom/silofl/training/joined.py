@@ -33,6 +33,22 @@ UNPROVED = ("no clear difference", "too few to say", "not trained to the end")
 
 @only_known_keys
 @dataclass(frozen=True, kw_only=True)
+class OwnModel:
+    """The model that a site trained alone, and reports.
+
+    Attributes:
+        rounds: Rounds that it has learnt in, those after the study's included.
+        best_round: The one of them that it is taken from, by the site's own validation data.
+        is_finished: Whether more rounds would not raise it.
+    """
+
+    rounds: Round
+    best_round: Round
+    is_finished: bool
+
+
+@only_known_keys
+@dataclass(frozen=True, kw_only=True)
 class Joined:
     """One site's choice on its validation data, and on its test data the kept model against its own.
 

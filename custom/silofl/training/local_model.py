@@ -8,6 +8,7 @@ there. It lies within the entry of the images that it has learnt from, and goes 
 
 import hashlib
 import json
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from silofl.models.names import write_arrays
 from silofl.study import Study
 from silofl.training.evaluation import evaluate
 from silofl.training.loop import Learner, make_optimizer, set_learning_rate
+from silofl.training.metrics import Score
 from silofl.training.schedule import learning_rate
 
 State = dict[str, Tensor]
@@ -48,9 +50,6 @@ class LocalModel:
         kept: What `kept` returned after the task before; empty at first.
         start: The arrays that it begins from over those that the study's seed gives.
         rounds: Those that its learning rate falls in, where it falls.
-
-    Attributes:
-        model: The model as the task finds it.
     """
 
     def __init__(
@@ -60,10 +59,16 @@ class LocalModel:
         self._planned = rounds or study.training_rounds
         self._kept = dict(kept)
         self._draws = OwnDraws(device)
-        self.model: HarmonizedModel = build_plain_model(study, study.seed).to(device)
-        write_arrays(self.model.state_dict(), start)
-        if "state" in kept:
-            self.model.load_state_dict(kept["state"])
+        self._start = start
+
+    @cached_property
+    def model(self) -> HarmonizedModel:
+        """The model as the task finds it."""
+        model: HarmonizedModel = build_plain_model(self.study, self.study.seed).to(self.device)
+        write_arrays(model.state_dict(), self._start)
+        if "state" in self._kept:
+            model.load_state_dict(self._kept["state"])
+        return model
 
     def has_learnt(self, number: int) -> bool:
         """Return whether it has learnt in a round already, in another run."""
@@ -119,7 +124,6 @@ class LocalModel:
     def prepare_learner(self, loss: Loss, number: int) -> Learner:
         """Return it as a learner of a round with a loss."""
         settings = self.study.training
-        self._kept.setdefault("since", number)
         self._draws.begin()
         self._optimizer = make_optimizer(settings, self.model)
         # By the study's choice alone: what its algorithm needs is not this model's affair.
@@ -135,14 +139,21 @@ class LocalModel:
         """Begin an epoch with the random numbers that every other learner begins it with."""
         self._draws.begin()
 
-    def validate(self, number: int, examples: Examples) -> None:
-        """Keep its state after a round where it is the best so far on validation data."""
+    def validate(self, number: int, examples: Examples, found: Score | None = None) -> None:
+        """Keep its state after a round where it is the best so far on validation data, of two that are level the later.
+
+        Args:
+            number: The round.
+            examples: The validation data.
+            found: Its score on them, where it is known.
+        """
         if number != self.last or number in self._kept.get("values", {}):
             return
-        found = evaluate(self.model, examples, self.study, self.device)[1]
+        found = found or evaluate(self.model, examples, self.study, self.device)[1]
         value = found.value if found.num_cases else 0.0
         self._kept["values"] = self._kept.get("values", {}) | {number: value}
-        self._kept["best"] = pick_better(self._kept.get("best"), number, value, self.model)
+        if value >= self.best_value:
+            self._kept["best"] = {"round": number, "value": value, "state": self._kept["state"]}
 
     def kept(self) -> dict[str, Any]:
         """Return what the next task begins from."""
@@ -150,15 +161,15 @@ class LocalModel:
 
     def record_round(self, number: int) -> None:
         """Take note that a round has trained it."""
-        if self.has_learnt(number):
-            return
-        rounds = self._kept.get("rounds", 0) + 1
-        self._kept |= {
-            "rounds": rounds,
-            "last": number,
-            "state": copy_state(self.model),
-            "optimizer": self._optimizer.state_dict(),
-        }
+        if not self.has_learnt(number):
+            self.adopt(number, self.model, self._optimizer.state_dict())
+
+    def adopt(self, number: int, model: nn.Module, optimizer: dict[str, Any]) -> None:
+        """Take what a round has made of a model that learns as this one does, unless it has learnt in it already."""
+        if not self.has_learnt(number):
+            self._kept.setdefault("since", number)
+            rounds = self._kept.get("rounds", 0) + 1
+            self._kept |= {"rounds": rounds, "last": number, "state": copy_state(model), "optimizer": optimizer}
 
 
 def own_rounds(study: Study) -> int:
@@ -197,13 +208,6 @@ def locate_memo(study: Study, site: str, data: SiteData, cache: Path | None, dev
     entry = fingerprint_preparation(describe_source(data.manifest), study)
     text = json.dumps([FORMAT, deciding, site, entry, torch.__version__, device.type], sort_keys=True)
     return cache / entry / f"local-{hashlib.sha256(text.encode()).hexdigest()[:32]}.pt"
-
-
-def pick_better(best: dict[str, Any] | None, number: int, value: float, model: nn.Module) -> dict[str, Any]:
-    """Return the best of a model's rounds so far: the later one of two that are level, which has learnt more."""
-    if best is not None and value < best["value"]:
-        return best
-    return {"round": number, "value": value, "state": copy_state(model)}
 
 
 def copy_state(model: nn.Module) -> State:
