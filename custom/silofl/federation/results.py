@@ -18,7 +18,7 @@ from silofl.errors import ConfigError, quote_value
 from silofl.inference.super_results import SuperResults
 from silofl.schema import declare_group, declare_optional, format_key_lists, read_file
 from silofl.study.sections import CLASS_MEANS, RANKED
-from silofl.training.joined import CHOSEN, FEDERATED, LOCAL, SHIFTED, Joined, OwnModel
+from silofl.training.joined import AT_ZERO, CHOSEN, FEDERATED, LOCAL, SHIFTED, Joined, OwnModel
 from silofl.training.metrics import mean_of_known
 from silofl.training.site_score import (
     CallingScore,
@@ -276,7 +276,7 @@ class Results:
     def joining_means(self) -> dict[str, float | None]:
         """Model -> mean of the test values over the sites that chose; empty without a choice."""
         sites = (self.joining or {}).values()
-        names = (LOCAL, SHIFTED, FEDERATED, CHOSEN) if sites else ()
+        names = (LOCAL, AT_ZERO, SHIFTED, FEDERATED, CHOSEN) if sites else ()
         return {name: self.mean_of_sites(one.tested(name) for one in sites) for name in names}
 
     @property

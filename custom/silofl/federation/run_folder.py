@@ -199,9 +199,9 @@ class RunFolder:
         if self._tested is not tests:
             save_models(self.path, "last", server, server.parts)
             save_models(self.path, "best", server, reported)
-            if any(part.models() for part in server.parts.values()):
-                describe_models(self.path, server)
             self._tested = tests
+        if any(part.models() for part in server.parts.values()):
+            describe_models(self.path, server)
         contents = next((made for part in reported.values() if (made := part.contents(server))), None)
         results = finished_results(server, tests)
         if contents is not None:

@@ -46,6 +46,7 @@ from silofl.parts.work import SitePart, Work
 from silofl.schema import dump_record
 from silofl.settings import Section
 from silofl.study import Study
+from silofl.study.sections import CLASS_MEANS
 from silofl.training.case_pictures import PICTURES, add_kept
 from silofl.training.evaluation import count_patients, join_pieces, score_predictions, select_regions
 from silofl.training.grid_scores import score_classes, score_findings, score_label_maps, yield_pieces
@@ -405,13 +406,14 @@ class SiteGuard(SitePart):
     def _compare(self, test: Mapping[str, Score], choice: GuardChoice, are_finished: bool) -> dict[str, Any]:
         """Return what the site's test units say of the federated model beside its own, whichever it keeps."""
         units = self.work.find_units("test")
-        own, at_zero, federated = (
-            average_by_unit(test[name].compared, units.unit_of) for name in (LOCAL, AT_ZERO, SHIFTED)
-        )
-        gains = own - at_zero
+        found = {name: average_by_unit(score.compared, units.unit_of) for name, score in test.items()}
+        own, at_zero, federated = (found[name] for name in (LOCAL, AT_ZERO, SHIFTED))
+        gains, is_tested = own - at_zero, np.isfinite(own) & np.isfinite(federated)
+        has_units = is_tested.any() and self.work.study.metric not in CLASS_MEANS
         return asdict(measure_joining(own, at_zero, federated, choice.keeps_own, are_finished)) | {
             "unit": units.name,
             "is_one_person": units.is_one_person,
+            "by_unit": {name: float(one[is_tested].mean()) for name, one in found.items()} if has_units else None,
             "own_gain": float(np.nanmean(gains)) if np.isfinite(gains).any() else None,
         }
 

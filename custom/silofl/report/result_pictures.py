@@ -325,7 +325,7 @@ class HospitalDots:
         does not have it is named after the one that is compared.
         """
         rows = (
-            (name, site, seed, *map(one.test.get, MODEL_NAMES), one.difference, one.low, one.high, one.verdict)
+            (name, site, seed, *map(one.shown, MODEL_NAMES), one.difference, one.low, one.high, one.verdict)
             for name, sites in self.methods.items()
             for site, seeds in sites.items()
             for seed, one in seeds.items()
@@ -410,12 +410,12 @@ def average_models(runs: Sequence[RunRecords]) -> dict[str, float | None]:
 
 
 def _draw_interval(axes: Axes, place: float, one: Joined) -> None:
-    local = one.tested(LOCAL)
+    local = one.shown(LOCAL)
     if local is not None and one.low is not None and one.high is not None:
         axes.plot([local + one.low, local + one.high], [place, place], **INTERVAL)
 
 
 def _draw_hospital(axes: Axes, place: float, one: Joined) -> None:
     for model, style in MODEL_POINTS.items():
-        if one.tested(model) is not None:
-            axes.plot(one.test[model], place, linestyle="", markersize=6.5, **style)
+        if one.shown(model) is not None:
+            axes.plot(one.shown(model), place, linestyle="", markersize=6.5, **style)

@@ -85,8 +85,8 @@ _SPLITS = {
 }
 JOINING_NOTE = (
     "Alone: the model that the site trained by itself, to its end, after its best round. Federated: the model that the "
-    "run tests. Kept: the one of both that the site chose on its validation data. All on the same test data. "
-    "Difference: federated minus alone, mean over the units, which are patients where they are known. Verdict and "
+    "run tests. Kept: the one of both that the site chose on its validation data. All on the same test data, as means "
+    "over the units, which are patients where they are known. Difference: federated minus alone. Verdict and "
     "interval are those of one paired permutation test, at 2.5 % each way; it takes at least six units. They hold for "
     "these patients and this start of the training; compare --seeds says what several starts give."
 )
@@ -95,10 +95,9 @@ JOINING_THRESHOLDS = (
     "the usual one. It is better only if it also is beside the own model at 0.5."
 )
 JOINING_EMPTY = (
-    " A case without any label in truth counts 1 in the difference for a model that finds nothing in it, which the "
-    "values leave out, and 0 for a false alarm."
+    " A case without any label in truth counts 1 for a model that finds nothing in it, and 0 for a false alarm."
 )
-JOINING_BALANCED = " Difference and interval are of accuracy: a single unit has no {}."
+JOINING_BALANCED = " A single unit has no {}: the values are of all cases, difference and interval are of accuracy."
 LATE_REASON = "no answer in time"
 
 
@@ -223,6 +222,9 @@ def caveats(results: Results) -> list[str]:
             "the data of all sites were pooled in one place, which only a simulation can do: this is no federation, "
             "and the data did travel, whatever the recipe below says."
         )
+    rising = [site for site, own in (results.own_models or {}).items() if not own.is_finished]
+    if rising:
+        found.append(f"the site's own model was not trained to its end at {', '.join(rising)}: take more rounds.")
     unit = results.split_unit
     if unit == "unknown":
         found.append(
@@ -441,7 +443,7 @@ def joining_note(results: Results) -> str:
 def _joining_row(site: str, one: Joined, models: Iterable[str]) -> tuple[str, ...]:
     interval = "-" if one.low is None or one.high is None else f"{one.low:+.3f} to {one.high:+.3f}"
     difference = "-" if one.difference is None else f"{one.difference:+.3f}"
-    values = (format_number(one.tested(name)) for name in models)
+    values = (format_number(one.shown(name)) for name in models)
     return (site, one.said, one.kept_briefly, one.test_units, *values, difference, interval)
 
 

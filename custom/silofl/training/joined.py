@@ -62,7 +62,9 @@ class Joined:
         is_one_person: Whether all test units are of one person.
         validation: Model -> validation value: federated and local_uncalibrated without a bias, federated_calibrated
             and local with one, and chosen.
-        test: The same on test data.
+        test: The same on test data: means over the cases.
+        by_unit: The same as means over the test units, whose difference is ``difference``; null where single units have
+            no such metric.
         difference: Mean paired difference over the test units, federated minus local, each with its bias; null without
             units. A case without a label in truth counts 1 if none is predicted, else 0.
         standard_error: Of that mean over the units, for an interval over several starts; null of fewer than two units.
@@ -97,6 +99,7 @@ class Joined:
     num_test_units: Cases
     verdict: Verdict
     needed_units: Cases | None = declare_optional()
+    by_unit: Values | None = declare_optional()
     own_gain: Difference | None = declare_optional()
     local_since: Round = declare_optional(1)
     own_rounds: Round
@@ -106,6 +109,10 @@ class Joined:
     def tested(self, model: str) -> float | None:
         """Return a model's value on test data; None where it has none."""
         return self.test.get(model)
+
+    def shown(self, model: str) -> float | None:
+        """Return what stands beside the difference: a model's mean over the test units; over the cases if unknown."""
+        return (self.by_unit or self.test).get(model)
 
     @property
     def kept(self) -> str:
