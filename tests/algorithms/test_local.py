@@ -110,10 +110,12 @@ def test_without_the_guard_or_with_a_step_of_its_own_it_learns_in_the_studys_rou
 
 
 def test_a_site_without_validation_data_reports_its_last_round(play):
-    game = play(name="local", guard=True, rounds=2)
+    game = play(name="local", guard=True, rounds=2, federation={"max_missed_rounds": 1})
     data = game.sites["north"].data
     game.sites["north"].__dict__["data"] = replace(data, validation=data.validation.select_rows([]))
+    game.round(absent=("north",))
     found = finish(game)
+    assert found.status == "COMPLETE"
     assert found.own_models.keys() == {"east", "west"}
     kept = game.kept("north", 2)["models"]["home"]
     assert_alike({f"model/{name}": value for name, value in state_of_test(game, "north").items()}, kept)

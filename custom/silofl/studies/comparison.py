@@ -198,7 +198,7 @@ def compare_joining(rows: Mapping[str, Sequence[Results]]) -> JoiningComparison 
     found = []
     everyone = [one for runs in rows.values() for run in runs for one in (run.joining or {}).values()]
     models = name_models(everyone)
-    if any(one.tested(AT_ZERO) != one.tested(LOCAL) for one in everyone):
+    if any(one.tested(AT_ZERO) not in (None, one.tested(LOCAL)) for one in everyone):
         models = {LOCAL: models[LOCAL], AT_ZERO: "alone at 0.5"} | models
     for name, runs in rows.items():
         joined = [run for run in runs if run.joining]
