@@ -88,7 +88,7 @@ def test_local_training_goes_on_as_the_guards_own_model_and_has_its_numbers(play
 @pytest.mark.parametrize("schedule", ["constant", "poly"])
 def test_a_class_has_the_very_value_of_the_column_alone(play, windows_to_choose_by, schedule):  # noqa: F811
     values = []
-    for name in ("local", "fedavg"):
+    for name in ("local", "fedavg", "oneshot"):
         training = SETTINGS["training"] | {"schedule": schedule}
         settings = SETTINGS | {"algorithm": {"name": name}, "training": training, "federation": {"patience": 2}}
         study = parse(Study, settings, "study.yaml")
@@ -98,7 +98,7 @@ def test_a_class_has_the_very_value_of_the_column_alone(play, windows_to_choose_
             results.sites if name == "local" else {s: one.test["local"] for s, one in results.joining.items()}
         )
         forget(windows_to_choose_by)
-    assert values[0] == values[1] and None not in values[0].values()
+    assert values[0] == values[1] == values[2] and None not in values[0].values()
 
 
 def test_without_the_guard_or_with_a_step_of_its_own_it_learns_in_the_studys_rounds(play):

@@ -227,14 +227,13 @@ class SiteGuard(SitePart):
 
         The run's own model is trained in all of its rounds, and may be another run's after them.
         """
-        mine = self._build(LOCAL, self.work.study.training_rounds)
-        is_due = not self._kept and self.work.number == 1
+        work, rounds = self.work, self.work.study.training_rounds
+        is_due = not self._kept and work.number == 1
         if self._is_the_runs:
-            is_due = self.work.task != TRAIN and mine.is_whole
-        if not is_due or not self._is_shared:
-            return mine
-        self._kept = load_borrowed(self._memo) or self._kept
-        return self._build(LOCAL, self.work.study.training_rounds)
+            is_due = work.task != TRAIN and self._build(LOCAL, rounds).is_whole
+        if is_due and self._is_shared:
+            self._kept = load_borrowed(self._memo) or self._kept
+        return self._build(LOCAL, rounds)
 
     @property
     def _is_shared(self) -> bool:
@@ -285,7 +284,7 @@ class SiteGuard(SitePart):
             self.local.adopt(self.work.number, self.work.own, optimizers.get(self.work.study.recipe.roles[-1], {}))
         else:
             self.local.record_round(self.work.number)
-        return self._kept | {LOCAL: self.local.kept()}
+        return self._kept | {LOCAL: self.local.kept}
 
     def deployed(self, role: str, model: HarmonizedModel) -> HarmonizedModel:
         """Return the own model of its best round for the test of a site that trains alone."""
@@ -334,9 +333,9 @@ class SiteGuard(SitePart):
         return not model.has_ended
 
     def _keep(self) -> None:
-        self._kept[LOCAL] = self.local.kept()
+        self._kept[LOCAL] = self.local.kept
         if self.work.task == TRAIN_OWN and self.longer:
-            self._kept[LONGER] = self.longer.kept()
+            self._kept[LONGER] = self.longer.kept
         self.work.to_keep = dict(self.work.kept) | {ROLE: self._kept}
         if self._is_shared and self._learning.has_ended and self.local.is_whole:
             lend(self._memo, self._kept)
