@@ -34,7 +34,7 @@ METHODS: dict[str, dict[str, Any]] = {
     "harmofl": {"algorithm": {"name": "harmofl"}, **BATCH},
     "adafed": {"algorithm": {"name": "adafed"}, **BATCH},
     "fedsm": {"algorithm": {"name": "fedsm"}},
-    "oneshot": {"algorithm": {"name": "oneshot"}},
+    "oneshot": {"algorithm": {"name": "oneshot", "preset": "paper"}},
 }
 # Nothing is averaged over rounds of models that leave once.
 OF_ONE_EXCHANGE: dict[str, Any] = {"algorithm.average_last": 0.0}

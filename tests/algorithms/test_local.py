@@ -90,7 +90,11 @@ def test_a_class_has_the_very_value_of_the_column_alone(play, windows_to_choose_
     values = []
     for name in ("local", "fedavg", "oneshot"):
         training = SETTINGS["training"] | {"schedule": schedule}
-        settings = SETTINGS | {"algorithm": {"name": name}, "training": training, "federation": {"patience": 2}}
+        settings = SETTINGS | {
+            "algorithm": {"name": name, "preset": "paper"},
+            "training": training,
+            "federation": {"patience": 2},
+        }
         study = parse(Study, settings, "study.yaml")
         game = play(("ann", "bob", "eva"), study=study, data=windows_to_choose_by, folder=name)
         results = finish(game)
