@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from silofl import __version__
-from silofl.cli import COMMANDS, FORMER, ROLES, CommandParser
+from silofl.cli import COMMANDS, FORMER, ROLES, WITHOUT_TORCH, CommandParser
 from silofl.data.importers import list_layouts
 from silofl.errors import ConfigError, ExitCode
 from silofl.options import make_console
@@ -88,7 +88,7 @@ NONE = "no/such"
 WRONG = {
     "import": ["folders", NONE, "target", "SOURCE"],
     "prepare": ["workspace", NONE, "JOB"],
-    "new-study": ["target", "--from", NONE, "--data", NONE, "--from"],
+    "new-study": [NONE, "target", "--from", NONE, "DATA"],
     "advise": [NONE, "JOB"],
     "plan": [NONE, "JOB"],
     "pretrain": [NONE, "--out", "f.pt", "JOB"],
@@ -141,6 +141,47 @@ def test_help_a_wrong_path_and_a_wrong_name_are_answered_before_anything_slow_is
         assert sentence.startswith(f"silofl {command}: {line[-1]} must be a") or f"{line[-1]} must be the" in sentence
         assert f"not {NONE}, which is not there" in sentence
     assert SLOW & modules == set()
+
+
+def begin(*arguments):
+    """Carry out a command as the program does, up to its first slow import; returns both outputs."""
+    code = f"""
+import os, sys
+class Stop:
+    def find_spec(name, *_):
+        if name in {SLOW!r}:
+            print("importing", name, file=sys.stderr, flush=True)
+            os._exit(0)
+sys.meta_path.insert(0, Stop)
+sys.argv = {["silofl", *map(str, arguments)]!r}
+from silofl.cli import main
+sys.exit(main())
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    return done.stdout, done.stderr.splitlines()
+
+
+@pytest.mark.parametrize(
+    "command",
+    [["report", "."], ["simulate", "fedavg_phantoms", "--out", "new", "--json"], ["site", "prune", "--kit", "."]],
+)
+def test_a_command_prints_one_line_on_standard_error_before_its_slow_imports(command, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    out, (first, second) = begin(*command)
+    assert (out, first) == ("", f"SiloFL {__version__}, loading PyTorch") and second.startswith("importing ")
+
+
+def test_a_command_without_torch_does_not_speak_of_it(tmp_path):
+    (tmp_path / "record").write_text("")
+    out, error = begin("site", "egress-check", tmp_path / "record")
+    assert error[0] == f"SiloFL {__version__}" and "SiloFL" not in out and "importing" not in str(error)
+    code = f"import sys, {', '.join(WITHOUT_TORCH)}; print('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "False\n"
+
+
+@pytest.mark.parametrize("option", ["--help", "--version"])
+def test_what_needs_no_import_has_no_first_line(option):
+    assert begin(option)[1] == []
 
 
 def test_libraries_that_a_command_may_not_need_are_loaded_where_they_are_used():

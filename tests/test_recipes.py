@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 import yaml
 from nvflare.app_common.filters.exclude_vars import ExcludeVars
+from nvflare.job_config import fed_job_config
+from nvflare.job_config.fed_job_config import FedJobConfig
 from nvflare.recipe import ProdEnv, SimEnv, add_experiment_tracking
 from nvflare.recipe.spec import ExecEnv
 
@@ -258,6 +260,33 @@ def test_a_recipe_says_what_hospitals_may_refuse_when_it_is_submitted(capsys):
     recipe = StudyRecipe(JOB)
     assert recipe.execute(Network()).get_job_id() == "1"
     assert recipe.study.digest in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("is_verbose", [False, True])
+def test_a_simulation_prints_the_lines_of_the_command_or_nvflares_log(
+    tmp_path, phantoms, monkeypatch, capfd, is_verbose
+):
+    recipe = StudyRecipe(JOB, data=phantoms, verbose=is_verbose)
+    results = tmp_path / "harmofl_phantoms-results"
+
+    def run(config, workspace, **options):
+        # As NVFlare does.
+        command = [sys.executable, "-c", "print('a line of the log')"]
+        assert fed_job_config.subprocess.Popen(command).wait() == 0
+        folder = results / "run-1"
+        folder.mkdir()
+        (folder / "phase").write_text("test 1")
+        write_result(folder, recipe.study, sites={"north": 0.5, "south": 0.5})
+        return 0
+
+    monkeypatch.setattr(FedJobConfig, "simulator_run", run)
+    recipe.execute(SimEnv(clients=["north", "south"], workspace_root=str(tmp_path)))
+    out, log = capfd.readouterr().out, results / "log.txt"
+    assert fed_job_config.subprocess is subprocess
+    assert ("a line of the log" in out) == is_verbose
+    assert is_verbose or log.read_text() == "a line of the log\n"
+    lines = ("2 sites take part: north, south", "COMPLETE  harmofl_phantoms", f"silofl report {results / 'run-1'}")
+    assert [line in out for line in lines] == [not is_verbose] * 3
 
 
 # --- docs/python.md

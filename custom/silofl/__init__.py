@@ -38,7 +38,7 @@ def read_results(folder: str | Path | None) -> "Results":
     Raises:
         silofl.errors.ConfigError: There is none, or it is not what silofl wrote.
     """
-    # Only now: torch comes with it.
+    # Only now: pydantic and NumPy come with it.
     from silofl.errors import ConfigError
     from silofl.federation.results import find_results
 

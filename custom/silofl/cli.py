@@ -11,6 +11,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
@@ -38,9 +39,17 @@ class Command:
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """Add its arguments to its parser."""
         resolve_name(self.arguments or f"{self.module}:add_options")(parser)
-        parser.set_defaults(command=self.run)
+        parser.set_defaults(command=self)
 
-    def run(self, options: argparse.Namespace) -> int:
+    def greet(self) -> None:
+        """Print one line before seconds of imports, on standard error: standard output is the command's."""
+        loading = "" if self.module in WITHOUT_TORCH else ", loading PyTorch"
+        # Nobody need read it.
+        with suppress(OSError, AttributeError):
+            sys.stderr.write(f"SiloFL {__version__}{loading}\n")
+            sys.stderr.flush()
+
+    def __call__(self, options: argparse.Namespace) -> int:
         """Carry it out and return its exit code."""
         return import_module(self.module).run(options)
 
@@ -57,7 +66,7 @@ def _name_commands(role: str, commands: Mapping[str, tuple[str, str]]) -> dict[s
 RESEARCHER = {
     "demo": ("studies.demo", "train on simulated hospitals and write a report"),
     "import": ("studies.import_data", "turn image folders or a public data set into sites, each with a dataset.json"),
-    "new-study": ("studies.new_study", "write a job for your own data, based on another job"),
+    "new-study": ("studies.new_study", "write a job for your own data, from the bundled job that suits them"),
     "advise": ("studies.advise", "measure how the sites' training data differ"),
     "plan": ("studies.plan", "plan grid, patch, network and batch from the data of all sites"),
     "pretrain": ("studies.pretrain", "train a model on pooled data, for AdaFed (simulation only)"),
@@ -107,6 +116,7 @@ FORMER = {
     "layer-statistics": "python bench/layer_statistics.py in a clone",
 }
 
+WITHOUT_TORCH = {"silofl.studies.import_data", "silofl.hospital.egress_check"}
 LONGEST_ERROR = 1500
 # Of a disk, an account or a file that takes no more: work was begun by then.
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -210,6 +220,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if given and given[0] in FORMER:
         parser.error(f"{given[0]} must be given by its new name: {FORMER[given[0]]}")
     options = parser.parse_args(given)
+    if arguments is None:
+        options.command.greet()
     return run_command("silofl", options.command, options)
 
 

@@ -271,7 +271,7 @@ class PlainConsole(Console):
             yield Segment(text if control else "\n".join(map(make_printable, text.split("\n"))), style, control)
 
 
-def make_console(options: argparse.Namespace) -> Console:
-    """Return the console of a command; with ``--json`` on standard error, so that standard output is JSON only."""
+def make_console(options: argparse.Namespace | None = None) -> Console:
+    """Return the console of a command, or of Python; with ``--json`` on standard error, so that JSON stands alone."""
     # Without markup: a folder may be named [/red].
     return PlainConsole(stderr=getattr(options, "json", False), highlight=False, markup=False, soft_wrap=True)

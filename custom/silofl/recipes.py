@@ -11,14 +11,16 @@ from contextlib import contextmanager
 from dataclasses import Field, dataclass, field, fields
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import ClassVar, Literal
+from typing import IO, ClassVar, Literal
 
 from silofl.bundled_jobs import find_job
 from silofl.errors import SiloFLError
+from silofl.files import open_own
 from silofl.flare.folder_recipe import FolderRecipe
 from silofl.flare.submission import check_job
-from silofl.options import path_to_text
-from silofl.studies.prepare import prepare_poc_kits, prepare_simulation, tell_numbers
+from silofl.options import make_console, path_to_text
+from silofl.studies.ending import print_beginning, show_rounds
+from silofl.studies.prepare import find_results_folder, prepare_poc_kits, prepare_simulation, tell_numbers
 from silofl.studies.simulation import Simulation, changed_study, check_pretrained, copy_job, study_file
 from silofl.studies.weights import find_weights_file, with_weights
 from silofl.study import load_study
@@ -70,6 +72,7 @@ class StudyRecipe(FolderRecipe):
         preset: The algorithm's named choice of settings.
         rounds: Number of rounds.
         seed: Seed of the training.
+        verbose: Of a simulation: print NVFlare's log in place of the lines of ``silofl simulate``.
         local_epochs: Epochs of each site in a round.
         batch_size: Images of a step.
         learning_rate: Learning rate of the sites.
@@ -84,6 +87,7 @@ class StudyRecipe(FolderRecipe):
     data: str | Path | None = None
     cache: str | Path | None = None
     trusts_code: bool = False
+    verbose: bool = False
     pretrained: str | Path | None = None
     weights: str | Path | None = None
     changes: Mapping[str, object] = field(default_factory=dict)
@@ -120,6 +124,18 @@ class StudyRecipe(FolderRecipe):
         """
         _, chosen = prepare_simulation(workspace, self.folder, self._wanted(), sites)
         _print_numbers(chosen)
+        if not self.verbose:
+            print_beginning(self.study, tuple(chosen), make_console())
+
+    @contextmanager
+    def follow_simulation(self, workspace: Path) -> Iterator[IO | None]:
+        """Print a simulation's rounds while the block runs, and its result after it; nothing where verbose."""
+        if self.verbose:
+            yield None
+            return
+        results, console = find_results_folder(workspace), make_console()
+        with open_own(results / "log.txt", "ab") as log, show_rounds(self.study, results, console):
+            yield log
 
     @name_arguments()
     def prepare_poc(self) -> int:

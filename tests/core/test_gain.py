@@ -260,12 +260,12 @@ BETTER_ONE = "1 keeps a model that is better for its test patients than its own"
         (
             [OWN] * 3,
             [(0.7, 1.0), (0.762, 1.0), (0.701, 1.0)],
-            "Joining gave nothing: the common model is worse at all 3 hospitals (0.721, alone 1.000).",
+            "Joining gave nothing: the federated model is worse at all 3 hospitals (0.721, alone 1.000).",
         ),
         (
             [OWN] * 2,
             [(0.7, 0.8), (0.8, 0.8)],
-            "Joining gave nothing: on validation data the common model is no better at any of the 2 hospitals.",
+            "Joining gave nothing: on validation data the federated model is no better at any of the 2 hospitals.",
         ),
     ],
 )

@@ -50,7 +50,7 @@ def folder(tmp_path_factory):
         (folder / "source" / site / "labels.csv").write_text("\n".join(rows))
     printed = carried_out("import", "table", folder / "source", folder / "data")
     assert "device" in printed and "effusion" in printed
-    carried_out("new-study", folder / "own", "--from", "harmofl_stains", "--data", folder / "data")
+    carried_out("new-study", folder / "data", folder / "own", "--from", "harmofl_stains")
     path = study_file(folder / "own")
     study = yaml.safe_load(path.read_text()) | CHANGES
     study["data"]["transforms"] = []
@@ -79,8 +79,8 @@ def test_a_run_tells_each_findings_area_at_each_site_and_what_joining_gave(folde
 
 def test_the_page_speaks_of_findings_and_names_those_without_a_value(folder, tmp_path):
     page = (folder / "run" / "report.html").read_text()
-    assert "mean over the findings that some" in page and "a finding has no outline" in page
-    assert "pooled class by class" in page and "pooled over all cases" not in page
+    assert "mean over the findings. A finding counts if some" in page and "a finding has no outline" in page
+    assert "mean over all cases, class by class" in page
     assert "on all sites&#39; test data (36 cases): AUROC" in page
 
 
@@ -101,7 +101,7 @@ def test_a_comparison_defines_its_averages_for_findings(folder, tmp_path):
     results = json.loads((folder / "run" / "results.json").read_text())
     assert rows["own"]["client_average"]["mean"] == results["mean"] and rows["local"]["client_average"]["mean"] > 0.8
     page = (out / "comparison.html").read_text()
-    assert "mean over the findings that some" in page and "whose class" not in page
+    assert "mean over the findings. A finding counts if some" in page and "whose class" not in page
 
 
 @pytest.mark.slow

@@ -110,7 +110,9 @@ def test_a_file_of_another_kind_is_refused_and_an_unusual_one_is_answered_with_a
 
 
 SCORES = {"north": {"value": 0.4, "labels": {"1": 0.8, "2": 0.06}}, "south": {"value": 0.4, "labels": {"2": 0.04}}}
-NOT_LEARNT = "lesion was not learnt: its validation Dice is 0.06 at the best site; to find it, or none, means nothing"
+NOT_LEARNT = (
+    "the model cannot recognise lesion (validation Dice 0.06 at the best site): ignore what it says about lesion"
+)
 LOW = "lesion has a mean validation Dice of 0.05, and the study asks for 0.50"
 
 

@@ -216,7 +216,7 @@ def test_the_answer_to_another_image_of_the_same_name_is_not_replaced(predict, w
         if is_there:
             other.parent.mkdir()
             other.write_text("another image")
-        with pytest.raises(ConfigError, match="SCAN.nii.gz must be the image of which out holds the answer by this"):
+        with pytest.raises(ConfigError, match="SCAN.nii.gz must be the image whose answer out holds under this"):
             predict(other)
     assert {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()} == before
 
@@ -225,7 +225,7 @@ def test_an_answer_to_an_image_that_nothing_is_known_of_is_not_replaced(predict,
     (record,) = predict(picture)[1]
     for sums in (None, "no sums", {"pic.png": ["no sum"]}):
         (tmp_path / "out" / "prediction.json").write_text(json.dumps([record | {"sha256": sums}]))
-        with pytest.raises(ConfigError, match="must be the image of which out holds the answer"):
+        with pytest.raises(ConfigError, match="must be the image whose answer out holds"):
             predict(picture)
 
 
@@ -272,7 +272,7 @@ def test_of_two_contrasts_all_files_make_the_same_image(tmp_path, make_contents,
     digests = {name: hashlib.sha256(paths["p1", name].read_bytes()).hexdigest() for name in ("T1", "T2")}
     assert wanted["sha256"] == digests
     for first, second in (("p2", "p1"), ("p1", "p2")):
-        with pytest.raises(ConfigError, match="must be the image of which out holds the answer"):
+        with pytest.raises(ConfigError, match="must be the image whose answer out holds"):
             predict(first, second)
     assert predict("p1", "p1") == [wanted]
     # One that comes later is no other case.
@@ -302,17 +302,17 @@ def test_a_label_that_no_site_learnt_is_said_with_the_answer(super_model, predic
     learnt, best = (scores_by_label({"north": {"1": value}, "south": {"1": 0.02}}) for value in (0.7, 0.04))
     change_contents(super_model, facts={"test": learnt})
     _, (record,), text = predict(picture)
-    assert not any("not learnt" in warning for warning in record["warnings"])
+    assert not any("cannot recognise" in warning for warning in record["warnings"])
     assert "What these models can do: Dice in test: organ 0.02 to 0.70" in text
     # A site's own model has its own scores alone.
     own = best["north"]
     for facts, words in (
-        ({"test": best}, "test Dice is 0.04 at the best site"),
-        ({"validation": best}, "validation Dice is 0.04 at the best site"),
-        (own, "test Dice is 0.04 at the site"),
+        ({"test": best}, "test Dice 0.04 at the best site"),
+        ({"validation": best}, "validation Dice 0.04 at the best site"),
+        (own, "test Dice 0.04 at the site"),
     ):
         change_contents(super_model, facts=facts)
-        wanted = f"organ was not learnt: its {words}; to find it, or none, means nothing"
+        wanted = f"the model cannot recognise organ ({words}): ignore what it says about organ"
         assert wanted in predict(picture)[1][0]["warnings"]
 
 
@@ -353,7 +353,7 @@ def test_warnings_stand_in_the_record_on_the_screen_and_over_the_picture(predict
     assert fallback.startswith("the selector fell back") and unknown.startswith("the super model does not say")
     *said, unchecked = text.splitlines()[1:-1]
     assert said == [f"  warning: {fallback}", f"  warning: {unknown}"]
-    assert unchecked.startswith("Not compared with training") and unchecked.endswith("the size of the answer")
+    assert unchecked.startswith("Not checked") and unchecked.endswith("the size of the answer")
     warnings = [f"warning: {fallback}", f"warning: {unknown}"]
     assert titles[0][1:] == ["for research, no medical device", *warnings]
 
@@ -370,7 +370,7 @@ def test_an_answer_that_the_studys_rule_forbids_is_one_line_in_the_record_and_ov
     labels = {"north": {"1": 0.9, "2": 0.5}, "south": {"1": 0.8, "2": 0.6}}
     state_rule(super_model, labels, on_fallback=True, on_unlike_image=True, label_below=0.7)
     code, (record,), text = predict(picture, threshold=0.9, has_picture=True, writes_forbidden=True)
-    assert code == ExitCode.DO_NOT_USE and "1 answered, of which 1 must not be used, 0 failed" in text
+    assert code == ExitCode.DO_NOT_USE and "1 answered; 1 of them must not be used, 0 failed" in text
     fallback, unknown = record["warnings"]
     # (0.5 + 0.6) / 2, and of organ (0.9 + 0.8) / 2
     low = "lesion has a mean test Dice of 0.55, and the study asks for 0.70"

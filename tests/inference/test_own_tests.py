@@ -54,7 +54,7 @@ def test_each_finding_is_judged_at_its_own_threshold(make_contents, make_study):
     facts = {"test": {"north": site_score(labels, **read)}}
     made = replace(make_contents("only", study=study), facts=facts, calling=Calling(1.0, {0: 0.2}))
     assert describe_quality(made) == "recall in test: effusion 0.80, nodule 0.00"
-    assert [one.partition(" was")[0] for one in list_not_learnt(made)] == ["nodule"]
+    assert [one.partition(" (")[0] for one in list_not_learnt(made)] == ["the model cannot recognise nodule"]
     row = next(line for line in model_card(made, {}, "").splitlines() if line.startswith("| north"))
     assert [cell.strip() for cell in row.split("|")][3:7] == ["0.800", "0.600", "0.000", "0.900"]
     assert "at the threshold" in model_card(made, {}, "")

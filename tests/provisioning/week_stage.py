@@ -105,7 +105,7 @@ class Stage:
         said = shlex.join(["python", "-m", *words])
         with open_own(self.out / "commands.txt", "a") as stream:
             stream.write(f"$ {said}\n{done.stdout}{done.stderr}(exit code {done.returncode})\n\n")
-        last = (done.stderr or done.stdout).strip().splitlines()[-1:]
+        last = (done.stdout if done.returncode == 0 else done.stderr).strip().splitlines()[-1:]
         require_that(done.returncode == code, f"{said} must end with {code}, not {done.returncode}: {' '.join(last)}")
         return done.stdout
 

@@ -1,6 +1,7 @@
 """What joining gave: the table, the sentence, and what is bad in a run that is called complete."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -36,21 +37,26 @@ def test_a_choice_or_a_reason_of_no_site_of_the_run_and_one_beside_the_other_are
 
 def test_each_site_has_a_row_with_its_verdict_its_choice_and_the_interval(joining):
     own = joined("local", 0.9, 0.4, 0.9, "keeps its own model", difference=None, is_one_person=True, unit="case")
-    table = joining_table(joining(east=joined(), west=own))
+    own = replace(own, lead=-0.5, num_units=1)
+    table = joining_table(joining(east=joined(lead=0.02), west=own))
+    # The two that a phone shows beside the name.
+    assert table.columns[:3] == ("site", "kept", "verdict")
     assert table.rows == (
         (
             "east",
+            "0.850 federated",
             BETTER,
-            "federated",
+            "0.800, own 0.700; lead +0.020 on 9 patients",
             "25 patients",
-            *("0.700", "0.800", "0.850", "+0.150", "+0.010 to +0.200"),
+            *("0.700", "0.800", "+0.150", "+0.010 to +0.200"),
         ),
         (
             "west",
+            "0.900 own",
             "keeps its own model",
-            "its own",
+            "0.400, own 0.900; lead -0.500 on 1 case",
             "25 cases within one person",
-            *("0.900", "0.400", "0.900", "-", "-"),
+            *("0.900", "0.400", "-", "-"),
         ),
     )
 
@@ -118,7 +124,7 @@ def test_a_kept_model_below_the_sites_own_is_named_with_its_numbers_and_with_wha
     joining, changes, tone, proof
 ):
     one = joined(local=0.38, kept=0.332, **changes)
-    sentence = f"east: the model that it keeps is below its own, 0.332 and 0.380 alone ({proof})"
+    sentence = f"east: the model that it keeps scores 0.332, its own model 0.380 ({proof})"
     assert describe_problems(joining(sites={"east": 0.8}, east=one)) == [(tone, sentence)]
 
 
@@ -127,30 +133,30 @@ def test_the_sentence_names_sites_whose_own_model_is_higher_though_nothing_prove
     assert joining_sentence(joining(sites={"east": 0.8, "west": 0.8}, east=low, west=joined())) == (
         "Of 2 hospitals, 1 keeps a model that is better for its test patients than its own and 1 has too few test "
         f"cases to say: {ONE_START}. "
-        "On test data its own model is higher, though not provably, at east (0.380, kept 0.332)."
+        "On test data the own model scored higher, but the difference is not significant, at east (0.380, kept 0.332)."
     )
 
 
 def test_a_hospital_that_only_needed_a_threshold_is_told_so(joining):
     needed = joined("local", 0.81, 0.0, 0.81, "keeps its own model", own_bias=-1.4, bias=-1.4, own_gain=0.374)
     assert joining_sentence(joining(sites={"east": 0.0}, east=needed)) == (
-        "Joining gave nothing: the common model is worse at the only hospital (0.000, alone 0.810). "
-        "east: its own model gains 0.37 by its threshold; the federated one adds 0.00."
+        "Joining gave nothing: the federated model is worse at the only hospital (0.000, alone 0.810). "
+        "east: a better threshold alone gives its own model +0.37; the federated model gives +0.00 on top."
     )
     little = joined(own_gain=0.009)
     unproved = joined(kept=0.75, verdict="too few to say", own_gain=0.374)
-    assert "the federated one adds 0.05 (too few to say)." in joining_sentence(
+    assert "the federated model gives +0.05 on top (too few to say)." in joining_sentence(
         joining(sites={"east": 0.8}, east=unproved)
     )
     assert "threshold" not in joining_sentence(joining(sites={"east": 0.8}, east=little))
-    assert needed.kept == "its own model, decision threshold 0.80" and needed.kept_briefly == "its own, threshold 0.80"
+    assert needed.kept == "its own model, decision threshold 0.80" and needed.kept_briefly == "own, threshold 0.80"
 
 
 @pytest.mark.parametrize(("needed", "words"), [(14, "about 14"), (1000, "about 1000"), (5000, "more than 1000")])
 def test_too_few_to_say_names_how_many_would_do(joining, needed, words):
     few = joined(verdict="too few to say", needed_units=needed, num_test_units=7)
-    assert few.said == f"too few to say: {words} patients would do"
-    assert joining_table(joining(east=few)).rows[0][1] == few.said
+    assert few.said == f"too few to say: {words} patients are needed"
+    assert joining_table(joining(east=few)).rows[0][2] == few.said
 
 
 def test_the_site_table_has_a_row_of_what_the_sites_keep(joining, results):
@@ -214,7 +220,7 @@ def test_a_federated_model_that_only_needs_a_threshold_is_not_called_useless(joi
 @pytest.mark.parametrize(
     ("metric", "lesion", "found"),
     [
-        ("dice", (0.0, 0.02), [("warning", "lesion was not learnt: its Dice is 0.020 at the best site")]),
+        ("dice", (0.0, 0.02), [("warning", "the model cannot find lesion: Dice 0.020 at the best site")]),
         ("dice", (0.0, 0.3), []),
         ("accuracy", (0.0, 0.02), []),
     ],
@@ -227,14 +233,14 @@ def test_a_label_that_is_found_at_no_site_is_named(results, metric, lesion, foun
 def test_the_terminal_opens_with_it_and_cautions(joining, results, printed):
     text = printed(print_results, joining(east=joined(verdict=WORSE, kept=0.6)))
     assert text.index("east would do better with") < text.index("mean over sites")
-    assert "BAD  east: the model that it keeps is below its own, 0.600 and 0.700 alone" in " ".join(text.split("\n"))
+    assert "BAD  east: the model that it keeps scores 0.600, its own model 0.700" in " ".join(text.split("\n"))
     text = printed(print_results, joining(east=joined(local=0.38, kept=0.332, verdict="too few to say")))
-    assert "CAUTION  east: the model that it keeps is below its own, 0.332 and 0.380 alone" in text
+    assert "CAUTION  east: the model that it keeps scores 0.332, its own model 0.380" in text
     assert "No choice could be made at east: " in printed(print_results, results(unchosen=REASONS))
 
 
 def test_the_note_says_what_single_units_lack_and_how_cases_with_nothing_to_find_count(results):
-    balanced, empty = "A single unit has no balanced accuracy:", "counts 1 for a model that finds"
+    balanced, empty = "A single case has no balanced accuracy:", "counts 1 if the model finds"
     plain, found = joining_note(results(metric="accuracy")), joining_note(results(metric="balanced_accuracy"))
     assert "balanced" not in plain and empty not in plain and balanced in found
     counts = {"empty_cases": {"west": 3}, "false_positive_cases": {"west": 1}, "with_truth": {"west": 0.9}}
@@ -245,7 +251,10 @@ def test_a_model_that_more_rounds_may_raise_is_named_with_the_remedy(joining):
     short = joined(verdict="not trained to the end", unfinished=("own",), own_rounds=96, own_best_round=95)
     text = joining_sentence(joining(sites={"east": 0.8, "west": 0.8}, east=short, west=joined()))
     assert "what joining gives is not known before both models are trained to the end" in text
-    assert "The site's own model still rose at east (best after round 95 of 96): run the study in more rounds" in text
+    assert (
+        "The hospital's own model still rose at east (best after round 95 of 96): run the study with more rounds"
+        in text
+    )
     both = joined(verdict="not trained to the end", unfinished=("own", "federated"))
     assert "The federated model still rose in its last rounds: run" in joining_sentence(joining(east=both))
-    assert joining_table(joining(east=both)).rows[0][1] == "own and federated not trained to the end"
+    assert joining_table(joining(east=both)).rows[0][2] == "own and federated not trained to the end"

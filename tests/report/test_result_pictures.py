@@ -1,5 +1,6 @@
 import io
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -22,12 +23,12 @@ from silofl.report.result_pictures import (
     short_metric,
     write_title,
 )
-from silofl.report.run_records import read_run
+from silofl.report.run_records import RunRecords, read_run
 from tests.report.conftest import LABELS, joined
 
 
 def test_the_figure_holds_each_seed_of_each_hospital_with_its_interval_and_says_its_means(chosen_run):
-    one, other = (joined(local=0.5, federated=0.625, kept=kept) for kept in (0.75, 0.625))
+    one, other = (joined(local=0.5, federated=0.625, kept=kept, difference=0.125) for kept in (0.75, 0.625))
     runs = [chosen_run(north=one), chosen_run(north=other, changes={"seed": 1})]
     alone, image = hospitals_image({"fedavg": runs[:1]}), hospitals_image({"fedavg": runs})
     assert (
@@ -41,13 +42,42 @@ def test_the_figure_holds_each_seed_of_each_hospital_with_its_interval_and_says_
     )
     # gain is kept minus alone, its interval joined()'s
     assert image.plot.data().rows == (
-        ("fedavg", "north", 0, 0.5, 0.625, 0.625, 0.75, 0.25, 0.01, 0.2, BETTER),
+        ("fedavg", "north", 0, 0.5, 0.625, 0.625, 0.75, 0.125, 0.01, 0.2, BETTER),
         ("fedavg", "north", 1, 0.5, 0.625, 0.625, 0.625, 0.125, 0.01, 0.2, BETTER),
     )
     (axes,) = image.plot.draw(5).axes
     intervals = [list(line.get_xdata()) for line in axes.lines if len(line.get_xdata()) == 2]
     # from alone + 0.01 to alone + 0.2
     assert intervals == [[0.51, 0.7], [0.51, 0.7]]
+
+
+def intervals_in(image):
+    (axes,) = image.plot.draw(5).axes
+    return [list(line.get_xdata()) for line in axes.lines if len(line.get_xdata()) == 2]
+
+
+def test_an_interval_ends_at_0_and_1_and_is_drawn_where_the_difference_is_that_of_the_points(chosen_run):
+    wide = joined(local=0.9, federated=0.95, kept=0.95, difference=0.05, low=-0.95, high=0.3)
+    assert intervals_in(hospitals_image({"fedavg": [chosen_run(north=wide)]})) == [[0.0, 1.0]]
+    # Patients with several cases each.
+    other = joined(local=0.9, federated=0.95, kept=0.95, difference=0.04, low=-0.01, high=0.1)
+    image = hospitals_image({"fedavg": [chosen_run(north=other)]})
+    assert intervals_in(image) == [] and "there is none where the difference per patient" in image.caption
+
+
+def test_the_open_circle_of_training_alone_lies_above_the_diamond(chosen_run):
+    own = joined("local", local=0.5, federated=0.25, kept=0.5)
+    (axes,) = hospitals_image({"fedavg": [chosen_run(north=own)]}).plot.draw(5).axes
+    order = {line.get_marker(): (line.get_zorder(), line.get_markerfacecolor()) for line in axes.lines}
+    assert order["o"][0] > order["D"][0] and order["o"][1] == "none"
+
+
+def test_a_row_that_trains_alone_has_a_panel_of_its_own(chosen_run, results):
+    alone = results(sites={"north": 0.25, "south": None}, recipe={"stays_home": "everything"})
+    rows = {"fedavg": [chosen_run(north=joined(local=0.5))], "local": [RunRecords(Path("run"), alone, [], {}, {})]}
+    image = hospitals_image(rows)
+    assert [axes.get_title(loc="left") or axes.get_title() for axes in image.plot.draw(9).axes] == ["fedavg", "local"]
+    assert image.plot.data().rows[-1] == ("local", "north", 0, 0.25, *[None] * 7)
 
 
 def test_no_interval_of_accuracies_is_drawn_on_another_metrics_scale(chosen_run):

@@ -140,7 +140,10 @@ def test_a_failed_run_has_a_report_with_its_reason(run, results):
     values = results(status="FAILED", reasons=["no site joined"])
     page = report(run().json("results.json", values).json("run.json", {}).path)
     assert 'class="banner bad"' in page.source and "no site joined" in page.text
-    assert "go on with it: python -m silofl resume" in page.text and "No round has finished." in page.text
+    assert (
+        "Remove the cause, then continue: python -m silofl resume" in page.text
+        and "No round has finished." in page.text
+    )
 
 
 def test_an_unfinished_run_has_a_report_with_its_curves_so_far(run, record):

@@ -7,6 +7,7 @@ from silofl.report.sentences import (
     caveats,
     describe_problems,
     list_incidents,
+    list_opposed,
     metric_sentence,
     normalization_label,
     privacy_sentence,
@@ -35,19 +36,28 @@ def test_the_same_incident_is_told_once_with_its_rounds(record):
     assert list_incidents([record(1), record(2)]) == []
 
 
+def test_a_site_whose_updates_are_opposed_in_half_of_the_rounds_is_named(record):
+    away = {"unlike": {"west": {"cosine": -0.2}}}
+    little = {"unlike": {"west": {"cosine": -0.2}, "east": {"cosine": -0.05, "length": 3.0}}}
+    ledger = [record(1, **little), record(2, **away), record(3), record(4, unlike={"east": {"cosine": -0.05}})]
+    (sentence,) = list_opposed(ledger)
+    assert sentence.startswith("west: its updates point away from the others' mean in 2 of 4 rounds")
+    assert list_opposed([]) == []
+
+
 def test_an_unfinished_run_names_what_goes_on():
     simulated = unfinished_sentence(Path("runs/a"), True, 3, 10)
     assert simulated.startswith("3 of 10 rounds are finished")
     assert "running or interrupted; go on with: python -m silofl resume runs/a" in simulated
     served = unfinished_sentence(Path("runs/small-1"), False, 3, None)
-    assert "set continue_run in study.yaml to its id, by which the server calls its folder (small-1, where" in served
+    assert "The id is the name of the run's folder at the server (small-1, if" in served
 
 
 def test_a_run_that_its_lead_has_followed_names_the_command_that_goes_on(tmp_path):
     (tmp_path / "job").mkdir()
     command = f"python -m silofl continue {tmp_path} --kit KIT"
     assert unfinished_sentence(tmp_path, False, 3, None).endswith(f"go on with: {command}")
-    assert remedy_sentence(tmp_path, "FAILED", False).endswith(f"go on with it: {command}")
+    assert remedy_sentence(tmp_path, "FAILED", False).endswith(f"continue: {command}")
 
 
 @pytest.mark.parametrize(("status", "is_simulation"), [("COMPLETE", True), ("FAILED", False)])
@@ -80,7 +90,7 @@ def test_regions_are_named_with_the_labels_of_their_unions(results):
 
 
 def test_stateless_batchnorm_carries_its_catch():
-    assert normalization_label("batch_stateless").endswith("(a prediction depends on the batch it stands in)")
+    assert normalization_label("batch_stateless").endswith("(a prediction depends on the other images of its batch)")
     assert normalization_label("group") == "group"
     assert normalization_label(None) == "-"
 
@@ -93,7 +103,7 @@ def test_stateless_batchnorm_carries_its_catch():
         ({"sites": {"pooled": 0.5}}, ["the data of all sites were pooled in one place, which only a simulation"]),
         (
             {"split_unit": "slices", "normalization": "batch_stateless"},
-            ["same person in training", "a prediction depends on the batch", "the network has no BatchNorm to keep"],
+            ["same person in training", "a prediction depends on the other", "the network has no BatchNorm to keep"],
         ),
         ({"split_unit": "unknown"}, ["patients unknown: one person may be in training and test"]),
         ({"batchnorm": "BatchNorm excluded at east"}, ["BatchNorm excluded at east."]),
@@ -108,15 +118,15 @@ def test_caveats_are_said_only_where_they_hold(results, changes, beginnings):
     ("unit", "words"),
     [
         ("slices", "the data are split by slice;"),
-        ("recordings", "by recording, so that recordings are apart but not persons;"),
-        ("examples", "by single examples, and examples of one recording stand in both;"),
+        ("recordings", "by recording: no recording is in both, but a person may be;"),
+        ("examples", "by single examples: examples of one recording may be in both;"),
         ("beats", "the data are split by beats;"),
     ],
 )
 def test_every_split_that_is_not_by_patient_says_who_is_in_both(results, unit, words):
     sentence, caveat = split_sentence(unit), caveats(results(split_unit=unit))[0]
     assert sentence.startswith(f"by {unit}, same person in training and test")
-    assert ("apart" in sentence) == (unit == "recordings")
+    assert ("no recording is in both" in sentence) == (unit == "recordings")
     assert caveat.startswith("same person in training and test") and words in caveat
     assert split_sentence("patient") == split_sentence(None) == "by patient"
 
@@ -130,8 +140,8 @@ def test_every_split_that_a_study_knows_has_a_sentence_of_its_own(results):
 @pytest.mark.parametrize(
     ("found", "not_found", "sentence"),
     [
-        (0.0, 1.0, "east: no test case is recognised of nodule (4)"),
-        (1.0, 0.0, "east: no test case is recognised to be without nodule (2)"),
+        (0.0, 1.0, "east: the model recognises no test case of nodule (4)"),
+        (1.0, 0.0, "east: the model finds nodule (2) in every test case without it"),
     ],
 )
 def test_a_finding_that_is_never_or_always_found_is_named_without_the_sampler_that_it_cannot_have(
@@ -147,7 +157,7 @@ def test_a_class_of_which_no_test_case_is_recognised_is_named_with_the_accuracy_
     cases = {site: {"healthy": 19, "sick": 1} for site in recalls}
     also = {site: {"accuracy": 0.95, "balanced_accuracy": 0.5} for site in recalls}
     sentence = (
-        "east: no test case is recognised of sick (1): recall 0.000 beside an accuracy of 0.950; see "
+        "east: the model recognises no test case of sick (1): recall 0.000, accuracy 0.950; see "
         "training.class_weights, training.sampler and metric: balanced_accuracy"
     )
     assert describe_problems(classes(by_label=recalls, label_cases=cases, also=also)) == [("warning", sentence)]
@@ -161,4 +171,4 @@ def test_a_class_that_is_recognised_at_the_sites_threshold_is_not_missed(classes
         read |= {"sensitivity": {"sick": sensitivity}, "specificity": {"sick": 0.9}}
         more = {"labels": {"0": "healthy", "1": "sick"}, "callings": {"east": read}}
         found = describe_problems(classes(by_label=recalls, label_cases=cases, also=also, **more))
-        assert any("no test case is recognised of sick (9)" in text for _, text in found) == is_missed
+        assert any("the model recognises no test case of sick (9)" in text for _, text in found) == is_missed

@@ -40,7 +40,7 @@ def test_each_site_has_a_row_and_three_rows_sum_up(results):
         # (0.4 + 0.6) / 2
         ("mean over sites", "0.625", "", "", "", "0.500"),
         ("spread over sites (std)", "0.125", "", "", "", ""),
-        ("pooled over all cases", "0.700", "5", "4", "2", ""),
+        ("mean over all cases", "0.700", "5", "4", "2", ""),
     )
     assert table.num_summary == 3
 
@@ -69,8 +69,8 @@ def test_a_printed_result_says_status_model_metric_normalisation_and_numbers(res
         ({"ended_early": "the run ended"}, ["The run ended.\n"], []),
         ({"status": "INCOMPLETE", "reasons": ["no\nCOMPLETE\x1b[2J"]}, ["INCOMPLETE", "  - no COMPLETE [2J\n"], []),
         ({"status": "FAILED", "reasons": ["no site joined"]}, ["FAILED", "no site joined"], ["mean"]),
-        ({"split_unit": "recordings"}, ["split by recordings, same person in training and test; recordings are"], []),
-        ({"normalization": "batch_stateless"}, ["batch_stateless (a prediction depends on the batch"], []),
+        ({"split_unit": "recordings"}, ["split by recordings, same person in training and test; no recording"], []),
+        ({"normalization": "batch_stateless"}, ["batch_stateless (a prediction depends on the other"], []),
         (
             {"everyone": {"accuracy": 0.5, "balanced_accuracy": 0.25, "num_cases": 40}},
             ["on all sites' test data (40 cases)"],
@@ -195,7 +195,7 @@ def test_a_finding_has_its_area_sensitivity_and_specificity_at_each_site(finding
     assert "Sensitivity is the share" in label_sentence(findings())
     # No area under a curve is one of all sites' cases.
     last = [site_table(one).rows[-1][0] for one in (findings(), classes())]
-    assert last == ["pooled class by class", "pooled over all cases"]
+    assert last == ["mean over all cases, class by class", "mean over all cases"]
 
 
 def test_areas_of_sites_with_different_classes_stand_class_by_class_and_have_no_mean(classes):

@@ -37,7 +37,7 @@ def test_every_job_and_method_runs_for_each_seed_and_stands_in_the_table(compare
     assert code == 0
     # Local training leaves its models to the others, and stands where it was named.
     assert training.carried_out == [f"{name}-seed{seed}" for name in ("local", "fedavg_phantoms") for seed in (0, 1)]
-    assert [row["name"] for row in table["rows"]] == ["fedavg_phantoms", "local"]
+    assert [row["name"] for row in table["rows"]] == ["fedavg", "local"]
     # 0.5 with seed 0, 0.625 with seed 1
     assert table["rows"][0]["sites"]["north"]["values"] == [0.5, 0.625]
     assert {run["status"] for run in table["runs"]} == {"COMPLETE"}
@@ -52,8 +52,8 @@ def test_a_comparison_opens_with_what_joining_gave(compare, training, tmp_path):
     lost, gained = joined(kept=0.6, verdict=WORSE, p_below=0.001), joined(kept=0.6, p_below=0.9)
     training.results = {"joining": {"north": dump_record(lost), "south": dump_record(gained)}}
     _, out, _ = compare(seeds="0")
-    problem = "fedavg_phantoms: north: the model that it keeps is below its own, 0.600 and 0.700 alone"
-    assert out.index("what joining gave") < out.index(f"BAD  {problem}") < out.index("client average")
+    problem = "fedavg: north: the model that it keeps scores 0.600, its own model 0.700"
+    assert out.index("verdicts") < out.index(f"BAD  {problem}") < out.index("client average")
     written = (tmp_path / "out" / "table.md").read_text()
     assert written.startswith(f"- {problem}") and "| fedavg_phantoms | 1 better, 1 worse |" in written
     assert written.index("| 1 better, 1 worse |") < written.index("client average")
@@ -227,7 +227,7 @@ def test_rows_are_named_for_what_is_set_in_them_and_the_rest_is_set_for_all(comp
     assert table["runs"][1]["changes"] == fast | {"training.batch_size": 4, "seed": 0}
     assert "Set for every row: training.batch_size: 4." in table["notes"]
     # learning rates are no row's algorithm: the difference is said before the numbers; all have the batch size
-    unlike = "The rows differ in training.learning_rate: 0.003 (fedavg_phantoms, own, local:paper); 0.01 (fast)."
+    unlike = "The rows differ in training.learning_rate: 0.003 (fedavg, own, local:paper); 0.01 (fast)."
     assert table["differences"] == [unlike]
     assert out.index(unlike) < out.index("client average")
     assert (tmp_path / "out" / "table.md").read_text().startswith(f"- {unlike}\n\n| method")

@@ -34,7 +34,7 @@ def test_extra_rounds_count_among_the_studys_where_all_rows_get_as_many(tmp_path
     runs = {run.name: run for run in plan_runs(asked, tmp_path)}
     extra = changed_study(JOB, {"algorithm": {"name": "finetuning"}}).recipe.extra_rounds
     # fedsm-extra has 50 extra rounds
-    rounds = {"fedavg_phantoms": 60, "finetuning": 60 - extra, "fedsm-extra": 10, "local": 60}
+    rounds = {"fedavg": 60, "finetuning": 60 - extra, "fedsm-extra": 10, "local": 60}
     rounds |= {"fedsm-finetuning": 60 - extra, "fedsm-perfedavg": 60}
     assert extra > 0 and {name: run.changes["rounds"] for name, run in runs.items()} == rounds
     assert {changed_study(run.job, run.changes).total_rounds for run in runs.values()} == {60}
@@ -76,7 +76,7 @@ def test_rows_begin_with_the_pretrained_model_or_where_given_the_weights(
     runs = {run.name: run for run in plan_runs(asked, tmp_path / "out")}
     assert runs["local-pretrained"].changes["algorithm"] == {"name": "local", "start_from_pretrained": True}
     assert {name: (run.wanted.pretrained, run.wanted.weights) for name, run in runs.items()} == {
-        **dict.fromkeys(("adafed_activity", "local-pretrained", "d-adafed"), (file, None)),
+        **dict.fromkeys(("adafed:paper", "local-pretrained", "d-adafed"), (file, None)),
         **dict.fromkeys(("local", "fedavg"), (None, weights)),
     }
 
@@ -96,4 +96,4 @@ def test_weights_for_all_rows_do_not_replace_those_of_a_row(windows, write_windo
 def test_what_the_job_does_by_itself_is_no_row_of_its_own(phantoms, tmp_path):
     """As found: a FedAvg study was compared with ``--methods fedavg``, and trained twice."""
     asked = ComparisonPlan((JOB,), ("local", "fedavg", "fedprox"), seeds=(0,), data=str(phantoms))
-    assert [run.name for run in plan_runs(asked, tmp_path / "out")] == [JOB.name, "local", "fedprox"]
+    assert [run.name for run in plan_runs(asked, tmp_path / "out")] == ["fedavg", "local", "fedprox"]

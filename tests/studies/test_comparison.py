@@ -42,7 +42,7 @@ def test_a_run_that_lacks_sites_is_not_compared_however_high_its_mean(results):
     assert compared_sites([results(sites={"west": 1.0}), results(sites={"east": None})]) == ["east", "west"]
     lacking = results(sites={"east": 0.9, "west": None}, mean=0.9)
     runs = [lacking, results(mean=0.5), results(mean=0.6)]
-    assert "Run 1 has no value at west: its mean says nothing beside the others." in comparison_notes(runs)
+    assert "Run 1 has no value at west: do not compare its mean with the others'." in comparison_notes(runs)
     many, failed = results(sites={f"site-{i}": 0.5 for i in range(5)}), results(status="FAILED")
     assert "has no value at 5 of 7 sites" in comparison_notes([results(), many])[0]
     assert "has no value at any site" in comparison_notes([failed, failed])[0]
@@ -51,7 +51,7 @@ def test_a_run_that_lacks_sites_is_not_compared_however_high_its_mean(results):
 def test_caveats_name_the_runs_they_hold_for(results):
     others = [results(normalization="batch_stateless", split_unit="slices", regions={"all": [1]})] * 2
     notes = comparison_notes([results(), *others])
-    assert "Runs 2, 3: a prediction depends on the batch it stands in." in notes
+    assert "Runs 2, 3: a prediction depends on the other images of its batch." in notes
     assert "Runs 2, 3: split by slices, same person in training and test." in notes
     assert "Runs 2, 3: scored are regions, all (organ)." in notes
     assert not any("regions" in note for note in comparison_notes([results()]))
@@ -59,7 +59,7 @@ def test_caveats_name_the_runs_they_hold_for(results):
 
 def test_every_comparison_says_that_one_seed_marks_no_best(results, printed):
     runs = [results(mean=0.5), results(mean=0.9)]
-    assert comparison_notes(runs)[-1].startswith("Each row is one run with one seed, so that no value is marked")
+    assert comparison_notes(runs)[-1].startswith("Each row is one run with one random seed. Differences can be chance")
     assert not comparison_table(runs).best_cells and "*" not in printed(print_comparison, records(*runs), width=200)
 
 
@@ -163,16 +163,16 @@ def test_no_more_sites_are_below_alone_after_the_correction_than_before_it(joini
 
 def test_sites_that_lose_are_named_and_means_over_other_sites_or_seeds_said_to_be_no_rivals(joining):
     both, one = joining(east=joined(), west=joined()), joining(east=joined())
-    assert "say nothing beside each other" in compare_joining({"fedavg": [both], "fedbn": [one]}).note
-    assert "say nothing beside each other" not in compare_joining({"fedavg": [both], "fedbn": [both]}).note
+    assert "Do not compare the means of rows" in compare_joining({"fedavg": [both], "fedbn": [one]}).note
+    assert "Do not compare the means of rows" not in compare_joining({"fedavg": [both], "fedbn": [both]}).note
     (sentence,) = compare_joining({"fedbn": [one, joining(west=LOSING)]}).losses
-    assert sentence.startswith("fedbn, seed 0: west: the model that it keeps is below its own, 0.500 and 0.700 alone")
+    assert sentence.startswith("fedbn, seed 0: west: the model that it keeps scores 0.500, its own model 0.700")
 
 
 def test_a_comparison_is_printed_with_what_joining_gave_first(joining, printed):
     runs = [RunRecords(Path("run"), one, [], {}, {}) for one in (joining(east=LOSING), joining(east=joined()))]
     text = printed(print_comparison, runs, width=200)
-    assert text.index("what joining gave") < text.index("BAD  1: ") < text.index("reported round")
+    assert text.index("verdicts") < text.index("BAD  1: ") < text.index("reported round")
 
 
 def test_local_fedavg_and_the_models_of_fedsm_stand_below_one_another(results, super_results):

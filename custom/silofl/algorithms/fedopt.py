@@ -37,8 +37,8 @@ class ServerOptimizer(Ingredient):
     Attributes:
         rule: ``momentum`` is FedAvgM.
         learning_rate: The papers' eta_s; for ``momentum`` usually 1, for the others 0.01 to 0.1.
-        beta1: Of the first moment; not of ``momentum``.
-        beta2: Of the second moment of ``adam`` and ``yogi``.
+        beta1: Decay of the first moment; ``momentum`` has none.
+        beta2: Decay of the second moment of ``adam`` and ``yogi``.
         tau: How adaptive a step is: added to the root; its square is where the second moment starts.
         momentum: FedAvgM's beta.
         is_nesterov: Whether FedAvgM looks ahead, as in the paper's own runs.

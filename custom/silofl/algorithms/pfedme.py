@@ -24,7 +24,8 @@ class Envelope(Ingredient):
     Attributes:
         strength: The paper's lambda, weight of half the squared distance between the two models.
         inner_steps: The paper's K, steps of the personal model on each batch.
-        inner_learning_rate: Of these steps; `training.learning_rate` is the paper's eta, the shared model's.
+        inner_learning_rate: Learning rate of these steps. `training.learning_rate` is the paper's eta, that of the
+            shared model.
     """
 
     section: ClassVar[str] = "envelope"

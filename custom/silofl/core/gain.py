@@ -304,10 +304,10 @@ def federation_sentence(verdicts: Mapping[str, Verdict], tests: Sequence[tuple[f
 def _describe_nothing(total: int, tests: Sequence[tuple[float, float]]) -> str:
     if not tests or not all(federated < own for federated, own in tests):
         where = f"any of the {total} hospitals" if total > 1 else "the only hospital"
-        return f"on validation data the common model is no better at {where}"
+        return f"on validation data the federated model is no better at {where}"
     federated, own = np.mean(tests, axis=0)
     where = f"all {total} hospitals" if total > 1 else "the only hospital"
-    return f"the common model is worse at {where} ({federated:.3f}, alone {own:.3f})"
+    return f"the federated model is worse at {where} ({federated:.3f}, alone {own:.3f})"
 
 
 def _join_with_and(parts: Sequence[str]) -> str:

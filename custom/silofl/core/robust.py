@@ -33,9 +33,9 @@ class Robust(Ingredient):
         rule: Instead of the weighted mean: number by number the ``median`` of the sites' updates or their
             ``trimmed_mean``; the mean of the updates nearest to each other (``multi_krum``); or the weighted mean of
             updates ``clipped`` at a distance from their median. In all but ``clipped`` every site counts the same.
-        factor: Of ``clipped``: times the sites' median that an update may pull the model, by its distance from the
-            median update and its site's examples, or half as much by its length, where sites get models of their own
-            or a selector learns; and times the others' median that a site's examples and steps count. With fewer
+        factor: Limit of ``clipped``: times the sites' median that an update may pull the model, by its distance from
+            the median update and its site's examples, or half as much by its length, where sites get models of their
+            own or a selector learns; and times the others' median that a site's examples and steps count. With fewer
             answers than ``federation.min_sites_for_ratio`` nothing is clipped.
         attackers: Sites that may be hostile: ``trimmed_mean`` leaves out so many largest and smallest numbers,
             ``multi_krum`` so many updates.

@@ -133,6 +133,12 @@ class SiteResult:
         also: A classification's other metrics.
         models: Model -> its value, of a run with several models.
         areas: Class, or finding -> area under its curve; where the metric is none, of findings alone.
+        alone: Test value of the site's own model; it and all below only where the site chose a model.
+        federated: Test value of the federated model with the decision threshold that the site's validation favours.
+        kept: Test value of the one of both that the site keeps.
+        difference: Mean paired difference over the test units, federated minus alone.
+        interval: ``low`` and ``high``, the ends of its 95 % interval.
+        verdict: What the site's test says of the kept model.
     """
 
     value: float | None
@@ -144,6 +150,12 @@ class SiteResult:
     also: Mapping[str, float]
     models: Values
     areas: Mapping[str, float] = field(default_factory=dict)
+    alone: float | None = None
+    federated: float | None = None
+    kept: float | None = None
+    difference: float | None = None
+    interval: Mapping[str, float | None] = field(default_factory=dict)
+    verdict: str | None = None
 
 
 NOTHING_TESTED = Tested({}, {}, {}, {})
@@ -156,25 +168,25 @@ class Results:
     Attributes:
         study: The study's name.
         algorithm: The algorithm's name; it and facts like it are null where a run failed before its study was read.
-        preset: Its preset.
-        recipe: Its settings, each under its key of study.yaml.
+        preset: Named choice of the algorithm's settings.
+        recipe: Settings of the algorithm, each under its key of study.yaml.
         seed: The study's seed.
-        rounds: Its rounds without extra ones.
+        rounds: Rounds of the study without extra ones.
         metric: The metric of all values, as in study.yaml.
         labels: Label's number -> its name.
         regions: Region -> its labels' numbers, where regions are scored instead of labels.
         normalization: Kind of the network's normalisation layers.
         split_unit: What training, validation and test data of a site do not share.
-        version: Of silofl, which wrote the file.
+        version: Version of silofl that wrote the file.
         status: How the run ended; UNFINISHED is in no file.
         reasons: Why it is not COMPLETE, one sentence each.
         best_round: The reported round, from 1; null where a mean of rounds is reported, or each site's own round.
         model: What is reported, and how it was chosen.
         sites: Site -> the metric, mean over its test cases; null without a test.
-        mean: Mean over the sites that have a value; null of means over classes, where the sites' classes differ.
-        spread: Their standard deviation, divided by their number.
-        pooled: The metric over all test cases of all sites; of a mean over classes class by class, weighted by a site's
-            cases of the class.
+        mean: Mean over the sites that have a value; null for means over classes, where the sites' classes differ.
+        spread: Standard deviation of the sites' values (divisor: their number).
+        pooled: The metric over all test cases of all sites. A mean over classes is taken class by class, weighted by a
+            site's cases of the class.
         run: The run's id.
         was_stopped: Whether a FAILED run was aborted or killed from outside.
         tested: The further keys of a run that reached its test.
@@ -321,7 +333,7 @@ class Results:
 
     def _site_result(self, site: str) -> SiteResult:
         tested = self.tested
-        validation = tested.validation.get(site)
+        validation, joined = tested.validation.get(site), (self.joining or {}).get(site)
         return SiteResult(
             value=self.sites[site],
             num_cases=tested.cases.get(site),
@@ -332,6 +344,7 @@ class Results:
             also=self.classes.also.get(site, {}) if self.classes else {},
             models=self.super_model.models.get(site, {}) if self.super_model else {},
             areas=self.classes.by_site.get(site, {}) if self.classes else {},
+            **(joined.summary if joined else {}),
         )
 
 

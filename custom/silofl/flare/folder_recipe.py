@@ -1,11 +1,15 @@
 """A recipe of NVFlare whose job lies in a folder, in place of one that is put together from Python objects."""
 
+import subprocess
 from abc import abstractmethod
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import IO, Any
 
+from nvflare.job_config import fed_job_config
 from nvflare.job_config.api import FedJob
 from nvflare.job_config.fed_job_config import FedJobConfig
 from nvflare.recipe import poc_env
@@ -18,6 +22,8 @@ from silofl.errors import ConfigError
 from silofl.files import copy_folder, read_json, write_json
 from silofl.flare.download import keep_downloads_inside
 
+Follow = Callable[[Path], AbstractContextManager[IO | None]]
+
 
 class FolderRecipe(Recipe):
     """A recipe whose job lies in a folder.
@@ -28,7 +34,7 @@ class FolderRecipe(Recipe):
     """
 
     def __init__(self, name: str, folder: Path) -> None:
-        super().__init__(_FolderJob(name, folder))
+        super().__init__(_FolderJob(name, folder, self.follow_simulation))
 
     def export(
         self,
@@ -83,6 +89,14 @@ class FolderRecipe(Recipe):
         """
 
     @abstractmethod
+    def follow_simulation(self, workspace: Path) -> AbstractContextManager[IO | None]:
+        """Return what shows a simulation while its block runs, and the file that gets NVFlare's log; None prints it.
+
+        Args:
+            workspace: Folder of the simulation.
+        """
+
+    @abstractmethod
     def prepare_poc(self) -> int:
         """Prepare the kits of NVFlare's POC, which are there and not started, and return the number of its sites."""
 
@@ -111,9 +125,9 @@ class FolderRecipe(Recipe):
 class _FolderJob(FedJob):
     """A job whose files lie in a folder."""
 
-    def __init__(self, name: str, folder: Path) -> None:
+    def __init__(self, name: str, folder: Path, follow: Follow) -> None:
         super().__init__(name=name)
-        self.job = _FolderConfig(name, folder)
+        self.job = _FolderConfig(name, folder, follow)
 
     def to(self, obj: Any, target: str, id: Any = None, **kwargs: Any) -> Any:  # noqa: A002, ANN401
         """Refuse what would be left out of the job, as a filter or a tracker.
@@ -141,10 +155,21 @@ class _FolderConfig(FedJobConfig):
         min_sites: Sites that must be there before NVFlare begins; as the job says where None.
     """
 
-    def __init__(self, name: str, folder: Path) -> None:
+    def __init__(self, name: str, folder: Path, follow: Follow) -> None:
         super().__init__(name, min_clients=1)
-        self._folder = folder
+        self._folder, self._follow = folder, follow
         self.min_sites: int | None = None
+
+    def simulator_run(self, workspace: str, **options: Any) -> int | None:  # noqa: ANN401
+        """Carry out the job in NVFlare's simulator, shown by the recipe; returns the simulator's exit code."""
+        with self._follow(Path(workspace)) as log:
+            start = partial(subprocess.Popen, stdout=log, stderr=log)
+            # NVFlare has no place for the log of the process that it starts.
+            fed_job_config.subprocess = SimpleNamespace(Popen=start)
+            try:
+                return super().simulator_run(workspace, **options)
+            finally:
+                fed_job_config.subprocess = subprocess
 
     def generate_job_config(self, job_root: str) -> None:
         """Copy the job to a new folder of its name.

@@ -158,9 +158,10 @@ def predict_inputs(
         console.print(f"What these models can do: {runner.model.quality}", markup=False)
     if unchecked := dict.fromkeys(what for record in new for what in record.get("unchecked", ())):
         console.print(
-            f"Not compared with training, of which this super model says nothing: {', '.join(unchecked)}", markup=False
+            f"Not checked, because the super model does not say it of its training: {', '.join(unchecked)}",
+            markup=False,
         )
-    used = f", of which {forbidden} must not be used" if forbidden else ""
+    used = f"; {forbidden} of them must not be used" if forbidden else ""
     console.print(f"{len(inputs) - failed} answered{used}, {failed} failed; results in {out}", markup=False)
     if failed == len(inputs):
         return ExitCode.FAILED, records
@@ -315,7 +316,7 @@ def _check_same_images(inputs: Sequence[Input], records: Sequence[dict[str, Any]
         earlier = answered.get(one.stem.casefold())
         if earlier is not None and not _is_same_image(one.case, earlier):
             raise ConfigError(
-                f"{one.name} must be the image of which {out.name} holds the answer by this name; it is another: "
+                f"{one.name} must be the image whose answer {out.name} holds under this name; it is another: "
                 "predict it into another folder, or give a link of another name"
             )
 

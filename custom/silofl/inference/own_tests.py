@@ -29,8 +29,8 @@ def list_not_learnt(contents: Contents) -> list[str]:
     """Return a sentence for each label that the models found at no site."""
     part, where, scores = _read_label_scores(contents)
     return [
-        f"{name} was not learnt: its {part} {_name_measure(contents)} is {max(values):.2f} at {where}; to find it, or "
-        "none, means nothing"
+        f"the model cannot recognise {name} ({part} {_name_measure(contents)} {max(values):.2f} at {where}): ignore "
+        f"what it says about {name}"
         for name, values in scores.items()
         if values and max(values) < LEARNT
     ]

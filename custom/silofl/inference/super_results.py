@@ -11,7 +11,7 @@ class SelectorResults:
     """The outputs that a super model's selector gives the sites' test data to.
 
     Attributes:
-        outputs: Its outputs in order: sites, and ``global`` where it knows that model too.
+        outputs: Outputs of the selector in order: sites, and ``global`` where it knows that model too.
         cases: Site -> output -> number of cases, each by the mean over its slices.
         slices: Site -> output -> number of slices.
     """

@@ -26,9 +26,9 @@ from silofl.report.tables import METRIC_NAMES, MISSING, UNITS, TextTable, format
 
 RESEARCH = "For research: a research tool and no medical device."
 INTERVALS = (
-    "In brackets: the 95 % interval over {unit}s, by Wilson's formula with the variance of the jackknife{auroc}; of "
-    "sizes by Student's. There is none where all give the same, unless that is 0 or 1. If one {unit} in ten fails "
-    "badly, the intervals of few {unit}s are too narrow."
+    "In brackets: 95 % confidence interval over {unit}s (Wilson's formula with the variance of the jackknife{auroc}; "
+    "Student's for sizes). Not given if all values are equal, except at 0 or 1. With few {unit}s it is too narrow if "
+    "one {unit} in ten fails badly."
 )
 LABELS_NOTE = (
     "All numbers are on the image file's grid. A lesion is a connected component of the label; it is found if at "
@@ -199,7 +199,7 @@ def _class_row(name: str, one: ClassScore, has_specificity: bool) -> tuple[str, 
 
 def list_notes(record: Evaluation) -> list[str]:
     """Return how to read the numbers."""
-    auroc = "" if record.labels is not None else ", of a class's AUROC with DeLong's"
+    auroc = "" if record.labels is not None else ", DeLong's for AUROC"
     notes = [metric_sentence(record.metric, record.has_findings), INTERVALS.format(unit=record.unit, auroc=auroc)]
     if record.labels is not None:
         notes.append(LABELS_NOTE.format(unit=record.distance_unit))

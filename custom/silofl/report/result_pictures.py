@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import cycle
 from math import ceil
 from typing import TYPE_CHECKING
@@ -51,16 +51,20 @@ HOSPITALS_CAPTION = (
     "alone."
 )
 INTERVAL_CAPTION = (
-    "The line is the 95 % interval of the federated model over the hospital's test patients, in one start. "
+    "The line is the 95 % interval of the federated model over the hospital's test patients, in one start; there is "
+    "none where the difference per patient is not that of the two points. "
 )
 # Name of a model -> how its points are drawn.
 MODEL_POINTS = {
-    LOCAL: {"color": MUTED, "marker": "o", "markerfacecolor": "white"},
+    # Above the diamond, which it leaves to be seen.
+    LOCAL: {"color": INK, "marker": "o", "markerfacecolor": "none", "zorder": 3},
     SHIFTED: {"color": LINE_COLOURS[1], "marker": "s"},
     CHOSEN: {"color": LINE_COLOURS[0], "marker": "D"},
 }
 # Inches that a line of dots takes.
 LEAST_LINE = 0.17
+# Two differences that are shown as equal.
+SAME = 0.001
 INTERVAL = {"color": LINE_COLOURS[0], "linewidth": 1.4}
 
 
@@ -310,10 +314,12 @@ class HospitalDots:
     Attributes:
         metric: Of the test.
         methods: Name of the method -> hospital -> seed -> what it chose.
+        local: The same of methods by which each hospital trains alone -> its test value.
     """
 
     metric: str
     methods: Mapping[str, Mapping[str, Mapping[int | None, Joined]]]
+    local: Mapping[str, Mapping[str, Mapping[int | None, float]]] = field(default_factory=dict)
 
     @property
     def has_intervals(self) -> bool:
@@ -332,19 +338,26 @@ class HospitalDots:
             for site, seeds in sites.items()
             for seed, one in seeds.items()
         )
+        others = (
+            (name, site, seed, *(value if model == LOCAL else None for model in MODEL_NAMES), None, None, None, None)
+            for name, sites in self.local.items()
+            for site, seeds in sites.items()
+            for seed, value in seeds.items()
+        )
         gain = "gain" if self.has_intervals else f"{case_metric(self.metric)}_gain"
         columns = ("method", "hospital", "seed", *MODEL_NAMES.values(), gain, f"{gain}_low", f"{gain}_high", "verdict")
-        return PlotData("hospitals", columns, tuple(rows))
+        return PlotData("hospitals", columns, (*rows, *others))
 
     def draw(self, width: float) -> Figure:
         """Draw a panel per method with a line per hospital, all with one scale, or a small loss would look large."""
-        hospitals = list(dict.fromkeys(site for sites in self.methods.values() for site in sites))
-        lines = sum(max(len(sites.get(one, ())) for sites in self.methods.values()) for one in hospitals)
+        shown = {**self.methods, **self.local}
+        hospitals = list(dict.fromkeys(site for sites in shown.values() for site in sites))
+        lines = sum(max(len(sites.get(one, ())) for sites in shown.values()) for one in hospitals)
         height = 0.75 + LEAST_LINE * max(lines, 1.6 * len(hospitals))
-        figure, panels = lay_out_panels(len(self.methods), width, height, shares_y=True)
+        figure, panels = lay_out_panels(len(shown), width, height, shares_y=True)
         panels[0].set_yticks(range(len(hospitals)), [escape_math(site) for site in hospitals])
         panels[0].set_ylim(len(hospitals) - 0.5, -0.5)
-        for axes, (name, sites) in zip(panels, self.methods.items(), strict=True):
+        for axes, (name, sites) in zip(panels, shown.items(), strict=True):
             style_axes(axes, name, self.metric)
             axes.grid(axis="x", color=MUTED, alpha=0.2)
             axes.tick_params(axis="y", labelcolor=INK)
@@ -352,6 +365,9 @@ class HospitalDots:
                 for number, one in enumerate(seeds.values()):
                     # Seeds of one hospital lie below one another.
                     place = hospitals.index(site) + (number + 0.5) / len(seeds) - 0.5
+                    if name in self.local:
+                        axes.plot(one, place, linestyle="", markersize=6.5, **MODEL_POINTS[LOCAL])
+                        continue
                     if self.has_intervals:
                         _draw_interval(axes, place, one)
                     _draw_hospital(axes, place, one)
@@ -375,7 +391,8 @@ def hospitals_image(rows: RowRuns) -> PageImage | None:
     if not chosen:
         return None
     metric = next(iter(chosen.values()))[0].metric
-    dots = HospitalDots(metric, {name: _group_by_hospital(runs) for name, runs in chosen.items()})
+    methods = {name: _group_by_hospital(runs) for name, runs in chosen.items()}
+    dots = HospitalDots(metric, methods, {name: _group_local(runs) for name, runs in rows.items() if _are_local(runs)})
     described = "; ".join(_describe_method(name, runs) for name, runs in chosen.items())
     caption = HOSPITALS_CAPTION.format(metric, INTERVAL_CAPTION * dots.has_intervals)
     return make_image(dots, f"Test {metric}, mean over the hospitals: {described}.", caption)
@@ -387,6 +404,17 @@ def _group_by_hospital(runs: Sequence[RunRecords]) -> dict[str, dict[int | None,
         site: {run.results.seed: run.results.joining[site] for run in runs if site in run.results.joining}
         for site in sites
     }
+
+
+def _are_local(runs: Sequence[RunRecords]) -> bool:
+    """Return whether each hospital trains alone in a row's runs, without a choice."""
+    return all(run.results.recipe_value("stays_home") == "everything" and not run.results.joining for run in runs)
+
+
+def _group_local(runs: Sequence[RunRecords]) -> dict[str, dict[int | None, float]]:
+    values = [(site, run.results.seed, value) for run in runs for site, value in run.results.sites.items()]
+    sites = dict.fromkeys(site for site, _, value in values if value is not None)
+    return {site: {seed: value for one, seed, value in values if one == site and value is not None} for site in sites}
 
 
 def _describe_method(name: str, runs: Sequence[RunRecords]) -> str:
@@ -412,9 +440,12 @@ def average_models(runs: Sequence[RunRecords]) -> dict[str, float | None]:
 
 
 def _draw_interval(axes: Axes, place: float, one: Joined) -> None:
-    local = one.shown(LOCAL)
-    if local is not None and one.low is not None and one.high is not None:
-        axes.plot([local + one.low, local + one.high], [place, place], **INTERVAL)
+    local, federated = one.shown(LOCAL), one.shown(SHIFTED)
+    if None in (local, federated, one.low, one.high, one.difference):
+        return
+    # Of a metric that no single patient has, the difference is none of the two points'.
+    if abs(federated - local - one.difference) < SAME:
+        axes.plot(np.clip([local + one.low, local + one.high], 0, 1), [place, place], **INTERVAL)
 
 
 def _draw_hospital(axes: Axes, place: float, one: Joined) -> None:

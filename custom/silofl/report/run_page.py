@@ -58,6 +58,7 @@ from silofl.report.sentences import (
     joining_table,
     left_sentences,
     list_incidents,
+    list_opposed,
     metric_sentence,
     normalization_label,
     privacy_sentence,
@@ -233,7 +234,7 @@ def _status_banner(run: RunRecords) -> Banner:
     results = run.results
     found = describe_problems(results) if results.is_finished else []
     chance = list_chance(run.evaluations) if run.evaluations else []
-    found += [("warning", sentence) for sentence in chance]
+    found += [("warning", sentence) for sentence in (*chance, *list_opposed(run.ledger))]
     # The worst of all: a run that is complete may have no good model.
     tone = max([TONES[results.status], *(tone for tone, _ in found)], key=SEVERITY.index)
     reasons = [*results.reasons, *left_sentences(results), *(sentence for _, sentence in found)]

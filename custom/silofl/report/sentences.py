@@ -1,6 +1,7 @@
 """Sentences about a run, the same in the terminal and on the pages: status, metric, caveats, and what joining gave."""
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from shlex import quote
@@ -18,18 +19,18 @@ from silofl.report.tables import METRIC_NAMES, TextTable, case_metric, format_nu
 from silofl.study.sections import SEGMENTATION_ONLY
 from silofl.training.joined import CHOSEN, FEDERATED, LOCAL, SHIFTED, Joined
 
-BATCH_DEPENDENT = "a prediction depends on the batch it stands in"
+BATCH_DEPENDENT = "a prediction depends on the other images of its batch"
 SHARED_PATIENTS = "same person in training and test"
 UNKNOWN_PATIENTS = "patients unknown"
 EVERYONE = (
-    "Each site's model is tested on the test data of all sites together; mean over the sites' models. It says how far "
-    "a model goes beyond its own site, whose images and labels it may know best; only a simulation can measure it."
+    "Each site's model is tested on the test data of all sites together; mean over the sites' models. It shows how "
+    "well a model works beyond its own site; only a simulation can measure it."
 )
 # A Dice or an accuracy below this is no model at all.
 NEAR_ZERO = 0.05
 SHARED_BATCHNORM = (
-    "BatchNorm is shared, and its averaged statistics fail where sites differ strongly; against a run that keeps it at "
-    "home, that much of a difference is BatchNorm's and no merit of the algorithm"
+    "BatchNorm is shared, and its averaged statistics fail where sites differ strongly. Part of the difference from "
+    "methods that keep BatchNorm local comes from BatchNorm, not from the algorithm"
 )
 METRICS = {
     "dice": (
@@ -44,27 +45,28 @@ METRICS = {
     ),
     "accuracy": "Share of examples whose class is right; every example is a case.",
     "balanced_accuracy": (
-        "Share of a class's examples whose class is right, mean over the classes that the site's test data hold: a "
-        "rare class counts as much as a frequent one."
+        "Recall of each class, the share of its examples that are classified correctly; mean over the classes in the "
+        "site's test data: a rare class counts as much as a frequent one."
     ),
     "auroc": (
-        "Area under the ROC curve of one class against the rest, mean over the classes of which the site's test data "
-        "hold both; a site without such a class has none."
+        "Area under the ROC curve of one class against the rest, mean over the classes. A class counts if some test "
+        "cases of the site have it and others have not; a site without such a class has no value."
     ),
     "auprc": (
         "Area under the curve of precision over recall (average precision) of one class against the rest, mean over "
-        "the classes of which the site's test data hold both; a site without such a class has none."
+        "the classes. A class counts if some test cases of the site have it and others have not; a site without such a "
+        "class has no value."
     ),
 }
 _FINDINGS = (
-    "mean over the findings that some of the site's test cases have and others have not; a site without such a finding "
-    "has none."
+    "mean over the findings. A finding counts if some test cases of the site have it and others have not; a site "
+    "without such a finding has no value."
 )
 FINDING_METRICS = {
-    "accuracy": "Share of a case's findings that are rightly answered as there or not, mean over the cases.",
+    "accuracy": "Share of a case's findings that are answered correctly, as present or absent; mean over the cases.",
     "balanced_accuracy": (
-        "Sensitivity and specificity of each finding, mean over those that the site's test data tell: a rare finding "
-        "counts as much as a frequent one."
+        "Mean of the sensitivity and the specificity of all findings, where the site's test data have cases for them: "
+        "a rare finding counts as much as a frequent one."
     ),
     "auroc": f"Area under the ROC curve of one finding against its absence, {_FINDINGS}",
     "auprc": (
@@ -75,29 +77,36 @@ FINDING_METRICS = {
 _TESTED = "{tested} tested the model."
 _STATUS = {
     "COMPLETE": f"No site missed more rounds than the study allows, and {_TESTED}",
-    "INCOMPLETE": "The numbers stand for less than the study asked for:",
+    "INCOMPLETE": "The run has less than the study asked for:",
     "FAILED": "The run ended without a result:",
 }
 _SPLITS = {
     "slices": "the data are split by slice",
-    "recordings": "the data are split by recording, so that recordings are apart but not persons",
-    "examples": "the data are split by single examples, and examples of one recording stand in both",
+    "recordings": "the data are split by recording: no recording is in both, but a person may be",
+    "examples": "the data are split by single examples: examples of one recording may be in both",
 }
 JOINING_NOTE = (
-    "Alone: the model that the site trained by itself, to its end, after its best round. Federated: the model that the "
-    "run tests. Kept: the one of both that the site chose on its validation data. All on the same test data, as means "
-    "over the units, which are patients where they are known. Difference: federated minus alone. Verdict and "
-    "interval are those of one paired permutation test, at 2.5 % each way; it takes at least six units. They hold for "
-    "these patients and this start of the training; compare --seeds says what several starts give."
+    "Alone: the hospital's own model, trained to its end and taken after its best round. Federated: the model that the "
+    "run tests. Kept: the one of the two that the hospital chose on its validation data. Validation: the values there; "
+    "the federated model is kept if it leads by more than 0.005 in the mean score. All other values are of the same "
+    "test data, first averaged per patient (per case where patients are unknown). Difference: federated minus alone. "
+    "The verdict and the 95 % interval come from a paired permutation test (2.5 % on each side). It needs at least six "
+    "patients. Both hold for these patients and this start of the training; compare --seeds measures several starts."
 )
 JOINING_THRESHOLDS = (
     " Each model has the decision threshold that the site's validation data favour; at 0.5: the federated model with "
-    "the usual one. It is better only if it also is beside the own model at 0.5."
+    "the usual one. Better also requires that the federated model is better than the hospital's own model with the "
+    "usual threshold of 0.5."
 )
 JOINING_EMPTY = (
-    " A case without any label in truth counts 1 for a model that finds nothing in it, and 0 for a false alarm."
+    " A case without any label in truth counts 1 if the model finds nothing in it, and 0 if it finds something."
 )
-JOINING_BALANCED = " A single unit has no {}: the values are of all cases, difference and interval are of accuracy."
+JOINING_BALANCED = (
+    " A single case has no {}: the models' values are means over all cases, difference and interval are measured in "
+    "accuracy."
+)
+# Near 0 are the updates of sites that have learnt what there is.
+OPPOSED = -0.1
 LATE_REASON = "no answer in time"
 
 
@@ -138,7 +147,7 @@ def privacy_sentence(results: Results) -> str:
         by_site.setdefault(f"{epsilon:.3g}", []).append(site)
     listed = "; ".join(f"{epsilon} at {', '.join(sites)}" for epsilon, sites in by_site.items())
     return (
-        f"Differential privacy of each {spent.unit} in training, of all models that have left: epsilon {listed}, at "
+        f"Differential privacy of each {spent.unit} in training, for all models that have left: epsilon {listed}, at "
         f"delta {spent.delta:g} (DP-SGD with noise {spent.noise:g} and clip {spent.clip:g}). Validation and test "
         "scores are sent as they are, and other studies on the same people add to it."
     )
@@ -151,8 +160,8 @@ def unfinished_sentence(run: Path, can_resume_here: bool, finished: int, rounds:
     if command := _command(run, can_resume_here):
         return f"{state}; go on with: {command}"
     return (
-        f"{state}; to go on with it, set continue_run in study.yaml to its id, by which the server calls its folder "
-        f"({run.name}, where this is that folder), and submit the job again"
+        f"{state}; to continue it, set continue_run in study.yaml to the run's id and submit the job again. The id is "
+        f"the name of the run's folder at the server ({run.name}, if this is that folder)"
     )
 
 
@@ -161,7 +170,7 @@ def remedy_sentence(run: Path, status: str, can_resume_here: bool) -> str:
     command = _command(run, can_resume_here)
     if status != "FAILED" or command is None:
         return ""
-    return f"Once the cause is removed, go on with it: {command}"
+    return f"Remove the cause, then continue: {command}"
 
 
 def _command(run: Path, can_resume_here: bool) -> str | None:
@@ -204,7 +213,7 @@ def split_sentence(split_unit: str | None) -> str:
         return "by patient"
     if split_unit == "unknown":
         return f"by examples, {UNKNOWN_PATIENTS}: one person may be in training and test"
-    apart = "; recordings are apart" if split_unit == "recordings" else ""
+    apart = "; no recording is in both" if split_unit == "recordings" else ""
     return f"by {split_unit}, {SHARED_PATIENTS}{apart}"
 
 
@@ -270,10 +279,10 @@ def _short_sentence(results: Results) -> str:
         for site, one in joining.items()
         if "own" in one.unfinished
     ]
-    said = [f"The site's own model still rose at {', '.join(own)}"] if own else []
+    said = [f"The hospital's own model still rose at {', '.join(own)}"] if own else []
     if any("federated" in one.unfinished for one in joining.values()):
         said.append("The federated model still rose in its last rounds")
-    return f"{'. '.join(said)}: run the study in more rounds, now {results.rounds}." if said else ""
+    return f"{'. '.join(said)}: run the study with more rounds, now {results.rounds}." if said else ""
 
 
 def _late_sentence(one: Joined, results: Results) -> str:
@@ -309,7 +318,7 @@ def _unproved_sentence(joining: Mapping[str, Joined]) -> str:
         for site, one in joining.items()
         if one.verdict != WORSE and _is_below(one, CHOSEN)
     ]
-    said = "On test data its own model is higher, though not provably, at"
+    said = "On test data the own model scored higher, but the difference is not significant, at"
     return f"{said} {', '.join(below)}." if below else ""
 
 
@@ -343,8 +352,8 @@ def describe_problems(results: Results) -> list[tuple[str, str]]:
 
 
 def _below_own_sentence(one: Joined) -> str:
-    values = f"{format_number(one.tested(CHOSEN))} and {format_number(one.tested(LOCAL))} alone"
-    return f"the model that it keeps is below its own, {values} ({one.test_units}: {one.said})"
+    values = f"{format_number(one.tested(CHOSEN))}, its own model {format_number(one.tested(LOCAL))}"
+    return f"the model that it keeps scores {values} ({one.test_units}: {one.said})"
 
 
 def _doubt_federated(one: Joined) -> list[str]:
@@ -359,7 +368,7 @@ def _doubt_federated(one: Joined) -> list[str]:
         return [f"the federated model is near 0 there with the usual decision threshold, {at_half}; {with_own}"]
     if _is_below(one, CHOSEN) or not _is_below(one, SHIFTED):
         return []
-    return [f"the federated model alone is below its own, {format_number(federated)} and {format_number(local)}"]
+    return [f"the federated model scores {format_number(federated)}, the hospital's own model {format_number(local)}"]
 
 
 def _is_below(one: Joined, name: str) -> bool:
@@ -374,7 +383,7 @@ def _list_unlearnt_labels(results: Results) -> list[tuple[str, str]]:
         return [("warning", sentence) for sentence in _describe_missed_classes(results)]
     columns = {name: [v for v in values if v is not None] for name, values in label_columns(results).items()}
     return [
-        ("warning", f"{name} was not learnt: its Dice is {format_number(max(values))} at the best site")
+        ("warning", f"the model cannot find {name}: Dice {format_number(max(values))} at the best site")
         for name, values in columns.items()
         if values and max(values) < LEARNT
     ]
@@ -395,11 +404,11 @@ def _describe_missed_classes(results: Results) -> list[str]:
         none = {name: cases[name] for name, recall in recalls.items() if recall == 0 and cases.get(name)}
         everywhere = [f"{name} ({none.pop(absence)})" for absence, name in absences.items() if absence in none]
         if everywhere:
-            sentences.append(f"{site}: no test case is recognised to be without {', '.join(everywhere)}")
+            sentences.append(f"{site}: the model finds {', '.join(everywhere)} in every test case without it")
         missed = [f"{name} ({number})" for name, number in none.items()]
         if missed and "accuracy" in also:
             sentences.append(
-                f"{site}: no test case is recognised of {', '.join(missed)}: recall 0.000 beside an accuracy of "
+                f"{site}: the model recognises no test case of {', '.join(missed)}: recall 0.000, accuracy "
                 f"{format_number(also['accuracy'])}{advice}"
             )
     return sentences
@@ -418,10 +427,11 @@ def joining_table(results: Results) -> TextTable | None:
     """Return one row a site; None without any choice."""
     if not results.joining:
         return None
-    models = name_models(results.joining.values())
-    columns = ("site", "what joining gave", "it keeps", "units", *models.values(), "difference", "95 % interval")
+    models = {model: name for model, name in name_models(results.joining.values()).items() if model != CHOSEN}
+    # What a phone shows first comes first.
+    columns = ("site", "kept", "verdict", "validation", "test", *models.values(), "difference", "95 % interval")
     rows = (_joining_row(site, one, models) for site, one in results.joining.items())
-    return TextTable(columns, tuple(rows), num_text=4)
+    return TextTable(columns, tuple(rows), num_text=5)
 
 
 def joining_note(results: Results) -> str:
@@ -444,7 +454,27 @@ def _joining_row(site: str, one: Joined, models: Iterable[str]) -> tuple[str, ..
     interval = "-" if one.low is None or one.high is None else f"{one.low:+.3f} to {one.high:+.3f}"
     difference = "-" if one.difference is None else f"{one.difference:+.3f}"
     values = (format_number(one.shown(name)) for name in models)
-    return (site, one.said, one.kept_briefly, one.test_units, *values, difference, interval)
+    kept = f"{format_number(one.shown(CHOSEN))} {one.kept_briefly}"
+    return (site, kept, one.said, _validation_text(one), one.test_units, *values, difference, interval)
+
+
+def _validation_text(one: Joined) -> str:
+    """Return the validation values that a choice rests on, and by how much the federated model led."""
+    federated, own = (format_number(one.validation.get(model)) for model in (SHIFTED, LOCAL))
+    units = f"{one.num_units} {one.unit}{'s' * (one.num_units != 1)}"
+    return f"{federated}, own {own}; lead {one.lead:+.3f} on {units}"
+
+
+def list_opposed(ledger: Sequence[Round]) -> list[str]:
+    """Return a sentence for each site whose updates clearly pointed away from the others' in half of the rounds."""
+    unlike = [(site, found) for record in ledger for site, found in (record.unlike or {}).items()]
+    counts = Counter(site for site, found in unlike if found.get("cosine", 0.0) < OPPOSED)
+    return [
+        f"{site}: its updates point away from the others' mean in {number} of {len(ledger)} rounds (cosine below "
+        f"{OPPOSED}; -1 = opposite): its images or labels are unlike theirs, or it undoes what they learn"
+        for site, number in counts.most_common()
+        if 2 * number >= len(ledger)
+    ]
 
 
 def list_incidents(ledger: Sequence[Round]) -> list[str]:

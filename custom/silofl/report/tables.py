@@ -33,16 +33,17 @@ SURFACE = (
     "Neither is defined where a label is in truth or prediction alone."
 )
 CALLINGS = (
-    "Each site chose a temperature for its model's probabilities on its validation cases; it changes no answer. ECE is "
-    "how far the probability of the answer is from the share of right answers, in the test; in brackets that of a "
-    "perfectly calibrated model with the same probabilities in as many cases, which is not 0 of few."
+    "Each site chose a temperature for its model's probabilities on its validation cases; it changes no answer. ECE "
+    "(expected calibration error): how far the probability of the answer is from the share of right answers in the "
+    "test; 0 is perfect. In brackets: what a perfectly calibrated model with the same probabilities would show by "
+    "chance in as many cases."
 )
 THRESHOLDS = (
-    "A threshold, of the probability without the temperature, was chosen on validation cases too; sensitivity and "
-    "specificity are those in the test. The other numbers of the run are without it. The super model has the sites' "
-    "median: where that is far from a site's own threshold, its sensitivity and specificity there are others."
+    "The threshold of the probability (before the temperature) was chosen on validation cases too; sensitivity and "
+    "specificity are those in the test. The other numbers of the run do not use it. The super model uses the median of "
+    "the sites' thresholds: its sensitivity and specificity differ at a site whose own threshold is far from it."
 )
-AREAS = "Each is of so many cases; all sites: the mean, weighted by them, as only a site knows its cases' scores."
+AREAS = "All sites: mean weighted by the number of cases, as only a site knows its cases' scores."
 UNLIKE_CLASSES = "sites have test cases of different classes: balanced accuracy and areas have no mean over sites"
 Column = list[float | None]
 # The federated model has a decision threshold at each hospital, as the other two do; beside it stands the usual 0.5.
@@ -452,7 +453,7 @@ def _append_mean(values: Column) -> list[str]:
 
 def _summary_rows(results: Results) -> list[tuple[str, ...]]:
     of, tested = tested_sites(results), results.tested
-    name = "pooled class by class" if results.metric in CLASS_MEANS else "pooled over all cases"
+    name = "mean over all cases, class by class" if results.metric in CLASS_MEANS else "mean over all cases"
     cases, excluded = (str(sum(counts.values())) for counts in (tested.cases, tested.excluded_cases))
     known = [count for count in (tested.patients or {}).values() if count is not None]
     patients = format_count(sum(known) if known and len(known) == len(tested.cases) else None)

@@ -87,7 +87,7 @@ def compare(asked: ComparisonPlan, out: Path, console: Console, processes: int =
         raise ConfigError(f"--out must be a folder, not {out}, which is a file; name a folder")
     runs = plan_runs(asked, out)
     if own := [name for name in asked.methods if name not in {run.row for run in runs}]:
-        console.print(f"{', '.join(own)}: what {runs[0].name} does by itself, and so no row of its own", markup=False)
+        console.print(f"{', '.join(own)}: the row {runs[0].name}, which is what the first job does", markup=False)
     if asked.is_pooled:
         runs += centralised.plan_centralised_runs(asked, out, console)
     # Local training leaves its models, trained to their end, to the other rows, which compare with them.

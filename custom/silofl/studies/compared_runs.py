@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -134,7 +134,21 @@ def plan_runs(asked: ComparisonPlan, out: Path) -> list[ComparedRun]:
         patterns = [_move_to_point(pattern, point) for pattern in patterns for point in asked.sweep.points()]
     runs = [run for pattern in patterns for run in make_seeded_runs(asked, out, pattern)]
     check_all_data(runs)
-    return runs
+    names = _name_jobs(runs, {job.resolve().name for job in asked.jobs})
+    return [replace(run, name=names.get(run.row, run.row) + run.name[len(run.row) :]) for run in runs]
+
+
+def _name_jobs(runs: Sequence[ComparedRun], jobs: Collection[str]) -> dict[str, str]:
+    """Return row of a job -> its algorithm, as the methods are named; without jobs that are not alone in it."""
+    found: dict[str, set[str]] = {}
+    for run in runs:
+        if run.row in jobs:
+            algorithm = changed_study(run.job, run.changes).algorithm
+            preset = f":{algorithm.preset}" * (algorithm.preset != "recommended")
+            found.setdefault(run.row, set()).add(f"{algorithm.name}{preset}")
+    counts = Counter([*(name for names in found.values() for name in names), *{run.row for run in runs}])
+    names = {row: min(several) for row, several in found.items() if len(several) == 1}
+    return {row: name for row, name in names.items() if counts[name] == 1}
 
 
 def _list_other_methods(asked: ComparisonPlan) -> list[str]:

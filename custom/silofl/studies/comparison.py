@@ -45,33 +45,33 @@ from silofl.training.site_score import Values
 
 MOST_SITES_IN_A_ROW = 8
 ONE_SEED = (
-    "Each row is one run with one seed, so that no value is marked as the best: a difference can be chance, and only "
-    "several seeds, as silofl compare runs them, tell."
+    "Each row is one run with one random seed. Differences can be chance, so no best value is marked: use silofl "
+    "compare with several seeds."
 )
 JOINING_NOTE = (
-    "What joining gave: verdicts of all sites with a choice, and of all seeds. Alone, federated, kept: means over "
-    "them of the test values of the model that each site trained by itself, to its end, of the federated one, and of "
-    "the one of both that it chose on its validation data{thresholds}. Below alone: sites whose kept model is worse, "
-    "of those that keep the federated one; chance alone gives one in 40. After Holm: those left at 5 % after Holm's "
-    "correction over all rows."
+    "Verdicts: of all hospitals that made a choice, and of all seeds. Alone, federated, kept: mean test values over "
+    "them of the hospital's own model, trained to its end, of the federated model, and of the one of the two that the "
+    "hospital chose on its validation data{thresholds}. Below alone: how many of the hospitals that keep the federated "
+    "model became worse; by chance 1 in 40 would. After Holm: how many remain after correction for testing many times "
+    "(Holm's, 5 % over all rows)."
 )
 JOINING_THRESHOLDS = (
-    ", each with the decision threshold that the site's validation data favour. At 0.5: with the usual one, as in the "
-    "table of methods, where local has the numbers of alone at 0.5"
+    ", each with the decision threshold that the hospital's validation data favour. At 0.5: with the usual one, as in "
+    "the table of methods, where local has the numbers of alone at 0.5"
 )
-UNLIKE_SITES = "Rows with choices at other sites, or with other seeds, have means that say nothing beside each other."
+UNLIKE_SITES = "Do not compare the means of rows whose choices are of other sites or other seeds."
 Key = TypeVar("Key", bound=Hashable)
 # How often, at most, chance alone leaves a site below its own model after the correction over all rows of a table.
 FAMILY_LEVEL = 0.05
 # Columns, by their names in a round's record.
 DRIFT_COLUMNS = ("drift", "dissimilarity", "distance")
 DRIFT_NOTE = (
-    "Means over the rounds, ± their deviation over the seeds. Drift: mean over sites and steps of the squared distance "
-    "to the received model (HarmoFL, Eq. 9). Dissimilarity: mean squared length of the sites' updates over that of "
-    "their weighted mean, 1 where all agree, of rounds that all begin from one model. Distance: mean squared distance "
-    "of the trained models to their mean (FedSM, Theorem 1). All three grow with the learning rate, the steps and the "
-    "network: compare rows that share these; no accuracy follows from them. A row without numbers has them with --set "
-    "training.measures_drift=true."
+    "Means over the rounds, ± their standard deviation over the seeds. Drift: mean over sites and steps of the squared "
+    "distance to the received model (HarmoFL, Eq. 9). Dissimilarity: mean squared length of the sites' updates over "
+    "that of their weighted mean, in rounds that all begin from one model; 1 = all agree, above 2 = strong. Distance: "
+    "mean squared distance of the trained models to their mean (FedSM, Theorem 1). All three grow with the learning "
+    "rate, the steps and the network: compare rows that share these; no accuracy follows from them. A row without "
+    "numbers has them with --set training.measures_drift=true."
 )
 _SINGLE = {
     "everything": "local: each site alone",
@@ -208,7 +208,7 @@ def compare_joining(rows: Mapping[str, Sequence[Results]]) -> JoiningComparison 
         verdicts = ", ".join(count_verdicts(one.verdict for run in joined for one in (run.joining or {}).values()))
         of_row = below[name]
         found.append((name, verdicts, *means, f"{of_row.before} of {of_row.tests}", str(of_row.after)))
-    columns = ("run", "what joining gave", *models.values(), "below alone", "after Holm")
+    columns = ("run", "verdicts", *models.values(), "below alone", "after Holm")
     note = JOINING_NOTE.format(thresholds=JOINING_THRESHOLDS if {FEDERATED, AT_ZERO} & {*models} else "")
     tested = {name: {(run.seed, site) for run in runs for site in run.joining or ()} for name, runs in rows.items()}
     if len({*map(frozenset, filter(None, tested.values()))}) > 1:
@@ -267,7 +267,7 @@ def _average_tests(joined: Sequence[Results], model: str) -> list[float]:
 
 def _describe_missing_sites(number: int, without: Sequence[str], sites: Sequence[str]) -> str:
     where = ", ".join(without) if len(without) <= 4 else f"{len(without)} of {len(sites)} sites"
-    return f"Run {number} has no value at {where or 'any site'}: its mean says nothing beside the others."
+    return f"Run {number} has no value at {where or 'any site'}: do not compare its mean with the others'."
 
 
 def _name_runs(rows: Sequence[int], sentence: str) -> list[str]:

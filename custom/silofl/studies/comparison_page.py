@@ -3,7 +3,7 @@
 import argparse
 import os
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from markupsafe import Markup
@@ -222,10 +222,18 @@ def _hospitals_section(rows: RowRuns) -> PageSection | None:
         Text(first, "lead"),
         [Picture(one) for one in pictures[1:]],
         [Table(one) for one in unseen_tables(rows)],
-        [Table(table), make_note(NOTE)] if table else None,
+        [Table(_put_verdicts_first(table)), make_note(NOTE)] if table else None,
         make_items([*others, *explain_losses(single)]),
         _joining_blocks(joining),
     )
+
+
+def _put_verdicts_first(table: TextTable) -> TextTable:
+    """Return `hospital_table` with kept and verdict after the names, where a phone shows both."""
+    last, kept = len(table.columns) - 1, table.columns.index("kept")
+    order = [0, 1, kept, last, *(i for i in range(2, last) if i != kept)]
+    rows = tuple(tuple(row[i] for i in order) for row in table.rows)
+    return replace(table, columns=tuple(table.columns[i] for i in order), rows=rows, num_text=4)
 
 
 def _joining_blocks(joining: JoiningComparison) -> Blocks:

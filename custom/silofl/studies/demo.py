@@ -51,13 +51,13 @@ SMALL: dict[str, object] = {
 }
 WIDTH = 100
 START = (
-    f"Simulated hospitals: {', '.join(SITES)}, each with its own scanner. Images stay in their folders, and only "
-    f"models travel. {UNSEEN_SITE} takes no part in the training. {SITES[2]}'s contrast is reversed, so that one model "
-    "cannot serve it and the others alike."
+    f"Simulated hospitals: {', '.join(SITES)}, each with its own scanner. Images stay at their hospital; only models are "
+    f"sent. {UNSEEN_SITE} takes no part in the training. {SITES[2]}'s contrast is reversed, so that one model cannot "
+    "serve it and the others alike."
 )
 NEXT = """Next, your own images: MY_IMAGES holds a folder per hospital, each with images/ and masks/ in it.
   silofl import folders MY_IMAGES my-data --labels tumour
-  silofl new-study --from fedavg_phantoms --data my-data my-study
+  silofl new-study my-data my-study
   silofl simulate my-study --data my-data --out my-run"""
 
 

@@ -1,11 +1,17 @@
-"""What a finished run prints: first what joining gave each site, then the numbers of its models."""
+"""What a run prints as it begins, and once it is finished: what joining gave each site, then its models' numbers."""
 
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from shlex import quote
 
 from rich.console import Console
 
 from silofl.federation.ledger import read_ledger
-from silofl.federation.results import Results
+from silofl.federation.results import Results, read_results
+from silofl.federation.run_folder import PHASE
+from silofl.parts.load import list_kinds
 from silofl.report.sentences import (
     describe_model,
     describe_problems,
@@ -13,6 +19,7 @@ from silofl.report.sentences import (
     joining_sentence,
     joining_table,
     left_sentences,
+    list_opposed,
     normalization_label,
     privacy_sentence,
     regions_text,
@@ -32,8 +39,42 @@ from silofl.report.tables import (
     site_table,
     surface_sentence,
 )
+from silofl.studies.progress import POLL_S, RoundLines, repeat_in_background
+from silofl.study import Study
 
 WORDS = {"bad": "BAD", "warning": "CAUTION"}
+
+
+def print_beginning(study: Study, sites: Sequence[str], console: Console) -> None:
+    """Print who takes part in a simulation, and what its numbers do not stand for."""
+    lines = [f"{study.name}: {len(sites)} sites take part: {', '.join(sites)}"]
+    if any(kind.is_of_images for kind in list_kinds(study)):
+        lines.append(
+            "Note: a simulation has no minimum number of patients (min_patients = 0). In a real network sites with few "
+            "patients do not share statistics."
+        )
+    print_lines([*lines, *(f"CAUTION  {sentence}" for sentence in study.cautions)], console)
+
+
+@contextmanager
+def show_rounds(study: Study, folder: Path, console: Console) -> Iterator[None]:
+    """Print the rounds of the run that begins in a folder of runs while a block carries it out, and then its result."""
+    earlier, began, found = set(folder.glob(f"*/{PHASE}")), time.time(), []
+
+    def print_news() -> None:
+        new = set() if found else set(folder.glob(f"*/{PHASE}")) - earlier
+        found.extend(RoundLines(study, path.parent, console, began) for path in new)
+        for lines in found:
+            lines.print_news()
+
+    with repeat_in_background(print_news, POLL_S):
+        yield
+    print_news()
+    for lines in found:
+        if results := read_results(lines.run):
+            print_results(results, console)
+            print_notes(lines.run, console)
+        console.print(f"results: {lines.run}; its page: silofl report {quote(str(lines.run))}")
 
 
 def print_results(results: Results, console: Console) -> None:
@@ -88,4 +129,5 @@ def print_results(results: Results, console: Console) -> None:
 def print_notes(run: Path, console: Console) -> None:
     """Print what the ledger of a run notes for its lead, as a site whose numbers are not taken."""
     ledger = read_ledger(run) or ()
+    print_lines([f"{WORDS['warning']}  {sentence}" for sentence in list_opposed(ledger)], console)
     print_lines([f"round {record.round}: {note}" for record in ledger for note in record.notes], console)

@@ -32,8 +32,9 @@ NOTE = (
     "of both that the hospital chose on its validation data. Values are means over its test patients, where they are "
     "known and each has the metric. In a segmentation each has a decision threshold chosen "
     "there too; at 0.5: the federated model with the usual one. Unseen: the method at a hospital that took no part. "
-    "Verdict: is the kept model better for the hospital's test patients than its own? With the mean difference of "
-    "federated and alone and its 95 % interval. It is better only if it also is beside the own model at 0.5."
+    "Verdict: is the kept model better for the hospital's test patients than its own? Beside it: the mean difference, "
+    "federated minus alone, and its 95 % interval. Better also requires that it is better than the own model with the "
+    "usual threshold of 0.5."
 )
 Runs = Mapping[str, RunRecords]
 
@@ -180,10 +181,11 @@ def _conclude_kept(rows: RowRuns) -> str:
     losing = count_verdicts(verdict for found in verdicts.values() for verdict in found if verdict == WORSE)
     total = f"{sum(gained for gained, _ in counts.values())} of {sum(number for _, number in counts.values())}"
     compared = _name_compared(next(iter(rows.values()))[0])
+    several = "run" if any(len(runs) > 1 for runs in rows.values()) else "method"
     return (
-        f"What a hospital keeps is better for its test patients than its own model{compared} in {total} cases "
-        f"({listed}){', and ' * bool(losing)}"
-        f"{''.join(losing)}; {_name_highest(rows)}."
+        f"In {total} pairs of hospital and {several}, the model that the hospital keeps is better for its test "
+        f"patients than its own model{compared} (2.5 % level; {listed}){', and ' * bool(losing)}{''.join(losing)}; "
+        f"{_name_highest(rows)}."
     )
 
 
@@ -225,10 +227,12 @@ def _conclude_federated(rows: RowRuns) -> str:
         if _falls_below(found)
     ]
     if not below:
-        return "No method's federated model scores below training alone on average."
+        return (
+            "If every hospital had to use the federated model, no method would be worse on average than training alone."
+        )
     return (
-        f"Without that choice, {len(below)} of {len(rows)} federated models score below training alone on average: "
-        f"{', '.join(below)}."
+        f"If every hospital had to use the federated model, {len(below)} of {len(rows)} methods would be worse on "
+        f"average than training alone: {', '.join(below)}."
     )
 
 
@@ -268,9 +272,7 @@ def _explain_federated(run: RunRecords) -> Iterator[str]:
     }
     site = max(gaps, key=gaps.__getitem__)
     test = run.results.joining[site].test
-    yield (
-        f"furthest below training alone at {site} ({format_number(test[SHIFTED])}, alone {format_number(test[LOCAL])})."
-    )
+    yield f"worst at {site} (federated {format_number(test[SHIFTED])}, alone {format_number(test[LOCAL])})."
     is_short = run.results.best_round == run.results.rounds
     last = f"Its best round is the last of {run.results.rounds}: more rounds may help."
     yield from list(_measured_reasons(run, site)) or [last if is_short else "The run measured nothing that tells why."]
@@ -284,7 +286,10 @@ def _measured_reasons(run: RunRecords, site: str) -> Iterator[str]:
         yield "Its BatchNorm is averaged over hospitals, which fails where their images differ."
     dissimilarity = mean_of_known(record.dissimilarity for record in run.ledger)
     if dissimilarity is not None:
-        yield f"The hospitals' updates differ (dissimilarity {dissimilarity:.1f}; 1 where all agree)."
+        yield (
+            f"The hospitals pull the model in different directions (dissimilarity {dissimilarity:.1f}; 1 = all agree, "
+            "above 2 = strong)."
+        )
 
 
 def _list_other_answers(results: Results, site: str) -> list[str]:
@@ -303,6 +308,6 @@ def _explain_kept(joining: Mapping[str, Joined]) -> Iterator[str]:
         if one.verdict == WORSE:
             threshold = f"; {one.threshold}" if one.threshold else ""
             yield (
-                f"{site} loses {abs(one.difference or 0.0):.3f} by what it keeps, chosen by {one.num_units} validation "
-                f"{one.unit}s, on which the federated model led by {one.lead:.3f}{threshold}."
+                f"{site} loses {abs(one.difference or 0.0):.3f} with the federated model, which led by {one.lead:.3f} "
+                f"on its {one.num_units} validation {one.unit}s{threshold}."
             )

@@ -39,7 +39,6 @@ PRETRAINED = (
     "these rows use a pretrained model; where silofl pretrain made it, it has seen training data of all sites in one "
     "place, which only a simulation can do, and the .json beside its file says how much"
 )
-NO_POOLING = "none of these rows needs data to be pooled"
 
 
 def methods_table(methods: Sequence[Method], num_seeds: int, is_ranked: bool = True) -> TextTable:
@@ -194,10 +193,10 @@ def _marking_notes(methods: Sequence[Method], seeds: Sequence[int]) -> list[str]
     if len(seeds) == 1:
         return ["No value is marked as the best: with one seed a difference can be chance; give more --seeds."]
     return [
-        "Of each site and average, a value is the best, bold or with a star, where it leads every other by more than "
-        "the seeds' spread, the larger of the two standard deviations; it wins its site. Otherwise all that the "
-        "highest does not lead so are level with the best: underlined or with an equals sign, and nobody wins. Local "
-        "training counts, rows that need pooled data do not."
+        "The best value of each column is bold or has a star if its lead over every other row is larger than both "
+        "rows' standard deviation over seeds; its row wins the site. Otherwise nobody wins: the highest value and "
+        "those that it does not lead so are level, underlined or with an equals sign. Local training counts, rows that "
+        "need pooled data do not."
     ]
 
 
@@ -279,7 +278,7 @@ def _pooling_notes(methods: Sequence[Method]) -> list[str]:
     pretrained = ", ".join(m.name for m in uses_pretrained)
     notes = [f"{names}: {POOLING}."] if names else []
     notes += [f"{pretrained}: {PRETRAINED}."] if pretrained else []
-    return notes or [f"{NO_POOLING.capitalize()}."]
+    return notes
 
 
 def _shared_batchnorm(methods: Sequence[Method]) -> list[str]:

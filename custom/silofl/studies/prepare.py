@@ -101,13 +101,19 @@ def write_workspace(workspace: Path, job: Path, simulation: Simulation) -> Path:
             "files; NVFlare's simulator would delete them: name another"
         )
     check_code(job, simulation)
-    results = workspace.with_name(workspace.name + "-results")
+    results = find_results_folder(workspace)
     # Outside local/, which NVFlare copies for every site, and with it what links lead to.
     links = results / "data"
     site = site_settings(simulation, results).model_copy(update={"data": f"{links}/{{site}}", "has_progress": False})
     link_sites(links, Path(simulation.data), simulation.sites)
     prepare_workspace(workspace, site, _server_settings(results), other_classes(job))
     return results
+
+
+def find_results_folder(workspace: Path) -> Path:
+    """Return the folder of the results of a simulator's workspace, next to it."""
+    workspace = workspace.resolve()
+    return workspace.with_name(workspace.name + "-results")
 
 
 def _server_settings(results: Path) -> Server:

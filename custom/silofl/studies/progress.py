@@ -41,14 +41,15 @@ class RoundLines:
         study: The study that runs.
         run: The run's folder.
         console: Where the lines go.
+        began: When the run was started, in seconds as of `time.time`; now where None.
     """
 
-    def __init__(self, study: Study, run: Path, console: Console) -> None:
+    def __init__(self, study: Study, run: Path, console: Console, began: float | None = None) -> None:
         self.study, self.run, self.console = study, run, console
         # The rounds of earlier starts are not printed again.
         self.shown = read_ledger(run) or []
-        self._stamp, self._began, self._printed = 0, time.time(), time.monotonic()
-        self._task = ""
+        self._stamp, self._printed, self._task = 0, time.monotonic(), ""
+        self._began = time.time() if began is None else began
 
     def print_news(self) -> None:
         """Print what is new, or what goes on; to be called again and again."""

@@ -26,13 +26,12 @@ from silofl.flare.commands import whole_path
 from silofl.flare.workspace import other_classes, prepare_workspace, read_simulated_site
 from silofl.models.weights import read_start
 from silofl.options import check_backend, make_console, path_to_text, read_changes
-from silofl.parts.load import list_kinds
 from silofl.report.evaluations_page import print_evaluations
 from silofl.report.run_page import write_report
 from silofl.report.sentences import changes_sentence
 from silofl.schema import dump_record
 from silofl.site import Server
-from silofl.studies.ending import print_notes, print_results
+from silofl.studies.ending import print_beginning, print_notes, print_results
 from silofl.studies.everyone import measure_on_everyone
 from silofl.studies.leave_out import print_unseen, run_unseen_test
 from silofl.studies.processes import ProcessTree, enable_interrupts
@@ -223,11 +222,7 @@ def _run_prepared_job(
         prepare_workspace(workspace, site_settings(simulation, run), server, other_classes(run / "job"))
         # The result of an earlier start that FAILED must not be taken for that of this one.
         (run / "results.json").unlink(missing_ok=True)
-        console.print(f"{study.name}: {len(simulation.sites)} sites take part: {', '.join(simulation.sites)}")
-        if any(kind.is_of_images for kind in list_kinds(study)):
-            console.print("min_patients is 0 in a simulation: means of however few patients are shared")
-        for sentence in study.cautions:
-            console.print(f"CAUTION  {sentence}", markup=False)
+        print_beginning(study, simulation.sites, console)
         job, lines = (run / "job").resolve(), RoundLines(study, run, console)
         given = read_start(study_file(job).parent, study)
         if given and given.sentence:

@@ -85,10 +85,10 @@ class ModelSettings(Section):
             float32.
         pretrained: File of a pretrained model next to study.yaml; ``silofl pretrain`` writes it and ``--pretrained``
             copies it there.
-        pretrained_sha256: Its SHA-256, which the study's digest then covers.
+        pretrained_sha256: SHA-256 of that file, which the study's digest then covers.
         weights: File of initial weights next to study.yaml, ``.pt`` or ``.safetensors``, matched by name and shape;
             ``--weights`` copies it there.
-        weights_sha256: Its SHA-256, which the study's digest covers.
+        weights_sha256: SHA-256 of that file, which the study's digest covers.
     """
 
     name: Literal["unet", "densenet121", "lenet5", "alexnet", "activity_cnn"] = "unet"
@@ -156,13 +156,13 @@ class TrainingSettings(Section):
         optimizer: The base optimiser of every step.
         optimizer_state: Momentum and Adam's moments: ``kept`` from round to round, or ``fresh`` in each. FedNova, and
             SCAFFOLD with momentum, always have fresh ones.
-        learning_rate: Of the base optimiser, in the first round.
+        learning_rate: Learning rate of the optimiser in the first round.
         schedule: How the learning rate falls: ``poly`` by ``(1 - (r - 1) / R)^0.9`` in round r of R, ``cosine`` by half
             a period.
-        momentum: Of ``sgd``.
+        momentum: Momentum of ``sgd``.
         is_nesterov: Whether the momentum of ``sgd`` is Nesterov's.
-        betas: Of ``adam`` and ``adamw``.
-        weight_decay: Of the base optimiser.
+        betas: Betas of ``adam`` and ``adamw``.
+        weight_decay: Weight decay of the optimiser.
         batch_size: Images in a batch; a last single one joins the batch before it.
         drop_channels: Probability that a channel of ``data.channel_names`` becomes zeros in a training image; one
             channel is always kept (Wagner et al., WACV 2025, arXiv:2406.11636).
@@ -315,8 +315,9 @@ class FederationSettings(Section):
         max_update_ratio: An update is refused if its norm per step is more than this many times the median of the other
             sites'; null refuses none.
         min_sites_for_ratio: Answers that a round needs before updates and image ranges are compared.
-        precision: Of numbers on the wire. ``float16`` halves the bytes: models and changes travel with three digits,
-            and numbers below 6e-8 are lost. Arrays with numbers beyond 65504, and AdaFed's statistics, are not rounded.
+        precision: Precision of numbers on the wire. ``float16`` halves the bytes: models and changes travel with three
+            digits, and numbers below 6e-8 are lost. Arrays with numbers beyond 65504, and AdaFed's
+            statistics, are not rounded.
     """
 
     sites: Count | None = None

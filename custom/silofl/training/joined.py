@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, Strict
 
@@ -18,7 +18,7 @@ WORDS = {
     FEDERATED: "the federated model",
     LOCAL: "its own model",
 }
-BRIEFLY = {FEDERATED: "federated", LOCAL: "its own"}
+BRIEFLY = {FEDERATED: "federated", LOCAL: "own"}
 Candidate = Literal["federated", "local"]
 Difference = Annotated[float, Strict(), Field(ge=-1, le=1, allow_inf_nan=False)]
 Bias = Annotated[float, Strict(), Field(ge=-3, le=3, allow_inf_nan=False)]
@@ -53,24 +53,25 @@ class Joined:
     """One site's choice on its validation data, and on its test data the kept model against its own.
 
     Attributes:
-        chosen: What it keeps.
+        chosen: Model that the site keeps.
         bias: Added to the log-odds of the foreground in what it keeps; 0 in a classification.
-        own_bias: The same of the local model.
+        own_bias: Bias of the local model.
         lead: Validation score of the federated model minus the local one's.
-        unit: What counts once in the test.
+        unit: What counts once in choice and test.
         num_units: Validation units of the choice.
         is_one_person: Whether all test units are of one person.
         validation: Model -> validation value: federated and local_uncalibrated without a bias, federated_calibrated
             and local with one, and chosen.
-        test: The same on test data: means over the cases.
-        by_unit: The same as means over the test units, whose difference is ``difference``; null where single units have
+        test: Model -> test value: mean over the cases.
+        by_unit: The same as mean over the test units, whose difference is ``difference``; null where single units have
             no such metric.
         difference: Mean paired difference over the test units, federated minus local, each with its bias; null without
             units. A case without a label in truth counts 1 if none is predicted, else 0.
-        standard_error: Of that mean over the units, for an interval over several starts; null of fewer than two units.
+        standard_error: Standard error of that mean, for an interval over several starts; null of fewer than two units.
         low: Lower end of its 95 % interval; null of fewer than 6 units.
         high: Upper end.
-        p_below: One-sided p-value of the federated model being no worse.
+        p_below: p-value of the test that the federated model is worse than the hospital's own model; small = evidence
+            that it is worse.
         num_test_units: Test units in which both have a score.
         verdict: better and worse are by a paired permutation test at 2.5 %, of these test units and this start of the
             training alone. It is better only if it also is against the local model without a bias.
@@ -115,6 +116,13 @@ class Joined:
         return (self.by_unit or self.test).get(model)
 
     @property
+    def summary(self) -> dict[str, Any]:
+        """Its numbers that one line of a table has: the test values, the difference with its interval, the verdict."""
+        values = {"alone": self.shown(LOCAL), "federated": self.shown(SHIFTED), "kept": self.shown(CHOSEN)}
+        interval = {"low": self.low, "high": self.high}
+        return values | {"difference": self.difference, "interval": interval, "verdict": self.verdict}
+
+    @property
     def kept(self) -> str:
         """What the site keeps, in words."""
         return f"{WORDS[self.chosen]}{describe_bias(self.bias)}"
@@ -132,7 +140,7 @@ class Joined:
         if self.needed_units is None:
             return self.verdict
         about = f"about {self.needed_units}" if self.needed_units <= MOST_NEEDED else f"more than {MOST_NEEDED}"
-        return f"{self.verdict}: {about} {self.unit}s would do"
+        return f"{self.verdict}: {about} {self.unit}s are needed"
 
     @property
     def threshold(self) -> str:
@@ -142,8 +150,8 @@ class Joined:
         unproved = f" ({self.verdict})" if self.verdict in UNPROVED else ""
         # What is kept is its own model where the federated one is no better.
         difference = 0.0 if self.chosen == LOCAL else self.difference or 0.0
-        added = f"the federated one adds {difference:.2f}{unproved}"
-        return f"its own model gains {self.own_gain:.2f} by its threshold; {added}"
+        added = f"the federated model gives {difference:+.2f} on top{unproved}"
+        return f"a better threshold alone gives its own model {self.own_gain:+.2f}; {added}"
 
     @property
     def test_units(self) -> str:

@@ -106,10 +106,10 @@ class CallingScore:
         thresholds: Number of a class, or finding -> the probability, before the temperature, from which it is called.
         num_units: Validation patients, recordings or cases that it was chosen by.
         error: Expected calibration error in the test, without the temperature.
-        error_after: The same with it.
+        error_after: The error with the temperature.
         calibrated: The error that a perfectly calibrated model with the same probabilities shows in as many cases,
             without the temperature.
-        calibrated_after: The same with it.
+        calibrated_after: The error of that model with the temperature.
         sensitivity: Class, or finding -> share of its test cases at or above the threshold.
         specificity: Class, or finding -> share of the other test cases below it.
     """
@@ -144,7 +144,7 @@ class SiteScore:
         also: Classification: accuracy, balanced_accuracy and, where defined, auroc.
         label_cases: Classification: label's number -> cases in which it counts.
         areas: Multilabel, and where the metric is an area: number of a class, or finding -> its area under the curve.
-        mean_over: Of a metric that is a mean over the classes with cases: labels or areas, which has their values.
+        mean_over: Where the values are, labels or areas, if the metric is a mean over the classes with cases.
         models: Model, of several -> its value on the same cases.
         selector_accuracy: Share of the validation slices that FedSM's selector takes for this site's.
         num_empty: Segmentation: cases without any label in truth; null where there is none.

@@ -107,7 +107,12 @@ def test_the_import_says_once_which_sites_know_no_patients_and_what_follows(sour
     summary = import_layout("folders", source, tmp_path / "target")
     (note,) = summary.notes
     assert note.startswith("PATIENTS UNKNOWN: no patients.csv says whose the 12 images are (east 6, west 6).")
-    for what in ("split is by file", "min_patients counts no patient", "split_unit: unknown", "file and patient"):
+    for what in (
+        "split is by file",
+        "cannot check the minimum number of patients",
+        "split_unit: unknown",
+        "file and patient",
+    ):
         assert what in note
     assert summary.patients == {"east": 0, "north": 6, "west": 0}
     contents = {

@@ -35,7 +35,7 @@ class Selector(Ingredient):
         network: ``light`` (GroupNorm, global pooling) or ``vgg11``.
         labels: What it learns about an image: its ``site`` (Eq. 2); or in the extra rounds the ``best_model`` for it
             (Eq. 1, FedSM-extra), or weights of the ``ensemble`` with the least loss (3.1.1).
-        learning_rate: Of its Adam.
+        learning_rate: Learning rate of the selector's Adam.
         steps: Steps of the ``gradients`` selector in a round, each one exchange with every site.
     """
 

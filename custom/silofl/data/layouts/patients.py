@@ -119,8 +119,9 @@ def warn_unknown_patients(
     counts = ", ".join(f"{site} {count}" for site, count in unknown.items())
     sentence = (
         f"PATIENTS UNKNOWN: no {source} says whose the {sum(unknown.values())} images are ({counts}). The split is by "
-        f"file: one person may be in training and test, and results then look too good. {remedy} and import again. Or "
-        "go on: new-study then writes split_unit: unknown, and min_patients counts no patient"
+        f"file: one person may be in training and test, and results then look too good. {remedy} and import again. "
+        "You can continue without it. Then the study is marked split_unit: unknown, and sites cannot check the minimum "
+        "number of patients"
     )
     notes = {site: [sentence if note == UNKNOWN else note for note in plans[site].notes] for site in unknown}
     return {**plans, **{site: replace(plans[site], notes=tuple(notes[site])) for site in unknown}}
