@@ -47,7 +47,7 @@ def test_values_beside_a_difference_are_of_the_same_units(chosen_run, joining):
     (row,) = hospital_table({"fedavg": chosen_run(north=one)}).rows
     assert row[2:5] == ("0.766", "0.909", "0.909") and "+0.143" in row[-1]
     (row,) = joining_table(joining(east=one)).rows
-    assert row[5:9] == ("0.766", "0.909", "0.909", "+0.143")
+    assert row[5:8] == ("0.766", "0.909", "+0.143") and row[1].startswith("0.909")
 
 
 def test_a_verdict_on_other_numbers_than_the_tables_names_what_it_compares(chosen_run):
