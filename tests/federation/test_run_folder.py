@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from silofl.errors import ConfigError
+from silofl.federation import run_folder
 from silofl.federation.course import Course
 from silofl.federation.metrics_summary import round_metrics
 from silofl.federation.results import read_results
@@ -121,6 +122,16 @@ def test_in_a_simulation_the_code_names_the_true_place_of_a_sites_model(with_mod
     names, text = run_code(folder, monkeypatch)
     assert names["model"].contents.sites == (site,)
     assert f'SuperModel.load("../sites/{site}/{game.server.id}/supermodel")' in text and "STATE_DIR" not in text
+
+
+def test_models_that_were_written_after_the_test_are_not_written_again(with_models, monkeypatch):
+    game, tests, folder = with_models(name="fedavg")
+    saved = []
+    monkeypatch.setattr(run_folder, "save_models", lambda path, which, *others: saved.append(which))
+    again = RunFolder(folder.path, game.study)
+    again.write_models(game.server, tests)
+    again.finish(game.server, tests)
+    assert saved == ["last", "best"]
 
 
 def test_a_run_that_was_ended_from_outside_has_no_result(play, tmp_path):

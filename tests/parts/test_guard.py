@@ -259,6 +259,7 @@ def test_alone_is_the_own_model_with_its_bias_and_the_pictures_show_it(played, m
     theirs = score_predictions(label_cases(SuperModel(replace(federated, bias=-0.3), CPU), part), part, game.study)
     found = [theirs.compared[case] - value for case, value in scores[0.5].compared.items()]
     assert joined.difference == pytest.approx(np.mean(found), abs=1e-3) and joined.difference != 0
+    assert joined.by_unit["federated_calibrated"] - joined.by_unit["local"] == pytest.approx(joined.difference)
     gains = [scores[0.5].compared[case] - value for case, value in scores[0.0].compared.items()]
     assert joined.own_gain == pytest.approx(np.mean(gains), abs=1e-3)
     with np.load(game.folder("east") / "pictures.npz") as shown:

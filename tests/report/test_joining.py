@@ -240,9 +240,9 @@ def test_the_terminal_opens_with_it_and_cautions(joining, results, printed):
 
 
 def test_the_note_says_what_single_units_lack_and_how_cases_with_nothing_to_find_count(results):
-    balanced, empty = "a single case has no balanced accuracy.", "counts 1 if the model finds"
+    balanced, empty = "A single case has no balanced accuracy:", "counts 1 if the model finds"
     plain, found = joining_note(results(metric="accuracy")), joining_note(results(metric="balanced_accuracy"))
-    assert "balanced" not in plain and empty not in plain and found.endswith(f"are measured in accuracy: {balanced}")
+    assert "balanced" not in plain and empty not in plain and balanced in found
     counts = {"empty_cases": {"west": 3}, "false_positive_cases": {"west": 1}, "with_truth": {"west": 0.9}}
     assert f"{empty} nothing in it" in joining_note(results(**counts))
 

@@ -35,12 +35,13 @@ def compare(tmp_path, phantoms, training, capsys):
 def test_every_job_and_method_runs_for_each_seed_and_stands_in_the_table(compare, training, tmp_path):
     code, out, table = compare("--methods", "local")
     assert code == 0
-    assert training.carried_out == [f"{name}-seed{seed}" for name in ("fedavg_phantoms", "local") for seed in (0, 1)]
+    # Local training leaves its models to the others, and stands where it was named.
+    assert training.carried_out == [f"{name}-seed{seed}" for name in ("local", "fedavg_phantoms") for seed in (0, 1)]
     assert [row["name"] for row in table["rows"]] == ["fedavg", "local"]
     # 0.5 with seed 0, 0.625 with seed 1
     assert table["rows"][0]["sites"]["north"]["values"] == [0.5, 0.625]
     assert {run["status"] for run in table["runs"]} == {"COMPLETE"}
-    assert "run 3 of 4: local, seed 0" in out and "so far" in out
+    assert "run 1 of 4: local, seed 0" in out and "so far" in out
     written = (tmp_path / "out" / "table.md").read_text()
     # both are level everywhere: 0.5 and 0.625 have the mean 0.5625 and the deviation 0.125 / sqrt(2)
     assert "| local | <ins>0.562 ± 0.088</ins> |" in written and "| winner | none: 2 level |" in written
@@ -66,7 +67,7 @@ def test_finished_runs_are_used_again_but_not_of_another_study(compare, training
         code, out, _ = compare(*option, seeds="0")
         assert code == 2 and f"must be a run of what is asked for, not one that differs in {key};" in out
     code, out, table = compare("--methods", "local", seeds="0,1")
-    assert code == 0 and training.carried_out[1:] == ["fedavg_phantoms-seed1", "local-seed0", "local-seed1"]
+    assert code == 0 and training.carried_out[1:] == ["local-seed0", "local-seed1", "fedavg_phantoms-seed1"]
     assert "already finished" in out and table["seeds"] == [0, 1]
 
 

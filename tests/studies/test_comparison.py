@@ -146,6 +146,10 @@ def test_a_comparison_has_a_row_for_what_joining_gave_in_the_seeds_of_each_row(j
     # Kept 0.85 and 0.9, then 0.85 and 0.5; alone 0.7 and 0.9, then 0.7 twice; 0.001 times 4 tests.
     assert fedbn[:2] == ("fedbn", "2 better, 1 worse, 1 own model kept")
     assert fedbn[2:] == ("0.750 ± 0.071", "0.700 ± 0.141", "0.775 ± 0.141", "1 of 3", "1")
+    test = dict.fromkeys(("federated", "federated_calibrated", "chosen"), 0.9) | {"local": 0.75}
+    moved = {"fedbn": [joining(east=joined(test=test | {"local_uncalibrated": 0.5}))]}
+    assert compare_joining(moved).table.columns[2:5] == ("alone", "alone at 0.5", "federated")
+    assert compare_joining(moved).table.rows[0][2:5] == ("0.750", "0.500", "0.900")
     # It loses by itself, and 0.02 times 3 is above 5 %.
     assert harmofl == ("harmofl", "1 worse", "0.700", "0.800", "0.850", "1 of 1", "0")
     assert compare_joining({"local": [results()]}) is None

@@ -8,6 +8,7 @@ from silofl.federation.ledger import Round
 from silofl.inference.unseen import OwnModelsTest
 from silofl.report.result_pictures import hospitals_image
 from silofl.report.run_records import RunRecords
+from silofl.report.sentences import joining_table
 from silofl.report.unseen_picture import unseen_images
 from silofl.studies.hospitals import conclude, explain_losses, hospital_table
 from tests.report.conftest import joined
@@ -37,6 +38,16 @@ def test_the_federated_model_has_a_threshold_as_the_others_do_and_stands_at_the_
     assert hospital_table(runs, shows_half=False).rows[0][2:5] == ("0.915", "0.697", "0.915")
     # It is the one with a threshold that is compared with training alone.
     assert "harmofl 0.697 (alone 0.915)" in conclude({"harmofl": list(runs.values())})[1]
+
+
+def test_values_beside_a_difference_are_of_the_same_units(chosen_run, joining):
+    """Alone 0.818 over cases and 0.766 over patients: 0.909 - 0.766 is the difference, and no other."""
+    by_unit = {"local": 0.766, "federated": 0.909, "federated_calibrated": 0.909, "chosen": 0.909}
+    one = joined(local=0.818, federated=0.91, kept=0.91, difference=0.143, by_unit=by_unit)
+    (row,) = hospital_table({"fedavg": chosen_run(north=one)}).rows
+    assert row[2:5] == ("0.766", "0.909", "0.909") and "+0.143" in row[-1]
+    (row,) = joining_table(joining(east=one)).rows
+    assert row[5:8] == ("0.766", "0.909", "+0.143") and row[1].startswith("0.909")
 
 
 def test_a_verdict_on_other_numbers_than_the_tables_names_what_it_compares(chosen_run):

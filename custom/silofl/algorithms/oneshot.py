@@ -308,6 +308,8 @@ class SiteHandOver(SitePart):
 
     def epoch(self) -> None:
         """Validate the model as the epoch before left it."""
+        if self.work.task != TRAIN:
+            return
         # As the round began it was validated already, after the last epoch of the round before.
         if self._epochs:
             self._validate()

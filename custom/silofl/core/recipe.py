@@ -182,6 +182,11 @@ class Recipe:
         """Whether a super model answers with the mean of its models, weighted by its selector's scores."""
         return any(ingredient.weighs_models for ingredient in self.ingredients)
 
+    @property
+    def trains_alone(self) -> bool:
+        """Whether each site trains alone, and reports its own best round."""
+        return self.stays_home == "everything" and not self.sends_model_once and not self.average_last
+
     def count(self, examples: Mapping[str, int], min_sites: int) -> Mapping[str, float]:
         """Return how much each site counts in the one mean of all; the arguments of `Ingredient.count`."""
         if self.weights == "uniform":

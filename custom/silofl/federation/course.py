@@ -32,7 +32,7 @@ from silofl.federation.server import ServerRounds
 from silofl.federation.unlike import describe_unlike, find_opposed_scores, join_unlike
 from silofl.models.precision import narrow_messages
 from silofl.parts.answer import plain_text
-from silofl.parts.part import AFTER, BEFORE, END, INSTEAD, TESTED, VALIDATED, WeightsOf
+from silofl.parts.part import AFTER, BEFORE, END, INSTEAD, TESTED, UNTESTED, VALIDATED, WeightsOf
 from silofl.parts.task import TRAIN, VALIDATE, Exchange, Message, Replies, Unlike
 from silofl.training.site_score import SiteScore
 
@@ -143,6 +143,7 @@ class Course:
         self._validate()
         for exchange in server.asks(END, server.finished_rounds):
             self._exchange(exchange)
+        self._exchange_all(UNTESTED)
         number = server.reported.round
         exchange = Exchange(server.test_task, number, is_needed=False, models_round=number)
         _, _, replies = self._ask_and_admit(exchange)
@@ -150,13 +151,17 @@ class Course:
         empty = {site: "its answer holds no test" for site, score in scores.items() if score is None}
         tested = {site: score for site, score in scores.items() if score is not None}
         tests = Tests(tested, replies.missing | replies.refused | empty)
-        if exchanges := server.asks(TESTED, server.finished_rounds):
+        if server.asks(TESTED, server.finished_rounds):
             self.write_models(tests)
-        while exchanges:
+        self._exchange_all(TESTED)
+        return tests
+
+    def _exchange_all(self, moment: str) -> None:
+        """Carry out what the parts ask for at a moment, until they ask for nothing more."""
+        server = self.server
+        while exchanges := server.asks(moment, server.finished_rounds):
             for exchange in exchanges:
                 self._exchange(exchange, server.ledger[-1])
-            exchanges = server.asks(TESTED, server.finished_rounds)
-        return tests
 
     def run_round(self) -> None:
         """Carry out the next round: the parts' exchanges before it, the training, and the parts' exchanges after it."""

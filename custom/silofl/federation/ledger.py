@@ -255,17 +255,19 @@ def read_ledger(folder: Path, known: Sequence[Round] = ()) -> list[Round] | None
     return ledger and mark_best(ledger)
 
 
-def metrics_csv(ledger: Sequence[Round], metric: str, tested_round: int, tests: Mapping[str, float | None]) -> str:
+def metrics_csv(
+    ledger: Sequence[Round], metric: str, tested_rounds: Mapping[str, int], tests: Mapping[str, float | None]
+) -> str:
     """Return the table of all scores: round, site, part, metric, value.
 
     Args:
         ledger: The finished rounds.
         metric: The study's.
-        tested_round: The round whose models were tested.
+        tested_rounds: Site -> the round whose models it tested.
         tests: Site -> value on its test data.
     """
     head = ("round", "site", "part", "metric", "value")
-    tested = ((tested_round, site, "test", metric, value) for site, value in sorted(tests.items()))
+    tested = ((tested_rounds[site], site, "test", metric, value) for site, value in sorted(tests.items()))
     return encode_csv([head, *(row for record in ledger for row in _score_rows(record, metric)), *tested])
 
 

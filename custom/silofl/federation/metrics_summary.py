@@ -46,7 +46,7 @@ def metrics_summary(
         "notes": list(NOTES),
         "job_name": study,
         "key_metric": {"name": _validation_name(metric), "mode": "max"},
-        "best_round": reported.round,
+        "best_round": None if reported.rounds else reported.round,
         "best_metrics": _list_metrics({_validation_name(metric): validation, f"test_{metric}": tested}),
     }
 

@@ -39,7 +39,7 @@ def finished_results(server: ServerRounds, tests: Tests) -> Results:
         **_describe_study(study, find_recipe_in_use(server)),
         status="INCOMPLETE" if reasons else "COMPLETE",
         reasons=tuple(reasons),
-        best_round=None if reported.is_mean else reported.round,
+        best_round=reported.one_round,
         model=reported.how,
         sites=values,
         mean=mean_of_known(known),

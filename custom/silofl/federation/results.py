@@ -18,7 +18,7 @@ from silofl.errors import ConfigError, quote_value
 from silofl.inference.super_results import SuperResults
 from silofl.schema import declare_group, declare_optional, format_key_lists, read_file
 from silofl.study.sections import CLASS_MEANS, RANKED
-from silofl.training.joined import CHOSEN, FEDERATED, LOCAL, SHIFTED, Joined
+from silofl.training.joined import AT_ZERO, CHOSEN, FEDERATED, LOCAL, SHIFTED, Joined, OwnModel
 from silofl.training.metrics import mean_of_known
 from silofl.training.site_score import (
     CallingScore,
@@ -180,7 +180,7 @@ class Results:
         version: Version of silofl that wrote the file.
         status: How the run ended; UNFINISHED is in no file.
         reasons: Why it is not COMPLETE, one sentence each.
-        best_round: The reported round, from 1; null where a mean of rounds is reported.
+        best_round: The reported round, from 1; null where a mean of rounds is reported, or each site's own round.
         model: What is reported, and how it was chosen.
         sites: Site -> the metric, mean over its test cases; null without a test.
         mean: Mean over the sites that have a value; null for means over classes, where the sites' classes differ.
@@ -195,6 +195,7 @@ class Results:
         everyone: Simulated classification: the sites' models on all sites' test data.
         joining: Site -> the model that it kept, against the one that it trained alone.
         unchosen: Site -> why it chose no model.
+        own_models: Local training: site -> which round of its own model it reports.
         ended_early: Why federation.patience ended the run early.
         batchnorm: Sites whose filter removed BatchNorm, and what followed.
         privacy: What differential privacy has spent.
@@ -229,6 +230,7 @@ class Results:
     everyone: Everyone | None = declare_optional()
     joining: Mapping[str, Joined] | None = declare_optional()
     unchosen: Mapping[str, str] | None = declare_optional()
+    own_models: Mapping[str, OwnModel] | None = declare_optional()
     left: Mapping[str, int] | None = declare_optional()
     digest: str | None = declare_optional()
     ended_early: str | None = declare_optional()
@@ -286,7 +288,7 @@ class Results:
     def joining_means(self) -> dict[str, float | None]:
         """Model -> mean of the test values over the sites that chose; empty without a choice."""
         sites = (self.joining or {}).values()
-        names = (LOCAL, SHIFTED, FEDERATED, CHOSEN) if sites else ()
+        names = (LOCAL, AT_ZERO, SHIFTED, FEDERATED, CHOSEN) if sites else ()
         return {name: self.mean_of_sites(one.tested(name) for one in sites) for name in names}
 
     @property

@@ -76,6 +76,8 @@ class RunFolder:
         # The finished rounds in the words of ledger.json, and in those of round_metrics.jsonl.
         self._records: list[str] = []
         self._lines: list[str] = []
+        # The test whose models are written.
+        self._tested: Tests | None = None
         make_folder(path)
 
     def locked(self) -> AbstractContextManager[None]:
@@ -192,9 +194,12 @@ class RunFolder:
         """Write the models, and return the result as far as it is known."""
         # The ledger too: the last save may have been stopped before it.
         self._write_records(server, tests.scores)
-        save_models(self.path, "last", server, server.parts)
         reported = server.reported.parts
-        save_models(self.path, "best", server, reported)
+        # What follows the test changes no model, but what is said of the super model.
+        if self._tested is not tests:
+            save_models(self.path, "last", server, server.parts)
+            save_models(self.path, "best", server, reported)
+            self._tested = tests
         if any(part.models() for part in server.parts.values()):
             describe_models(self.path, server)
         contents = next((made for part in reported.values() if (made := part.contents(server))), None)
@@ -332,7 +337,8 @@ class RunFolder:
     def _write_metrics(self, server: ServerRounds, tests: Mapping[str, SiteScore]) -> None:
         values, ledger = {site: score.value for site, score in tests.items()}, server.ledger
         metric, reported = self.study.metric, server.reported
-        write_text(self.path / "metrics.csv", metrics_csv(ledger, metric, reported.round, values))
+        rounds = {site: reported.rounds.get(site, reported.round) for site in tests}
+        write_text(self.path / "metrics.csv", metrics_csv(ledger, metric, rounds, values))
         if ledger:
             write_json(self.path / SUMMARY, metrics_summary(self.study.name, metric, ledger, reported, tests))
             _encode_new_rounds(self._lines, ledger, partial(round_metrics, metric))

@@ -113,7 +113,7 @@ class ServerRounds:
     def facts(self) -> dict[str, Any]:
         """Return the facts that are written into a model: rounds, and the validation it was chosen by."""
         best = self.reported
-        rounds = {"rounds": self.finished_rounds, "reported_round": None if best.is_mean else best.round}
+        rounds = {"rounds": self.finished_rounds, "reported_round": best.one_round}
         return {"run": self.id, **rounds, "validation": schema.dump_record(best.validation)}
 
     def held(self, site: str, number: int) -> int:

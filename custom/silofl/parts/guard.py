@@ -4,11 +4,13 @@ The federated model is the one that the run tests. The local one goes on learnin
 from its best round by the site's own validation. `silofl.core.guard_rule` has the rule. What a site keeps lies in its
 folder `chosen`, its decision bias with it; only numbers leave the site.
 
-The local model is that of the algorithm ``local``, bit for bit: the same batches, steps and dropout.
+The local model is that of the algorithm ``local``, bit for bit: the same batches, steps and dropout. Where each site
+trains alone, it is the run's own model: it goes on before the test, which is of its best round at each site.
 """
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
@@ -33,27 +35,30 @@ from silofl.inference.directory import FOLDER, OWN, read_model_folder, write_mod
 from silofl.inference.geometry import decide_labels
 from silofl.inference.measured_usual import measure_usual
 from silofl.inference.probabilities import shift_foreground
-from silofl.models import build_plain_model
+from silofl.models import HarmonizedModel, build_plain_model
 from silofl.models.roles import add_role
 from silofl.parts.answer import SiteAnswer
 from silofl.parts.average import ROLE as AVERAGE
 from silofl.parts.calling import choose_site_calling
-from silofl.parts.part import TESTED, Kept, Part, Run, WeightsOf
-from silofl.parts.task import TRAIN, Exchange, Message, Replies
+from silofl.parts.part import TESTED, UNTESTED, Kept, Part, Reported, Run, WeightsOf
+from silofl.parts.task import TEST, TRAIN, Exchange, Message, Replies
 from silofl.parts.work import SitePart, Work
 from silofl.schema import dump_record
 from silofl.settings import Section
 from silofl.study import Study
+from silofl.study.sections import CLASS_MEANS
 from silofl.training.case_pictures import PICTURES, add_own
 from silofl.training.evaluation import count_patients, join_pieces, score_predictions, select_regions
 from silofl.training.grid_scores import score_classes, score_findings, score_label_maps, yield_pieces
-from silofl.training.joined import AT_ZERO, CHOSEN, FEDERATED, LOCAL, SHIFTED, Joined
+from silofl.training.joined import AT_ZERO, CHOSEN, FEDERATED, LOCAL, SHIFTED, Joined, OwnModel
 from silofl.training.local_model import ANEW, LocalModel, find_patience, lend, load_borrowed, locate_memo, own_rounds
 from silofl.training.loop import Learner
 from silofl.training.metrics import Score, group_positions, value_or_none
+from silofl.training.site_score import SiteScore
 from silofl.training.units import Units, average_by_unit
 
 ROLE, TRAIN_OWN, CHOOSE = "guard", "guard_train", "guard_choose"
+OWN_BEST = "of each site its own best round on its own validation data"
 # The key of the local model that is trained anew, in more rounds.
 LONGER = "longer"
 # Of a local model: its last state, with Adam's two moments, and that of its best round.
@@ -65,11 +70,15 @@ class GuardEntry(Section):
 
     Attributes:
         goes_on: Whether its own model learns in one round more.
+        own: The own model that it reports, where each site trains alone.
+        validation: The score of that.
         joined: The choice; None where it could not make one.
         reason: Why it could not.
     """
 
     goes_on: bool = False
+    own: OwnModel | None = None
+    validation: SiteScore | None = None
     joined: Joined | None = None
     reason: Literal["it has no validation data", "it has trained no model alone"] | None = None
 
@@ -82,7 +91,8 @@ class GuardPart(Part):
         study: The study.
         choices: Site -> its choice; not part of the checkpoint, because the run ends with it.
         unchosen: Site -> why it made no choice, of those that were asked; not in the checkpoint either.
-        tested: The sites that have tested what the run reports; not in the checkpoint either.
+        tested: The sites that have tested what the run reports, each with what it said then of its own model; not in
+            the checkpoint either.
         ended: Those of them whose own model learns no more; not in the checkpoint either.
         steps: The rounds that own models were asked to learn after the test; not in the checkpoint either.
         pretrained: All arrays of the file that every model of the study begins from; empty where the seed gives them.
@@ -92,13 +102,12 @@ class GuardPart(Part):
     study: Study
     choices: dict[str, Joined] = field(default_factory=dict)
     unchosen: dict[str, str] = field(default_factory=dict)
-    tested: frozenset[str] = frozenset()
+    tested: dict[str, GuardEntry] = field(default_factory=dict)
     ended: frozenset[str] = frozenset()
     steps: int = 0
     pretrained: Arrays = field(default_factory=dict)
     role: str = ROLE
     entry: ClassVar[type[GuardEntry]] = GuardEntry
-    keeps_second: ClassVar[bool] = True
 
     @classmethod
     def start(cls, study: Study, sites: Sequence[str], pretrained: Arrays | None) -> Sequence[Part]:
@@ -111,18 +120,26 @@ class GuardPart(Part):
         models = 2 * MODELS if self.study.training.has_falling_rate else MODELS
         return models * sum(value.nbytes for value in build_plain_model(self.study, 0).state_dict().values())
 
+    @property
+    def keeps_second(self) -> bool:
+        """Whether a site keeps one of two models."""
+        return self.study.is_guarded
+
     def asks(self, moment: str, number: int, run: Run) -> Sequence[Exchange]:
-        """After the test, let the sites that gave one train their own models to the end by rounds; then choose."""
-        if moment != TESTED or not self.tested or self.choices or self.unchosen:
-            return ()
+        """Let the sites train their own models to the end by rounds; after a federated model's test, then choose."""
         # A run may end early, and may have rounds after those of training. Of a run that was asked for more rounds,
         # another site may have the model of the earlier end alone.
-        last = min(number, self.study.training_rounds)
-        learning = tuple(sorted(self.tested - self.ended)) if self.steps < own_rounds(self.study) else ()
+        is_alone, last = self.study.recipe.trains_alone, min(number, self.study.training_rounds)
+        sites = {site for site in run.sites if run.held(site, last)} if is_alone else {*self.tested}
+        if moment != (UNTESTED if is_alone else TESTED) or not sites or self.choices or self.unchosen:
+            return ()
+        learning = tuple(sorted(sites - self.ended)) if self.steps < own_rounds(self.study) else ()
         # Beside a federated model that still rises there is no verdict, however long the own one learns.
-        if learning and self._is_finished(run):
+        if learning and goes_on(self.study) and (is_alone or self._is_finished(run)):
             return [Exchange(TRAIN_OWN, last, self.steps + 1, learning, is_needed=False, models_round=last)]
-        return [Exchange(CHOOSE, last, sites=tuple(sorted(self.tested)), is_needed=False, models_round=last)]
+        if is_alone:
+            return ()
+        return [Exchange(CHOOSE, last, sites=tuple(sorted(sites)), is_needed=False, models_round=last)]
 
     def to_send(self, site: str, exchange: Exchange, run: Run) -> Message:
         """Return the file's arrays to a site whose model begins from them after round 1, which brings the models."""
@@ -138,7 +155,18 @@ class GuardPart(Part):
     def checked(self, site: str, exchange: Exchange, answer: SiteAnswer, run: Run) -> GuardPart:
         """Collect a site's test."""
         # Without a test the site has no super model in its folder, which is what its candidates are made from.
-        return self if answer.numbers.metrics.test is None else replace(self, tested=self.tested | {site})
+        if answer.numbers.metrics.test is None:
+            return self
+        return replace(self, tested=self.tested | {site: answer.entry(ROLE, GuardEntry)})
+
+    def reported(self, reported: Reported, run: Run) -> Reported:
+        """Report of each site that trains alone its own best round, if any was validated."""
+        if not self.study.recipe.trains_alone or not reported.validation:
+            return reported
+        last = min(run.finished_rounds, self.study.training_rounds)
+        validation = {site: one.validation for site, one in self.tested.items() if one.validation}
+        rounds = {site: one.own.best_round for site, one in self.tested.items() if one.own}
+        return Reported(last, run.parts, validation or reported.validation, OWN_BEST, rounds=rounds)
 
     def merged(self, exchange: Exchange, replies: Replies, weights_of: WeightsOf, run: Run) -> GuardPart:
         """Take up the sites' choices, and whose own models learn no more: a site that is silent has none that does."""
@@ -160,7 +188,9 @@ class GuardPart(Part):
         return chosen + [f"site {site!r} made no choice: {reason}" for site, reason in self.unchosen.items()]
 
     def results(self, run: Run, tests: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the sites' choices, and why the others made none."""
+        """Return the sites' choices, and why the others made none; of sites that train alone, their own models."""
+        if self.study.recipe.trains_alone:
+            return {"own_models": {site: one.own for site, one in self.tested.items() if one.own} or None}
         without = [site for site in run.sites if site not in self.choices]
         reasons = {site: self.unchosen.get(site, "it did not test the model") for site in without}
         return {"joining": self.choices or None, "unchosen": reasons or None}
@@ -171,25 +201,44 @@ class SiteGuard(SitePart):
 
     name = ROLE
     tasks = (TRAIN_OWN, CHOOSE)
-    stays = (Kept("the local model and its best round"),)
 
     def __init__(self, work: Work) -> None:
         super().__init__(work)
         self._kept: dict[str, Any] = dict(work.kept.get(ROLE) or {})
+        # The run's own model learns as the local one would, so that no second one learns beside it.
+        recipe = work.study.recipe
+        self._is_the_runs = recipe.trains_alone or (recipe.sends_model_once and is_plain(work.study))
+
+    @classmethod
+    def list_kept(cls, study: Study, number: int) -> Sequence[Kept]:
+        """Return the local model, which is the run's own one where each site trains alone."""
+        is_alone = study.recipe.trains_alone
+        return [Kept("its best round" if is_alone else "the local model and its best round", is_of_model=is_alone)]
 
     @property
     def is_on(self) -> bool:
         """Whether the site has data to choose by, and a local model or what one begins from."""
         has_model = LOCAL in self._kept or not self.work.study.starts_from_file or bool(self._start)
-        return len(self.work.data.validation) > 0 and has_model
+        return len(self.work.data.validation) > 0 and (has_model or self._is_the_runs)
 
     @cached_property
     def local(self) -> LocalModel:
-        """The model that is trained alone, as the task finds it; in a site's first task maybe another run's."""
-        work = self.work
-        if not self._kept and work.number == 1 and not work.study.starts_from_file:
-            self._kept = load_borrowed(self._memo)
-        return self._build(LOCAL, work.study.training_rounds)
+        """The model that is trained alone, as the task finds it; in a site's first task maybe another run's.
+
+        The run's own model is trained in all of its rounds, and may be another run's after them.
+        """
+        work, rounds = self.work, self.work.study.training_rounds
+        is_due = not self._kept and work.number == 1
+        if self._is_the_runs:
+            is_due = work.task != TRAIN and self._build(LOCAL, rounds).is_whole
+        if is_due and self._is_shared:
+            self._kept = load_borrowed(self._memo) or self._kept
+        return self._build(LOCAL, rounds)
+
+    @property
+    def _is_shared(self) -> bool:
+        """Whether runs leave the local model to one another."""
+        return goes_on(self.work.study) and not self.work.study.starts_from_file
 
     @cached_property
     def longer(self) -> LocalModel | None:
@@ -205,7 +254,7 @@ class SiteGuard(SitePart):
 
     def learners(self) -> Mapping[str, Learner]:
         """Return the local model, which learns from the same batches as a study of the algorithm ``local``."""
-        if not self.is_on or self.local.has_learnt(self.work.number):
+        if not self.is_on or self._is_the_runs or self.local.has_learnt(self.work.number):
             return {}
         return {LOCAL: self.local.prepare_learner(self.work.loss, self.work.number)}
 
@@ -221,7 +270,8 @@ class SiteGuard(SitePart):
         if LOCAL not in self._kept or work.message.find_entry(AVERAGE).get("is_sent"):
             return
         # A training task brings the models of the round before.
-        self.local.validate(work.number - 1 if work.task == TRAIN else work.number, work.data.validation)
+        number = work.number - 1 if work.task == TRAIN else work.number
+        self.local.validate(number, work.data.validation, own if work.study.recipe.trains_alone else None)
         if work.task != TRAIN:
             self._keep()
 
@@ -229,8 +279,32 @@ class SiteGuard(SitePart):
         """Return the local model, and what another run has trained of it."""
         if not self.is_on:
             return {}
-        self.local.record_round(self.work.number)
-        return self._kept | {LOCAL: self.local.kept()}
+        if self._is_the_runs:
+            optimizers = self.work.site_models.kept().get("optimizer", {})
+            self.local.adopt(self.work.number, self.work.own, optimizers.get(self.work.study.recipe.roles[-1], {}))
+        else:
+            self.local.record_round(self.work.number)
+        return self._kept | {LOCAL: self.local.kept}
+
+    def deployed(self, role: str, model: HarmonizedModel) -> HarmonizedModel:
+        """Return the own model of its best round for the test of a site that trains alone."""
+        if not self._reports_own(self.work.task):
+            return model
+        best = copy.deepcopy(model)
+        best.load_state_dict(self._own[0].best)
+        return best
+
+    def add_to_answer(self, task: str) -> Message:
+        """Say which round of its own a site that trains alone has tested, and what its validation was."""
+        if not self._reports_own(task):
+            return Message()
+        own, is_finished = self._own
+        says = {"rounds": own.last, "best_round": own.best_round, "is_finished": is_finished}
+        score = self.work.site_models.score(self.work.data.validation)
+        return Message(meta={ROLE: {"own": says, "validation": score}})
+
+    def _reports_own(self, task: str) -> bool:
+        return task == TEST and self.work.study.recipe.trains_alone and LOCAL in self._kept
 
     def answer(self, task: str) -> Message:
         """Train the own model for a round more, or choose what the site keeps, and test it."""
@@ -240,8 +314,6 @@ class SiteGuard(SitePart):
             return Message(meta={ROLE: {"reason": reason}})
         if task == TRAIN_OWN:
             return Message(meta={ROLE: {"goes_on": self._train_on()}})
-        if self._learning.has_ended and self.local.is_whole and not self.work.study.starts_from_file:
-            lend(self._memo, self._kept)
         return Message(meta={ROLE: {"joined": self._choose_and_test()}})
 
     @property
@@ -261,10 +333,12 @@ class SiteGuard(SitePart):
         return not model.has_ended
 
     def _keep(self) -> None:
-        self._kept[LOCAL] = self.local.kept()
+        self._kept[LOCAL] = self.local.kept
         if self.work.task == TRAIN_OWN and self.longer:
-            self._kept[LONGER] = self.longer.kept()
+            self._kept[LONGER] = self.longer.kept
         self.work.to_keep = dict(self.work.kept) | {ROLE: self._kept}
+        if self._is_shared and self._learning.has_ended and self.local.is_whole:
+            lend(self._memo, self._kept)
 
     @cached_property
     def _own(self) -> tuple[LocalModel, bool]:
@@ -332,13 +406,14 @@ class SiteGuard(SitePart):
     def _compare(self, test: Mapping[str, Score], choice: GuardChoice, are_finished: bool) -> dict[str, Any]:
         """Return what the site's test units say of the federated model beside its own, whichever it keeps."""
         units = self.work.find_units("test")
-        own, at_zero, federated = (
-            average_by_unit(test[name].compared, units.unit_of) for name in (LOCAL, AT_ZERO, SHIFTED)
-        )
-        gains = own - at_zero
+        found = {name: average_by_unit(score.compared, units.unit_of) for name, score in test.items()}
+        own, at_zero, federated = (found[name] for name in (LOCAL, AT_ZERO, SHIFTED))
+        gains, is_tested = own - at_zero, np.isfinite(own) & np.isfinite(federated)
+        has_units = is_tested.any() and self.work.study.metric not in CLASS_MEANS
         return asdict(measure_joining(own, at_zero, federated, choice.keeps_own, are_finished)) | {
             "unit": units.name,
             "is_one_person": units.is_one_person,
+            "by_unit": {name: float(one[is_tested].mean()) for name, one in found.items()} if has_units else None,
             "own_gain": float(np.nanmean(gains)) if np.isfinite(gains).any() else None,
         }
 
@@ -405,6 +480,16 @@ class SiteGuard(SitePart):
         for rows in _group_cases(part.cases, limit_batch_size(part.images, size)):
             members = part.select_rows(rows)
             yield members, _predict_probabilities(model, np.asarray(members.images), members.cases, size)
+
+
+def is_plain(study: Study) -> bool:
+    """Return whether a model that never meets another one learns as the local model does."""
+    return study.recipe.input is None and study.recipe.step is None and not study.is_private
+
+
+def goes_on(study: Study) -> bool:
+    """Return whether own models may go on after the rounds, and be shared with other runs."""
+    return study.is_guarded or (study.guard and study.recipe.trains_alone and is_plain(study))
 
 
 def choice_sentence(site: str, one: Joined) -> str:

@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from silofl.inference.contents import Contents
 
 # Moments at which a part may add exchanges: before a round's training, in its place, after it; once the models of the
-# last round that trained any are validated; after all rounds; and after the test.
+# last round that trained any are validated; after all rounds; and before and after the test, as long as it asks.
 BEFORE, INSTEAD, AFTER, VALIDATED = "before", "instead", "after", "validated"
-END, TESTED = "end", "tested"
+END, UNTESTED, TESTED = "end", "untested", "tested"
 # Role -> aggregation weights (K', K') of the sites that answered.
 WeightsOf = Callable[[str], NDArray[np.float64]]
 
@@ -93,6 +93,7 @@ class Reported:
         validation: Site -> its validation of these models.
         how: How they were chosen.
         is_mean: Whether they are means over several rounds, and no round's own.
+        rounds: Site -> the round of its own that it reports; empty where all report one.
     """
 
     round: int
@@ -100,6 +101,12 @@ class Reported:
     validation: Mapping[str, SiteScore]
     how: str
     is_mean: bool = False
+    rounds: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def one_round(self) -> int | None:
+        """The round that all sites report; None where there is no such round."""
+        return None if self.is_mean or self.rounds else self.round
 
 
 @dataclass(frozen=True)
@@ -169,7 +176,6 @@ class Part:
         test_task: The task by which sites test the run's model, where that is not `TEST`.
         test_score: The class of such a test's score.
         entry: The schema of its entry in an answer's meta data; None where it expects none.
-        keeps_second: Whether a site keeps a second super model of it in the end, with one model more.
         has_median: Whether its sites learn the same, so that a robust rule may clip their updates around a median.
         saved: Its fields that a checkpoint holds.
     """
@@ -180,7 +186,6 @@ class Part:
     test_task: ClassVar[str | None] = None
     test_score: ClassVar[type[SiteScore]] = SiteScore
     entry: ClassVar[type[Section] | None] = None
-    keeps_second: ClassVar[bool] = False
     has_median: ClassVar[bool] = True
     saved: ClassVar[tuple[str, ...]] = ()
 
@@ -215,6 +220,11 @@ class Part:
     def home_bytes(self) -> int:
         """Bytes of site-only state saved per round."""
         return 0
+
+    @property
+    def keeps_second(self) -> bool:
+        """Whether a site keeps a second super model of it in the end, with one model more."""
+        return False
 
     @classmethod
     def start(cls, study: Study, sites: Sequence[str], pretrained: Arrays | None) -> Sequence[Part]:

@@ -333,7 +333,7 @@ class HospitalDots:
         does not have it is named after the one that is compared.
         """
         rows = (
-            (name, site, seed, *map(one.test.get, MODEL_NAMES), one.difference, one.low, one.high, one.verdict)
+            (name, site, seed, *map(one.shown, MODEL_NAMES), one.difference, one.low, one.high, one.verdict)
             for name, sites in self.methods.items()
             for site, seeds in sites.items()
             for seed, one in seeds.items()
@@ -440,15 +440,15 @@ def average_models(runs: Sequence[RunRecords]) -> dict[str, float | None]:
 
 
 def _draw_interval(axes: Axes, place: float, one: Joined) -> None:
-    local, federated = one.tested(LOCAL), one.tested(SHIFTED)
+    local, federated = one.shown(LOCAL), one.shown(SHIFTED)
     if None in (local, federated, one.low, one.high, one.difference):
         return
-    # Per patient, or with cases that the values leave out, the difference is none of the two points'.
+    # Of a metric that no single patient has, the difference is none of the two points'.
     if abs(federated - local - one.difference) < SAME:
         axes.plot(np.clip([local + one.low, local + one.high], 0, 1), [place, place], **INTERVAL)
 
 
 def _draw_hospital(axes: Axes, place: float, one: Joined) -> None:
     for model, style in MODEL_POINTS.items():
-        if one.tested(model) is not None:
-            axes.plot(one.test[model], place, linestyle="", markersize=6.5, **style)
+        if one.shown(model) is not None:
+            axes.plot(one.shown(model), place, linestyle="", markersize=6.5, **style)

@@ -73,6 +73,7 @@ from silofl.report.tables import (
     TextTable,
     calling_sentence,
     calling_table,
+    describe_round,
     empty_cases_sentence,
     everyone_sentence,
     extra_metrics_sentence,
@@ -310,7 +311,9 @@ def _headline(run: RunRecords) -> list[tuple[str, str]]:
     means = results.joining_means
     joined = [(f"{name}, {of_sites}", format_number(means[one])) for one, name in models.items() if one in means]
     rounds = (
-        ("reported round" if results.status != UNFINISHED else "best round so far", format_count(run.best_round)),
+        ("reported round", describe_round(results))
+        if results.status != UNFINISHED
+        else ("best round so far", format_count(run.best_round)),
         ("rounds finished", f"{len(run.ledger)}{planned}"),
     )
     facts = [

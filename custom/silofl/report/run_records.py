@@ -367,7 +367,7 @@ class ResultRow:
             super model also has ``global``, ``ensemble``, ``super`` and its sites' names.
         part: ``validation``, ``test``, or ``unseen``: all data of a site that took no part in the training.
         metric: The study's metric; another one of a classification, of the surfaces or of a package; or ``gain``, the
-            mean paired difference of kept and alone.
+            mean paired difference of federated and alone over the test units, while the values are means over cases.
         label: Name of the label that the number is of; empty where it is of all labels.
         value: The number; empty where the site has none.
         low: Lower end of a gain's 95 % interval.

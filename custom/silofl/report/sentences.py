@@ -89,10 +89,9 @@ JOINING_NOTE = (
     "Alone: the hospital's own model, trained to its end and taken after its best round. Federated: the model that the "
     "run tests. Kept: the one of the two that the hospital chose on its validation data. Validation: the values there; "
     "the federated model is kept if it leads by more than 0.005 in the mean score. All other values are of the same "
-    "test data. Difference: federated minus alone, first averaged per patient (per case where patients are unknown). "
-    "If a patient has several cases, it is not the difference of the two columns. The verdict and the 95 % interval "
-    "come from a paired permutation test (2.5 % on each side). It needs at least six patients. Both hold for these "
-    "patients and this start of the training; compare --seeds measures several starts."
+    "test data, first averaged per patient (per case where patients are unknown). Difference: federated minus alone. "
+    "The verdict and the 95 % interval come from a paired permutation test (2.5 % on each side). It needs at least six "
+    "patients. Both hold for these patients and this start of the training; compare --seeds measures several starts."
 )
 JOINING_THRESHOLDS = (
     " Each model has the decision threshold that the site's validation data favour; at 0.5: the federated model with "
@@ -100,10 +99,12 @@ JOINING_THRESHOLDS = (
     "usual threshold of 0.5."
 )
 JOINING_EMPTY = (
-    " In the difference a case without any label in truth counts 1 if the model finds nothing in it, and 0 if it finds "
-    "something. The values of the models leave it out if nothing is found."
+    " A case without any label in truth counts 1 if the model finds nothing in it, and 0 if it finds something."
 )
-JOINING_BALANCED = " Difference and interval are measured in accuracy: a single case has no {}."
+JOINING_BALANCED = (
+    " A single case has no {}: the models' values are means over all cases, difference and interval are measured in "
+    "accuracy."
+)
 # Near 0 are the updates of sites that have learnt what there is.
 OPPOSED = -0.1
 LATE_REASON = "no answer in time"
@@ -230,6 +231,9 @@ def caveats(results: Results) -> list[str]:
             "the data of all sites were pooled in one place, which only a simulation can do: this is no federation, "
             "and the data did travel, whatever the recipe below says."
         )
+    rising = [site for site, own in (results.own_models or {}).items() if not own.is_finished]
+    if rising:
+        found.append(f"the site's own model was not trained to its end at {', '.join(rising)}: take more rounds.")
     unit = results.split_unit
     if unit == "unknown":
         found.append(
@@ -449,8 +453,8 @@ def joining_note(results: Results) -> str:
 def _joining_row(site: str, one: Joined, models: Iterable[str]) -> tuple[str, ...]:
     interval = "-" if one.low is None or one.high is None else f"{one.low:+.3f} to {one.high:+.3f}"
     difference = "-" if one.difference is None else f"{one.difference:+.3f}"
-    values = (format_number(one.tested(name)) for name in models)
-    kept = f"{format_number(one.tested(CHOSEN))} {one.kept_briefly}"
+    values = (format_number(one.shown(name)) for name in models)
+    kept = f"{format_number(one.shown(CHOSEN))} {one.kept_briefly}"
     return (site, kept, one.said, _validation_text(one), one.test_units, *values, difference, interval)
 
 

@@ -95,6 +95,11 @@ def mean_and_deviation(values: Sequence[float]) -> str:
     return f"{text} ± {np.std(values, ddof=1):.3f}" if len(values) > 1 else text
 
 
+def describe_round(results: Results) -> str:
+    """Return which round a run reports, ``-`` where it is none."""
+    return "each site's own" if results.own_models else format_count(results.best_round)
+
+
 def format_count(value: int | None) -> str:
     """Return a whole number, ``-`` where there is none."""
     return MISSING if value is None else str(value)

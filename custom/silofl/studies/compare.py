@@ -33,6 +33,7 @@ from silofl.studies.conditions import list_differences
 from silofl.studies.hospitals import describe_starts
 from silofl.studies.method_rows import Method, method_sites
 from silofl.studies.method_table import is_comparable, methods_notes, methods_table, methods_values
+from silofl.studies.simulation import changed_study
 from silofl.studies.sweep import ROUNDS, read_sweep, short_names, value_text
 from silofl.studies.swept import NOTE, SweptRow, sweep_image, sweep_table
 from silofl.studies.weights import find_weights_file
@@ -89,12 +90,15 @@ def compare(asked: ComparisonPlan, out: Path, console: Console, processes: int =
         console.print(f"{', '.join(own)}: the row {runs[0].name}, which is what the first job does", markup=False)
     if asked.is_pooled:
         runs += centralised.plan_centralised_runs(asked, out, console)
+    # Local training leaves its models, trained to their end, to the other rows, which compare with them.
+    alone = [run for run in runs if changed_study(run.job, run.changes).recipe.trains_alone]
+    others = [run for run in runs if run not in alone]
     try:
-        failures = (
-            side_by_side.run_side_by_side(runs, out, processes, console)
-            if processes > 1
-            else _run_in_turn(runs, console)
-        )
+        if processes > 1:
+            failures = side_by_side.run_side_by_side(alone, out, processes, console) if alone else {}
+            failures |= side_by_side.run_side_by_side(others, out, processes, console) if others else {}
+        else:
+            failures = _run_in_turn([*alone, *others], console)
     except KeyboardInterrupt:
         console.print("to go on with the comparison, give the same command again")
         return ExitCode.INTERRUPTED

@@ -28,7 +28,7 @@ from silofl.report.tables import (
     UNLIKE_CLASSES,
     TextTable,
     describe_extra_metric,
-    format_count,
+    describe_round,
     format_number,
     list_extra_metrics,
     list_extra_values,
@@ -39,7 +39,7 @@ from silofl.report.tables import (
     surface_texts,
 )
 from silofl.studies.conditions import list_differences, results_by_row, rows_by_name
-from silofl.training.joined import FEDERATED, LOCAL
+from silofl.training.joined import AT_ZERO, FEDERATED, LOCAL
 from silofl.training.metrics import mean_of_known
 from silofl.training.site_score import Values
 
@@ -56,8 +56,8 @@ JOINING_NOTE = (
     "(Holm's, 5 % over all rows)."
 )
 JOINING_THRESHOLDS = (
-    ", each with the decision threshold that the hospital's validation data favour. At 0.5: the federated model with "
-    "the usual one"
+    ", each with the decision threshold that the hospital's validation data favour. At 0.5: with the usual one, as in "
+    "the table of methods, where local has the numbers of alone at 0.5"
 )
 UNLIKE_SITES = "Do not compare the means of rows whose choices are of other sites or other seeds."
 Key = TypeVar("Key", bound=Hashable)
@@ -196,8 +196,10 @@ def compare_joining(rows: Mapping[str, Sequence[Results]]) -> JoiningComparison 
     """
     below = count_below_local(rows)
     found = []
-    everyone = (one for runs in rows.values() for run in runs for one in (run.joining or {}).values())
+    everyone = [one for runs in rows.values() for run in runs for one in (run.joining or {}).values()]
     models = name_models(everyone)
+    if any(one.tested(AT_ZERO) not in (None, one.tested(LOCAL)) for one in everyone):
+        models = {LOCAL: models[LOCAL], AT_ZERO: "alone at 0.5"} | models
     for name, runs in rows.items():
         joined = [run for run in runs if run.joining]
         if not joined:
@@ -207,7 +209,7 @@ def compare_joining(rows: Mapping[str, Sequence[Results]]) -> JoiningComparison 
         of_row = below[name]
         found.append((name, verdicts, *means, f"{of_row.before} of {of_row.tests}", str(of_row.after)))
     columns = ("run", "verdicts", *models.values(), "below alone", "after Holm")
-    note = JOINING_NOTE.format(thresholds=JOINING_THRESHOLDS if FEDERATED in models else "")
+    note = JOINING_NOTE.format(thresholds=JOINING_THRESHOLDS if {FEDERATED, AT_ZERO} & {*models} else "")
     tested = {name: {(run.seed, site) for run in runs for site in run.joining or ()} for name, runs in rows.items()}
     if len({*map(frozenset, filter(None, tested.values()))}) > 1:
         note += f" {UNLIKE_SITES}"
@@ -303,7 +305,7 @@ def _run_row(results: Results, sites: Sequence[str], has_surface: bool, extra: I
     surface = [texts[-1] for texts in surface_texts(results)] if has_surface else ()
     return (
         *words,
-        format_count(results.best_round),
+        describe_round(results),
         *means,
         *surface,
         *(format_number(mean_of_known(list_extra_values(results, name))) for name in extra),

@@ -23,6 +23,7 @@ from silofl.federation.step_cost import STEPS, StepCost, measure_cost
 from silofl.models.networks import check_network
 from silofl.models.weights import read_weights
 from silofl.options import make_console, read_changes
+from silofl.parts.guard import goes_on
 from silofl.parts.part import AFTER
 from silofl.parts.task import TRAIN, Exchange
 from silofl.parts.work import Work
@@ -209,6 +210,8 @@ def estimate(study: Study, setting: Setting) -> Estimate:
     guard_share = None
     if cost is not None and study.is_guarded:
         guard_share = max(0.0, 1 - _measure_cost(bare, shape, None, setting.sites).seconds / cost.seconds)
+    # Where each site trains alone, its whole training goes on.
+    own_share = 1.0 if study.recipe.stays_home == "everything" and goes_on(study) else guard_share
     # A time that is given is of a step with all that goes with it.
     cost_of_step = cost or StepCost(float(setting.seconds_per_step or 0), 0, 0)
     is_on_gpu = cost is not None and choose_device(study.device).type == "cuda"
@@ -234,7 +237,7 @@ def estimate(study: Study, setting: Setting) -> Estimate:
         is_on_gpu=is_on_gpu,
         seconds_per_step=cost_of_step.seconds,
         guard_share=guard_share,
-        own_seconds=None if guard_share is None else guard_share * training * own_rounds(study),
+        own_seconds=None if own_share is None else own_share * training * own_rounds(study),
         guard_disk_bytes=needs.site_disk_bytes(study, setting.sites) - needs.site_disk_bytes(bare, setting.sites),
         training_seconds=training,
         transfer_seconds=transfer,
@@ -297,7 +300,7 @@ def _describe_site_memory(found: Estimate) -> dict[str, str]:
 
 def _describe_guard(found: Estimate) -> dict[str, str]:
     """Say what each site's own model costs; nothing without one."""
-    if not found.guard_disk_bytes:
+    if not found.guard_disk_bytes and found.own_seconds is None:
         return {}
     part = "" if found.guard_share is None else f"{found.guard_share:.0%} of the training and "
     disk = f"{found.guard_disk_bytes / needs.GIB:.2f} GiB of each site's disk"

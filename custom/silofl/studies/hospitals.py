@@ -29,7 +29,8 @@ from silofl.training.metrics import mean_of_known
 
 NOTE = (
     "Alone: the hospital's own model, trained to its end. Federated: the model that the method trained. Kept: the one "
-    "of both that the hospital chose on its validation data. In a segmentation each has a decision threshold chosen "
+    "of both that the hospital chose on its validation data. Values are means over its test patients, where they are "
+    "known and each has the metric. In a segmentation each has a decision threshold chosen "
     "there too; at 0.5: the federated model with the usual one. Unseen: the method at a hospital that took no part. "
     "Verdict: is the kept model better for the hospital's test patients than its own? Beside it: the mean difference, "
     "federated minus alone, and its 95 % interval. Better also requires that it is better than the own model with the "
@@ -50,7 +51,7 @@ def hospital_table(runs: Runs, *, shows_half: bool = True) -> TextTable | None:
     models = name_models(chosen if shows_half else ())
     for name, run in _with_choice(runs).items():
         for number, (site, one) in enumerate(run.results.joining.items()):
-            values = (format_number(one.tested(model)) for model in models)
+            values = (format_number(one.shown(model)) for model in models)
             unseen = format_number(run.unseen and run.unseen.value)
             first, last = ("", "") if number else (name, unseen)
             rows.append((first, site, *values, last, _describe_verdict(one)))

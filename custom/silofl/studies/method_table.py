@@ -241,6 +241,9 @@ def _by_seed(method: Method, text: Callable[[Results], str]) -> str:
 
 def _rounds_text(results: Results) -> str:
     extra = results.recipe_value("extra_rounds")
+    own = max((one.rounds for one in (results.own_models or {}).values()), default=0)
+    if own > (results.rounds or 0):
+        return f"{results.rounds}, then each site alone to its end, up to round {own}"
     return f"{results.rounds} and {extra} extra" if extra else str(results.rounds)
 
 

@@ -62,7 +62,8 @@ class Study(Section):
         device: ``auto`` takes a GPU where there is one.
         torch_threads: Threads of torch at every site; other numbers give other rounding. ``auto`` takes all cores of a
             site, or as many as ``OMP_NUM_THREADS`` says there: the weights then depend on the machines.
-        guard: Whether each site with validation data also trains a model alone, and keeps what these data favour.
+        guard: Whether each site with validation data also trains a model alone, to its end, and keeps what these data
+            favour; in local training whether the model is trained to its end.
         evaluate_every_round: Whether each round's model is also scored on test data, for curves.
         metric: What models are chosen and reported by: mean Dice over cases, without or with the background; share of
             right cases; its mean over the classes; or the area under the ROC curve or under precision over recall, mean
@@ -268,7 +269,8 @@ class Study(Section):
     @property
     def is_guarded(self) -> bool:
         """Whether sites compare the federated model with one of their own; there is none where all train alone."""
-        return self.guard and self.rounds > 0 and self.recipe.stays_home != "everything"
+        recipe = self.recipe
+        return self.guard and self.rounds > 0 and (recipe.stays_home != "everything" or recipe.sends_model_once)
 
     @property
     def answers_together(self) -> bool:

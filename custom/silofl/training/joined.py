@@ -33,6 +33,22 @@ UNPROVED = ("no clear difference", "too few to say", "not trained to the end")
 
 @only_known_keys
 @dataclass(frozen=True, kw_only=True)
+class OwnModel:
+    """The model that a site trained alone, and reports.
+
+    Attributes:
+        rounds: Rounds that it has learnt in, those after the study's included.
+        best_round: The one of them that it is taken from, by the site's own validation data.
+        is_finished: Whether more rounds would not raise it.
+    """
+
+    rounds: Round
+    best_round: Round
+    is_finished: bool
+
+
+@only_known_keys
+@dataclass(frozen=True, kw_only=True)
 class Joined:
     """One site's choice on its validation data, and on its test data the kept model against its own.
 
@@ -46,7 +62,9 @@ class Joined:
         is_one_person: Whether all test units are of one person.
         validation: Model -> validation value: federated and local_uncalibrated without a bias, federated_calibrated
             and local with one, and chosen.
-        test: Model -> test value.
+        test: Model -> test value: mean over the cases.
+        by_unit: The same as mean over the test units, whose difference is ``difference``; null where single units have
+            no such metric.
         difference: Mean paired difference over the test units, federated minus local, each with its bias; null without
             units. A case without a label in truth counts 1 if none is predicted, else 0.
         standard_error: Standard error of that mean, for an interval over several starts; null of fewer than two units.
@@ -82,6 +100,7 @@ class Joined:
     num_test_units: Cases
     verdict: Verdict
     needed_units: Cases | None = declare_optional()
+    by_unit: Values | None = declare_optional()
     own_gain: Difference | None = declare_optional()
     local_since: Round = declare_optional(1)
     own_rounds: Round
@@ -92,10 +111,14 @@ class Joined:
         """Return a model's value on test data; None where it has none."""
         return self.test.get(model)
 
+    def shown(self, model: str) -> float | None:
+        """Return what stands beside the difference: a model's mean over the test units; over the cases if unknown."""
+        return (self.by_unit or self.test).get(model)
+
     @property
     def summary(self) -> dict[str, Any]:
         """Its numbers that one line of a table has: the test values, the difference with its interval, the verdict."""
-        values = {"alone": self.tested(LOCAL), "federated": self.tested(SHIFTED), "kept": self.tested(CHOSEN)}
+        values = {"alone": self.shown(LOCAL), "federated": self.shown(SHIFTED), "kept": self.shown(CHOSEN)}
         interval = {"low": self.low, "high": self.high}
         return values | {"difference": self.difference, "interval": interval, "verdict": self.verdict}
 

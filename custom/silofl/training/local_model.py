@@ -8,6 +8,7 @@ there. It lies within the entry of the images that it has learnt from, and goes 
 
 import hashlib
 import json
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from silofl.models.names import write_arrays
 from silofl.study import Study
 from silofl.training.evaluation import evaluate
 from silofl.training.loop import Learner, make_optimizer, set_learning_rate
+from silofl.training.metrics import Score
 from silofl.training.schedule import learning_rate
 
 State = dict[str, Tensor]
@@ -45,12 +47,12 @@ class LocalModel:
     Args:
         study: The study; of its algorithm nothing is used.
         device: Where it computes.
-        kept: What `kept` returned after the task before; empty at first.
+        kept: What the task before left of it; empty at first.
         start: The arrays that it begins from over those that the study's seed gives.
         rounds: Those that its learning rate falls in, where it falls.
 
     Attributes:
-        model: The model as the task finds it.
+        kept: What the next task begins from.
     """
 
     def __init__(
@@ -58,12 +60,18 @@ class LocalModel:
     ) -> None:
         self.study, self.device = study, device
         self._planned = rounds or study.training_rounds
-        self._kept = dict(kept)
+        self.kept = dict(kept)
         self._draws = OwnDraws(device)
-        self.model: HarmonizedModel = build_plain_model(study, study.seed).to(device)
-        write_arrays(self.model.state_dict(), start)
-        if "state" in kept:
-            self.model.load_state_dict(kept["state"])
+        self._start = start
+
+    @cached_property
+    def model(self) -> HarmonizedModel:
+        """The model as the task finds it."""
+        model: HarmonizedModel = build_plain_model(self.study, self.study.seed).to(self.device)
+        write_arrays(model.state_dict(), self._start)
+        if "state" in self.kept:
+            model.load_state_dict(self.kept["state"])
+        return model
 
     def has_learnt(self, number: int) -> bool:
         """Return whether it has learnt in a round already, in another run."""
@@ -72,37 +80,37 @@ class LocalModel:
     @property
     def since(self) -> int:
         """The round in which it began; above 1 where its site came late or lost its state."""
-        return self._kept["since"]
+        return self.kept["since"]
 
     @property
     def best(self) -> State:
         """Its state after its best round by validation; after the last one where no round was validated."""
-        return self._kept.get("best", self._kept)["state"]
+        return self.kept.get("best", self.kept)["state"]
 
     @property
     def best_round(self) -> int:
         """The round of that state."""
-        return self._kept["best"]["round"] if "best" in self._kept else self.last
+        return self.kept["best"]["round"] if "best" in self.kept else self.last
 
     @property
     def best_value(self) -> float:
         """Its validation after that round; 0 where none was validated."""
-        return self._kept["best"]["value"] if "best" in self._kept else 0.0
+        return self.kept["best"]["value"] if "best" in self.kept else 0.0
 
     @property
     def last(self) -> int:
         """The last round that it has learnt in; 0 before the first."""
-        return self._kept.get("last", 0)
+        return self.kept.get("last", 0)
 
     @property
     def values(self) -> list[float]:
         """Its validation after each round that has one."""
-        return [value for _, value in sorted(self._kept.get("values", {}).items())]
+        return [value for _, value in sorted(self.kept.get("values", {}).items())]
 
     @property
     def is_whole(self) -> bool:
         """Whether it has learnt in every round up to its last."""
-        return self._kept.get("rounds") == self.last
+        return self.kept.get("rounds") == self.last
 
     @property
     def has_ended(self) -> bool:
@@ -119,12 +127,11 @@ class LocalModel:
     def prepare_learner(self, loss: Loss, number: int) -> Learner:
         """Return it as a learner of a round with a loss."""
         settings = self.study.training
-        self._kept.setdefault("since", number)
         self._draws.begin()
         self._optimizer = make_optimizer(settings, self.model)
         # By the study's choice alone: what its algorithm needs is not this model's affair.
-        if "optimizer" in self._kept and settings.optimizer_state == "kept":
-            self._optimizer.load_state_dict(self._kept["optimizer"])
+        if "optimizer" in self.kept and settings.optimizer_state == "kept":
+            self._optimizer.load_state_dict(self.kept["optimizer"])
         # A constant rate knows no planned end.
         planned = self._planned if settings.has_falling_rate else max(self._planned, number)
         set_learning_rate(self._optimizer, learning_rate(settings.schedule, settings.learning_rate, number, planned))
@@ -135,30 +142,33 @@ class LocalModel:
         """Begin an epoch with the random numbers that every other learner begins it with."""
         self._draws.begin()
 
-    def validate(self, number: int, examples: Examples) -> None:
-        """Keep its state after a round where it is the best so far on validation data."""
-        if number != self.last or number in self._kept.get("values", {}):
-            return
-        found = evaluate(self.model, examples, self.study, self.device)[1]
-        value = found.value if found.num_cases else 0.0
-        self._kept["values"] = self._kept.get("values", {}) | {number: value}
-        self._kept["best"] = pick_better(self._kept.get("best"), number, value, self.model)
+    def validate(self, number: int, examples: Examples, found: Score | None = None) -> None:
+        """Keep its state after a round where it is the best so far on validation data, of two that are level the later.
 
-    def kept(self) -> dict[str, Any]:
-        """Return what the next task begins from."""
-        return self._kept
+        Args:
+            number: The round.
+            examples: The validation data.
+            found: Its score on them, where it is known.
+        """
+        if number != self.last or number in self.kept.get("values", {}):
+            return
+        found = found or evaluate(self.model, examples, self.study, self.device)[1]
+        value = found.value if found.num_cases else 0.0
+        self.kept["values"] = self.kept.get("values", {}) | {number: value}
+        if value >= self.best_value:
+            self.kept["best"] = {"round": number, "value": value, "state": self.kept["state"]}
 
     def record_round(self, number: int) -> None:
         """Take note that a round has trained it."""
-        if self.has_learnt(number):
-            return
-        rounds = self._kept.get("rounds", 0) + 1
-        self._kept |= {
-            "rounds": rounds,
-            "last": number,
-            "state": copy_state(self.model),
-            "optimizer": self._optimizer.state_dict(),
-        }
+        if not self.has_learnt(number):
+            self.adopt(number, self.model, self._optimizer.state_dict())
+
+    def adopt(self, number: int, model: nn.Module, optimizer: dict[str, Any]) -> None:
+        """Take what a round has made of a model that learns as this one does, unless it has learnt in it already."""
+        if not self.has_learnt(number):
+            self.kept.setdefault("since", number)
+            rounds = self.kept.get("rounds", 0) + 1
+            self.kept |= {"rounds": rounds, "last": number, "state": copy_state(model), "optimizer": optimizer}
 
 
 def own_rounds(study: Study) -> int:
@@ -197,13 +207,6 @@ def locate_memo(study: Study, site: str, data: SiteData, cache: Path | None, dev
     entry = fingerprint_preparation(describe_source(data.manifest), study)
     text = json.dumps([FORMAT, deciding, site, entry, torch.__version__, device.type], sort_keys=True)
     return cache / entry / f"local-{hashlib.sha256(text.encode()).hexdigest()[:32]}.pt"
-
-
-def pick_better(best: dict[str, Any] | None, number: int, value: float, model: nn.Module) -> dict[str, Any]:
-    """Return the best of a model's rounds so far: the later one of two that are level, which has learnt more."""
-    if best is not None and value < best["value"]:
-        return best
-    return {"round": number, "value": value, "state": copy_state(model)}
 
 
 def copy_state(model: nn.Module) -> State:

@@ -1,0 +1,137 @@
+"""Local training: each site reports its own best round, and its number is that of the guard's own model."""
+
+from dataclasses import replace
+from itertools import count
+
+import pytest
+
+from silofl.federation.outcome import finished_results
+from silofl.federation.server import ServerRounds
+from silofl.inference import SuperModel
+from silofl.settings import parse
+from silofl.study import Study
+from silofl.training import local_model
+from silofl.training.metrics import Score
+
+from ..conftest import WINDOWS, assert_alike
+from .conftest import COUNTS, windows_to_choose_by  # noqa: F401
+
+SITES = tuple(COUNTS)
+SEEDS = count(500)
+SETTINGS = WINDOWS | {"rounds": 3, "training": {"loss": "cross_entropy", "batch_size": 4}}
+
+
+@pytest.fixture(autouse=True)
+def trained_to_its_end(monkeypatch):
+    """Let every federated model be finished."""
+    monkeypatch.setattr(ServerRounds, "medians", [0.5] * 20)
+
+
+def forget(data):
+    """Remove what runs have left to one another."""
+    for path in data.glob(".cache/*/local-*.pt"):
+        path.unlink()
+
+
+def finish(game):
+    return finished_results(game.server, game.finish())
+
+
+def state_of_test(game, site):
+    (state,) = SuperModel.load(game.folder(site) / "supermodel", "cpu").contents.models.values()
+    return state
+
+
+def test_each_site_reports_its_own_best_round_and_not_one_for_all(play):
+    game = play(name="local", seed=3, rounds=4, training={"learning_rate": 0.05})
+    states = {}
+    for number in range(1, 5):
+        game.round()
+        states[number] = {site: game.kept(site, number)["models"]["home"] for site in SITES}
+    found = finish(game)
+    for site in SITES:
+        values = {record.round: record.validation[site].value for record in game.server.ledger}
+        best = max(values, key=lambda number: (values[number], number))
+        own = found.own_models[site]
+        assert (own.rounds, own.best_round, own.is_finished) == (4, best, False)
+        assert found.tested.validation[site].value == values[best]
+        assert_alike({f"model/{name}": value for name, value in state_of_test(game, site).items()}, states[best][site])
+    assert len({own.best_round for own in found.own_models.values()}) > 1
+    assert found.best_round is None and found.model == "of each site its own best round on its own validation data"
+
+
+@pytest.mark.parametrize(
+    ("names", "is_shared"),
+    [(("local", "fedavg"), True), (("fedavg", "local"), True), (("local", "oneshot"), False)],
+    ids=["local first", "the guard first", "each for itself"],
+)
+def test_local_training_goes_on_as_the_guards_own_model_and_has_its_numbers(play, site_data, names, is_shared):
+    options = {"guard": True, "seed": next(SEEDS), "federation": {"patience": 3}}
+    games, results = {}, {}
+    for name in names:
+        games[name] = play(name=name, folder=name, **options)
+        results[name] = finish(games[name])
+        if not is_shared:
+            forget(site_data)
+    # What the second run needs beyond the rounds, the first has left.
+    assert [games[name].asked.count("guard_train") > 1 for name in names] == [True, not is_shared]
+    (guarded,) = {*names} - {"local"}
+    for site, one in results[guarded].joining.items():
+        own = results["local"].own_models[site]
+        assert results["local"].sites[site] == one.test["local_uncalibrated"]
+        assert (own.rounds, own.best_round) == (one.own_rounds, one.own_best_round) and own.rounds > 3
+        states = [game.kept(site, 3)["guard"]["local"]["best"]["state"] for game in games.values()]
+        assert_alike(*states)
+        assert_alike(state_of_test(games["local"], site), states[0])
+
+
+@pytest.mark.parametrize("schedule", ["constant", "poly"])
+def test_a_class_has_the_very_value_of_the_column_alone(play, windows_to_choose_by, schedule):  # noqa: F811
+    values = []
+    for name in ("local", "fedavg", "oneshot"):
+        training = SETTINGS["training"] | {"schedule": schedule}
+        settings = SETTINGS | {
+            "algorithm": {"name": name, "preset": "paper"},
+            "training": training,
+            "federation": {"patience": 2},
+        }
+        study = parse(Study, settings, "study.yaml")
+        game = play(("ann", "bob", "eva"), study=study, data=windows_to_choose_by, folder=name)
+        results = finish(game)
+        values.append(
+            results.sites if name == "local" else {s: one.test["local"] for s, one in results.joining.items()}
+        )
+        forget(windows_to_choose_by)
+    assert values[0] == values[1] == values[2] and None not in values[0].values()
+
+
+def test_without_the_guard_or_with_a_step_of_its_own_it_learns_in_the_studys_rounds(play):
+    for options in ({}, {"guard": True, "step": "harmofl"}, {"guard": True, "input": "harmofl"}):
+        game = play(name="local", folder=f"state {len(options)} {options.get('step')}", rounds=2, **options)
+        found = finish(game)
+        assert "guard_train" not in game.asked
+        assert {own.rounds for own in found.own_models.values()} == {2}
+
+
+def test_a_site_without_validation_data_reports_its_last_round(play):
+    game = play(name="local", guard=True, rounds=2, federation={"max_missed_rounds": 1})
+    data = game.sites["north"].data
+    game.sites["north"].__dict__["data"] = replace(data, validation=data.validation.select_rows([]))
+    game.round(absent=("north",))
+    found = finish(game)
+    assert found.status == "COMPLETE"
+    assert found.own_models.keys() == {"east", "west"}
+    kept = game.kept("north", 2)["models"]["home"]
+    assert_alike({f"model/{name}": value for name, value in state_of_test(game, "north").items()}, kept)
+
+
+def test_a_local_run_that_is_taken_up_reports_the_same(play, monkeypatch):
+    monkeypatch.setattr(local_model, "evaluate", lambda *_: (None, Score.of({"a": 0.5})))
+    seed = next(SEEDS)
+    straight, broken = (play(name="local", guard=True, seed=seed, folder=folder, rounds=2) for folder in "ab")
+    whole = finish(straight)
+    forget(straight.settings.data_folder("small", "east").parent)
+    broken.round()
+    broken.resume()
+    again = finish(broken)
+    assert (again.sites, again.own_models) == (whole.sites, whole.own_models)
