@@ -89,7 +89,6 @@ WRONG = {
     "import": ["folders", NONE, "target", "SOURCE"],
     "prepare": ["workspace", NONE, "JOB"],
     "new-study": ["target", "--from", NONE, "--data", NONE, "--from"],
-    "advise": [NONE, "JOB"],
     "plan": [NONE, "JOB"],
     "pretrain": [NONE, "--out", "f.pt", "JOB"],
     "simulate": [NONE, "JOB"],

@@ -73,7 +73,7 @@ def test_all_that_would_leave_is_named_by_kind(candidate, algorithm, kinds):
 
 
 # What ready-made settings of a hospital let leave.
-READY = "weights batchnorm amplitude statistics selector control advice fingerprint evaluation usual_values".split()
+READY = "weights batchnorm amplitude statistics selector control fingerprint evaluation usual_values".split()
 NEAREST = {"name": "oneshot", "hand_over": {"answer": "choice"}}
 
 
