@@ -89,6 +89,7 @@ WRONG = {
     "import": ["folders", NONE, "target", "SOURCE"],
     "prepare": ["workspace", NONE, "JOB"],
     "new-study": ["target", "--from", NONE, "--data", NONE, "--from"],
+    "survey": [NONE, "DATA"],
     "plan": [NONE, "JOB"],
     "pretrain": [NONE, "--out", "f.pt", "JOB"],
     "simulate": [NONE, "JOB"],

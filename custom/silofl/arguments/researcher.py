@@ -144,6 +144,13 @@ def add_new_study(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_survey(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``silofl survey``."""
+    data = "a site's folder with dataset.json, or a folder of such folders"
+    parser.add_argument("data", type=SITES, nargs="+", metavar="DATA", help=data)
+    add_json(parser, "the numbers and sentences as JSON")
+
+
 def add_plan(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``silofl plan``."""
     add_job(parser, "; the plan starts from its study")
