@@ -7,6 +7,7 @@ import pytest
 from threadpoolctl import threadpool_info, threadpool_limits
 
 from silofl.data import phantoms
+from silofl.data.manifest import PARTS
 from silofl.data.phantoms import PATIENTS, SITES, SLICED, UNSEEN_SITE, deal_patients, make_phantoms
 from silofl.errors import ConfigError, DataError
 
@@ -47,19 +48,21 @@ def test_another_seed_makes_other_volumes_of_every_patient(hospitals, tmp_path):
     assert all(first[name] != second[name] for name in second if name.endswith(".nii.gz"))
 
 
-def test_every_training_site_and_the_unseen_one_test_with_twenty_patients_by_default():
+def test_every_site_tests_with_twenty_patients_and_chooses_by_six_by_default():
     assert set(PATIENTS) == {*SITES, UNSEEN_SITE} and UNSEEN_SITE not in SITES
     for count in PATIENTS.values():
         dealt = deal_patients([f"p{number}" for number in range(count)], np.random.default_rng(0))
-        assert len(dealt["test"]) + SLICED.further == 20
+        found = {part: len(dealt[part]) + number for part, number in SLICED.further.items()}
+        assert found == {"test": 20, "validation": 6}
 
 
-def test_further_patients_are_for_the_test_alone_and_change_no_other(hospitals, tmp_path):
-    more = make_phantoms(tmp_path, seed=3, kind=replace(SLICED, patients={"north": 6}, further=2))
+def test_further_patients_are_for_the_named_parts_alone_and_change_no_other(hospitals, tmp_path):
+    further = {"test": 2, "validation": 1}
+    more = make_phantoms(tmp_path, seed=3, kind=replace(SLICED, patients={"north": 6}, further=further))
     parts, dealt = (json.loads((folder / "north" / "dataset.json").read_text()) for folder in (more, hospitals))
-    assert all(parts[part] == dealt[part] for part in ("training", "validation"))
-    new = [record["patient"] for record in parts["test"] if record not in dealt["test"]]
-    assert new == ["north_07", "north_08"] and len(parts["test"]) == len(dealt["test"]) + 2
+    new = {part: [one["patient"] for one in parts[part] if one not in dealt[part]] for part in PARTS}
+    assert new == {"training": [], "validation": ["north_09"], "test": ["north_07", "north_08"]}
+    assert all(one in parts[part] for part in PARTS for one in dealt[part])
     found, first = files_of(more / "north"), files_of(hospitals / "north")
     assert all(found[name] == content for name, content in first.items() if name.endswith(".nii.gz"))
 

@@ -163,17 +163,17 @@ def test_each_site_has_a_picture_with_its_values_in_words(finished):
 
 
 @pytest.mark.usefixtures("undrawn")
-def test_what_a_site_keeps_is_a_row_of_its_picture_and_a_column_of_its_table(finished, pictures):
+def test_a_sites_own_model_is_a_row_of_its_picture_and_a_column_of_its_table(finished, pictures):
     shown = pictures(("a", "b"))
-    kept = replace(shown, kept=shown.truths, kept_values=np.array([1.0, np.nan]))
-    east, _ = case_images(read_run(finished("kept", kept)))
-    assert east.alt.endswith("Of what the site keeps: worst 1.000, best -.")
+    beside = replace(shown, own=shown.truths, own_values=np.array([1.0, np.nan]))
+    east, _ = case_images(read_run(finished("own", beside)))
+    assert east.alt.endswith("Of the site's own model: worst 1.000, best -.")
     # A row more makes the picture higher.
-    grids = [CaseGrid("east", one, LABELS, "dice") for one in (shown, kept)]
+    grids = [CaseGrid("east", one, LABELS, "dice") for one in (shown, beside)]
     without, height = (grid.draw(PAGE).get_size_inches()[1] for grid in grids)
     assert height > without * 1.2
     data = grids[1].data()
-    assert (data.name, data.columns) == ("cases_east", ("case", "rank", "dice", "kept_dice"))
+    assert (data.name, data.columns) == ("cases_east", ("case", "rank", "dice", "own_dice"))
     assert data.rows == (("a", "worst", 0.2, 1.0), ("b", "best", 0.8, None))
 
 

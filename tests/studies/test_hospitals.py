@@ -5,8 +5,10 @@ import pytest
 
 from silofl.core.gain import WORSE
 from silofl.federation.ledger import Round
+from silofl.inference.unseen import OwnModelsTest
 from silofl.report.result_pictures import hospitals_image
 from silofl.report.run_records import RunRecords
+from silofl.report.unseen_picture import unseen_images
 from silofl.studies.hospitals import conclude, explain_losses, hospital_table
 from tests.report.conftest import joined
 
@@ -59,13 +61,30 @@ def test_the_conclusion_counts_verdicts_compares_means_and_names_the_best_at_the
         "fedavg": [chosen_run(unseen=0.5, north=joined(local=0.5, federated=0.25, kept=0.75), south=lost)],
         "adafed": [chosen_run(unseen=0.625, north=joined(local=0.5, federated=0.75, kept=0.75), south=same)],
     }
-    first, second, third = conclude(runs)
+    third, first, second = conclude(runs)
     # fedavg: 1 of 2 gains, 1 loses; adafed: 2 of 2. Means kept: (0.75 + 0.625) / 2 = 0.6875 and 0.75
     assert "3 of 4" in first and "adafed 2 of 2" in first and "fedavg 1 of 2" in first and "1 worse" in first
     assert "adafed has the highest mean: 0.750, against 0.500 alone" in first
     # federated: (0.25 + 0.5) / 2 = 0.375 against (0.5 + 0.75) / 2 = 0.625 alone
     assert "1 of 2 federated models" in second and "fedavg 0.375 (alone 0.625)" in second and "adafed" not in second
-    assert "coast" in third and "adafed scores highest (0.625)" in third and "fedavg lowest (0.500)" in third
+    assert third == ("At coast, which took no part in the training: federated models 0.500 (fedavg) to 0.625 (adafed).")
+
+
+def test_own_models_and_the_mean_of_their_answers_stand_before_the_federated_ones_where_nobody_trained(chosen_run):
+    runs = {name: chosen_run(unseen=value, north=joined()) for name, value in (("fedavg", 0.5), ("fedsm", 0.75))}
+    own = (OwnModelsTest(0.25, 4, {"north": 0.125, "south": None}), OwnModelsTest(0.5, 4, {"north": 0.375}))
+    rows = {
+        name: [replace(run, unseen=replace(run.unseen, own=one))]
+        for (name, run), one in zip(runs.items(), own, strict=True)
+    }
+    assert conclude(rows)[0] == (
+        "At coast, which took no part in the training: the others' own models 0.125 to 0.375, the mean of their "
+        "answers 0.250 to 0.500, federated models 0.500 (fedavg) to 0.750 (fedsm)."
+    )
+    (image,) = unseen_images(rows)
+    assert image.alt.startswith("Test dice at coast: fedavg federated 0.500; fedavg mean of the own models' answers")
+    models = [model for name, _, model, _ in image.plot.data().rows if name == "fedavg"]
+    assert models == ["federated", "mean of the own models' answers", "own model of north"]
 
 
 def test_no_mean_is_the_highest_beside_those_of_other_hospitals_seeds_or_data(chosen_run):
@@ -79,9 +98,9 @@ def test_no_mean_is_the_highest_beside_those_of_other_hospitals_seeds_or_data(ch
 def test_hospitals_that_took_no_part_are_told_apart(chosen_run):
     fedavg, fedsm = chosen_run(unseen=0.8, east=joined()), chosen_run(unseen=0.6, east=joined())
     elsewhere = replace(fedsm, unseen=replace(fedsm.unseen, site="hills"))
-    assert conclude({"fedavg": [fedavg], "fedsm": [elsewhere]})[2:] == [
-        "At coast, which took no part in the training, fedavg scores 0.800.",
-        "At hills, which took no part in the training, fedsm scores 0.600.",
+    assert conclude({"fedavg": [fedavg], "fedsm": [elsewhere]})[:2] == [
+        "At coast, which took no part in the training: federated model 0.800 (fedavg).",
+        "At hills, which took no part in the training: federated model 0.600 (fedsm).",
     ]
 
 

@@ -7,7 +7,7 @@ import torch
 
 from silofl.data.parts import Examples
 from silofl.models import build_model
-from silofl.training.case_pictures import add_kept, write_pictures, write_scores, write_test_files
+from silofl.training.case_pictures import add_own, write_pictures, write_scores, write_test_files
 from silofl.training.metrics import Score
 
 ALL = slice(None)
@@ -102,15 +102,15 @@ def test_a_classification_keeps_scores_alone(tmp_path, model, is_map, files):
     assert {path.name for path in tmp_path.iterdir()} == files
 
 
-def test_what_a_site_keeps_is_added_to_its_pictures(tmp_path, model):
+def test_what_a_sites_own_model_predicts_is_added_to_its_pictures(tmp_path, model):
     part, path = part_of("aab", slices=(0, 1, 0), counts=(3, 40, 7)), tmp_path / "pictures.npz"
-    add_kept(path, part, part.targets, {"a": 0.5})
+    add_own(path, part, part.targets, {"a": 0.5})
     assert not path.exists()
     write_pictures(path, model, part, part.targets, {"a": 0.5, "b": 0.7}, ALL)
-    add_kept(path, part, 2 * part.targets, {"b": 0.9})
+    add_own(path, part, 2 * part.targets, {"b": 0.9})
     found = np.load(path)
     # of a 3 + 40 pixels, of b 7: the second of two is the typical one
     assert found["cases"].tolist() == ["a", "b", "b", "a"]
-    np.testing.assert_array_equal(found["kept"], 2 * found["truths"])
-    # Of a case that does not count with the kept model there is no value.
-    np.testing.assert_array_equal(found["kept_values"], [np.nan, 0.9, 0.9, np.nan])
+    np.testing.assert_array_equal(found["own"], 2 * found["truths"])
+    # Of a case that does not count with the own model there is no value.
+    np.testing.assert_array_equal(found["own_values"], [np.nan, 0.9, 0.9, np.nan])

@@ -10,7 +10,8 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -79,7 +80,7 @@ class PhantomSet:
         slices: the fewest and the most of a volume.
         matrices: site -> its volumes' rows and columns and their spacing in mm; those of its scanner where not given.
         has_contrasts: whether each patient has a T1- and a T2-weighted image on one grid, or one image.
-        further: how many test patients each site has besides, where nobody asks for another number.
+        further: part -> how many patients each site has there besides, where nobody asks for another number.
     """
 
     marker: str
@@ -87,7 +88,7 @@ class PhantomSet:
     slices: tuple[int, int]
     matrices: Mapping[str, tuple[tuple[int, int], tuple[float, float, float]]]
     has_contrasts: bool = False
-    further: int = 0
+    further: Mapping[str, int] = field(default_factory=dict)
 
     def scanners(self, site: str) -> dict[str, Scanner]:
         """Return a site's scanner by the name of the contrast; of its only image the name is empty."""
@@ -98,13 +99,13 @@ class PhantomSet:
         return {"T1": replace(scanner, signal=SIGNAL_T1), "T2": scanner} if self.has_contrasts else {"": scanner}
 
 
-# Three of a site's patients are dealt into its test; with 17 more a verdict has 20.
+# Of a site's patients three are dealt into its test and two into its validation: too few for a verdict, or a choice.
 SLICED = PhantomSet(
     "phantoms.json",
     {"north": 14, "east": 12, "south": 10, "west": 9, UNSEEN_SITE: 11},
     (6, 10),
     matrices={},
-    further=17,
+    further={"test": 17, "validation": 4},
 )
 VOLUMES = PhantomSet(
     "phantom_volumes.json",
@@ -131,7 +132,7 @@ def make_phantoms(
         target: folder that holds or will hold the sites' folders.
         seed: 0 or more; the same seed gives the same files.
         patients: the sites to make and how many patients each has, at least 6; if None the set's own, with its further
-            test patients.
+            test and validation patients.
         kind: the set.
 
     Returns:
@@ -142,14 +143,14 @@ def make_phantoms(
         DataError: if `target` holds simulated hospitals of another seed, version or number of patients, or other data
             under a site's name.
     """
-    further = kind.further if patients is None else 0
+    further = dict(kind.further) if patients is None else {}
     patients = dict(kind.patients if patients is None else patients)
     _check_request(seed, patients)
     wanted = {"seed": seed, "version": VERSION, "patients": patients, "further": further}
     marker = target / kind.marker
     if marker.exists():
         check_marker(target, read_json(marker), wanted)
-        if _is_complete(target, {site: count + further for site, count in patients.items()}, kind):
+        if _is_complete(target, {site: count + sum(further.values()) for site, count in patients.items()}, kind):
             return target
     # On several threads such small products take five times as long, most of it in waiting for one another.
     with limit_threads():
@@ -222,16 +223,19 @@ def _is_complete(target: Path, patients: Mapping[str, int], kind: PhantomSet) ->
     return all(file.exists() for file in files)
 
 
-def _make_site(folder: Path, seed: int, count: int, further: int, kind: PhantomSet) -> None:
+def _make_site(folder: Path, seed: int, count: int, further: Mapping[str, int], kind: PhantomSet) -> None:
     check_free(folder)
     for place in ("images", "labels"):
         (folder / place).mkdir(parents=True, exist_ok=True)
     # The sliced set came first: its files follow from site and patient alone.
-    names, origin = _patient_names(folder.name, count + further), () if kind.marker == SLICED.marker else (kind.marker,)
+    names = _patient_names(folder.name, count + sum(further.values()))
+    origin = () if kind.marker == SLICED.marker else (kind.marker,)
     for name in track_slow_progress(names, len(names), f"making the scans of {folder.name}", "patients"):
         _make_patient(folder, name, seed_generator(seed, *origin, folder.name, name), kind)
     parts = deal_patients(names[:count], seed_generator(seed, *origin, folder.name, "split"))
-    parts["test"] += names[count:]
+    others = iter(names[count:])
+    for part, number in further.items():
+        parts[part] += islice(others, number)
     records = {part: [_build_record(name, kind) for name in members] for part, members in parts.items()}
     labels = {str(number): name for number, name in LABELS.items()}
     named = {"channel_names": [*kind.scanners(folder.name)]} if kind.has_contrasts else {}

@@ -177,8 +177,8 @@ def describe_remaining(traces: Traces) -> list[str]:
         f"by the cache, the patient was in: {parts}" if parts else "no cache says in which part the patient was",
         "what was sent of a patient in training is in the models of the server, of the other sites, and of whoever has "
         "a super model, and cannot be taken out of them: tell the study lead, who can begin a run without the patient",
-        "this site's own models, in rounds/, supermodel/ and chosen/ of these runs, learnt from those in training: "
-        "silofl site forget STUDY deletes them, with the record of what left",
+        "this site's own models, in rounds/, supermodel/, chosen/ and own/ of these runs, learnt from those in "
+        "training: silofl site forget STUDY deletes them, with the record of what left",
         "this site's logs, check-site.txt in the kit, and pages that were written from these runs may name the case: "
         "look for it there, and see silofl site prune",
     ]

@@ -29,6 +29,8 @@ __all__ = ["FOLDER", "Contents", "plain_study", "read_fingerprint", "read_model_
 
 # The name of the folder in a run's folder, at the server and at each site.
 FOLDER = "supermodel"
+# In a site's folder of a run: the model that it trained alone.
+OWN = "own"
 # 3: with the domain. A super model of format 2 says nothing of the images that it learnt from.
 FORMAT, WITHOUT_DOMAIN = 3, 2
 README = "README.md"

@@ -50,6 +50,21 @@ class SelectorTest:
 
 
 @dataclass(frozen=True)
+class OwnModelsTest:
+    """The hospitals' own models at a left-out site, on the cases that the super model answers.
+
+    Attributes:
+        value: Of the mean of their answers, for which each hospital would have to hand its own model out.
+        num_counted: Cases that count for it.
+        models: Site -> the value of its own model.
+    """
+
+    value: float | None
+    num_counted: int
+    models: Values
+
+
+@dataclass(frozen=True)
 class UnseenTest:
     """The content of unseen.json: the super model at a site that took no part in the training.
 
@@ -64,6 +79,7 @@ class UnseenTest:
         selector: Further results of a super model with a selector.
         assembled_from: The source of a super model that the run itself could not write.
         evaluation: All that `evaluate` finds there.
+        own: The hospitals' own models there; None where they trained none, or it is a test of an older version.
         num_seen: How many of its cases show an image that a site learnt from; None where no site's record says so.
         digest: SHA-256 of the site's dataset.json and of all its files; null in a test of an older version.
     """
@@ -80,6 +96,7 @@ class UnseenTest:
     assembled_from: str | None = declare_optional()
     evaluation: Evaluation | None = declare_optional()
     digest: str | None = declare_optional()
+    own: OwnModelsTest | None = declare_optional()
     num_seen: int | None = declare_optional()
 
     @property

@@ -29,7 +29,7 @@ from silofl.data.parts import Examples
 from silofl.data.volumes import Array
 from silofl.inference import SuperModel
 from silofl.inference.contents import Contents
-from silofl.inference.directory import FOLDER, read_model_folder, write_model_folder
+from silofl.inference.directory import FOLDER, OWN, read_model_folder, write_model_folder
 from silofl.inference.geometry import decide_labels
 from silofl.inference.measured_usual import measure_usual
 from silofl.inference.probabilities import shift_foreground
@@ -44,7 +44,7 @@ from silofl.parts.work import SitePart, Work
 from silofl.schema import dump_record
 from silofl.settings import Section
 from silofl.study import Study
-from silofl.training.case_pictures import PICTURES, add_kept
+from silofl.training.case_pictures import PICTURES, add_own
 from silofl.training.evaluation import count_patients, join_pieces, score_predictions, select_regions
 from silofl.training.grid_scores import score_classes, score_findings, score_label_maps, yield_pieces
 from silofl.training.joined import AT_ZERO, CHOSEN, FEDERATED, LOCAL, SHIFTED, Joined
@@ -309,7 +309,8 @@ class SiteGuard(SitePart):
         kept = LOCAL if choice.keeps_own else SHIFTED
         validation, _ = self._score(work.data.validation, points)
         test, predictions = self._score(work.data.test, points)
-        self._write_kept(choice, validation[kept], test[kept], predictions[kept])
+        self._write_kept(choice, validation[kept], test[kept])
+        add_own(work.folder / PICTURES, work.data.test, predictions[LOCAL], test[LOCAL].by_case)
         validation[CHOSEN], test[CHOSEN] = validation[kept], test[kept]
         own, is_finished = self._own
         says = {"own": is_finished, "federated": bool(work.message.find_entry(ROLE).get("is_finished"))}
@@ -361,8 +362,8 @@ class SiteGuard(SitePart):
                 found[case] = score_label_maps(some, truth, *scored) if is_map else score_answers(some, truth)
         return found
 
-    def _write_kept(self, choice: GuardChoice, validated: Score, tested: Score, predictions: Array) -> None:
-        """Write the model that the site keeps, with the test of just that, and show what it predicts."""
+    def _write_kept(self, choice: GuardChoice, validated: Score, tested: Score) -> None:
+        """Write the model that the site keeps, with the test of just that, and its own one."""
         work, kept = self.work, self._contents[_name_kept(choice)]
         calling, read = choose_site_calling(work, lambda part: validated, tested)
         numbers = count_patients(tested, work.data.test) | read
@@ -373,7 +374,7 @@ class SiteGuard(SitePart):
         usual = measure_usual(SuperModel(kept, work.device), work.data, work.site, work.min_patients)
         kept = replace(kept, usual={work.site: usual} if usual else {})
         write_model_folder(work.folder / CHOSEN, kept)
-        add_kept(work.folder / PICTURES, work.data.test, predictions, tested.by_case)
+        write_model_folder(work.folder / OWN, replace(self._contents[LOCAL], bias=choice.own_bias))
 
     def _score(
         self, part: Examples, points: Mapping[str, Mapping[str, float]]

@@ -102,9 +102,9 @@ class CaseGrid:
 
     def data(self) -> PlotData:
         """Return one row per case."""
-        shown, columns = self.pictures, ("case", "rank", self.metric, f"kept_{self.metric}")
+        shown, columns = self.pictures, ("case", "rank", self.metric, f"own_{self.metric}")
         rows = (
-            (str(shown.cases[place]), rank, float(shown.values[place]), kept_value(shown, place))
+            (str(shown.cases[place]), rank, float(shown.values[place]), own_value(shown, place))
             for place, rank in case_ranks(shown).items()
         )
         return PlotData(f"cases_{self.site}", columns, tuple(rows))
@@ -113,7 +113,8 @@ class CaseGrid:
         """Draw the image, and the outlines of the truth and of what models predict; small enough for any width."""
         shown, ranks = self.pictures, case_ranks(self.pictures)
         rows = {"truth": shown.truths, "prediction": shown.predictions}
-        rows |= {} if shown.kept is None else {"kept": shown.kept}
+        if shown.own is not None:
+            rows = {"truth": shown.truths, "own": shown.own, "federated": shown.predictions}
         figure, grid = make_panels(1 + len(rows), len(ranks), panel_inches(1 + len(rows), len(ranks)), "compressed")
         window = grey_window([shown.images])
         for column, (place, rank) in enumerate(ranks.items()):
@@ -122,7 +123,8 @@ class CaseGrid:
                 show_image(axes, shown.images[place], window)
                 draw_outlines(axes, masks[place], self.labels)
             value = f"{short_metric(self.metric)} {shown.values[place]:.3f}"
-            write_title(grid[0, column], f"{rank}: {value}", str(shown.cases[place]))
+            beside = "" if shown.own is None else f"\nown {format_number(own_value(shown, place))}"
+            write_title(grid[0, column], f"{rank}: {value}{beside}", str(shown.cases[place]))
         name_rows(grid[:, 0], ("image", *rows))
         return add_label_legend(figure, self.labels)
 
@@ -198,9 +200,9 @@ def _case_image(run: RunRecords, site: str, shown: CasePictures) -> PageImage:
     ranks = case_ranks(shown)
     values = ", ".join(f"{rank} {format_number(float(shown.values[place]))}" for place, rank in ranks.items())
     alt = f"Site {site}: image, outline of the truth and of the prediction; {run.metric} of the cases: {values}."
-    if shown.kept is not None:
-        kept = ", ".join(f"{rank} {format_number(kept_value(shown, place))}" for place, rank in ranks.items())
-        alt += f" Of what the site keeps: {kept}."
+    if shown.own is not None:
+        own = ", ".join(f"{rank} {format_number(own_value(shown, place))}" for place, rank in ranks.items())
+        alt += f" Of the site's own model: {own}."
     return make_trimmed_image(CaseGrid(site, shown, run.labels, run.metric), alt, site)
 
 
@@ -227,9 +229,9 @@ def _middle_case(shown: CasePictures) -> tuple[str, float, float]:
     return str(shown.cases[place]), float(shown.images[place].mean()), float(shown.normalized[place].mean())
 
 
-def kept_value(shown: CasePictures, place: int) -> float | None:
-    """Return the value of a case with the model that the site keeps; None without a choice, or without a value."""
-    value = np.nan if shown.kept_values is None else float(shown.kept_values[place])
+def own_value(shown: CasePictures, place: int) -> float | None:
+    """Return the value of a case with the site's own model; None without one, or without a value."""
+    value = np.nan if shown.own_values is None else float(shown.own_values[place])
     return None if np.isnan(value) else value
 
 

@@ -53,8 +53,8 @@ class CasePictures:
         predictions: Label maps, shape (n, H, W).
         values: The metric of each whole case, shape (n,).
         cases: Names of the cases, shape (n,).
-        kept: What the model predicts that the site keeps, label maps as the predictions; None without a choice.
-        kept_values: Its metric of each whole case, shape (n,); NaN of a case that does not count.
+        own: What the site's own model predicts, label maps as the predictions; None without one.
+        own_values: Its metric of each whole case, shape (n,); NaN of a case that does not count.
         is_ranked: Whether a case is the worst, the median or the best, shape (n,); None where all are.
     """
 
@@ -64,8 +64,8 @@ class CasePictures:
     predictions: NDArray
     values: NDArray
     cases: NDArray
-    kept: NDArray | None = None
-    kept_values: NDArray | None = None
+    own: NDArray | None = None
+    own_values: NDArray | None = None
     is_ranked: NDArray | None = None
 
     @property
@@ -459,3 +459,7 @@ def _unseen_rows(unseen: UnseenTest, row: partial[ResultRow]) -> Iterable[Result
     yield at_site(value=unseen.value)
     cases = _count_of_models(unseen.metric, unseen.num_counted)
     yield from (at_site(model=model, value=value, cases=cases) for model, value in unseen.models.items())
+    if unseen.own:
+        yield at_site(model="own models' mean", value=unseen.own.value, cases=unseen.own.num_counted)
+        own = unseen.own.models.items()
+        yield from (at_site(model=f"own model of {site}", value=value, cases=cases) for site, value in own)

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from silofl.federation.results import Results, SuperResults
 from silofl.inference.evaluation import Evaluation
 from silofl.inference.super_results import SelectorResults
-from silofl.inference.unseen import UnseenTest
+from silofl.inference.unseen import OwnModelsTest, UnseenTest
 from silofl.report.canvas import (
     GRID,
     INK,
@@ -167,6 +167,7 @@ def unseen_section(unseen: UnseenTest | None) -> PageSection | None:
         Text(unseen_sentence(unseen)),
         Text(f"Cases by the model that answered: {chosen}.") if chosen else None,
         [Table(alone), make_note(ALONE_NOTE)] if alone else None,
+        Text(own_sentence(unseen.own)) if unseen.own else None,
         [Table(by_threshold), make_note(UNSEEN_THRESHOLDS_NOTE)] if by_threshold else None,
         _evaluation_blocks(unseen.evaluation) if unseen.evaluation else None,
     )
@@ -338,6 +339,13 @@ def unseen_sentence(unseen: UnseenTest) -> str:
             f"The sites learnt from {unseen.num_seen} of the {cases} cases of {unseen.site}, which is no unseen site"
         )
     return f"{place}. There the super model reaches {value}{by}."
+
+
+def own_sentence(own: OwnModelsTest) -> str:
+    """Say what the hospitals' own models score at a left-out site, each alone and all together."""
+    values = ", ".join(f"{site} {format_number(value)}" for site, value in own.models.items())
+    together = format_number(own.value)
+    return f"The hospitals' own models there: {values}; the mean of their answers, if each were handed out: {together}."
 
 
 def describe_choices(choices: Counts) -> str:

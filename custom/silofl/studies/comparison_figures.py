@@ -18,6 +18,7 @@ from silofl.report.result_pictures import (
     draw_outlines,
     grey_window,
     make_trimmed_image,
+    own_value,
     panel_inches,
     short_metric,
     show_image,
@@ -25,6 +26,7 @@ from silofl.report.result_pictures import (
 )
 from silofl.report.rounds import Measure, Scores, describe_curves, list_rounds, mean_over_sites, site_value
 from silofl.report.run_records import CasePictures, RunRecords
+from silofl.report.tables import format_number
 from silofl.studies.conditions import run_names
 from silofl.training.site_score import pool_scores
 
@@ -166,6 +168,10 @@ class SameCase:
         """Draw the truth and the predictions side by side, in as many rows as the width asks for."""
         first = next(iter(self.runs.values()))
         panes = [("truth", self.case, first.images[self._place(first)], first.truths[self._place(first)])]
+        if owner := next((shown for shown in self.runs.values() if shown.own is not None), None):
+            place = self._place(owner)
+            value = f"{short_metric(self.metric)} {format_number(own_value(owner, place))}"
+            panes.append(("own model", value, owner.images[place], owner.own[place]))
         for (name, shown), (*_, value) in zip(self.runs.items(), self.data().rows, strict=True):
             place = self._place(shown)
             panes.append(

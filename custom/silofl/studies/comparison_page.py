@@ -47,6 +47,7 @@ from silofl.report.run_records import (
 )
 from silofl.report.sentences import metric_sentence
 from silofl.report.tables import POOLED_MEAN, TextTable, drop_equal_columns
+from silofl.report.unseen_picture import unseen_images
 from silofl.schema import dump_record
 from silofl.studies.comparison import (
     DRIFT_NOTE,
@@ -78,7 +79,6 @@ MODELS_NOTE = Markup(
     "images and chooses a model for each case, the run's row above; <strong>ensemble</strong>, all models averaged by "
     "the selector's scores. The mean is missing where a site is."
 )
-NO_CASE = Text("No two runs hold a picture of the same test case. The pictures of a real federation stay at the sites.")
 POOLED = Text("On the data of all sites pooled in one place, and so in no table of single runs:")
 
 
@@ -170,9 +170,9 @@ def make_comparison_page(rows: RowRuns, folder: Path, summary: Summary = NO_SUMM
     number = len(runs) + len(summary.centralised)
     sections = (
         _hospitals_section(rows),
+        _same_case_section(runs),
         _numbers_section(rows, summary),
         _curves_section(runs, summary.centralised),
-        _same_case_section(runs),
         _answers_section(runs),
         _drift_section(rows),
         make_section("data", "Data", "Data", data_blocks(data_tables(rows), data_doubts(runs))),
@@ -213,12 +213,14 @@ def _hospitals_section(rows: RowRuns) -> PageSection | None:
     # A row of several seeds has a table of its own.
     single = {name: of_row[0] for name, of_row in rows.items() if len(of_row) == 1}
     table, (first, *others) = hospital_table(single), conclude(rows)
+    pictures = [*unseen_images(rows), image]
     return make_section(
         "hospitals",
         PAYS,
         PAYS,
-        Picture(image),
+        Picture(pictures[0]),
         Text(first, "lead"),
+        [Picture(one) for one in pictures[1:]],
         [Table(table), make_note(NOTE)] if table else None,
         make_items([*others, *explain_losses(single)]),
         _joining_blocks(joining),
@@ -281,9 +283,9 @@ def _curves_section(runs: Sequence[RunRecords], centralised: Sequence[RunRecords
     )
 
 
-def _same_case_section(runs: Sequence[RunRecords]) -> PageSection:
+def _same_case_section(runs: Sequence[RunRecords]) -> PageSection | None:
     shown = [Picture(image, "titled shrink") for image in comparison_images(runs)]
-    return make_section("pictures", "Pictures", "The same test case in each run", shown or NO_CASE)
+    return make_section("pictures", "Pictures", "The same test case in each run", shown) if shown else None
 
 
 def _answers_section(runs: Sequence[RunRecords]) -> PageSection | None:

@@ -1,6 +1,6 @@
 """Each hospital in each method of a comparison: a table, and sentences that follow from the numbers."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 
 import numpy as np
@@ -17,10 +17,11 @@ from silofl.core.gain import (
     shorten_verdict,
 )
 from silofl.federation.results import Results
+from silofl.inference.unseen import UnseenTest
 from silofl.report.result_pictures import average_models, list_verdicts, rows_with_choices
 from silofl.report.run_records import RowRuns, RunRecords
 from silofl.report.sentences import shares_batchnorm
-from silofl.report.tables import TextTable, case_metric, format_number, name_models
+from silofl.report.tables import MISSING, TextTable, case_metric, format_number, name_models
 from silofl.studies.conditions import has_other_data
 from silofl.studies.method_rows import SMALLEST
 from silofl.training.joined import CHOSEN, LOCAL, SHIFTED, Joined
@@ -58,7 +59,7 @@ def hospital_table(runs: Runs, *, shows_half: bool = True) -> TextTable | None:
 
 
 def conclude(rows: RowRuns) -> list[str]:
-    """Say what each hospital gains, what the federated models are worth alone, and which is best where none trained.
+    """Say which model is best where none trained, what each hospital gains, and what the federated models are worth.
 
     Args:
         rows: Name of the method -> its runs, one for each seed, of which those without a choice do not count.
@@ -68,7 +69,7 @@ def conclude(rows: RowRuns) -> list[str]:
         return []
     starts = describe_starts(chosen)
     kept = _conclude_kept(chosen) + ("" if starts else f" {ONE_START[0].upper()}{ONE_START[1:]}.")
-    return [*starts, kept, _conclude_federated(chosen), *_conclude_unseen(chosen)]
+    return [*_conclude_unseen(chosen), *starts, kept, _conclude_federated(chosen)]
 
 
 def explain_losses(runs: Runs) -> list[str]:
@@ -196,17 +197,27 @@ def _conclude_federated(rows: RowRuns) -> str:
 
 
 def _conclude_unseen(rows: RowRuns) -> Iterator[str]:
-    """Say of each hospital that took no part which row does best there, by each metric."""
-    found: dict[tuple[str, str], dict[str, list[float]]] = {}
+    """Say of each hospital that took no part what the own models of the others score there, and the federated ones."""
+    found: dict[tuple[str, str], dict[str, list[UnseenTest]]] = {}
     for name, runs in rows.items():
         for test in (run.unseen for run in runs if run.unseen and run.unseen.value is not None):
-            found.setdefault((test.site, test.metric), {}).setdefault(name, []).append(test.value)
-    for (site, _), values in found.items():
-        means = {name: float(np.mean(several)) for name, several in values.items()}
+            found.setdefault((test.site, test.metric), {}).setdefault(name, []).append(test)
+    for (site, _), tests in found.items():
+        means = {name: float(np.mean([one.value for one in several])) for name, several in tests.items()}
         best, worst = max(means, key=means.__getitem__), min(means, key=means.__getitem__)
-        others = f" highest ({means[best]:.3f}), {worst} lowest ({means[worst]:.3f})"
-        scores = others if worst != best else f" {means[best]:.3f}"
-        yield f"At {site}, which took no part in the training, {best} scores{scores}."
+        low = "" if worst == best else f"{means[worst]:.3f} ({worst}) to "
+        scores = [f"federated {'models' if low else 'model'} {low}{means[best]:.3f} ({best})"]
+        if own := [one.own for several in tests.values() for one in several if one.own]:
+            alone = _format_range(value for one in own for value in one.models.values())
+            together = _format_range(one.value for one in own)
+            scores = [f"the others' own models {alone}", f"the mean of their answers {together}", *scores]
+        yield f"At {site}, which took no part in the training: {', '.join(scores)}."
+
+
+def _format_range(values: Iterable[float | None]) -> str:
+    """Return the least and the largest of the values that are known."""
+    known = sorted({format_number(value) for value in values if value is not None}, key=float)
+    return " to ".join(dict.fromkeys((known[0], known[-1]))) if known else MISSING
 
 
 def _falls_below(means: Mapping[str, float | None]) -> bool:

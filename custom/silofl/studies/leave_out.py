@@ -85,11 +85,15 @@ def run_unseen_test(run: Path, site: str, digest: str, load: Callable[[], SiteDa
         return known
     contents, data = directory.read_model_folder(folder), load()
     set_threads("auto")
-    model = SuperModel(contents, choose_device(contents.study.device))
+    device = choose_device(contents.study.device)
+    model = SuperModel(contents, device)
     site_cases = SiteCases.of(data, PARTS)
     answered, _ = sort_answers(evaluate_cases(model, site_cases))
     evaluation = measure_evaluation(model, fingerprint, site_cases, answered, SPECIFICITY)
-    found = measure_unseen(model, [_select_cases(part, answered) for part in site_cases.parts.values()])
+    parts = [_select_cases(part, answered) for part in site_cases.parts.values()]
+    found = measure_unseen(model, parts)
+    if own := _collect_models(run, directory.OWN):
+        found["own"] = _measure_own_models(SuperModel(own, device), parts)
     # As a clinic gets them: refused, or called from the model's threshold on.
     found |= {"value": evaluation.value.value, "num_counted": len(answered) - evaluation.num_excluded}
     found |= {"site": site, "fingerprint": fingerprint, "digest": digest, "evaluation": dump_record(evaluation)}
@@ -122,20 +126,32 @@ def assemble_models(run: Path) -> Contents:
     Raises:
         ConfigError: No site kept its model, or one is broken.
     """
+    if found := _collect_models(run, directory.FOLDER):
+        return found
+    raise ConfigError(f"{run} must hold a super model or the sites' own models, not neither; train it anew")
+
+
+def _collect_models(run: Path, folder: str) -> Contents | None:
+    """Return the models that the sites hold in a folder of that name as one that answers with their mean."""
     results = read_results(run)
     tested = results.run if results else None
     sites = sorted(results.sites) if tested else ()
-    folders = {site: run / "sites" / site / tested / directory.FOLDER for site in sites}
-    own = {site: directory.read_model_folder(folder) for site, folder in folders.items() if folder.is_dir()}
+    folders = {site: run / "sites" / site / tested / folder for site in sites}
+    own = {site: directory.read_model_folder(path) for site, path in folders.items() if path.is_dir()}
     if not own:
-        raise ConfigError(f"{run} must hold a super model or the sites' own models, not neither; train it anew")
+        return None
     first = next(iter(own.values()))
-    states = {site: contents.models[site] for site, contents in own.items()}
+    states = {site: next(iter(contents.models.values())) for site, contents in own.items()}
     missing = [site for site in folders if site not in own]
     source = "the sites' own models" + (f" (none of {', '.join(missing)})" if missing else "")
     facts = {"run": tested, "reported_round": results.best_round, "assembled_from": source}
     domain = reduce(or_, (contents.domain for contents in own.values()))
     return Contents(first.study, first.image_shape, states, "mean", facts=facts, domain=domain)
+
+
+def _measure_own_models(model: SuperModel, parts: Sequence[Examples]) -> dict[str, Any]:
+    """Measure the mean of the hospitals' own models, and each alone."""
+    return _measure_ensemble(model, _predict_parts(model, parts))
 
 
 def load_site_networks(contents: Contents, device: torch.device) -> Iterator[tuple[str, nn.Module]]:
@@ -163,12 +179,17 @@ def measure_unseen(model: SuperModel, parts: Sequence[Examples]) -> dict[str, An
     for part in parts:
         for images in [image[None] for image in part.images] if part.patches else [part.images]:
             check_images(images, contents.image_shape, bool(part.patches))
-    results: dict[str, CaseResult] = {}
-    for part in parts:
-        results |= predict_cases(model, part, contents.study)
+    results = _predict_parts(model, parts)
     facts = {"metric": contents.study.metric, "rule": contents.rule, "num_cases": len(results)}
     evaluated = _measure_with_selector if contents.rule == "selector" else _measure_ensemble
     return facts | evaluated(model, results)
+
+
+def _predict_parts(model: SuperModel, parts: Sequence[Examples]) -> dict[str, CaseResult]:
+    results: dict[str, CaseResult] = {}
+    for part in parts:
+        results |= predict_cases(model, part, model.contents.study)
+    return results
 
 
 def _measure_with_selector(model: SuperModel, results: Mapping[str, CaseResult]) -> dict[str, Any]:
@@ -244,11 +265,10 @@ def unseen_table(unseen: UnseenTest) -> TextTable:
     sites = [name for name in unseen.models if name not in (GLOBAL, ENSEMBLE)]
     models = [*([GLOBAL] if GLOBAL in unseen.models else []), *sites]
     columns = ("answer", unseen.metric, *(f"chosen: {name}" for name in models))
-    alone = [
-        (_single_model_label(name), format_number(unseen.models[name]), *[""] * len(models))
-        for name in (*models, ENSEMBLE)
-    ]
-    return TextTable(columns, (*_super_rows(unseen, unseen.selector, models), *alone))
+    alone = [(_single_model_label(name), format_number(unseen.models[name])) for name in (*models, ENSEMBLE)]
+    empty = [""] * len(models)
+    others = tuple((*row, *empty) for row in (*alone, *_own_rows(unseen)))
+    return TextTable(columns, (*_super_rows(unseen, unseen.selector, models), *others))
 
 
 def gamma_table(unseen: UnseenTest, tests: Sequence[ThresholdTest]) -> TextTable:
@@ -303,7 +323,15 @@ def _plain_rows(unseen: UnseenTest) -> list[tuple[str, str]]:
     name = "global model" if unseen.rule == "only" else "mean of all sites"
     rows = [(f"{name}: {CLINIC}", format_number(unseen.value))]
     alone = unseen.models if unseen.rule == "mean" else {}
-    return [*rows, *((_single_model_label(site), format_number(value)) for site, value in alone.items())]
+    rows += ((_single_model_label(site), format_number(value)) for site, value in alone.items())
+    return [*rows, *_own_rows(unseen)]
+
+
+def _own_rows(unseen: UnseenTest) -> Iterator[tuple[str, str]]:
+    """Yield the hospitals' own models there, and the mean of their answers."""
+    if unseen.own:
+        yield "mean of the own models, were they handed out", format_number(unseen.own.value)
+        yield from ((f"own model of {site}", format_number(value)) for site, value in unseen.own.models.items())
 
 
 def _single_model_label(name: str) -> str:

@@ -67,13 +67,13 @@ def write_pictures(
     write_atomically(path, lambda stream: np.savez_compressed(stream, **pictures))
 
 
-def add_kept(path: Path, part: Examples, predictions: Array, by_case: Mapping[str, float]) -> None:
-    """Add to a file of pictures what the model predicts that a site keeps, as ``kept`` and ``kept_values``.
+def add_own(path: Path, part: Examples, predictions: Array, by_case: Mapping[str, float]) -> None:
+    """Add to a file of pictures what a site's own model predicts, as ``own`` and ``own_values``.
 
     Args:
         path: As `write_pictures` wrote it; without it nothing is done.
         part: The test's examples.
-        predictions: The kept model's, in the part's order.
+        predictions: The own model's, in the part's order.
         by_case: Its value of each case; NaN is written of a case without one.
     """
     if not path.is_file():
@@ -83,8 +83,8 @@ def add_kept(path: Path, part: Examples, predictions: Array, by_case: Mapping[st
     cases = pictures["cases"].tolist()
     rows = [find_largest_slice(part, case) for case in cases]
     shown = [show_plane(predictions[row], part, row) for row in rows]
-    kept = {"kept": _stack_padded(shown), "kept_values": np.array([by_case.get(case, np.nan) for case in cases])}
-    write_atomically(path, lambda stream: np.savez_compressed(stream, **pictures | kept))
+    own = {"own": _stack_padded(shown), "own_values": np.array([by_case.get(case, np.nan) for case in cases])}
+    write_atomically(path, lambda stream: np.savez_compressed(stream, **pictures | own))
 
 
 def _draw_panes(

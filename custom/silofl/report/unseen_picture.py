@@ -1,0 +1,104 @@
+"""Figure of a comparison's models at a hospital that took no part: the own models of the others, and each method."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from silofl.inference.unseen import UnseenTest
+from silofl.report.canvas import (
+    INK,
+    LINE_COLOURS,
+    MUTED,
+    PageImage,
+    PlotData,
+    draw_legend,
+    escape_math,
+    lay_out_panels,
+    make_image,
+    make_legend_handle,
+    style_axes,
+)
+from silofl.report.run_records import RowRuns
+from silofl.report.tables import format_number
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+LINE = 0.3
+FEDERATED = {"color": LINE_COLOURS[1], "marker": "s"}
+TOGETHER = {"color": MUTED, "marker": "D"}
+OWN = {"color": MUTED, "marker": "o", "markerfacecolor": "white"}
+POINTS = {"federated": FEDERATED, "mean of the own models' answers": TOGETHER, "a hospital's own model": OWN}
+CAPTION = (
+    "Test {metric} at {site}, which took no part in the training. Each circle is the model that one of the other "
+    "hospitals trained alone. Their mean is possible only where every hospital hands its own model out."
+)
+
+
+@dataclass(frozen=True)
+class UnseenDots:
+    """The models of each method at one hospital that took no part.
+
+    Attributes:
+        metric: Of the test.
+        site: The hospital.
+        methods: Name of the method -> its tests there, one a seed.
+    """
+
+    metric: str
+    site: str
+    methods: Mapping[str, Sequence[UnseenTest]]
+
+    def data(self) -> PlotData:
+        """Return one row per method, seed and model."""
+        rows = (
+            (name, seed, model, value)
+            for name, tests in self.methods.items()
+            for seed, test in enumerate(tests)
+            for model, value in _list_values(test)
+        )
+        return PlotData("unseen", ("method", "run", "model", self.metric), tuple(rows))
+
+    def draw(self, width: float) -> Figure:
+        """Draw a line per method and seed."""
+        lines = sum(len(tests) for tests in self.methods.values())
+        figure, (axes, *_) = lay_out_panels(1, width, 0.9 + LINE * lines, shares_y=True)
+        style_axes(axes, f"at {self.site}", self.metric)
+        axes.grid(axis="x", color=MUTED, alpha=0.2)
+        names = [name for name, tests in self.methods.items() for _ in tests]
+        axes.set_yticks(range(lines), [escape_math(name) for name in names])
+        axes.set_ylim(lines - 0.5, -0.5)
+        axes.tick_params(axis="y", labelcolor=INK)
+        for place, test in enumerate(test for tests in self.methods.values() for test in tests):
+            for model, value in reversed(_list_values(test)):
+                axes.plot(value, place, linestyle="", markersize=7, **POINTS.get(model, OWN))
+        draw_legend(figure, [make_legend_handle(linestyle="", **style) for style in POINTS.values()], [*POINTS])
+        return figure
+
+
+def unseen_images(rows: RowRuns) -> list[PageImage]:
+    """Draw the models at each hospital that took no part and was tested with the others' own models.
+
+    Args:
+        rows: Name of the method -> its runs, one for each seed.
+    """
+    found: dict[tuple[str, str], dict[str, list[UnseenTest]]] = {}
+    for name, runs in rows.items():
+        for test in (run.unseen for run in runs if run.unseen and run.unseen.own):
+            found.setdefault((test.metric, test.site), {}).setdefault(name, []).append(test)
+    return [_make_image(UnseenDots(metric, site, methods)) for (metric, site), methods in found.items()]
+
+
+def _make_image(dots: UnseenDots) -> PageImage:
+    values = "; ".join(f"{name} {model} {format_number(value)}" for name, _, model, value in dots.data().rows)
+    return make_image(dots, f"Test {dots.metric} at {dots.site}: {values}.", CAPTION.format(**vars(dots)))
+
+
+def _list_values(test: UnseenTest) -> list[tuple[str, float]]:
+    """Return the federated model, the mean of the own models and each of them, as far as they have a value."""
+    federated, together, _ = POINTS
+    values = {federated: test.value, together: test.own and test.own.value}
+    values |= {f"own model of {site}": value for site, value in (test.own.models if test.own else {}).items()}
+    return [(name, value) for name, value in values.items() if value is not None]
