@@ -15,7 +15,6 @@ MOST_APART, LEVEL = 1.0, 0.01
 LEAST_PATIENTS = 5
 # A deviation is at least this share of the larger mean: grey images of one brightness differ in rounding.
 LEAST_DEVIATION = 0.01
-WITHHELD = "withheld"
 
 
 @dataclass(frozen=True)

@@ -219,6 +219,14 @@ class Gate:
         of_images = [kind.name for kind in self.kinds if kind.is_of_images and kind.name in names]
         if of_images and (answer.numbers.num_patients or 0) < self.min_patients:
             return f"the site lets {of_images[0]} leave only from {self.min_patients} patients or more; it has fewer"
+        metrics = answer.numbers.metrics
+        scores = [
+            one for one in (metrics.validation, metrics.round_test, metrics.test) if one and one.value is not None
+        ]
+        # Cases are at least as many as their patients, which a validation does not count.
+        counts = [n for one in scores for n in (one.num_cases, one.num_patients, *(one.label_cases or {}).values())]
+        if any(count is not None and count < self.min_patients for count in counts):
+            return f"the site lets a score leave only of {self.min_patients} patients or more; it has fewer"
         return None
 
     def records(self, request: Request, message: Message, reason: str | None = None) -> list[dict[str, Any]]:

@@ -46,6 +46,7 @@ from silofl.settings import Section
 from silofl.study import Study
 from silofl.training.case_pictures import PICTURES, add_own
 from silofl.training.evaluation import count_patients, join_pieces, score_predictions, select_regions
+from silofl.training.floor import is_withheld
 from silofl.training.grid_scores import score_classes, score_findings, score_label_maps, yield_pieces
 from silofl.training.joined import AT_ZERO, CHOSEN, FEDERATED, LOCAL, SHIFTED, Joined
 from silofl.training.local_model import ANEW, LocalModel, find_patience, lend, load_borrowed, locate_memo, own_rounds
@@ -71,7 +72,14 @@ class GuardEntry(Section):
 
     goes_on: bool = False
     joined: Joined | None = None
-    reason: Literal["it has no validation data", "it has trained no model alone"] | None = None
+    reason: (
+        Literal[
+            "it has no validation data",
+            "it has trained no model alone",
+            "its comparison is withheld: of too few patients",
+        ]
+        | None
+    ) = None
 
 
 @dataclass(frozen=True)
@@ -242,7 +250,10 @@ class SiteGuard(SitePart):
             return Message(meta={ROLE: {"goes_on": self._train_on()}})
         if self._learning.has_ended and self.local.is_whole and not self.work.study.starts_from_file:
             lend(self._memo, self._kept)
-        return Message(meta={ROLE: {"joined": self._choose_and_test()}})
+        joined = self._choose_and_test()
+        return Message(
+            meta={ROLE: {"joined": joined} if joined else {"reason": "its comparison is withheld: of too few patients"}}
+        )
 
     @property
     def _learning(self) -> LocalModel:
@@ -299,7 +310,8 @@ class SiteGuard(SitePart):
         own = Contents(study, shape, {LOCAL: state}, "only", facts=home, domain=domain)
         return {FEDERATED: federated, LOCAL: own}
 
-    def _choose_and_test(self) -> dict[str, Any]:
+    def _choose_and_test(self) -> dict[str, Any] | None:
+        """Return what leaves of the choice; None where it is of too few patients."""
         work, units = self.work, self.work.find_units("validation")
         choice = self._choose(units)
         points = {
@@ -312,6 +324,9 @@ class SiteGuard(SitePart):
         self._write_kept(choice, validation[kept], test[kept])
         add_own(work.folder / PICTURES, work.data.test, predictions[LOCAL], test[LOCAL].by_case)
         validation[CHOSEN], test[CHOSEN] = validation[kept], test[kept]
+        for part, scores in ((work.data.validation, validation), (work.data.test, test)):
+            if is_withheld(scores[kept], part.patient_of, work.min_patients, work.study):
+                return None
         own, is_finished = self._own
         says = {"own": is_finished, "federated": bool(work.message.find_entry(ROLE).get("is_finished"))}
         return {

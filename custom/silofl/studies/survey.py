@@ -5,12 +5,12 @@ import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from silofl.data.inventories import WITHHELD, describe_inventories
+from silofl.data.inventories import describe_inventories
 from silofl.data.inventory import ALL, COLOURS, Inventory, Look, take_inventory
 from silofl.data.survey import list_site_folders
 from silofl.errors import ConfigError, DataError, ExitCode, Faults
 from silofl.options import make_console
-from silofl.report.tables import MISSING, TextTable, print_table
+from silofl.report.tables import MISSING, NOT_SAID, TextTable, print_table
 
 
 def run(options: argparse.Namespace) -> int:
@@ -76,7 +76,7 @@ def tabulate_inventories(inventories: Mapping[str, Inventory]) -> TextTable:
 
 
 def _join_counts(counts: Mapping[str, int | None]) -> str:
-    return ", ".join(f"{name} {WITHHELD if number is None else number}" for name, number in counts.items())
+    return ", ".join(f"{name} {NOT_SAID if number is None else number}" for name, number in counts.items())
 
 
 def _join_sides(sides: Sequence[float]) -> str:
