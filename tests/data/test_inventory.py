@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 from pydicom.data import get_testdata_file
 
-from silofl.data.inventory import ALL, build_reading_study, hide_the_rest, take_inventory
+from silofl.data.inventory import ALL, build_reading_study, take_inventory
 from silofl.errors import DataError
 
 CAST = np.array([200, 100, 100])
@@ -71,12 +71,6 @@ def test_a_class_of_nobody_is_withheld_like_one_of_few(write_site):
     folder = write_site([0] * 9 + [2] * 6, names=("healthy", "rare", "sick"))
     assert take_inventory(folder, 5).labels == {"healthy": 9, "rare": None, "sick": None}
     assert take_inventory(folder, 0).labels["rare"] == 0
-
-
-def test_a_single_withheld_group_takes_the_smallest_other_with_it():
-    assert hide_the_rest({"a": 9, "b": None, "c": 7}) == {"a": 9, "b": None, "c": None}
-    assert hide_the_rest({"a": None, "b": None, "c": 7}) == {"a": None, "b": None, "c": 7}
-    assert hide_the_rest({"a": 9, "b": 7}) == {"a": 9, "b": 7}
 
 
 def test_the_maker_of_the_scanner_is_known_from_dicom_files_and_a_single_machine_is_nobodys(tmp_path):

@@ -3,7 +3,7 @@
 Counts are of patients; whom dataset.json does not name counts as a patient per case, and for no floor.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import AfterValidator, Field, Strict
 
+from silofl.core.few import find_few
 from silofl.core.findings import unpack_findings
 from silofl.data.contrasts import check_contrasts, read_source
 from silofl.data.decoder import decode_ahead
@@ -101,7 +102,7 @@ class _Measures:
     contrasts: tuple[str, ...]
     shape: tuple[int, ...]
     spacing_mm: NDArray[np.float64] | None
-    vendor: str
+    vendor: tuple[str]
 
 
 def take_inventory(folder: Path, min_patients: int, has_progress: bool = True) -> Inventory | None:
@@ -178,7 +179,7 @@ def _measure_case(record: Record, image: Image, manifest: Manifest, study: Study
         contrasts=source.contrasts,
         shape=image.spatial_shape if not image.is_window else image.array.shape[1:],
         spacing_mm=np.linalg.norm(image.affine[:3, :3], axis=0) if is_sized else None,
-        vendor=read_manufacturer(files[0]) or NOT_STATED,
+        vendor=(read_manufacturer(files[0]) or NOT_STATED,),
     )
 
 
@@ -213,18 +214,17 @@ def _sum_up(
     if known < least:
         return None
 
-    def count(having: set[tuple[bool, str]]) -> int | None:
-        return len(having) if sum(is_known for is_known, _ in having) >= least else None
+    def count_names(key: str, names: Iterable[str], is_partition: bool = False) -> dict[str, int | None]:
+        having = {name: {one.patient for one in found if name in getattr(one, key)} for name in names}
+        numbers = {name: sum(is_known for is_known, _ in of_group) for name, of_group in having.items()}
+        few = find_few(numbers, least, is_partition)
+        return {name: None if name in few else len(of_group) for name, of_group in having.items()}
 
-    def count_names(key: str, names: Sequence[str]) -> dict[str, int | None]:
-        return {name: count({one.patient for one in found if name in getattr(one, key)}) for name in names}
-
-    labels, groups = count_names("labels", [manifest.labels[number] for number in manifest.labels_annotated]), [ALL]
-    if manifest.task == "classification":
-        labels = hide_the_rest(labels)
-        groups = [name for name, number in labels.items() if number]
-    names = sorted({one.vendor for one in found})
-    vendors = hide_the_rest({name: count({one.patient for one in found if one.vendor == name}) for name in names})
+    has_classes = manifest.task == "classification"
+    labels = count_names("labels", (manifest.labels[number] for number in manifest.labels_annotated), has_classes)
+    groups = [name for name, number in labels.items() if number] if has_classes else [ALL]
+    names = sorted({name for one in found for name in one.vendor})
+    vendors = count_names("vendor", names, is_partition=True)
     shown = {name: number for name, number in vendors.items() if number is not None}
     sizes = [one.spacing_mm for one in found]
     return Inventory(
@@ -242,18 +242,6 @@ def _sum_up(
         looks={group: _summarise_looks([one for one in found if one.group == group], looks, least) for group in groups},
         least=least,
     )
-
-
-def hide_the_rest(counts: Mapping[str, int | None]) -> dict[str, int | None]:
-    """Return counts of groups, of which a single withheld one would follow from the others and the total.
-
-    The smallest of the others is then withheld too.
-    """
-    shown = {name: number for name, number in counts.items() if number}
-    if list(counts.values()).count(None) != 1 or not shown:
-        return dict(counts)
-    smallest = min(shown, key=lambda name: shown[name])
-    return {name: None if name == smallest else number for name, number in counts.items()}
 
 
 def _summarise_looks(found: Sequence[_Measures], names: Sequence[str], least: int) -> dict[str, Look]:

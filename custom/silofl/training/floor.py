@@ -1,12 +1,12 @@
 """The numbers of a score that may leave a site: none is of fewer patients than it allows, `min_patients` of site.yaml.
 
-What stays is said to be withheld, and is never 0 or absent. Of classes that exclude one another a single one would
-follow from the others and the total: as many of the smallest are withheld as have that many patients together.
+What stays is said to be withheld, and is never 0 or absent.
 """
 
 from collections.abc import Collection, Mapping
 from typing import Any
 
+from silofl.core.few import find_few as few_groups
 from silofl.core.findings import name_absence
 from silofl.study import Study
 from silofl.study.sections import CLASS_MEANS
@@ -59,14 +59,12 @@ def withhold_few(
 def find_few(score: Score, patient_of: Patients, least: int, study: Study) -> set[Label]:
     """Return the labels, classes or findings of too few patients, and those from which they would follow."""
     counts = {label: _count(cases, patient_of) for label, cases in score.labels_by_case.items() if cases}
-    few = {label for label, number in counts.items() if number < least}
+    is_partition = study.task == "classification"
+    few = few_groups(counts, least, is_partition)
     if score.is_multilabel:
         pairs = [(number, name_absence(name)) for number, name in study.labels.items()]
         return {label for pair in pairs if few.intersection(pair) for label in pair}
-    if score.probabilities_by_case or study.task == "classification":
-        shown = sorted(counts.keys() - few, key=lambda label: (counts[label], str(label)))
-        while few and shown and (len(few) == 1 or sum(counts[label] for label in few) < least):
-            few.add(shown.pop(0))
+    if is_partition:
         return few
     without = [cases for cases in (score.empty, score.by_case.keys() - score.empty.keys()) if score.empty and cases]
     return few | {EMPTY for cases in without if has_few(cases, patient_of, least)}
