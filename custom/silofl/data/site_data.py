@@ -52,6 +52,12 @@ class SiteData:
     num_lost: int = 0
     background: BackgroundSettings = AS_STORED
 
+    @classmethod
+    def empty(cls) -> "SiteData":
+        """Return the data of a site that reads none."""
+        part = Examples(np.zeros((0, 1, 1, 1), np.float32), np.zeros(0, np.int64), (), (), ())
+        return cls(part, part, part)
+
     @property
     def image_shape(self) -> tuple[int, ...]:
         """(C, *spatial) of what a network sees, by the first part that holds a case."""

@@ -130,7 +130,9 @@ def _shortcomings(server: ServerRounds, tests: Tests) -> list[str]:
             last = next(r for r in reversed(server.ledger) if site in r.missed)
             reason = last.failed.get(site) or last.refused.get(site) or "no answer in time"
             reasons.append(f"site {site} missed rounds {missed} ({reason}); the study allows {allowed}")
-        if site not in tests.scores:
+        if server.study.asks_alone and site in tests.missing:
+            reasons.append(f"site {site} did not answer ({tests.missing[site]})")
+        elif site not in tests.scores and not server.study.asks_alone:
             reasons.append(f"site {site} did not test the model ({tests.missing.get(site, 'no answer')})")
     return reasons + list(dict.fromkeys(server.losses))
 

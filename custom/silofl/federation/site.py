@@ -60,7 +60,9 @@ class SiteRounds:
 
     @cached_property
     def data(self) -> SiteData:
-        """The site's data, decoded once."""
+        """The site's data, decoded once; empty where the study reads them otherwise."""
+        if self.study.asks_alone:
+            return SiteData.empty()
         return load_site_data(
             self.site.data_folder(self.study.name, self.name),
             self.study,
@@ -159,6 +161,7 @@ class SiteRounds:
             message=message,
             device=self.device,
             folder=folder,
+            data_folder=self.site.data_folder(self.study.name, self.name),
             min_patients=self.site.min_patients,
             max_epsilon=self.site.max_epsilon,
             may_send=self.gate.allowed.__contains__,

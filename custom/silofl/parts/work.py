@@ -53,6 +53,7 @@ class Work:
         message: The task.
         device: Where to compute.
         folder: The site's folder of the run.
+        data_folder: That which holds dataset.json.
         min_patients: Patients in training that a mean over the site's images must come from.
         max_epsilon: What differential privacy may spend at the site; None for any.
         may_send: Whether the site lets a kind of arrays leave.
@@ -71,6 +72,7 @@ class Work:
     message: Message
     device: torch.device
     folder: Path = Path()
+    data_folder: Path = Path()
     min_patients: int = 0
     max_epsilon: float | None = None
     may_send: Callable[[str], bool] = lambda kind: True

@@ -112,6 +112,8 @@ def describe_model(results: Results) -> str:
 def status_sentence(results: Results) -> str:
     """Explain the status of a run with a result."""
     tested = "every site that has not left" if results.left else "every site"
+    if results.is_evaluation and results.status == "COMPLETE" and not results.tested.cases:
+        return f"{tested.capitalize()} was asked; nothing was trained or tested."
     if results.is_evaluation and results.status == "COMPLETE":
         return _TESTED.format(tested=tested.capitalize())
     return _STATUS[results.status].format(tested=tested)
