@@ -42,8 +42,7 @@ OTHERS = {
 }
 NUMBERS_RISK = (
     "they show the server how many patients, images and cases of each class there are and how good the models are on "
-    "them, and where only one case has a number, that case's score; more cases, or no validation and test data in "
-    "dataset.json"
+    "them; min_patients, or no validation and test data in dataset.json"
 )
 
 # What the study lead can do about what a site does not let leave.
@@ -193,7 +192,7 @@ class Gate:
         names: dict[str, list[str]] = {}
         for name in message.arrays:
             names.setdefault(self.kind(name), []).append(name)
-        names |= {kind.name: [kind.role] for kind in self._list_entries(message)}
+        names |= {kind.name: [kind.role] for kind in self.list_entries(message)}
         kind = min(names.keys() - self.allowed, default=None)
         if kind is not None:
             let = f"only {', '.join(sorted(self.allowed))}" if self.allowed else "no arrays"
@@ -241,7 +240,7 @@ class Gate:
         facts = {"round": message.meta.get("round"), "task": request.task, "refused": reason is not None}
         facts |= {} if reason is None else {"reason": reason}
         records = [facts | self._describe_array(name, np.asarray(array)) for name, array in message.arrays.items()]
-        for one in self._list_entries(message):
+        for one in self.list_entries(message):
             said = json.dumps(message.meta[one.role]).encode()
             digest = {"bytes": len(said), "sha256": hashlib.sha256(said).hexdigest(), "purpose": one.purpose}
             records.append(facts | {"name": one.role, "kind": one.name, "shape": [], "dtype": "json"} | digest)
@@ -252,7 +251,7 @@ class Gate:
         facts |= {"sites": request.sites, "mixed": request.mixed}
         return [*records, facts | {"purpose": OTHERS[kind]}]
 
-    def _list_entries(self, message: Message) -> list[Kind]:
+    def list_entries(self, message: Message) -> list[Kind]:
         """Return the kinds that leave as an entry of an answer, without an array; not where it is withheld."""
         entries = {kind: message.meta.get(kind.role) for kind in self.kinds if kind.is_entry}
         return [kind for kind, entry in entries.items() if isinstance(entry, dict) and "withheld" not in entry]

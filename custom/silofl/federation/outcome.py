@@ -68,7 +68,7 @@ def finished_results(server: ServerRounds, tests: Tests) -> Results:
 
 
 def _name_withheld(study: Study, one: WithheldNumbers) -> WithheldNumbers:
-    return replace(one, names=tuple(_name_labels(study, dict.fromkeys(one.names))))
+    return replace(one, names=tuple(_name_labels(study, dict.fromkeys(one.names, 0))))
 
 
 def _empty_case_results(scores: Mapping[str, SiteScore]) -> dict[str, Any]:

@@ -200,7 +200,8 @@ class SiteEvaluation(SitePart):
         patient_of, least = work.data.test.patient_of, work.min_patients
         numbers = work.withhold_few(count_patients(score, work.data.test), score, work.data.test)
         patients = {*map(patient_of.get, (case.case for case in cases))} - {None}
-        few = {study.labels.get(key, key) for key in find_few(score, patient_of, least, study)}
+        labels = find_few(score, patient_of, least, study)
+        few = {study.labels[key] if isinstance(key, int) and key in study.labels else str(key) for key in labels}
         return Message(
             {SCORES: pack_scores(record, study, few, least)},
             {ROLE: said, "num_patients": len(patients), "metrics": {"test": numbers}},

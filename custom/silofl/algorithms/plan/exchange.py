@@ -83,8 +83,8 @@ class PlanPart(AskedOnce):
             return self
         try:
             said = answer.entry(ROLE, FingerprintEntry)
-            few = {"few_channels": said.few_channels, "few_classes": said.few_classes}
-            found = DataFingerprint(said.cases, **answer.of(ROLE), **few)
+            found = DataFingerprint(said.cases, **answer.of(ROLE))  # type: ignore[arg-type] - these are arrays
+            found = replace(found, few_channels=said.few_channels, few_classes=said.few_classes)
         except ConfigError as error:
             raise AggregationError(f"site {site!r}: {error}") from None
         return replace(self, fingerprints={**self.fingerprints, site: found})
