@@ -139,6 +139,9 @@ def load_site_data(
             the only training image cannot be learnt from, or the cache cannot be written.
         ConfigError: A transform is not allowed, or its options are not right.
     """
+    if study.asks_alone:
+        # Its part reads them as they are, whatever labels they have.
+        return SiteData.empty()
     needed = study.needed_parts if needed is None else needed
     # The decoders' process starts while dataset.json is read, where nothing of it was cached.
     with nullcontext() if is_cached(cache_dir, folder) else decode_ahead():

@@ -60,9 +60,7 @@ class SiteRounds:
 
     @cached_property
     def data(self) -> SiteData:
-        """The site's data, decoded once; empty where the study reads them otherwise."""
-        if self.study.asks_alone:
-            return SiteData.empty()
+        """The site's data, decoded once."""
         return load_site_data(
             self.site.data_folder(self.study.name, self.name),
             self.study,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 from pydantic import Field
@@ -83,7 +83,8 @@ class PlanPart(AskedOnce):
             return self
         try:
             said = answer.entry(ROLE, FingerprintEntry)
-            found = DataFingerprint(said.cases, **answer.of(ROLE))  # type: ignore[arg-type] - these are arrays
+            arrays: dict[str, Any] = dict(answer.of(ROLE))
+            found = DataFingerprint(said.cases, **arrays)
             found = replace(found, few_channels=said.few_channels, few_classes=said.few_classes)
         except ConfigError as error:
             raise AggregationError(f"site {site!r}: {error}") from None
