@@ -5,7 +5,7 @@ import pytest
 
 from .conftest import silofl
 
-RUNS = {name: f"{name}_phantoms" for name in ("fedavg", "fedbn", "harmofl", "adafed", "fedsm")}
+RUNS = {name: f"{name}_phantoms" for name in ("fedavg", "oneshot", "harmofl", "fedsm", "adafed")}
 
 
 def check_closing_table(printed, out):

@@ -244,7 +244,7 @@ def test_a_site_writes_the_model_that_it_chose_with_its_bias_and_says_no_more_th
     assert_alike(next(iter(contents.models.values())), local if name == "local" else state_at_test(game, "east"))
 
 
-def test_alone_is_the_own_model_with_its_bias_and_the_pictures_show_what_is_kept(played, monkeypatch):
+def test_alone_is_the_own_model_with_its_bias_and_the_pictures_show_it(played, monkeypatch):
     stubbed(monkeypatch, True)
     game = played(("east", "north"), guard=True)
     joined, part = game.server.parts["guard"].choices["east"], game.sites["east"].data.test
@@ -263,11 +263,11 @@ def test_alone_is_the_own_model_with_its_bias_and_the_pictures_show_what_is_kept
     assert joined.own_gain == pytest.approx(np.mean(gains), abs=1e-3)
     with np.load(game.folder("east") / "pictures.npz") as shown:
         pictures = dict(shown.items())
-    assert pictures["kept"].shape == pictures["predictions"].shape
+    assert pictures["own"].shape == pictures["predictions"].shape
     rows = group_positions(part.cases)[str(pictures["cases"][0])]
     row = max(rows, key=lambda i: np.count_nonzero(part.targets[i]))
     plane = labels[0.5][row] if part.slices[row] is None else labels[0.5][row].T
-    np.testing.assert_array_equal(pictures["kept"][0], plane)
+    np.testing.assert_array_equal(pictures["own"][0], plane)
 
 
 def test_the_own_model_says_nothing_of_the_images_and_the_rounds_of_the_federation(played, monkeypatch):

@@ -234,6 +234,20 @@ def test_without_a_super_model_one_is_put_together_from_the_sites_own_and_that_i
     assert read_model_folder(tmp_path / "supermodel").sites == ("north", "south")
 
 
+def test_the_sites_own_models_are_tested_there_too_alone_and_by_the_mean_of_their_answers(run, load, printed):
+    study = make_study(name="fedavg")
+    for site in ("north", "south"):
+        own = Contents(study, SHAPE, {"local": answering(study, is_sure=site == "north")}, "only")
+        write_model_folder(run / "sites" / site / "run-1" / "own", own)
+    write_result(run, study, sites={"north": 1.0, "south": 0.0})
+    result = run_unseen_test(run, "coast", "d", load, Console(quiet=True))
+    # as above; (1 + 0.27) / 2 > 0.5, so that the mean labels all, as north does
+    assert result.own.models == {"north": pytest.approx(288 / 1168), "south": 0.0}
+    assert (result.own.value, result.own.num_counted) == (pytest.approx(288 / 1168), 2)
+    out = printed(print_unseen, result)
+    assert "own model of north" in out and "mean of the own models, were they handed out" in out
+
+
 def test_a_left_out_site_is_answered_as_evaluate_answers_it(tmp_path, windows, capsys):
     # fast with probability 1 / (1 + e) = 0.269, and called so from 0.2 on
     contents = classify(calling=Calling(2.0, {1: 0.2}))

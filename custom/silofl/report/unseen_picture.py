@@ -84,11 +84,23 @@ def unseen_images(rows: RowRuns) -> list[PageImage]:
     Args:
         rows: Name of the method -> its runs, one for each seed.
     """
+    found = {key: _select_own(tests) for key, tests in group_unseen(rows).items()}
+    return [_make_image(UnseenDots(metric, site, tests)) for (site, metric), tests in found.items() if tests]
+
+
+def group_unseen(rows: RowRuns) -> dict[tuple[str, str], dict[str, list[UnseenTest]]]:
+    """Return hospital that took no part and metric -> name of the row -> its tests there that have a value."""
     found: dict[tuple[str, str], dict[str, list[UnseenTest]]] = {}
     for name, runs in rows.items():
-        for test in (run.unseen for run in runs if run.unseen and run.unseen.own):
-            found.setdefault((test.metric, test.site), {}).setdefault(name, []).append(test)
-    return [_make_image(UnseenDots(metric, site, methods)) for (metric, site), methods in found.items()]
+        for test in (run.unseen for run in runs if run.unseen and run.unseen.value is not None):
+            found.setdefault((test.site, test.metric), {}).setdefault(name, []).append(test)
+    return found
+
+
+def _select_own(tests: Mapping[str, Sequence[UnseenTest]]) -> dict[str, list[UnseenTest]]:
+    """Return the tests beside which the others' own models were tested."""
+    beside = {name: [one for one in several if one.own] for name, several in tests.items()}
+    return {name: several for name, several in beside.items() if several}
 
 
 def _make_image(dots: UnseenDots) -> PageImage:

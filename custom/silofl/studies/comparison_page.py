@@ -68,7 +68,7 @@ from silofl.studies.conditions import (
     run_names,
     settings_rows,
 )
-from silofl.studies.hospitals import NOTE, conclude, explain_losses, hospital_table
+from silofl.studies.hospitals import NOTE, conclude, explain_losses, hospital_table, unseen_tables
 
 PAYS = "Does joining pay?"
 MEANS_NOTE = f"mean and standard deviation over a run's sites; {POOLED_MEAN}."
@@ -221,6 +221,7 @@ def _hospitals_section(rows: RowRuns) -> PageSection | None:
         Picture(pictures[0]),
         Text(first, "lead"),
         [Picture(one) for one in pictures[1:]],
+        [Table(one) for one in unseen_tables(rows)],
         [Table(table), make_note(NOTE)] if table else None,
         make_items([*others, *explain_losses(single)]),
         _joining_blocks(joining),

@@ -17,11 +17,11 @@ from silofl.core.gain import (
     shorten_verdict,
 )
 from silofl.federation.results import Results
-from silofl.inference.unseen import UnseenTest
 from silofl.report.result_pictures import average_models, list_verdicts, rows_with_choices
 from silofl.report.run_records import RowRuns, RunRecords
 from silofl.report.sentences import shares_batchnorm
 from silofl.report.tables import MISSING, TextTable, case_metric, format_number, name_models
+from silofl.report.unseen_picture import group_unseen
 from silofl.studies.conditions import has_other_data
 from silofl.studies.method_rows import SMALLEST
 from silofl.training.joined import CHOSEN, LOCAL, SHIFTED, Joined
@@ -56,6 +56,41 @@ def hospital_table(runs: Runs, *, shows_half: bool = True) -> TextTable | None:
     verdict = f"verdict{next(map(_name_compared, _with_choice(runs).values()), '')}"
     columns = ("method", "hospital", *models.values(), "unseen", verdict)
     return TextTable(columns, tuple(rows), num_text=2) if rows else None
+
+
+def unseen_tables(rows: RowRuns) -> list[TextTable]:
+    """Return one table a hospital that took no part: the others' own models there, their mean, and each method's."""
+    tables = []
+    for (site, metric), tests in group_unseen(rows).items():
+        sites = sorted({name for several in tests.values() for one in several if one.own for name in one.own.models})
+        columns = (f"{metric} at {site}", *(f"own: {name}" for name in sites), "own: mean", "federated")
+        lines = [
+            (
+                name,
+                *(format_number(one.own.models.get(name) if one.own else None) for name in sites),
+                format_number(one.own and one.own.value),
+                format_number(one.value),
+            )
+            for name, several in tests.items()
+            for one in several
+        ]
+        if sites:
+            tables.append(TextTable(columns, tuple(lines)))
+    return tables
+
+
+def cost_table(rows: RowRuns) -> TextTable:
+    """Return one row a run: its minutes of training, and what travelled to and from a hospital on average."""
+    lines = []
+    for name, run in ((name, run) for name, runs in rows.items() for run in runs):
+        minutes = sum(record.seconds or 0.0 for record in run.ledger) / 60
+        bytes_to, bytes_from = (
+            sum(sum(getattr(record, way).values()) for record in run.ledger) / max(1, len(run.results.sites)) / 2**20
+            for way in ("bytes_to", "bytes_from")
+        )
+        lines.append((name, str(run.results.rounds), f"{minutes:.1f}", f"{bytes_to:.1f}", f"{bytes_from:.1f}"))
+    columns = ("method", "rounds", "minutes in rounds", "MiB to a hospital", "MiB from it")
+    return TextTable(columns, tuple(lines))
 
 
 def conclude(rows: RowRuns) -> list[str]:
@@ -198,11 +233,7 @@ def _conclude_federated(rows: RowRuns) -> str:
 
 def _conclude_unseen(rows: RowRuns) -> Iterator[str]:
     """Say of each hospital that took no part what the own models of the others score there, and the federated ones."""
-    found: dict[tuple[str, str], dict[str, list[UnseenTest]]] = {}
-    for name, runs in rows.items():
-        for test in (run.unseen for run in runs if run.unseen and run.unseen.value is not None):
-            found.setdefault((test.site, test.metric), {}).setdefault(name, []).append(test)
-    for (site, _), tests in found.items():
+    for (site, _), tests in group_unseen(rows).items():
         means = {name: float(np.mean([one.value for one in several])) for name, several in tests.items()}
         best, worst = max(means, key=means.__getitem__), min(means, key=means.__getitem__)
         low = "" if worst == best else f"{means[worst]:.3f} ({worst}) to "

@@ -151,7 +151,8 @@ def _collect_models(run: Path, folder: str) -> Contents | None:
 
 def _measure_own_models(model: SuperModel, parts: Sequence[Examples]) -> dict[str, Any]:
     """Measure the mean of the hospitals' own models, and each alone."""
-    return _measure_ensemble(model, _predict_parts(model, parts))
+    found = _measure_ensemble(model, _predict_parts(model, parts))
+    return {key: found[key] for key in ("value", "num_counted", "models")}
 
 
 def load_site_networks(contents: Contents, device: torch.device) -> Iterator[tuple[str, nn.Module]]:
