@@ -23,7 +23,9 @@ DEFAULT = "FedAvg, GroupNorm"
 def main() -> None:
     """Print a row for each set that is left out, and one for all sets."""
     found = collect_validation(json.loads(RATES.read_text())["harmofl"])
-    print("| set left out | best on the others | below the best there | best federated row there | FedAvg's best | the default below the best |")
+    print(
+        "| set left out | best on the others | below the best there | best federated row there | FedAvg's best | the default below the best |"
+    )
     print("|---|---|---|---|---|---|")
     for name, rows in found.items():
         others = [rows for other, rows in found.items() if other != name]

@@ -36,7 +36,7 @@ def test_the_bundled_jobs_are_those_of_the_folder_jobs():
     "command",
     [
         ("simulate", "harmofl_nucli", "--out", "run"),
-        ("new-study", "own", "--from", "harmofl_nucli", "--data", "{data}"),
+        ("new-study", "{data}", "own", "--from", "harmofl_nucli"),
         ("compare", "fedavg_phantoms", "harmofl_nucli", "--out", "runs"),
         ("plan", "jobs/harmofl_nuclei"),
         ("estimate", "HarmoFL_nuclei", "--sites", "2", "--bandwidth", "50Mbit"),
@@ -57,5 +57,5 @@ def test_a_name_like_no_other_is_refused_with_the_bundled_ones(refused):
 
 
 def test_a_study_begins_with_a_bundled_job_by_its_name(silofl, site_data, tmp_path):
-    assert silofl("new-study", tmp_path / "own", "--from", "harmofl_nuclei", "--data", site_data)[0] == 0
+    assert silofl("new-study", site_data, tmp_path / "own", "--from", "harmofl_nuclei")[0] == 0
     assert "based on harmofl_nuclei" in (tmp_path / "own" / "app" / "config" / "study.yaml").read_text()

@@ -88,7 +88,7 @@ NONE = "no/such"
 WRONG = {
     "import": ["folders", NONE, "target", "SOURCE"],
     "prepare": ["workspace", NONE, "JOB"],
-    "new-study": ["target", "--from", NONE, "--data", NONE, "--from"],
+    "new-study": [NONE, "target", "--from", NONE, "DATA"],
     "survey": [NONE, "DATA"],
     "plan": [NONE, "JOB"],
     "pretrain": [NONE, "--out", "f.pt", "JOB"],

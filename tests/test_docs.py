@@ -219,7 +219,7 @@ def test_every_job_that_a_page_names_exists():
     for path in PAGES:
         text = text_of(path)
         given = [arguments for _, arguments in commands(text) if len(arguments) > 1]
-        own = {arguments[1] for arguments in given if arguments[0] == "new-study"}
+        own = {arguments[2] for arguments in given if arguments[0] == "new-study"}
         own |= {arguments[arguments.index("--out") + 1] for arguments in given if {"plan", "--out"} <= {*arguments}}
         named = {f"jobs/{name}" for name in re.findall(r"(?<![\w./])jobs/(\w+)(?!\.md)\b", text)} - own
         assert sorted(name for name in named if not (ROOT / name).is_dir()) == [], page_id(path)

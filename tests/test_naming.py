@@ -212,7 +212,7 @@ def test_names_of_real_data_go_from_the_import_to_the_bundle_as_they_are(tmp_pat
 
     data, job, run, bundle = (tmp_path / name for name in ("data", "job", "run $(id)", "bundle"))
     give("import", "folders", site.parent, data, "--labels", ",".join(labels))
-    give("new-study", job, "--from", "fedavg_phantoms", "--data", data)
+    give("new-study", data, job, "--from", "fedavg_phantoms")
     small = ("--rounds", "1", "--set", "model.features=[4,4,4,4,4,4]", "--set", "data.split_unit=unknown")
     give("simulate", job, "--data", data, "--out", run, "--alone", *small)
     give("report", run)

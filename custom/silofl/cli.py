@@ -57,7 +57,7 @@ def _name_commands(role: str, commands: Mapping[str, tuple[str, str]]) -> dict[s
 RESEARCHER = {
     "demo": ("studies.demo", "train on simulated hospitals and write a report"),
     "import": ("studies.import_data", "turn image folders or a public data set into sites, each with a dataset.json"),
-    "new-study": ("studies.new_study", "write a job for your own data, based on another job"),
+    "new-study": ("studies.new_study", "write a job for your own data, from the bundled job that suits them"),
     "survey": ("studies.survey", "count what hospitals' data hold, and say whether their images look different"),
     "plan": ("studies.plan", "plan grid, patch, network and batch from the data of all sites"),
     "pretrain": ("studies.pretrain", "train a model on pooled data, for AdaFed (simulation only)"),

@@ -33,6 +33,28 @@ def test_patients_are_split_by_the_fractions():
     assert set(split_by_patient(PATIENTS, 0.2, 0, 0).values()) == {"training", "test"}
 
 
+def test_patients_with_a_class_are_split_within_each():
+    classes = {name: int(number >= 44) for number, name in enumerate(PATIENTS)}
+    parts = split_by_patient(PATIENTS, 0.2, 0.2, 0, classes)
+    # Of 44: round(8.8) = 9 for the test, round(35 * 0.2) = 7 for the validation. Of 6: round(1.2) = 1, then 5 * 0.2.
+    counts = Counter((classes[name], part) for name, part in parts.items())
+    assert counts == {
+        (0, "training"): 28,
+        (0, "validation"): 7,
+        (0, "test"): 9,
+        (1, "training"): 4,
+        (1, "validation"): 1,
+        (1, "test"): 1,
+    }
+    assert parts == split_by_patient(PATIENTS[::-1], 0.2, 0.2, 0, classes) != split_by_patient(PATIENTS, 0.2, 0.2, 0)
+
+
+def test_classes_too_small_for_every_part_are_split_as_one():
+    # Within classes of two nobody would be for the validation.
+    classes = {name: number // 2 for number, name in enumerate(PATIENTS)}
+    assert split_by_patient(PATIENTS, 0.2, 0.2, 0, classes) == split_by_patient(PATIENTS, 0.2, 0.2, 0)
+
+
 @pytest.mark.parametrize(
     "deal",
     [

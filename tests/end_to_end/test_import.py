@@ -39,7 +39,7 @@ def test_contrasts_come_from_folders_into_a_study_that_trains(silofl, tmp_path):
     data, job, run = tmp_path / "data", tmp_path / "own", tmp_path / "run"
     code, _, error = silofl("import", "folders", tmp_path / "source", data, *PATTERNS, "--labels", "1=organ,4=lesion")
     assert (code, error) == (0, "")
-    assert silofl("new-study", job, "--from", JOB, "--data", data)[0] == 0
+    assert silofl("new-study", data, job, "--from", JOB)[0] == 0
     study = load_study(study_file(job))
     assert (study.data.channel_names, study.labels) == (("T1", "T2"), {1: "organ", 2: "lesion"})
     tiny = ["--rounds", 1, "--set", "model.features=[4,4,4,4,4,4]", "--set", "device=cpu", "--set", "guard=false"]

@@ -56,7 +56,7 @@ def train(silofl, tmp_path):
     """Begin a study with a folder of hospitals and carry out a round of it; returns what was said."""
 
     def run(data, job=tmp_path / "job", out=tmp_path / "run", ends_with=0):
-        code, printed, error = silofl("new-study", job, "--from", JOBS / "fedavg_phantoms", "--data", data)
+        code, printed, error = silofl("new-study", data, job, "--from", JOBS / "fedavg_phantoms")
         if code == 0:
             code, printed, error = silofl("simulate", job, "--data", data, "--out", out, "--alone", *TINY)
         assert code == ends_with, printed + error

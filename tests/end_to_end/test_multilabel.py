@@ -50,7 +50,7 @@ def folder(tmp_path_factory):
         (folder / "source" / site / "labels.csv").write_text("\n".join(rows))
     printed = carried_out("import", "table", folder / "source", folder / "data")
     assert "device" in printed and "effusion" in printed
-    carried_out("new-study", folder / "own", "--from", "harmofl_stains", "--data", folder / "data")
+    carried_out("new-study", folder / "data", folder / "own", "--from", "harmofl_stains")
     path = study_file(folder / "own")
     study = yaml.safe_load(path.read_text()) | CHANGES
     study["data"]["transforms"] = []

@@ -26,7 +26,7 @@ def walk(silofl, tmp_path):
         data, own, run = tmp_path / "data", tmp_path / "own", tmp_path / "run"
         code, printed, error = silofl("import", layout, source, data, *options)
         assert (code, error) == (0, "")
-        assert silofl("new-study", own, "--from", job, "--data", data)[0] == 0
+        assert silofl("new-study", data, own, "--from", job)[0] == 0
         code, _, error = silofl("simulate", own, "--data", data, "--out", run, *TINY, *more)
         assert code == 0, error
         assert (run / "report.html").stat().st_size > 0

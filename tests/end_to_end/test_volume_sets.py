@@ -19,7 +19,7 @@ pytestmark = pytest.mark.long
 def trained(data, job, folder, *settings):
     """Write a study for imported data, train it for a round in this process, and return its super model's folder."""
     own, run = folder / "own", folder / "run"
-    carried_out("new-study", own, "--from", JOBS / job, "--data", data)
+    carried_out("new-study", data, own, "--from", JOBS / job)
     small = ["data.patches={size: [16, 16, 16], per_volume: 2}", "training.local_epochs=1", "guard=false", *settings]
     changes = [text for one in small for text in ("--set", one)]
     carried_out("simulate", own, "--data", data, "--out", run, "--alone", "--rounds", 1, *changes)

@@ -230,7 +230,7 @@ def test_a_super_model_of_volumes_says_what_it_sees(super_model):
 
 def test_a_study_in_3d_is_written_for_own_volumes(hospitals, tmp_path):
     job = JOBS / "harmofl_volumes"
-    assert main(["new-study", str(tmp_path / "own"), "--from", str(job), "--data", str(hospitals)]) == 0
+    assert main(["new-study", str(hospitals), str(tmp_path / "own"), "--from", str(job)]) == 0
     text = (tmp_path / "own" / "app" / "config" / "study.yaml").read_text()
     data = yaml.safe_load(text)["data"]
     assert data["patches"]["size"] == [32, 32, 16] and data["transforms"] == []

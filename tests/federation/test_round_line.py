@@ -51,3 +51,10 @@ def test_everybody_who_is_missing_is_named_on_the_line_with_the_reason():
     line = round_line(STUDY, [record(1, 2.0, answered=[], late=["c"], failed=failed, refused={"a": "NaN"})])
     assert "0 of 2 sites" in line and line.isprintable()
     assert line.endswith("late: c  failed: b [2J (no room round   4/4)  refused: a (NaN)")
+
+
+def test_what_the_validation_shows_for_the_first_time_stands_below_the_line():
+    ledger = [record(number, 1.0, validation={"a": score(value)}) for number, value in enumerate((0.7, 0.2, 0.7), 1)]
+    line, caution = round_line(STUDY, [*ledger, record(4, 1.0)]).split("\n")
+    assert line.startswith("round   4/4") and caution.startswith("CAUTION  the validation fell by more than 0.2 and")
+    assert "\n" not in round_line(STUDY, ledger)

@@ -7,6 +7,7 @@ import pytest
 import yaml
 from PIL import Image
 
+from silofl.core.presets import algorithm_names
 from silofl.studies.new_study import _choose_resize
 from silofl.studies.simulation import Simulation, settle_job, study_file
 from silofl.study import load_study
@@ -54,8 +55,9 @@ def stains(tmp_path):
 def new_study(silofl, tmp_path):
     """Write a job from one of the repository, or another; returns its study, its file and what is printed."""
 
-    def write(job, data, name="own"):
-        code, out, error = silofl("new-study", tmp_path / name, "--from", JOBS / job, "--data", data)
+    def write(job, data, name="own", *options):
+        begun = ["--from", JOBS / job] if job else []
+        code, out, error = silofl("new-study", data, tmp_path / name, *begun, *options)
         assert (code, error) == (0, "")
         return load_study(study_file(tmp_path / name)), study_file(tmp_path / name), out
 
@@ -118,7 +120,7 @@ def test_findings_take_the_network_of_a_job_for_classes_and_a_metric_of_rare_one
     assert (study.task, study.labels, study.metric) == ("multilabel", {0: "effusion", 1: "nodule"}, "auroc")
     template = load_study(study_file(JOBS / "harmofl_camelyon17"))
     assert (study.model, study.out_channels) == (template.model, 2)
-    error = refused("new-study", tmp_path / "other", "--from", JOBS / "harmofl_nuclei", "--data", pictures)
+    error = refused("new-study", pictures, tmp_path / "other", "--from", JOBS / "harmofl_nuclei")
     assert "--from must be a job for multilabel, the task of the data, not" in error
 
 
@@ -192,7 +194,7 @@ def test_regions_of_the_data_are_those_of_the_study(new_study, stains):
 @pytest.mark.parametrize("regions", [[1], {"disc": 1}, {"disc": ["1"]}, {"disc": [True]}])
 def test_regions_of_the_data_that_are_none_are_refused(silofl, stains, tmp_path, regions):
     change_data(stains / "ward", regions=regions)
-    code, _, error = silofl("new-study", tmp_path / "own", "--from", JOBS / "harmofl_nuclei", "--data", stains)
+    code, _, error = silofl("new-study", stains, tmp_path / "own", "--from", JOBS / "harmofl_nuclei")
     assert code == 2 and "site 'ward': regions in dataset.json must be numbers of labels by name" in error
 
 
@@ -222,15 +224,15 @@ def test_one_sites_own_data_are_enough_and_the_quorum_follows(new_study, windows
 @pytest.mark.parametrize(
     ("job", "message"),
     [
-        ("harmofl_nuclei", "--from must be a job for classification, .*take harmofl_stains"),
-        ("adafed_activity", "--from must be a job for pictures, .* activity_cnn; take harmofl_stains"),
+        ("harmofl_nuclei", "--from must be a job for classification, .*leave it out, or take fedavg_classes"),
+        ("adafed_activity", "--from must be a job for pictures, .* activity_cnn; leave it out, or take fedavg_classes"),
         ("nowhere", "must be a job folder with meta.json"),
     ],
 )
 def test_a_job_of_another_kind_is_refused(refused, pictures, windows, tmp_path, job, message):
-    error = refused("new-study", tmp_path / "own", "--from", JOBS / "adafed_mednist", "--data", windows)
+    error = refused("new-study", windows, tmp_path / "own", "--from", JOBS / "adafed_mednist")
     assert "--from must be a job for windows" in error and "take adafed_activity" in error
-    error = refused("new-study", tmp_path / "own", "--from", JOBS / job, "--data", pictures)
+    error = refused("new-study", pictures, tmp_path / "own", "--from", JOBS / job)
     for part in message.split(".*"):
         assert part in error
     assert not (tmp_path / "own").exists()
@@ -238,7 +240,7 @@ def test_a_job_of_another_kind_is_refused(refused, pictures, windows, tmp_path, 
 
 @pytest.mark.parametrize(("name", "message"), [("data", "must be a new folder"), ("my study", "name must be letters")])
 def test_a_place_or_a_name_that_cannot_be_is_refused(refused, pictures, tmp_path, name, message):
-    error = refused("new-study", tmp_path / name, "--from", JOBS / "adafed_mednist", "--data", pictures)
+    error = refused("new-study", pictures, tmp_path / name, "--from", JOBS / "adafed_mednist")
     assert message in error and (tmp_path / name).exists() == (name == "data")
 
 
@@ -269,3 +271,118 @@ def test_the_models_of_the_other_job_stay_there(new_study, windows, tmp_path):
         study_file(job).with_name(name).write_bytes(b"another network's")
     assert new_study(job, windows)[0].model.weights is None
     assert {path.suffix for path in (tmp_path / "own").rglob("*.*")} == {".json", ".yaml"}
+
+
+def test_without_a_job_the_one_that_suits_the_data_is_taken_and_said(new_study, pictures, stains, windows, phantoms):
+    found = {}
+    for name, data in {"classes": pictures, "masks": stains, "windows": windows, "slices": phantoms}.items():
+        study, file, out = new_study(None, data, name)
+        assert (study.algorithm.name, study.model.normalization, study.recipe.needs_pretrained) == (
+            *("fedavg", "group"),
+            False,
+        )
+        found[name] = file.read_text().splitlines()[0].partition("based on ")[2].partition(".")[0], out.splitlines()[0]
+    assert found == {
+        "classes": ("fedavg_classes", "classes trains pictures: fedavg, GroupNorm"),
+        "masks": ("fedavg_masks", "masks trains pictures: fedavg, GroupNorm"),
+        "windows": ("adafed_activity", "windows trains windows of time series: fedavg, GroupNorm"),
+        "slices": (
+            "fedavg_masks",
+            "slices trains 2D slices of the volumes (one has 8 of them, and 3D needs 16): fedavg, GroupNorm",
+        ),
+    }
+
+
+def write_volumes(folder, shape, spacing, task, count=4):
+    """Write two sites of volumes with masks, or with two classes."""
+    for site in ("clinic", "ward"):
+        (folder / site).mkdir(parents=True)
+        content = {"task": task, "training": [], "test": []}
+        content["labels"] = {"1": "box"} if task == "segmentation" else {"0": "no", "1": "yes"}
+        for number in range(count):
+            name, mask = f"{site}{number}", np.zeros(shape, np.uint8)
+            mask[4:8, 4:8, 4:8] = 1
+            noise = np.random.default_rng(number + 10 * len(site)).integers(0, 900, shape, dtype=np.int16)
+            for file, array in ((f"{name}.nii.gz", noise), (f"{name}_mask.nii.gz", mask)):
+                nibabel.save(nibabel.Nifti1Image(array, np.diag([*spacing, 1.0])), folder / site / file)
+            label = f"{name}_mask.nii.gz" if task == "segmentation" else number % 2
+            part = "test" if number == count - 1 else "training"
+            content[part].append({"image": f"{name}.nii.gz", "label": label, "patient": name})
+        (folder / site / "dataset.json").write_text(json.dumps(content))
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("task", "spacing", "job", "said"),
+    [
+        ("segmentation", (2, 2, 5), "fedavg_masks_3d", "3D volumes (their voxels are at most 3 times as long as"),
+        ("segmentation", (1, 1, 5), "fedavg_masks", "2D slices of the volumes (their voxels of 1 x 1 x 5 mm are more"),
+        ("classification", (1, 1, 5), "fedavg_classes_3d", "3D volumes (a class is the whole volume's)"),
+    ],
+)
+def test_volumes_are_cut_into_slices_where_these_are_thick(new_study, silofl, tmp_path, task, spacing, job, said):
+    data = write_volumes(tmp_path / "volumes", (40, 36, 24), spacing, task)
+    study, file, out = new_study(None, data)
+    assert f"based on {job}." in file.read_text() and f"own trains {said}" in out
+    assert study.data.dimensions == (2 if job == "fedavg_masks" else 3)
+    settings = ["--set", "rounds=1", "--set", "device=cpu", "--set", "guard=false"]
+    assert silofl("simulate", "own", "--data", data, "--out", "run", "--alone", *settings)[0] == 0
+
+
+@pytest.mark.parametrize("name", [name for name in algorithm_names() if name not in ("advice", "plan")])
+@pytest.mark.parametrize("task", ["masks", "classes"])
+def test_any_algorithm_may_take_the_jobs_place_with_what_it_needs(new_study, pictures, stains, tmp_path, name, task):
+    study, file, _ = new_study(None, stains if task == "masks" else pictures, "own", "--algorithm", name)
+    assert (study.algorithm.name, study.algorithm.preset) == (name, "recommended")
+    needs_batchnorm = name in ("adafed", "fedbn", "harmofl")
+    assert study.model.normalization == ("batch" if needs_batchnorm else "group") and not study.cautions
+    assert (f"# as {name} needs" in file.read_text()) == (needs_batchnorm or study.training != start_of(task).training)
+    simulation = Simulation(str(stains if task == "masks" else pictures), pretrained="f.pt")
+    settle_job(tmp_path / "own", simulation, {})
+
+
+def start_of(task):
+    return load_study(study_file(JOBS / f"fedavg_{task}"))
+
+
+def test_an_algorithm_that_is_not_there_is_refused_with_the_nearest(refused, stains, tmp_path):
+    error = refused("new-study", stains, tmp_path / "own", "--algorithm", "fedadg")
+    assert "(did you mean 'fedavg'?)" in error and not (tmp_path / "own").exists()
+
+
+@pytest.mark.parametrize(("rare", "is_balanced"), [(5, True), (8, False)])
+def test_a_class_with_most_cases_does_not_decide_alone(new_study, pictures, rare, is_balanced):
+    # 20 training cases of both sites, the first `rare` ones of class 1
+    number = iter(range(20))
+    for path in sorted(pictures.rglob("dataset.json")):
+        content = json.loads(path.read_text())
+        training = [content["training"][0] | {"label": int(next(number) < rare)} for _ in range(10)]
+        path.write_text(json.dumps(content | {"training": training}))
+    study, file, out = new_study(None, pictures)
+    wanted = ("balanced_accuracy", "balanced") if is_balanced else ("accuracy", "shuffled")
+    assert (study.metric, study.training.sampler) == wanted
+    said = "75% of the training cases are no: never: metric balanced_accuracy, training.sampler balanced"
+    assert (said in out) == is_balanced
+    assert ("sampler: balanced  # 75% of the training cases are" in file.read_text()) == is_balanced
+
+
+@pytest.mark.parametrize(
+    ("brightness", "normalization", "is_said"), [(90, "batch", True), (0, "batch", False), (90, "group", False)]
+)
+def test_batchnorm_that_unlike_hospitals_share_is_a_caution(
+    new_study, stains, tmp_path, brightness, normalization, is_said
+):
+    for site, darker in (("clinic", 0), ("ward", brightness)):
+        for number, name in enumerate(("a", "b")):
+            pixels = np.random.default_rng(number).integers(100, 160, (32, 32)) - darker
+            Image.fromarray(pixels.astype(np.uint8)).save(stains / site / f"{name}.png")
+        training = [{"image": f"{name}.png", "label": "mask.png", "patient": name} for name in ("a", "b")]
+        change_data(stains / site, training=training)
+    model = {"name": "unet", "normalization": normalization}
+    job = write_template(tmp_path, "harmofl_nuclei", algorithm={"name": "fedavg"}, model=model)
+    assert ("CAUTION  the hospitals' images look different" in new_study(job, stains)[2]) == is_said
+
+
+def test_a_job_that_cuts_volumes_otherwise_than_suits_them_is_told_so(new_study, phantoms):
+    *_, out = new_study("fedsm_volumes", phantoms)
+    assert "own trains 3D volumes (as its job does; fedavg_masks suits them better): fedsm, InstanceNorm\n" in out

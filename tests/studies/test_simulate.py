@@ -221,6 +221,11 @@ def test_what_is_set_and_the_size_of_each_training_sites_data_are_kept_with_the_
 
 def test_what_should_be_looked_at_in_a_sites_data_is_said_before_training(silofl, training, phantoms, tmp_path):
     data = shutil.copytree(phantoms, tmp_path / "data")
+    for path in data.glob("*/dataset.json"):
+        content = json.loads(path.read_text())
+        path.write_text(
+            json.dumps(content | {"training": content["training"] + content["validation"], "validation": []})
+        )
     for record in json.loads((data / "north" / "dataset.json").read_text())["training"]:
         image = nibabel.load(data / "north" / record["label"])
         drawn = nibabel.Nifti1Image(np.minimum(image.dataobj, 1).astype(np.uint8), image.affine)
@@ -228,6 +233,8 @@ def test_what_should_be_looked_at_in_a_sites_data_is_said_before_training(silofl
     _, output, _ = silofl("simulate", JOB, "--data", data, "--sites", "north,south", "--out", tmp_path / "run")
     assert "CAUTION  north: every label must stand in a training case; lesion stands in none" in output
     assert "CAUTION  south" not in output
+    # The scanners of north and of south differ, and the job shares BatchNorm.
+    assert "CAUTION  the hospitals' images look different, and they share BatchNorm" in output
     silofl("report", tmp_path / "run")
     silofl("report", shutil.copytree(tmp_path / "run", tmp_path / "again"), tmp_path / "run", "--out", "both.html")
     for page in (tmp_path / "run" / "report.html", tmp_path / "both.html"):

@@ -23,13 +23,11 @@ from silofl.parts.work import SitePart
 ROLE = "survey"
 FILE = "survey.json"
 PURPOSE = (
-    "how many patients and cases there are, how many patients have each label, contrast and scanner's make, median "
-    "size and spacing, and mean and deviation over patients of brightness and colour; sent once, without any training"
+    "how many patients and cases there are, how many patients have each label, contrast and scanner's make, by "
+    "their names, median size and spacing, and mean and deviation over patients of brightness and colour; sent once, "
+    "without any training"
 )
-RISK = (
-    "they show the server what the hospital has, and its scanners' look; min_patients, below which each number is "
-    "withheld, or may_leave without survey: the site says nothing"
-)
+RISK = "they show the server what the hospital has, and its scanners' look; min_patients, or may_leave without survey"
 
 
 class Survey(Ingredient):

@@ -127,21 +127,13 @@ def add_import(parser: argparse.ArgumentParser) -> None:
 
 def add_new_study(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``silofl new-study``."""
-    parser.add_argument("target", type=Path, metavar="TARGET", help="new job folder; the study gets its name")
-    parser.add_argument(
-        "--from",
-        dest="job",
-        type=JOB,
-        required=True,
-        metavar="JOB",
-        help="take algorithm and training from this job folder or bundled job",
-    )
-    parser.add_argument(
-        "--data",
-        type=SITES,
-        required=True,
-        help="folder with one folder per site, or the folder of one site, each with dataset.json",
-    )
+    what = "folder with one folder per site, or the folder of one site, each with dataset.json"
+    parser.add_argument("data", type=SITES, metavar="DATA", help=what)
+    parser.add_argument("target", type=Path, metavar="STUDY", help="new job folder; the study gets its name")
+    what = "job folder or bundled job to begin with (default: the bundled job for such data)"
+    parser.add_argument("--from", dest="job", type=JOB, metavar="JOB", help=what)
+    what = "name of another algorithm, with its recommended settings (default: the job's)"
+    parser.add_argument("--algorithm", metavar="NAME", help=what)
 
 
 def add_survey(parser: argparse.ArgumentParser) -> None:

@@ -8,7 +8,7 @@ arXiv:1602.05629.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,14 +16,18 @@ from numpy.typing import NDArray
 from silofl.errors import DataError
 
 
-def split_by_patient(patients: Sequence[str], test: float, validation: float, seed: int) -> dict[str, str]:
+def split_by_patient(
+    patients: Sequence[str], test: float, validation: float, seed: int, classes: Mapping[str, int] | None = None
+) -> dict[str, str]:
     """Put each patient into training, validation or test, at random.
 
     Of n patients, round(n * test) are for the test, then round(rest * validation) for the validation. Each part gets a
-    patient where there are enough: one patient is for training, two are for training and test.
+    patient where there are enough: one patient is for training, two are for training and test. With classes all this is
+    so within each class, unless a part would then get nobody.
 
     Args:
         patients: One name an example, or one a patient.
+        classes: Patient -> class, where each has one.
         test: Fraction of the patients for the test, in [0, 1).
         validation: Fraction of the other patients for the validation, in [0, 1); 0 for none.
         seed: The same seed and patients give the same split, whatever the order of the names.
@@ -35,9 +39,17 @@ def split_by_patient(patients: Sequence[str], test: float, validation: float, se
         DataError: A fraction is out of range.
     """
     _check_fractions(test, validation)
-    names = sorted(set(patients))
-    num_test = _round_share(len(names), test)
-    return _deal_parts(names, num_test, _round_share(len(names) - num_test, validation), np.random.default_rng(seed))
+    groups: dict[int, list[str]] = {}
+    for name in sorted(set(patients)):
+        groups.setdefault(classes[name] if classes else 0, []).append(name)
+    part_of, rng = {}, np.random.default_rng(seed)
+    for _, names in sorted(groups.items()):
+        num_test = _round_share(len(names), test)
+        part_of |= _deal_parts(names, num_test, _round_share(len(names) - num_test, validation), rng)
+    wanted = {"test": test, "validation": validation}
+    if classes and any(share and part not in part_of.values() for part, share in wanted.items()):
+        return split_by_patient(patients, test, validation, seed)
+    return part_of
 
 
 def split_by_class(

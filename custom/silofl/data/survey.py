@@ -1,5 +1,6 @@
 """Survey the data of several sites: their task, their labels, and the form of their first images."""
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,8 +24,9 @@ BYTE = 255
 
 @dataclass(frozen=True)
 class Sample:
-    """One image of the survey: its record, its files and its decoded content."""
+    """One image of the survey: its site, its record, its files and its decoded content."""
 
+    site: str
     record: Record
     source: ImageFiles
     image: Image
@@ -43,6 +45,7 @@ class Survey:
         split_unit: What no two parts of a site's data share; ``unknown`` where one site does not know.
         samples: The first training images of each site.
         num_cases: Training cases of the largest site.
+        class_counts: Classification: number of the class -> training cases of all sites.
     """
 
     sites: tuple[str, ...]
@@ -53,6 +56,13 @@ class Survey:
     split_unit: str
     samples: tuple[Sample, ...]
     num_cases: int
+    class_counts: Counter[int]
+
+    @property
+    def most_frequent(self) -> tuple[str, float] | None:
+        """The class with most training cases, and its share of them; None of other tasks."""
+        ((number, most),) = self.class_counts.most_common(1) or ((None, 0),)
+        return None if number is None else (self.labels[number], most / self.class_counts.total())
 
     @property
     def kind(self) -> Kind:
@@ -147,9 +157,9 @@ def survey_sites(data: Path) -> Survey:
         _check_spelling(part, contrasts)
     unit = found[0].split_unit if len(known) == len(found) else "unknown"
     names, samples = (tuple(one for part in found for one in getattr(part, key)) for key in ("sites", "samples"))
-    num_cases = max(part.num_cases for part in found)
+    num_cases, counts = max(part.num_cases for part in found), sum((part.class_counts for part in found), Counter())
     first = found[0]
-    return Survey(names, first.task, first.labels, first.regions, contrasts, unit, samples, num_cases)
+    return Survey(names, first.task, first.labels, first.regions, contrasts, unit, samples, num_cases, counts)
 
 
 def list_site_folders(data: Path, argument: str) -> list[Path]:
@@ -183,7 +193,9 @@ def _survey_site(folder: Path) -> Survey:
     except (ConfigError, DataError) as error:
         raise DataError(f"site {site!r}: {error}") from None
     unit = str(content.get("split_unit", "patient"))
-    return Survey((site,), task, labels, regions, names, unit, tuple(samples), len(records))
+    classes = (one.get("label") for one in records if isinstance(one, dict) and task == "classification")
+    counts = Counter(number for number in classes if isinstance(number, int) and number in labels)
+    return Survey((site,), task, labels, regions, names, unit, tuple(samples), len(records), counts)
 
 
 def read_task_and_labels(content: Mapping[str, object]) -> tuple[str, dict[int, str]]:
@@ -205,7 +217,7 @@ def _read_sample(folder: Path, record: Record, settings: DataSettings) -> Sample
     files = [None if path is None else (locate(folder.resolve(), path, record.case), path) for path in record.images]
     check_channels(record, settings.channel_names)
     source = ImageFiles(tuple(files), settings.channel_names, record.index)
-    return Sample(record, source, read_source(source, settings))
+    return Sample(folder.resolve().name, record, source, read_source(source, settings))
 
 
 def _check_spelling(part: Survey, contrasts: Iterable[str]) -> None:

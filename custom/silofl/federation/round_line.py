@@ -1,4 +1,4 @@
-"""One line on a finished round, for the server's log and for the terminals that follow a run."""
+"""One line on a finished round, and its new cautions, for the server's log and for terminals that follow a run."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -6,6 +6,7 @@ from typing import Protocol
 import numpy as np
 
 from silofl.errors import make_printable
+from silofl.federation.cautions import list_new_cautions
 from silofl.federation.ledger import Round
 
 # Rounds from whose time the rest is estimated.
@@ -26,6 +27,8 @@ class Whole(Protocol):
 
 def round_line(whole: Whole, ledger: Sequence[Round]) -> str:
     """Return the line on the last round: its losses and time, the time that is left, and who is missing and why.
+
+    Below it stands what the validation shows for the first time.
 
     Args:
         whole: The study.
@@ -49,7 +52,8 @@ def round_line(whole: Whole, ledger: Sequence[Round]) -> str:
         *_list_missing(record),
     ]
     # A lead's ledger comes from the server, with whatever names and reasons.
-    return make_printable("  ".join(part for part in parts if part))
+    lines = ["  ".join(part for part in parts if part), *(f"CAUTION  {one}" for one in list_new_cautions(ledger))]
+    return "\n".join(map(make_printable, lines))
 
 
 def seconds_left(whole: Whole, ledger: Sequence[Round]) -> float:

@@ -57,7 +57,7 @@ START = (
 )
 NEXT = """Next, your own images: MY_IMAGES holds a folder per hospital, each with images/ and masks/ in it.
   silofl import folders MY_IMAGES my-data --labels tumour
-  silofl new-study --from fedavg_phantoms --data my-data my-study
+  silofl new-study my-data my-study
   silofl simulate my-study --data my-data --out my-run"""
 
 

@@ -1,14 +1,18 @@
-"""``silofl new-study``: write a job folder for the user's data, from another job and a survey of the data."""
+"""``silofl new-study``: write a job folder for the user's data, from the job that suits them or another one."""
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from shlex import quote
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from silofl.bundled_jobs import JOBS
 from silofl.core.ingredient import Ingredient
+from silofl.core.presets import find_recipe
 from silofl.data.images import Image
 from silofl.data.manifest import FILE_NAME
 from silofl.data.prepared_image import prepare_image
@@ -20,7 +24,8 @@ from silofl.options import make_console
 from silofl.settings import dump_yaml, parse, read_yaml
 from silofl.studies.random_examples import has_own_size
 from silofl.studies.reference import study_keys
-from silofl.studies.simulation import study_file
+from silofl.studies.shared_batchnorm import list_batchnorm_cautions
+from silofl.studies.simulation import fit_configurations, study_file
 from silofl.study import Study, load_study
 from silofl.study.sections import FITTING
 
@@ -32,20 +37,34 @@ LEAST_SELECTOR_SIDE = 32
 ROBUST = "  # robust: clipped  # one bad site moves the model little; one with far more patients counts less"
 # Resized images have sides that can be halved four times, and are small enough to train in a reasonable time.
 MOST_SIDE, SIDE_STEP = 256, 16
-# Task, and whether the data are windows -> a job for such data, named where another one is refused.
-EXAMPLES = {
-    ("segmentation", False): "harmofl_nuclei",
-    ("classification", False): "harmofl_stains",
-    ("classification", True): "adafed_activity",
-    ("multilabel", False): "harmofl_stains",
-    ("multilabel", True): "adafed_activity",
+# A volume has another resolution across its slices, or too few of them, for a network in 3D: nnU-Net's ratio, and the
+# thickness of the job's patches.
+MOST_ANISOTROPY, FEWEST_SLICES = 3, 16
+# A classification sees whole volumes, resized.
+MOST_SIDE_3D, SIDE_STEP_3D = 64, 8
+# Whoever answers the most frequent class alone is then right in as many cases.
+MOST_FREQUENT = 0.6
+NORMS = {
+    "batch": "BatchNorm",
+    "batch_stateless": "stateless BatchNorm",
+    "group": "GroupNorm",
+    "instance": "InstanceNorm",
 }
+# What an algorithm may need that the job does not have, in the order in which it is tried.
+NEEDED: tuple[tuple[str, dict[str, object]], ...] = (
+    ("model", {}),
+    ("model", {"normalization": "batch"}),
+    ("training", {"optimizer": "sgd", "momentum": 0.0, "learning_rate": 0.03}),
+    ("training", {"local_epochs": 2}),
+)
 
 
 def run(options: argparse.Namespace) -> int:
-    """Write the job and say how to go on with it."""
+    """Write the job, and say what was chosen and how to go on with it."""
     found, console = survey_sites(options.data), make_console(options)
-    study = write_new_study(options.target, options.job, found)
+    study = write_new_study(options.target, options.job, found, options.algorithm)
+    for sentence in _describe_choices(study, found):
+        console.print(sentence, markup=False)
     target, data = quote(str(options.target)), quote(str(options.data))
     if is_one := (options.data / FILE_NAME).is_file():
         site = options.data.resolve()
@@ -61,6 +80,38 @@ def run(options: argparse.Namespace) -> int:
     return ExitCode.COMPLETE
 
 
+def _describe_choices(study: Study, found: Survey) -> Iterator[str]:
+    """Say what a new study trains and why, what was chosen for rare classes, and what of it fits the data badly."""
+    trained = {"pictures": "pictures", "windows": "windows of time series"}.get(found.kind) or _describe_cut(
+        study, found
+    )
+    yield f"{study.name} trains {trained}: {study.algorithm.name}, {NORMS[study.model.normalization]}"
+    if study.training.sampler == "balanced" and found.most_frequent:
+        name, share = found.most_frequent
+        yield f"{share:.0%} of the training cases are {name}: metric {study.metric}, training.sampler balanced"
+
+    def prepare_samples() -> dict[str, list[NDArray[np.float32]]]:
+        cases: dict[str, list[NDArray[np.float32]]] = {}
+        for sample in found.samples:
+            cases.setdefault(sample.site, []).append(prepare_image(sample.source, study))
+        return cases
+
+    yield from (f"CAUTION  {sentence}" for sentence in list_batchnorm_cautions(study, prepare_samples))
+
+
+def _describe_cut(study: Study, found: Survey) -> str:
+    """Say whether a study trains volumes whole or in slices, and why."""
+    is_whole, job = study.data.dimensions == 3, choose_job(found)
+    why = _explain_slices(found)
+    if is_whole != job.endswith("_3d"):
+        why = f"as its job does; {job} suits them better"
+    elif is_whole and found.task == "segmentation":
+        why = f"their voxels are at most {MOST_ANISOTROPY} times as long as wide; for 2D slices: --from fedavg_masks"
+    elif is_whole:
+        why = "a class is the whole volume's"
+    return f"{'3D volumes' if is_whole else '2D slices of the volumes'} ({why})"
+
+
 def _estimate_options(study: Study, found: Survey) -> str:
     """Return the options of ``silofl estimate`` that say what the study trains with, where the survey knows it."""
     if study.data.dimensions == 3:
@@ -73,20 +124,25 @@ def _estimate_options(study: Study, found: Survey) -> str:
     return number if has_own_size(study) else f"{number} --image-size {height}x{width}"
 
 
-def write_new_study(target: Path, job: Path, found: Survey) -> Study:
+def write_new_study(target: Path, job: Path | None, found: Survey, algorithm: str | None = None) -> Study:
     """Write a job for the surveyed data: algorithm, network and training of another job, the rest from the data.
 
     Args:
         target: New folder; its name is the study's.
-        job: The job to begin with.
+        job: The job to begin with; None for the one that suits the data.
         found: The survey of the data.
+        algorithm: In place of the job's.
 
     Raises:
         ConfigError: The folder exists, or the job is for another task or kind of images.
         DataError: The images do not go together, or lack a contrast that the job's algorithm needs.
     """
     if target.exists():
-        raise ConfigError(f"TARGET must be a new folder, not {target}, which exists; name another")
+        raise ConfigError(f"STUDY must be a new folder, not {target}, which exists; name another")
+    if job is None:
+        job = JOBS / choose_job(found)
+        # The only job for windows is AdaFed's, which begins with a pretrained model.
+        algorithm = algorithm or ("fedavg" if found.kind == "windows" else None)
     template = load_study(study_file(job))
     _check_template(job, template, found)
     values: dict[str, Any] = read_yaml(study_file(job))
@@ -97,6 +153,9 @@ def write_new_study(target: Path, job: Path, found: Survey) -> Study:
     for key in ("weights", "weights_sha256", "pretrained_sha256"):
         values.get("model", {}).pop(key, None)
     comments = _fit_to_data(values, template, found, target.resolve().name)
+    if algorithm:
+        values, changed = _replace_algorithm(values, algorithm)
+        comments |= changed
     study = parse(Study, values, "the new study.yaml")
     for one in study.recipe.ingredients:
         one.check_data((), found.missing)
@@ -108,27 +167,53 @@ def write_new_study(target: Path, job: Path, found: Survey) -> Study:
     )
     meta = read_json(target / "meta.json")
     write_json(target / "meta.json", meta | {"name": study.name})
+    if algorithm:
+        fit_configurations(target, study)
     return study
+
+
+def choose_job(found: Survey) -> str:
+    """Return the name of the bundled job that a study of surveyed data begins with."""
+    if found.kind == "windows":
+        return "adafed_activity"
+    kind = "masks" if found.task == "segmentation" else "classes"
+    return f"fedavg_{kind}_3d" if found.kind == "volumes" and not _explain_slices(found) else f"fedavg_{kind}"
+
+
+def _explain_slices(found: Survey) -> str:
+    """Return why volumes with masks are cut into slices; empty where a network in 3D sees them whole."""
+    if found.task != "segmentation" or found.kind != "volumes":
+        return ""
+    # Imported here: pictures and windows need no nibabel.
+    from nibabel.affines import voxel_sizes
+
+    sides = np.median([voxel_sizes(sample.image.affine) for sample in found.samples], axis=0)
+    slices = min(min(sample.image.spatial_shape) for sample in found.samples)
+    if sides.max() > MOST_ANISOTROPY * sides.min():
+        size = " x ".join(f"{side:.3g}" for side in sides)
+        return f"their voxels of {size} mm are more than {MOST_ANISOTROPY} times as long as wide"
+    return f"one has {slices} of them, and 3D needs {FEWEST_SLICES}" if slices < FEWEST_SLICES else ""
 
 
 def _check_template(job: Path, template: Study, found: Survey) -> None:
     """Refuse a job for another task, or with a network for another kind of images."""
     is_of_windows, has_windows = template.model.name == WINDOW_NETWORK, found.kind == "windows"
-    example = EXAMPLES.get((found.task, has_windows), "another")
+    example = choose_job(found)
     # Of classes and of findings the same networks answer.
     if FITTING[template.task] is not FITTING[found.task]:
         raise ConfigError(
             f"--from must be a job for {found.task}, the task of the data, not {job}, which is for {template.task}; "
-            f"take {example}"
+            f"leave it out, or take {example}"
         )
     if template.data.dimensions == 3 and found.kind != "volumes":
         raise ConfigError(
-            f"--from must be a job for {found.kind}, not {job}, whose study sees volumes in 3D; take one with "
-            "data.dimensions 2"
+            f"--from must be a job for {found.kind}, not {job}, whose study sees volumes in 3D; leave it out, or "
+            f"take {example}"
         )
     if is_of_windows != has_windows:
         raise ConfigError(
-            f"--from must be a job for {found.kind}, not {job}, whose network is {template.model.name}; take {example}"
+            f"--from must be a job for {found.kind}, not {job}, whose network is {template.model.name}; leave it "
+            f"out, or take {example}"
         )
 
 
@@ -153,11 +238,45 @@ def _fit_to_data(values: dict[str, Any], template: Study, found: Survey, name: s
     comments |= {"regions": f"as in {where}: these unions of labels are scored"} if found.regions else {}
     comments |= _fit_channels(values, found, where)
     comments |= _fit_intensity(values["data"], found)
-    comments |= _fit_geometry(values, template, found)
+    comments |= _fit_geometry(values, template, found) | _fit_classes(values, found)
     if len(found.sites) < template.federation.min_sites:
         values["federation"] = values.get("federation", {}) | {"min_sites": len(found.sites)}
         comments["federation.min_sites"] = "the sites that have data here"
     return comments
+
+
+def _fit_classes(values: dict[str, Any], found: Survey) -> dict[str, str]:
+    """Let a rare class count as much as a frequent one, in training and in the metric; return the remarks."""
+    if found.most_frequent is None or found.most_frequent[1] <= MOST_FREQUENT:
+        return {}
+    remark = f"{found.most_frequent[1]:.0%} of the training cases are {found.most_frequent[0]}"
+    values["metric"] = "balanced_accuracy" if values["metric"] == "accuracy" else values["metric"]
+    # The noise of differential privacy does not cover numbers of cases.
+    if values.get("privacy", {}).get("dp_sgd"):
+        return {"metric": remark}
+    values["training"].pop("class_weights", None)
+    values["training"]["sampler"] = "balanced"
+    return {"metric": remark, "training.sampler": remark}
+
+
+def _replace_algorithm(values: dict[str, Any], name: str) -> tuple[dict[str, Any], dict[str, str]]:
+    """Return the study with another algorithm and what this needs, and a remark at each key that it changes.
+
+    Raises:
+        ConfigError: There is no such algorithm.
+    """
+    recipe = find_recipe(name, "recommended", {})
+    model = values.get("model", {})
+    if model.get("normalization", "batch") == "batch":
+        # Of BatchNorm only an algorithm that keeps it at home, or compares it, makes use.
+        model = {**model, "normalization": "group"}
+    values = {**values, "model": model, "algorithm": {"name": name, "preset": "recommended"}}
+    for section, needed in NEEDED[recipe.stays_home == "batchnorm" :]:
+        changed = {**values, section: {**values.get(section, {}), **needed}}
+        with suppress(ConfigError):
+            parse(Study, changed, "the new study.yaml")
+            return changed, {f"{section}.{key}": f"as {name} needs" for key in needed}
+    return values, {}
 
 
 def _fit_channels(values: dict[str, Any], found: Survey, where: str) -> dict[str, str]:
@@ -196,6 +315,12 @@ def _fit_geometry(values: dict[str, Any], template: Study, found: Survey) -> dic
         # Of volumes alone.
         for key in ("volume_transforms", "neighbours"):
             settings.pop(key, None)
+    if template.data.dimensions == 3 and not template.data.patches:
+        sizes = [_along_body(sample.image)[0] for sample in found.samples]
+        sides = np.round(np.median(sizes, axis=0) / SIDE_STEP_3D).astype(int) * SIDE_STEP_3D
+        settings["volume_transforms"] = [turned]
+        settings["transforms"] = [{"Resize": {"spatial_size": sides.clip(2 * SIDE_STEP_3D, MOST_SIDE_3D).tolist()}}]
+        return {"data.transforms": "all volumes come to one size; a larger one needs more memory"}
     if template.data.dimensions == 3:
         settings["volume_transforms"] = [turned, {"Spacing": {"pixdim": _median_spacing(found)}}]
         return {

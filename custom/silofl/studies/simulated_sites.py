@@ -20,6 +20,7 @@ from silofl.files import write_json
 from silofl.models.networks import check_network
 from silofl.schema import dump_record
 from silofl.site import Site
+from silofl.studies.shared_batchnorm import list_batchnorm_cautions, sample_cases
 from silofl.studies.simulation import Simulation
 from silofl.study import Study
 from silofl.training.device import choose_device
@@ -54,6 +55,9 @@ def look_at_data(
     if not simulation.skip_unreadable:
         counts = {name: replace(one, content=digest_data(data[name].manifest)) for name, one in counts.items()}
     write_json(run / DATA, dump_record(DataCounts(counts)))
+    cautions = list_batchnorm_cautions(study, lambda: {name: sample_cases(data[name].training) for name in counts})
+    for sentence in cautions:
+        console.print(f"CAUTION  {sentence}", markup=False)
     for site, sentences in doubts.items():
         for sentence in sentences:
             console.print(f"CAUTION  {site}: {sentence}", markup=False)

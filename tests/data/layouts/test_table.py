@@ -215,8 +215,8 @@ def write_table(source, patients=("p{n}", "q{n}"), files=("a{n}.png", "b{n}.png"
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"patients": ("p{n}", "p{n}")}, "patient 'p0'"),
-        ({"files": ("a{n}.png", "./a{n}.png"), "header": "file,label,scan,site"}, "file 'a0.png'"),
+        ({"patients": ("p{n}", "p{n}")}, r"patient 'p\d'"),
+        ({"files": ("a{n}.png", "./a{n}.png"), "header": "file,label,scan,site"}, r"file 'a\d.png'"),
     ],
 )
 def test_a_table_of_all_sites_with_a_patient_or_a_file_at_two_is_refused(run, source, changes, sentence):
@@ -294,3 +294,34 @@ def test_a_patient_in_several_spellings_is_one(run, source):
     assert records["scans/2.png"]["patient"] == records["scans/3.png"]["patient"] == "p1"
     assert summary.patients == {"north": 5, "south": 5}
     assert any("patients that are written in several ways" in note for note in summary.notes)
+
+
+RARE = [f"{n}.png,{'rare' if n < 3 else 'common'},p{n}" for n in range(20)]
+
+
+def test_a_rare_class_has_a_case_in_each_part(run, source):
+    write_sites(source, RARE)
+    for seed in range(5):
+        shutil.rmtree(source.parent / "target", ignore_errors=True)
+        summary, content, _ = run(seed=seed)
+        for part in ("training", "validation", "test"):
+            assert [record["label"] for record in content[part]].count(1) == 1
+        assert not any("rare" in note for note in summary.notes)
+
+
+def test_a_class_without_a_test_case_is_named_with_a_remedy_that_works(run, source):
+    write_site(source / "north", RARE[1:])
+    write_site(source / "south", RARE)
+    wanted = "north: no validation case of rare, so that nothing of it chooses the model; give the class at least 3"
+    assert any(note.startswith(wanted) for note in run()[0].notes)
+
+
+def test_a_class_of_patients_with_several_may_get_a_test_case_by_another_seed(run, source):
+    rows = [*(f"{n}.png,common,p{n}" for n in range(9)), "x.png,rare,p0"]
+    write_sites(source, rows)
+    wanted = "north: no test case of rare, so that nothing of it is measured; import again with another --seed"
+    found = []
+    for seed in range(9):
+        shutil.rmtree(source.parent / "target", ignore_errors=True)
+        found.append(any(note.startswith(wanted) for note in run(seed=seed)[0].notes))
+    assert {*found} == {True, False}

@@ -144,7 +144,11 @@ def unify_spellings(site: str, patients: Sequence[str | None]) -> tuple[list[str
 
 
 def split_patients(
-    site: str, patients: Iterable[str], options: ImportOptions, units: str = "patients"
+    site: str,
+    patients: Iterable[str],
+    options: ImportOptions,
+    units: str = "patients",
+    classes: Mapping[str, int] | None = None,
 ) -> dict[str, str]:
     """Return a site's part by patient, with training and test kept apart.
 
@@ -153,11 +157,12 @@ def split_patients(
         patients: The patient of each example, or another unit that must stay in one part.
         options: Fractions and seed.
         units: Name of the units in errors.
+        classes: Patient -> class, where each has one.
 
     Raises:
         DataError: The site has fewer than two patients, or no share is for the test.
     """
-    part_of = split_by_patient(list(patients), options.test, options.validation, options.seed)
+    part_of = split_by_patient(list(patients), options.test, options.validation, options.seed, classes)
     if len(part_of) < 2:
         raise DataError(
             f"site {site!r} must have at least 2 {units} to keep training and test apart, not {len(part_of)}; join it "

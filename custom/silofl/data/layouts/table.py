@@ -21,7 +21,7 @@ A label that measures something, as an age or a volume, is refused: SiloFL learn
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path, PurePosixPath
@@ -303,9 +303,18 @@ def _plan_site(site: str, entries: Sequence[Entry], empty: SitePlan, options: Im
     notes = (*notes, *said)
     units = [entry.name if patient is None else patient for entry, patient in zip(entries, patients, strict=True)]
     is_known = None not in patients
-    part_of = split_patients(site, units, options, "patients" if is_known else "images")
-    records: dict[str, list[JsonRecord]] = {part: [] for part in PARTS}
     number_of = {name: number for number, name in empty.labels.items()}
+    of_unit: dict[str, set[int]] = {}
+    for entry, unit in zip(entries, units, strict=True):
+        of_unit.setdefault(unit, set()).update(number_of[name] for name in entry.labels)
+    has_one = empty.task == CLASSES and all(len(own) == 1 for own in of_unit.values())
+    classes = {unit: min(own) for unit, own in of_unit.items()} if has_one else None
+    kind = "patients" if is_known else "images"
+    part_of = split_patients(site, units, options, kind, classes)
+    remedy = f"give the class at least 3 {kind}" if has_one else "import again with another --seed"
+    parts = {part: [of_unit[unit] for unit in of_unit if part_of[unit] == part] for part in ("test", "validation")}
+    notes = (*notes, *(f"{site}: {said}; {remedy}" for said in _name_missing(parts, of_unit.values(), empty.labels)))
+    records: dict[str, list[JsonRecord]] = {part: [] for part in PARTS}
     for entry, patient, unit in zip(entries, patients, units, strict=True):
         numbers = sorted(number_of[name] for name in entry.labels)
         label = numbers[0] if empty.task == CLASSES else numbers
@@ -315,6 +324,24 @@ def _plan_site(site: str, entries: Sequence[Entry], empty: SitePlan, options: Im
     files = {f"images/{entry.name}": partial(copy_image, entry.path) for entry in entries}
     plan = replace(empty, records=records, files=files, notes=notes)
     return plan if is_known else replace(plan, split_unit="unknown", notes=(*notes, UNKNOWN))
+
+
+def _name_missing(
+    parts: Mapping[str, Sequence[Collection[int]]], everyone: Iterable[Collection[int]], labels: Mapping[int, str]
+) -> Iterator[str]:
+    """Name the classes that a site has, and not in its test or its validation.
+
+    Args:
+        parts: Part -> the numbers of the classes of each patient, or image, in it.
+        everyone: Those of all of them.
+        labels: Name by number.
+    """
+    here = {number for own in everyone for number in own}
+    for part, why in (("test", "is measured"), ("validation", "chooses the model")):
+        missing = here.difference(*parts[part]) if parts[part] else set()
+        if missing:
+            names = ", ".join(labels[number] for number in sorted(missing))
+            yield f"no {part} case of {names}, so that nothing of it {why}"
 
 
 def _find_patients(site: str, entries: Sequence[Entry]) -> tuple[list[str] | list[None], tuple[str, ...]]:

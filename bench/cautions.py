@@ -1,0 +1,28 @@
+"""Count the cautions that finished runs would have been given while they trained.
+
+    python bench/cautions.py RUNS...
+
+RUNS are folders that hold runs, at any depth.
+"""
+
+import sys
+from pathlib import Path
+
+from silofl.federation.cautions import list_new_cautions
+from silofl.federation.ledger import FILE, read_ledger
+
+
+def main() -> None:
+    """Print a line per run: its last and best validation, and the round and the words of each caution."""
+    folders = sorted({path.parent for root in sys.argv[1:] for path in Path(root).rglob(FILE)})
+    for folder in folders:
+        ledger = read_ledger(folder) or []
+        values = [record.validation_mean for record in ledger if record.validation_mean is not None]
+        found = [(end, one) for end in range(1, len(ledger) + 1) for one in list_new_cautions(ledger[:end])]
+        said = "; ".join(f"round {number}: {one.partition(':')[0]}" for number, one in found) or "none"
+        if values:
+            print(f"{folder}  last {values[-1]:.3f}, best {max(values):.3f}  {said}")
+
+
+if __name__ == "__main__":
+    main()

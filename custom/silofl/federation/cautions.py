@@ -1,0 +1,65 @@
+"""Say while a study trains that its validation swings, or that a site's model answers one class alone."""
+
+from collections.abc import Sequence
+
+from silofl.federation.ledger import Round
+from silofl.training.site_score import SiteScore
+
+# By how much the mean over the sites falls and rises again. Masks that train well fall by less than half of it.
+SWING = 0.2
+# Models that learn well often answer one class alone in their first rounds.
+FIRST, SUCCESSIVE = 3, 3
+SWINGS = (
+    f"the validation fell by more than {SWING} and came back: lower training.learning_rate, or choose "
+    "model.normalization: group; the best round is kept"
+)
+ONE_CLASS = (
+    "{}: in {} rounds one after the other the model has answered every validation case with the same class; lower "
+    "training.learning_rate, or choose training.sampler: balanced where one class is rare"
+)
+
+
+def list_new_cautions(ledger: Sequence[Round]) -> list[str]:
+    """Return what the last validated round shows for the first time.
+
+    Args:
+        ledger: The finished rounds, of which the last one is validated with the next.
+    """
+    validated = ledger[:-1]
+    found = []
+    if _has_swung(validated) and not _has_swung(validated[:-1]):
+        found.append(SWINGS)
+    constant = _list_constant_sites(validated)
+    if constant and not any(_list_constant_sites(validated[:end]) for end in range(len(validated))):
+        found.append(ONE_CLASS.format(", ".join(constant), SUCCESSIVE))
+    return found
+
+
+def _has_swung(ledger: Sequence[Round]) -> bool:
+    high, fallen = 0.0, 1.0
+    for value in (record.validation_mean for record in ledger):
+        if value is None:
+            continue
+        if value - fallen > SWING:
+            return True
+        if high - value > SWING:
+            fallen = min(fallen, value)
+        high = max(high, value)
+    return False
+
+
+def _list_constant_sites(ledger: Sequence[Round]) -> list[str]:
+    """Return the sites whose model has answered one class alone in all of the last rounds."""
+    last = ledger[-SUCCESSIVE:]
+    if len(last) < SUCCESSIVE or last[0].round < FIRST:
+        return []
+    return sorted(
+        set.intersection(*({s for s, one in record.validation.items() if _is_constant(one)} for record in last))
+    )
+
+
+def _is_constant(score: SiteScore) -> bool:
+    """Return whether of several classes with cases one has all its cases right, and no other one any."""
+    recalls = [value for label, value in (score.labels or {}).items() if (score.label_cases or {}).get(label)]
+    is_of_classes = score.also is not None and len(recalls) > 1
+    return is_of_classes and max(recalls) == 1 and sum(recalls) == 1

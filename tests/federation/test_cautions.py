@@ -1,0 +1,79 @@
+import pytest
+
+from silofl.federation.cautions import ONE_CLASS, SWINGS, list_new_cautions
+from silofl.federation.ledger import Round
+from silofl.training.site_score import SiteScore
+
+
+def score(value, recalls=None):
+    """Return a site's validation; of a classification with each class's recall."""
+    more = {}
+    if recalls is not None:
+        also = {"accuracy": value, "balanced_accuracy": value}
+        more = {"labels": recalls, "label_cases": dict.fromkeys(recalls, 5), "also": also}
+    return SiteScore(value=value, num_cases=10, num_excluded=0, **more)
+
+
+def rounds_of(*validations):
+    """Return a ledger with each round's validation by site, and the newest round, which is not validated yet."""
+    ledger = [Round(number, validation=one) for number, one in enumerate(validations, start=1)]
+    return [*ledger, Round(len(ledger) + 1)]
+
+
+def said_after(*validations):
+    """Return the line's round -> the cautions that it has, of the rounds that have any."""
+    ledger = rounds_of(*validations)
+    found = {number: list_new_cautions(ledger[:number]) for number in range(1, len(ledger) + 1)}
+    return {number: sentences for number, sentences in found.items() if sentences}
+
+
+@pytest.mark.parametrize(
+    ("values", "rounds"),
+    [
+        # falls by 0.49 and comes back by as much, which the fourth round's line can say
+        ((0.69, 0.20, 0.69), [4]),
+        # said once, however often it swings
+        ((0.69, 0.20, 0.69, 0.20, 0.69), [4]),
+        # in steps: 0.8 to 0.5, then from 0.5 to 0.75
+        ((0.8, 0.65, 0.5, 0.6, 0.75), [6]),
+        # falls and stays; rises alone; or moves by 0.2 and no more
+        ((0.8, 0.3, 0.3, 0.4), []),
+        ((0.0, 0.3, 0.9), []),
+        ((0.75, 0.55, 0.75), []),
+    ],
+)
+def test_a_validation_that_falls_and_comes_back_is_said_once(values, rounds):
+    assert said_after(*({"north": score(value)} for value in values)) == dict.fromkeys(rounds, [SWINGS])
+
+
+def test_it_is_the_mean_over_the_sites_that_swings():
+    # 0.5 in every round
+    first, second = {"north": score(0.9), "south": score(0.1)}, {"north": score(0.1), "south": score(0.9)}
+    assert said_after(first, second, first, second) == {}
+
+
+ONE, BOTH = {"0": 1.0, "1": 0.0}, {"0": 0.9, "1": 0.1}
+
+
+@pytest.mark.parametrize(
+    ("recalls", "rounds"),
+    [
+        # rounds 3, 4 and 5, of which the sixth's line is the first to know
+        ([ONE, ONE, ONE, ONE, ONE, ONE, ONE], [6]),
+        # the first rounds do not count, and not fewer than three in a row
+        ([ONE, ONE, ONE, ONE, BOTH], []),
+        ([BOTH, BOTH, ONE, ONE, BOTH, ONE, ONE], []),
+        # the other class is as constant
+        ([BOTH, BOTH, ONE, {"0": 0.0, "1": 1.0}, ONE], [6]),
+        # a site with cases of one class alone
+        ([{"0": 1.0}] * 6, []),
+    ],
+)
+def test_a_model_that_answers_one_class_alone_is_said_with_its_sites_once(recalls, rounds):
+    validations = [{"north": score(0.5, one), "south": score(0.5, BOTH)} for one in recalls]
+    assert said_after(*validations) == dict.fromkeys(rounds, [ONE_CLASS.format("north", 3)])
+
+
+def test_labels_of_masks_are_no_classes():
+    masks = SiteScore(value=0.5, num_cases=4, num_excluded=0, labels=ONE)
+    assert said_after(*[{"north": masks}] * 6) == {}
