@@ -3,7 +3,7 @@ import shutil
 import pytest
 
 from silofl.bundled_jobs import JOBS as BUNDLED
-from silofl.bundled_jobs import find_job, list_bundled_jobs, name_job
+from silofl.bundled_jobs import find_job, list_bundled_jobs
 
 from .conftest import JOBS
 
@@ -11,9 +11,8 @@ from .conftest import JOBS
 def test_a_bundled_job_is_found_by_its_name_and_any_other_by_its_path(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert find_job("harmofl_nuclei") == BUNDLED / "harmofl_nuclei"
-    assert name_job(find_job("harmofl_nuclei")) == "harmofl_nuclei"
     for path in (tmp_path / "harmofl_nuclei", "own/harmofl_nuclei", "nowhere", ".", ".."):
-        assert name_job(find_job(path)) == str(find_job(path)) == str(path)
+        assert str(find_job(path)) == str(path)
 
 
 def test_a_job_folder_here_goes_before_the_bundled_job_of_its_name_and_a_runs_folder_does_not(tmp_path, monkeypatch):
@@ -39,7 +38,6 @@ def test_the_bundled_jobs_are_those_of_the_folder_jobs():
         ("simulate", "harmofl_nucli", "--out", "run"),
         ("new-study", "{data}", "own", "--from", "harmofl_nucli"),
         ("compare", "fedavg_phantoms", "harmofl_nucli", "--out", "runs"),
-        ("advise", "harmofl_nucli"),
         ("plan", "jobs/harmofl_nuclei"),
         ("estimate", "HarmoFL_nuclei", "--sites", "2", "--bandwidth", "50Mbit"),
         ("pretrain", "harmofl_nuclei2", "--data", "{data}", "--out", "f.pt"),

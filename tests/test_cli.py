@@ -89,7 +89,7 @@ WRONG = {
     "import": ["folders", NONE, "target", "SOURCE"],
     "prepare": ["workspace", NONE, "JOB"],
     "new-study": [NONE, "target", "--from", NONE, "DATA"],
-    "advise": [NONE, "JOB"],
+    "survey": [NONE, "DATA"],
     "plan": [NONE, "JOB"],
     "pretrain": [NONE, "--out", "f.pt", "JOB"],
     "simulate": [NONE, "JOB"],

@@ -373,6 +373,7 @@ SAID = {
     "surface": "mean surface distances",
     "extra_metrics": "metric of a package",
     "calling": "the temperature",
+    "withheld": "and what of a score is withheld",
     "kinds": "their form",
     "colours": "grey or coloured",
     "modalities": "the DICOM modality",

@@ -22,11 +22,6 @@ def find_job(job: str | Path) -> Path:
     return JOBS / path if is_bundled and not (path / META).is_file() else path
 
 
-def name_job(job: Path) -> str:
-    """Return what `find_job` finds a job by: the name of a bundled one, else its path."""
-    return job.name if job.parent == JOBS else str(job)
-
-
 def list_bundled_jobs() -> list[str]:
     """Return the names of the bundled jobs."""
     return sorted(path.parent.name for path in JOBS.glob(f"*/{META}"))

@@ -67,7 +67,7 @@ RESEARCHER = {
     "demo": ("studies.demo", "train on simulated hospitals and write a report"),
     "import": ("studies.import_data", "turn image folders or a public data set into sites, each with a dataset.json"),
     "new-study": ("studies.new_study", "write a job for your own data, from the bundled job that suits them"),
-    "advise": ("studies.advise", "measure how the sites' training data differ"),
+    "survey": ("studies.survey", "count what hospitals' data hold, and say whether their images look different"),
     "plan": ("studies.plan", "plan grid, patch, network and batch from the data of all sites"),
     "pretrain": ("studies.pretrain", "train a model on pooled data, for AdaFed (simulation only)"),
     "simulate": ("studies.simulate", "run a job with all its sites on this machine"),

@@ -48,8 +48,8 @@ class Site(Section):
         has_progress: Whether reading data shows a progress bar.
         skip_unreadable: Share of all cases of dataset.json that may be left out because they cannot be read; none where
             not given.
-        min_patients: Patients in training below which the site shares no mean over their images; patients whom
-            dataset.json does not know count as none.
+        min_patients: Patients that a mean over the training images, a count or a score must be of to leave the site;
+            patients whom dataset.json does not know count as none.
         min_partners: Other sites whose answers must be mixed with this site's; with fewer the server leaves its answer
             out. 0 in a simulation.
         may_leave: Kinds of arrays that a site with the egress filter lets leave, as ``site check`` names them; all that

@@ -1,4 +1,4 @@
-"""Sites are compared, or a run is planned, before its first round; it trains as without, and needs no site for it."""
+"""A run is planned before its first round; it trains as without, and needs no site for it."""
 
 import json
 import shutil
@@ -6,8 +6,6 @@ import shutil
 import numpy as np
 import pytest
 
-from silofl.algorithms.advice.comparison import advise
-from silofl.algorithms.advice.sketch import build_fixed_network, sketch
 from silofl.algorithms.plan.exchange import make_draft
 from silofl.algorithms.plan.rules import make_plan
 from silofl.data.data_fingerprint import EDGES, measure_site
@@ -22,17 +20,11 @@ from ..conftest import assert_alike
 from .conftest import COUNTS
 
 SITES = tuple(COUNTS)
-# Algorithm -> the exchange, the file, its key of the sites that are left out, and what is said of them.
-EXCHANGES = {
-    "advice": ("advice", "advice.json", "not_compared", "compared"),
-    "plan": ("fingerprint", "plan.json", "not_planned_with", "planned with"),
-}
-both = pytest.mark.parametrize("name", EXCHANGES)
 
 
 def result_of(game):
     """Return what was found, and what is said of it."""
-    part = game.server.parts.get("advice") or game.server.parts["fingerprint"]
+    part = game.server.parts["fingerprint"]
     return part.document, part.sentences
 
 
@@ -41,27 +33,22 @@ def spoiled(answer, name, array):
     return Message(arrays | ({} if array is None else {name: array}), answer.meta)
 
 
-def expect(name, game, site_data):
+def expect(game, site_data):
     """Return the result of the same rules on the sites' data."""
-    if name == "advice":
-        network = build_fixed_network(game.study)
-        sketches = {site: sketch(site, game.sites[site].data.training, game.study, network) for site in SITES}
-        return advise(sketches)
     study = game.study
     fingerprints = {site: measure_site(read_manifest(site_data / site, study), study, 0) for site in SITES}
     return make_plan(make_draft(study), fingerprints)
 
 
-@both
-def test_a_run_finds_what_the_sites_data_say_and_trains_as_without(play, site_data, name):
-    game, without = play(name=name, folder="with"), play(name="fedavg", folder="without")
+def test_a_run_finds_what_the_sites_data_say_and_trains_as_without(play, site_data):
+    game, without = play(name="plan", folder="with"), play(name="fedavg", folder="without")
     game.rounds(2)
     without.rounds(2)
-    (found, sentences), expected = result_of(game), expect(name, game, site_data)
-    assert found == expected.as_dict() | {EXCHANGES[name][2]: {}} and sentences == tuple(expected.sentences())
-    assert {"advice": "look different", "plan": "planned: data."}[name] in sentences[0]
+    (found, sentences), expected = result_of(game), expect(game, site_data)
+    assert found == expected.as_dict() | {"not_planned_with": {}} and sentences == tuple(expected.sentences())
+    assert "planned: data." in sentences[0]
     assert set(sentences) <= set(game.server.ledger[0].notes) and not set(sentences) & set(game.server.ledger[1].notes)
-    assert game.asked.count(EXCHANGES[name][0]) == 1
+    assert game.asked.count("fingerprint") == 1
     for site in SITES:
         assert_alike(game.models(site), without.models(site))
 
@@ -105,17 +92,14 @@ def test_of_ct_a_histogram_leaves_without_a_bin_of_few_patients_and_gives_the_pl
     np.testing.assert_allclose(window, wanted, atol=2 * (EDGES[1] - EDGES[0]))
 
 
-@both
-def test_what_leaves_is_of_one_kind_that_a_site_can_keep_back(finished, name):
-    game, role = finished(name=name, rounds=1), EXCHANGES[name][0]
-    answer, request = game.answers[role]["east"], Request(role, "run", 0, 1)
+def test_what_leaves_is_of_one_kind_that_a_site_can_keep_back(finished):
+    game = finished(name="plan", rounds=1)
+    answer, request = game.answers["fingerprint"]["east"], Request("fingerprint", "run", 0, 1)
     gate = Gate.of(game.study, game.settings)
-    assert {gate.kind(array) for array in answer.arrays} == {role} and gate.refusal(request, answer) is None
+    assert {gate.kind(array) for array in answer.arrays} == {"fingerprint"} and gate.refusal(request, answer) is None
     closed = Gate.of(game.study, game.settings.model_copy(update={"may_leave": ("model",)}))
-    assert f"leave, not {role}" in closed.refusal(request, answer)
-    smuggled = spoiled(
-        answer, next(one for one in answer.arrays if one.endswith(("labels", "classes"))), np.ones(10**5)
-    )
+    assert "leave, not fingerprint" in closed.refusal(request, answer)
+    smuggled = spoiled(answer, "fingerprint/classes", np.ones(10**5))
     assert "only as float64 of shape" in gate.refusal(request, smuggled)
 
 
@@ -147,52 +131,44 @@ def test_many_scans_of_one_patient_are_no_patients(play, site_data, tmp_path):
     }
 
 
-@both
-def test_without_enough_sites_there_is_no_result(play, name):
-    game = play(name=name, min_patients=100)
+def test_without_a_site_there_is_no_plan(play):
+    game = play(name="plan", min_patients=100)
     game.round()
-    role = EXCHANGES[name][0]
-    assert all(answer.arrays == {} for answer in game.answers[role].values())
+    assert all(answer.arrays == {} for answer in game.answers["fingerprint"].values())
     found, sentences = result_of(game)
-    assert found == {} and game.server.parts[role].files() == {}
-    nothing = {"advice": "no comparison: fewer than 2 sites", "plan": "no plan: a plan must have at least 1 site's"}
-    assert sentences[0].startswith(nothing[name])
-    assert sentences[1] == f"site 'east' is not {EXCHANGES[name][3]}: fewer than 100 patients in training"
+    assert found == {} and game.server.parts["fingerprint"].files() == {}
+    assert sentences[0].startswith("no plan: a plan must have at least 1 site's")
+    assert sentences[1] == "site 'east' is not planned with: fewer than 100 patients in training"
 
 
 @pytest.mark.parametrize(
-    ("name", "array", "value", "reason"),
+    ("array", "value", "reason"),
     [
-        ("advice", "advice/labels", None, "must send all of a comparison; it lacks ['advice/labels']"),
-        ("advice", "advice/within/labels", np.full((40, 2), -1.0), "with values of at least 0"),
-        ("advice", "advice/amplitude", np.ones((1, 2, 2)), "with shape (1, 32, 17) as the other sites"),
-        ("advice", "advice/x", np.ones(1), "must send only arrays that were asked for"),
-        ("plan", "fingerprint/classes", None, "must send all of a fingerprint; it lacks ['fingerprint/classes']"),
-        ("plan", "fingerprint/spacing_mm", np.zeros((3, 3)), "the quartiles of spacing_mm must rise within 0.001 to"),
-        ("plan", "fingerprint/classes", np.array([-1.0, 2]), "with values of at least 0"),
-        ("plan", "fingerprint/shape", np.ones((3, 2)), "with shape (3, 3)"),
+        ("fingerprint/classes", None, "must send all of a fingerprint; it lacks ['fingerprint/classes']"),
+        ("fingerprint/spacing_mm", np.zeros((3, 3)), "the quartiles of spacing_mm must rise within 0.001 to"),
+        ("fingerprint/classes", np.array([-1.0, 2]), "with values of at least 0"),
+        ("fingerprint/shape", np.ones((3, 2)), "with shape (3, 3)"),
     ],
     ids=str,
 )
-def test_a_wrong_answer_costs_its_site_the_exchange_and_no_round(play, name, array, value, reason):
-    game, (role, _, left_out, words) = play(name=name), EXCHANGES[name]
+def test_a_wrong_answer_costs_its_site_the_exchange_and_no_round(play, array, value, reason):
+    game = play(name="plan")
 
     def change(task, site, answer):
-        return spoiled(answer, array, value) if (task, site) == (role, "north") else answer
+        return spoiled(answer, array, value) if (task, site) == ("fingerprint", "north") else answer
 
     assert game.round(change=change).round == 1
     found, sentences = result_of(game)
-    assert found[left_out].keys() == {"north"} and reason in found[left_out]["north"]
-    assert found[{"advice": "cases", "plan": "sites"}[name]].keys() == {"east", "west"}
-    assert any(f"'north' is not {words}" in one for one in sentences)
+    assert found["not_planned_with"].keys() == {"north"} and reason in found["not_planned_with"]["north"]
+    assert found["sites"].keys() == {"east", "west"}
+    assert any("'north' is not planned with" in one for one in sentences)
 
 
-@both
-def test_a_run_that_is_taken_up_keeps_its_result(finished, name):
-    game, (role, file, *_) = finished(name=name, rounds=1), EXCHANGES[name]
-    part = game.server.parts[role]
-    again = start_parts(game.study, SITES, None)[role].restored(part.state())
-    assert again.files() == {file: part.document} and again.sentences == part.sentences
+def test_a_run_that_is_taken_up_keeps_its_result(finished):
+    game = finished(name="plan", rounds=1)
+    part = game.server.parts["fingerprint"]
+    again = start_parts(game.study, SITES, None)["fingerprint"].restored(part.state())
+    assert again.files() == {"plan.json": part.document} and again.sentences == part.sentences
 
 
 def test_the_bytes_of_a_plan_are_known_before(make_study):
@@ -200,18 +176,3 @@ def test_the_bytes_of_a_plan_are_known_before(make_study):
     # 9 + 9 + 5 + 1 + 2 numbers of 8 bytes
     assert planned.bytes_from[0] - plain.bytes_from[0] == 26 * 8
     assert planned.bytes_from[1:] == plain.bytes_from[1:] and planned.bytes_to == plain.bytes_to
-
-
-@pytest.mark.parametrize(("annotated", "compared"), [([1], "1"), ([10**7], "none")])
-def test_what_a_site_annotates_decides_which_labels_are_compared(play, annotated, compared):
-    game = play(name="advice")
-
-    def change(task, site, answer):
-        is_north = (task, site) == ("advice", "north")
-        more = {"advice": answer.meta["advice"] | {"annotated": annotated}} if is_north else {}
-        return Message(answer.arrays, answer.meta | more)
-
-    game.round(change=change)
-    found, _ = result_of(game)
-    assert found["not_compared"] == {} and ("labels" in found["findings"]) == (compared != "none")
-    assert f"the sites annotate different labels; those are compared that all annotate: {compared}" in found["notes"]

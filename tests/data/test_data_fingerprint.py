@@ -117,6 +117,7 @@ def test_what_few_patients_have_is_not_said(write):
     assert two.intensity[1].tolist() == [0] * 5 and one.intensity[1, 3] == 0.143
     # 1 in one of 7 voxels; the lesion has 6 of 24 voxels in one of two patients
     assert two.classes[2] == 0 and one.classes[2] == 0.125
+    assert (two.few_channels, two.few_classes) == ((1,), (2,)) and one.few_channels == one.few_classes == ()
     # its voxels are the background's: 1 - 1 / 24, with three digits
     assert two.classes[0] == 0.958
 

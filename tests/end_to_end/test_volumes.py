@@ -239,12 +239,6 @@ def test_a_study_in_3d_is_written_for_own_volumes(hospitals, tmp_path):
     assert data["volume_transforms"][1] == {"Spacing": {"pixdim": [1.0, 1.0, 1.5]}}
 
 
-def test_sites_with_volumes_are_not_advised(hospitals, tmp_path, capsys):
-    job = JOBS / "harmofl_volumes"
-    assert main(["advise", str(job), "--data", str(hospitals), "--set", "labels={1: box}"]) == 2
-    assert "data.dimensions must be 2 to compare sites" in capsys.readouterr().err
-
-
 def test_the_needs_of_a_study_in_3d_are_estimated(capsys):
     command = ["estimate", str(JOBS / "harmofl_volumes"), "--sites", "5", "--bandwidth", "50Mbit", "--json"]
     assert main([*command, "--examples", "6", "--seconds-per-step", "0.5"]) == 0

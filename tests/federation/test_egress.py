@@ -127,7 +127,7 @@ def test_a_name_that_only_begins_like_a_parts_never_leaves_and_is_not_repeated(g
     assert "lets only arrays leave that a task asks for" in reason and name not in reason
 
 
-SCORE = {"value": 0.5, "num_cases": 2, "num_excluded": 0, "labels": {"1": 0.5}}
+SCORE = {"value": 0.5, "num_cases": 6, "num_excluded": 0, "labels": {"1": 0.5}}
 
 
 @pytest.mark.parametrize(
@@ -144,7 +144,7 @@ SCORE = {"value": 0.5, "num_cases": 2, "num_excluded": 0, "labels": {"1": 0.5}}
         {"metrics": {"round_test": SCORE}},
         {"metrics": {"test": SCORE | {"value": "Jane Doe"}}},
         {"metrics": {"test": SCORE | {"num_patients": 1.5}}},
-        {"metrics": {"test": SCORE | {"num_patients": 3}}},
+        {"metrics": {"test": SCORE | {"num_patients": 7}}},
         {"statistics": {"withheld": "Jane Doe"}},
         {"error": "no disk", "note": "Jane Doe"},
         {"error": "line 1\nline 2"},
@@ -158,7 +158,7 @@ def test_no_text_and_no_number_leaves_that_the_schema_does_not_know(gate, meta):
 
 
 def test_honest_numbers_and_reasons_leave(gate):
-    metrics = {"loss": 0.5, "drift": 0.5, "validation": SCORE, "test": SCORE | {"num_patients": 2}}
+    metrics = {"loss": 0.5, "drift": 0.5, "validation": SCORE, "test": SCORE | {"num_patients": 5}}
     for meta in ({"metrics": metrics}, {"error": "no disk", "held": 3}):
         assert gate().refusal(request(), Message(meta={"round": 1} | meta)) is None
 

@@ -16,14 +16,12 @@ SOURCES = sorted((PACKAGE / "federation").glob("*.py"))
 OF_THE_ENGINE = {"fedavg", "local"}
 # Files of the protocol of parts, and of plain English.
 OF_THE_PROTOCOL = {"__init__", "answer", "asked_once", "load", "model", "narrow", "part", "task", "work"} | {
-    "comparison",
     "exchange",
     "normalization",
     "paper",
     "patch",
     "calling",
     "rules",
-    "sketch",
 }
 # The schema of results.json, whose key it is; the question `Part.averaged`; and the contrasts of images.
 OF_A_FILE = {("results", "super_model"), ("admission", "average"), ("numbers", "contrast")}

@@ -73,7 +73,7 @@ def test_all_that_would_leave_is_named_by_kind(candidate, algorithm, kinds):
 
 
 # What ready-made settings of a hospital let leave.
-READY = "weights batchnorm amplitude statistics selector control advice fingerprint evaluation usual_values".split()
+READY = "weights batchnorm amplitude statistics selector control fingerprint survey evaluation usual_values".split()
 NEAREST = {"name": "oneshot", "hand_over": {"answer": "choice"}}
 
 
@@ -307,3 +307,12 @@ def test_a_hospital_that_only_tests_trains_nothing_and_sees_what_leaves(candidat
     change_site(kit, min_patients=10)
     answer = check_leaving(read_candidate(kit, site.study_file, None))
     assert "lets evaluation leave only from 10 patients" in answer.sentence
+
+
+def test_a_survey_is_checked_whatever_its_labels_and_its_kind_is_named(candidate, kit):
+    site = candidate(algorithm={"name": "survey"}, rounds=0, labels={1: "another name than the data have"})
+    assert check_data(site).status == "ok" and "nothing is trained" in check_training(site).sentence
+    answer = check_leaving(site)
+    assert answer.status == "ok" and set(answer.facts["kinds"]) == {"survey", "numbers"}
+    change_site(kit, may_leave=["weights"])
+    assert "leave, not survey" in check_leaving(candidate(algorithm={"name": "survey"}, rounds=0)).sentence

@@ -293,13 +293,13 @@ def test_data_that_change_after_the_last_round_are_no_test_of_the_run_itself(pla
     assert "must hold no image that the model learnt from, not that of case" in caplog.text
 
 
-def evaluated_by(play, study, contents, data, tmp_path, sites=SITES):
+def evaluated_by(play, study, contents, data, tmp_path, sites=SITES, **options):
     """Evaluate a model at sites; return the run's results, and what the hospitals say."""
     write_model_folder(tmp_path / "supermodel", contents)
     values = plain_study(study) | {"rounds": 0}
     values["model"] |= {"pretrained_sha256": "0" * 64}
     packed = {name: one.numpy() for name, one in pack_model(tmp_path / "supermodel").items()}
-    game = play(sites, study=parse(Study, values, "study.yaml"), pretrained=packed, data=data)
+    game = play(sites, study=parse(Study, values, "study.yaml"), pretrained=packed, data=data, **options)
     return game, *finished(game, tmp_path)
 
 
@@ -360,3 +360,30 @@ def test_a_hospital_that_drew_one_label_of_two_tests_that_one_and_the_page_says_
     assert {*record.sites["north"].scores["rim"].values()} == {MISSING}
     texts = [block.text for block in evaluations_section(record).blocks if isinstance(block, Text)]
     assert any(text.startswith("No score of rim at north: it is in none of the test cases there") for text in texts)
+
+
+def test_a_class_of_two_patients_says_nothing_at_a_hospital_that_lets_five_speak(play, windows, tmp_path):
+    data = shutil.copytree(windows, tmp_path / "few")
+    for name in ("ann", "bob"):
+        path = data / name / "dataset.json"
+        content = json.loads(path.read_text())
+        for part in ("training", "test"):
+            content[part] = [one | {"patient": f"{part}{one['index']}"} for one in content[part]]
+        fast = [one for one in content["test"] if one["label"] == 1]
+        content["test"] = [one for one in content["test"] if one not in fast[2 * (name == "ann") or len(fast) :]]
+        path.write_text(json.dumps(content))
+    settings = WINDOWS | {"rounds": 1, "guard": False, "training": {"loss": "cross_entropy"}}
+    study = parse(Study, settings | {"algorithm": {"name": "fedavg"}}, "study.yaml")
+    network = {"global": build_model(study, (3, 1, 64), seed=1).state_dict()}
+    contents = Contents(study, (3, 1, 64), network, "only")
+    game, results, record = evaluated_by(play, study, contents, data, tmp_path, ("ann", "bob"), min_patients=5)
+    ann, bob = record.sites["ann"], record.sites["bob"]
+    # Fast is the class that is compared; slow and fast exclude each other, and the total is known.
+    assert ann.not_said[""] == ("balanced_accuracy", "auroc") and set(ann.not_said["fast"]) == {*ann.scores["fast"]}
+    assert all(one == MISSING for one in ann.scores["fast"].values()) and ann.scores[""]["accuracy"].num_cases == 16
+    assert bob.not_said is None and bob.scores["fast"]["recall"].num_cases == 13
+    sent = game.answers[ROLE]["ann"]
+    assert sent.meta["metrics"]["test"]["labels"] == {} == sent.meta["metrics"]["test"]["label_cases"]
+    assert results["withheld"] == {"ann": {"least": 5, "names": ["slow", "fast"]}}
+    page = str(evaluations_section(record))
+    assert "ann withholds what is marked so: fewer than 5 patients" in page and "No score of fast at ann" not in page

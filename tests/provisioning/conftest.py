@@ -16,6 +16,13 @@ def replace_in(path, old, new):
     path.write_text(path.read_text().replace(old, new))
 
 
+def set_floor(kit, least):
+    """Have a hospital's numbers leave from so many patients on; nothing of another kit."""
+    path = kit.folder / "local" / "site.yaml"
+    if path.is_file():
+        path.write_text(yaml.safe_dump(yaml.safe_load(path.read_text()) | {"min_patients": least}))
+
+
 def make_small_network(folder, wheel, *options, role="lead"):
     """Make the kits of a server, one hospital and the lead, a third of all keys; returns the exit code."""
     project = yaml.safe_load(PROJECT.read_text())

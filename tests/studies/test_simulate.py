@@ -52,7 +52,7 @@ def test_the_phantoms_unseen_site_never_trains_and_can_be_left_out(phantoms):
     # Nor does it count as one that remains.
     with pytest.raises(ConfigError, match="must be at most 1, the number of sites that take part") as refusal:
         settle_job(JOB, Simulation(str(phantoms), left_out="north"), {})
-    # compare, plan and advise have no --sites, prepare has no --set.
+    # compare and plan have no --sites, prepare has no --set.
     remedy = "lower it in study.yaml, for one run with simulate --set federation.min_sites=1, or let more sites take"
     assert str(refusal.value).endswith(f"; {remedy} part")
 

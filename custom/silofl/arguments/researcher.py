@@ -36,7 +36,6 @@ from silofl.studies.methods import find_method_algorithm, method_names
 from silofl.studies.sweep import EPOCHS, parse_swept_key
 
 LABEL = re.compile(r"(?P<value>[0-9]{1,9})=(?P<name>.+)")
-PLACE = "{site}"
 
 
 def add_demo(parser: argparse.ArgumentParser) -> None:
@@ -137,25 +136,11 @@ def add_new_study(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--algorithm", metavar="NAME", help=what)
 
 
-def _read_sites(text: str) -> Path:
-    """Read the folder of the sites' data, also where it is written as at the sites, ``DIR/{site}``."""
-    return SITES(str(Path(text).parent) if Path(text).name == PLACE else text)
-
-
-def add_advise(parser: argparse.ArgumentParser) -> None:
-    """Add the options of ``silofl advise``."""
-    add_job(parser, "; its study prepares the images and names the network")
-    parser.add_argument(
-        "--data",
-        type=_read_sites,
-        help="folder with one folder per site, or DIR/{site} (default: phantoms/, for studies of phantoms)",
-    )
-    add_cache(parser)
-    add_pretrained(parser)
-    add_weights(parser)
-    add_seed(parser)
-    add_set(parser)
-    parser.add_argument("--json", action="store_true", help="print the numbers as JSON")
+def add_survey(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``silofl survey``."""
+    data = "a site's folder with dataset.json, or a folder of such folders"
+    parser.add_argument("data", type=SITES, nargs="+", metavar="DATA", help=data)
+    add_json(parser, "the numbers and sentences as JSON")
 
 
 def add_plan(parser: argparse.ArgumentParser) -> None:

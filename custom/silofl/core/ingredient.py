@@ -34,6 +34,7 @@ class Ingredient(Section):
             all of the model.
         is_of_steps: Whether all that leaves a site for it follows from plain steps of its model, so that noise in each
             step covers it.
+        asks_alone: Whether a study may have no round, in which it asks every site once.
     """
 
     # Strict: YAML's `true` is not 1 here, and `"0.5"` is no number.
@@ -46,6 +47,7 @@ class Ingredient(Section):
     own_model: ClassVar[Literal["", "paired", "stays", "adapted", "handed_over"]] = ""
     counts_steps: ClassVar[bool] = False
     is_of_steps: ClassVar[bool] = False
+    asks_alone: ClassVar[bool] = False
 
     @property
     def needs(self) -> frozenset[str]:

@@ -7,12 +7,13 @@ quartiles and means only: a least or a largest value, and a list of cases, would
 measured from the files as they are stored.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
+from silofl.core.few import find_few
 from silofl.core.findings import unpack_findings
 from silofl.data.contrasts import list_missing_contrasts, read_source
 from silofl.data.decoder import decode_ahead
@@ -59,6 +60,8 @@ class DataFingerprint:
         channels: 1 for each channel that the site has, 0 for the others, shape (C,).
         classes: Share of the voxels, or of the cases, that is of each class; of a segmentation the background's first.
         histogram: Foreground voxels between `EDGES`, shape (NUM_BINS,); zeros of images with several channels.
+        few_channels: Numbers of the channels that the site does not tell of, which count as ones that it lacks.
+        few_classes: Numbers of the classes that it does not tell of, whose share counts as 0.
 
     Raises:
         ConfigError: A number is none that images can have.
@@ -71,6 +74,8 @@ class DataFingerprint:
     channels: NDArray[np.float64]
     classes: NDArray[np.float64]
     histogram: NDArray[np.float64] = field(default_factory=lambda: np.zeros(NUM_BINS))
+    few_channels: tuple[int, ...] = ()
+    few_classes: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         """Refuse what no images have."""
@@ -197,7 +202,8 @@ def measure_site(manifest: Manifest, study: Study, min_patients: int, has_progre
     """Return the fingerprint of a site's training cases.
 
     Each patient counts once, however many cases there are: their means come first, then quartiles over patients.
-    A channel or a class that fewer patients than `min_patients` have counts as absent: it would describe them alone.
+    A channel or a class that fewer patients than `min_patients` have is not told: it would describe them alone. Nor is
+    a class from which the share of such a one would follow.
 
     Args:
         manifest: The site's dataset.json.
@@ -222,19 +228,26 @@ def measure_site(manifest: Manifest, study: Study, min_patients: int, has_progre
     def means(key: str) -> NDArray[np.float64]:
         return np.stack([_mean_without_nan([getattr(one, key) for one in of_patient]) for of_patient in cases.values()])
 
-    def is_enough(there: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        return there.any(axis=0) & (there[is_known].sum(axis=0) >= min_patients)
+    def list_few(there: NDArray[np.bool_], numbers: Iterable[int], is_partition: bool = False) -> list[int]:
+        counts = there[is_known].sum(axis=0).tolist()
+        return sorted(find_few({number: counts[number] for number in numbers}, min_patients, is_partition))
 
     intensity, classes = means("intensity"), means("classes")
-    channels = is_enough(np.isfinite(intensity[:, :, 0]))
+    is_there = np.isfinite(intensity[:, :, 0])
+    few_channels = list_few(is_there, range(is_there.shape[1]))
+    few_classes = list_few(classes > 0, study.labels, study.task == "classification")
+    channels = is_there.any(axis=0)
+    channels[few_channels] = False
     intensity = np.where(channels[:, None], _mean_without_nan(intensity), 0)
-    shares = np.where(is_enough(classes > 0), classes.mean(axis=0), 0)
+    shares = classes.mean(axis=0)
+    shares[few_classes] = 0
     if study.task == "segmentation":
         shares[0] = 1 - shares[1:].sum()
     spacing, shape = (np.percentile(means(key), QUARTERS, axis=0) for key in ("spacing_mm", "shape"))
     histogram = _add_histograms(cases, min_patients)
     rounded = [_round_to_digits(values) for values in (spacing, shape, intensity, shares, histogram)]
-    return DataFingerprint(len(manifest.training), *rounded[:3], channels.astype(np.float64), *rounded[3:])
+    few = tuple(few_channels), tuple(few_classes)
+    return DataFingerprint(len(manifest.training), *rounded[:3], channels.astype(np.float64), *rounded[3:], *few)
 
 
 def _add_histograms(cases: Mapping[tuple[bool, str], Sequence[CaseMeasures]], min_patients: int) -> NDArray[np.float64]:

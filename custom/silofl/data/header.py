@@ -117,6 +117,11 @@ def read_series(path: Path) -> str | None:
     return _read_dicom_element(path, "SeriesInstanceUID")
 
 
+def read_manufacturer(path: Path) -> str | None:
+    """Return who made the scanner, by a DICOM file or folder; None of another form, and where it does not say."""
+    return _read_dicom_element(path, "Manufacturer")
+
+
 def read_padding_value(path: Path) -> float | None:
     """Return the intensity that a DICOM file or folder states to be padding; None of another form, or where none is."""
     first = next(dicom_headers(path), {}) if is_dicom(path) else {}

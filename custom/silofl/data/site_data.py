@@ -52,6 +52,12 @@ class SiteData:
     num_lost: int = 0
     background: BackgroundSettings = AS_STORED
 
+    @classmethod
+    def empty(cls) -> "SiteData":
+        """Return the data of a site that reads none."""
+        part = Examples(np.zeros((0, 1, 1, 1), np.float32), np.zeros(0, np.int64), (), (), ())
+        return cls(part, part, part)
+
     @property
     def image_shape(self) -> tuple[int, ...]:
         """(C, *spatial) of what a network sees, by the first part that holds a case."""
@@ -133,6 +139,9 @@ def load_site_data(
             the only training image cannot be learnt from, or the cache cannot be written.
         ConfigError: A transform is not allowed, or its options are not right.
     """
+    if study.asks_alone:
+        # Its part reads them as they are, whatever labels they have.
+        return SiteData.empty()
     needed = study.needed_parts if needed is None else needed
     # The decoders' process starts while dataset.json is read, where nothing of it was cached.
     with nullcontext() if is_cached(cache_dir, folder) else decode_ahead():

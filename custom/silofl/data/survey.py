@@ -140,11 +140,8 @@ def survey_sites(data: Path) -> Survey:
         DataError: A dataset.json or one of the first images is wrong, or sites differ in task, labels or split unit, or
             in the capitals of a contrast's name.
     """
-    folders = [data] if (data / FILE_NAME).is_file() else sorted(path.parent for path in data.glob(f"*/{FILE_NAME}"))
-    if not folders:
-        raise ConfigError(f"--data must hold a dataset.json, or a folder with one for each site; {data} does not")
     found, faults = [], Faults()
-    for folder in folders:
+    for folder in list_site_folders(data, "--data"):
         with faults.collect_fault():
             found.append(_survey_site(folder))
     faults.tell()
@@ -165,10 +162,22 @@ def survey_sites(data: Path) -> Survey:
     return Survey(names, first.task, first.labels, first.regions, contrasts, unit, samples, num_cases, counts)
 
 
+def list_site_folders(data: Path, argument: str) -> list[Path]:
+    """Return a site's data folder, or all site folders in a folder.
+
+    Raises:
+        ConfigError: There is none.
+    """
+    folders = [data] if (data / FILE_NAME).is_file() else sorted(path.parent for path in data.glob(f"*/{FILE_NAME}"))
+    if not folders:
+        raise ConfigError(f"{argument} must hold a dataset.json, or a folder with one for each site; {data} does not")
+    return folders
+
+
 def _survey_site(folder: Path) -> Survey:
     content, site = read_content(folder), folder.resolve().name
     try:
-        task, labels = _read_task_and_labels(content)
+        task, labels = read_task_and_labels(content)
         records = content.get("training")
         if not isinstance(records, list) or not records:
             raise DataError(f"{FILE_NAME} must list at least one case in training, not {records!r}")
@@ -189,7 +198,12 @@ def _survey_site(folder: Path) -> Survey:
     return Survey((site,), task, labels, regions, names, unit, tuple(samples), len(records), counts)
 
 
-def _read_task_and_labels(content: Mapping[str, object]) -> tuple[str, dict[int, str]]:
+def read_task_and_labels(content: Mapping[str, object]) -> tuple[str, dict[int, str]]:
+    """Return the task of a dataset.json and its labels, number -> name.
+
+    Raises:
+        DataError: One is of another form.
+    """
     task, labels = content["task"], content["labels"]
     if not isinstance(task, str) or task not in FITTING:
         raise DataError(f"{FILE_NAME} must have the task {' or '.join(FITTING)}, not {task!r}; correct it")

@@ -141,8 +141,9 @@ class Course:
             self.save()
             self.say(round_line(study, server.ledger))
         self._validate()
-        for exchange in server.asks(END, server.finished_rounds):
-            self._exchange(exchange)
+        asked = [self._exchange(exchange)[0] for exchange in server.asks(END, server.finished_rounds)]
+        if study.asks_alone:
+            return Tests({}, {site: why for one in asked for site, why in (one.missing | one.refused).items()})
         self._exchange_all(UNTESTED)
         number = server.reported.round
         exchange = Exchange(server.test_task, number, is_needed=False, models_round=number)

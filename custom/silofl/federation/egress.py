@@ -42,8 +42,7 @@ OTHERS = {
 }
 NUMBERS_RISK = (
     "they show the server how many patients, images and cases of each class there are and how good the models are on "
-    "them, and where only one case has a number, that case's score; more cases, or no validation and test data in "
-    "dataset.json"
+    "them; min_patients, or no validation and test data in dataset.json"
 )
 
 # What the study lead can do about what a site does not let leave.
@@ -193,6 +192,7 @@ class Gate:
         names: dict[str, list[str]] = {}
         for name in message.arrays:
             names.setdefault(self.kind(name), []).append(name)
+        names |= {kind.name: [kind.role] for kind in self.list_entries(message)}
         kind = min(names.keys() - self.allowed, default=None)
         if kind is not None:
             let = f"only {', '.join(sorted(self.allowed))}" if self.allowed else "no arrays"
@@ -219,6 +219,14 @@ class Gate:
         of_images = [kind.name for kind in self.kinds if kind.is_of_images and kind.name in names]
         if of_images and (answer.numbers.num_patients or 0) < self.min_patients:
             return f"the site lets {of_images[0]} leave only from {self.min_patients} patients or more; it has fewer"
+        metrics = answer.numbers.metrics
+        scores = [
+            one for one in (metrics.validation, metrics.round_test, metrics.test) if one and one.value is not None
+        ]
+        # Cases are at least as many as their patients, which a validation does not count.
+        counts = [n for one in scores for n in (one.num_cases, one.num_patients, *(one.label_cases or {}).values())]
+        if any(count is not None and count < self.min_patients for count in counts):
+            return f"the site lets a score leave only of {self.min_patients} patients or more; it has fewer"
         return None
 
     def records(self, request: Request, message: Message, reason: str | None = None) -> list[dict[str, Any]]:
@@ -232,12 +240,21 @@ class Gate:
         facts = {"round": message.meta.get("round"), "task": request.task, "refused": reason is not None}
         facts |= {} if reason is None else {"reason": reason}
         records = [facts | self._describe_array(name, np.asarray(array)) for name, array in message.arrays.items()]
+        for one in self.list_entries(message):
+            said = json.dumps(message.meta[one.role]).encode()
+            digest = {"bytes": len(said), "sha256": hashlib.sha256(said).hexdigest(), "purpose": one.purpose}
+            records.append(facts | {"name": one.role, "kind": one.name, "shape": [], "dtype": "json"} | digest)
         # NaN as a word: other programs cannot read it as a number.
         text = json.dumps(message.meta, default=str)
         kind = REASON if "error" in message.meta and message.meta.keys() <= {"error", "round"} else NUMBERS
         facts |= {"name": kind, "kind": kind, "bytes": len(text), "values": json.loads(text, parse_constant=str)}
         facts |= {"sites": request.sites, "mixed": request.mixed}
         return [*records, facts | {"purpose": OTHERS[kind]}]
+
+    def list_entries(self, message: Message) -> list[Kind]:
+        """Return the kinds that leave as an entry of an answer, without an array; not where it is withheld."""
+        entries = {kind: message.meta.get(kind.role) for kind in self.kinds if kind.is_entry}
+        return [kind for kind, entry in entries.items() if isinstance(entry, dict) and "withheld" not in entry]
 
     @cached_property
     def _server(self) -> ServerRounds:

@@ -232,7 +232,8 @@ def explain_choice(ledger: Sequence[Round]) -> str:
     """Return in words which round is reported, and why."""
     best = find_best_round(ledger)
     if best is None:
-        return f"last round, {len(ledger)}: no validation data"
+        is_withheld = any(score.withheld for record in ledger for score in record.validation.values())
+        return f"last round, {len(ledger)}: {'all validation is withheld' if is_withheld else 'no validation data'}"
     absence = absence_sentence(ledger, ledger[best - 1])
     # Of two sites it is the mean, as a reader expects.
     how = ", by the sites' median" if len(ledger[best - 1].validated) > 2 else ""

@@ -11,6 +11,7 @@ from silofl.parts.answer import TRAINING, Metrics, Numbers
 from silofl.parts.task import TRAIN, Exchange
 from silofl.study import Study
 from silofl.study.sections import CLASSIFICATION_ONLY
+from silofl.training.floor import EMPTY, SURFACE
 from silofl.training.site_score import SuperScore
 
 # What a classification's score has beside its value.
@@ -111,6 +112,8 @@ def check_names(site: str, metrics: Metrics, study: Study, parts: Collection[str
     named += [(labels, score.labels or ()) for score in scores]
     named += [(METRICS, score.also or ()) for score in scores]
     named += [(set(map(str, study.labels)), score.areas or ()) for score in scores]
+    measures = {*labels, *study.extra_metrics, EMPTY, SURFACE}
+    named += [(measures, score.withheld.names) for score in scores if score.withheld]
     thresholds = [score.calling.thresholds for score in scores if score.calling]
     named += [(set(map(str, study.called if study.operating_point else ())), one) for one in thresholds]
     named += [(study.extra_metrics, score.extra_metrics or ()) for score in scores]

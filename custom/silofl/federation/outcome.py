@@ -18,7 +18,7 @@ from silofl.parts.load import describe_kept
 from silofl.study import Study
 from silofl.study.sections import RANKED
 from silofl.training.metrics import mean_of_known
-from silofl.training.site_score import CallingScore, SiteScore, have_same_classes, pool_scores
+from silofl.training.site_score import CallingScore, SiteScore, WithheldNumbers, have_same_classes, pool_scores
 
 N = TypeVar("N", int, float)
 
@@ -35,6 +35,8 @@ def finished_results(server: ServerRounds, tests: Tests) -> Results:
     # Means over different classes have no mean.
     known = [one for one in values.values() if one is not None] if have_same_classes(scores.values()) else []
     reasons = _shortcomings(server, tests)
+    # A test that is withheld whole has no number of cases either.
+    said = {site: score for site, score in scores.items() if not (score.withheld and score.value is None)}
     return Results(
         **_describe_study(study, find_recipe_in_use(server)),
         status="INCOMPLETE" if reasons else "COMPLETE",
@@ -49,18 +51,24 @@ def finished_results(server: ServerRounds, tests: Tests) -> Results:
         ended_early=early_end(server),
         left=find_departed_sites(server) or None,
         tested=Tested(
-            cases={site: score.num_cases for site, score in scores.items()},
-            patients={site: score.num_patients for site, score in scores.items()},
-            excluded_cases={site: score.num_excluded for site, score in scores.items()},
+            cases={site: score.num_cases for site, score in said.items()},
+            patients={site: score.num_patients for site, score in said.items()},
+            excluded_cases={site: score.num_excluded for site, score in said.items()},
             by_label={site: _name_labels(study, score.labels or {}) for site, score in scores.items()},
             validation=reported.validation,
             surface={site: score.surface for site, score in scores.items() if score.surface} or None,
             extra_metrics={site: score.extra_metrics for site, score in scores.items() if score.extra_metrics} or None,
+            withheld={site: _name_withheld(study, one) for site, score in scores.items() if (one := score.withheld)}
+            or None,
             **_empty_case_results(scores),
         ),
         classes=_class_results(study, scores) if study.task != "segmentation" else None,
         **{key: more for part in server.parts.values() for key, more in part.results(server, scores).items()},
     )
+
+
+def _name_withheld(study: Study, one: WithheldNumbers) -> WithheldNumbers:
+    return replace(one, names=tuple(_name_labels(study, dict.fromkeys(one.names, 0))))
 
 
 def _empty_case_results(scores: Mapping[str, SiteScore]) -> dict[str, Any]:
@@ -122,7 +130,9 @@ def _shortcomings(server: ServerRounds, tests: Tests) -> list[str]:
             last = next(r for r in reversed(server.ledger) if site in r.missed)
             reason = last.failed.get(site) or last.refused.get(site) or "no answer in time"
             reasons.append(f"site {site} missed rounds {missed} ({reason}); the study allows {allowed}")
-        if site not in tests.scores:
+        if server.study.asks_alone and site in tests.missing:
+            reasons.append(f"site {site} did not answer ({tests.missing[site]})")
+        elif site not in tests.scores and not server.study.asks_alone:
             reasons.append(f"site {site} did not test the model ({tests.missing.get(site, 'no answer')})")
     return reasons + list(dict.fromkeys(server.losses))
 

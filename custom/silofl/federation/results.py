@@ -28,6 +28,7 @@ from silofl.training.site_score import (
     SiteScore,
     SurfaceScore,
     Values,
+    WithheldNumbers,
     mean_of_scores,
 )
 from silofl.training.spent import Privacy
@@ -63,6 +64,7 @@ class Tested:
         with_truth: Site -> mean over its other cases, where it has empty ones.
         surface: Segmentation: site -> surface distances of its test.
         extra_metrics: Segmentation: site -> a package's metric -> its test score.
+        withheld: Site -> what it does not say of its test, labels by name; a test that is withheld whole has no cases.
     """
 
     cases: Counts
@@ -75,6 +77,7 @@ class Tested:
     surface: Mapping[str, SurfaceScore] | None = declare_optional()
     extra_metrics: Mapping[str, Mapping[str, ExtraScore]] | None = declare_optional()
     patients: MaybeCounts | None = declare_optional()
+    withheld: Mapping[str, WithheldNumbers] | None = declare_optional()
 
 
 @dataclass(frozen=True)

@@ -159,6 +159,7 @@ class SiteRounds:
             message=message,
             device=self.device,
             folder=folder,
+            data_folder=self.site.data_folder(self.study.name, self.name),
             min_patients=self.site.min_patients,
             max_epsilon=self.site.max_epsilon,
             may_send=self.gate.allowed.__contains__,

@@ -59,6 +59,8 @@ class Candidate:
         """The site's data, which the network can take; decoded images stay in the site's cache for the first round."""
         site = self.settings
         data = load_site_data(self.data_folder, self.study, self.cache_folder, site.has_progress, site.skip_unreadable)
+        if self.study.asks_alone:
+            return data
         check_network(self.study, data.image_shape)
         check_loss(self.study, data.image_shape)
         check_extra_metrics(self.study, data.image_shape)

@@ -7,6 +7,7 @@ import numpy as np
 
 from silofl.data.doubts import count_labels, find_doubts, find_label_doubts
 from silofl.data.images import read_image
+from silofl.data.inventory import Inventory, take_inventory
 from silofl.data.manifest import Manifest, agree_split_unit, drop_cases
 from silofl.data.padding import describe_padding
 from silofl.data.site_data import find_unreadable
@@ -15,6 +16,7 @@ from silofl.errors import ConfigError
 from silofl.files import write_json
 from silofl.hospital.candidate import Candidate
 from silofl.hospital.finding import Finding, ok, warning
+from silofl.parts.narrow import narrow
 from silofl.schema import dump_record
 from silofl.study.data_settings import BackgroundSettings
 
@@ -37,6 +39,10 @@ def check_data(candidate: Candidate) -> Finding:
         DataError: Something is wrong with the data.
     """
     found, study = candidate.data, candidate.study
+    if study.asks_alone:
+        # Without a floor: nothing of this leaves.
+        held = narrow(take_inventory(candidate.data_folder, 0), Inventory)
+        return ok(f"{held.cases} cases can be read, of {held.patients} {held.unit}", **held.model_dump(mode="json"))
     parts = {"training": found.training, "validation": found.validation, "test": found.test}
     cases = {name: len(records) for name, records in found.manifest.parts.items()}
     counts = {name: count_labels(part, study) for name, part in parts.items()}

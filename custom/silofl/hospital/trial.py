@@ -21,7 +21,7 @@ from silofl.hospital.candidate import Candidate
 from silofl.hospital.finding import Finding, failed, ok, warning
 from silofl.models.precision import narrow_arrays
 from silofl.parts.dp_sgd import count_steps, read_count
-from silofl.parts.part import BEFORE, INSTEAD
+from silofl.parts.part import BEFORE, END, INSTEAD
 from silofl.parts.task import COLLECT, TRAIN, Exchange, Expected, Message
 from silofl.parts.work import Work
 from silofl.training.device import choose_device
@@ -41,7 +41,9 @@ def check_training(candidate: Candidate) -> Finding:
     """
     study, part = candidate.study, candidate.data.training
     if not study.rounds:
-        return ok("nothing is trained: the study tests a finished model")
+        return ok(
+            f"nothing is trained: the study {'surveys the data' if study.asks_alone else 'tests a finished model'}"
+        )
     device = choose_device(candidate.settings.device or study.device)
     task = candidate.server.task(candidate.kit.name, Exchange(TRAIN, 1))
     work = Work(candidate.kit.name, study, candidate.data, task, device)
@@ -125,7 +127,8 @@ def check_leaving(candidate: Candidate) -> Finding:
     later = group_by_kind(
         [needed, {name: array for name, array in asked.items() if gate.kind(name) in gate.allowed}], gate
     )
-    numbers = {name: value for answer in answers for name, value in answer.meta.items()}
+    entries = {kind.role for kind in gate.kinds if kind.is_entry}
+    numbers = {name: value for answer in answers for name, value in answer.meta.items() if name not in entries}
     kinds[NUMBERS] = {"bytes": len(json.dumps(numbers)), "names": sorted(numbers)}
     withheld = [
         str(said["withheld"])
@@ -135,8 +138,17 @@ def check_leaving(candidate: Candidate) -> Finding:
     ]
     says = f", and one of a later round {_list_kinds(later)}" if later else ""
     says += "; and no image, label, case or patient"
+    for answer in answers:
+        for kind in gate.list_entries(answer):
+            size = len(json.dumps(answer.meta[kind.role]))
+            kinds[kind.name] = {"bytes": size, "names": [kind.role], "purpose": kind.purpose}
     num_patients = candidate.data.training.num_patients
-    if num_patients < gate.min_patients and not withheld and any(kind.is_of_images for kind in gate.kinds):
+    if (
+        not candidate.study.asks_alone
+        and num_patients < gate.min_patients
+        and not withheld
+        and any(kind.is_of_images for kind in gate.kinds)
+    ):
         withheld = [f"means over the images, of {num_patients} training patients; min_patients is {gate.min_patients}"]
     says += f"; withheld: {withheld[0]}" if withheld else ""
     return ok(f"an answer takes out {_list_kinds(kinds)}{says}", kinds=kinds | later)
@@ -176,8 +188,8 @@ def _try_exchanges(candidate: Candidate) -> list[Message]:
     with tempfile.TemporaryDirectory(prefix="silofl-check-") as folder:
         rounds = _make_trial_site(candidate, folder)
         left = []
-        first = Exchange(TRAIN, 1) if study.rounds else Exchange(server.test_task, 0)
-        for one in (first, *asked.values()):
+        first = [Exchange(TRAIN, 1)] if study.rounds else [Exchange(server.test_task, 0)]
+        for one in server.asks(END, 0) if study.asks_alone else (*first, *asked.values()):
             message = server.task(site, one)
             answer = rounds.carry_out(one.task, message)
             # As in a job, the site looks at its answer before NVFlare's filters do.
@@ -219,6 +231,9 @@ def _list_kinds(kinds: Mapping[str, Mapping[str, Any]]) -> str:
 def _make_trial_site(candidate: Candidate, folder: str) -> SiteRounds:
     """Return the site with its state in another folder, to train, or test, once on one batch of its data."""
     study, settings, data = candidate.study, candidate.settings, candidate.data
+    if study.asks_alone:
+        changes = {"state_dir": folder, "cache_dir": folder}
+        return SiteRounds(candidate.kit.name, study, settings.model_copy(update=changes))
     name, *_ = study.needed_parts
     part = getattr(data, name)
     few = part.select_rows(range(min(len(part), study.training.batch_size)))

@@ -4,7 +4,7 @@ A hospital sends one array of float64, a row for each score that the study names
 interval, and the number of cases that count. Nothing else fits into it: no text, no case, no further number.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -37,6 +37,8 @@ UNIT_OF = {SIZE_ERROR: "size_unit", HD95: "distance_unit"}
 NOT_POOLED = (THRESHOLD, SIZE_ERROR, WITHHELD, ECE, CALIBRATED)
 COLUMNS = 4
 MISSING = Estimate(None, None, 0)
+# In place of a number of cases: the hospital does not say the score, which would be of too few patients.
+NOT_SAID = -1
 # Group, the name of a label or class, or empty -> score -> estimate.
 Scores = Mapping[str, Mapping[str, Estimate]]
 
@@ -54,6 +56,9 @@ class HospitalEvaluation:
         size_unit: Of sizes.
         scores: Its scores.
         is_checked: Whether it could compare its test images with those that the model learnt from there.
+        least: Patients that each of its scores must be of.
+        not_said: Group -> names of the scores that it withholds, because they would be of fewer;
+            null where it says all.
     """
 
     num_cases: int
@@ -64,6 +69,8 @@ class HospitalEvaluation:
     size_unit: Literal["ml", "pixels"]
     scores: Scores
     is_checked: bool = declare_optional(False)
+    least: int = declare_optional(0)
+    not_said: Mapping[str, tuple[str, ...]] | None = declare_optional()
 
 
 @dataclass(frozen=True)
@@ -107,11 +114,25 @@ def list_scores(study: Study) -> list[tuple[str, str]]:
     return [*((ALL, name) for name in own), *((group, name) for group in groups for name in (*main, *others))]
 
 
-def pack_scores(record: Evaluation, study: Study) -> NDArray[np.float64]:
-    """Return a hospital's scores as they travel, shape (scores, 4)."""
-    found = _collect_scores(record)
-    rows = [found.get(group, {}).get(name, MISSING) for group, name in list_scores(study)]
-    return np.array([_pack_estimate(one) for one in rows], np.float64)
+def pack_scores(record: Evaluation, study: Study, few: Collection[str] = (), least: int = 0) -> NDArray[np.float64]:
+    """Return a hospital's scores as they travel, shape (scores, 4).
+
+    Args:
+        record: Its evaluation.
+        study: The study.
+        few: Names of the labels or classes that too few patients have.
+        least: Patients that each score must be of.
+    """
+    found, rows = _collect_scores(record), []
+    # Without the answers that a rule withholds, few of them would show in the difference.
+    hides_used = record.withheld is not None and 0 < record.withheld.num_cases < least
+    for group, name in list_scores(study):
+        one, is_used = found.get(group, {}).get(name, MISSING), name == WITHHELD or name.endswith(USED)
+        # Means over the classes have those of few in them.
+        is_few = group in few or (group == ALL and few and name.removesuffix(USED) in CLASS_MEANS)
+        is_said = one.value is None or not (is_few or 0 < one.num_cases < least or (hides_used and is_used))
+        rows.append(_pack_estimate(one) if is_said else (0.0,) * (COLUMNS - 1) + (float(NOT_SAID),))
+    return np.array(rows, np.float64)
 
 
 def unpack_scores(site: str, rows: NDArray[np.float64], study: Study) -> dict[str, dict[str, Estimate]]:
@@ -129,6 +150,9 @@ def unpack_scores(site: str, rows: NDArray[np.float64], study: Study) -> dict[st
     for (group, name), row in zip(list_scores(study), rows.tolist(), strict=True):
         value, low, high, cases = row
         is_possible = name in NO_SHARES or (min(row) >= 0 and max(value, low, high) <= 1 + ROUNDING)
+        if row == [0, 0, 0, NOT_SAID]:
+            found.setdefault(group, {})[name] = MISSING
+            continue
         if cases != int(cases) or cases < 0 or low > high or not is_possible:
             raise AggregationError(
                 f"site {site!r} must send {name} with a share, or a size, the ends of its interval and a number of "
@@ -137,6 +161,15 @@ def unpack_scores(site: str, rows: NDArray[np.float64], study: Study) -> dict[st
         # Narrower than numbers of so many digits tell, it is none; a hospital's score would count alone by it.
         interval = (low, high) if high - low > ROUNDING else None
         found.setdefault(group, {})[name] = Estimate(value, interval, int(cases)) if cases else MISSING
+    return found
+
+
+def list_not_said(rows: NDArray[np.float64], study: Study) -> dict[str, tuple[str, ...]]:
+    """Return group -> names of the scores that a hospital withholds."""
+    found: dict[str, tuple[str, ...]] = {}
+    for (group, name), row in zip(list_scores(study), rows.tolist(), strict=True):
+        if row[-1] == NOT_SAID:
+            found[group] = (*found.get(group, ()), name)
     return found
 
 

@@ -43,7 +43,7 @@ def read_start(folder: Path, study: Study) -> Start | None:
     Raises:
         ConfigError: The errors of `read_pretrained` and `read_weights`.
     """
-    if not study.rounds:
+    if not study.rounds and not study.asks_alone:
         return Start(_read_finished(folder / study.model.pretrained, study))
     if study.recipe.needs_pretrained:
         return Start(read_pretrained(folder / study.model.pretrained, study))

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from silofl.errors import AggregationError
 from silofl.models.roles import add_role
 from silofl.parts.answer import Count, SiteAnswer, Text
-from silofl.parts.part import BEFORE, Part, Run
+from silofl.parts.part import BEFORE, END, Part, Run
 from silofl.parts.task import Exchange, Expected, Message, Replies
 from silofl.parts.work import Work
 from silofl.settings import Section
@@ -50,14 +50,15 @@ class AskedOnce(Part):
     study: Study
     document: dict[str, Any] = field(default_factory=dict)
     sentences: tuple[str, ...] = ()
-    entry: ClassVar[type[AskedEntry]] = AskedEntry
+    entry: ClassVar[type[Withheld]] = AskedEntry
     file: ClassVar[str]
     what: ClassVar[str]
     saved = ("document", "sentences")
 
     def asks(self, moment: str, number: int, run: Run) -> Sequence[Exchange]:
-        """Ask all sites once, before the first round."""
-        return (Exchange(self.role, 0, is_needed=False),) if moment == BEFORE and number == 1 else ()
+        """Ask all sites once: before the first round, or in a run without any."""
+        is_first = moment == BEFORE and number == 1 if self.study.rounds else moment == END
+        return (Exchange(self.role, 0, is_needed=False),) if is_first else ()
 
     def arrays(self, run: Run) -> Mapping[str, Expected]:
         """Return the arrays that a site sends, without their role: all or none of them."""
@@ -73,14 +74,14 @@ class AskedOnce(Part):
         Raises:
             AggregationError: It holds a part of it.
         """
-        if exchange.task != self.role or answer.entry(self.role, self.entry).withheld:
+        if exchange.task != self.role or answer.entry(self.role, Withheld).withheld:
             return False
         check_all_sent(site, answer, self.expected(site, exchange, run), self.role, self.what)
         return True
 
     def find_silent_sites(self, replies: Replies) -> dict[str, str]:
         """Return the sites that shared nothing, with why."""
-        withheld = {site: one.entry(self.role, self.entry).withheld for site, one in replies.accepted.items()}
+        withheld = {site: one.entry(self.role, Withheld).withheld for site, one in replies.accepted.items()}
         return replies.missing | replies.refused | {site: reason for site, reason in withheld.items() if reason}
 
     def notes(self, exchange: Exchange) -> Sequence[str]:

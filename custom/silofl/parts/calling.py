@@ -10,6 +10,7 @@ from silofl.inference.clinical import ClassRows
 from silofl.models.roles import GLOBAL
 from silofl.parts.work import Work
 from silofl.study import Study
+from silofl.training.floor import is_withheld
 from silofl.training.metrics import Score
 from silofl.training.site_score import SiteScore, SuperScore
 
@@ -23,16 +24,21 @@ def choose_site_calling(work: Work, score: Callable[[Examples], Score], test: Sc
         test: Its score on test data.
 
     Returns:
-        The calling, and `CallingScore` as plain values under ``calling``; nothing of a segmentation, or without cases.
+        The calling, and `CallingScore` as plain values under ``calling``; nothing of a segmentation, without
+        cases, or where it would be of too few validation patients.
     """
     study, part = work.study, work.data.validation
     if study.task == "segmentation" or not len(part) or not test.probabilities_by_case:
         return MOST_PROBABLE, {}
-    rows = ClassRows(score(part), work.find_units("validation").unit_of)
+    validated = score(part)
+    rows = ClassRows(validated, work.find_units("validation").unit_of)
     tested = ClassRows(test, work.find_units("test").unit_of)
     wish = study.operating_point
     wanted = wish.model_dump() if wish else {}
     calling = choose_calling(rows.probabilities, rows.is_true, rows.units, study.called, study.is_multilabel, **wanted)
+    # Each threshold lies between two validation cases.
+    if is_withheld(validated, part.patient_of, work.min_patients, study):
+        return calling, {}
     tempered = temper(tested.probabilities, calling.temperature, study.is_multilabel)
     return calling, {
         "calling": {

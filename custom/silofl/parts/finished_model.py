@@ -21,6 +21,7 @@ from silofl.inference.evaluations import (
     FILE,
     Evaluations,
     HospitalEvaluation,
+    list_not_said,
     list_scores,
     pack_scores,
     pool_scores,
@@ -40,6 +41,7 @@ from silofl.schema import dump_record
 from silofl.settings import Natural, Section
 from silofl.study import Study
 from silofl.training.evaluation import count_patients
+from silofl.training.floor import find_few
 from silofl.training.metrics import Score
 
 ROLE = "evaluation"
@@ -65,6 +67,7 @@ class EvaluationEntry(Section):
         distance_unit: Of HD95.
         size_unit: Of sizes.
         is_checked: Whether the site has a record of what the model learnt from, none of which is a test case now.
+        least: Patients that each score must be of.
     """
 
     num_cases: Natural = 0
@@ -74,6 +77,7 @@ class EvaluationEntry(Section):
     distance_unit: Literal["mm", "pixels"] = "pixels"
     size_unit: Literal["ml", "pixels"] = "pixels"
     is_checked: bool = False
+    least: Natural = 0
 
 
 @dataclass(frozen=True)
@@ -129,14 +133,16 @@ class EvaluationPart(Part):
         if exchange.task != ROLE:
             return self
         said = answer.entry(ROLE, EvaluationEntry)
-        scores = unpack_scores(site, answer.arrays[SCORES], self.study)
+        rows = answer.arrays[SCORES]
+        scores, not_said = unpack_scores(site, rows, self.study), list_not_said(rows, self.study)
         counts = [one.num_cases for group in scores.values() for one in group.values()]
         if not max(1, *counts, said.num_units) <= said.num_cases:
             raise AggregationError(
                 f"site {site!r} must send scores of at most num_cases cases and patients, {said.num_cases}, of which "
                 f"there is one, not of {max(*counts, said.num_units)}"
             )
-        return replace(self, sites={**self.sites, site: HospitalEvaluation(**said.model_dump(), scores=scores)})
+        record = HospitalEvaluation(**said.model_dump(), scores=scores, not_said=not_said or None)
+        return replace(self, sites={**self.sites, site: record})
 
     def reported(self, reported: Reported, run: Run) -> Reported:
         """Say which model is tested."""
@@ -187,14 +193,17 @@ class SiteEvaluation(SitePart):
         record = measure_evaluation(model, facts["fingerprint"], site, cases, SPECIFICITY)
         write_json(work.folder / evaluation.FILE, dump_record(record))
         cases_table.write_cases(work.folder / cases_table.FILE, cases, refused, record, model.contents)
-        said = {key: getattr(record, key) for key in {*EvaluationEntry.model_fields} - {"is_checked"}}
-        said["is_checked"] = is_recorded(records)
+        said = {key: getattr(record, key) for key in {*EvaluationEntry.model_fields} - {"is_checked", "least"}}
+        said |= {"is_checked": is_recorded(records), "least": work.min_patients}
         said |= {"distance_unit": record.distance_unit or "pixels", "size_unit": record.size_unit or "pixels"}
         score = Score.merged({case.case: case.score for case in cases})
-        numbers = count_patients(score, work.data.test)
-        patients = {*map(work.data.test.patient_of.get, (case.case for case in cases))} - {None}
+        patient_of, least = work.data.test.patient_of, work.min_patients
+        numbers = work.withhold_few(count_patients(score, work.data.test), score, work.data.test)
+        patients = {*map(patient_of.get, (case.case for case in cases))} - {None}
+        labels = find_few(score, patient_of, least, study)
+        few = {study.labels[key] if isinstance(key, int) and key in study.labels else str(key) for key in labels}
         return Message(
-            {SCORES: pack_scores(record, study)},
+            {SCORES: pack_scores(record, study, few, least)},
             {ROLE: said, "num_patients": len(patients), "metrics": {"test": numbers}},
         )
 

@@ -49,6 +49,7 @@ from silofl.study import Study
 from silofl.study.sections import CLASS_MEANS
 from silofl.training.case_pictures import PICTURES, add_own
 from silofl.training.evaluation import count_patients, join_pieces, score_predictions, select_regions
+from silofl.training.floor import is_withheld
 from silofl.training.grid_scores import score_classes, score_findings, score_label_maps, yield_pieces
 from silofl.training.joined import AT_ZERO, CHOSEN, FEDERATED, LOCAL, SHIFTED, Joined, OwnModel
 from silofl.training.local_model import ANEW, LocalModel, find_patience, lend, load_borrowed, locate_memo, own_rounds
@@ -80,7 +81,14 @@ class GuardEntry(Section):
     own: OwnModel | None = None
     validation: SiteScore | None = None
     joined: Joined | None = None
-    reason: Literal["it has no validation data", "it has trained no model alone"] | None = None
+    reason: (
+        Literal[
+            "it has no validation data",
+            "it has trained no model alone",
+            "its comparison is withheld: of too few patients",
+        ]
+        | None
+    ) = None
 
 
 @dataclass(frozen=True)
@@ -314,7 +322,9 @@ class SiteGuard(SitePart):
             return Message(meta={ROLE: {"reason": reason}})
         if task == TRAIN_OWN:
             return Message(meta={ROLE: {"goes_on": self._train_on()}})
-        return Message(meta={ROLE: {"joined": self._choose_and_test()}})
+        joined = self._choose_and_test()
+        withheld = {"reason": "its comparison is withheld: of too few patients"}
+        return Message(meta={ROLE: {"joined": joined} if joined else withheld})
 
     @property
     def _learning(self) -> LocalModel:
@@ -373,7 +383,8 @@ class SiteGuard(SitePart):
         own = Contents(study, shape, {LOCAL: state}, "only", facts=home, domain=domain)
         return {FEDERATED: federated, LOCAL: own}
 
-    def _choose_and_test(self) -> dict[str, Any]:
+    def _choose_and_test(self) -> dict[str, Any] | None:
+        """Return what leaves of the choice; None where it is of too few patients."""
         work, units = self.work, self.work.find_units("validation")
         choice = self._choose(units)
         points = {
@@ -386,6 +397,9 @@ class SiteGuard(SitePart):
         self._write_kept(choice, validation[kept], test[kept])
         add_own(work.folder / PICTURES, work.data.test, predictions[LOCAL], test[LOCAL].by_case)
         validation[CHOSEN], test[CHOSEN] = validation[kept], test[kept]
+        for part, scores in ((work.data.validation, validation), (work.data.test, test)):
+            if is_withheld(scores[kept], part.patient_of, work.min_patients, work.study):
+                return None
         own, is_finished = self._own
         says = {"own": is_finished, "federated": bool(work.message.find_entry(ROLE).get("is_finished"))}
         return {

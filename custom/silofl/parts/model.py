@@ -473,9 +473,9 @@ class SiteModels(SitePart):
     def _summarise_scores(self, scores: Mapping[str, Score], examples: Examples) -> dict[str, Any]:
         """Return the numbers of the site's own model, or of the models as a part combines them."""
         judged = next((score for part in self.work.parts if (score := part.combine_scores(scores, examples))), None)
-        models = {role: score.numbers()["value"] for role, score in scores.items()}
-        own = scores[self.work.study.recipe.roles[-1]].numbers()
-        return (judged or own) | ({"models": models} if len(models) > 1 else {})
+        found = {role: self.work.withhold_few(one.numbers(), one, examples) for role, one in scores.items()}
+        models = {role: numbers["value"] for role, numbers in found.items()}
+        return (judged or found[self.work.study.recipe.roles[-1]]) | ({"models": models} if len(models) > 1 else {})
 
     def _test_and_write(self) -> dict[str, Any]:
         """Test the site's model, and write it as a super model that holds this one model."""
@@ -495,7 +495,7 @@ class SiteModels(SitePart):
         contents = Contents(work.study, shape, own, "only", facts=numbers_and_home, domain=work.domain, calling=calling)
         write_model_folder(work.folder / FOLDER, contents)
         write_test_files(work.folder, result, predictions, model, part, work.study.data.shown)
-        return numbers
+        return work.withhold_few(numbers, result, part)
 
     def _list_traveling_names(self) -> list[str]:
         recipe = self.work.study.recipe

@@ -47,6 +47,7 @@ class Kind:
         names: Their names within the role; None for all.
         is_batchnorm: Whether it is BatchNorm's, under names that are none of the network's.
         is_mixed: Whether the server makes one thing of it and other sites', so that ``min_partners`` applies.
+        is_entry: Whether it is no array but the part's entry among an answer's numbers.
     """
 
     name: str
@@ -57,6 +58,7 @@ class Kind:
     names: frozenset[str] | None = None
     is_batchnorm: bool = False
     is_mixed: bool = True
+    is_entry: bool = False
 
     def holds(self, role: str, name: str) -> bool:
         """Return whether an array is of this kind."""

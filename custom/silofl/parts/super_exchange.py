@@ -103,16 +103,14 @@ def evaluate_super_model(work: Work, contents: Contents, thresholds: Sequence[fl
         read |= {"temperatures": {k: one for k, one in calling.temperatures.items() if k in (GLOBAL, work.site)}}
     if calling != contents.calling:
         write_model_folder(work.folder / FOLDER, replace(contents, calling=calling))
-    return (
-        summarise_test(predictions, result, part, work.study)
-        | read
-        | {
-            "models": values_by_model(results) | {"super": value_or_none(result)},
-            "choices": dict(Counter(chosen.values())),
-            "selector": _count_selector_outputs(contents.outputs, results.values()),
-            "by_threshold": counts_by_threshold(model, results, thresholds),
-        }
-    )
+    numbers = {
+        "models": values_by_model(results) | {"super": value_or_none(result)},
+        "choices": dict(Counter(chosen.values())),
+        "selector": _count_selector_outputs(contents.outputs, results.values()),
+        "by_threshold": counts_by_threshold(model, results, thresholds),
+    }
+    numbers |= summarise_test(predictions, result, part, work.study) | read
+    return work.withhold_few(numbers, result, part)
 
 
 def counts_by_threshold(

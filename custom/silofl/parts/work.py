@@ -31,6 +31,7 @@ from silofl.parts.task import TRAIN, Message
 from silofl.schema import dump_record
 from silofl.study import Study
 from silofl.training.device import derive_seed
+from silofl.training.floor import withhold_few
 from silofl.training.loop import Learner, TrainingResult, train
 from silofl.training.losses import make_loss
 from silofl.training.metrics import Score
@@ -52,6 +53,7 @@ class Work:
         message: The task.
         device: Where to compute.
         folder: The site's folder of the run.
+        data_folder: That which holds dataset.json.
         min_patients: Patients in training that a mean over the site's images must come from.
         max_epsilon: What differential privacy may spend at the site; None for any.
         may_send: Whether the site lets a kind of arrays leave.
@@ -70,6 +72,7 @@ class Work:
     message: Message
     device: torch.device
     folder: Path = Path()
+    data_folder: Path = Path()
     min_patients: int = 0
     max_epsilon: float | None = None
     may_send: Callable[[str], bool] = lambda kind: True
@@ -132,6 +135,10 @@ class Work:
     def has_enough_patients(self) -> bool:
         """Whether a mean over the site's training images may leave it."""
         return self.data.training.num_patients >= self.min_patients
+
+    def withhold_few(self, numbers: Mapping[str, Any], score: Score, part: Examples) -> dict[str, Any]:
+        """Return the numbers of a score that may leave the site: none is of fewer patients than it allows."""
+        return withhold_few(numbers, score, part.patient_of, self.min_patients, self.study)
 
     @property
     def domain(self) -> Domain:

@@ -7,6 +7,7 @@ from rich.console import Console
 
 from silofl.core.heterogeneity import PooledEstimate
 from silofl.core.intervals import ROUNDING, Estimate
+from silofl.data.inventories import explain_withheld
 from silofl.inference.evaluations import (
     ALL,
     ECE,
@@ -23,7 +24,7 @@ from silofl.inference.evaluations import (
 )
 from silofl.report.evaluation_page import RESEARCH, format_estimate
 from silofl.report.page import Block, Heading, PageSection, Table, Text, make_section
-from silofl.report.tables import METRIC_NAMES, TextTable, print_lines, print_table
+from silofl.report.tables import METRIC_NAMES, NOT_SAID, TextTable, print_lines, print_table
 from silofl.schema import read_file
 
 NAMES = METRIC_NAMES | {
@@ -152,6 +153,8 @@ def _list_counts(one: HospitalEvaluation) -> tuple[str, str, str]:
 
 def _format_score(one: HospitalEvaluation, group: str, name: str) -> str:
     estimate = one.scores.get(group, {}).get(name, MISSING)
+    if name in (one.not_said or {}).get(group, ()):
+        return NOT_SAID
     if name == WITHHELD and estimate.value is not None:
         return f"{round(estimate.value * estimate.num_cases)} of {estimate.num_cases}"
     unit = f" {getattr(one, UNIT_OF[name])}" if name in UNIT_OF and estimate.value is not None else ""
@@ -187,12 +190,16 @@ def _list_sentences(found: Evaluations) -> Iterator[str]:
     if found.temperature != 1:
         yield f"Probabilities are those after the model's temperature, {found.temperature:.2f}; ECE is theirs."
     for group in found.pooled:
-        silent = [site for site, one in found.sites.items() if all(x.value is None for x in one.scores[group].values())]
+        some = {site: one.scores[group] for site, one in found.sites.items() if group not in (one.not_said or {})}
+        silent = [site for site, scores in some.items() if all(one.value is None for one in scores.values())]
         if silent and group != ALL:
             yield (
                 f"No score of {group} at {', '.join(silent)}: it is in none of the test cases there, or nobody drew "
                 "it; what is over all cases is of the others."
             )
+    for site, one in found.sites.items():
+        if one.not_said:
+            yield f"{site} withholds what is marked so: {explain_withheld(one.least)}."
     unlike = [NAMES.get(name, name) for name in found.pooled[ALL] if has_unlike_classes(found.sites, name)]
     if unlike:
         yield (

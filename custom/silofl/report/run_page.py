@@ -66,6 +66,7 @@ from silofl.report.sentences import (
     remedy_sentence,
     status_sentence,
     unfinished_sentence,
+    withheld_sentences,
 )
 from silofl.report.super_model_page import super_model_sections, unseen_section
 from silofl.report.tables import (
@@ -237,7 +238,12 @@ def _status_banner(run: RunRecords) -> Banner:
     found += [("warning", sentence) for sentence in (*chance, *list_opposed(run.ledger))]
     # The worst of all: a run that is complete may have no good model.
     tone = max([TONES[results.status], *(tone for tone, _ in found)], key=SEVERITY.index)
-    reasons = [*results.reasons, *left_sentences(results), *(sentence for _, sentence in found)]
+    reasons = [
+        *results.reasons,
+        *left_sentences(results),
+        *withheld_sentences(results),
+        *(sentence for _, sentence in found),
+    ]
     lead = joining_sentence(results)
     if results.status == UNFINISHED:
         sentence = unfinished_sentence(run.path, run.is_simulation, len(run.ledger), results.rounds)

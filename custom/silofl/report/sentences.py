@@ -10,6 +10,7 @@ from typing import Any
 from silofl.core.calling import read_at_thresholds
 from silofl.core.findings import name_absence
 from silofl.core.gain import WORSE, federation_sentence
+from silofl.data.inventories import explain_withheld
 from silofl.data.pooled import POOLED_SITE
 from silofl.federation.ledger import Round, format_spans
 from silofl.federation.results import Results
@@ -119,6 +120,8 @@ def describe_model(results: Results) -> str:
 def status_sentence(results: Results) -> str:
     """Explain the status of a run with a result."""
     tested = "every site that has not left" if results.left else "every site"
+    if results.is_evaluation and results.status == "COMPLETE" and not results.tested.cases:
+        return f"{tested.capitalize()} was asked; nothing was trained or tested."
     if results.is_evaluation and results.status == "COMPLETE":
         return _TESTED.format(tested=tested.capitalize())
     return _STATUS[results.status].format(tested=tested)
@@ -130,6 +133,20 @@ def left_sentences(results: Results) -> list[str]:
         f"site {site} has left the study, {f'after round {last}' if last else 'before any round'}"
         for site, last in (results.left or {}).items()
     ]
+
+
+def withheld_sentences(results: Results) -> list[str]:
+    """Say which scores sites withhold, and why."""
+    validated = {site: score.withheld for site, score in results.tested.validation.items() if score.withheld}
+    return [
+        f"site {site} withholds its {what} score{_list_of(results, one.names)}: " + explain_withheld(one.least)
+        for what, said in (("test", results.tested.withheld or {}), ("validation", validated))
+        for site, one in said.items()
+    ]
+
+
+def _list_of(results: Results, names: Sequence[str]) -> str:
+    return f" of {', '.join(results.labels.get(name, name) for name in names)}" if names else ""
 
 
 def early_sentence(results: Results) -> str:

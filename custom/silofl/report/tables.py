@@ -18,7 +18,9 @@ from silofl.study.sections import CLASS_MEANS, RANKED, SEGMENTATION_ONLY
 from silofl.training.joined import CHOSEN, FEDERATED, LOCAL, SHIFTED, Joined
 from silofl.training.metrics import mean_of_known, pool_values
 
-MISSING = "-"
+MISSING, NOT_SAID = "-", "withheld"
+# The column of `site_table`.
+VALIDATION = 5
 # No area under a curve of all sites' cases: only a site knows its cases' scores.
 POOLED_MEAN = "mean over all cases; of means over classes class by class, weighted by a site's cases of the class"
 MARK_STYLES = {"*": "bold", "=": "underline", "": ""}
@@ -141,8 +143,18 @@ def site_table(results: Results) -> TextTable:
     # The mean over sites is the first of the summary's rows; the others have values in the first columns alone.
     filled = [[*column, *[""] * (len(rows) - len(column))] for column in texts]
     columns = (*columns, *more, *extra.values())
-    cells = tuple((*row, *(column[i] for column in filled)) for i, row in enumerate(rows))
-    return TextTable(columns, cells, num_summary=len(summary))
+    cells = [(*row, *(column[i] for column in filled)) for i, row in enumerate(rows)]
+    return TextTable(columns, tuple(_say_withheld(results, row) for row in cells), num_summary=len(summary))
+
+
+def _say_withheld(results: Results, row: tuple[str, ...]) -> tuple[str, ...]:
+    """Return a site's row of `site_table`, in which what the site withholds is said to be so."""
+    site, validation = row[0], results.tested.validation.get(row[0])
+    of_test, of_validation = (results.tested.withheld or {}).get(site), validation and validation.withheld
+    is_hidden = [
+        bool(of_validation and not of_validation.names) if i == VALIDATION else of_test for i in range(len(row))
+    ]
+    return tuple(NOT_SAID if cell == MISSING and hidden else cell for cell, hidden in zip(row, is_hidden, strict=True))
 
 
 def drop_equal_columns(table: TextTable) -> tuple[TextTable, str]:

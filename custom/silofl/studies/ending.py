@@ -25,6 +25,7 @@ from silofl.report.sentences import (
     regions_text,
     shares_patients,
     split_sentence,
+    withheld_sentences,
 )
 from silofl.report.tables import (
     MISSING,
@@ -89,7 +90,7 @@ def print_results(results: Results, console: Console) -> None:
         return print_lines(lines, console)
     if results.ended_early:
         lines.append(early_sentence(results))
-    lines += [f"  - {sentence}" for sentence in left_sentences(results)]
+    lines += [f"  - {sentence}" for sentence in (*left_sentences(results), *withheld_sentences(results))]
     if results.model:
         lines.append(f"model: {describe_model(results)}")
     lines.append(f"metric: {results.metric or MISSING}")

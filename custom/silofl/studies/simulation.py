@@ -176,6 +176,8 @@ def check_pretrained(job: Path, study: Study, simulation: Simulation) -> None:
     given = simulation.pretrained
     if study.model.weights:
         read_weights(Path(simulation.weights or study_file(job).with_name(study.model.weights)), study)
+    if study.asks_alone:
+        raise ConfigError(f"JOB must train or test a model, not only survey, as {study.name}; call silofl survey DATA")
     if not study.rounds:
         read_start(study_file(job).parent, study)
     elif study.recipe.needs_pretrained:

@@ -57,7 +57,7 @@ class Study(Section):
         labels: Number -> name; from 1 for segmentation (0 is background), otherwise from 0.
         regions: Segmentation: name -> labels whose union is scored instead of single labels, as ``{disc: [1, 2], cup:
             [2]}`` where label 1 is the disc's rim.
-        rounds: Communication rounds; 0 in a job of ``silofl evaluation-job``.
+        rounds: Communication rounds; 0 in a job of ``silofl evaluation-job``, or that asks for a survey.
         seed: Fixes the initial weights and everything random at a site.
         device: ``auto`` takes a GPU where there is one.
         torch_threads: Threads of torch at every site; other numbers give other rounding. ``auto`` takes all cores of a
@@ -200,9 +200,14 @@ class Study(Section):
         return [(key, group, name) for key, group, name in named if is_extension(name)]
 
     @property
+    def asks_alone(self) -> bool:
+        """Whether a run trains and tests nothing, and asks every site once; the data need not fit the study."""
+        return not self.rounds and any(one.asks_alone for one in self.recipe.ingredients)
+
+    @property
     def model_file(self) -> str | None:
         """The file beside study.yaml that the server reads, a pretrained model or weights; None where it reads none."""
-        is_needed = self.recipe.needs_pretrained or not self.rounds
+        is_needed = self.recipe.needs_pretrained or not (self.rounds or self.asks_alone)
         return self.model.pretrained if is_needed else self.model.weights
 
     @property

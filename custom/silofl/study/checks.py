@@ -274,7 +274,7 @@ def _check_use(study: Study) -> None:
 
 def _check_rounds(study: Study) -> None:
     """Refuse a study that trains nothing, and has no model that the hospitals agreed to test."""
-    if not study.rounds and study.model.pretrained_sha256 is None:
+    if not study.rounds and not study.asks_alone and study.model.pretrained_sha256 is None:
         raise ConfigError(
             "rounds must be at least 1, not 0, without model.pretrained_sha256; a job that only tests a model is "
             "written by silofl evaluation-job"

@@ -131,6 +131,20 @@ class CallingScore:
 
 
 @only_known_keys
+@dataclass(frozen=True)
+class WithheldNumbers:
+    """What a site withholds of a score, because it would be of too few patients.
+
+    Attributes:
+        least: Patients that each number must be of there.
+        names: Label's number, region, finding or measure; none where all of the score is withheld.
+    """
+
+    least: Cases
+    names: Annotated[tuple[Key, ...], Field(max_length=1000)] = declare_optional(())
+
+
+@only_known_keys
 @dataclass(frozen=True, kw_only=True)
 class SiteScore:
     """One site's score on its validation or test data.
@@ -153,6 +167,7 @@ class SiteScore:
         surface: Segmentation, in the test.
         extra_metrics: Segmentation, in the test: a package's metric -> its score.
         calling: Classification, in the test: how the probabilities are read.
+        withheld: What the site does not say of it; a score that is withheld whole has no value and no vote.
     """
 
     value: Value | None
@@ -172,6 +187,7 @@ class SiteScore:
     surface: SurfaceScore | None = declare_optional()
     extra_metrics: Mapping[str, ExtraScore] | None = declare_optional()
     calling: CallingScore | None = declare_optional()
+    withheld: WithheldNumbers | None = declare_optional()
 
     def __post_init__(self) -> None:
         """Refuse a value without cases or cases without one, more patients than cases, and other labels by case."""

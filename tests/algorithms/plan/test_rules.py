@@ -139,7 +139,7 @@ def test_channels_stay_and_their_comment_counts_the_sites_that_have_them():
     )
     assert [one.value for one in plan.decisions[:2]] == [2, ["T1", "T2"]]
     assert plan.decisions[1].reason.startswith("T1 at 2, T2 at 1 of 2 sites")
-    assert plan.warnings == ("site 'a' lacks the channel T2, or too few patients have it",)
+    assert plan.warnings == ("site 'a' lacks the channel T2",)
 
 
 def test_a_dynunet_gets_its_levels_from_the_spacing():
@@ -161,8 +161,18 @@ def test_a_site_is_warned_of_where_it_is_far_from_the_plan():
     assert plan.warnings == (
         "site 'b' has a median spacing of 0.4 mm along Y, 0.4 times the plan's 1 mm",
         "site 'b' has a median spacing of 5 mm along Z, 2.5 times the plan's 2 mm",
-        "site 'b' has no case, or too few patients, annotated with organ",
+        "site 'b' has no case annotated with organ",
     )
+
+
+def test_what_a_site_withholds_is_not_said_to_be_lacking():
+    draft = replace(DRAFT, channel_names=("T1", "T2"))
+    numbers = {"intensity": [[0, 1, 2, 1, 1]] * 2, "channels": [1, 0], "classes": [1, 0]}
+    one = replace(fingerprint(**numbers), few_channels=(1,), few_classes=(1,))
+    plan = make_plan(draft, {"a": one})
+    assert plan.sites["a"].classes == (1, None)
+    assert plan.decisions[1].reason.startswith("T1 at 1, T2 at 0, and withheld by others, of 1 sites")
+    assert plan.warnings == ("site 'a' withholds organ, T2: fewer patients than its min_patients have it",)
 
 
 def test_a_plan_needs_a_site():

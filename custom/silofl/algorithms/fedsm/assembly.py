@@ -43,6 +43,7 @@ from silofl.parts.task import Exchange, Message, Replies
 from silofl.parts.work import SitePart, Work
 from silofl.settings import Section
 from silofl.study import Study
+from silofl.training.floor import has_few
 from silofl.training.site_score import Counted, SuperScore
 
 if TYPE_CHECKING:
@@ -190,6 +191,9 @@ class SiteSuperModel(SitePart):
         model = Loaded(contents, work.device)
         results = predict_cases(model, work.data.validation, work.study)
         counts = counts_by_threshold(model, results, thresholds)
+        if work.min_patients and has_few(results, work.data.validation.patient_of, work.min_patients):
+            # Without cases a table has no vote on the threshold.
+            counts = [[0.0, 0]] * len(counts)
         return Message(meta={ROLE: {"by_threshold": counts}})
 
     def _receive(self) -> Contents:

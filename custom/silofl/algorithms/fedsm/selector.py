@@ -227,7 +227,8 @@ class SiteSelector(SitePart):
         is_own = {case: found.mean(axis=0).argmax() == index for case, found in sites.items()}
         chosen = np.concatenate([found.argmax(axis=1) for found in sites.values()])
         combined = Score.merged({case: scores[PERSONAL if own else GLOBAL] for case, own in is_own.items()})
-        return combined.numbers() | {"selector_accuracy": float(np.mean(chosen == index))}
+        numbers = combined.numbers() | {"selector_accuracy": float(np.mean(chosen == index))}
+        return self.work.withhold_few(numbers, combined, examples)
 
     @property
     def _settings(self) -> Selector:

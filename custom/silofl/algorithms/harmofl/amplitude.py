@@ -166,7 +166,7 @@ class AmplitudePart(Part):
         """Return what an amplitude must be like: the first accepted one has the shape, as the server sees no image."""
         if not self._is_wanted(exchange):
             return {}
-        return {MEAN: expect_spectrum(self.shape, run, "float32", is_required=True)}
+        return {MEAN: _expect_spectrum(self.shape, run)}
 
     def checked(self, site: str, exchange: Exchange, answer: SiteAnswer, run: Run) -> AmplitudePart:
         """Remember the first shape, and which sites have trained with the mean and so hold it."""
@@ -247,21 +247,11 @@ class SiteAmplitude(SitePart):
         return [narrow(model.input_norm, AmplitudeNorm) for model in self.work.models.values()]
 
 
-def expect_spectrum(
-    shape: tuple[int, ...] | None, run: Run, dtype: Literal["float32", "float64"], is_required: bool = False
-) -> Expected:
-    """Return what an amplitude of a site's images must be like.
-
-    Args:
-        shape: Of the first one that was accepted; before it, that of the run's images.
-        run: The run.
-        dtype: Its type.
-        is_required: Whether an answer without it is refused.
-    """
+def _expect_spectrum(shape: tuple[int, ...] | None, run: Run) -> Expected:
+    """Return what an amplitude must be like: of the first accepted one's shape; before it, by the run's images."""
     shape = shape or (half_spectrum(run.image_shape) if run.image_shape else None)
-    size = np.dtype(dtype).itemsize * prod(shape) if shape else 0
     origin = " as the other sites' images have it (name a Resize in data.transforms)"
-    return Expected(shape, is_required, minimum=0, origin=origin, dtype=dtype, num_bytes=size)
+    return Expected(shape, True, minimum=0, origin=origin, num_bytes=4 * prod(shape) if shape else 0)
 
 
 def _without_mean(arrays: Arrays) -> Arrays:

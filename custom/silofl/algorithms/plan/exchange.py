@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
+from pydantic import Field
 
 from silofl.algorithms.plan.patch import FEATURES, NetworkForm
 from silofl.algorithms.plan.rules import Draft, make_plan
@@ -16,11 +17,12 @@ from silofl.data.manifest import Manifest
 from silofl.errors import AggregationError, ConfigError
 from silofl.models.roles import add_role
 from silofl.parts.answer import SiteAnswer
-from silofl.parts.asked_once import AskedOnce, expect_float64, withhold_few_patients
+from silofl.parts.asked_once import AskedEntry, AskedOnce, expect_float64, withhold_few_patients
 from silofl.parts.narrow import narrow
 from silofl.parts.part import Kind, Run, WeightsOf
 from silofl.parts.task import Exchange, Expected, Message, Replies
 from silofl.parts.work import SitePart
+from silofl.settings import Natural
 from silofl.study import Study
 
 ROLE = "fingerprint"
@@ -36,6 +38,18 @@ RISK = (
 )
 
 
+class FingerprintEntry(AskedEntry):
+    """What an answer says beside the arrays.
+
+    Attributes:
+        few_channels: Numbers of the channels that it does not tell of, since too few patients have them.
+        few_classes: Numbers of the classes likewise.
+    """
+
+    few_channels: Annotated[tuple[Natural, ...], Field(max_length=1000)] = ()
+    few_classes: Annotated[tuple[Natural, ...], Field(max_length=1000)] = ()
+
+
 @dataclass(frozen=True)
 class PlanPart(AskedOnce):
     """The fingerprints at the server.
@@ -46,6 +60,7 @@ class PlanPart(AskedOnce):
 
     fingerprints: Mapping[str, DataFingerprint] = field(default_factory=dict)
     role: str = ROLE
+    entry: ClassVar[type[FingerprintEntry]] = FingerprintEntry
     file: ClassVar[str] = FILE
     what: ClassVar[str] = "a fingerprint"
     leaves = (Kind("fingerprint", PURPOSE, RISK, ROLE, is_of_images=True),)
@@ -67,7 +82,10 @@ class PlanPart(AskedOnce):
         if not self.is_shared(site, exchange, answer, run):
             return self
         try:
-            found = DataFingerprint(answer.entry(ROLE, self.entry).cases, **answer.of(ROLE))
+            said = answer.entry(ROLE, FingerprintEntry)
+            arrays: dict[str, Any] = dict(answer.of(ROLE))
+            found = DataFingerprint(said.cases, **arrays)
+            found = replace(found, few_channels=said.few_channels, few_classes=said.few_classes)
         except ConfigError as error:
             raise AggregationError(f"site {site!r}: {error}") from None
         return replace(self, fingerprints={**self.fingerprints, site: found})
@@ -101,7 +119,8 @@ class SiteFingerprint(SitePart):
             return withheld
         found = measure_site(narrow(work.data.manifest, Manifest), work.study, work.min_patients, has_progress=False)
         arrays = pack_fingerprint(found, with_histogram=make_draft(work.study).is_ct)
-        return Message(add_role(ROLE, arrays), meta | {ROLE: {"cases": found.cases}})
+        few = {key: list(getattr(found, key)) for key in ("few_channels", "few_classes") if getattr(found, key)}
+        return Message(add_role(ROLE, arrays), meta | {ROLE: {"cases": found.cases} | few})
 
 
 def make_draft(study: Study) -> Draft:

@@ -112,13 +112,13 @@ class SiteFacts:
         cases: Training cases.
         spacing_mm: Median spacing by axis.
         shape: Median numbers of voxels by axis.
-        classes: Shares of the classes.
+        classes: Shares of the classes; null where the site does not tell it.
     """
 
     cases: int
     spacing_mm: tuple[float, ...]
     shape: tuple[float, ...]
-    classes: tuple[float, ...]
+    classes: tuple[float | None, ...]
 
 
 @dataclass(frozen=True)
@@ -187,7 +187,7 @@ def make_plan(draft: Draft, fingerprints: Mapping[str, DataFingerprint]) -> Plan
             cases=one.cases,
             spacing_mm=tuple(one.spacing_mm[1].tolist()),
             shape=tuple(one.shape[1].tolist()),
-            classes=tuple(one.classes.tolist()),
+            classes=tuple(None if i in one.few_classes else share for i, share in enumerate(one.classes.tolist())),
         )
         for site, one in fingerprints.items()
     }
@@ -233,13 +233,18 @@ def collect_warnings(
                     f"{spacing / target[axis]:.2g} times the plan's {target[axis]:g} mm"
                 )
         first = 1 if draft.task == "segmentation" else 0
-        absent = [draft.labels[i] for i in range(first, len(one.classes)) if one.classes[i] == 0]
+        numbers = [i for i in range(first, len(one.classes)) if one.classes[i] == 0 and i in draft.labels]
+        absent = [draft.labels[i] for i in numbers if i not in one.few_classes]
         if absent:
-            sentences.append(f"site {site!r} has no case, or too few patients, annotated with {', '.join(absent)}")
+            sentences.append(f"site {site!r} has no case annotated with {', '.join(absent)}")
         # Without names there is no channel to lack.
-        lacking = [name for name, is_here in zip(draft.channel_names, one.channels, strict=False) if not is_here]
-        if lacking:
-            sentences.append(f"site {site!r} lacks the channel {', '.join(lacking)}, or too few patients have it")
+        gone = [i for i, (_, is_here) in enumerate(zip(draft.channel_names, one.channels, strict=False)) if not is_here]
+        if lacking := [draft.channel_names[i] for i in gone if i not in one.few_channels]:
+            sentences.append(f"site {site!r} lacks the channel {', '.join(lacking)}")
+        few = [draft.labels[i] for i in numbers if i in one.few_classes]
+        few += [draft.channel_names[i] for i in gone if i in one.few_channels]
+        if few:
+            sentences.append(f"site {site!r} withholds {', '.join(few)}: fewer patients than its min_patients have it")
     return sentences + (_list_shifted_sites(fingerprints) if draft.is_ct else [])
 
 
@@ -262,7 +267,9 @@ def _plan_channels(draft: Draft, fingerprints: Mapping[str, DataFingerprint]) ->
         return []
     counts = np.sum([one.channels for one in fingerprints.values()], axis=0)
     shown = ", ".join(f"{name} at {count:g}" for name, count in zip(draft.channel_names, counts, strict=True))
-    reason = f"{shown} of {len(fingerprints)} sites; of one that a site lacks the network sees zeros"
+    is_withheld = any(one.few_channels for one in fingerprints.values())
+    shown += f"{', and withheld by others,' if is_withheld else ''} of {len(fingerprints)} sites"
+    reason = f"{shown}; of one that a site lacks the network sees zeros"
     names = list(draft.channel_names)
     return [Decision("data.channels", len(names), "their number"), Decision("data.channel_names", names, reason)]
 

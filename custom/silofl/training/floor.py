@@ -1,0 +1,107 @@
+"""The numbers of a score that may leave a site: none is of fewer patients than it allows, `min_patients` of site.yaml.
+
+What stays is said to be withheld, and is never 0 or absent.
+"""
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from silofl.core.few import find_few as few_groups
+from silofl.core.findings import name_absence
+from silofl.study import Study
+from silofl.study.sections import CLASS_MEANS
+from silofl.training.metrics import Label, Score, mean_of_known
+
+EMPTY = "cases without a label"
+SURFACE = "surface distances"
+OF_EMPTY = ("num_empty", "num_false_positive", "value_with_truth")
+# Of a super model's test, in place of what is withheld: its keys are needed.
+NOTHING = {"models": {}, "choices": {}, "selector": {"cases": {}, "slices": {}}}
+
+Patients = Mapping[str, str | None]
+
+
+def withhold_few(
+    numbers: Mapping[str, Any], score: Score, patient_of: Patients, least: int, study: Study
+) -> dict[str, Any]:
+    """Return the numbers of a score, `Score.numbers` with others beside them, that may leave.
+
+    Args:
+        numbers: `silofl.training.site_score.SiteScore` as plain values.
+        score: What they are of.
+        patient_of: Case -> its patient; None where nobody knows, who counts for nothing.
+        least: Patients that each number must be of.
+        study: Names the labels.
+    """
+    if not least:
+        return dict(numbers)
+    if has_few(score.by_case, patient_of, least):
+        return _withhold_all(numbers, least)
+    few = {str(label) for label in find_few(score, patient_of, least, study)}
+    kept, few = _withhold_measures(numbers, few, least)
+    if not few:
+        return kept
+    kept.pop("calling", None)
+    kept |= {name: _without(kept[name], few) for name in ("labels", "label_cases", "areas") if name in kept}
+    if EMPTY in few:
+        kept = _without(kept, OF_EMPTY)
+    if "also" in kept:
+        # Means over the classes, the withheld ones among them.
+        kept["also"] = _without(kept["also"], CLASS_MEANS)
+    if over := kept.get("mean_over"):
+        kept["value"] = mean_of_known(kept[over].values())
+        kept |= {"models": dict.fromkeys(kept["models"])} if "models" in kept else {}
+    if kept["value"] is None:
+        return _withhold_all(numbers, least)
+    return kept | {"withheld": {"least": least, "names": sorted(few)}}
+
+
+def find_few(score: Score, patient_of: Patients, least: int, study: Study) -> set[Label]:
+    """Return the labels, classes or findings of too few patients, and those from which they would follow."""
+    counts = {label: _count(cases, patient_of) for label, cases in score.labels_by_case.items() if cases}
+    is_partition = study.task == "classification"
+    few = few_groups(counts, least, is_partition)
+    if score.is_multilabel:
+        pairs = [(number, name_absence(name)) for number, name in study.labels.items()]
+        return {label for pair in pairs if few.intersection(pair) for label in pair}
+    if is_partition:
+        return few
+    without = [cases for cases in (score.empty, score.by_case.keys() - score.empty.keys()) if score.empty and cases]
+    return few | {EMPTY for cases in without if has_few(cases, patient_of, least)}
+
+
+def is_withheld(score: Score, patient_of: Patients, least: int, study: Study) -> bool:
+    """Return whether a score, or one of its labels, is of too few patients."""
+    return least > 0 and (has_few(score.by_case, patient_of, least) or bool(find_few(score, patient_of, least, study)))
+
+
+def has_few(cases: Collection[str], patient_of: Patients, least: int) -> bool:
+    """Return whether some cases are of too few patients."""
+    return _count(cases, patient_of) < least
+
+
+def _count(cases: Collection[str], patient_of: Patients) -> int:
+    return len({patient_of.get(case) for case in cases} - {None})
+
+
+def _withhold_measures(numbers: Mapping[str, Any], few: set[str], least: int) -> tuple[dict[str, Any], set[str]]:
+    """Leave out surface distances and packages' metrics of too few cases; their names join the withheld ones."""
+    kept, extra = dict(numbers), numbers.get("extra_metrics", {})
+    small = {name for name, one in extra.items() if 0 < one["num_cases"] < least}
+    if small:
+        kept["extra_metrics"] = _without(extra, small)
+    if 0 < (numbers.get("surface") or {}).get("num_cases", 0) < least:
+        small.add(SURFACE)
+        kept.pop("surface")
+    return kept, few | small
+
+
+def _withhold_all(numbers: Mapping[str, Any], least: int) -> dict[str, Any]:
+    nothing = {"value": None, "num_cases": 0, "num_excluded": 0, "withheld": {"least": least}}
+    if "by_threshold" not in numbers:
+        return nothing
+    return nothing | NOTHING | {"by_threshold": [[0.0, 0]] * len(numbers["by_threshold"])}
+
+
+def _without(table: Mapping[str, Any], keys: Collection[str]) -> dict[str, Any]:
+    return {name: value for name, value in table.items() if name not in keys}

@@ -1,0 +1,68 @@
+"""What a lead learns of a hospital that lets no number of few patients leave: three, where all have two to validate."""
+
+from dataclasses import replace
+
+import pytest
+
+from silofl.federation.egress import Gate, Request
+from silofl.federation.outcome import finished_results
+from silofl.parts.task import Message
+from silofl.report.sentences import withheld_sentences
+from silofl.report.tables import site_table
+
+WHY = "fewer than 3 patients, or that many would follow from it"
+HIDDEN = {"value": None, "num_cases": 0, "num_excluded": 0, "withheld": {"least": 3}}
+
+
+def let_three_speak(game, *sites):
+    """Give some sites a floor that their two validation and test patients are below."""
+    for site in sites:
+        game.sites[site].site = game.settings.model_copy(update={"min_patients": 3})
+
+
+def test_a_withheld_validation_has_no_vote_and_is_said_to_be_withheld(play):
+    game = play(name="fedbn")
+    let_three_speak(game, "west")
+    tests = game.finish()
+    assert game.answers["validate"]["west"].meta["metrics"]["validation"] == HIDDEN
+    assert all(record.validated.keys() == {"east", "north"} for record in game.server.ledger)
+    results = finished_results(game.server, tests)
+    assert results.sites["west"] is None and results.sites["east"] is not None
+    assert "west" not in results.tested.cases and results.status == "COMPLETE"
+    assert withheld_sentences(results) == [
+        f"site west withholds its test score: {WHY}",
+        f"site west withholds its validation score: {WHY}",
+    ]
+    (row,) = [row for row in site_table(results).rows if row[0] == "west"]
+    assert {*row[1:]} == {"withheld"}
+
+
+def test_where_all_is_withheld_the_last_round_is_reported_and_says_why(play):
+    game = play(name="fedavg", min_patients=3, rounds=2)
+    tests = game.finish()
+    assert {score.value for score in tests.scores.values()} == {None}
+    assert game.server.reported.how == "last round, 2: all validation is withheld"
+    assert not any(record.is_best for record in game.server.ledger)
+
+
+def test_a_choice_by_too_few_patients_is_made_and_stays(play, make_study):
+    game = play(study=make_study(name="fedavg", guard=True, rounds=1), min_patients=3)
+    game.finish()
+    guard = game.server.parts["guard"]
+    assert guard.choices == {} and set(guard.unchosen.values()) == {"its comparison is withheld: of too few patients"}
+    assert (game.folder("east") / "chosen").is_dir()
+
+
+@pytest.mark.parametrize("key", ["num_patients", "label_cases"])
+def test_the_gate_lets_no_score_of_few_patients_out_that_a_part_forgot_to_withhold(play, key):
+    game = play(name="fedavg", rounds=1)
+    game.finish()
+    answer = game.answers["test"]["east"]
+    test = dict(answer.meta["metrics"]["test"])
+    numbers = {"num_cases": 9, "num_patients": 9} | {key: {"1": 2} if key == "label_cases" else 2}
+    forged = replace(answer, meta=answer.meta | {"metrics": {"test": test | numbers}})
+    gate = Gate.of(game.study, game.settings.model_copy(update={"min_patients": 3}))
+    bare = Message(meta=forged.meta)
+    assert gate.refusal(Request("test", "run", 1), bare) == (
+        "the site lets a score leave only of 3 patients or more; it has fewer"
+    )

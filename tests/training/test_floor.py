@@ -1,0 +1,111 @@
+"""What a score may say where a site lets no number of fewer than five patients leave."""
+
+import numpy as np
+import pytest
+
+from silofl.parts.answer import read_answer
+from silofl.settings import parse
+from silofl.study import Study
+from silofl.training.floor import EMPTY, SURFACE, find_few, is_withheld, withhold_few
+from silofl.training.metrics import Score, accuracy_by_case, dice_by_case
+
+LEAST = 5
+
+
+def study(task="classification", metric="accuracy", labels=("a", "b", "c")):
+    first = int(task == "segmentation")
+    values = {"name": "s", "task": task, "labels": dict(enumerate(labels, first)), "rounds": 1, "metric": metric}
+    network = {"model": {"name": "lenet5"}, "training": {"loss": "cross_entropy"}} if not first else {}
+    return parse(Study, values | {"algorithm": {"name": "fedavg"}} | network, "study.yaml")
+
+
+def classified(counts, metric="accuracy"):
+    """Return the score of as many patients of each class, each with one case, all of whom are answered 0."""
+    truth = np.repeat(np.arange(len(counts)), counts)
+    shares = np.full((len(truth), len(counts)), 0.1) + np.linspace(0, 0.2, len(truth))[:, None] * np.eye(len(counts))[0]
+    cases = [f"c{i}" for i in range(len(truth))]
+    score = accuracy_by_case(np.zeros(len(truth), int), truth, cases, metric, shares)
+    return score, {case: f"p{case}" for case in cases}
+
+
+def said(counts, metric="accuracy", least=LEAST, **more):
+    score, patient_of = classified(counts, metric)
+    labels = "abcd"[: len(counts)]
+    return withhold_few(score.numbers() | more, score, patient_of, least, study(metric=metric, labels=labels))
+
+
+def test_without_a_floor_and_with_enough_patients_all_numbers_leave():
+    score, _ = classified([9, 2, 7])
+    assert said([9, 2, 7], least=0) == score.numbers()
+    assert said([9, 5, 7]) == classified([9, 5, 7])[0].numbers()
+
+
+def test_a_class_of_two_patients_leaves_no_number_and_follows_from_none():
+    found = said([9, 2, 7], calling={"temperature": 1.0})
+    # Of 18 cases less 9 and 7 the class would have 2: the smallest of the others is withheld with it.
+    assert found["labels"] == {"0": 1.0} and found["label_cases"] == {"0": 9} and found["num_cases"] == 18
+    assert found["withheld"] == {"least": 5, "names": ["1", "2"]}
+    assert found["also"].keys() == {"accuracy"} and "calling" not in found
+
+
+@pytest.mark.parametrize(
+    ("counts", "shown"), [([9, 2, 2, 8], {"0"}), ([9, 3, 2, 8], {"0", "3"}), ([9, 9, 1, 0], {"1"})]
+)
+def test_as_many_classes_are_withheld_as_have_enough_patients_together(counts, shown):
+    assert said(counts)["labels"].keys() == shown
+
+
+def test_of_two_classes_both_are_withheld_and_a_mean_over_them_whole():
+    assert said([18, 2])["labels"] == {} and said([18, 2])["value"] == 18 / 20
+    for metric in ("balanced_accuracy", "auroc"):
+        assert said([18, 2], metric) == {"value": None, "num_cases": 0, "num_excluded": 0, "withheld": {"least": 5}}
+
+
+def test_a_mean_over_classes_is_over_those_that_are_said():
+    # Recalls of 1, 0, 0 and 0 have a mean of 0.25, from which that of the smallest would follow.
+    found = said([9, 2, 7, 8], "balanced_accuracy")
+    assert found["labels"] == {"0": 1.0, "3": 0.0} and found["value"] == 0.5
+
+
+def test_a_score_of_too_few_patients_says_nothing_however_many_cases_there_are():
+    score, patient_of = classified([9, 9, 9])
+    few = {case: f"p{i % 4}" for i, case in enumerate(patient_of)}
+    unknown = dict.fromkeys(patient_of)
+    for whose in (few, unknown):
+        found = withhold_few(score.numbers() | {"num_patients": 4}, score, whose, LEAST, study())
+        assert found == {"value": None, "num_cases": 0, "num_excluded": 0, "withheld": {"least": 5}}
+        assert is_withheld(score, whose, LEAST, study())
+
+
+def test_a_label_that_two_patients_have_and_two_without_any_are_withheld():
+    maps = np.zeros((9, 1, 4), np.uint8)
+    maps[2:, 0, 0] = 1
+    maps[7:, 0, 1] = 2
+    cases = [f"c{i}" for i in range(9)]
+    alarms = maps.copy()
+    alarms[0, 0, 0] = 1
+    score = dice_by_case(alarms, maps, cases, {1: (1,), 2: (2,)})
+    patient_of = {case: case for case in cases}
+    own = study("segmentation", "dice", ("organ", "lesion"))
+    surface = {"hd95": 1.0, "surface_dice": 1.0, "num_cases": 3, "num_undefined": 6, "unit": "mm"}
+    found = withhold_few(score.numbers() | {"surface": surface}, score, patient_of, LEAST, own)
+    assert found["labels"].keys() == {"1"} and found["withheld"] == {"least": 5, "names": sorted([EMPTY, SURFACE, "2"])}
+    assert not found.keys() & {"num_empty", "num_false_positive", "value_with_truth", "surface"}
+    assert find_few(score, patient_of, 2, own) == set()
+
+
+def test_what_is_withheld_is_an_answer_that_the_server_reads():
+    for counts in ([9, 2, 7], [2, 1]):
+        meta = {"round": 1, "metrics": {"validation": said(counts)}}
+        assert read_answer("north", {}, meta, {}).numbers.metrics.validation.withheld.least == 5
+
+
+def test_findings_are_withheld_with_their_absence():
+    by_case = {f"c{i}": 1.0 for i in range(10)}
+    has = [f"c{i}" for i in range(2)]
+    rest = [case for case in by_case if case not in has]
+    tables = {0: dict.fromkeys(has, 1.0), "no a": dict.fromkeys(rest, 1.0)}
+    tables |= {1: dict.fromkeys(list(by_case)[:5], 1.0), "no b": dict.fromkeys(list(by_case)[5:], 1.0)}
+    score = Score.of(by_case, tables, "accuracy", {}, is_multilabel=True)
+    own = study("multilabel", "accuracy", ("a", "b"))
+    assert find_few(score, {case: case for case in by_case}, LEAST, own) == {0, "no a"}
