@@ -114,7 +114,8 @@ import silofl.flare.executor
 
 job, data, state = map(Path, sys.argv[1:])
 study = load_study(job / "app" / "config" / "study.yaml")
-settings = Site(data=f"{data}/{{site}}", state_dir=f"{state}/{{site}}", has_progress=False, min_partners=0)
+floors = {"min_partners": 0, "min_patients": 0}
+settings = Site(data=f"{data}/{{site}}", state_dir=f"{state}/{{site}}", has_progress=False, **floors)
 sites = {name: SiteRounds(name, study, settings) for name in ("ann", "bob")}
 server = ServerRounds.start(study, "run", list(sites))
 

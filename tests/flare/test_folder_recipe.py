@@ -1,6 +1,7 @@
 """A recipe of a job in a folder, in environments that carry out nothing."""
 
 import json
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
@@ -20,6 +21,9 @@ class Recorded(FolderRecipe):
 
     def prepare_simulation(self, workspace, sites):
         self.asked.append((workspace, sites))
+
+    def follow_simulation(self, workspace):
+        return nullcontext()
 
     def prepare_poc(self):
         self.asked.append("prepare")

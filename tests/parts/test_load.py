@@ -27,7 +27,7 @@ INSTANCE = {"normalization": "instance"}
 ROLES = {
     "fedavg": ["model", "usual"],
     "softpull": ["model", "softpull", "usual"],
-    "local": ["model", "usual"],
+    "local": ["model", "usual", "guard"],
     "harmofl": ["model", "amplitude", "usual"],
     "adafed": ["model", "statistics", "usual"],
 }
