@@ -167,14 +167,17 @@ def pretrained_digest(run: RunRecords) -> str | None:
 
 
 def run_names(runs: Sequence[RunRecords]) -> dict[str, RunRecords]:
-    """Return name -> run: its row in the table, its algorithm, and preset, seed and what was set where runs differ."""
+    """Return name -> run: its row in the table, its algorithm, and what differs besides where algorithms are alike."""
+    algorithms = [run.results.algorithm or run.path.name for run in runs]
+    if len({*algorithms}) == len(runs):
+        return {f"{i}: {name}": run for i, (name, run) in enumerate(zip(algorithms, runs, strict=True), start=1)}
     differs = {key: len({getattr(run.results, key) for run in runs}) > 1 for key in ("preset", "seed")}
     named = ("name", "seed", "algorithm.name", "algorithm.preset")
     keys = dict.fromkeys(key for run in runs for key in run.changes if key not in named)
     set_apart = [key for key in keys if len({json.dumps(run.changes.get(key)) for run in runs}) > 1]
     names = {}
-    for i, run in enumerate(runs, start=1):
-        words = [f"{i}: {run.results.algorithm or run.path.name}"]
+    for i, (name, run) in enumerate(zip(algorithms, runs, strict=True), start=1):
+        words = [f"{i}: {name}"]
         words += [str(run.results.preset)] * differs["preset"] + [f"seed {run.results.seed}"] * differs["seed"]
         # A whole section has no place in a name.
         found = {key: run.changes[key] for key in set_apart if isinstance(run.changes.get(key), str | int | float)}
