@@ -20,7 +20,7 @@ from silofl.report.run_records import read_run
 from silofl.report.tables import print_table
 from silofl.studies import simulate
 from silofl.studies.comparison import print_comparison
-from silofl.studies.comparison_page import write_rows
+from silofl.studies.comparison_page import Summary, write_rows
 from silofl.studies.hospitals import conclude, cost_table, explain_losses, hospital_table, unseen_tables
 from silofl.studies.processes import enable_interrupts
 from silofl.studies.progress import announce, show_bar
@@ -50,7 +50,8 @@ WIDTH = 100
 START = (
     f"Simulated hospitals: {', '.join(SITES)}, each with its own scanner. Images stay at their hospital; only models "
     f"are sent. {UNSEEN_SITE} takes no part in the training. The contrast of {SITES[2]} is reversed, so that one model "
-    "cannot serve it and the others alike."
+    "cannot serve it and the others alike. Networks have InstanceNorm, but AdaFed needs BatchNorm: each method stands "
+    "beside own models with its normalisation."
 )
 NEXT = """Next, your own images: MY_IMAGES holds a folder per hospital, each with images/ and masks/ in it.
   silofl import folders MY_IMAGES my-data --labels tumour
@@ -109,7 +110,7 @@ def _tell_story(out: Path, changes: dict[str, object], console: Console, log: Co
     print_comparison(list(runs.values()), log)
     with announce("writing the report", console):
         rows = {method: [run] for method, run in runs.items()}
-        report = write_rows(rows, out / "report.html")
+        report = write_rows(rows, out / "report.html", Summary(known=INSTANCE))
     code = _predict_unseen(out, data, console, log)
     elsewhere, *at_home = conclude(rows)
     losses = explain_losses(runs)
