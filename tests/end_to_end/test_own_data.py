@@ -73,7 +73,7 @@ def test_a_table_of_labels_leads_to_a_report(walk, tmp_path):
             rows.append(f"{number}.png,{('healthy', 'sick')[number % 2]},p{number}")
         (source / site / "labels.csv").write_text("\n".join(rows))
     printed, results = walk("table", source, "adafed_mednist", more=["--set", "algorithm={name: fedavg}"])
-    assert "clinic: 13 training, 3 validation, 4 test, 20 patients" in printed
+    assert "clinic: 12 training, 4 validation, 4 test, 20 patients" in printed
     assert (results["status"], results["cases"]) == ("COMPLETE", dict.fromkeys(SITES, 4))
 
 

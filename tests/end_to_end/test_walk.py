@@ -62,7 +62,7 @@ def test_five_commands_lead_from_the_download_to_a_table(here):
     assert "1 images fit no kind of microscopy and are left out: 1 of 300x300 light" in imported
     assert "All can supply: nucleus." in surveyed and "histo_purple" in crossed
     table = json.loads((here / "runs" / "nuclei" / "table.json").read_text())
-    assert [row["name"] for row in table["rows"]] == ["harmofl_nuclei", "local", "fedavg", "fedbn"]
+    assert [row["name"] for row in table["rows"]] == ["harmofl", "local", "fedavg", "fedbn"]
     assert table["sites"] == sorted(KINDS) and (here / "runs" / "nuclei" / "comparison.html").is_file()
 
 

@@ -591,8 +591,11 @@ LONG = ("batchnorm at home", "own models", "a personal model", "fine-tuning", "t
     [pytest.param(STARTS[name], id=name, marks=pytest.mark.slow if name in LONG else ()) for name in STARTS],
 )
 def test_from_a_files_weights_every_model_becomes_what_a_seed_of_that_file_would_make_it(
-    play, make_study, monkeypatch, options
+    play, make_study, monkeypatch, options, site_data
 ):
+    # A run may take another's local model; one from a file takes none.
+    for path in site_data.glob(".cache/*/local-*.pt"):
+        path.unlink()
     given = {"weights": "weights.pt", "weights_sha256": "0" * 64}
     study = make_study(guard=True, **options | {"rounds": 2, "model": options.get("model", {}) | given})
     arrays = weights_of_a_file(study)

@@ -55,10 +55,10 @@ def test_a_comparison_opens_with_what_joining_gave(compare, training, tmp_path):
     problem = "fedavg: north: the model that it keeps scores 0.600, its own model 0.700"
     assert out.index("verdicts") < out.index(f"BAD  {problem}") < out.index("client average")
     written = (tmp_path / "out" / "table.md").read_text()
-    assert written.startswith(f"- {problem}") and "| fedavg_phantoms | 1 better, 1 worse |" in written
+    assert written.startswith(f"- {problem}") and "| fedavg | 1 better, 1 worse |" in written
     assert written.index("| 1 better, 1 worse |") < written.index("client average")
     page = (tmp_path / "out" / "comparison.html").read_text()
-    assert page.index(problem) < page.index("What joining gave") < page.index("<h2>Results</h2>")
+    assert page.index(problem) < page.index("All hospitals together") < page.index("<h2>Results</h2>")
 
 
 def test_finished_runs_are_used_again_but_not_of_another_study(compare, training):
@@ -116,8 +116,8 @@ def test_a_run_that_goes_wrong_does_not_lose_the_others(compare, training):
     # A failed run outweighs an incomplete one.
     code, out, table = compare("--methods", "local,fedbn")
     assert (code, len(training.carried_out)) == (1, 6)
-    assert "fedavg_phantoms, seed 0: no numbers: because" in out
-    assert "fedavg_phantoms, seed 1: no numbers: it ended early" in out
+    assert "fedavg, seed 0: no numbers: because" in out
+    assert "fedavg, seed 1: no numbers: it ended early" in out
     assert "local, seed 0: no numbers: sites must agree, not differ" in out
     assert "local, seed 1: INCOMPLETE: because" in out
     assert table["rows"][2]["client_average"]["values"] == [0.5, 0.625]
@@ -220,8 +220,10 @@ def test_rows_are_named_for_what_is_set_in_them_and_the_rest_is_set_for_all(comp
     rows = ["--set", "training.learning_rate=0.01", "--set", "algorithm.server_lr=0.5", "--as", "fast"]
     rows += ["--set", "algorithm={name: fedbn}", "--as", "own", "--set", "training.batch_size=4"]
     code, out, table = compare(*rows, "--methods", "local:paper", seeds="0")
-    names = ["fedavg_phantoms", "fast", "own", "local:paper"]
-    assert code == 0 and training.carried_out == [f"{name.replace(':', '-')}-seed0" for name in names]
+    names = ["fedavg", "fast", "own", "local:paper"]
+    folders = ["fedavg_phantoms-seed0", "fast-seed0", "own-seed0", "local-paper-seed0"]
+    # Local training comes first, as the others take its models.
+    assert code == 0 and training.carried_out == [folders[-1], *folders[:-1]]
     assert [row["name"] for row in table["rows"]] == names
     fast = {"training.learning_rate": 0.01, "algorithm.server_lr": 0.5}
     assert table["runs"][1]["changes"] == fast | {"training.batch_size": 4, "seed": 0}
@@ -235,7 +237,7 @@ def test_rows_are_named_for_what_is_set_in_them_and_the_rest_is_set_for_all(comp
     page = (tmp_path / "out" / "comparison.html").read_text()
     assert "The rows differ in training.learning_rate" in page and "client average" in page
     assert page.count("<h3>Each run</h3>") == 1 and "training: patients" in page
-    studies = [load_study(study_file(tmp_path / "out" / "runs" / name / "job")) for name in training.carried_out]
+    studies = [load_study(study_file(tmp_path / "out" / "runs" / name / "job")) for name in folders]
     assert [study.training.learning_rate for study in studies] == [0.003, 0.01, 0.003, 0.003]
     assert {study.training.batch_size for study in studies} == {4}
     # BatchNorm stays at home in FedBN, so the run's copy of the job has the filter that makes sure of it

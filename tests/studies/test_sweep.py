@@ -113,8 +113,9 @@ def test_every_row_runs_at_every_point_and_the_table_of_the_sweep_stands_first(s
     options += ["--sweep", "training.local_epochs=1,2", "--total-epochs", "4"]
     code, out, _ = silofl("compare", JOB, *options)
     assert code == 0
-    rows = [f"{row} local_epochs={n}" for row in ("fedavg_phantoms", "fedprox") for n in (1, 2)]
-    assert training.carried_out == [f"{row.replace(' ', '-')}-seed{seed}" for row in rows for seed in (0, 1)]
+    rows = [f"{row} local_epochs={n}" for row in ("fedavg", "fedprox") for n in (1, 2)]
+    folders = [f"{row}-local_epochs={n}" for row in ("fedavg_phantoms", "fedprox") for n in (1, 2)]
+    assert training.carried_out == [f"{folder}-seed{seed}" for folder in folders for seed in (0, 1)]
     table = json.loads((tmp_path / "table.json").read_text())
     assert [row["name"] for row in table["rows"]] == rows
     changes = {"algorithm": {"name": "fedprox"}, "training.local_epochs": 2, "rounds": 2, "seed": 1}
