@@ -18,6 +18,7 @@ from silofl.core.ingredient import Ingredient
 from silofl.core.presets import algorithm_names
 from silofl.core.recipe import PRESET_NAMES
 from silofl.data.domain import Domain, Range, VoxelSizes
+from silofl.data.phantoms import SITES, UNSEEN_SITE
 from silofl.data.pooled import POOLED_SITE
 from silofl.errors import ConfigError
 from silofl.federation.egress import Gate
@@ -25,7 +26,6 @@ from silofl.parts.answer import Metrics, Numbers
 from silofl.parts.load import list_kinds
 from silofl.parts.part import Part
 from silofl.parts.work import SitePart
-from silofl.report.tables import name_models
 from silofl.settings import parse
 from silofl.site import Site
 from silofl.studies import compare, compared_runs, pooled
@@ -277,12 +277,20 @@ def test_the_readme_is_one_screen_from_which_every_page_can_be_reached():
 
 def test_the_readme_opens_with_a_sentence_a_picture_and_what_two_commands_print():
     text = text_of(ROOT / "README.md")
-    parts = ["![", "\n```\n$ make demo", "silofl import folders", "(docs/papers.md#", "nvflare ", "| you are | read |"]
+    parts = [
+        "![",
+        "\n```\n$ make demo",
+        "silofl import folders",
+        "| your situation |",
+        "(docs/papers.md)",
+        "| you are |",
+    ]
     assert (places := sorted(map(text.index, parts))) == [text.index(part) for part in parts] and places[0] < 900
     shown = next(block for block in fences(text) if block.startswith("$ make demo"))
     assert len(shown.splitlines()) <= 15 and max(map(len, shown.splitlines())) <= 100
-    head = next(line for line in shown.splitlines() if line.startswith("method "))
-    assert head.split() == ["method", "hospital", *name_models(()).values(), "unseen", "verdict"]
+    head = next(line for line in shown.splitlines() if line.startswith("dice at "))
+    own = [f"own: {name}" for name in (*sorted(SITES), "mean")]
+    assert re.split(r"\s{2,}", head) == [f"dice at {UNSEEN_SITE}", *own, "federated"]
 
 
 def test_the_readme_has_the_commands_that_the_demonstration_ends_with():
