@@ -135,9 +135,9 @@ def three_models(is_short: bool) -> Iterator[Row]:
 
 def guard(is_short: bool) -> Iterator[Row]:
     """Compare a federated step with the guard's local model beside it with one federated and one local step."""
-    study, rate = study_of("fedavg"), 0.001
+    study = study_of("fedavg")
     local = LocalModel(study, torch.device("cpu"), {}, {})
-    learners = {"model": plain_learner(study), "local": local.prepare_learner(make_loss(study), rate, 1)}
+    learners = {"model": plain_learner(study), "local": local.prepare_learner(make_loss(study), 1)}
     yield from _together("a guarded step", learners, "a federated and a local step", 1.1, is_short)
 
 
