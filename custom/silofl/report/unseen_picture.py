@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from silofl.inference.unseen import UnseenTest
 from silofl.report.canvas import (
     INK,
-    LINE_COLOURS,
     MUTED,
     PageImage,
     PlotData,
@@ -20,17 +19,21 @@ from silofl.report.canvas import (
     make_legend_handle,
     style_axes,
 )
+from silofl.report.result_pictures import MODEL_POINTS
 from silofl.report.run_records import RowRuns
 from silofl.report.tables import format_number
+from silofl.training.joined import LOCAL, SHIFTED
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 LINE = 0.3
-FEDERATED = {"color": LINE_COLOURS[1], "marker": "s"}
-TOGETHER = {"color": MUTED, "marker": "D"}
-OWN = {"color": MUTED, "marker": "o", "markerfacecolor": "white"}
-POINTS = {"federated": FEDERATED, "mean of the own models' answers": TOGETHER, "a hospital's own model": OWN}
+OWN = MODEL_POINTS[LOCAL]
+POINTS = {
+    "federated": MODEL_POINTS[SHIFTED],
+    "mean of the own models' answers": {"color": MUTED, "marker": "D"},
+    "a hospital's own model": OWN,
+}
 CAPTION = (
     "Test {metric} at {site}, which took no part in the training. Each circle is the model that one of the other "
     "hospitals trained alone. Their mean is possible only where every hospital hands its own model out."

@@ -93,10 +93,12 @@ def run_unseen_test(run: Path, site: str, digest: str, load: Callable[[], SiteDa
     parts = [_select_cases(part, answered) for part in site_cases.parts.values()]
     found = measure_unseen(model, parts)
     if own := _collect_models(run, directory.OWN):
-        found["own"] = _measure_own_models(SuperModel(own, device), parts)
+        models = SuperModel(own, device)
+        found["own"] = _measure_ensemble(models, _predict_parts(models, parts))
     # As a clinic gets them: refused, or called from the model's threshold on.
     found |= {"value": evaluation.value.value, "num_counted": len(answered) - evaluation.num_excluded}
     found |= {"site": site, "fingerprint": fingerprint, "digest": digest, "evaluation": dump_record(evaluation)}
+    found |= {"assembled_from": contents.facts.get("assembled_from")}
     found |= {"num_seen": _count_seen(run, site_cases, contents.study)}
     result = read_record(UnseenTest, found, "unseen.json")
     write_json(run / "unseen.json", dump_record(result))
@@ -147,12 +149,6 @@ def _collect_models(run: Path, folder: str) -> Contents | None:
     facts = {"run": tested, "reported_round": results.best_round, "assembled_from": source}
     domain = reduce(or_, (contents.domain for contents in own.values()))
     return Contents(first.study, first.image_shape, states, "mean", facts=facts, domain=domain)
-
-
-def _measure_own_models(model: SuperModel, parts: Sequence[Examples]) -> dict[str, Any]:
-    """Measure the mean of the hospitals' own models, and each alone."""
-    found = _measure_ensemble(model, _predict_parts(model, parts))
-    return {key: found[key] for key in ("value", "num_counted", "models")}
 
 
 def load_site_networks(contents: Contents, device: torch.device) -> Iterator[tuple[str, nn.Module]]:
@@ -246,7 +242,6 @@ def _measure_ensemble(model: SuperModel, results: Mapping[str, CaseResult]) -> d
     return {
         "value": value_or_none(found),
         "num_counted": found.num_cases,
-        "assembled_from": model.contents.facts.get("assembled_from"),
         "models": {name: value for name, value in values_by_model(results).items() if name != ENSEMBLE},
     }
 

@@ -9,6 +9,7 @@ from silofl.data.domain import LEAST_MARGIN, measure_images
 from silofl.data.parts import Examples
 from silofl.data.site_data import sample_evenly
 from silofl.study import Study
+from silofl.training.metrics import group_positions
 
 # Site -> its cases, of each the images (C, *spatial) as the study prepares them.
 Cases = Mapping[str, Iterable[Iterable[NDArray[np.float32]]]]
@@ -35,9 +36,8 @@ def list_batchnorm_cautions(study: Study, find_cases: Callable[[], Cases]) -> li
 
 def sample_cases(part: Examples) -> list[list[NDArray[np.float32]]]:
     """Return the images of some cases of a site, evenly spread."""
-    names = [*dict.fromkeys(part.cases)]
-    chosen = [names[number] for number in sample_evenly(len(names), LOOKED_AT)]
-    return [[part.images[i] for i, case in enumerate(part.cases) if case == name] for name in chosen]
+    cases = [*group_positions(part.cases).values()]
+    return [[part.images[i] for i in cases[number]] for number in sample_evenly(len(cases), LOOKED_AT)]
 
 
 def hospitals_look_different(cases: Cases) -> bool:
