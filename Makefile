@@ -55,7 +55,7 @@ format: .venv/installed
 
 # docs/study.md, from the settings.
 docs: .venv/installed
-	$(RUN) -m silofl.studies.reference docs/study.md
+	$(RUN) -m silofl_desk.studies.reference docs/study.md
 
 # The promises of speed, each beside its rival; on two quiet cores. SHORT=--short fails on gross breaks only.
 bench: .venv/installed
@@ -75,12 +75,12 @@ claims: .venv/installed
 	$(RUN) bench/claims.py --out runs/claims
 
 # The lock's versions of all packages; not its checksums, which are those of one platform's files.
-.venv/installed: requirements.txt requirements.lock custom/pyproject.toml custom/silofl_papers/pyproject.toml
+.venv/installed: requirements.txt requirements.lock custom/pyproject.toml custom/silofl_desk/pyproject.toml
 	test -x $(RUN) || $(PYTHON) -m venv .venv
 	$(RUN) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python must be at least 3.11: make PYTHON=...")'
 	sed 's/ --hash=.*//' requirements.lock > .venv/versions.txt
 	$(RUN) -m pip install --quiet --disable-pip-version-check -r requirements.txt -c .venv/versions.txt
-	$(RUN) -m pip install --quiet --disable-pip-version-check --no-deps -e custom -e custom/silofl_papers
+	$(RUN) -m pip install --quiet --disable-pip-version-check --no-deps -e custom -e custom/silofl_desk
 	touch $@
 
 clean:

@@ -18,9 +18,9 @@ import nibabel
 import numpy as np
 from runs import JOBS, is_finished, silofl
 
-from silofl.data.anatomy import LESION_LABEL, ORGAN_LABEL
-from silofl.data.phantoms import LABELS, SITES, make_phantoms
 from silofl.federation.results import Results, read_results
+from silofl_desk.phantoms.anatomy import LESION_LABEL, ORGAN_LABEL
+from silofl_desk.phantoms.phantoms import LABELS, SITES, make_phantoms
 
 ARMS = {"with the lists": True, "without": False}
 UNDRAWN = ("north", "east")

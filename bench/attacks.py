@@ -30,8 +30,6 @@ from runs import JOBS, TINY, Alone, Choices, carry_out
 from silofl.algorithms.adafed.statistics import ROLE as STATISTICS
 from silofl.algorithms.harmofl.amplitude import MEAN
 from silofl.data.parts import Examples
-from silofl.data.phantoms import SLICED, make_phantoms
-from silofl.data.stains import make_stains
 from silofl.errors import AggregationError
 from silofl.federation.course import Answers, Course, separate_failures
 from silofl.federation.ledger import Round, find_best_round, mark_best, read_ledger
@@ -42,8 +40,10 @@ from silofl.models import build_model
 from silofl.parts.model import collect_part_arrays, complete_state
 from silofl.parts.task import VALIDATE, Message
 from silofl.site import Site
-from silofl.studies.simulation import changed_study
 from silofl.training.evaluation import predict
+from silofl_desk.phantoms.phantoms import SLICED, make_phantoms
+from silofl_desk.phantoms.stains import make_stains
+from silofl_desk.studies.simulation import changed_study
 
 SITES = ("coast", "east", "north", "south", "west")
 # Of a run with one attacker the first.

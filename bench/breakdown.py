@@ -28,9 +28,9 @@ from rich.console import Console
 from rich.table import Table
 
 from silofl.cli import main as main_of_silofl
-from silofl.data.phantoms import make_phantoms
 from silofl.federation.course import Course
 from silofl.federation.run_folder import RunFolder
+from silofl_desk.phantoms.phantoms import make_phantoms
 
 ROOT = Path(__file__).parents[1]
 JOB = ROOT / "jobs" / "fedavg_phantoms"

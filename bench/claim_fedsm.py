@@ -16,7 +16,6 @@ from runs import JOBS, UNSEEN
 from verdicts import Cell, Claim, Measure, Paper, Row, Table, find_data
 
 from silofl.data.manifest import read_digest
-from silofl.data.phantoms import SITES, make_phantoms
 from silofl.data.pooled import POOLED_SITE, pool_sites
 from silofl.data.site_data import load_site_data
 from silofl.federation.results import read_results
@@ -25,9 +24,10 @@ from silofl.inference.choice import ENSEMBLE
 from silofl.inference.unseen import UnseenTest
 from silofl.models.roles import GLOBAL
 from silofl.settings import parse
-from silofl.studies.leave_out import run_unseen_test
-from silofl.studies.pooled import read_scores, regroup_by_site
 from silofl.study import Study
+from silofl_desk.phantoms.phantoms import SITES, make_phantoms
+from silofl_desk.studies.leave_out import run_unseen_test
+from silofl_desk.studies.pooled import read_scores, regroup_by_site
 
 JOB, POOL = "fedsm_phantoms", "pool"
 RATES = (0.001, 0.003, 0.01)

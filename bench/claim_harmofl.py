@@ -32,17 +32,17 @@ from verdicts import (
 
 from silofl.data.batches import evaluation_batches
 from silofl.data.importers import ImportOptions, import_layout
-from silofl.data.phantoms import make_phantoms
 from silofl.data.site_data import SiteData, load_site_data
-from silofl.data.stains import make_stains
 from silofl.federation.ledger import read_ledger
 from silofl.federation.results import read_results
-from silofl.studies.demo import SMALL
-from silofl.studies.leave_out import assemble_models, load_site_networks
-from silofl.studies.methods import find_method_algorithm
 from silofl.training.evaluation import compute_softmax
 from silofl.training.losses import make_loss
 from silofl.training.metrics import mean_of_known
+from silofl_desk.phantoms.phantoms import make_phantoms
+from silofl_desk.phantoms.stains import make_stains
+from silofl_desk.studies.demo import SMALL
+from silofl_desk.studies.leave_out import assemble_models, load_site_networks
+from silofl_desk.studies.methods import find_method_algorithm
 
 JOB = "harmofl_stains"
 STRENGTHS = (1.0, 0.5, 0.25)

@@ -24,19 +24,19 @@ from runs import JOBS, TINY
 from silofl.core.gain import BETTER, MIN_UNITS, Start, measure_gain, measure_mean_of_starts, measure_starts
 from silofl.core.guard_rule import BIASES, LEAST_LEAD, PRIOR, choose_kept
 from silofl.data.parts import Examples
-from silofl.data.phantoms import make_phantoms
 from silofl.data.site_data import load_site_data
 from silofl.inference.probabilities import to_probabilities
 from silofl.models import build_plain_model
 from silofl.parts.guard import ROLE, TRAIN_OWN
 from silofl.parts.task import Message
 from silofl.parts.work import Work
-from silofl.studies.simulation import changed_study
 from silofl.study import Study
 from silofl.training.evaluation import compute_outputs, select_regions
 from silofl.training.grid_scores import score_classes, score_label_maps
 from silofl.training.metrics import group_positions
 from silofl.training.units import average_by_unit
+from silofl_desk.phantoms.phantoms import make_phantoms
+from silofl_desk.studies.simulation import changed_study
 
 SMALL = TINY | {"rounds": 12}
 PNEUMONIA = {"rounds": 12, "model.normalization": "group"}

@@ -17,10 +17,10 @@ from pathlib import Path
 import numpy as np
 from runs import Alone, Choices, carry_out, validation_of
 
-from silofl.data.phantoms import make_phantoms
 from silofl.federation.results import Results, read_results
 from silofl.report.tables import mean_and_deviation
-from silofl.studies.demo import SMALL
+from silofl_desk.phantoms.phantoms import make_phantoms
+from silofl_desk.studies.demo import SMALL
 
 HARMOFL: Choices = {"name": "harmofl", "average_last": 0.25}
 # Frequencies of images of 64 x 64.

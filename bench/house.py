@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-PACKAGE, PAPERS, JOBS, TESTS = "custom/silofl/", "custom/silofl_papers/", "jobs/", "tests/"
+PACKAGE, PAPERS, JOBS, TESTS = "custom/silofl/", "custom/silofl_desk/", "jobs/", "tests/"
 # What an algorithm answers, the server's half and the site's, and what it is given: class -> its file.
 PROTOCOL = {
     "Ingredient": f"{PACKAGE}core/ingredient.py",

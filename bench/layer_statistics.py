@@ -22,10 +22,10 @@ from silofl.inference.contents import Contents
 from silofl.options import RUN, add_json, add_moved
 from silofl.report.canvas import PageImage, draw_legend, encode_png, make_panels, point_style, style_axes
 from silofl.report.tables import TextTable, format_number
-from silofl.studies.finished import read_finished_run, report_measurement
-from silofl.studies.leave_out import load_site_networks
-from silofl.studies.simulation import Moved
 from silofl.training.device import choose_device, set_threads
+from silofl_desk.studies.finished import read_finished_run, report_measurement
+from silofl_desk.studies.leave_out import load_site_networks
+from silofl_desk.studies.simulation import Moved
 
 NOTE = (
     "Correlation (Pearson) over channels between a BatchNorm layer's running statistics and those of its inputs over "

@@ -18,14 +18,14 @@ import yaml
 
 from silofl.data.manifest import read_content
 from silofl.errors import ConfigError
-from silofl.federation.alone import run_alone
 from silofl.federation.results import Results, read_results
 from silofl.models.weights import read_pretrained
 from silofl.options import format_set_options
 from silofl.settings import parse
 from silofl.site import Site
-from silofl.studies.simulation import apply_changes
 from silofl.study import Study
+from silofl_desk.studies.alone import run_alone
+from silofl_desk.studies.simulation import apply_changes
 
 JOBS = Path(__file__).parents[1] / "jobs"
 # Set of real data, or of phantoms -> the job in whose study all methods run.

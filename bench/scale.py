@@ -24,7 +24,7 @@ from memory import GIB, watched
 
 from silofl.data.importers import ImportOptions, import_layout
 from silofl.options import parse_setting
-from silofl.studies.simulation import Simulation, settle_job
+from silofl_desk.studies.simulation import Simulation, settle_job
 
 JOB = Path(__file__).parents[1] / "jobs" / "adafed_mednist"
 CLASSES, PICTURES, SIZE = 6, 675, 28

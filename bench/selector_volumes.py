@@ -18,12 +18,12 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from silofl.data.phantoms import VOLUMES, make_phantoms
 from silofl.data.site_data import load_site_data
 from silofl.data.volumes import PatchSampler, central_slices, pad_to_size
 from silofl.models.normalization import GROUPS
 from silofl.models.selector import LIGHT_DIVISOR, VGG11, SelectorNetwork
 from silofl.study import Study, load_study
+from silofl_desk.phantoms.phantoms import VOLUMES, make_phantoms
 
 STEPS, BATCH, RATE, SEEDS = 150, 8, 1e-3, (0, 1, 2)
 

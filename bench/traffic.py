@@ -18,7 +18,7 @@ import psutil
 
 from silofl.federation.server import ServerRounds
 from silofl.parts.task import TRAIN, Exchange, Message
-from silofl.studies.simulation import Simulation, settle_job
+from silofl_desk.studies.simulation import Simulation, settle_job
 
 MIB = 2**20
 PUBLISHED_JOB_MIB = 1486  # per site, round and direction, with VGG-11 and its moments

@@ -21,16 +21,16 @@ from memory import GIB
 from reading import write_tiles
 
 from silofl.data.batches import training_batches
-from silofl.data.phantoms import SITES, make_phantoms
 from silofl.data.site_data import SiteData, load_site_data
 from silofl.data.transforms import build_augmentation
 from silofl.models import build_plain_model
-from silofl.studies.simulation import changed_study
 from silofl.study import Study
 from silofl.training.device import derive_seed
 from silofl.training.evaluation import evaluate
 from silofl.training.loop import make_optimizer
 from silofl.training.losses import make_loss
+from silofl_desk.phantoms.phantoms import SITES, make_phantoms
+from silofl_desk.studies.simulation import changed_study
 
 JOB = Path(__file__).parents[1] / "jobs" / "fedavg_phantoms"
 ROUNDS = 8

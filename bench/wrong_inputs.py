@@ -26,14 +26,14 @@ from numpy.typing import NDArray
 from runs import UNSEEN, is_finished, silofl
 from scipy.ndimage import gaussian_filter
 
-from silofl.data.anatomy import Tissue, draw_anatomy
-from silofl.data.grid import Grid
 from silofl.data.manifest import read_manifest
-from silofl.data.phantoms import SITES, SLICED, VOLUMES, PhantomSet, make_phantoms, seed_generator
-from silofl.data.scanner import scan
 from silofl.errors import DataError
 from silofl.inference import SuperModel
 from silofl.study import Study
+from silofl_desk.phantoms.anatomy import Tissue, draw_anatomy
+from silofl_desk.phantoms.grid import Grid
+from silofl_desk.phantoms.phantoms import SITES, SLICED, VOLUMES, PhantomSet, make_phantoms, seed_generator
+from silofl_desk.phantoms.scanner import scan
 
 # Name -> the bundled job, and its phantoms. The guard's models are not asked.
 RUNS = {

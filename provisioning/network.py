@@ -17,7 +17,7 @@ from provisioning.workspace import find_kits, kits_folder
 from silofl.errors import ConfigError, TrainingError
 from silofl.flare.kit import Kit
 from silofl.flare.lead import has_ended, open_session
-from silofl.studies.processes import ProcessTree
+from silofl_desk.studies.processes import ProcessTree
 
 POLL_S = 0.5
 START_S, STOP_S = 90.0, 60.0

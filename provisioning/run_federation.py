@@ -22,17 +22,17 @@ from provisioning.network import Network
 from provisioning.provisioner import Project
 from provisioning.workspace import PROJECT, REPOSITORY, SITE_CONFIGS, find_kits, kits_folder, write_yaml
 from silofl.bundled_jobs import find_job
-from silofl.data.phantoms import make_phantoms
 from silofl.errors import ConfigError, ExitCode, TrainingError
 from silofl.federation.results import read_results
 from silofl.files import hold_lock
 from silofl.flare.commands import check_start
-from silofl.report.run_page import write_report
 from silofl.settings import read_yaml
-from silofl.studies.ending import print_results
-from silofl.studies.progress import RoundLines
-from silofl.studies.simulation import study_file
 from silofl.study import load_study
+from silofl_desk.phantoms.phantoms import make_phantoms
+from silofl_desk.report.run_page import write_report
+from silofl_desk.studies.ending import print_results
+from silofl_desk.studies.progress import RoundLines
+from silofl_desk.studies.simulation import study_file
 
 JOB = REPOSITORY / "jobs" / "harmofl_phantoms"
 TIMEOUT_S = 3600.0

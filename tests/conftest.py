@@ -577,7 +577,7 @@ def no_simulator(monkeypatch):
         def tell(self, text):
             pytest.fail("nothing may be run")
 
-    monkeypatch.setattr("silofl.studies.simulate.ProcessTree", Idle)
+    monkeypatch.setattr("silofl_desk.studies.simulate.ProcessTree", Idle)
 
 
 @pytest.fixture

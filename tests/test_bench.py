@@ -20,8 +20,8 @@ from torch import nn
 
 from silofl.errors import ConfigError
 from silofl.settings import parse
-from silofl.studies.simulation import apply_changes
 from silofl.study import Study
+from silofl_desk.studies.simulation import apply_changes
 from tests.conftest import SHARED
 
 BENCH = Path(__file__).parents[1] / "bench"

@@ -144,11 +144,11 @@ def test_the_mathematics_needs_neither_nvflare_nor_monai(imported):
 
 # --- the package of public sets
 
-PAPERS = sorted((CUSTOM / "silofl_papers").rglob("*.py"))
+PAPERS = sorted((CUSTOM / "silofl_desk").rglob("*.py"))
 
 
 def test_the_package_knows_nothing_of_the_public_sets(imported):
-    assert {name_of(path) for path, names in imported.items() if crossings(names, ["silofl_papers"])} == set()
+    assert {name_of(path) for path, names in imported.items() if crossings(names, ["silofl_desk"])} == set()
 
 
 def test_the_public_sets_need_only_what_reads_and_splits_data():

@@ -12,7 +12,7 @@ from silofl.cli import COMMANDS, FORMER, ROLES, WITHOUT_TORCH, CommandParser
 from silofl.data.importers import list_layouts
 from silofl.errors import ConfigError, ExitCode
 from silofl.options import make_console
-from silofl.studies.methods import method_names
+from silofl_desk.studies.methods import method_names
 
 from .conftest import JOBS
 
@@ -286,7 +286,7 @@ def test_what_a_command_ends_with_is_the_programs_exit_code(silofl, monkeypatch,
             raise result
         return result
 
-    monkeypatch.setattr("silofl.studies.simulate.resume", resume)
+    monkeypatch.setattr("silofl_desk.studies.simulate.resume", resume)
     assert silofl("resume", tmp_path) == (code, "", error)
 
 

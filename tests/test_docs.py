@@ -18,7 +18,6 @@ from silofl.core.ingredient import Ingredient
 from silofl.core.presets import algorithm_names
 from silofl.core.recipe import PRESET_NAMES
 from silofl.data.domain import Domain, Range, VoxelSizes
-from silofl.data.phantoms import SITES, UNSEEN_SITE
 from silofl.data.pooled import POOLED_SITE
 from silofl.errors import ConfigError
 from silofl.federation.egress import Gate
@@ -28,12 +27,13 @@ from silofl.parts.part import Part
 from silofl.parts.work import SitePart
 from silofl.settings import parse
 from silofl.site import Site
-from silofl.studies import compare, compared_runs, pooled
-from silofl.studies.demo import NEXT, RUNS
-from silofl.studies.methods import VARIANTS, find_method_algorithm
-from silofl.studies.reference import all_ingredients, study_keys
-from silofl.studies.simulation import changed_study
 from silofl.training.site_score import SiteScore
+from silofl_desk.phantoms.phantoms import SITES, UNSEEN_SITE
+from silofl_desk.studies import compare, compared_runs, pooled
+from silofl_desk.studies.demo import NEXT, RUNS
+from silofl_desk.studies.methods import VARIANTS, find_method_algorithm
+from silofl_desk.studies.reference import all_ingredients, study_keys
+from silofl_desk.studies.simulation import changed_study
 
 ROOT = Path(__file__).resolve().parents[1]
 JOBS = ROOT / "jobs"

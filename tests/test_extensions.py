@@ -14,7 +14,6 @@ import yaml
 
 from silofl import extensions
 from silofl.data.parts import Examples
-from silofl.data.phantoms import make_phantoms
 from silofl.data.transforms import build_augmentation, check_transforms
 from silofl.data.volumes import Volumes
 from silofl.errors import ConfigError, ExtensionError
@@ -24,11 +23,12 @@ from silofl.hospital.candidate import Candidate
 from silofl.models import build_plain_model
 from silofl.settings import load_settings, parse
 from silofl.site import Server, Site
-from silofl.studies import simulate
-from silofl.studies.simulation import Simulation
 from silofl.training.evaluation import score_predictions, summarise_test
 from silofl.training.extra_metrics import check_extra_metrics, measure_extra_metric
 from silofl.training.losses import check_loss, make_loss
+from silofl_desk.phantoms.phantoms import make_phantoms
+from silofl_desk.studies import simulate
+from silofl_desk.studies.simulation import Simulation
 
 ROOT = Path(__file__).resolve().parents[1]
 JOB = ROOT / "jobs" / "fedavg_phantoms"

@@ -9,8 +9,8 @@ import pytest
 from PIL import Image
 
 from silofl.cli import main
-from silofl.data.phantoms import UNSEEN_SITE, make_phantoms
 from silofl.errors import ExitCode
+from silofl_desk.phantoms.phantoms import UNSEEN_SITE, make_phantoms
 
 JOB = Path(__file__).resolve().parents[1] / "jobs" / "fedsm_phantoms"
 # As they come from a browser, from a shell, and from nobody's good will.

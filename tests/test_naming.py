@@ -17,8 +17,8 @@ from silofl.data.survey import survey_sites
 from silofl.errors import ConfigError, DataError, ExitCode
 from silofl.naming import check_name
 from silofl.settings import parse
-from silofl.studies.new_study import section_lines
 from silofl.study import STORED, Study
+from silofl_desk.studies.new_study import section_lines
 
 from .data.layouts import test_bids, test_nnunet, test_table
 

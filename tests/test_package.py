@@ -41,21 +41,21 @@ def test_the_wheel_names_the_pythons_that_were_tried():
 
 
 def test_the_package_the_wheel_and_the_package_of_public_sets_have_one_version():
-    papers = tomllib.loads((ROOT / "custom" / "silofl_papers" / "pyproject.toml").read_text())["project"]
+    papers = tomllib.loads((ROOT / "custom" / "silofl_desk" / "pyproject.toml").read_text())["project"]
     assert silofl.__version__ == PROJECT["version"] == papers["version"]
     assert papers["dependencies"] == [f"silofl=={PROJECT['version']}"]
 
 
 def test_the_wheel_of_hospitals_holds_no_public_set():
     found = find_packages(ROOT / "custom", include=SETTINGS["tool"]["setuptools"]["packages"]["find"]["include"])
-    assert {"silofl", "silofl.data.layouts"} <= {*found} and not any(name.startswith("silofl_papers") for name in found)
+    assert {"silofl", "silofl.data.layouts"} <= {*found} and not any(name.startswith("silofl_desk") for name in found)
 
 
 def test_every_public_set_is_announced():
-    papers = tomllib.loads((ROOT / "custom" / "silofl_papers" / "pyproject.toml").read_text())["project"]
-    files = {path.stem for path in (ROOT / "custom" / "silofl_papers" / "sets").glob("*.py")} - {"__init__", "examples"}
+    papers = tomllib.loads((ROOT / "custom" / "silofl_desk" / "pyproject.toml").read_text())["project"]
+    files = {path.stem for path in (ROOT / "custom" / "silofl_desk" / "sets").glob("*.py")} - {"__init__", "examples"}
     announced = papers["entry-points"]["silofl.layouts"]
-    assert announced == {name.replace("_", "-"): f"silofl_papers.sets.{name}:LAYOUT" for name in files}
+    assert announced == {name.replace("_", "-"): f"silofl_desk.sets.{name}:LAYOUT" for name in files}
 
 
 def packed_files():

@@ -9,7 +9,7 @@ from pathlib import Path
 from silofl.cli import COMMANDS
 from silofl.settings import Section
 from silofl.site import Server, Site
-from silofl.studies.reference import all_ingredients, study_keys
+from silofl_desk.studies.reference import all_ingredients, study_keys
 
 ROOT = Path(__file__).resolve().parents[1]
 # Programs of others whose options the sentences name.

@@ -116,7 +116,7 @@ FORMER = {
     "layer-statistics": "python bench/layer_statistics.py in a clone",
 }
 
-WITHOUT_TORCH = {"silofl.studies.import_data", "silofl.hospital.egress_check"}
+WITHOUT_TORCH = {"silofl.hospital.import_data", "silofl.hospital.egress_check"}
 LONGEST_ERROR = 1500
 # Of a disk, an account or a file that takes no more: work was begun by then.
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)

@@ -14,7 +14,7 @@ from silofl.federation.egress import Gate, Request
 from silofl.parts.load import start_parts
 from silofl.parts.task import Message
 from silofl.software import read_software
-from silofl.studies.traffic import count_traffic
+from silofl_desk.studies.traffic import count_traffic
 
 from ..conftest import assert_alike
 from .conftest import COUNTS

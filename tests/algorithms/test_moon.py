@@ -15,10 +15,10 @@ from silofl.federation.needs import home_bytes
 from silofl.inference import SuperModel
 from silofl.models import build_plain_model
 from silofl.settings import parse
-from silofl.studies.traffic import count_traffic
 from silofl.study import Study
 from silofl.study.sections import ModelSettings
 from silofl.training.losses import make_loss
+from silofl_desk.studies.traffic import count_traffic
 
 from ..conftest import UNET, WINDOWS, assert_alike
 from .conftest import COUNTS, assert_is, assert_plain_rounds, batch_of, network

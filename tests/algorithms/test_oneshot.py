@@ -14,8 +14,8 @@ from silofl.models.nearest import measure_features
 from silofl.models.networks import build_plain_model
 from silofl.parts.task import COLLECT, TRAIN, Message
 from silofl.site import Site
-from silofl.studies.traffic import count_traffic
 from silofl.training.losses import make_loss
+from silofl_desk.studies.traffic import count_traffic
 
 from ..conftest import assert_alike
 from .conftest import COUNTS, SGD

@@ -15,8 +15,8 @@ from silofl.inference.contents import Contents
 from silofl.inference.directory import write_model_folder
 from silofl.models import build_model
 from silofl.schema import dump_record
-from silofl.studies.simulation import study_file
 from silofl.study import load_study
+from silofl_desk.studies.simulation import study_file
 
 from ..studies.conftest import JOB, write_result
 
@@ -196,7 +196,7 @@ def test_a_site_without_data_of_a_part_is_refused(refused_script, make_run, monk
         object.__setattr__(data, "validation", data.validation.select_rows([]))
         return data
 
-    monkeypatch.setattr("silofl.studies.simulated_sites.load_site_data", without_validation)
+    monkeypatch.setattr("silofl_desk.studies.simulated_sites.load_site_data", without_validation)
     error = refused_script(main, run, "--part", "validation")
     assert "site 'north' must hold validation data to measure the loss on, not none; choose another --part" in error
 

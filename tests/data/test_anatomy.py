@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from silofl.data.anatomy import Tissue, draw_anatomy, label_tissue
-from silofl.data.grid import Grid
+from silofl_desk.phantoms.anatomy import Tissue, draw_anatomy, label_tissue
+from silofl_desk.phantoms.grid import Grid
 
 GRID = Grid((64, 64, 6), (5.0, 5.0, 8.0))
 

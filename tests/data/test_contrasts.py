@@ -18,9 +18,9 @@ from silofl.data.survey import survey_sites
 from silofl.data.transforms import build_augmentation
 from silofl.errors import ConfigError, DataError
 from silofl.settings import parse
-from silofl.studies.new_study import write_new_study
-from silofl.studies.simulation import study_file
 from silofl.study import Study
+from silofl_desk.studies.new_study import write_new_study
+from silofl_desk.studies.simulation import study_file
 from tests.data.conftest import edit
 
 JOBS = Path(__file__).parents[2] / "jobs"

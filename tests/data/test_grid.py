@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from silofl.data.grid import Grid, blur, smooth_noise
+from silofl_desk.phantoms.grid import Grid, blur, smooth_noise
 
 GRID = Grid((16, 20, 5), (3.0, 2.0, 6.0))
 

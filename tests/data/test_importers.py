@@ -65,13 +65,13 @@ def with_papers(monkeypatch):
 def test_without_the_package_of_public_sets_the_layouts_are_those_of_hospitals(with_papers, source, tmp_path):
     with_papers(None)
     assert [*list_layouts()] == ["folders", "dicom", "bids", "table", "nnunet", "brats"]
-    with pytest.raises(ConfigError, match="not 'medmnist'; those of public sets come with the package silofl-papers"):
+    with pytest.raises(ConfigError, match="not 'medmnist'; those of public sets come with the package silofl-desk"):
         import_layout("medmnist", source, tmp_path / "target")
 
 
 def test_a_package_of_public_sets_of_another_version_is_refused(with_papers, source, tmp_path):
     with_papers("0.0.1")
-    with pytest.raises(ConfigError, match=f"silofl-papers must be of version {silofl.__version__},.* not 0.0.1"):
+    with pytest.raises(ConfigError, match=f"silofl-desk must be of version {silofl.__version__},.* not 0.0.1"):
         import_layout("folders", source, tmp_path / "target")
 
 

@@ -8,8 +8,8 @@ from PIL import Image
 
 from silofl.data.inventories import describe_inventories, describe_looks, measure_distances
 from silofl.data.inventory import Inventory, Look, take_inventory
-from silofl.data.phantoms import make_phantoms
-from silofl.data.stains import make_stains
+from silofl_desk.phantoms.phantoms import make_phantoms
+from silofl_desk.phantoms.stains import make_stains
 
 CASTS = {"orange": (1.0, 0.65, 0.3), "grey": (0.7, 0.7, 0.7), "pink": (1.0, 0.6, 0.75)}
 ADVICE = "begin with GroupNorm, compare FedBN"

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from threadpoolctl import threadpool_info, threadpool_limits
 
-from silofl.data import phantoms
 from silofl.data.manifest import PARTS
-from silofl.data.phantoms import PATIENTS, SITES, SLICED, UNSEEN_SITE, deal_patients, make_phantoms
 from silofl.errors import ConfigError, DataError
+from silofl_desk.phantoms import phantoms
+from silofl_desk.phantoms.phantoms import PATIENTS, SITES, SLICED, UNSEEN_SITE, deal_patients, make_phantoms
 
 FEW = {"north": 6, "south": 7}
 

@@ -3,8 +3,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from silofl.data.anatomy import Tissue
-from silofl.data.scanner import Scanner, scan
+from silofl_desk.phantoms.anatomy import Tissue
+from silofl_desk.phantoms.scanner import Scanner, scan
 
 IDEAL = Scanner((32, 32), (5.0, 5.0, 8.0), noise=1e-6, blur_mm=0.1, bias=0.0, bias_degrees=0, gain=1000)
 

@@ -3,9 +3,9 @@ import json
 import numpy as np
 import pytest
 
-from silofl.data import stains
-from silofl.data.stains import LABELS, SITES, make_stains
 from silofl.errors import ConfigError, DataError
+from silofl_desk.phantoms import stains
+from silofl_desk.phantoms.stains import LABELS, SITES, make_stains
 
 
 @pytest.fixture(scope="module")

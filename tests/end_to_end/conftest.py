@@ -19,8 +19,8 @@ import torch
 import yaml
 
 from silofl.cli import main
-from silofl.data.phantoms import make_phantoms
 from silofl.flare.components import name_components
+from silofl_desk.phantoms.phantoms import make_phantoms
 
 JOBS = Path(__file__).resolve().parents[2] / "jobs"
 LIMIT_S = 540

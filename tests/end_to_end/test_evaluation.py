@@ -9,10 +9,10 @@ from provisioning.fill_kits import Contents, fill_kit
 from provisioning.make_kits import make_kits, make_project
 from provisioning.network import Network
 from provisioning.workspace import PROJECT, find_kits, kits_folder
-from silofl.data.phantoms import make_phantoms
-from silofl.data.stains import make_stains
 from silofl.federation.results import read_results
 from silofl.files import read_json
+from silofl_desk.phantoms.phantoms import make_phantoms
+from silofl_desk.phantoms.stains import make_stains
 
 from .conftest import carried_out, find_super_model, silofl
 

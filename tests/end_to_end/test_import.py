@@ -7,8 +7,8 @@ import nibabel
 import numpy as np
 import pytest
 
-from silofl.studies.simulation import study_file
 from silofl.study import load_study
+from silofl_desk.studies.simulation import study_file
 
 pytestmark = pytest.mark.usefixtures("decoded_here", "undrawn")
 JOB = Path(__file__).resolve().parents[2] / "jobs" / "fedavg_phantoms"

@@ -12,8 +12,8 @@ from silofl.data.images import read_image, read_label
 from silofl.data.site_data import load_site_data
 from silofl.data.targets import IGNORED
 from silofl.errors import DataError
-from silofl.studies.simulation import study_file
 from silofl.study import load_study
+from silofl_desk.studies.simulation import study_file
 
 from ..conftest import case_builder
 from .conftest import JOBS, carried_out, write_small_job

@@ -14,7 +14,7 @@ from provisioning.network import Network
 from provisioning.workspace import PROJECT, find_kits, kits_folder
 from silofl.flare.components import name_components
 from silofl.inference import SuperModel
-from silofl.studies.simulation import study_file
+from silofl_desk.studies.simulation import study_file
 
 from .conftest import carried_out
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from silofl.data.phantoms import make_phantoms
+from silofl_desk.phantoms.phantoms import make_phantoms
 
 from ..data.layouts.exams import write_exam
 from ..data.layouts.test_bids import write_tree

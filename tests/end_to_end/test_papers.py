@@ -6,8 +6,8 @@ import re
 import pytest
 
 from silofl.data.site_data import load_site_data
-from silofl.studies.simulation import study_file
 from silofl.study import load_study
+from silofl_desk.studies.simulation import study_file
 
 from ..test_docs import ROOT, commands, text_of
 from .conftest import carried_out

@@ -20,10 +20,10 @@ import torch
 import yaml
 
 from silofl.cli import main
-from silofl.data.phantoms import make_phantoms
 from silofl.federation.state import SiteState
 from silofl.flare.components import name_components
-from silofl.studies import simulate
+from silofl_desk.phantoms.phantoms import make_phantoms
+from silofl_desk.studies import simulate
 
 from ..conftest import WINDOWS
 from .conftest import JOBS, finished_rounds, silofl

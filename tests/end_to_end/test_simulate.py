@@ -21,9 +21,9 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from silofl.federation import steps
 from silofl.models import build_model, build_plain_model
-from silofl.studies import progress, simulate
-from silofl.studies.simulation import Simulation
 from silofl.study import load_study
+from silofl_desk.studies import progress, simulate
+from silofl_desk.studies.simulation import Simulation
 
 from .conftest import (
     JOBS,

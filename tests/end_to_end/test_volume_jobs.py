@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from silofl.data.phantoms import VOLUMES, make_phantoms
+from silofl_desk.phantoms.phantoms import VOLUMES, make_phantoms
 from tests.end_to_end.conftest import JOBS, carried_out, find_super_model, predicted
 
 pytestmark = pytest.mark.long

@@ -9,11 +9,11 @@ import pytest
 import yaml
 
 from silofl.cli import main
-from silofl.federation.alone import run_alone
 from silofl.inference import SuperModel
 from silofl.settings import parse
 from silofl.site import Site
 from silofl.study import Study
+from silofl_desk.studies.alone import run_alone
 from tests.end_to_end.conftest import JOBS
 
 pytestmark = pytest.mark.long

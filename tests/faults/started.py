@@ -14,7 +14,7 @@ from silofl.cli import main
 
 # Their imports are the better part of a small run; a fork has them, and nothing else of this process.
 CONTEXT = get_context("forkserver")
-CONTEXT.set_forkserver_preload(["tests.faults.started", "silofl.studies.simulate", "silofl.studies.resume"])
+CONTEXT.set_forkserver_preload(["tests.faults.started", "silofl_desk.studies.simulate", "silofl_desk.studies.resume"])
 
 
 def kill():

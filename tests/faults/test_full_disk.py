@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from silofl.federation.alone import run_alone
+from silofl_desk.studies.alone import run_alone
 
 from .conftest import ROUNDS, check_end, ledger, results, silofl
 from .started import Fault

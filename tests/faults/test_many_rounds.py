@@ -6,7 +6,7 @@ import numpy as np
 import psutil
 import pytest
 
-from silofl.federation.alone import run_alone
+from silofl_desk.studies.alone import run_alone
 
 from .conftest import ledger
 

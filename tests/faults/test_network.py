@@ -17,8 +17,8 @@ from provisioning.make_kits import make_kits, make_project
 from provisioning.namespaces import Namespaces, are_possible
 from provisioning.network import Network, has_ended
 from provisioning.workspace import PROJECT, find_kits, kits_folder
-from silofl.data.phantoms import make_phantoms
 from silofl.federation.ledger import FILE
+from silofl_desk.phantoms.phantoms import make_phantoms
 
 from ..end_to_end.conftest import write_small_job
 from ..provisioning.conftest import set_floor, wheel  # noqa: F401

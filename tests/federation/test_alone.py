@@ -5,11 +5,11 @@ import sys
 import pytest
 import yaml
 
-from silofl.federation.alone import run_alone
 from silofl.federation.run_folder import PHASE, RunFolder
 from silofl.federation.server import ServerRounds
 from silofl.settings import load_settings
 from silofl.site import Site
+from silofl_desk.studies.alone import run_alone
 
 from ..conftest import assert_alike
 

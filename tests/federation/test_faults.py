@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from silofl.errors import StateError
-from silofl.federation.alone import run_alone
 from silofl.federation.run_folder import BEFORE, CHECKPOINT, RunFolder
 from silofl.federation.state import SiteState
 from silofl.files import read_json
+from silofl_desk.studies.alone import run_alone
 
 from ..conftest import UNET
 from .faults import DAMAGES, delete, flatten, flip, truncate

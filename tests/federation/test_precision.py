@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 import torch
 
-from silofl.federation.alone import run_alone
 from silofl.files import load_tensors
 from silofl.inference.directory import FOLDER, read_model_folder
 from silofl.models.precision import round_as_received, widen_arrays
 from silofl.parts.task import TRAIN
+from silofl_desk.studies.alone import run_alone
 
 
 @pytest.fixture

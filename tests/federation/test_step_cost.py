@@ -7,8 +7,8 @@ from silofl.federation.server import ServerRounds
 from silofl.parts.task import TRAIN, Exchange
 from silofl.parts.work import Work
 from silofl.settings import parse
-from silofl.studies.random_examples import random_part, random_volume
 from silofl.study import Study
+from silofl_desk.studies.random_examples import random_part, random_volume
 
 
 def timed(study, count):

@@ -19,8 +19,8 @@ from silofl.models.roles import add_role
 from silofl.parts.answer import plain_text
 from silofl.parts.task import Message
 from silofl.settings import parse
-from silofl.studies.simulation import GUARD, changed_study, fit_configurations, study_file
 from silofl.study import Study, load_study
+from silofl_desk.studies.simulation import GUARD, changed_study, fit_configurations, study_file
 
 JOBS = Path(__file__).resolve().parents[2] / "jobs"
 

@@ -9,7 +9,7 @@ from nvflare.recipe import PocEnv, SimEnv, poc_env
 from nvflare.recipe.session_mgr import SessionManager
 
 from silofl.files import read_json
-from silofl.flare.folder_recipe import FolderRecipe
+from silofl_desk.flare.folder_recipe import FolderRecipe
 
 
 class Recorded(FolderRecipe):

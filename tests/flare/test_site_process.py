@@ -8,7 +8,7 @@ import psutil
 import pytest
 from nvflare.fuel.f3.streaming import stream_utils
 
-from silofl.flare.site_process import CONTEXT, IMPORTED, STREAMS, SiteProcess, number_streams_anew, start_importing
+from silofl_desk.flare.site_process import CONTEXT, IMPORTED, STREAMS, SiteProcess, number_streams_anew, start_importing
 
 COMMAND = [sys.executable, "-m", "nvflare.private.fed.app.simulator.simulator_worker"]
 

@@ -10,11 +10,11 @@ import yaml
 from silofl.errors import ConfigError
 from silofl.files import save_tensors
 from silofl.flare.components import name_components
-from silofl.flare.submission import READY, check_job
 from silofl.models import build_plain_model
 from silofl.settings import parse, read_yaml
-from silofl.studies.simulation import study_file
 from silofl.study import Study, load_study
+from silofl_desk.flare.submission import READY, check_job
+from silofl_desk.studies.simulation import study_file
 from tests.conftest import JOBS
 
 CLIENT = "app/config/config_fed_client.json"

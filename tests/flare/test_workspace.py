@@ -8,9 +8,9 @@ from nvflare.app_common.widgets.component_path_authorizer import ComponentPathAu
 
 from silofl.errors import ConfigError
 from silofl.flare.components import GENERIC
-from silofl.flare.workspace import name_sites, other_classes, prepare_workspace, read_simulated_site
 from silofl.settings import load_settings
 from silofl.site import Server, Site
+from silofl_desk.flare.workspace import name_sites, other_classes, prepare_workspace, read_simulated_site
 
 JOBS = sorted((Path(__file__).resolve().parents[2] / "jobs").glob("*/app/config/config_fed_*.json"))
 SITE = Site(data="/data/{site}", state_dir="/state/{study}/{site}", device="cpu", has_progress=False)
@@ -52,7 +52,7 @@ def test_nvflare_lets_every_jobs_classes_be_built(authorize):
         authorize(path)
 
 
-@pytest.mark.parametrize("path", ["subprocess.Popen", "silofl.studies.processes.ProcessTree"])
+@pytest.mark.parametrize("path", ["subprocess.Popen", "silofl_desk.studies.processes.ProcessTree"])
 def test_nvflare_refuses_all_other_classes(authorize, path):
     with pytest.raises(UnsafeComponentError, match="not in allow_list"):
         authorize(path)

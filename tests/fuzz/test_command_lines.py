@@ -133,11 +133,13 @@ def test_a_command_does_its_work_or_says_what_is_wrong(world, tmp_path, capsys, 
     monkeypatch.chdir(place / "here")
     monkeypatch.setenv("WORLD", str(place / "here"))
     monkeypatch.setattr("sys.stdin", io.StringIO())
-    monkeypatch.setattr("silofl.studies.simulate.ProcessTree", NoProcess)
-    monkeypatch.setattr("silofl.studies.simulate.run_alone", lambda *arguments: None)
+    monkeypatch.setattr("silofl_desk.studies.simulate.ProcessTree", NoProcess)
+    monkeypatch.setattr("silofl_desk.studies.simulate.run_alone", lambda *arguments: None)
     # The phantoms and a page take seconds; `report` writes its pages all the same.
-    monkeypatch.setattr("silofl.studies.simulate.write_report", lambda run: run / "report.html")
-    monkeypatch.setattr("silofl.data.phantoms._make_site", lambda folder, *_: shutil.copytree(world / "set", folder))
+    monkeypatch.setattr("silofl_desk.studies.simulate.write_report", lambda run: run / "report.html")
+    monkeypatch.setattr(
+        "silofl_desk.phantoms.phantoms._make_site", lambda folder, *_: shutil.copytree(world / "set", folder)
+    )
     before = files_in(place)
     # Figures are work, and so is a program that torch.export traces; neither is a hang.
     ends_well([*command.split(), *line], capsys, SECONDS * (8 if command in ("report", "export") else 1))

@@ -87,7 +87,9 @@ def test_a_class_that_no_job_needs_is_worth_a_look_though_it_starts_no_program(c
     assert check_classes(candidate()).status == "warning"
 
 
-@pytest.mark.parametrize("entry", ["silofl.", "silofl.flare", "silofl.studies.processes", "nvflare.app_common.", "*"])
+@pytest.mark.parametrize(
+    "entry", ["silofl.", "silofl.flare", "silofl_desk.studies.processes", "nvflare.app_common.", "*"]
+)
 def test_an_entry_that_lets_in_more_than_one_class_keeps_a_site_from_joining(candidate, kit, entry):
     allow(kit, *SITE_CLASSES, entry)
     answer = check_classes(candidate())

@@ -22,10 +22,10 @@ from silofl.inference.model_file import pack_model
 from silofl.models import build_model, build_plain_model
 from silofl.parts.dp_sgd import FILE
 from silofl.settings import parse
-from silofl.studies.methods import find_method_algorithm
-from silofl.studies.random_examples import random_volume
 from silofl.study import Study, load_study
 from silofl.training.private import Spent, compute_epsilon
+from silofl_desk.studies.methods import find_method_algorithm
+from silofl_desk.studies.random_examples import random_volume
 
 from .conftest import STUDY, change_json, change_site
 

@@ -14,7 +14,7 @@ from silofl.data.domain import Domain, Range, VoxelSizes
 from silofl.errors import ConfigError, DataError
 from silofl.inference import SuperModel
 from silofl.inference.directory import write_model_folder
-from silofl.inference.export import export_bundle
+from silofl_desk.inference.export import export_bundle
 
 CPU = torch.device("cpu")
 RESIZE = {"transforms": [{"Resize": {"spatial_size": [32, 32]}}]}

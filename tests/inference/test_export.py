@@ -19,12 +19,12 @@ from silofl.data.manifest import PARTS
 from silofl.errors import ConfigError
 from silofl.inference import SuperModel
 from silofl.inference.directory import read_fingerprint, write_model_folder
-from silofl.inference.export import _channel_names, _refuse_commands, export_bundle
 from silofl.inference.opened import open_model
 from silofl.inference.readme import bundle_readme
 from silofl.settings import parse
 from silofl.study import STORED, Study
 from silofl.study.sections import DoNotUseSettings
+from silofl_desk.inference.export import _channel_names, _refuse_commands, export_bundle
 
 pytestmark = pytest.mark.long
 
@@ -137,7 +137,7 @@ def test_a_name_that_monai_would_run_is_in_no_bundle(tmp_path, write_named, name
 def test_monai_would_run_such_a_name(tmp_path, write_named, monkeypatch):
     from monai.bundle import ConfigParser
 
-    monkeypatch.setattr("silofl.inference.export._refuse_command", lambda text: None)
+    monkeypatch.setattr("silofl_desk.inference.export._refuse_command", lambda text: None)
     bundle = export_bundle(write_named(RAN), tmp_path / "bundle")
     monkeypatch.chdir(tmp_path)
     parser = ConfigParser()

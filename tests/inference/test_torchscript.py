@@ -8,8 +8,8 @@ import torch
 
 from silofl.inference import SuperModel
 from silofl.inference.geometry import decide_labels
-from silofl.inference.torchscript import silence_known_warnings, to_torchscript
 from silofl.inference.weigher import member_names
+from silofl_desk.inference.torchscript import silence_known_warnings, to_torchscript
 
 pytestmark = pytest.mark.long
 

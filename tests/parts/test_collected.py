@@ -14,9 +14,9 @@ from silofl.models.roles import add_role
 from silofl.parts import guard
 from silofl.parts.task import COLLECT
 from silofl.site import Site
-from silofl.studies.methods import find_method_algorithm
-from silofl.studies.traffic import count_traffic
 from silofl.training.losses import make_loss
+from silofl_desk.studies.methods import find_method_algorithm
+from silofl_desk.studies.traffic import count_traffic
 
 from .conftest import SITES
 

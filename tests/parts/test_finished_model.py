@@ -24,13 +24,13 @@ from silofl.models import build_model
 from silofl.models.weights import read_start
 from silofl.parts.finished_model import ROLE, SCORES
 from silofl.parts.task import Message
-from silofl.report.evaluations_page import evaluations_section
 from silofl.report.page import Text
 from silofl.schema import dump_record, read_file
 from silofl.settings import parse
 from silofl.site import Site
 from silofl.study import Study
 from silofl.training.site_score import SiteScore
+from silofl_desk.report.evaluations_page import evaluations_section
 
 from ..conftest import WINDOWS, Play
 from .conftest import SITES

@@ -81,7 +81,7 @@ RUN = """
 import sys
 from pathlib import Path
 from silofl.errors import ConfigError
-from silofl.federation.alone import run_alone
+from silofl_desk.studies.alone import run_alone
 from silofl.site import Site
 from silofl.study import load_study
 

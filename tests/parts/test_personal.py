@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from silofl.models.networks import build_model
-from silofl.studies.traffic import count_traffic
 from silofl.training.losses import make_loss
+from silofl_desk.studies.traffic import count_traffic
 
 from ..conftest import assert_alike
 from .conftest import SITES, lose_state

@@ -37,7 +37,6 @@ from provisioning.network import Network, start_command
 from provisioning.renew_kit import make_renewed_certificate
 from provisioning.workspace import PROJECT, REPOSITORY, certificates_file, find_kits, kits_folder
 from silofl.cli import main
-from silofl.data.phantoms import make_phantoms
 from silofl.errors import ConfigError
 from silofl.federation.egress_chain import check_chain
 from silofl.federation.ledger import read_ledger
@@ -46,10 +45,11 @@ from silofl.files import read_json
 from silofl.flare.kit import read_kit
 from silofl.flare.lead import PROGRESS
 from silofl.hospital.network import shake_hands
-from silofl.recipes import HarmoFLRecipe
-from silofl.studies.processes import ProcessTree
-from silofl.studies.simulation import study_file
 from silofl.study import load_study
+from silofl_desk.phantoms.phantoms import make_phantoms
+from silofl_desk.recipes import HarmoFLRecipe
+from silofl_desk.studies.processes import ProcessTree
+from silofl_desk.studies.simulation import study_file
 
 from .conftest import set_floor
 
@@ -527,7 +527,7 @@ def test_a_job_that_names_a_class_outside_the_allow_list_is_refused_by_the_hospi
 
 def test_a_job_cannot_have_anybody_run_a_shell(network, tmp_path):
     """NVFlare calls any attribute of any module below an entry of the list that is no class, with a job's args."""
-    name, marks = "silofl.studies.processes.ProcessTree", tmp_path / "marks"
+    name, marks = "silofl_desk.studies.processes.ProcessTree", tmp_path / "marks"
     marks.mkdir()
     for side in ("server", "client"):
         job = small_job(tmp_path / side, "fedavg_phantoms")

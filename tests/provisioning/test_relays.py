@@ -22,12 +22,12 @@ from provisioning.network import Network
 from provisioning.relays import GUARDED, SCRIPT, UNGUARDED
 from provisioning.workspace import PROJECT, find_kits, kits_folder
 from silofl.cli import main as silofl
-from silofl.data.phantoms import make_phantoms
 from silofl.errors import ConfigError
 from silofl.federation.ledger import read_ledger
 from silofl.federation.results import read_results
 from silofl.flare.kit import read_kit
 from silofl.hospital.network import shake_hands
+from silofl_desk.phantoms.phantoms import make_phantoms
 from tests.provisioning.conftest import replace_in, set_floor
 from tests.provisioning.test_network import (
     LIMIT_S,

@@ -75,7 +75,7 @@ def test_a_site_has_what_a_study_may_ask_of_every_site():
 def test_the_lock_has_every_package_that_is_installed_here():
     done = subprocess.run([sys.executable, "-m", "pip", "list", "--format", "json"], capture_output=True, text=True)
     installed = {canonicalize_name(one["name"]) for one in json.loads(done.stdout)}
-    assert installed - versions(EVERYTHING).keys() <= {"pip", "setuptools", "silofl", "silofl-papers"}
+    assert installed - versions(EVERYTHING).keys() <= {"pip", "setuptools", "silofl", "silofl-desk"}
 
 
 @pytest.mark.parametrize("line", ["torch", "torch==1", "torch>=1 --hash=sha256:" + "0" * 64, "torch==1 --hash=md5:0"])

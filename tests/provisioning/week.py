@@ -19,7 +19,7 @@ from silofl.cli import Parser, run_command
 from silofl.errors import ExitCode, TrainingError
 from silofl.files import write_text
 from silofl.flare.commands import check_start
-from silofl.studies.run import check_new
+from silofl_desk.studies.run import check_new
 from tests.provisioning.week_events import EVENTS, Event
 from tests.provisioning.week_stage import Stage
 

@@ -24,8 +24,8 @@ from silofl.files import open_own
 from silofl.flare.kit import Kit, read_kit
 from silofl.flare.lead import has_ended
 from silofl.settings import read_yaml
-from silofl.studies.processes import ProcessTree
-from silofl.studies.simulation import apply_changes, study_file
+from silofl_desk.studies.processes import ProcessTree
+from silofl_desk.studies.simulation import apply_changes, study_file
 
 POLL_S = 0.2
 # For a busy machine; what takes longer hangs.

@@ -5,8 +5,8 @@ import pytest
 from silofl.core.heterogeneity import pool_estimates
 from silofl.core.intervals import Estimate
 from silofl.inference.evaluations import ALL, MISSING, Evaluations, HospitalEvaluation
-from silofl.report.evaluations_page import evaluation_tables, evaluations_section, list_chance
 from silofl.report.page import Text
+from silofl_desk.report.evaluations_page import evaluation_tables, evaluations_section, list_chance
 
 
 def hospital(dice, distance, unit="patient"):

@@ -1,4 +1,4 @@
-from silofl.report.round_tables import participation_table, traffic_table
+from silofl_desk.report.round_tables import participation_table, traffic_table
 
 
 def test_participation_counts_rounds_by_what_became_of_the_site(record):

@@ -9,8 +9,8 @@ import pytest
 from silofl.errors import ConfigError
 from silofl.federation.outcome import stopped_results, unscored_results
 from silofl.files import write_json
-from silofl.report.run_page import weights_table, write_report
 from silofl.schema import dump_record
+from silofl_desk.report.run_page import weights_table, write_report
 from tests.report.conftest import RECIPE, counts, joined, report, rows_of
 
 pytestmark = pytest.mark.usefixtures("undrawn")

@@ -4,7 +4,7 @@ import pytest
 from silofl.report.canvas import LINE_COLOURS, PAGE, encode_png
 from silofl.report.page import Group, Heading, Picture, Table, Text
 from silofl.report.run_records import read_run
-from silofl.report.super_model_page import (
+from silofl_desk.report.super_model_page import (
     MAX_IMAGES,
     FeatureMap,
     FeaturePlot,
@@ -27,7 +27,7 @@ from silofl.report.super_model_page import (
     unseen_section,
     unseen_sentence,
 )
-from silofl.studies.comparison import run_models_table
+from silofl_desk.studies.comparison import run_models_table
 from tests.report.conftest import shown_colours
 
 ONE_EXCHANGE = {"sends_model_once": True, "constants": {"hand_over": {"answer": "choice"}}}
@@ -81,7 +81,7 @@ def test_sites_far_apart_are_far_apart_on_the_map_and_images_taken_for_another_s
 
 
 def test_of_very_many_images_every_few_are_shown(features, monkeypatch):
-    monkeypatch.setattr("silofl.report.super_model_page.project_to_plane", lambda values: (values[:, :2], "none"))
+    monkeypatch.setattr("silofl_desk.report.super_model_page.project_to_plane", lambda values: (values[:, :2], "none"))
     shown = FeatureMap.of({"east": features("east", count=MAX_IMAGES + 2)})
     assert shown.step == 2 and len(shown.points) == len(shown.owners) == len(shown.is_wrong) == MAX_IMAGES // 2 + 1
 

@@ -21,9 +21,9 @@ from silofl.report.tables import (
     site_table,
     surface_sentence,
 )
-from silofl.studies.comparison import comparison_notes
-from silofl.studies.ending import print_results
-from silofl.studies.method_rows import compute_further_averages
+from silofl_desk.studies.comparison import comparison_notes
+from silofl_desk.studies.ending import print_results
+from silofl_desk.studies.method_rows import compute_further_averages
 
 SURFACE = {"hd95": 12.25, "surface_dice": 0.5, "num_cases": 1, "num_undefined": 0}
 NO_SURFACE = {"hd95": None, "surface_dice": None, "num_cases": 0, "num_undefined": 3}

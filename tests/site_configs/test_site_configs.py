@@ -23,7 +23,7 @@ from silofl.flare.policy import SERVER_CLASSES, SITE_CLASSES
 from silofl.parts.load import list_kinds
 from silofl.settings import load_settings
 from silofl.site import Server, Site
-from silofl.studies.simulation import changed_study
+from silofl_desk.studies.simulation import changed_study
 
 ROOT = Path(__file__).resolve().parents[2]
 CONFIGS = ROOT / "site_configs"
@@ -122,7 +122,7 @@ def test_a_job_can_have_nothing_else_built(workspace, kind):
     place = workspace(kind)
     for path in (
         "subprocess.Popen",
-        "silofl.studies.processes.ProcessTree",
+        "silofl_desk.studies.processes.ProcessTree",
         "silofl.site._fill_template",
         "silofl.flare.executor.read_job_study",
         "nvflare.app_common.widgets.convert_to_fed_event.ConvertToFedEvent",

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 import yaml
 
-from silofl.data.phantoms import UNSEEN_SITE, make_phantoms
 from silofl.federation.results import Results
 from silofl.schema import dump_record, read_record
-from silofl.studies import simulate
 from silofl.training.case_pictures import write_scores
+from silofl_desk.phantoms.phantoms import UNSEEN_SITE, make_phantoms
+from silofl_desk.studies import simulate
 
 # Folders and results of runs that never trained.
 from ..report.conftest import *  # noqa: F403

@@ -8,10 +8,10 @@ from silofl.cli import main
 from silofl.core.gain import WORSE
 from silofl.errors import AggregationError
 from silofl.schema import dump_record
-from silofl.studies.compared_runs import ComparisonPlan
-from silofl.studies.simulation import GUARD, study_file
-from silofl.studies.sweep import Sweep
 from silofl.study import load_study
+from silofl_desk.studies.compared_runs import ComparisonPlan
+from silofl_desk.studies.simulation import GUARD, study_file
+from silofl_desk.studies.sweep import Sweep
 from tests.report.conftest import joined
 
 from .conftest import JOB
@@ -194,7 +194,7 @@ def test_compare_hands_on_what_it_was_given_and_prints_the_table_for_programs(si
         (out / "table.json").write_text(json.dumps({"rows": []}))
         return 3
 
-    monkeypatch.setattr("silofl.studies.compare.compare", compare)
+    monkeypatch.setattr("silofl_desk.studies.compare.compare", compare)
     for name in ("one", "two", "data", "f.pt"):
         (tmp_path / name).mkdir()
     options = ["--seeds", "4,2", "--methods", "local,fedsm", "--pooled", "--rounds", 2, "--threads", 1, "--json"]

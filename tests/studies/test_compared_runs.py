@@ -7,9 +7,9 @@ import torch
 from silofl.cli import main
 from silofl.errors import ConfigError
 from silofl.models import build_plain_model
-from silofl.studies.compared_runs import ComparisonPlan, plan_runs
-from silofl.studies.simulation import changed_study, study_file
 from silofl.study import load_study
+from silofl_desk.studies.compared_runs import ComparisonPlan, plan_runs
+from silofl_desk.studies.simulation import changed_study, study_file
 
 from .conftest import JOB
 

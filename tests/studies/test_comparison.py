@@ -4,7 +4,7 @@ import pytest
 
 from silofl.core.gain import WORSE
 from silofl.report.run_records import RunRecords, read_run
-from silofl.studies.comparison import (
+from silofl_desk.studies.comparison import (
     are_comparable,
     compare_drift,
     compare_joining,

@@ -1,9 +1,10 @@
 import pytest
 
 from silofl.report.canvas import PAGE, PHONE
-from silofl.report.rounds import ROUND_TEST, VALIDATION, mean_over_sites
 from silofl.report.run_records import read_run
-from silofl.studies.comparison_figures import (
+from silofl.training.site_score import SiteScore
+from silofl_desk.report.rounds import ROUND_TEST, VALIDATION, mean_over_sites
+from silofl_desk.studies.comparison_figures import (
     SameCase,
     best_so_far,
     comparison_images,
@@ -12,7 +13,6 @@ from silofl.studies.comparison_figures import (
     mean_over_cases,
     run_curves,
 )
-from silofl.training.site_score import SiteScore
 from tests.report.conftest import LABELS
 
 

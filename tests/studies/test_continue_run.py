@@ -14,9 +14,9 @@ from silofl.federation.outcome import stopped_results, unscored_results
 from silofl.federation.results import read_results
 from silofl.files import hold_lock, write_json
 from silofl.schema import dump_record
-from silofl.studies import continue_run as module
-from silofl.studies.run import LOCK, WatchedRun, set_run
 from silofl.study import load_study
+from silofl_desk.studies import continue_run as module
+from silofl_desk.studies.run import LOCK, WatchedRun, set_run
 
 from .test_run import JOB, RUN, Connection, finished, lead, server  # noqa: F401
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from silofl.data.site_data import SiteData
-from silofl.studies.cross_test import cross_image, cross_table, cross_test
+from silofl_desk.studies.cross_test import cross_image, cross_table, cross_test
 
 from .conftest import JOB
 from .test_leave_out import make_contents, make_part

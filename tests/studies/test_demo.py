@@ -7,7 +7,7 @@ from PIL import Image
 
 from silofl.bundled_jobs import JOBS
 from silofl.cli import main
-from silofl.studies import demo
+from silofl_desk.studies import demo
 
 
 def test_a_missing_job_and_an_out_that_is_a_file_are_refused_before_anything_is_written(refused, tmp_path, monkeypatch):

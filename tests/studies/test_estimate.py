@@ -10,11 +10,11 @@ from silofl.federation import needs
 from silofl.federation.step_cost import StepCost
 from silofl.models import build_plain_model
 from silofl.settings import parse
-from silofl.studies import estimate as module
-from silofl.studies.estimate import Setting, estimate, parse_bandwidth, parse_size, print_estimate
-from silofl.studies.simulation import changed_study
 from silofl.study import Study, load_study
 from silofl.training.private import Spent, compute_epsilon
+from silofl_desk.studies import estimate as module
+from silofl_desk.studies.estimate import Setting, estimate, parse_bandwidth, parse_size, print_estimate
+from silofl_desk.studies.simulation import changed_study
 
 FILE = Path("app") / "config" / "study.yaml"
 JOB = Path(__file__).resolve().parents[2] / "jobs" / "fedavg_phantoms"
@@ -173,12 +173,12 @@ def test_rounds_alike_are_one_row(study):
     ],
 )
 def test_nonsense_is_refused_before_anything_is_measured(refused, monkeypatch, job, arguments, message):
-    monkeypatch.setattr("silofl.studies.estimate.estimate", None)
+    monkeypatch.setattr("silofl_desk.studies.estimate.estimate", None)
     assert message in refused("estimate", job, "--bandwidth", "1Mbit", *arguments)
 
 
 def test_a_long_measurement_shows_that_it_goes_on(silofl, monkeypatch):
-    monkeypatch.setattr("silofl.studies.estimate.QUIET_S", 0.001)
+    monkeypatch.setattr("silofl_desk.studies.estimate.QUIET_S", 0.001)
     code, out, _ = silofl("estimate", JOB, "--sites", 4, "--bandwidth", "1Mbit", *SMALL_OPTIONS)
     assert code == 0 and out.startswith("measuring a training step: ")
 

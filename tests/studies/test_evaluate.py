@@ -19,7 +19,6 @@ from silofl.core.roc import compare_aurocs
 from silofl.data.counts import SiteCounts
 from silofl.data.domain import Domain, Range
 from silofl.data.learnt import record_learnt
-from silofl.data.phantoms import UNSEEN_SITE
 from silofl.data.site_data import load_site_data
 from silofl.errors import ExitCode
 from silofl.files import save_tensors
@@ -27,15 +26,16 @@ from silofl.inference import SuperModel
 from silofl.inference.contents import Contents
 from silofl.inference.directory import plain_study, write_model_folder
 from silofl.inference.evaluation import Evaluation
-from silofl.inference.export import export_bundle
 from silofl.models import build_model
 from silofl.models.selector import build_selector
 from silofl.schema import dump_record, read_record
 from silofl.settings import dump_yaml, parse
-from silofl.studies.leave_out import measure_unseen
 from silofl.study import Study
 from silofl.study.sections import DoNotUseSettings, OperatingPointSettings
 from silofl.training.metrics import group_positions
+from silofl_desk.inference.export import export_bundle
+from silofl_desk.phantoms.phantoms import UNSEEN_SITE
+from silofl_desk.studies.leave_out import measure_unseen
 
 pytestmark = [pytest.mark.long, pytest.mark.usefixtures("undrawn")]
 SHAPE, CPU = (1, 32, 32), torch.device("cpu")

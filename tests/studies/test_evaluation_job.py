@@ -5,14 +5,14 @@ from silofl.cli import main
 from silofl.data.domain import Domain
 from silofl.errors import ConfigError, ExitCode
 from silofl.federation.server import ServerRounds
-from silofl.flare.submission import check_job
 from silofl.inference.contents import Contents
 from silofl.inference.directory import read_fingerprint, write_model_folder
 from silofl.inference.model_file import join_model, split_model
 from silofl.models import build_model
 from silofl.models.weights import read_start
-from silofl.studies.simulation import study_file
 from silofl.study import load_study
+from silofl_desk.flare.submission import check_job
+from silofl_desk.studies.simulation import study_file
 
 SHAPE = (1, 32, 32)
 

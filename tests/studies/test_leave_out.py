@@ -21,7 +21,8 @@ from silofl.models.selector import build_selector
 from silofl.report.evaluation_page import format_estimate
 from silofl.schema import dump_record
 from silofl.settings import parse
-from silofl.studies.leave_out import (
+from silofl.study import Study
+from silofl_desk.studies.leave_out import (
     assemble_models,
     gamma_table,
     measure_unseen,
@@ -29,7 +30,6 @@ from silofl.studies.leave_out import (
     run_unseen_test,
     unseen_table,
 )
-from silofl.study import Study
 
 from ..conftest import write_site
 from .conftest import write_result

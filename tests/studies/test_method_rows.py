@@ -1,6 +1,6 @@
 import pytest
 
-from silofl.studies.method_rows import (
+from silofl_desk.studies.method_rows import (
     Method,
     compute_further_averages,
     find_leading_places,

@@ -4,8 +4,8 @@ from dataclasses import replace
 import pytest
 
 from silofl.core.presets import find_recipe
-from silofl.studies.method_rows import Method, make_method_rows
-from silofl.studies.method_table import (
+from silofl_desk.studies.method_rows import Method, make_method_rows
+from silofl_desk.studies.method_table import (
     is_comparable,
     methods_notes,
     methods_table,

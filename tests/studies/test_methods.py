@@ -3,9 +3,9 @@ import yaml
 
 from silofl.errors import ConfigError
 from silofl.settings import parse
-from silofl.studies.methods import find_method_algorithm, method_names
-from silofl.studies.simulation import study_file
 from silofl.study import Study
+from silofl_desk.studies.methods import find_method_algorithm, method_names
+from silofl_desk.studies.simulation import study_file
 
 from .conftest import JOB
 

@@ -8,9 +8,9 @@ import yaml
 from PIL import Image
 
 from silofl.core.presets import algorithm_names
-from silofl.studies.new_study import _choose_resize
-from silofl.studies.simulation import Simulation, settle_job, study_file
 from silofl.study import load_study
+from silofl_desk.studies.new_study import _choose_resize
+from silofl_desk.studies.simulation import Simulation, settle_job, study_file
 
 from .conftest import JOB
 

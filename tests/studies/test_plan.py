@@ -8,10 +8,10 @@ import pytest
 import torch
 import yaml
 
-from silofl.data.phantoms import VOLUMES, make_phantoms
 from silofl.models.networks import build_plain_model
-from silofl.studies.simulation import study_file
 from silofl.study import load_study
+from silofl_desk.phantoms.phantoms import VOLUMES, make_phantoms
+from silofl_desk.studies.simulation import study_file
 
 from .conftest import JOB
 

@@ -8,13 +8,13 @@ from silofl.errors import ConfigError
 from silofl.federation.results import Everyone
 from silofl.options import check_backend
 from silofl.settings import parse
-from silofl.studies import side_by_side
-from silofl.studies.compared_runs import ComparisonPlan
-from silofl.studies.method_rows import compute_further_averages
-from silofl.studies.pooled import plan_centralised_runs, read_scores, regroup_by_site
-from silofl.studies.simulation import settle_job
 from silofl.study import Study
 from silofl.training.case_pictures import write_scores
+from silofl_desk.studies import side_by_side
+from silofl_desk.studies.compared_runs import ComparisonPlan
+from silofl_desk.studies.method_rows import compute_further_averages
+from silofl_desk.studies.pooled import plan_centralised_runs, read_scores, regroup_by_site
+from silofl_desk.studies.simulation import settle_job
 
 from .conftest import JOB, write_result
 

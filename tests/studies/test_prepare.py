@@ -140,7 +140,7 @@ def test_a_poc_may_run_silofls_classes_once_each_besides_nvflares_own(prepared, 
         assert len(policy.allowed) == len({*policy.allowed})
         # NVFlare's own jobs run there as before.
         assert policy.allows("nvflare.app_common.workflows.fedavg.FedAvg")
-        assert not policy.allows("silofl.studies.processes.ProcessTree")
+        assert not policy.allows("silofl_desk.studies.processes.ProcessTree")
 
 
 def test_a_poc_keeps_all_that_it_writes_in_its_workspace_and_reads_the_hospitals_data(prepared, poc, phantoms):

@@ -10,8 +10,8 @@ from silofl.cli import main
 from silofl.data.parts import Examples
 from silofl.errors import ConfigError
 from silofl.files import load_tensors
-from silofl.studies.pretrain import draw_share, pretrain
-from silofl.studies.simulation import Simulation, check_pretrained, settle_job
+from silofl_desk.studies.pretrain import draw_share, pretrain
+from silofl_desk.studies.simulation import Simulation, check_pretrained, settle_job
 
 
 def make_part(count):

@@ -5,8 +5,8 @@ import sys
 import psutil
 import pytest
 
-from silofl.studies import processes
-from silofl.studies.processes import ProcessTree
+from silofl_desk.studies import processes
+from silofl_desk.studies.processes import ProcessTree
 
 pytestmark = pytest.mark.timeout(60)
 # A process in a session of its own that tells its number and then waits.
@@ -135,7 +135,7 @@ def test_a_command_has_nothing_to_read_and_a_session_of_its_own(start, typed, lo
 
 ENDED = """
 import itertools, os, signal
-from silofl.studies.processes import enable_interrupts
+from silofl_desk.studies.processes import enable_interrupts
 signals = signal.SIGINT, signal.SIGTERM, signal.SIGHUP
 for number, handler in itertools.product(signals, (signal.SIG_DFL, signal.SIG_IGN)):
     signal.signal(number, handler)

@@ -12,10 +12,10 @@ from silofl.federation.run_folder import PHASE
 from silofl.federation.steps import StepFile
 from silofl.schema import dump_record
 from silofl.settings import parse
-from silofl.studies import progress
-from silofl.studies.progress import RoundLines, announce, repeat_in_background, show_bar
 from silofl.study import Study
 from silofl.training.site_score import SiteScore
+from silofl_desk.studies import progress
+from silofl_desk.studies.progress import RoundLines, announce, repeat_in_background, show_bar
 
 STUDY = {"name": "x", "task": "segmentation", "labels": {1: "a"}, "rounds": 4, "algorithm": {"name": "fedavg"}}
 

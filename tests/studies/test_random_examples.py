@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from silofl.settings import parse
-from silofl.studies.random_examples import (
+from silofl.study import Study, load_study
+from silofl_desk.studies.random_examples import (
     IMAGE,
     WINDOW,
     has_own_size,
@@ -13,7 +14,6 @@ from silofl.studies.random_examples import (
     random_part,
     random_volume,
 )
-from silofl.study import Study, load_study
 
 JOBS = Path(__file__).resolve().parents[2] / "jobs"
 

@@ -6,7 +6,8 @@ from pydantic import Field
 
 from silofl.schema import read_meanings, read_summary
 from silofl.settings import Count, Section
-from silofl.studies.reference import (
+from silofl.study import Study
+from silofl_desk.studies.reference import (
     Key,
     all_ingredients,
     all_keys,
@@ -15,7 +16,6 @@ from silofl.studies.reference import (
     study_keys,
     study_page,
 )
-from silofl.study import Study
 
 ROOT = Path(__file__).resolve().parents[2]
 

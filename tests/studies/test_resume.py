@@ -6,9 +6,9 @@ import yaml
 
 from silofl.cli import main
 from silofl.files import hold_lock
-from silofl.studies.simulated_sites import read_data
-from silofl.studies.simulation import Simulation, study_file
 from silofl.study import load_study
+from silofl_desk.studies.simulated_sites import read_data
+from silofl_desk.studies.simulation import Simulation, study_file
 
 from .conftest import JOB
 
@@ -48,14 +48,14 @@ def test_json_leaves_standard_output_to_the_result_alone(silofl, monkeypatch, tm
         (run / "results.json").write_text(json.dumps(result))
         return code
 
-    monkeypatch.setattr("silofl.studies.simulate.resume", resume)
+    monkeypatch.setattr("silofl_desk.studies.simulate.resume", resume)
     answered, out, error = silofl("resume", tmp_path, "--json")
     assert (answered, json.loads(out), error) == (code, result, "round 1/1\n")
     unseen = {"site": "coast", "value": 0.5}
     (tmp_path / "unseen.json").write_text(json.dumps(unseen))
     assert json.loads(silofl("resume", tmp_path, "--json")[1]) == result | {"unseen": unseen}
     (tmp_path / "results.json").unlink()
-    monkeypatch.setattr("silofl.studies.simulate.resume", lambda run, console, moved, trusts_code: 1)
+    monkeypatch.setattr("silofl_desk.studies.simulate.resume", lambda run, console, moved, trusts_code: 1)
     assert silofl("resume", tmp_path, "--json") == (1, "", "")
 
 

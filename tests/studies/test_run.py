@@ -19,10 +19,10 @@ from silofl.federation.results import read_results
 from silofl.federation.run_folder import RunFolder
 from silofl.files import write_json, write_text
 from silofl.schema import dump_record
-from silofl.studies import continue_run, progress
-from silofl.studies import run as module
-from silofl.studies.simulation import study_file
 from silofl.study import load_study
+from silofl_desk.studies import continue_run, progress
+from silofl_desk.studies import run as module
+from silofl_desk.studies.simulation import study_file
 from tests.conftest import Play
 
 pytestmark = pytest.mark.usefixtures("undrawn")

@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from silofl.studies.shared_batchnorm import SENTENCE, list_batchnorm_cautions
-from silofl.studies.simulation import changed_study
+from silofl_desk.studies.shared_batchnorm import SENTENCE, list_batchnorm_cautions
+from silofl_desk.studies.simulation import changed_study
 
 from .conftest import JOB
 

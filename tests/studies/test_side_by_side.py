@@ -11,9 +11,9 @@ from rich.console import Console
 
 from silofl.cli import COMMANDS, CommandParser
 from silofl.options import read_changes
-from silofl.studies import side_by_side
-from silofl.studies.compared_runs import ComparisonPlan, plan_runs
-from silofl.studies.sweep import Sweep
+from silofl_desk.studies import side_by_side
+from silofl_desk.studies.compared_runs import ComparisonPlan, plan_runs
+from silofl_desk.studies.sweep import Sweep
 
 from .conftest import JOB
 

@@ -14,11 +14,11 @@ import yaml
 from rich.console import Console
 
 from silofl.data.counts import digest_data
-from silofl.data.phantoms import UNSEEN_SITE
 from silofl.errors import ConfigError
-from silofl.studies import prepare, simulate
-from silofl.studies.simulation import Simulation, settle_job, study_file
 from silofl.study import load_study
+from silofl_desk.phantoms.phantoms import UNSEEN_SITE
+from silofl_desk.studies import prepare, simulate
+from silofl_desk.studies.simulation import Simulation, settle_job, study_file
 
 from .conftest import JOB, RECEIVER, write_result
 
@@ -185,7 +185,9 @@ def test_a_prepared_workspace_says_where_the_simulations_data_lie_and_where_its_
 
 def test_simulate_hands_on_what_it_was_given(silofl, monkeypatch):
     seen = []
-    monkeypatch.setattr("silofl.studies.simulate.start_simulation", lambda *arguments: seen.append(arguments[:-1]) or 0)
+    monkeypatch.setattr(
+        "silofl_desk.studies.simulate.start_simulation", lambda *arguments: seen.append(arguments[:-1]) or 0
+    )
     Path("data").mkdir()
     run = ["simulate", JOB, "--data", "data", "--out", "run"]
     assert silofl(*run)[0] == 0

@@ -6,9 +6,10 @@ import pytest
 
 from silofl.core.presets import algorithm_names, load_presets
 from silofl.core.recipe import PRESET_NAMES
-from silofl.data.phantoms import FEWEST_PATIENTS, PATIENTS, make_phantoms
 from silofl.errors import ConfigError
-from silofl.studies.simulation import (
+from silofl.study import load_study
+from silofl_desk.phantoms.phantoms import FEWEST_PATIENTS, PATIENTS, make_phantoms
+from silofl_desk.studies.simulation import (
     Simulation,
     apply_changes,
     changed_study,
@@ -17,7 +18,6 @@ from silofl.studies.simulation import (
     settle_job,
     study_file,
 )
-from silofl.study import load_study
 
 from .conftest import JOB
 
@@ -60,8 +60,8 @@ def test_a_data_folder_that_is_not_there_is_refused(refused_run, tmp_path):
 def test_the_hospitals_that_suit_a_study_are_made_at_first_use(tmp_path, monkeypatch, job, folder, sites):
     monkeypatch.chdir(tmp_path)
     small = partial(make_phantoms, patients=dict.fromkeys(PATIENTS, FEWEST_PATIENTS))
-    monkeypatch.setattr("silofl.studies.simulation.make_phantoms", small)
-    monkeypatch.setattr("silofl.data.stains.PATCHES", 2)
+    monkeypatch.setattr("silofl_desk.studies.simulation.make_phantoms", small)
+    monkeypatch.setattr("silofl_desk.phantoms.stains.PATCHES", 2)
     _, simulation = settle_job(JOB.with_name(job), Simulation(), {})
     assert simulation.data == str(tmp_path / folder) and simulation.sites == sites
     assert all((tmp_path / folder / site / "dataset.json").is_file() for site in sites)

@@ -5,9 +5,9 @@ import shutil
 import pytest
 
 from silofl.errors import ConfigError
-from silofl.studies.compared_runs import ComparisonPlan, plan_runs
-from silofl.studies.simulation import settle_job
-from silofl.studies.sweep import Point, Sweep, parse_swept_key
+from silofl_desk.studies.compared_runs import ComparisonPlan, plan_runs
+from silofl_desk.studies.simulation import settle_job
+from silofl_desk.studies.sweep import Point, Sweep, parse_swept_key
 
 from .conftest import JOB
 

@@ -1,8 +1,8 @@
 import pytest
 from matplotlib.axes import Axes
 
-from silofl.studies.method_rows import Method
-from silofl.studies.swept import SweptRow, sweep_image, sweep_table
+from silofl_desk.studies.method_rows import Method
+from silofl_desk.studies.swept import SweptRow, sweep_image, sweep_table
 
 
 @pytest.fixture

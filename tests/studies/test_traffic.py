@@ -2,15 +2,15 @@ import json
 
 import pytest
 
-from silofl.federation.alone import run_alone
 from silofl.federation.server import ServerRounds
 from silofl.models import build_plain_model
 from silofl.models.names import read_arrays
 from silofl.parts.part import BEFORE, INSTEAD
 from silofl.parts.task import TRAIN, Exchange
 from silofl.settings import parse
-from silofl.studies.traffic import count_traffic
 from silofl.study import Study
+from silofl_desk.studies.alone import run_alone
+from silofl_desk.studies.traffic import count_traffic
 
 from ..conftest import SMALL_UNET, UNET
 

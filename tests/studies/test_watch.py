@@ -9,8 +9,8 @@ from silofl.errors import TrainingError
 from silofl.federation.ledger import Round
 from silofl.federation.outcome import unscored_results
 from silofl.schema import dump_record
-from silofl.studies import watch as module
 from silofl.training.site_score import SiteScore
+from silofl_desk.studies import watch as module
 
 JOB = "0f7c9a52-6b1c-4a35-8f5f-1f9b5f8a7c11"
 ENDED = "FINISHED:COMPLETED"

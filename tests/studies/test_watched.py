@@ -8,8 +8,8 @@ import pytest
 from silofl.errors import ConfigError
 from silofl.federation.ledger import Round
 from silofl.flare.lead import InFlight
-from silofl.studies.watched import Watched, rounds_table, sites_table, status_line, write_watched
 from silofl.training.site_score import SiteScore
+from silofl_desk.studies.watched import Watched, rounds_table, sites_table, status_line, write_watched
 
 pytestmark = pytest.mark.usefixtures("undrawn")
 

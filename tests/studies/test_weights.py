@@ -7,8 +7,8 @@ import yaml
 
 from silofl.errors import ConfigError
 from silofl.files import save_tensors
-from silofl.studies.simulation import study_file
-from silofl.studies.weights import find_weights_file, with_weights
+from silofl_desk.studies.simulation import study_file
+from silofl_desk.studies.weights import find_weights_file, with_weights
 
 from .conftest import JOB
 
@@ -114,6 +114,6 @@ def test_a_simulation_and_an_estimate_say_what_is_from_the_file(silofl, phantoms
 
 def test_every_row_of_a_comparison_without_a_pretrained_model_starts_from_the_weights(silofl, model, monkeypatch):
     seen = []
-    monkeypatch.setattr("silofl.studies.compare.compare", lambda asked, *rest: seen.append(asked) or 0)
+    monkeypatch.setattr("silofl_desk.studies.compare.compare", lambda asked, *rest: seen.append(asked) or 0)
     silofl("compare", JOB, "--out", "new", "--weights", model("w.pt"))
     assert seen[0].weights == str(model("w.pt"))

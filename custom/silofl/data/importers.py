@@ -14,7 +14,7 @@ import numpy as np
 
 from silofl import __version__
 from silofl.data.access import open_error
-from silofl.data.layouts import bids, brats, dicom, folders, nnunet, table
+from silofl.data.layouts import dicom, folders, table
 from silofl.data.layouts.masks import Changes, describe_changes
 from silofl.data.layouts.options import PARTITIONS, ImportOptions, Layout, Listing
 from silofl.data.layouts.site_files import JsonRecord, SitePlan, list_paths
@@ -23,6 +23,7 @@ from silofl.data.records import slice_numbers
 from silofl.errors import ConfigError, DataError, Faults, quote_value, suggest_nearest
 from silofl.files import fill_folder, is_free
 from silofl.naming import check_name, is_one_line
+from silofl_desk.layouts import bids, brats, nnunet
 
 __all__ = ["PARTITIONS", "ImportOptions", "ImportSummary", "import_layout", "list_content", "list_layouts"]
 
@@ -36,7 +37,7 @@ OWN: Mapping[str, Layout] = {
     "brats": brats.LAYOUT,
 }
 # The package of public sets, which hospitals do not install, and what it announces them as.
-PAPERS, GROUP = "silofl-papers", "silofl.layouts"
+PAPERS, GROUP = "silofl-desk", "silofl.layouts"
 # At most so many wrong masks are listed at once.
 MOST_MASKS = 500
 SITE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")

@@ -1,0 +1,71 @@
+"""``silofl import``: write the site folders of a public data set, and print the counts of its parts and classes."""
+
+import argparse
+import json
+from dataclasses import asdict
+
+from silofl.data.importers import ImportOptions, ImportSummary, import_layout, list_content
+from silofl.errors import ExitCode, make_printable
+from silofl.options import make_console
+
+
+def run(options: argparse.Namespace) -> int:
+    """Import a set and print the counts of each site; without a target print what is there."""
+    if options.target is None:
+        return _print_content(options)
+    labels, label_values = options.labels
+    settings = ImportOptions(
+        seed=options.seed,
+        test=options.test,
+        validation=options.validation,
+        num_sites=options.sites,
+        labels=labels,
+        label_values=label_values,
+        image_pattern=options.image_pattern,
+        mask_pattern=options.mask_pattern,
+        resample_masks=options.resample_masks,
+        alpha=options.alpha,
+        is_truncated=options.truncate,
+        partition=options.partition,
+        num_shards=options.shards,
+        is_equal=options.equal_sizes,
+    )
+    summary = import_layout(options.layout, options.source, options.target, settings)
+    if summary.classes:
+        # Imported here, because matplotlib takes seconds and segmentation sets need no plot.
+        from silofl.report.partition import write_partition
+
+        write_partition(options.target, summary.classes, summary.examples)
+    if options.json:
+        print(json.dumps({key: value for key, value in asdict(summary).items() if value}))
+    else:
+        _print_summary(summary, options)
+    return ExitCode.COMPLETE
+
+
+def _print_content(options: argparse.Namespace) -> int:
+    found = list_content(options.layout, options.source)
+    if options.json:
+        print(json.dumps([dict(zip(found.columns, row, strict=True)) for row in found.rows]))
+        return ExitCode.COMPLETE
+    # Not a table that a terminal's width cuts: who pipes it looks for descriptions.
+    rows = [tuple(map(make_printable, row)) for row in (found.columns, *found.rows)]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+    print(found.advice)
+    return ExitCode.COMPLETE
+
+
+def _print_summary(summary: ImportSummary, options: argparse.Namespace) -> None:
+    for site, examples in summary.examples.items():
+        counts = ", ".join(f"{number} {part}" for part, number in examples.items())
+        known = summary.patients[site]
+        patients = f"{known} patient{'s' * (known != 1)}" if known else "patients unknown"
+        print(f"{site}: {counts}, {patients}")
+    for note in summary.notes:
+        print(make_printable(note))
+    if summary.classes:
+        from silofl.report.partition import print_partition
+
+        print_partition(summary.classes, summary.examples, make_console(options))

@@ -1,0 +1,1 @@
+"""The arguments of the commands, a file a role: read and checked before torch, MONAI and NVFlare are imported."""

@@ -1,0 +1,341 @@
+"""What a researcher gives on the command line: data, studies and runs on one machine."""
+
+import argparse
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from silofl.errors import ConfigError, quote_value
+from silofl.options import (
+    JOB,
+    RUN,
+    SITES,
+    add_backend,
+    add_cache,
+    add_data,
+    add_job,
+    add_json,
+    add_moved,
+    add_pretrained,
+    add_rounds,
+    add_seed,
+    add_set,
+    add_skip_unreadable,
+    add_trust,
+    add_weights,
+    collect_settings,
+    expect_path,
+    parse_count,
+    parse_names,
+    parse_natural,
+    parse_share,
+)
+from silofl.settings import NAME
+from silofl_desk.studies.methods import find_method_algorithm, method_names
+from silofl_desk.studies.sweep import EPOCHS, parse_swept_key
+
+LABEL = re.compile(r"(?P<value>[0-9]{1,9})=(?P<name>.+)")
+
+
+def add_demo(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``silofl demo``."""
+    parser.add_argument(
+        "--out", type=Path, default=Path("demo"), help="folder for phantoms, runs and report (default: demo)"
+    )
+    add_rounds(parser)
+    parser.add_argument("--seed", type=parse_natural, help="seed of phantoms and training (default: 0)")
+
+
+def parse_label_names(text: str) -> tuple[tuple[str, ...], tuple[int, ...] | None]:
+    """Read ``organ,lesion``, or with their values in the masks ``1=organ,4=lesion``."""
+    parts = [part.strip() for part in parse_names(text)]
+    if "=" not in text:
+        return tuple(parts), None
+    found = [LABEL.fullmatch(part) for part in parts]
+    if not all(found):
+        raise argparse.ArgumentTypeError(
+            f"must be names, as organ,lesion, or a value and a name for each label, as 1=organ,4=lesion, not "
+            f"{quote_value(text)}"
+        )
+    return tuple(one["name"] for one in found), tuple(int(one["value"]) for one in found)
+
+
+class _ChosenLayout(argparse.Action):
+    """Keeps the layout, and lets the help that may follow end with what is to be said of it."""
+
+    def __init__(self, *, descriptions: Mapping[str, str], **options: Any) -> None:  # noqa: ANN401
+        super().__init__(**options)
+        self._descriptions = descriptions
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: str,
+        option_string: str | None = None,
+    ) -> None:
+        namespace.layout = values
+        parser.epilog = f"{values}:\n\n{self._descriptions[values]}"
+
+
+def add_import(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``silofl import``."""
+    # Imported here, because no other command's arguments need what reads the sets.
+    from silofl.data.importers import PARTITIONS, list_layouts
+
+    descriptions = {name: layout.description for name, layout in sorted(list_layouts().items())}
+    listed = [f"  {name}\n      {text.splitlines()[0]}" for name, text in descriptions.items()]
+    ending = "silofl import LAYOUT --help says where to get a set and what SOURCE must hold"
+    parser.epilog = "\n".join(["layouts:", *listed, "", ending])
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    known = {"choices": list(descriptions), "metavar": "LAYOUT", "help": "the set's form of files, one of those below"}
+    parser.add_argument("layout", action=_ChosenLayout, descriptions=descriptions, **known)
+    parser.add_argument(
+        "source", type=expect_path("the downloaded set"), metavar="SOURCE", help="folder or file of the downloaded set"
+    )
+    target = "new folder for the sites; without it dicom and bids list what SOURCE holds"
+    parser.add_argument("target", type=Path, nargs="?", metavar="TARGET", help=target)
+    labels = (
+        "label names in the order of their numbers, organ,lesion, or with their values in the masks, 1=organ,4=lesion"
+    )
+    parser.add_argument("--labels", type=parse_label_names, default=(None, None), help=labels)
+    image_pattern = "path of a site's images, for example images/{case}.png or T1={case}/t1.nii.gz,T2={case}/t2.nii.gz"
+    parser.add_argument("--image-pattern", metavar="PATTERN", help=image_pattern)
+    mask_pattern = "path of a site's masks, for example {case}/seg.nii.gz; {label} is a label with files of its own"
+    parser.add_argument("--mask-pattern", metavar="PATTERN", help=mask_pattern)
+    resample = "bring masks on another grid to that of their image, by the nearest voxel; says what labels lose"
+    parser.add_argument("--resample-masks", action="store_true", default=None, help=resample)
+    parser.add_argument("--seed", type=parse_natural, default=0, help="seed of every random choice (default: 0)")
+    parser.add_argument("--partition", choices=PARTITIONS, help="how a classification set is divided among sites")
+    parser.add_argument("--sites", type=parse_count, help="number of sites to make")
+    parser.add_argument("--alpha", type=float, help="with dirichlet: the smaller, the more the sites differ")
+    # None where not given, as for all options that a partition may not use.
+    parser.add_argument(
+        "--equal-sizes", action="store_true", default=None, help="with dirichlet: give all sites equally many examples"
+    )
+    parser.add_argument("--shards", type=parse_count, help="with shards: number of shards per site")
+    parser.add_argument(
+        "--test", type=parse_share, help="share of each site's patients, recordings or examples for the test"
+    )
+    parser.add_argument("--validation", type=parse_share, help="share of the rest for validation")
+    parser.add_argument(
+        "--truncate", action="store_true", help="cut every site to as many training examples as the smallest site has"
+    )
+    parser.add_argument("--json", action="store_true", help="print the counts as JSON")
+
+
+def add_new_study(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``silofl new-study``."""
+    what = "folder with one folder per site, or the folder of one site, each with dataset.json"
+    parser.add_argument("data", type=SITES, metavar="DATA", help=what)
+    parser.add_argument("target", type=Path, metavar="STUDY", help="new job folder; the study gets its name")
+    what = "job folder or bundled job to begin with (default: the bundled job for such data)"
+    parser.add_argument("--from", dest="job", type=JOB, metavar="JOB", help=what)
+    what = "name of another algorithm, with its recommended settings (default: the job's)"
+    parser.add_argument("--algorithm", metavar="NAME", help=what)
+
+
+def add_survey(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``silofl survey``."""
+    data = "a site's folder with dataset.json, or a folder of such folders"
+    parser.add_argument("data", type=SITES, nargs="+", metavar="DATA", help=data)
+    add_json(parser, "the numbers and sentences as JSON")
+
+
+def add_plan(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``silofl plan``."""
+    add_job(parser, "; the plan starts from its study")
+    parser.add_argument(
+        "--data", type=SITES, help="folder with one folder per site (default: phantoms/, for studies of phantoms)"
+    )
+    found = expect_path("a JSON file, plan.json of a run in a network")
+    parser.add_argument("--plan", type=found, metavar="FILE", help="plan.json of a run in a network, instead of --data")
+    parser.add_argument("--out", type=Path, metavar="NEWJOB", help="write the planned study into this new job folder")
+    add_set(parser)
+    add_json(parser, "the plan as JSON")
+
+
+def add_pretrain(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``silofl pretrain``."""
+    add_job(parser)
+    add_data(parser)
+    add_cache(parser)
+    parser.add_argument("--out", type=Path, required=True, help="new file for the model, ending in .pt")
+    parser.add_argument(
+        "--share", type=float, default=0.2, help="share of each site's training examples to pool (default: 0.2)"
+    )
+    parser.add_argument(
+        "--epochs", type=parse_count, help="passes over them (default: the study's rounds times local epochs)"
+    )
+    add_seed(parser)
+    add_set(parser)
+
+
+def add_simulate(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``silofl simulate``."""
+    add_job(parser)
+    add_data(parser)
+    parser.add_argument("--out", type=Path, required=True, help="new folder for the run")
+    add_cache(parser)
+    add_skip_unreadable(parser)
+    add_rounds(parser)
+    add_seed(parser)
+    add_set(parser)
+    parser.add_argument(
+        "--sites", type=parse_names, default=[], help="sites that take part, for example a,b (default: all)"
+    )
+    add_backend(parser)
+    add_pretrained(parser)
+    add_weights(parser)
+    add_trust(parser)
+    parser.add_argument(
+        "--leave-out", metavar="SITE", help="exclude SITE from training, then test the super model on it"
+    )
+    add_json(parser, "results.json")
+
+
+def add_prepare(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``silofl prepare``."""
+    where = "folder for nvflare simulator, created if missing"
+    parser.add_argument("workspace", type=Path, nargs="?", metavar="WORKSPACE", help=where)
+    add_job(parser)
+    poc = "prepare the workspace of nvflare poc instead; call nvflare poc prepare first"
+    parser.add_argument("--poc", action="store_true", help=poc)
+    add_data(parser)
+    add_cache(parser)
+    parser.add_argument(
+        "--sites", type=parse_names, default=[], help="sites that may take part, for example a,b (default: all)"
+    )
+    add_trust(parser)
+
+
+def add_resume(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``silofl resume``."""
+    parser.add_argument("run", type=RUN, metavar="RUN", help="folder of the run")
+    add_moved(parser)
+    add_trust(parser)
+    add_json(parser, "results.json")
+
+
+class _Row(argparse.Action):
+    """Action of ``--as NAME``: give the row the settings since the row before."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: object,
+        option_string: str | None = None,
+    ) -> None:
+        """Take the settings for this row, so that those that follow belong to the next."""
+        name = str(values)
+        if not re.fullmatch(NAME, name) or name in namespace.variants or not namespace.settings:
+            parser.error(
+                "--as must follow at least one --set, with a name of its own of letters, digits, '.', '_' and '-', not "
+                f"{name!r}"
+            )
+        try:
+            changes = collect_settings(namespace.settings)
+        except ConfigError as error:
+            parser.error(str(error))
+        # New objects: the old ones may be the parser's defaults, which the next call gets too.
+        namespace.variants = {**namespace.variants, name: changes}
+        namespace.settings = []
+
+
+def _parse_seeds(text: str) -> tuple[int, ...]:
+    return tuple(parse_natural(seed) for seed in text.split(","))
+
+
+def _parse_methods(text: str) -> list[str]:
+    names = parse_names(text)
+    try:
+        for name in names:
+            find_method_algorithm(name)
+    except ConfigError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    return names
+
+
+def add_compare(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``silofl compare``."""
+    head = "methods (also as ALGORITHM:PRESET; add -pretrained to start from the pretrained model):"
+    parser.epilog = "\n  ".join([head, *method_names()])
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    jobs = "job folder or name of a bundled job; --methods use the study of the first"
+    parser.add_argument("jobs", type=JOB, nargs="+", metavar="JOB", help=jobs)
+    add_data(parser)
+    parser.add_argument(
+        "--out", type=Path, required=True, help="folder for the runs and the table; finished runs in it are reused"
+    )
+    add_cache(parser)
+    add_skip_unreadable(parser)
+    parser.add_argument("--seeds", type=_parse_seeds, default=(0, 1, 2), help="seeds (default: 0,1,2)")
+    parser.add_argument(
+        "--methods",
+        type=_parse_methods,
+        default=[],
+        help="methods to compare in the first job's study, for example fedbn,local (listed below)",
+    )
+    add_pretrained(parser)
+    add_weights(parser)
+    parser.add_argument(
+        "--pooled", action="store_true", help="also train on the data of all sites in one place (simulation only)"
+    )
+    add_rounds(parser)
+    parser.add_argument(
+        "--equal-rounds",
+        action="store_true",
+        help="count extra rounds, such as those of fine-tuning, among the study's rounds",
+    )
+    _add_variants(parser)
+    parser.add_argument(
+        "--processes",
+        type=parse_count,
+        default=1,
+        metavar="N",
+        help="number of runs at a time, each in a process (default: 1)",
+    )
+    add_backend(parser)
+    add_json(parser, "table.json")
+
+
+def _add_variants(parser: argparse.ArgumentParser) -> None:
+    """Add the options by which one study becomes several rows of the table."""
+    add_set(parser)
+    parser.add_argument(
+        "--as",
+        dest="variants",
+        action=_Row,
+        default={},
+        metavar="NAME",
+        help="add a row NAME: the first job's study with the --set before it; --set after all --as is for all rows",
+    )
+    parser.add_argument(
+        "--sweep",
+        action="append",
+        type=parse_swept_key,
+        default=[],
+        metavar="KEY=V1,V2,...",
+        help="run every row with each value of a key, or with data=DIR1,DIR2; if repeated, with every combination",
+    )
+    parser.add_argument(
+        "--total-epochs",
+        type=parse_count,
+        metavar="N",
+        help=f"with --sweep {EPOCHS}: set the rounds to N divided by the local epochs",
+    )
+
+
+def add_cross_test(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``silofl cross-test``."""
+    parser.add_argument("run", type=RUN, metavar="RUN", help="folder of a finished simulation")
+    add_moved(parser)
+    add_json(parser, "cross_test.json")
+
+
+def add_report(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``silofl report``."""
+    parser.add_argument("runs", type=RUN, nargs="+", metavar="RUN", help="folder of a run, or of a downloaded job")
+    parser.add_argument("--out", type=Path, help="page that compares several runs (default: comparison.html)")

@@ -1,0 +1,1 @@
+"""NVFlare's simulator, its proof of concept, and jobs."""

@@ -1,0 +1,1 @@
+"""Export of a super model as a MONAI bundle."""

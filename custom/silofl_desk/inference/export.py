@@ -1,0 +1,261 @@
+"""Export a super model as a MONAI bundle: programs, TorchScript, the configuration that predicts a file, a README."""
+
+import argparse
+import sys
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import monai
+import numpy as np
+import torch
+from monai.bundle import ConfigComponent, ConfigParser, ReferenceResolver
+from monai.bundle.utils import EXPR_KEY, ID_REF_KEY, MACRO_KEY
+
+from silofl import __version__, schema
+from silofl.errors import ConfigError, ExitCode, quote_value
+from silofl.files import fill_folder, is_free, write_json, write_text
+from silofl.inference import program
+from silofl.inference.contents import SCORES, Contents, pack_calling
+from silofl.inference.directory import plain_study, read_fingerprint
+from silofl.inference.readme import bundle_readme
+from silofl.inference.super_model import SuperModel
+from silofl.inference.usual import pack_usual
+from silofl.inference.weigher import member_names
+from silofl.settings import dump_yaml, read_yaml
+from silofl.study.data_settings import DataSettings
+from silofl_desk.inference import torchscript
+
+SCHEMA_URL = "https://github.com/Project-MONAI/MONAI-extra-test-data/releases/download/0.8.1/meta_schema_20240725.json"
+# Texts of the metadata that MONAI reads; the local schema lets a machine without internet check them.
+TEXTS = ("schema", "version", "monai_version", "pytorch_version", "numpy_version", "task", "description", "authors")
+INFERENCE = {
+    "imports": ["$import torch"],
+    "bundle_root": ".",
+    "image": "",
+    "write_forbidden": False,
+    "output": "$@bundle_root + '/output'",
+    "device": "$torch.device('cuda' if torch.cuda.is_available() else 'cpu')",
+    "network_def": {
+        "_target_": "torch.jit.load",
+        "f": "$@bundle_root + '/models/model.ts'",
+        "map_location": "@device",
+    },
+    "predictor": {
+        "_target_": "silofl.inference.bundle.FilePredictor",
+        "network": "@network_def",
+        "study_file": "$@bundle_root + '/configs/study.yaml'",
+        "image_shape": "@image_shape",
+        "domain": "@domain",
+        "calling": "@calling",
+        "write_forbidden": "@write_forbidden",
+        "usual": "@usual",
+        "device": "@device",
+    },
+    "run": ["$print(@predictor(@image, @output))"],
+}
+# In place of TorchScript, where networks look through volumes by windows.
+VOLUME_NETWORK = {
+    "_target_": "silofl.inference.bundle.VolumeNetwork",
+    "folder": "$@bundle_root + '/models'",
+    "device": "@device",
+}
+
+
+def run(options: argparse.Namespace) -> int:
+    """Write the bundle and print its path; warn of a network that answers by the other images of its batch."""
+    print(export_bundle(options.super_model, options.out))
+    if read_yaml(options.out / "configs" / "study.yaml")["model"]["normalization"] == "batch_stateless":
+        print(
+            "CAUTION  the network has model.normalization batch_stateless: its answer to an image depends on the other "
+            "images of the batch, and no test was of a single image; train one with batch, group or instance",
+            file=sys.stderr,
+        )
+    return ExitCode.COMPLETE
+
+
+def export_bundle(super_model_folder: Path, out: Path) -> Path:
+    """Write a super model as a MONAI bundle with programs of torch.export, all of it or nothing.
+
+    Of slices, and of volumes of one size, there is TorchScript too.
+
+    Args:
+        super_model_folder: The super model.
+        out: The bundle's folder; it must not exist, or be empty.
+
+    Returns:
+        ``out``.
+
+    Raises:
+        ConfigError: The super model is incomplete, its network cannot be exported, or the place is taken.
+    """
+    if not is_free(out):
+        raise ConfigError(f"{out.name} must be a new folder; it is there already: name another")
+    super_model = SuperModel.load(super_model_folder, "cpu")
+    with fill_folder(out) as folder:
+        _write_bundle(folder, super_model, read_fingerprint(super_model_folder))
+    return out
+
+
+def _write_bundle(folder: Path, super_model: SuperModel, fingerprint: str) -> None:
+    contents = super_model.contents
+    has_windows = bool(contents.study.data.patches)
+    inputs = {"image_shape": list(contents.image_shape), "domain": schema.dump_record(contents.domain)}
+    # Its programs give neither features nor the selector's scores.
+    usual = {site: replace(one, features=None, score=None) for site, one in contents.usual.items()}
+    inputs |= {"calling": pack_calling(contents), "usual": pack_usual(usual)}
+    own = INFERENCE | ({"network_def": VOLUME_NETWORK} if has_windows else {})
+    metadata = _metadata(contents, fingerprint)
+    # First: it takes no time, and the programs take some.
+    _refuse_commands(own | inputs, own)
+    _refuse_commands(metadata, {})
+    for name, exported in program.to_programs(super_model).items():
+        program.save_program(exported, folder / "models" / f"{name}.pt2", contents, fingerprint)
+    if not has_windows:
+        torchscript.save_torchscript(torchscript.to_torchscript(super_model), folder / "models" / "model.ts")
+    write_json(folder / "configs" / "metadata.json", metadata)
+    write_json(folder / "configs" / "metadata_schema.json", _schema())
+    write_json(folder / "configs" / "inference.json", own | inputs)
+    study = dump_yaml(plain_study(contents.study))
+    write_text(folder / "configs" / "study.yaml", study)
+    write_text(folder / "docs" / "README.md", bundle_readme(contents, member_names(contents)))
+
+
+def _refuse_commands(value: object, own: object) -> None:
+    """Refuse what MONAI would run, look up or build of a configuration, but for what SiloFL itself has written there.
+
+    Raises:
+        ConfigError: Quotes the name.
+    """
+    if isinstance(value, dict):
+        known = own if isinstance(own, dict) else {}
+        for key, one in value.items():
+            if key not in known:
+                _refuse_command(key)
+            _refuse_commands(one, known.get(key))
+    elif isinstance(value, list) and value != own:
+        for one in value:
+            _refuse_commands(one, None)
+    elif isinstance(value, str) and value != own:
+        _refuse_command(value)
+
+
+def _refuse_command(text: str) -> None:
+    is_command = text.startswith((EXPR_KEY, ID_REF_KEY, MACRO_KEY)) or text in ConfigComponent.non_arg_keys
+    # References to neighbours count wherever they stand.
+    if is_command or ConfigParser.relative_id_prefix.search(ReferenceResolver.normalize_id(text)):
+        raise ConfigError(
+            f"a bundle must hold no name that MONAI takes for a command, not {quote_value(text)}; predict with the "
+            "super model's own folder"
+        )
+
+
+def _metadata(contents: Contents, fingerprint: str) -> dict[str, Any]:
+    study = contents.study
+    return {
+        "schema": SCHEMA_URL,
+        "version": __version__,
+        "changelog": {__version__: f"exported on {date.today().isoformat()}"},
+        "monai_version": monai.__version__,
+        "pytorch_version": str(torch.__version__),
+        "numpy_version": np.__version__,
+        "required_packages_version": {"silofl": __version__},
+        "name": study.name,
+        "task": study.task,
+        "description": f"Super model of the federated study {study.name}, by {study.algorithm.name}",
+        "authors": f"the sites of the study {study.name}",
+        "copyright": f"the sites of the study {study.name}",
+        "intended_use": "Research; no medical device.",
+        "data_type": "slices of one case" if study.data.dimensions == 2 else "one volume",
+        "super_model": {
+            "fingerprint": fingerprint,
+            "rule": contents.rule,
+            "members": member_names(contents),
+            "threshold": contents.threshold if contents.is_choice else None,
+            "facts": _select_facts(contents.facts),
+        },
+        "network_data_format": {
+            "inputs": {"image": _input_format(contents)},
+            "outputs": {"pred": _output_format(contents)},
+        },
+    }
+
+
+def _select_facts(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what warnings come from: the tests, the validations, and which data sets were learnt, by their digests."""
+    data = {site: {"digest": counts.get("digest")} for site, counts in (facts.get("data") or {}).items()}
+    keys = (*SCORES, "value", "labels", "calling", "run")
+    return {key: facts[key] for key in keys if key in facts} | {"data": data}
+
+
+def _input_format(contents: Contents) -> dict[str, Any]:
+    channels, *spatial = contents.image_shape
+    is_unit = contents.study.data.intensity in ("dtype", "percentiles")
+    return {
+        "type": "image",
+        "format": "prepared",
+        "modality": ", ".join(contents.domain.modalities) or "as trained",
+        "num_channels": channels,
+        "spatial_shape": spatial,
+        "dtype": "float32",
+        "value_range": [0, 1] if is_unit else [],
+        "is_patch_data": False,
+        "channel_def": {str(number): name for number, name in enumerate(_channel_names(contents.study.data))},
+    }
+
+
+def _channel_names(settings: DataSettings) -> list[str]:
+    """Return the names of the network's input channels, as ``T1``, ``channel 0`` or ``channel 0 of slice z-1``."""
+    channels = settings.channel_names or [f"channel {number}" for number in range(settings.channels)]
+    if settings.neighbours == 0:
+        return list(channels)
+    offsets = range(-settings.neighbours, settings.neighbours + 1)
+    slices = [f"slice z{offset:+d}" if offset else "slice z" for offset in offsets]
+    return [f"{channel} of {name}" for name in slices for channel in channels]
+
+
+def _output_format(contents: Contents) -> dict[str, Any]:
+    study = contents.study
+    is_map = study.task == "segmentation"
+    labels = {str(number): name for number, name in sorted(study.labels.items())}
+    channels = {"0": "background", **labels} if is_map else labels
+    if is_map and study.out_channels == 1:
+        channels = {"0": study.labels[1]}
+    return {
+        "type": "probabilities",
+        "format": study.task,
+        "num_channels": study.out_channels,
+        "spatial_shape": list(contents.image_shape[1:]) if is_map else [],
+        "dtype": "float32",
+        "value_range": [0, 1],
+        "is_patch_data": False,
+        "channel_def": channels,
+    }
+
+
+def _schema() -> dict[str, Any]:
+    """Return a JSON schema of the metadata, for machines that cannot fetch MONAI's."""
+    values = {
+        "type": "object",
+        "required": ["num_channels", "spatial_shape", "dtype", "channel_def"],
+        "properties": {
+            "num_channels": {"type": "integer", "minimum": 1},
+            "spatial_shape": {"type": "array", "items": {"type": "integer", "minimum": 1}},
+            "dtype": {"const": "float32"},
+            "channel_def": {"type": "object", "additionalProperties": {"type": "string"}},
+        },
+    }
+    places = {"image": {"required": ["image"]}, "pred": {"required": ["pred"]}}
+    sides = {"inputs": "image", "outputs": "pred"}
+    formats = {side: places[key] | {"type": "object", "properties": {key: values}} for side, key in sides.items()}
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "type": "object",
+        "required": [*TEXTS, "copyright", "changelog", "network_data_format"],
+        "properties": {
+            **{name: {"type": "string"} for name in TEXTS},
+            "network_data_format": {"type": "object", "required": [*sides], "properties": formats},
+        },
+    }

@@ -1,0 +1,1 @@
+"""Readers of the layouts in which researchers keep images."""

@@ -1,0 +1,1 @@
+"""Simulated hospitals: anatomy, scanners and stains, without a patient."""

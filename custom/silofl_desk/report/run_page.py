@@ -1,0 +1,512 @@
+"""The page of one run, ``report.html``: what its records say, section by section."""
+
+import platform
+from collections.abc import Mapping, Sequence
+from os.path import relpath
+from pathlib import Path
+from urllib.parse import quote
+
+from markupsafe import Markup
+
+from silofl.federation.ledger import Round
+from silofl.federation.model_files import describe_complete_model, describe_missing_part
+from silofl.federation.results import UNFINISHED
+from silofl.report.page import (
+    REPORT,
+    Banner,
+    Block,
+    Blocks,
+    Code,
+    Fold,
+    Group,
+    Heading,
+    HeatCell,
+    HeatRow,
+    HeatTable,
+    Items,
+    Page,
+    PageSection,
+    Pairs,
+    Picture,
+    Table,
+    Text,
+    Tiles,
+    make_items,
+    make_note,
+    make_picture,
+    make_section,
+    write_with_files,
+)
+from silofl.report.result_pictures import case_images, hospitals_image, normalization_images
+from silofl.report.run_records import RunRecords, all_settings, data_doubts, data_table, list_result_rows, read_run
+from silofl.report.sentences import (
+    caveats,
+    changes_sentence,
+    describe_problems,
+    early_sentence,
+    joining_note,
+    joining_sentence,
+    joining_table,
+    left_sentences,
+    list_incidents,
+    list_opposed,
+    metric_sentence,
+    normalization_label,
+    privacy_sentence,
+    regions_text,
+    remedy_sentence,
+    status_sentence,
+    unfinished_sentence,
+    withheld_sentences,
+)
+from silofl.report.tables import (
+    MISSING,
+    TextTable,
+    calling_sentence,
+    calling_table,
+    describe_round,
+    empty_cases_sentence,
+    everyone_sentence,
+    extra_metrics_sentence,
+    format_count,
+    format_duration,
+    format_number,
+    label_sentence,
+    label_table,
+    missing_labels_sentence,
+    name_models,
+    site_table,
+    surface_sentence,
+    tested_sites,
+)
+from silofl.software import find_installed_version
+from silofl.study.sections import CLASSIFICATION_ONLY
+from silofl.training.joined import FEDERATED
+from silofl_desk.report.evaluations_page import evaluations_section, list_chance
+from silofl_desk.report.round_tables import participation_table, software_table, traffic_table
+from silofl_desk.report.rounds import (
+    curve_images,
+    history_sentence,
+    is_validated_with_selector,
+    traffic_image,
+    weights_image,
+)
+from silofl_desk.report.super_model_page import super_model_sections, unseen_section
+
+TONES = {"COMPLETE": "good", "INCOMPLETE": "warning", UNFINISHED: "warning", "FAILED": "bad"}
+SEVERITY = ("good", "warning", "bad")
+PACKAGES = ("silofl", "nvflare", "torch", "monai", "numpy", "matplotlib")
+MEANS_NOTE = (
+    "The mean gives each site the same weight, the pooled value each test case; the spread is the standard deviation "
+    "over sites. Each column's mean is over the sites that have a value in it."
+)
+SUPER_NOTE = Markup(
+    "The values are those of the super model; the models it is made of stand under "
+    '<a href="#models-of-sites">Models of the sites</a>.'
+)
+SELECTOR_NOTE = (
+    " Validation, by which the round is chosen, is of what a site has in that round, without the threshold gamma: a "
+    "case that the selector gives to the site itself counts with its personalised model, any other with the global one."
+)
+PICTURES_NOTE = (
+    "Each site's worst, median and best test case. Shown is the slice with the largest truth, in the site's own grey "
+    "scale; the value is that of the whole case. Prediction: the model that the run tests. Kept: what the site keeps."
+)
+PARTICIPATION_NOTE = (
+    "Rounds in which the server asked the site, in which its update was mixed, and in which it was not."
+)
+DATA_NOTE = (
+    "Images are pictures, slices of volumes or windows of recordings; where the network sees whole volumes, each is "
+    "one. Of a real federation only the sites know all of their numbers, and patients are unknown too where a site's "
+    "dataset.json names none."
+)
+NO_ROUND = Text("No round has finished.")
+NO_DATA = Text("No site has said anything of its data.")
+SUPER_MODEL_FOLDER = Markup(
+    "In the run's folder, <code>supermodel/</code> holds all models and the selector, with a README.md of its own."
+)
+LOAD_SUPER_MODEL = """from silofl.inference import SuperModel
+
+prediction = SuperModel.load("supermodel").predict("scan.nii.gz")
+print(prediction.model, prediction.scores)"""
+
+
+def write_report(run: Path) -> Path:
+    """Write ``report.html`` and the files beside it into a run's folder; an unfinished run gets them too.
+
+    Returns:
+        The page's path.
+
+    Raises:
+        ConfigError: The folder is no run, one of its files is broken, or it cannot be written to.
+    """
+    records = read_run(run)
+    numbers = list_result_rows({_name_row(records): [records]})
+    return write_with_files(run / REPORT, make_run_page(records), numbers)
+
+
+def make_run_page(run: RunRecords) -> Page:
+    """Prepare the page of a run."""
+    sections = (
+        _joining_section(run),
+        evaluations_section(run.evaluations),
+        _results_section(run),
+        *(_training_sections(run) if run.evaluations is None else ()),
+        # Of a network's evaluation no more is known than the hospitals' table has.
+        _data_section(run) if run.data or run.evaluations is None else None,
+        _recipe_section(run),
+        _software_section(run),
+    )
+    return Page(
+        title=run.results.study,
+        kicker=f"Report of a federated {'evaluation' if run.evaluations else 'training'}",
+        subtitle=_subtitle(run),
+        opening=[_status_banner(run), *(Banner("warning", "CAUTION", caveat) for caveat in caveats(run.results))],
+        sections=[section for section in sections if section],
+        closing=link_comparisons(run.path, run.comparisons),
+        footer=f"Made from the run's folder {run.path}. The page holds all it shows and loads nothing.",
+    )
+
+
+def _training_sections(run: RunRecords) -> list[PageSection | None]:
+    """Return what a run without a round has not."""
+    return [
+        _training_section(run),
+        _pictures_section(run),
+        *super_model_sections(run),
+        unseen_section(run.unseen),
+        _traffic_section(run),
+        _sites_section(run),
+        _weights_section(run),
+        _loading_section(run),
+    ]
+
+
+def page_address(page: Path, folder: Path) -> str | None:
+    """Return the address of a page from a folder; None where it is not there."""
+    return quote(relpath(page, folder)) if page.is_file() else None
+
+
+def data_blocks(tables: Mapping[str, TextTable], doubts: Sequence[str]) -> list[Block]:
+    """Return tables of the sites' data, what should be looked at, and how to read them.
+
+    Args:
+        tables: Heading of a table -> the table; a single one has no heading.
+        doubts: What should be looked at.
+    """
+    shown: list[Block] = []
+    for name, table in tables.items():
+        shown += [Heading(name)] if len(tables) > 1 else []
+        shown.append(Table(table))
+    shown = shown or [NO_DATA]
+    if doubts:
+        shown += [Text("To be looked at before anybody believes a result:"), Items(doubts)]
+    return [*shown, Text(DATA_NOTE, "note")]
+
+
+def link_comparisons(run: Path, pages: Sequence[str]) -> list[Block]:
+    """Lead from a run's page to pages that compare it with other runs; nothing to those that are gone.
+
+    Args:
+        run: The run's folder.
+        pages: Paths from there.
+    """
+    found = {page: page_address(run / page, run) for page in pages}
+    link = Markup('Compared with other runs: <a href="{}">{}</a>')
+    return [Text(link.format(address, page)) for page, address in found.items() if address]
+
+
+def _name_row(run: RunRecords) -> str:
+    return run.results.algorithm or run.path.name
+
+
+def _subtitle(run: RunRecords) -> list[str]:
+    results = run.results
+    parts = []
+    if results.algorithm:
+        parts.append(f"{results.algorithm}, preset {results.preset}")
+    parts.append(results.run or run.path.name)
+    if run.ledger and run.ledger[0].started_at:
+        parts.append(f"started {run.ledger[0].started_at[:16].replace('T', ' ')} UTC")
+    return parts
+
+
+def _status_banner(run: RunRecords) -> Banner:
+    results = run.results
+    found = describe_problems(results) if results.is_finished else []
+    chance = list_chance(run.evaluations) if run.evaluations else []
+    found += [("warning", sentence) for sentence in (*chance, *list_opposed(run.ledger))]
+    # The worst of all: a run that is complete may have no good model.
+    tone = max([TONES[results.status], *(tone for tone, _ in found)], key=SEVERITY.index)
+    reasons = [
+        *results.reasons,
+        *left_sentences(results),
+        *withheld_sentences(results),
+        *(sentence for _, sentence in found),
+    ]
+    lead = joining_sentence(results)
+    if results.status == UNFINISHED:
+        sentence = unfinished_sentence(run.path, run.is_simulation, len(run.ledger), results.rounds)
+        return Banner(tone, "RUNNING OR INTERRUPTED", sentence, reasons, lead=lead)
+    remedy = remedy_sentence(run.path, results.status, run.is_simulation)
+    sentence = " ".join(filter(None, (status_sentence(results), early_sentence(results))))
+    title = f"{results.status}, AND NO BETTER THAN CHANCE" if chance else results.status
+    return Banner(tone, title, sentence, reasons, remedy, lead)
+
+
+def _joining_section(run: RunRecords) -> PageSection | None:
+    """Say what joining gave each site; None without a choice, and without a reason why there is none."""
+    sentence, table = joining_sentence(run.results), joining_table(run.results)
+    if not sentence:
+        return None
+    explained = [Table(table), make_note(joining_note(run.results))] if table else [Text(sentence)]
+    image = make_picture(hospitals_image({_name_row(run): [run]}))
+    return make_section("joining", "Does joining pay?", "Does joining pay?", image, explained)
+
+
+def _results_section(run: RunRecords) -> PageSection:
+    results = run.results
+    regions = f" The labels that count are regions: {regions_text(results)}." if results.regions else ""
+    by_label, calling = label_table(results), calling_table(results)
+    return make_section(
+        "results",
+        "Results",
+        "Results by site",
+        Tiles(_headline(run)),
+        _site_blocks(run) if results.sites else Text("No site has tested a model."),
+        make_note(f"{metric_sentence(results.metric, results.has_findings)}{regions}", results.metric or MISSING),
+        [Heading("By label"), Table(by_label), make_note(label_sentence(results))] if by_label else None,
+        [Heading("Calibration"), Table(calling), make_note(calling_sentence(results))] if calling else None,
+    )
+
+
+def _site_blocks(run: RunRecords) -> Blocks:
+    """Return the values by site, with the notes on them that the run needs."""
+    results, found = run.results, run.results.super_model
+    notes = {
+        "Labels": missing_labels_sentence(results),
+        "Empty cases": empty_cases_sentence(results),
+        "Surfaces": surface_sentence(results),
+        "Metrics of packages": extra_metrics_sentence(results),
+        "Privacy": privacy_sentence(results),
+        "Beyond the own site": everyone_sentence(results),
+    }
+    super_note = SUPER_NOTE + (SELECTOR_NOTE if is_validated_with_selector(run) else "")
+    return [
+        Table(site_table(results)),
+        make_note(f"{results.model or MISSING}. {MEANS_NOTE}", "Model"),
+        *(make_note(_end_sentence(text), name) for name, text in notes.items()),
+        make_note(super_note if found and found.models else ""),
+    ]
+
+
+def _end_sentence(text: str) -> str:
+    """Return sentences with a full stop at their end; nothing of none."""
+    return text if not text or text.endswith(".") else f"{text}."
+
+
+def _headline(run: RunRecords) -> list[tuple[str, str]]:
+    """Return the numbers at the top of the report, without those that are missing."""
+    results = run.results
+    planned = f" of {results.rounds}" if results.rounds else ""
+    num_sites = len(results.joining or ())
+    of_sites = f"mean over {num_sites} site{'s' * (num_sites != 1)}"
+    models = name_models((results.joining or {}).values())
+    # Beside no column "federated".
+    models |= {FEDERATED: f"federated {models[FEDERATED]}"} if FEDERATED in models else {}
+    means = results.joining_means
+    joined = [(f"{name}, {of_sites}", format_number(means[one])) for one, name in models.items() if one in means]
+    rounds = (
+        ("reported round", describe_round(results))
+        if results.status != UNFINISHED
+        else ("best round so far", format_count(run.best_round)),
+        ("rounds finished", f"{len(run.ledger)}{planned}"),
+    )
+    facts = [
+        *(joined or [(f"{results.metric or 'value'}, mean over {tested_sites(results)}", format_number(results.mean))]),
+        *(() if results.is_evaluation else rounds),
+        ("sites", format_count(len(run.sites) or None)),
+        ("test cases", format_count(sum(results.tested.cases.values()) or None)),
+        (
+            "time of all rounds",
+            format_duration(sum(record.seconds for record in run.ledger)) if run.ledger else MISSING,
+        ),
+    ]
+    return [(name, value) for name, value in facts if value != MISSING]
+
+
+def _training_section(run: RunRecords) -> PageSection:
+    curves = [Picture(image) for image in curve_images(run)]
+    return make_section("training", "Training", "Training", curves or NO_ROUND)
+
+
+def _pictures_section(run: RunRecords) -> PageSection:
+    cases = [Picture(image, "titled shrink") for image in case_images(run)]
+    normalized = [Picture(image, "shrink") for image in normalization_images(run)]
+    absence = _explain_absence(run)
+    return make_section(
+        "pictures",
+        "Pictures",
+        "Pictures",
+        [make_note(PICTURES_NOTE), Group(cases, "grid")] if cases else None,
+        [Heading("What the network sees"), *normalized] if normalized else None,
+        Text(absence) if absence else None,
+    )
+
+
+def _explain_absence(run: RunRecords) -> str:
+    """Say why the report has no pictures of some sites; nothing where it has all."""
+    if run.results.status in (UNFINISHED, "FAILED"):
+        return "There are no pictures: the sites make them when they test the final model."
+    if run.results.metric in CLASSIFICATION_ONLY["metric"]:
+        kind = "finding" if run.results.has_findings else "class"
+        return f"There are no pictures: the study classifies images, and a {kind} has no outline."
+    if not run.is_simulation:
+        return "The pictures stay at the sites: no image ever leaves one. Each site keeps its own as pictures.npz."
+    missing, cases = [site for site in run.sites if site not in run.pictures], run.results.tested.cases
+    reasons = {
+        "no test case of theirs counted": [site for site in missing if cases.get(site) == 0],
+        "they have not tested the model": [site for site in missing if site not in cases],
+        "their folders hold no pictures.npz": [site for site in missing if cases.get(site)],
+    }
+    return " ".join(f"No picture is here of {', '.join(sites)}: {why}." for why, sites in reasons.items() if sites)
+
+
+def _traffic_section(run: RunRecords) -> PageSection:
+    if not run.ledger:
+        return make_section("traffic", "Traffic", "Traffic and time", NO_ROUND)
+    table, image = traffic_table(run.ledger, run.sites), traffic_image(run)
+    return make_section("traffic", "Traffic", "Traffic and time", Table(table, ""), make_picture(image))
+
+
+def _sites_section(run: RunRecords) -> PageSection:
+    incidents = list_incidents(run.ledger)
+    took_part = [Table(participation_table(run.ledger, run.sites), ""), make_note(PARTICIPATION_NOTE)]
+    return make_section(
+        "sites",
+        "Who took part",
+        "Who took part",
+        took_part if run.ledger else NO_ROUND,
+        [Heading("What else happened, and why"), make_items(incidents)] if incidents else None,
+    )
+
+
+def _weights_section(run: RunRecords) -> PageSection:
+    return make_section("weights", "Weights", "Who listens to whom", _weight_blocks(run))
+
+
+def _weight_blocks(run: RunRecords) -> Blocks:
+    """Show the weights that statistics gave, otherwise those of the last round."""
+    if run.site_weights:
+        note = (
+            f"{history_sentence(run.site_weights)} In a round without some sites, the others share their weight. For "
+            "this each site sent these statistics, and no image."
+        )
+        return [Picture(weights_image(run.site_weights[-1])), make_note(note)]
+    if run.results.recipe_value("stays_home") == "everything":
+        return [Text("No model is mixed: each site trains alone.")]
+    table = weights_table(run.ledger)
+    if table is None:
+        return [NO_ROUND]
+    note = f"How much each site's update counts in round {run.ledger[-1].round}, the last: a row sums to 1."
+    found = run.results.super_model
+    of_models = " These are the weights of the personalised models." if found and found.models else ""
+    return [table, make_note(note + of_models)]
+
+
+def weights_table(ledger: Sequence[Round]) -> HeatTable | None:
+    """Return the weights of the last round; equal rows become one, ``every site``; None before the first round."""
+    if not ledger or not ledger[-1].weights:
+        return None
+    weights = ledger[-1].weights
+    columns = list(next(iter(weights.values())))
+    rows = [HeatRow(listener, [_weight_cell(row.get(site)) for site in columns]) for listener, row in weights.items()]
+    is_shared = all(row == next(iter(weights.values())) for row in weights.values())
+    return HeatTable("listener", columns, [HeatRow("every site", rows[0].cells)] if is_shared else rows)
+
+
+def _weight_cell(weight: float | None) -> HeatCell:
+    return HeatCell(format_number(weight), weight)
+
+
+def _data_section(run: RunRecords) -> PageSection:
+    table = data_table(run)
+    return make_section("data", "Data", "Data", data_blocks({"": table}, data_doubts([run])) if table else NO_DATA)
+
+
+def _loading_section(run: RunRecords) -> PageSection:
+    """Say where the run's models are, and how to load one."""
+    results = run.results
+    where = ""
+    if results.run is not None and describe_missing_part(results.recipe) is not None:
+        where = describe_complete_model(results.recipe, results.run, run.is_simulation)
+    kept = None
+    if results.run and not where and not (results.super_model and results.super_model.models):
+        kept = Markup(
+            "Each site also keeps the model it tested as <code>supermodel/</code> in its state folder of run "
+            "<code>{}</code>."
+        )
+    at_sites = Text(kept.format(results.run)) if kept else None
+    return make_section("models", "Models", "How to load the model", _loading_blocks(run, where), at_sites)
+
+
+def _loading_blocks(run: RunRecords, where: str) -> list[Block]:
+    """Name the models in the run's folder, with the code that loads one from there."""
+    files, code = sorted(path.name for path in (run.path / "model").glob("*.pt")), _read_code(run.path / "model")
+    holds = Markup("In the run's folder, <code>model/</code> holds {}.")
+    if code:
+        loads = holds + Markup(" {} From <code>model/</code>:")
+        return [Text(loads.format(", ".join(files) or "no model", where.replace("`", ""))), Code(code)]
+    if (run.path / "supermodel" / "model.json").is_file():
+        return [Text(SUPER_MODEL_FOLDER), Code(LOAD_SUPER_MODEL)]
+    if files:
+        return [Text(holds.format(", ".join(files)))]
+    is_local = run.results.recipe_value("stays_home") == "everything"
+    why = ": each site trained its own" if is_local else " yet" * (run.results.status != "COMPLETE")
+    return [Text(f"The run's folder holds no model{why}.")]
+
+
+def _read_code(folder: Path) -> str:
+    """Return the code in a folder's README.md; nothing without any."""
+    readme = folder / "README.md"
+    _, _, rest = (readme.read_text(encoding="utf-8") if readme.is_file() else "").partition("```python\n")
+    return rest.partition("```")[0]
+
+
+def _recipe_section(run: RunRecords) -> PageSection:
+    questions, settings = list(run.results.questions.items()), _list_settings(run)
+    unknown = "The recipe is in the job's study.yaml; a run's folder holds it once there is a result."
+    if run.evaluations is not None:
+        # The answers are about a training, which there was none of here.
+        questions, unknown = [], "Nothing was trained. The settings are those of the study that trained the model."
+    return make_section(
+        "recipe",
+        "Recipe and settings",
+        "Recipe and settings",
+        Pairs(questions) if questions else Text(unknown),
+        Fold(f"Settings ({len(settings)})", [Pairs(settings)]),
+    )
+
+
+def _list_settings(run: RunRecords) -> list[tuple[str, str]]:
+    results = run.results
+    facts = [
+        ("Numbers come from", results.model or MISSING),
+        ("Normalisation layers", normalization_label(results.normalization)),
+        ("Changed in the job's study", changes_sentence(run.changes)),
+    ]
+    return facts + list(all_settings(run).items())
+
+
+def _software_section(run: RunRecords) -> PageSection:
+    versions = [
+        ("silofl of the run", run.results.version or MISSING),
+        ("Python", platform.python_version()),
+        *((name, find_installed_version(name) or "not installed") for name in PACKAGES),
+    ]
+    at_sites = software_table(run.ledger)
+    told = "As each site says itself. A simulated hospital has no filter that could record its answers."
+    here = "The first row was noted by the run; the others are installed where this report was made."
+    shown: list[Block] = [Table(at_sites), Text(told, "note")] if at_sites else []
+    shown += [Pairs(versions), Text(here, "note")]
+    return make_section("versions", "Software", "Software", Fold("Versions at each site and here", shown))

@@ -1,0 +1,301 @@
+"""Plan the runs of a comparison, and check that an earlier run in the same folder is the same one."""
+
+import re
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from silofl.core.recipe import Recipe
+from silofl.data.counts import list_changed_sites
+from silofl.errors import ConfigError
+from silofl.files import is_free
+from silofl.inference.directory import plain_study
+from silofl.options import replaces
+from silofl.report.run_records import flat_settings
+from silofl.settings import flatten_keys
+from silofl.study import STORED, Study, load_study
+from silofl_desk.studies import simulate
+from silofl_desk.studies.methods import find_method_algorithm
+from silofl_desk.studies.simulation import (
+    Simulation,
+    changed_study,
+    changes_algorithm,
+    check_pretrained,
+    read_simulation,
+    settle_job,
+    study_file,
+)
+from silofl_desk.studies.sweep import DATA, Point, Sweep, check_sweep
+
+CENTRALISED = "centralised"
+NO_SWEEP = Sweep()
+
+
+@dataclass(frozen=True)
+class ComparisonPlan:
+    """The jobs, methods and settings of a comparison.
+
+    Attributes:
+        jobs: Job folders; every method uses the first one's study.
+        methods: As `silofl_desk.studies.methods.find_method_algorithm` takes them.
+        variants: Name of a row -> its changes to the first job's study, by dotted key.
+        changes: Changes to the study of every row, by dotted key.
+        seeds: Of the runs of each row.
+        data: Folder that holds one data folder a site; where None, ``phantoms``, made at first use.
+        threads: Sites that NVFlare runs at a time; all where None.
+        is_pooled: Whether the centralised upper bound is run too.
+        pretrained: File of a pretrained model for those that need one.
+        weights: File of weights that everybody starts from, in the rows without a pretrained model.
+        is_alone: Whether all sites of a run take turns in one process, without NVFlare.
+        cache: Folder of decoded images; in the folder of the data where None.
+        skip_unreadable: Share of a site's cases that may be left out because they cannot be read.
+        sweep: Values with which every row runs.
+        has_equal_rounds: Whether extra rounds, of fine-tuning or of a selector alone, count among the study's.
+    """
+
+    jobs: tuple[Path, ...]
+    methods: tuple[str, ...] = ()
+    variants: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
+    changes: Mapping[str, object] = field(default_factory=dict)
+    seeds: tuple[int, ...] = (0, 1, 2)
+    data: str | None = None
+    threads: int | None = None
+    is_pooled: bool = False
+    pretrained: str | None = None
+    weights: str | None = None
+    is_alone: bool = False
+    cache: str | None = None
+    skip_unreadable: float = 0.0
+    sweep: Sweep = NO_SWEEP
+    has_equal_rounds: bool = False
+
+
+@dataclass(frozen=True)
+class ComparedRun:
+    """One run of a row.
+
+    Attributes:
+        name: Name of the row: of a job, a method or a variant.
+        seed: Of the study.
+        path: Folder of the run.
+        job: The job that it runs.
+        wanted: Data, sites and threads.
+        changes: Changes to the job's study, by dotted key.
+        row: Name of the row without its point of the sweep.
+        point: Of the sweep; None without one.
+    """
+
+    name: str
+    seed: int
+    path: Path
+    job: Path
+    wanted: Simulation
+    changes: Mapping[str, object]
+    row: str = ""
+    point: Point | None = None
+
+    @property
+    def has_started(self) -> bool:
+        """Whether the folder has a run that can be shown or resumed."""
+        return (self.path / "run.json").is_file()
+
+
+def plan_runs(asked: ComparisonPlan, out: Path) -> list[ComparedRun]:
+    """Return the runs of all jobs, variants and methods in the order of the rows, every study and all data checked.
+
+    Raises:
+        ConfigError: A job, a method, a change or a seed is wrong, or an earlier run in ``out`` is another.
+        DataError: A site's data is wrong.
+    """
+    if len(set(asked.seeds)) != len(asked.seeds):
+        raise ConfigError(f"--seeds must name each seed once, not {','.join(map(str, asked.seeds))}")
+    _check_changes(asked)
+    first = asked.jobs[0]
+    entries: list[tuple[str, Path, Mapping[str, object]]] = [(job.resolve().name, job, {}) for job in asked.jobs]
+    entries += [(name, first, changes) for name, changes in asked.variants.items()]
+    entries += [(name, first, {"algorithm": find_method_algorithm(name)}) for name in _list_other_methods(asked)]
+    # Rows of one name would share their runs' folders.
+    for name, number in Counter([*(_folder_name(name) for name, *_ in entries), CENTRALISED]).items():
+        if number > 1:
+            raise ConfigError(
+                f"jobs, methods and --as must have names of their own, not {name!r} twice; rename the job's folder"
+            )
+    wanted = Simulation(
+        asked.data,
+        threads=asked.threads,
+        is_alone=asked.is_alone,
+        cache=asked.cache,
+        skip_unreadable=asked.skip_unreadable,
+    )
+    patterns = [ComparedRun(name, 0, out, job, wanted, changes, row=name) for name, job, changes in entries]
+    if asked.sweep.values:
+        patterns = [_move_to_point(pattern, point) for pattern in patterns for point in asked.sweep.points()]
+    runs = [run for pattern in patterns for run in make_seeded_runs(asked, out, pattern)]
+    check_all_data(runs)
+    names = _name_jobs(runs, {job.resolve().name for job in asked.jobs})
+    return [replace(run, name=names.get(run.row, run.row) + run.name[len(run.row) :]) for run in runs]
+
+
+def _name_jobs(runs: Sequence[ComparedRun], jobs: Collection[str]) -> dict[str, str]:
+    """Return row of a job -> its algorithm, as the methods are named; without jobs that are not alone in it."""
+    found: dict[str, set[str]] = {}
+    for run in runs:
+        if run.row in jobs:
+            algorithm = changed_study(run.job, run.changes).algorithm
+            preset = f":{algorithm.preset}" * (algorithm.preset != "recommended")
+            found.setdefault(run.row, set()).add(f"{algorithm.name}{preset}")
+    counts = Counter([*(name for names in found.values() for name in names), *{run.row for run in runs}])
+    names = {row: min(several) for row, several in found.items() if len(several) == 1}
+    return {row: name for row, name in names.items() if counts[name] == 1}
+
+
+def _list_other_methods(asked: ComparisonPlan) -> list[str]:
+    """Return the methods that are not what the first job does by itself, which has a row already."""
+    if not asked.methods:
+        return []
+    # By their recipes, in which a preset's constants and those that the job names are alike.
+    own = changed_study(asked.jobs[0], asked.changes).recipe
+    return [name for name in asked.methods if _find_recipe(asked, name) != own]
+
+
+def _find_recipe(asked: ComparisonPlan, method: str) -> Recipe | None:
+    """Return the recipe of the first job with a method; None where it has none, which the method's row will say."""
+    try:
+        return changed_study(asked.jobs[0], {"algorithm": find_method_algorithm(method)} | asked.changes).recipe
+    except ConfigError:
+        return None
+
+
+def _move_to_point(pattern: ComparedRun, point: Point) -> ComparedRun:
+    """Return the row at a point of the sweep."""
+    wanted = pattern.wanted if point.data is None else replace(pattern.wanted, data=point.data)
+    changes = {**pattern.changes, **point.changes}
+    return replace(pattern, name=f"{pattern.name} {point.name}", wanted=wanted, changes=changes, point=point)
+
+
+def make_seeded_runs(asked: ComparisonPlan, out: Path, pattern: ComparedRun) -> list[ComparedRun]:
+    """Return a checked run for each seed, with name, job, simulation and changes of the pattern."""
+    runs = []
+    for seed in asked.seeds:
+        # What is set for the whole comparison wins over a row's own, and the row's over its job.
+        changes = {**pattern.changes, **asked.changes, "seed": seed}
+        path = out / "runs" / f"{_folder_name(pattern.name)}-seed{seed}"
+        run = replace(pattern, seed=seed, path=path, changes=changes)
+        if asked.has_equal_rounds:
+            run = replace(run, changes=changes | _equal_rounds(run))
+        # Given to all rows together: those that need none would refuse it, and no row starts from two files.
+        study = _settle_run(run)[0]
+        is_needed = study.recipe.needs_pretrained
+        if asked.weights and study.model.weights and not is_needed:
+            raise ConfigError(
+                f"--weights must not go with {run.name}, whose study names weights of its own, {study.model.weights}, "
+                "which they would replace; leave --weights out, or that row"
+            )
+        files = {"pretrained": asked.pretrained} if is_needed else {"weights": asked.weights}
+        runs.append(replace(run, wanted=replace(run.wanted, **files)))
+    for run in runs:
+        _check_startable(run)
+    return runs
+
+
+def _equal_rounds(run: ComparedRun) -> dict[str, object]:
+    """Return the change to a study's rounds that makes room for its extra ones."""
+    study = _settle_run(run)[0]
+    extra = study.recipe.extra_rounds
+    if extra >= study.rounds:
+        raise ConfigError(
+            f"{run.name}: --equal-rounds must have more rounds than its {extra} extra ones, not {study.rounds}; give "
+            "more --rounds, or set fewer algorithm.extra_rounds"
+        )
+    return {"rounds": study.rounds - extra} if extra else {}
+
+
+def check_all_data(runs: Sequence[ComparedRun]) -> None:
+    """Read and cache the data of each row, so that a fault shows early; the seeds of a row share them.
+
+    Raises:
+        DataError: A site's data is wrong.
+    """
+    read: set[str] = set()
+    for run in runs:
+        if run.name not in read:
+            simulate.read_data(*_settle_run(run), run.path)
+            read.add(run.name)
+
+
+def _check_changes(asked: ComparisonPlan) -> None:
+    """Refuse changes to every row that would replace what a row is named for, and a sweep of what is settled so."""
+    named = {f"--as {name}": changes for name, changes in asked.variants.items()}
+    named |= {f"--methods {name}": {"algorithm": find_method_algorithm(name)} for name in asked.methods}
+    by_rows = {key: option for option, changes in named.items() for key, _ in flatten_keys(changes)}
+    check_sweep(asked.sweep, by_rows | dict.fromkeys(asked.changes, "--set or --rounds"), asked.data)
+    if DATA in asked.sweep.values and asked.pretrained:
+        raise ConfigError(
+            "--pretrained must not go with --sweep data=..., because it may have learnt from what is a test image in "
+            "another folder; compare each folder by itself, or take an algorithm that needs none, as f-adafed"
+        )
+    if asked.sweep.values and asked.is_pooled:
+        raise ConfigError("--pooled must not go with --sweep; give it a comparison of its own")
+    for changes in (asked.changes, *asked.variants.values()):
+        if "seed" in changes:
+            raise ConfigError("seed must be given as --seeds, not with --set")
+    if (asked.methods or asked.is_pooled) and changes_algorithm(asked.changes):
+        raise ConfigError(
+            "a key of algorithm must not be set for every row beside --methods or --pooled, which bring algorithms of "
+            "their own; name the row that it is for with --as"
+        )
+    for key, option in by_rows.items():
+        for other in asked.changes:
+            if replaces(other, key):
+                raise ConfigError(
+                    f"{other} must not be set for every row beside {option}, whose {key} it would replace; set it "
+                    "before the --as of each row that it is for"
+                )
+
+
+def _folder_name(name: str) -> str:
+    return re.sub(r"[^\w.=-]+", "-", name)
+
+
+def _check_startable(run: ComparedRun) -> None:
+    """Refuse a run that could not start, or whose folder contains something else."""
+    study, simulation = _settle_run(run)
+    if run.has_started:
+        _check_same(run, study, simulation)
+        return
+    with _name_errors(run):
+        check_pretrained(run.job, study, simulation)
+    if not is_free(run.path):
+        raise ConfigError(f"{run.path} must hold a run or nothing, not something else; remove it")
+
+
+def _settle_run(run: ComparedRun) -> tuple[Study, Simulation]:
+    with _name_errors(run):
+        return settle_job(run.job, run.wanted, run.changes)
+
+
+@contextmanager
+def _name_errors(run: ComparedRun) -> Iterator[None]:
+    """Begin the errors of a run with its name."""
+    try:
+        yield
+    except ConfigError as error:
+        raise ConfigError(f"{run.name}: {error}") from None
+
+
+def _check_same(run: ComparedRun, study: Study, simulation: Simulation) -> None:
+    """Refuse an earlier run of another study, or on other data or sites."""
+    trained = load_study(study_file(run.path / "job"), STORED)
+    wanted, found = (flat_settings(plain_study(one)) for one in (study, trained))
+    differences = [key for key in sorted(wanted.keys() | found.keys()) if wanted.get(key) != found.get(key)]
+    earlier = read_simulation(run.path)
+    compared = ("data", "sites", "left_out", "pretrained", "weights")
+    differences += [f"{key} of the run" for key in compared if getattr(earlier, key) != getattr(simulation, key)]
+    differences += [f"data of {site}" for site in list_changed_sites(run.path, Path(simulation.data), trained)]
+    if differences:
+        raise ConfigError(
+            f"{run.path} must be a run of what is asked for, not one that differs in {', '.join(differences)}; "
+            "remove it, or choose another --out"
+        )

@@ -1,0 +1,366 @@
+"""Compare runs: the rows of their tables, what joining gave in each, and what limits the comparison."""
+
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+from rich.console import Console
+
+from silofl.core.gain import WORSE, count_verdicts, holm
+from silofl.federation.results import Results
+from silofl.report.run_records import RowRuns, RunRecords
+from silofl.report.sentences import (
+    BATCH_DEPENDENT,
+    SHARED_BATCHNORM,
+    describe_problems,
+    regions_text,
+    shares_batchnorm,
+    shares_patients,
+    split_sentence,
+)
+from silofl.report.tables import (
+    HD95,
+    MISSING,
+    SURFACE,
+    SURFACE_DICE,
+    UNLIKE_CLASSES,
+    TextTable,
+    describe_extra_metric,
+    describe_round,
+    format_number,
+    list_extra_metrics,
+    list_extra_values,
+    mean_and_deviation,
+    name_models,
+    print_lines,
+    print_table,
+    surface_texts,
+)
+from silofl.training.joined import AT_ZERO, FEDERATED, LOCAL
+from silofl.training.metrics import mean_of_known
+from silofl.training.site_score import Values
+from silofl_desk.report.super_model_page import ENSEMBLE, GLOBAL, PERSONAL, model_values
+from silofl_desk.studies.conditions import list_differences, results_by_row, rows_by_name
+
+MOST_SITES_IN_A_ROW = 8
+ONE_SEED = (
+    "Each row is one run with one random seed. Differences can be chance, so no best value is marked: use silofl "
+    "compare with several seeds."
+)
+JOINING_NOTE = (
+    "Verdicts: of all hospitals that made a choice, and of all seeds. Alone, federated, kept: mean test values over "
+    "them of the hospital's own model, trained to its end, of the federated model, and of the one of the two that the "
+    "hospital chose on its validation data{thresholds}. Below alone: how many of the hospitals that keep the federated "
+    "model became worse; by chance 1 in 40 would. After Holm: how many remain after correction for testing many times "
+    "(Holm's, 5 % over all rows)."
+)
+JOINING_THRESHOLDS = (
+    ", each with the decision threshold that the hospital's validation data favour. At 0.5: with the usual one, as in "
+    "the table of methods, where local has the numbers of alone at 0.5"
+)
+UNLIKE_SITES = "Do not compare the means of rows whose choices are of other sites or other seeds."
+Key = TypeVar("Key", bound=Hashable)
+# How often, at most, chance alone leaves a site below its own model after the correction over all rows of a table.
+FAMILY_LEVEL = 0.05
+# Columns, by their names in a round's record.
+DRIFT_COLUMNS = ("drift", "dissimilarity", "distance")
+DRIFT_NOTE = (
+    "Means over the rounds, ± their standard deviation over the seeds. Drift: mean over sites and steps of the squared "
+    "distance to the received model (HarmoFL, Eq. 9). Dissimilarity: mean squared length of the sites' updates over "
+    "that of their weighted mean, in rounds that all begin from one model; 1 = all agree, above 2 = strong. Distance: "
+    "mean squared distance of the trained models to their mean (FedSM, Theorem 1). All three grow with the learning "
+    "rate, the steps and the network: compare rows that share these; no accuracy follows from them. A row without "
+    "numbers has them with --set training.measures_drift=true."
+)
+_SINGLE = {
+    "everything": "local: each site alone",
+    "batchnorm": "global but for BatchNorm",
+    "head": "global but for the head",
+    "nothing": GLOBAL,
+}
+
+
+@dataclass(frozen=True)
+class BelowLocal:
+    """At how many sites the kept model is shown to be below the one that the site trained alone.
+
+    Attributes:
+        tests: Sites that keep another model than their own, of all seeds.
+        before: Those of them whose kept model is worse.
+        after: Those left after Holm's correction.
+    """
+
+    tests: int
+    before: int
+    after: int
+
+
+@dataclass(frozen=True)
+class JoiningComparison:
+    """What joining gave in each row of a comparison.
+
+    Attributes:
+        table: One line a row.
+        losses: A sentence for each site that loses by joining or keeps a model near 0, with its run.
+        note: What the columns are.
+    """
+
+    table: TextTable
+    losses: Sequence[str]
+    note: str
+
+
+def compared_sites(results: Sequence[Results]) -> list[str]:
+    """Return all sites of the runs."""
+    return sorted({site for run in results for site in run.sites})
+
+
+def are_comparable(results: Sequence[Results]) -> bool:
+    """Return whether the runs measure the same: one metric, one way to split, the same number of test cases."""
+    return not _differences(results)
+
+
+def comparison_notes(results: Sequence[Results]) -> list[str]:
+    """Return sentences on runs without a value at a site, and on what limits a comparison."""
+    sites = compared_sites(results)
+    lacking = {i: [site for site in sites if run.sites.get(site) is None] for i, run in enumerate(results, start=1)}
+    notes = [_describe_missing_sites(i, without, sites) for i, without in lacking.items() if without or not sites]
+    numbered = list(enumerate(results, start=1))
+    notes += _name_runs([i for i, run in numbered if run.normalization == "batch_stateless"], BATCH_DEPENDENT)
+    for unit in sorted({run.split_unit for run in results if shares_patients(run.split_unit)}):
+        notes += _name_runs([i for i, run in numbered if run.split_unit == unit], f"split {split_sentence(unit)}")
+    for regions in sorted({*map(regions_text, results)} - {""}):
+        notes += _name_runs(
+            [i for i, run in numbered if regions_text(run) == regions], f"scored are regions, {regions}"
+        )
+    unlike = [i for i, run in numbered if run.mean is None and run.pooled is not None]
+    notes += _name_runs(unlike, UNLIKE_CLASSES)
+    normalised = [(i, run) for i, run in numbered if run.normalization == "batch"]
+    shared = [i for i, run in normalised if shares_batchnorm(run)]
+    if len(shared) < len(normalised):
+        notes += _name_runs(shared, SHARED_BATCHNORM)
+    for sentence in dict.fromkeys(run.batchnorm for run in results if run.batchnorm):
+        notes += _name_runs([i for i, run in numbered if run.batchnorm == sentence], sentence)
+    surface = [SURFACE] if any(run.tested.surface for run in results) else []
+    return [*notes, *surface, *map(describe_extra_metric, list_extra_metrics(results)), ONE_SEED]
+
+
+def comparison_table(results: Sequence[Results], names: Sequence[str] = ()) -> TextTable:
+    """Return one row a run, in the given order; more than 8 sites are shown in `site_comparison_table` instead.
+
+    Nothing is marked as the best: each row is one run with one seed.
+
+    Args:
+        results: Of the runs.
+        names: The row of the table of methods that each run is of; empty where there is no such table.
+    """
+    sites = compared_sites(results) if len(compared_sites(results)) <= MOST_SITES_IN_A_ROW else []
+    head = ("study", "algorithm", "preset", "normalization", "seed", "status", "reported round")
+    has_surface, extra = any(run.tested.surface for run in results), list_extra_metrics(results)
+    first = [(str(i), *names[i - 1 : i]) for i in range(1, len(results) + 1)]
+    rows = tuple((*cells, *_run_row(run, sites, has_surface, extra)) for cells, run in zip(first, results, strict=True))
+    further = (*((HD95, SURFACE_DICE) if has_surface else ()), *extra.values())
+    columns = ("run", *["row"] * bool(names), *head, "mean", "spread", "pooled", *further, *sites)
+    return TextTable(columns, rows, num_text=7 + bool(names))
+
+
+def site_comparison_table(results: Sequence[Results]) -> TextTable | None:
+    """Return one row a site and one column a run; None where `comparison_table` has the sites."""
+    sites = compared_sites(results)
+    if len(sites) <= MOST_SITES_IN_A_ROW:
+        return None
+    names = (f"{i}: {run.algorithm or MISSING}" for i, run in enumerate(results, start=1))
+    rows = tuple((site, *(format_number(run.sites.get(site)) for run in results)) for site in sites)
+    return TextTable(("site", *names), rows)
+
+
+def print_comparison(runs: Sequence[RunRecords], console: Console) -> None:
+    """Print what joining gave and in what the runs differ, one row a run, and the notes on comparing them."""
+    results, rows = [run.results for run in runs], rows_by_name(runs)
+    print_joining(compare_joining(results_by_row(rows)), console)
+    print_lines([*list_differences(rows), ""], console)
+    table, by_site = comparison_table(results), site_comparison_table(results)
+    print_table(table, console)
+    if by_site:
+        console.print()
+        print_table(by_site, console)
+    print_lines(comparison_notes(results), console)
+
+
+def compare_joining(rows: Mapping[str, Sequence[Results]]) -> JoiningComparison | None:
+    """Return what joining gave in each row over its seeds; None where no site of any run has made a choice.
+
+    Args:
+        rows: Name -> the results of its runs; local training and training on pooled data have no row.
+    """
+    below = count_below_local(rows)
+    found = []
+    everyone = [one for runs in rows.values() for run in runs for one in (run.joining or {}).values()]
+    models = name_models(everyone)
+    if any(one.tested(AT_ZERO) not in (None, one.tested(LOCAL)) for one in everyone):
+        models = {LOCAL: models[LOCAL], AT_ZERO: "alone at 0.5"} | models
+    for name, runs in rows.items():
+        joined = [run for run in runs if run.joining]
+        if not joined:
+            continue
+        means = [mean_and_deviation(_average_tests(joined, model)) for model in models]
+        verdicts = ", ".join(count_verdicts(one.verdict for run in joined for one in (run.joining or {}).values()))
+        of_row = below[name]
+        found.append((name, verdicts, *means, f"{of_row.before} of {of_row.tests}", str(of_row.after)))
+    columns = ("run", "verdicts", *models.values(), "below alone", "after Holm")
+    note = JOINING_NOTE.format(thresholds=JOINING_THRESHOLDS if {FEDERATED, AT_ZERO} & {*models} else "")
+    tested = {name: {(run.seed, site) for run in runs for site in run.joining or ()} for name, runs in rows.items()}
+    if len({*map(frozenset, filter(None, tested.values()))}) > 1:
+        note += f" {UNLIKE_SITES}"
+    return JoiningComparison(TextTable(columns, tuple(found), num_text=2), _list_losses(rows), note) if found else None
+
+
+def count_below_local(rows: Mapping[Key, Sequence[Results]]) -> dict[Key, BelowLocal]:
+    """Return at how many sites of each row, all seeds together, the kept model is shown to be below the local one.
+
+    Args:
+        rows: Key -> the results of its runs; all rows together are the family of Holm's correction.
+    """
+    tested = {
+        (key, seed, site): one
+        for key, runs in rows.items()
+        for seed, run in enumerate(runs)
+        for site, one in (run.joining or {}).items()
+        if one.p_below is not None and one.chosen != LOCAL
+    }
+    corrected = holm({test: one.p_below for test, one in tested.items()})
+    tests = {key: [test for test in tested if test[0] == key] for key in rows}
+    return {
+        key: BelowLocal(
+            len(of_row),
+            sum(tested[test].verdict == WORSE for test in of_row),
+            sum(tested[test].verdict == WORSE and corrected[test] < FAMILY_LEVEL for test in of_row),
+        )
+        for key, of_row in tests.items()
+    }
+
+
+def print_joining(joining: JoiningComparison | None, console: Console) -> None:
+    """Print what joining gave in each row, and where a site loses by it; nothing without a choice."""
+    if joining:
+        print_table(joining.table, console)
+        print_lines([*(f"BAD  {loss}" for loss in joining.losses), joining.note, ""], console)
+
+
+def _list_losses(rows: Mapping[str, Sequence[Results]]) -> list[str]:
+    return [
+        f"{name}{f', seed {run.seed}' * (len(runs) > 1)}: {sentence}"
+        for name, runs in rows.items()
+        for run in runs
+        if run.is_finished and run.joining
+        for tone, sentence in describe_problems(run)
+        if tone == "bad"
+    ]
+
+
+def _average_tests(joined: Sequence[Results], model: str) -> list[float]:
+    """Return the mean over the sites of each seed that knows one."""
+    means = (run.joining_means.get(model) for run in joined)
+    return [mean for mean in means if mean is not None]
+
+
+def _describe_missing_sites(number: int, without: Sequence[str], sites: Sequence[str]) -> str:
+    where = ", ".join(without) if len(without) <= 4 else f"{len(without)} of {len(sites)} sites"
+    return f"Run {number} has no value at {where or 'any site'}: do not compare its mean with the others'."
+
+
+def _name_runs(rows: Sequence[int], sentence: str) -> list[str]:
+    """Return a sentence that begins with the rows that it is about; nothing without any."""
+    return [f"Run{'s' * (len(rows) > 1)} {', '.join(map(str, rows))}: {sentence}."] if rows else []
+
+
+def _differences(results: Sequence[Results]) -> list[str]:
+    """Return the differences between runs for which their means cannot be compared."""
+    differences = []
+    if len({run.metric for run in results}) > 1:
+        differences.append("metric")
+    if len({regions_text(run) for run in results}) > 1:
+        differences.append("the regions that are scored")
+    if len({run.split_unit for run in results}) > 1:
+        differences.append("how patients are split")
+    if any(len(numbers) > 1 for numbers in _count_test_cases(results).values()):
+        differences.append("the number of test cases")
+    return differences
+
+
+def _count_test_cases(results: Sequence[Results]) -> dict[str, set[int]]:
+    """Return site -> its numbers of test cases, counted and excluded ones, in the runs that tested there."""
+    numbers: dict[str, set[int]] = {}
+    for tested in (run.tested for run in results):
+        for site, counted in tested.cases.items():
+            numbers.setdefault(site, set()).add(counted + tested.excluded_cases.get(site, 0))
+    return numbers
+
+
+def _run_row(results: Results, sites: Sequence[str], has_surface: bool, extra: Iterable[str]) -> tuple[str, ...]:
+    names = (results.study, results.algorithm, results.preset, results.normalization, results.seed, results.status)
+    words = (MISSING if name is None else str(name) for name in names)
+    means = map(format_number, (results.mean, results.spread, results.pooled))
+    surface = [texts[-1] for texts in surface_texts(results)] if has_surface else ()
+    return (
+        *words,
+        describe_round(results),
+        *means,
+        *surface,
+        *(format_number(mean_of_known(list_extra_values(results, name))) for name in extra),
+        *map(format_number, map(results.sites.get, sites)),
+    )
+
+
+def compare_drift(rows: RowRuns) -> TextTable | None:
+    """Return one line a row; None where no run has measured any drift.
+
+    Args:
+        rows: Name -> its runs, one for each seed.
+    """
+    table = tuple((name, *(_describe_drift(runs, key) for key in DRIFT_COLUMNS)) for name, runs in rows.items())
+    is_measured = any(cell != MISSING for _, *cells in table for cell in cells)
+    return TextTable(("row", *DRIFT_COLUMNS), table) if is_measured else None
+
+
+def _describe_drift(runs: Sequence[RunRecords], key: str) -> str:
+    means = [mean_of_known(getattr(record, key) for record in run.ledger) for run in runs]
+    known = [mean for mean in means if mean is not None]
+    if not known:
+        return MISSING
+    # By digits and not by decimals: drifts are as small as their rates.
+    return f"{np.mean(known):.3g}" + (f" ± {np.std(known, ddof=1):.2g}" if len(known) > 1 else "")
+
+
+def run_models_table(results: Sequence[Results], names: Sequence[str]) -> TextTable | None:
+    """Return one row for each model of each run, one column a site; None where no run has more than one model.
+
+    Args:
+        results: The runs' results.
+        names: The runs' names.
+    """
+    if not any(run.super_model for run in results):
+        return None
+    sites = compared_sites(results)
+    rows = []
+    for name, run in zip(names, results, strict=True):
+        for model, values in _values_by_model(run).items():
+            row = [*map(values.get, sites)]
+            rows.append((name, model, *map(format_number, [*row, None if None in row else run.mean_of_sites(row)])))
+    return TextTable(("run", "model", *sites, "mean"), tuple(rows), num_text=2)
+
+
+def _values_by_model(results: Results) -> dict[str, Values]:
+    """Return name -> site -> value of the models of one run; nothing for a run without any value."""
+    if results.super_model:
+        return model_values(results)
+    if not any(value is not None for value in results.sites.values()):
+        return {}
+    if results.recipe_value("sends_model_once"):
+        return {ENSEMBLE: results.sites}
+    home = str(results.recipe_value("stays_home"))
+    # Rows of the mixing matrix differ, and each site's model with them.
+    is_mixed = home != "everything" and results.recipe_value("mixing") not in (None, "shared")
+    is_personal = is_mixed or results.recipe_value("keeps_personal") or results.recipe_value("takes_own_steps")
+    return {PERSONAL if is_personal else _SINGLE.get(home, "the run's model"): results.sites}

@@ -1,0 +1,208 @@
+"""The figures of a comparison: curves of several runs side by side, and one test case with each run's prediction."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from math import ceil
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from silofl.federation.ledger import Round
+from silofl.report.canvas import Curves, PageImage, Panel, PlotData, as_values, line_style, make_image, make_panels
+from silofl.report.result_pictures import (
+    MARGIN,
+    PANEL_INCH,
+    add_label_legend,
+    draw_outlines,
+    grey_window,
+    make_trimmed_image,
+    own_value,
+    panel_inches,
+    short_metric,
+    show_image,
+    write_title,
+)
+from silofl.report.run_records import CasePictures, RunRecords
+from silofl.report.tables import format_number
+from silofl.training.site_score import pool_scores
+from silofl_desk.report.rounds import Measure, Scores, describe_curves, list_rounds, mean_over_sites, site_value
+from silofl_desk.studies.conditions import run_names
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+Ledgers = Mapping[str, Sequence[Round]]
+# Short, because five panels may stand in a row.
+MEAN, BEST = "Mean over", "Best so far over"
+SITES, CASES = "sites", "cases"
+CENTRALISED = (
+    "The centralised run, on all sites' data in one place, has no sites: it stands beside the others where all cases "
+    "count alike, whichever site they are of."
+)
+PANELS_IN_A_ROW, LEAST_PANEL = 6, 1.6
+
+
+def curves_image(
+    measure: Measure, runs: Sequence[RunRecords], centralised: Sequence[RunRecords] = ()
+) -> PageImage | None:
+    """Return the curves of several runs; None where no run has a score of this kind.
+
+    Args:
+        measure: What they are of.
+        runs: The runs.
+        centralised: Runs on the same sites' data in one place, one a seed.
+    """
+    curves = run_curves(measure, runs, centralised)
+    if curves is None:
+        return None
+    caption = measure.caption.format(metric=" or ".join(sorted({run.metric for run in runs})))
+    has_centralised = any(panel.title == f"{MEAN} {CASES}" for panel in curves.panels)
+    alt = f"{measure.name} by round. {describe_curves(curves)}"
+    return make_image(curves, alt, f"{caption} {CENTRALISED}" if has_centralised else caption)
+
+
+def run_curves(measure: Measure, runs: Sequence[RunRecords], centralised: Sequence[RunRecords] = ()) -> Curves | None:
+    """Return the values of `curves_image`: panels of means and of each site, with a line per run."""
+    ledgers = _select_scored(measure, run_names(runs))
+    if not ledgers:
+        return None
+    beside = _select_scored(measure, _centralised_names(centralised))
+    panels = _mean_panels(measure, SITES, mean_over_sites, ledgers)
+    if beside:
+        panels += _mean_panels(measure, CASES, mean_over_cases, ledgers | beside)
+    for site in sorted({site for run in runs for site in run.sites}):
+        of_runs = {
+            name: [site_value(measure.scores(record), site) for record in ledger] for name, ledger in ledgers.items()
+        }
+        panels.append(Panel(site, of_runs))
+    return Curves(
+        name=measure.name.lower(),
+        rounds={name: list_rounds(ledger) for name, ledger in (ledgers | beside).items()},
+        # Its place decides a run's look in all panels.
+        styles={name: {"linewidth": 1.8} | line_style(i) for i, name in enumerate(ledgers | beside)},
+        panels=tuple(panels),
+        height=2.5,
+        shares_y=True,
+    )
+
+
+def best_so_far(values: Sequence[float | None]) -> list[float | None]:
+    """Return after each round the best value up to it, as FedSM's Fig. 2; None before the first one."""
+    best = np.fmax.accumulate(as_values(values))
+    return [None if np.isnan(value) else float(value) for value in best]
+
+
+def mean_over_cases(scores: Scores) -> float | None:
+    """Return the mean over the cases of all sites together; None without any."""
+    return pool_scores(scores.values())
+
+
+def _select_scored(measure: Measure, runs: Mapping[str, RunRecords]) -> dict[str, Sequence[Round]]:
+    return {name: run.ledger for name, run in runs.items() if any(map(measure.scores, run.ledger))}
+
+
+def _centralised_names(runs: Sequence[RunRecords]) -> dict[str, RunRecords]:
+    if len(runs) == 1:
+        return {"centralised": runs[0]}
+    return {f"centralised seed {run.results.seed}": run for run in runs}
+
+
+def _mean_panels(measure: Measure, units: str, mean: Callable[[Scores], float | None], ledgers: Ledgers) -> list[Panel]:
+    """Return the panel of a mean and, where it is wanted, that of the best such mean so far."""
+    found = {name: [mean(measure.scores(record)) for record in ledger] for name, ledger in ledgers.items()}
+    panels = [Panel(f"{MEAN} {units}", found)]
+    if measure.has_best:
+        panels.append(Panel(f"{BEST} {units}", {name: best_so_far(values) for name, values in found.items()}))
+    return panels
+
+
+def comparison_images(runs: Sequence[RunRecords]) -> list[PageImage]:
+    """Draw for each site the test case that most runs have a picture of, with each such run's prediction."""
+    sites = sorted({site for run in runs for site in run.pictures})
+    images = (_comparison_image(site, runs) for site in sites)
+    return [image for image in images if image]
+
+
+def find_shared_case(pictures: Mapping[str, CasePictures]) -> tuple[str, list[str]] | None:
+    """Return the case that most runs have with the same truth, and those runs; None where no two share one.
+
+    Args:
+        pictures: Name of the run -> its pictures of one site.
+    """
+    holders: dict[tuple[str, bytes], list[str]] = {}
+    for name, shown in pictures.items():
+        # The truth is part of the key: on other data, or of another slice, a case of the same name is another picture.
+        cases = {str(case): truth for case, truth in zip(shown.cases, shown.truths, strict=True)}
+        for case, truth in cases.items():
+            holders.setdefault((case, repr(truth.shape).encode() + truth.tobytes()), []).append(name)
+    (case, _), names = max(holders.items(), key=lambda item: len(item[1]), default=(("", b""), []))
+    return (case, names) if len(names) > 1 else None
+
+
+@dataclass(frozen=True)
+class SameCase:
+    """One test case with the truth and with the prediction of each run.
+
+    Attributes:
+        site: Whose case it is.
+        runs: Name of the run -> its pictures of the site; all hold the case.
+        case: The case's name.
+        labels: Number -> name of all labels.
+        metric: Name of the values.
+    """
+
+    site: str
+    runs: Mapping[str, CasePictures]
+    case: str
+    labels: Mapping[int, str]
+    metric: str
+
+    def data(self) -> PlotData:
+        """Return one row per run."""
+        rows = ((name, self.case, float(shown.values[self._place(shown)])) for name, shown in self.runs.items())
+        return PlotData(f"same_case_{self.site}", ("run", "case", self.metric), tuple(rows))
+
+    def draw(self, width: float) -> Figure:
+        """Draw the truth and the predictions side by side, in as many rows as the width asks for."""
+        first = next(iter(self.runs.values()))
+        panes = [("truth", self.case, first.images[self._place(first)], first.truths[self._place(first)])]
+        if owner := next((shown for shown in self.runs.values() if shown.own is not None), None):
+            place = self._place(owner)
+            value = f"{short_metric(self.metric)} {format_number(own_value(owner, place))}"
+            panes.append(("own model", value, owner.images[place], owner.own[place]))
+        for (name, shown), (*_, value) in zip(self.runs.items(), self.data().rows, strict=True):
+            place = self._place(shown)
+            panes.append(
+                (name, f"{short_metric(self.metric)} {value:.3f}", shown.images[place], shown.predictions[place])
+            )
+        columns = min(len(panes), PANELS_IN_A_ROW, int(width / LEAST_PANEL))
+        rows, inch = ceil(len(panes) / columns), min(PANEL_INCH, (width - MARGIN) / columns)
+        figure, grid = make_panels(rows, columns, panel_inches(rows, columns, inch), "compressed")
+        for axes, (title, name, image, mask) in zip(grid.flat, panes, strict=False):
+            show_image(axes, image, grey_window([image]))
+            draw_outlines(axes, mask, self.labels)
+            write_title(axes, title, name, inch)
+        for axes in grid.flat[len(panes) :]:
+            axes.set_visible(False)
+        return add_label_legend(figure, self.labels)
+
+    def _place(self, shown: CasePictures) -> int:
+        return list(shown.cases).index(self.case)
+
+
+def _comparison_image(site: str, runs: Sequence[RunRecords]) -> PageImage | None:
+    names = run_names(runs)
+    pictures = {name: run.pictures[site] for name, run in names.items() if site in run.pictures}
+    shared = find_shared_case(pictures)
+    if shared is None:
+        return None
+    case, holders = shared
+    labels, metric = names[holders[0]].labels, names[holders[0]].metric
+    others = [name for name in names if name not in holders]
+    without = f" (no picture of it: {', '.join(others)})" if others else ""
+    plot = SameCase(site, {name: pictures[name] for name in holders}, case, labels, metric)
+    values = ", ".join(f"{name} {value:.3f}" for name, _, value in plot.data().rows)
+    alt = f"Site {site}, case {case}: truth and predictions of the runs, with their {metric}: {values}."
+    return make_trimmed_image(plot, alt, f"{site}: {case}{without}")

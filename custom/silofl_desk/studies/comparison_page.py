@@ -1,0 +1,335 @@
+"""``silofl report``: the page of one run, or one that compares several; each is a single file that loads no other."""
+
+import argparse
+import os
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from markupsafe import Markup
+
+from silofl.errors import ConfigError, ExitCode, quote_value
+from silofl.federation.results import Results
+from silofl.files import write_json
+from silofl.report.canvas import PageImage
+from silofl.report.page import (
+    REPORT,
+    Banner,
+    Blocks,
+    Fold,
+    Heading,
+    Items,
+    Page,
+    PageSection,
+    Pairs,
+    Picture,
+    Table,
+    Text,
+    add_blocks,
+    make_items,
+    make_note,
+    make_picture,
+    make_section,
+    make_table,
+    write_with_files,
+)
+from silofl.report.result_pictures import hospitals_image
+from silofl.report.run_records import (
+    COMPARISONS,
+    Comparisons,
+    RowRuns,
+    RunRecords,
+    data_doubts,
+    list_result_rows,
+    read_run,
+)
+from silofl.report.sentences import metric_sentence
+from silofl.report.tables import POOLED_MEAN, TextTable, drop_equal_columns
+from silofl.schema import dump_record
+from silofl_desk.report.rounds import ROUND_TEST, VALIDATION
+from silofl_desk.report.run_page import data_blocks, link_comparisons, page_address, write_report
+from silofl_desk.report.unseen_picture import unseen_images
+from silofl_desk.studies.comparison import (
+    DRIFT_NOTE,
+    JoiningComparison,
+    compare_drift,
+    compare_joining,
+    comparison_notes,
+    comparison_table,
+    run_models_table,
+    site_comparison_table,
+)
+from silofl_desk.studies.comparison_figures import comparison_images, curves_image
+from silofl_desk.studies.conditions import (
+    data_tables,
+    list_differences,
+    results_by_row,
+    rows_by_name,
+    run_names,
+    settings_rows,
+)
+from silofl_desk.studies.hospitals import NOTE, conclude, explain_losses, hospital_table, unseen_tables
+
+PAYS = "Does joining pay?"
+MEANS_NOTE = f"mean and standard deviation over a run's sites; {POOLED_MEAN}."
+MODELS_NOTE = Markup(
+    "Mean test value of each model at each site, of one seed. A run without selector has one model. A run with a "
+    "selector has four answers: <strong>global</strong>, one model for all sites; <strong>personal</strong>, each "
+    "site's own model, for which one must know the site; <strong>super</strong>, where the selector looks at the "
+    "images and chooses a model for each case, the run's row above; <strong>ensemble</strong>, all models averaged by "
+    "the selector's scores. The mean is missing where a site is."
+)
+POOLED = Text("On the data of all sites pooled in one place, and so in no table of single runs:")
+
+
+@dataclass(frozen=True)
+class Summary:
+    """The table, the notes and the figure that sum up the rows of a comparison.
+
+    Attributes:
+        table: Of all rows, where each stands for several seeds.
+        notes: Sentences below it.
+        known: Settings in which the rows' names say that they differ.
+        centralised: Runs on the same sites' data in one place, for the curves and links alone.
+        swept: The table of a sweep.
+        figure: Its figure.
+    """
+
+    table: TextTable | None = None
+    notes: Sequence[str] = ()
+    known: Collection[str] = ()
+    centralised: Sequence[RunRecords] = ()
+    swept: TextTable | None = None
+    figure: PageImage | None = None
+
+
+NO_SUMMARY = Summary()
+
+
+def run(options: argparse.Namespace) -> int:
+    """Write the page of one run, or that of several, and print its path."""
+    runs = [_find_run(path) for path in options.runs]
+    if len(runs) == 1 and options.out is None:
+        print(write_report(runs[0]))
+        return ExitCode.COMPLETE
+    out = options.out or Path("comparison.html")
+    if out.suffix != ".html":
+        raise ConfigError(f"--out must end in .html, not {quote_value(out.name)}; name a page")
+    print(write_comparison(runs, out))
+    return ExitCode.COMPLETE
+
+
+def _find_run(path: Path) -> Path:
+    """Return the run's folder within the folder of a downloaded job, otherwise the folder itself."""
+    downloaded = path / "workspace" / "silofl"
+    return downloaded if downloaded.is_dir() else path
+
+
+def write_comparison(runs: Sequence[Path], out: Path) -> Path:
+    """Write one page with the results, curves and predictions of several runs side by side, and return its path.
+
+    Args:
+        runs: The runs' folders.
+        out: The page's file.
+
+    Raises:
+        ConfigError: No run was named, a folder is no run, or the page cannot be written.
+    """
+    if not runs:
+        raise ConfigError("a comparison must have at least one run, not none; name the runs' folders")
+    return write_rows(rows_by_name([read_run(run) for run in runs]), out)
+
+
+def write_rows(rows: RowRuns, out: Path, summary: Summary = NO_SUMMARY) -> Path:
+    """Write one page on rows of runs with the files beside it, and a link to it into each report; return its path.
+
+    Args:
+        rows: Name of the row -> its runs.
+        out: The page's file.
+        summary: What they come to.
+
+    Raises:
+        ConfigError: The page or a file beside it cannot be written.
+    """
+    page = make_comparison_page(rows, out.parent, summary)
+    write_with_files(out, page, list_result_rows({**rows, "centralised": summary.centralised}))
+    for run in _list_runs(rows):
+        _link_back(run, out)
+    return out
+
+
+def make_comparison_page(rows: RowRuns, folder: Path, summary: Summary = NO_SUMMARY) -> Page:
+    """Prepare the page of a comparison.
+
+    Args:
+        rows: Name of the row -> its runs.
+        folder: Of the page, from which its links lead.
+        summary: What they come to.
+    """
+    runs = _list_runs(rows)
+    number = len(runs) + len(summary.centralised)
+    sections = (
+        _hospitals_section(rows),
+        _same_case_section(runs),
+        _numbers_section(rows, summary),
+        _curves_section(runs, summary.centralised),
+        _answers_section(runs),
+        _drift_section(rows),
+        make_section("data", "Data", "Data", data_blocks(data_tables(rows), data_doubts(runs))),
+        _settings_section(rows),
+        _runs_section(runs, summary.centralised, folder),
+    )
+    return Page(
+        title=f"Comparison of {number} run{'s' * (number != 1)}",
+        kicker="Federated trainings side by side",
+        sections=[section for section in sections if section],
+        footer="The page holds all it shows and loads nothing.",
+        is_wide=True,
+    )
+
+
+def _list_runs(rows: RowRuns) -> list[RunRecords]:
+    return [run for of_row in rows.values() for run in of_row]
+
+
+def _link_back(run: RunRecords, page: Path) -> None:
+    """Name a page in the run's folder and in its report; nothing where that cannot be."""
+    place = os.path.relpath(page, run.path)
+    if place in run.comparisons or not (run.path / REPORT).is_file():
+        return
+    try:
+        write_json(run.path / COMPARISONS, dump_record(Comparisons((*run.comparisons, place))))
+        add_blocks(run.path / REPORT, link_comparisons(run.path, [place]))
+    except (ConfigError, OSError):
+        # The folder is another's, who lets it be read alone.
+        return
+
+
+def _hospitals_section(rows: RowRuns) -> PageSection | None:
+    """Say what each hospital gains by joining; None where no hospital of any run made a choice."""
+    image, joining = hospitals_image(rows), compare_joining(results_by_row(rows))
+    if not image or not joining:
+        return None
+    # A row of several seeds has a table of its own.
+    single = {name: of_row[0] for name, of_row in rows.items() if len(of_row) == 1}
+    table, (first, *others) = hospital_table(single), conclude(rows)
+    pictures = [*unseen_images(rows), image]
+    return make_section(
+        "hospitals",
+        PAYS,
+        PAYS,
+        Picture(pictures[0]),
+        Text(first, "lead"),
+        [Picture(one) for one in pictures[1:]],
+        [Table(one) for one in unseen_tables(rows)],
+        [Table(_put_verdicts_first(table)), make_note(NOTE)] if table else None,
+        make_items([*others, *explain_losses(single)]),
+        _joining_blocks(joining),
+    )
+
+
+def _put_verdicts_first(table: TextTable) -> TextTable:
+    """Return `hospital_table` with kept and verdict after the names, where a phone shows both."""
+    last, kept = len(table.columns) - 1, table.columns.index("kept")
+    order = [0, 1, kept, last, *(i for i in range(2, last) if i != kept)]
+    rows = tuple(tuple(row[i] for i in order) for row in table.rows)
+    return replace(table, columns=tuple(table.columns[i] for i in order), rows=rows, num_text=4)
+
+
+def _joining_blocks(joining: JoiningComparison) -> Blocks:
+    better = "Not every hospital is better off with what it keeps:"
+    return [
+        Banner("bad", "BAD", better, joining.losses) if joining.losses else None,
+        Heading("All hospitals together"),
+        Table(joining.table),
+        make_note(joining.note),
+    ]
+
+
+def _numbers_section(rows: RowRuns, summary: Summary) -> PageSection:
+    results = [run.results for run in _list_runs(rows)]
+    differences = list_differences(rows, summary.known)
+    differ = "The runs differ in more than their algorithms:"
+    metrics = {run.metric: metric_sentence(run.metric, run.has_findings) for run in results if run.metric}
+    return make_section(
+        "results",
+        "Results",
+        "Results",
+        Banner("warning", "NOT ALIKE", differ, differences) if differences else None,
+        _summary_blocks(summary),
+        _run_blocks(rows, results),
+        make_items(comparison_notes(results), "note"),
+        make_note(MEANS_NOTE, "mean, spread, pooled"),
+        [make_note(sentence, metric) for metric, sentence in metrics.items()],
+    )
+
+
+def _summary_blocks(summary: Summary) -> Blocks:
+    swept = [make_table(summary.swept), make_picture(summary.figure), Heading("Each row")] if summary.swept else []
+    if summary.table is None:
+        return swept
+    return [*swept, Table(summary.table), make_items(summary.notes, "note"), Heading("Each run")]
+
+
+def _run_blocks(rows: RowRuns, results: Sequence[Results]) -> Blocks:
+    """Return one row a run, and what all of them share."""
+    names = [name for name, of_row in rows.items() for _ in of_row]
+    # Rows that are named by their runs' numbers have no other name.
+    has_names = names != list(run_names(_list_runs(rows)))
+    table, alike = drop_equal_columns(comparison_table(results, names if has_names else ()))
+    shared = make_note(f"All runs share: {alike}." if alike else "")
+    return [Table(table), shared, make_table(site_comparison_table(results))]
+
+
+def _curves_section(runs: Sequence[RunRecords], centralised: Sequence[RunRecords]) -> PageSection:
+    validation, test = (curves_image(measure, runs, centralised) for measure in (VALIDATION, ROUND_TEST))
+    return make_section(
+        "curves",
+        "Curves",
+        "Curves",
+        make_picture(validation) or Text("No run has validated a round."),
+        [Heading("Test in every round"), Picture(test)] if test else None,
+    )
+
+
+def _same_case_section(runs: Sequence[RunRecords]) -> PageSection | None:
+    shown = [Picture(image, "titled shrink") for image in comparison_images(runs)]
+    return make_section("pictures", "Pictures", "The same test case in each run", shown) if shown else None
+
+
+def _answers_section(runs: Sequence[RunRecords]) -> PageSection | None:
+    table = run_models_table([run.results for run in runs], list(run_names(runs)))
+    title = "The models of each run"
+    return make_section("models", "Models", title, Table(table), make_note(MODELS_NOTE)) if table else None
+
+
+def _drift_section(rows: RowRuns) -> PageSection | None:
+    table = compare_drift(rows)
+    title = "How far the sites drift apart"
+    return make_section("drift", "Drift", title, Table(table), make_note(DRIFT_NOTE)) if table else None
+
+
+def _settings_section(rows: RowRuns) -> PageSection:
+    shared, others, partial = settings_rows(rows)
+    differing = f"Settings in which the runs differ ({len(others.rows)})" if others else ""
+    return make_section(
+        "settings",
+        "Settings",
+        "Settings",
+        Fold(differing, [Table(others)]) if others else None,
+        Fold(f"Settings of some runs alone ({len(partial)})", [Pairs(partial)]) if partial else None,
+        Fold(f"Settings that all runs share ({len(shared)})", [Pairs(shared)]),
+    )
+
+
+def _runs_section(runs: Sequence[RunRecords], centralised: Sequence[RunRecords], folder: Path) -> PageSection:
+    pooled: Blocks = [POOLED, Items(_list_folders(centralised, folder), "folders")] if centralised else []
+    numbered = Items(_list_folders(runs, folder), "folders", is_numbered=True)
+    return make_section("runs", "Runs", "The runs", numbered, pooled)
+
+
+def _list_folders(runs: Sequence[RunRecords], folder: Path) -> list[Markup]:
+    """Return each run's folder, with a link to its report where it has one."""
+    found = [(run.path, page_address(run.path / REPORT, folder)) for run in runs]
+    link, name = Markup('<a href="{}">report</a> of '), Markup("<code>{}</code>")
+    return [(link.format(address) if address else Markup()) + name.format(path) for path, address in found]

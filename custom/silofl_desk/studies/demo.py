@@ -1,0 +1,159 @@
+"""``silofl demo``: simulated hospitals, several algorithms on the same split, one table and one report."""
+
+import argparse
+import textwrap
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, redirect_stderr
+from pathlib import Path
+
+from rich.console import Console
+
+from silofl.bundled_jobs import JOBS
+from silofl.errors import ConfigError, ExitCode
+from silofl.files import make_folder, open_own
+from silofl.inference.command import Options, predict_inputs
+from silofl.inference.directory import FOLDER
+from silofl.options import PlainConsole, make_console, read_changes
+from silofl.report.run_records import read_run
+from silofl.report.tables import print_table
+from silofl_desk.phantoms.phantoms import SITES, UNSEEN_SITE, make_phantoms
+from silofl_desk.studies import simulate
+from silofl_desk.studies.comparison import print_comparison
+from silofl_desk.studies.comparison_page import Summary, write_rows
+from silofl_desk.studies.hospitals import conclude, cost_table, explain_losses, hospital_table, unseen_tables
+from silofl_desk.studies.processes import enable_interrupts
+from silofl_desk.studies.progress import announce, show_bar
+from silofl_desk.studies.simulation import Simulation, changed_study
+
+# Method -> its run's folder, the run's job, and the changes to the job's study. BatchNorm is AdaFed's, which compares
+# hospitals by it; the others share InstanceNorm, as averaged BatchNorm fails where hospitals look different.
+INSTANCE: dict[str, object] = {"model.normalization": "instance"}
+RUNS: dict[str, tuple[str, str, dict[str, object]]] = {
+    "fedavg": ("fedavg_phantoms", "fedavg_phantoms", INSTANCE),
+    "oneshot": ("oneshot_phantoms", "fedavg_phantoms", INSTANCE | {"algorithm": {"name": "oneshot"}}),
+    "harmofl": ("harmofl_phantoms", "harmofl_phantoms", INSTANCE),
+    "fedsm": ("fedsm_phantoms", "fedsm_phantoms", INSTANCE),
+    "adafed": ("adafed_phantoms", "adafed_phantoms", {"model.normalization": "batch"}),
+}
+SUPER_RUN = "fedsm_phantoms"
+# Fewer rounds, pixels and channels than the jobs' own, which take three times as long, and in return a higher learning
+# rate. The drift may tell why a method loses.
+SMALL: dict[str, object] = {
+    "rounds": 16,
+    "data.transforms": [{"Resize": {"spatial_size": [64, 64]}}],
+    "model.features": [8, 16, 32, 64, 64, 8],
+    "training.learning_rate": 0.006,
+    "training.measures_drift": True,
+}
+WIDTH = 100
+START = (
+    f"Simulated hospitals: {', '.join(SITES)}, each with its own scanner. Only models leave them. {UNSEEN_SITE} takes "
+    f"no part. {SITES[2]}'s contrast is reversed: one model cannot serve it and the others. AdaFed has BatchNorm, the "
+    "others InstanceNorm; each stands beside own models with its normalisation."
+)
+NEXT = """Next, your own images: MY_IMAGES holds a folder per hospital, each with images/ and masks/ in it.
+  silofl import folders MY_IMAGES my-data --labels tumour
+  silofl new-study my-data my-study
+  silofl simulate my-study --data my-data --out my-run"""
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run the demonstration."""
+    return run_demo(options.out, read_changes(options), make_console(options))
+
+
+def run_demo(out: Path, changes: dict[str, object], console: Console) -> int:
+    """Make the phantoms, run each method on them, print one table and write one report; finished runs are reused.
+
+    Args:
+        out: Folder of the phantoms, the runs, ``report.html`` and ``log.txt``, which has the details.
+        changes: Keys of the studies to change: rounds, seed; the phantoms have the same seed.
+        console: Shows the story.
+
+    Returns:
+        The first exit code that is not 0, or 0; 130 interrupted.
+
+    Raises:
+        ConfigError: The folder is a file, or a job or a change is wrong; before anything was written.
+    """
+    if out.exists() and not out.is_dir():
+        raise ConfigError(f"--out must be a folder, not {out}, which is a file; name another")
+    for _, job, own in RUNS.values():
+        changed_study(JOBS / job, SMALL | own | changes)
+    make_folder(out)
+    enable_interrupts()
+    try:
+        with _open_log(out / "log.txt") as log:
+            return _tell_story(out, changes, console, log)
+    except KeyboardInterrupt:
+        console.print("\ninterrupted; to go on, give the same command again: what has finished is kept")
+        return ExitCode.INTERRUPTED
+
+
+def _tell_story(out: Path, changes: dict[str, object], console: Console, log: Console) -> int:
+    started, data = time.monotonic(), out / "phantoms"
+    _print_wrapped([START], console)
+    with announce(f"making their scans in {data}", console):
+        make_phantoms(data, changes.get("seed", 0))
+    for method, (name, job, own) in RUNS.items():
+        wanted = SMALL | own | changes
+        with show_bar(method, out / name, int(str(wanted["rounds"])), console):
+            code = _train(JOBS / job, data, out / name, wanted, log)
+        if code == ExitCode.INTERRUPTED:
+            raise KeyboardInterrupt
+        if code:
+            console.print(f"{method} ended with exit code {code}; {out / 'log.txt'} says why")
+            return code
+    runs = {method: read_run(out / name) for method, (name, _, _) in RUNS.items()}
+    print_comparison(list(runs.values()), log)
+    with announce("writing the report", console):
+        rows = {method: [run] for method, run in runs.items()}
+        report = write_rows(rows, out / "report.html", Summary(known=INSTANCE))
+    code = _predict_unseen(out, data, console, log)
+    elsewhere, *at_home = conclude(rows)
+    losses = explain_losses(runs)
+    for said, tables in (
+        ([elsewhere], unseen_tables(rows)),
+        (at_home, [table] if (table := hospital_table(runs, shows_half=False)) else []),
+        (["What it costs:"], [cost_table(rows)]),
+        (["Where each method is worst, with the likely reason:", *losses] if losses else [], []),
+    ):
+        console.print()
+        _print_wrapped(said, console)
+        for table in tables:
+            print_table(table, console)
+    minutes = (time.monotonic() - started) / 60
+    console.print(f"\nAfter {minutes:.1f} minutes: pictures are in {report}, details in {out / 'log.txt'}")
+    console.print(NEXT)
+    return code
+
+
+@contextmanager
+def _open_log(path: Path) -> Iterator[Console]:
+    """Yield a console that writes to the end of a file, as do all who write to standard error meanwhile."""
+    with open_own(path, "a") as stream, redirect_stderr(stream):
+        yield PlainConsole(file=stream, highlight=False, markup=False, soft_wrap=True)
+
+
+def _print_wrapped(sentences: Sequence[str], console: Console) -> None:
+    for sentence in sentences:
+        # A path is never broken: it is to be copied.
+        console.print(textwrap.fill(sentence, WIDTH, break_long_words=False, break_on_hyphens=False))
+
+
+def _predict_unseen(out: Path, data: Path, console: Console, log: Console) -> int:
+    """Predict a new patient of the hospital that never trained, as a clinic would."""
+    scan, target = min((data / UNSEEN_SITE / "images").iterdir()), out / "prediction"
+    with announce(f"segmenting {scan.name} of {UNSEEN_SITE} with fedsm's models into {target}", console):
+        code, _ = predict_inputs(out / SUPER_RUN / FOLDER, [scan], target, Options(has_picture=True), log)
+    return code
+
+
+def _train(job: Path, data: Path, run: Path, changes: dict[str, object], log: Console) -> int:
+    if simulate.is_finished(run):
+        log.print(f"already finished: {run}; delete it to train again")
+        return ExitCode.COMPLETE
+    if (run / "run.json").is_file():
+        return simulate.resume(run, log)
+    return simulate.start_simulation(job, run, Simulation(str(data), SITES, left_out=UNSEEN_SITE), changes, log)

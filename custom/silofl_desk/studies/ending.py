@@ -1,0 +1,134 @@
+"""What a run prints as it begins, and once it is finished: what joining gave each site, then its models' numbers."""
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from shlex import quote
+
+from rich.console import Console
+
+from silofl.federation.ledger import read_ledger
+from silofl.federation.results import Results, read_results
+from silofl.federation.run_folder import PHASE
+from silofl.parts.load import list_kinds
+from silofl.report.sentences import (
+    describe_model,
+    describe_problems,
+    early_sentence,
+    joining_sentence,
+    joining_table,
+    left_sentences,
+    list_opposed,
+    normalization_label,
+    privacy_sentence,
+    regions_text,
+    shares_patients,
+    split_sentence,
+    withheld_sentences,
+)
+from silofl.report.tables import (
+    MISSING,
+    calling_sentence,
+    calling_table,
+    empty_cases_sentence,
+    everyone_sentence,
+    extra_metrics_sentence,
+    missing_labels_sentence,
+    print_lines,
+    print_table,
+    site_table,
+    surface_sentence,
+)
+from silofl.study import Study
+from silofl_desk.studies.progress import POLL_S, RoundLines, repeat_in_background
+
+WORDS = {"bad": "BAD", "warning": "CAUTION"}
+
+
+def print_beginning(study: Study, sites: Sequence[str], console: Console) -> None:
+    """Print who takes part in a simulation, and what its numbers do not stand for."""
+    lines = [f"{study.name}: {len(sites)} sites take part: {', '.join(sites)}"]
+    if any(kind.is_of_images for kind in list_kinds(study)):
+        lines.append(
+            "Note: a simulation has no minimum number of patients (min_patients = 0). In a real network sites with few "
+            "patients do not share statistics."
+        )
+    print_lines([*lines, *(f"CAUTION  {sentence}" for sentence in study.cautions)], console)
+
+
+@contextmanager
+def show_rounds(study: Study, folder: Path, console: Console) -> Iterator[None]:
+    """Print the rounds of the run that begins in a folder of runs while a block carries it out, and then its result."""
+    earlier, began, found = set(folder.glob(f"*/{PHASE}")), time.time(), []
+
+    def print_news() -> None:
+        new = set() if found else set(folder.glob(f"*/{PHASE}")) - earlier
+        found.extend(RoundLines(study, path.parent, console, began) for path in new)
+        for lines in found:
+            lines.print_news()
+
+    with repeat_in_background(print_news, POLL_S):
+        yield
+    print_news()
+    for lines in found:
+        if results := read_results(lines.run):
+            print_results(results, console)
+            print_notes(lines.run, console)
+        console.print(f"results: {lines.run}; its page: silofl report {quote(str(lines.run))}")
+
+
+def print_results(results: Results, console: Console) -> None:
+    """Print a run's status with its reasons, its model and its numbers."""
+    title, num_rounds = f"{results.status}  {results.study}", results.rounds
+    if results.algorithm:
+        title += f": {results.algorithm}, preset {results.preset}, seed {results.seed}, {num_rounds} "
+        title += f"round{'s' * (num_rounds != 1)}"
+    lines = [title, *(f"  - {reason}" for reason in results.reasons)]
+    if not results.algorithm:
+        # Nothing else is known of a run that failed before its study was read.
+        return print_lines(lines, console)
+    if results.ended_early:
+        lines.append(early_sentence(results))
+    lines += [f"  - {sentence}" for sentence in (*left_sentences(results), *withheld_sentences(results))]
+    if results.model:
+        lines.append(f"model: {describe_model(results)}")
+    lines.append(f"metric: {results.metric or MISSING}")
+    if results.regions:
+        lines.append(f"scored regions: {regions_text(results)}")
+    lines.append(f"normalization: {normalization_label(results.normalization)}")
+    if results.batchnorm:
+        lines.append(results.batchnorm)
+    if shares_patients(results.split_unit):
+        lines.append(f"split {split_sentence(results.split_unit)}")
+    print_lines(lines, console)
+    if sentence := joining_sentence(results):
+        print_lines([sentence], console)
+    if table := joining_table(results):
+        print_table(table, console)
+    if results.is_finished:
+        print_lines([f"{WORDS[tone]}  {sentence}" for tone, sentence in describe_problems(results)], console)
+    if results.sites:
+        print_table(site_table(results), console)
+    if table := calling_table(results):
+        print_table(table, console)
+        print_lines([calling_sentence(results)], console)
+    if results.tested.empty_cases:
+        print_lines([empty_cases_sentence(results)], console)
+    if sentence := missing_labels_sentence(results):
+        print_lines([sentence], console)
+    if results.tested.surface:
+        print_lines([surface_sentence(results)], console)
+    if sentence := extra_metrics_sentence(results):
+        print_lines([sentence], console)
+    if results.privacy:
+        print_lines([privacy_sentence(results)], console)
+    if results.everyone:
+        print_lines([everyone_sentence(results)], console)
+
+
+def print_notes(run: Path, console: Console) -> None:
+    """Print what the ledger of a run notes for its lead, as a site whose numbers are not taken."""
+    ledger = read_ledger(run) or ()
+    print_lines([f"{WORDS['warning']}  {sentence}" for sentence in list_opposed(ledger)], console)
+    print_lines([f"round {record.round}: {note}" for record in ledger for note in record.notes], console)

@@ -1,0 +1,72 @@
+"""``silofl evaluation-job``: the job that holds a finished model against hospitals' own test data, without training."""
+
+import argparse
+import hashlib
+from pathlib import Path
+from shlex import quote
+
+from silofl.bundled_jobs import JOBS, META
+from silofl.errors import ConfigError, ExitCode
+from silofl.files import copy_folder, read_json, save_tensors, write_json, write_text
+from silofl.inference.directory import plain_study, read_model_folder
+from silofl.inference.model_file import pack_model
+from silofl.options import make_console
+from silofl.report.tables import print_lines
+from silofl.settings import dump_yaml, parse
+from silofl.study import Study
+from silofl_desk.studies.simulation import fit_configurations, study_file
+
+# Of any algorithm: its configurations alone are taken.
+TEMPLATE = JOBS / "fedavg_phantoms"
+WEIGHTS = "model.pt"
+# What concerns a training, or the hospitals that took part in it.
+OF_TRAINING = ("federation", "privacy", "continue_run", "guard", "evaluate_every_round")
+HEAD = """\
+# The test of a finished model, {model}, at hospitals: nothing is trained. See docs/clinic.md.
+# All but name, rounds and model.pretrained is of the study {study} that trained it, and must stay as it is.
+
+"""
+
+
+def run(options: argparse.Namespace) -> int:
+    """Write the job, and say how to go on with it."""
+    study = write_evaluation_job(options.model, options.out)
+    job = quote(str(options.out))
+    lines = [
+        f"wrote {options.out}: it sends the model to hospitals, which test it on their own test cases",
+        f"  python -m silofl simulate {job} --data DATA --out RUN",
+        f"  python -m silofl run {job} --kit KIT --out RUN",
+        f"hospitals that pin their studies need its digest: {study.digest}",
+    ]
+    print_lines(lines, make_console(options))
+    return ExitCode.COMPLETE
+
+
+def write_evaluation_job(model: Path, target: Path) -> Study:
+    """Write the job that evaluates a super model over a network, and return its study.
+
+    Args:
+        model: The super model's folder.
+        target: New folder.
+
+    Raises:
+        ConfigError: The super model is broken, or the folder exists.
+    """
+    if target.exists():
+        raise ConfigError(f"--out must be a new folder, not {target}, which exists; name another")
+    contents, packed = read_model_folder(model), pack_model(model)
+    copy_folder(TEMPLATE, target)
+    path = study_file(target)
+    save_tensors(path.with_name(WEIGHTS), packed)
+    digest = hashlib.sha256(path.with_name(WEIGHTS).read_bytes()).hexdigest()
+    own = contents.study
+    values = {key: value for key, value in plain_study(own).items() if key not in OF_TRAINING}
+    values["model"] = {k: v for k, v in values["model"].items() if not k.startswith("weights")}
+    values["model"] |= {"pretrained": WEIGHTS, "pretrained_sha256": digest}
+    # Nothing is mixed: a hospital may be the only one.
+    values |= {"name": f"{own.name}-evaluation", "rounds": 0, "federation": {"min_sites": 1}}
+    study = parse(Study, values, "study.yaml")
+    fit_configurations(target, study)
+    write_text(path, HEAD.format(model=model.resolve().name, study=own.name) + dump_yaml(values))
+    write_json(target / META, read_json(target / META) | {"name": study.name})
+    return study

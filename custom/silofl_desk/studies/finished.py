@@ -1,0 +1,113 @@
+"""A finished simulation's sites: each one's model and its data, to measure what only a simulation has in one place."""
+
+import argparse
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from shlex import quote
+
+from silofl.data.counts import FILE as DATA
+from silofl.data.counts import DataCounts, SiteCounts, digest_data
+from silofl.data.site_data import SiteData
+from silofl.errors import ConfigError, DataError
+from silofl.files import write_atomically, write_json
+from silofl.inference.contents import Contents
+from silofl.options import make_console
+from silofl.report.canvas import PageImage
+from silofl.report.tables import TextTable, print_lines, print_table
+from silofl.schema import read_file
+from silofl.study import STORED, Study, load_study
+from silofl_desk.studies import simulate
+from silofl_desk.studies.leave_out import assemble_models
+from silofl_desk.studies.simulation import Moved, read_simulation, study_file
+
+
+def read_finished_run(path: Path, moved: Moved) -> tuple[Contents, dict[str, SiteData]]:
+    """Read the sites' models of a finished simulation, with the study, and each training site's data.
+
+    Args:
+        path: Folder of the run.
+        moved: Folders that are not where the run read them.
+
+    Raises:
+        ConfigError: The folder holds no simulation, it is not finished, or its models or data are gone.
+        DataError: A site's data is wrong, or not what the run learnt from.
+    """
+    if not (path / "run.json").is_file():
+        raise ConfigError(
+            f"{path} must hold a simulation, with a run.json; it holds none: name the folder given to --out"
+        )
+    if not simulate.is_finished(path):
+        raise ConfigError(f"{path} must hold a finished run; it has no result yet: silofl resume {quote(str(path))}")
+    models, study, counts = (
+        assemble_models(path),
+        load_study(study_file(path / "job"), STORED),
+        read_file(DataCounts, path / DATA),
+    )
+    return models, read_sites(study, path, moved, {path: counts.sites} if counts else {})
+
+
+def read_sites(
+    study: Study,
+    run: Path,
+    moved: Moved,
+    learnt: Mapping[Path, Mapping[str, SiteCounts]],
+    sites: Sequence[str] = (),
+) -> dict[str, SiteData]:
+    """Read the data of a simulation's sites, and check that they are those that runs learnt from.
+
+    Args:
+        study: Of the run.
+        run: Folder of the run.
+        moved: Folders that are not where the run read them.
+        learnt: Folder of a run -> site -> what it learnt from.
+        sites: Their names; all training sites where empty.
+
+    Raises:
+        ConfigError: The folder of the data is not there, or that of decoded images is a file.
+        DataError: A site's data is wrong, or not what a run learnt from.
+    """
+    # A site that was left out trained nothing.
+    simulation = replace(read_simulation(run, moved), left_out=None)
+    simulation = replace(simulation, sites=tuple(sites) or simulation.sites)
+    if not Path(simulation.data).is_dir():
+        raise ConfigError(
+            f"--data must name the folder of the sites' data, not {simulation.data}, which is not there; name it"
+        )
+    found = simulate.read_data(study, simulation, run)
+    for site, own in found.items():
+        for path, counts in learnt.items():
+            if not _is_learnt_from(counts.get(site), own):
+                raise DataError(
+                    f"site {site!r} must have the data that {path} learnt from, not those in {simulation.data}; name "
+                    "the folder with --data, or take runs on other data apart"
+                )
+    return found
+
+
+def _is_learnt_from(counts: SiteCounts | None, data: SiteData) -> bool:
+    if counts is None or counts.digest != data.manifest.digest:
+        return False
+    return counts.content is None or counts.content == digest_data(data.manifest)
+
+
+def report_measurement(
+    options: argparse.Namespace, name: str, values: Mapping[str, object], image: PageImage, table: TextTable
+) -> None:
+    """Write what was measured of a run into its folder, as ``NAME.json`` and ``NAME.png``, and print the table.
+
+    Args:
+        options: With ``run``, the folder, and ``json``.
+        name: Of the files.
+        values: For programs.
+        image: Its caption stands below the table.
+        table: For people.
+    """
+    console, numbers, picture = make_console(options), options.run / f"{name}.json", options.run / f"{name}.png"
+    write_json(numbers, values)
+    write_atomically(picture, lambda stream: stream.write(image.png))
+    print_table(table, console)
+    print_lines([image.caption], console)
+    console.print(f"{numbers}, {picture}")
+    if options.json:
+        print(numbers.read_text(), end="")

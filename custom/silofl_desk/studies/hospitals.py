@@ -1,0 +1,313 @@
+"""Each hospital in each method of a comparison: a table, and sentences that follow from the numbers."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
+
+import numpy as np
+
+from silofl.core.gain import (
+    BETTER,
+    ONE_START,
+    UNFINISHED,
+    WORSE,
+    Start,
+    count_verdicts,
+    measure_mean_of_starts,
+    measure_starts,
+    shorten_verdict,
+)
+from silofl.federation.results import Results
+from silofl.report.result_pictures import average_models, list_verdicts, rows_with_choices
+from silofl.report.run_records import RowRuns, RunRecords
+from silofl.report.sentences import shares_batchnorm
+from silofl.report.tables import MISSING, TextTable, case_metric, format_number, name_models
+from silofl.training.joined import CHOSEN, LOCAL, SHIFTED, Joined
+from silofl.training.metrics import mean_of_known
+from silofl_desk.report.unseen_picture import group_unseen
+from silofl_desk.studies.conditions import has_other_data
+from silofl_desk.studies.method_rows import SMALLEST
+
+NOTE = (
+    "Alone: the hospital's own model, trained to its end. Federated: the model that the method trained. Kept: the one "
+    "of both that the hospital chose on its validation data. Values are means over its test patients, where they are "
+    "known and each has the metric. In a segmentation each has a decision threshold chosen "
+    "there too; at 0.5: the federated model with the usual one. Unseen: the method at a hospital that took no part. "
+    "Verdict: is the kept model better for the hospital's test patients than its own? Beside it: the mean difference, "
+    "federated minus alone, and its 95 % interval. Better also requires that it is better than the own model with the "
+    "usual threshold of 0.5."
+)
+Runs = Mapping[str, RunRecords]
+
+
+def hospital_table(runs: Runs, *, shows_half: bool = True) -> TextTable | None:
+    """Return one row per method and hospital; None where no hospital made a choice.
+
+    Args:
+        runs: Name of the method -> its run.
+        shows_half: Whether the federated model at the usual threshold has a column, where the sites' own move it.
+    """
+    rows = []
+    chosen = [one for run in _with_choice(runs).values() for one in run.results.joining.values()]
+    models = name_models(chosen if shows_half else ())
+    for name, run in _with_choice(runs).items():
+        for number, (site, one) in enumerate(run.results.joining.items()):
+            values = (format_number(one.shown(model)) for model in models)
+            unseen = format_number(run.unseen and run.unseen.value)
+            first, last = ("", "") if number else (name, unseen)
+            rows.append((first, site, *values, last, _describe_verdict(one)))
+    verdict = f"verdict{next(map(_name_compared, _with_choice(runs).values()), '')}"
+    columns = ("method", "hospital", *models.values(), "unseen", verdict)
+    return TextTable(columns, tuple(rows), num_text=2) if rows else None
+
+
+def unseen_tables(rows: RowRuns) -> list[TextTable]:
+    """Return one table a hospital that took no part: the others' own models there, their mean, and each method's."""
+    tables = []
+    for (site, metric), tests in group_unseen(rows).items():
+        sites = sorted({name for several in tests.values() for one in several if one.own for name in one.own.models})
+        columns = (f"{metric} at {site}", *(f"own: {name}" for name in sites), "own: mean", "federated")
+        lines = [
+            (
+                name,
+                *(format_number(one.own.models.get(name) if one.own else None) for name in sites),
+                format_number(one.own and one.own.value),
+                format_number(one.value),
+            )
+            for name, several in tests.items()
+            for one in several
+        ]
+        if sites:
+            tables.append(TextTable(columns, tuple(lines)))
+    return tables
+
+
+def cost_table(rows: RowRuns) -> TextTable:
+    """Return one row a run: its minutes of training, and what travelled to and from a hospital on average."""
+    lines = []
+    for name, run in ((name, run) for name, runs in rows.items() for run in runs):
+        minutes = sum(record.seconds or 0.0 for record in run.ledger) / 60
+        bytes_to, bytes_from = (
+            sum(sum(getattr(record, way).values()) for record in run.ledger) / max(1, len(run.results.sites)) / 2**20
+            for way in ("bytes_to", "bytes_from")
+        )
+        lines.append((name, str(run.results.rounds), f"{minutes:.1f}", f"{bytes_to:.1f}", f"{bytes_from:.1f}"))
+    columns = ("method", "rounds", "minutes in rounds", "MiB to a hospital", "MiB from it")
+    return TextTable(columns, tuple(lines))
+
+
+def conclude(rows: RowRuns) -> list[str]:
+    """Say which model is best where none trained, what each hospital gains, and what the federated models are worth.
+
+    Args:
+        rows: Name of the method -> its runs, one for each seed, of which those without a choice do not count.
+    """
+    chosen = rows_with_choices(rows)
+    if not chosen:
+        return []
+    starts = describe_starts(chosen)
+    kept = _conclude_kept(chosen) + ("" if starts else f" {ONE_START[0].upper()}{ONE_START[1:]}.")
+    return [*_conclude_unseen(chosen), *starts, kept, _conclude_federated(chosen)]
+
+
+def explain_losses(runs: Runs) -> list[str]:
+    """Say of each method that loses where it does, and why as far as the run's records tell."""
+    found = []
+    for name, run in _with_choice(runs).items():
+        sentences = [*_explain_federated(run), *_explain_kept(run.results.joining)]
+        if sentences:
+            found.append(f"{name}: {' '.join(sentences)}")
+    return found
+
+
+def _with_choice(runs: Runs) -> Runs:
+    return {name: run for name, run in runs.items() if run.results.joining}
+
+
+def _name_compared(run: RunRecords) -> str:
+    """Say in what units are compared, where a single one does not have the run's metric."""
+    compared = case_metric(run.results.metric)
+    return "" if compared == run.results.metric else f" by {compared}"
+
+
+def _describe_verdict(one: Joined) -> str:
+    difference = "" if one.difference is None else f" {one.difference:+.3f}"
+    interval = "" if one.low is None or one.high is None else f" [{one.low:.3f}, {one.high:.3f}]"
+    # A decimal that rounds to nothing has no sign.
+    return f"{shorten_verdict(one.verdict)}{difference}{interval}".replace("-0.000", "0.000")
+
+
+def describe_starts(rows: RowRuns) -> list[str]:
+    """Say of each row with several starts at which hospitals the federated model is better over patients and starts."""
+    said = []
+    for name, runs in rows_with_choices(rows).items():
+        starts = _list_starts(runs)
+        found, everyone = measure_starts(starts), measure_mean_of_starts(starts)
+        gains = [
+            f"{site} {mean:+.3f} ({low:.3f} to {high:.3f})" for site, (mean, low, high) in found.items() if low > 0
+        ]
+        if everyone:
+            listed = f": {', '.join(gains)}" if gains else ""
+            mean, low, high = everyone
+            counts = f"{len(gains)} of {len(found)} hospitals gain by joining{listed}"
+            said.append(
+                f"{name}, {len(runs)} starts: {counts}; the mean difference is {mean:+.3f} ({low:.3f} to {high:.3f})."
+            )
+    return said
+
+
+def _list_starts(runs: Sequence[RunRecords]) -> dict[str, list[Start]]:
+    """Return site -> what each run gives it, of sites that tested the same data and models trained to their end."""
+    sites = dict.fromkeys(site for run in runs for site in run.results.joining)
+    starts = {}
+    for site in sites:
+        joined = [run.results.joining[site] for run in runs if site in run.results.joining]
+        is_whole = len(joined) == len(runs) and not any(one.unfinished for one in joined)
+        if is_whole and not has_other_data(runs, site):
+            starts[site] = [
+                Start(one.difference, one.standard_error, one.num_test_units)
+                for one in joined
+                if one.difference is not None and one.standard_error is not None
+            ]
+    return starts
+
+
+def _conclude_kept(rows: RowRuns) -> str:
+    verdicts = {name: list_verdicts(runs) for name, runs in rows.items()}
+    if all(one == UNFINISHED for found in verdicts.values() for one in found):
+        return f"What joining gives is not known, as not all models were trained to their end; {_name_highest(rows)}."
+    counts = {name: (found.count(BETTER), len(found)) for name, found in verdicts.items()}
+    ordered = sorted(counts, key=lambda name: -counts[name][0])
+    listed = ", ".join(f"{name} {counts[name][0]} of {counts[name][1]}" for name in ordered)
+    losing = count_verdicts(verdict for found in verdicts.values() for verdict in found if verdict == WORSE)
+    total = f"{sum(gained for gained, _ in counts.values())} of {sum(number for _, number in counts.values())}"
+    compared = _name_compared(next(iter(rows.values()))[0])
+    several = "run" if any(len(runs) > 1 for runs in rows.values()) else "method"
+    return (
+        f"In {total} pairs of hospital and {several}, the model that the hospital keeps is better for its test "
+        f"patients than its own model{compared} (2.5 % level; {listed}){', and ' * bool(losing)}{''.join(losing)}; "
+        f"{_name_highest(rows)}."
+    )
+
+
+def _name_highest(rows: RowRuns) -> str:
+    """Say which row has the highest mean, where all have tested the same."""
+    if not _have_tested_alike(rows):
+        return "the methods' means are of unlike hospitals, seeds, data or metrics, so none is the highest"
+    means = {name: average_models(runs) for name, runs in rows.items()}
+    if any(found[CHOSEN] is None for found in means.values()):
+        return "the hospitals' test cases are of different classes, so that the methods have no mean"
+    best = max(means, key=lambda name: means[name][CHOSEN] or 0.0)
+    kept, own = format_number(means[best][CHOSEN]), format_number(means[best][LOCAL])
+    return f"{best} has the highest mean: {kept}, against {own} alone"
+
+
+def _have_tested_alike(rows: RowRuns) -> bool:
+    """Return whether all rows have tested by one metric, with the same seeds, hospitals and data."""
+    tested, runs = {_list_tested(one) for one in rows.values()}, list(chain.from_iterable(rows.values()))
+    return len(tested) == 1 and not any(
+        has_other_data([run for run in runs if run.results.seed == seed], site) for _, seed, site in tested.pop()
+    )
+
+
+def _list_tested(runs: Sequence[RunRecords]) -> frozenset[tuple[str | None, int | None, str]]:
+    """Return the metric, seed and hospital of each test of a kept model."""
+    return frozenset(
+        (run.results.metric, run.results.seed, site)
+        for run in runs
+        for site, one in run.results.joining.items()
+        if one.tested(CHOSEN) is not None
+    )
+
+
+def _conclude_federated(rows: RowRuns) -> str:
+    means = {name: average_models(runs) for name, runs in rows.items()}
+    below = [
+        f"{name} {format_number(found[SHIFTED])} (alone {format_number(found[LOCAL])})"
+        for name, found in means.items()
+        if _falls_below(found)
+    ]
+    if not below:
+        return (
+            "If every hospital had to use the federated model, no method would be worse on average than training alone."
+        )
+    return (
+        f"If every hospital had to use the federated model, {len(below)} of {len(rows)} methods would be worse on "
+        f"average than training alone: {', '.join(below)}."
+    )
+
+
+def _conclude_unseen(rows: RowRuns) -> Iterator[str]:
+    """Say of each hospital that took no part what the own models of the others score there, and the federated ones."""
+    for (site, _), tests in group_unseen(rows).items():
+        means = {name: float(np.mean([one.value for one in several])) for name, several in tests.items()}
+        best, worst = max(means, key=means.__getitem__), min(means, key=means.__getitem__)
+        low = "" if worst == best else f"{means[worst]:.3f} ({worst}) to "
+        scores = [f"federated {'models' if low else 'model'} {low}{means[best]:.3f} ({best})"]
+        if own := [one.own for several in tests.values() for one in several if one.own]:
+            alone = _format_range(value for one in own for value in one.models.values())
+            together = _format_range(one.value for one in own)
+            scores = [f"the others' own models {alone}", f"the mean of their answers {together}", *scores]
+        yield f"At {site}, which took no part in the training: {', '.join(scores)}."
+
+
+def _format_range(values: Iterable[float | None]) -> str:
+    """Return the least and the largest of the values that are known."""
+    known = sorted({format_number(value) for value in values if value is not None}, key=float)
+    return " to ".join(dict.fromkeys((known[0], known[-1]))) if known else MISSING
+
+
+def _falls_below(means: Mapping[str, float | None]) -> bool:
+    known = means[SHIFTED] is not None and means[LOCAL] is not None
+    return known and means[SHIFTED] < means[LOCAL] - SMALLEST
+
+
+def _explain_federated(run: RunRecords) -> Iterator[str]:
+    """Say where the federated model is furthest below training alone, and what may be why; nothing where it is not."""
+    if not _falls_below(run.results.joining_means):
+        return
+    gaps = {
+        site: one.test[LOCAL] - one.test[SHIFTED]
+        for site, one in run.results.joining.items()
+        if one.tested(LOCAL) is not None and one.tested(SHIFTED) is not None
+    }
+    site = max(gaps, key=gaps.__getitem__)
+    test = run.results.joining[site].test
+    yield f"worst at {site} (federated {format_number(test[SHIFTED])}, alone {format_number(test[LOCAL])})."
+    is_short = run.results.best_round == run.results.rounds
+    last = f"Its best round is the last of {run.results.rounds}: more rounds may help."
+    yield from list(_measured_reasons(run, site)) or [last if is_short else "The run measured nothing that tells why."]
+
+
+def _measured_reasons(run: RunRecords, site: str) -> Iterator[str]:
+    results = run.results
+    if results.super_model and (others := _list_other_answers(results, site)):
+        yield f"There {' and '.join(others)}."
+    if results.normalization == "batch" and shares_batchnorm(results):
+        yield "Its BatchNorm is averaged over hospitals, which fails where their images differ."
+    dissimilarity = mean_of_known(record.dissimilarity for record in run.ledger)
+    if dissimilarity is not None:
+        yield (
+            f"The hospitals pull the model in different directions (dissimilarity {dissimilarity:.1f}; 1 = all agree, "
+            "above 2 = strong)."
+        )
+
+
+def _list_other_answers(results: Results, site: str) -> list[str]:
+    """Return which models answered a hospital's cases besides its own, where they score lower than its own."""
+    models, choices = results.super_model.models.get(site, {}), results.super_model.choices.get(site, {})
+    own, total = models.get(site), sum(choices.values())
+    return [
+        f"the selector gave {count} of {total} cases to model {name} ({models[name]:.3f}; its own {own:.3f})"
+        for name, count in choices.items()
+        if name != site and count and own is not None and (models.get(name) or 0.0) < own
+    ]
+
+
+def _explain_kept(joining: Mapping[str, Joined]) -> Iterator[str]:
+    for site, one in joining.items():
+        if one.verdict == WORSE:
+            threshold = f"; {one.threshold}" if one.threshold else ""
+            yield (
+                f"{site} loses {abs(one.difference or 0.0):.3f} with the federated model, which led by {one.lead:.3f} "
+                f"on its {one.num_units} validation {one.unit}s{threshold}."
+            )

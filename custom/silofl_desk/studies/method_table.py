@@ -1,0 +1,344 @@
+"""The table of methods by sites, as papers print it, with averages, winners and the notes that a reader needs."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from silofl.federation.results import Results
+from silofl.report.sentences import (
+    EVERYONE,
+    SHARED_BATCHNORM,
+    metric_sentence,
+    normalization_label,
+    regions_text,
+    shares_batchnorm,
+    split_sentence,
+)
+from silofl.report.tables import MISSING, POOLED_MEAN, TextTable, mean_and_deviation
+from silofl.training.metrics import mean_of_known
+from silofl_desk.report.super_model_page import is_ensemble
+from silofl_desk.studies.comparison import MOST_SITES_IN_A_ROW, are_comparable
+from silofl_desk.studies.conditions import group_rows_by_value, list_groups
+from silofl_desk.studies.method_rows import (
+    AVERAGES_ALSO,
+    Method,
+    Row,
+    SeedValues,
+    find_leading_places,
+    is_clearly_above,
+    list_further_averages,
+    make_method_rows,
+    method_sites,
+)
+
+WON, WINNER = "sites won", "winner"
+CLIENT_AVERAGE, POOLED = "client average", "pooled"
+POOLING = "these rows need the data of all sites pooled in one place, which only a simulation can do"
+PRETRAINED = (
+    "these rows use a pretrained model; where silofl pretrain made it, it has seen training data of all sites in one "
+    "place, which only a simulation can do, and the .json beside its file says how much"
+)
+
+
+def methods_table(methods: Sequence[Method], num_seeds: int, is_ranked: bool = True) -> TextTable:
+    """Return the table, with the best of each column, or all that are level with it, and the sites that a method won.
+
+    With more than 8 sites, or with further averages, whose names are long, it has one row a site and one column a
+    method.
+
+    Args:
+        methods: In the order of the rows.
+        num_seeds: Seeds that were asked for; a row without all of them is not compared.
+        is_ranked: Whether the rows can be compared; otherwise nothing is marked or won.
+    """
+    rows, sites = make_method_rows(methods), method_sites(methods)
+    further = [AVERAGES_ALSO[key] for key in list_further_averages(methods)]
+    averages = (CLIENT_AVERAGE, POOLED, *further)
+    table = TextTable(
+        ("method", *sites, *averages), tuple((row.name, *map(mean_and_deviation, row.cells)) for row in rows)
+    )
+    places = rank_columns(rows, num_seeds) if is_ranked else []
+    if any(places):
+        table = _add_winners(table, places, sites)
+    # Twenty columns, or long names of averages, do not fit a page's width.
+    is_turned = len(sites) > MOST_SITES_IN_A_ROW or further
+    return _turn_table(table, "site", len(table.columns) - 1 - len(sites)) if is_turned else table
+
+
+def methods_values(methods: Sequence[Method]) -> list[dict[str, Any]]:
+    """Return the rows as plain values for programs."""
+    rows, sites, keys = make_method_rows(methods), method_sites(methods), list_further_averages(methods)
+    num_seeds = max((method.num_seeds for method in methods), default=0)
+    places = rank_columns(rows, num_seeds) if is_comparable(methods) else []
+    return [
+        {
+            "name": row.name,
+            "is_federated": row.method.is_federated,
+            "needs_pooled_data": row.method.needs_pool,
+            "sites": dict(zip(sites, map(_seed_numbers, row.sites), strict=True)),
+            "client_average": _seed_numbers(row.client_average),
+            "pooled": _seed_numbers(row.averages[1]),
+            "also": dict(zip(keys, map(_seed_numbers, row.averages[2:]), strict=True)),
+            "sites_won": sites_won(places, i, sites),
+            "sites_level": sites_level(places, i, sites),
+        }
+        for i, row in enumerate(rows)
+    ]
+
+
+def methods_notes(methods: Sequence[Method], seeds: Sequence[int]) -> list[str]:
+    """Return the notes under the table, one sentence each.
+
+    Args:
+        methods: In the order of the rows.
+        seeds: Seeds that were asked for.
+    """
+    rows = make_method_rows(methods)
+    return [
+        *_marking_notes(methods, seeds),
+        f"Metric: {_group_texts(methods, lambda run: str(run.metric))}; client average: mean over sites; "
+        f"pooled: {POOLED_MEAN}.",
+        *_region_notes(methods),
+        *(f"{AVERAGES_ALSO[key]}: {_define_average(key, methods)}" for key in list_further_averages(methods)),
+        _seeds_note(seeds),
+        f"Split: {_group_texts(methods, lambda run: split_sentence(run.split_unit))}.",
+        f"Normalization: {_group_texts(methods, lambda run: normalization_label(run.normalization))}.",
+        f"Rounds: {_group_texts(methods, _rounds_text)}.",
+        *_early_ends(methods),
+        *_reported_rounds(methods),
+        *_threshold_notes(methods),
+        *_pooling_notes(methods),
+        *_shared_batchnorm(methods),
+        *_excluded_batchnorm(methods),
+        *_excluded_case_notes(methods),
+        *(_rows_ahead(rows, len(seeds)) if is_comparable(methods) else []),
+        *_unfinished_notes(methods),
+    ]
+
+
+def is_comparable(methods: Sequence[Method]) -> bool:
+    """Return whether all runs, without those on pooled data, measure the same on the same test data."""
+    federated = [method for method in methods if not method.needs_pool]
+    data = {method.data.get(seed) for method in federated for seed in method.results}
+    return are_comparable([run for method in federated for run in method.results.values()]) and len(data) < 2
+
+
+def rank_columns(rows: Sequence[Row], num_seeds: int) -> list[list[int]]:
+    """Return the rows at the front of each column: the best alone, or all that the seeds cannot tell from it.
+
+    Local training counts as any other row; a row that needs pooled data, or lacks a seed in the column, does not.
+
+    Args:
+        rows: Of one table.
+        num_seeds: Seeds that were asked for.
+    """
+    return [
+        find_leading_places([_counting_values(row, column, num_seeds) for row in rows])
+        for column in range(len(rows[0].cells) if rows else 0)
+    ]
+
+
+def sites_won(places: Sequence[Sequence[int]], row: int, sites: Sequence[str]) -> list[str]:
+    """Return the sites at which a row is the best."""
+    # The places go on with the averages, which are no sites.
+    return [site for site, rows in zip(sites, places, strict=False) if list(rows) == [row]]
+
+
+def sites_level(places: Sequence[Sequence[int]], row: int, sites: Sequence[str]) -> list[str]:
+    """Return the sites at which a row is one of several that the seeds cannot tell from the best."""
+    return [site for site, rows in zip(sites, places, strict=False) if row in rows and len(rows) > 1]
+
+
+def _add_winners(table: TextTable, places: Sequence[Sequence[int]], sites: Sequence[str]) -> TextTable:
+    """Return the table with a column of sites won, a row of winners, and the front of each column marked."""
+    names = [row[0] for row in table.rows]
+    rows = [(*row, str(len(sites_won(places, i, sites)))) for i, row in enumerate(table.rows)]
+    rows.append((WINNER, *(_winner([names[i] for i in found]) for found in places), ""))
+    columns = list(enumerate(places, start=1))
+    best = frozenset((found[0], column) for column, found in columns if len(found) == 1)
+    level = frozenset((row, column) for column, found in columns for row in found if len(found) > 1)
+    return TextTable((*table.columns, WON), tuple(rows), num_summary=1, best_cells=best, level_cells=level)
+
+
+def _winner(names: Sequence[str]) -> str:
+    """Return the name of the winner, or how many are level."""
+    return f"none: {len(names)} level" if len(names) > 1 else "".join(names) or MISSING
+
+
+def _turn_table(table: TextTable, corner: str, num_summary: int) -> TextTable:
+    """Exchange rows and columns; the last columns become rows that sum up the others."""
+    (_, *names), *rows = zip(table.columns, *table.rows, strict=True)
+    # The first column holds the rows' names and becomes the header, which has no row number.
+    best, level = (frozenset((j - 1, i + 1) for i, j in cells) for cells in (table.best_cells, table.level_cells))
+    return TextTable((corner, *names), tuple(rows), 1, num_summary, best_cells=best, level_cells=level)
+
+
+def _seed_numbers(values: Sequence[float]) -> dict[str, Any]:
+    return {
+        "mean": mean_of_known(values),
+        "std": float(np.std(values, ddof=1)) if len(values) > 1 else None,
+        "values": list(values),
+    }
+
+
+def _counting_values(row: Row, column: int, num_seeds: int) -> SeedValues:
+    values = row.cells[column]
+    return () if row.method.needs_pool or len(values) != num_seeds else values
+
+
+def _marking_notes(methods: Sequence[Method], seeds: Sequence[int]) -> list[str]:
+    if not is_comparable(methods):
+        return ["No value is marked as the best: the runs differ in metric, regions, split or test data."]
+    if len(seeds) == 1:
+        return ["No value is marked as the best: with one seed a difference can be chance; give more --seeds."]
+    return [
+        "The best value of each column is bold or has a star if its lead over every other row is larger than both "
+        "rows' standard deviation over seeds; its row wins the site. Otherwise nobody wins: the highest value and "
+        "those that it does not lead so are level, underlined or with an equals sign. Local training counts, rows that "
+        "need pooled data do not."
+    ]
+
+
+def _seeds_note(seeds: Sequence[int]) -> str:
+    named = ", ".join(map(str, seeds))
+    if len(seeds) == 1:
+        return f"One seed: {named}."
+    return f"Seeds {named}: mean ± standard deviation over them."
+
+
+def _group_texts(methods: Sequence[Method], say: Callable[[Results], str]) -> str:
+    """Return the text that all runs share, or each text with its methods."""
+    groups = group_rows_by_value({method.name: list(method.results.values()) for method in methods}, say)
+    return list_groups(groups) if len(groups) > 1 else next(iter(groups), "-")
+
+
+def _define_average(key: str, methods: Sequence[Method]) -> str:
+    has_findings = any(run.has_findings for method in methods for run in method.results.values())
+    return EVERYONE if key == "everyone_balanced_accuracy" else metric_sentence(key, has_findings)
+
+
+def _region_notes(methods: Sequence[Method]) -> list[str]:
+    """Return a sentence on the regions that are scored; nothing where all runs score single labels."""
+    has_regions = any(run.regions for method in methods for run in method.results.values())
+    return [f"Regions: {_group_texts(methods, lambda run: regions_text(run) or 'each label')}."] if has_regions else []
+
+
+def _reported_rounds(methods: Sequence[Method]) -> list[str]:
+    """Name the round that each method reports; methods with the same round in all seeds share a sentence."""
+    groups: dict[str, list[str]] = {}
+    for method in methods:
+        models = {str(run.model) for run in method.results.values()}
+        if models:
+            text = models.pop() if len(models) == 1 else _by_seed(method, lambda run: str(run.model))
+            groups.setdefault(text, []).append(method.name)
+    return [f"Reported round of {', '.join(names)}: {text}." for text, names in groups.items()]
+
+
+def _by_seed(method: Method, text: Callable[[Results], str]) -> str:
+    return "; ".join(f"{text(run)} (seed {seed})" for seed, run in method.results.items())
+
+
+def _rounds_text(results: Results) -> str:
+    extra = results.recipe_value("extra_rounds")
+    own = max((one.rounds for one in (results.own_models or {}).values()), default=0)
+    if own > (results.rounds or 0):
+        return f"{results.rounds}, then each site alone to its end, up to round {own}"
+    return f"{results.rounds} and {extra} extra" if extra else str(results.rounds)
+
+
+def _early_ends(methods: Sequence[Method]) -> list[str]:
+    """Say which runs ended before their last round, and so learnt less than the others."""
+    return [
+        f"{method.name}, seed {seed}: {run.ended_early}."
+        for method in methods
+        for seed, run in method.results.items()
+        if run.ended_early
+    ]
+
+
+def _threshold_notes(methods: Sequence[Method]) -> list[str]:
+    known = [m for m in methods if any(_threshold(run) is not None for run in m.results.values())]
+    return [f"Threshold gamma of {m.name} super: {_by_seed(m, _threshold_text)}." for m in known]
+
+
+def _threshold_text(results: Results) -> str:
+    threshold = _threshold(results)
+    return f"{threshold}{', the global model for every case' if threshold is not None and threshold >= 1 else ''}"
+
+
+def _threshold(results: Results) -> float | None:
+    return results.super_model.threshold if results.super_model and not is_ensemble(results) else None
+
+
+def _pooling_notes(methods: Sequence[Method]) -> list[str]:
+    """Name the methods that used data of other sites, by pooling or in a pretrained model."""
+    names = ", ".join(method.name for method in methods if method.needs_pool)
+    uses_pretrained = (m for m in methods if any(run.recipe_value("needs_pretrained") for run in m.results.values()))
+    pretrained = ", ".join(m.name for m in uses_pretrained)
+    notes = [f"{names}: {POOLING}."] if names else []
+    notes += [f"{pretrained}: {PRETRAINED}."] if pretrained else []
+    return notes
+
+
+def _shared_batchnorm(methods: Sequence[Method]) -> list[str]:
+    """Return a sentence where some methods share BatchNorm and others keep it at home."""
+    is_shared = {
+        m.name: shares_batchnorm(run)
+        for m in methods
+        for run in m.results.values()
+        if run.normalization == "batch" and not m.needs_pool
+    }
+    shared = [name for name, is_so in is_shared.items() if is_so]
+    return [f"{', '.join(shared)}: {SHARED_BATCHNORM}."] if 0 < len(shared) < len(is_shared) else []
+
+
+def _excluded_batchnorm(methods: Sequence[Method]) -> list[str]:
+    """Say of which methods sites took BatchNorm out of their answers."""
+    runs = {method.name: list(method.results.values()) for method in methods}
+    groups = group_rows_by_value(runs, lambda run: run.batchnorm)
+    return [f"{', '.join(names)}: {sentence}." for sentence, names in groups.items()]
+
+
+def _excluded_case_notes(methods: Sequence[Method]) -> list[str]:
+    """Say how the single models of a super model are pooled where cases were excluded."""
+    names = [
+        m.name
+        for m in methods
+        if any(run.super_model and any(run.tested.excluded_cases.values()) for run in m.results.values())
+    ]
+    return [f"{name}: pooled means of its other models count the super model's cases." for name in names]
+
+
+def _rows_ahead(rows: Sequence[Row], num_seeds: int) -> list[str]:
+    """Name the rows without a federation whose client average is above, or level with, that of each federated row."""
+    complete = [row for row in rows if len(row.client_average) == num_seeds]
+    means = {row.name: float(np.mean(row.client_average)) for row in complete}
+    highest = max((row for row in complete if row.method.is_federated), key=lambda row: means[row.name], default=None)
+    if highest is None:
+        return []
+    return [
+        _ahead_sentence(row, highest, means)
+        for row in complete
+        if not row.method.is_federated and round(means[row.name], 3) > round(means[highest.name], 3)
+    ]
+
+
+def _ahead_sentence(row: Row, federated: Row, means: Mapping[str, float]) -> str:
+    own, highest = means[row.name], means[federated.name]
+    numbers = f"{row.name} has {own:.3f}, the highest federated row, {federated.name}, {highest:.3f}"
+    what = "Training on pooled data" if row.method.needs_pool else "Local training"
+    if len(row.client_average) == 1:
+        return f"{what} is ahead on average, with one seed: {numbers}."
+    if is_clearly_above(row.client_average, federated.client_average):
+        return f"{what} wins on average: {numbers}."
+    return f"{what} is level with the federation on average, within the seeds' spread: {numbers}."
+
+
+def _unfinished_notes(methods: Sequence[Method]) -> list[str]:
+    notes = []
+    for method in methods:
+        notes += [f"{method.name}, seed {seed}: no numbers: {why}" for seed, why in method.unfinished.items()]
+        for seed, run in method.results.items():
+            notes += [f"{method.name}, seed {seed}: INCOMPLETE: {reason}" for reason in run.reasons]
+    return notes

@@ -1,0 +1,449 @@
+"""``silofl new-study``: write a job folder for the user's data, from the job that suits them or another one."""
+
+import argparse
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from shlex import quote
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from silofl.bundled_jobs import JOBS
+from silofl.core.ingredient import Ingredient
+from silofl.core.presets import find_recipe
+from silofl.data.images import Image
+from silofl.data.manifest import FILE_NAME
+from silofl.data.prepared_image import prepare_image
+from silofl.data.survey import Survey, survey_sites
+from silofl.errors import ConfigError, ExitCode, make_printable
+from silofl.files import copy_folder, read_json, write_json, write_text
+from silofl.models.weights import SUFFIXES
+from silofl.options import make_console
+from silofl.settings import dump_yaml, parse, read_yaml
+from silofl.study import Study, load_study
+from silofl.study.sections import FITTING
+from silofl_desk.studies.random_examples import has_own_size
+from silofl_desk.studies.reference import study_keys
+from silofl_desk.studies.shared_batchnorm import list_batchnorm_cautions
+from silofl_desk.studies.simulation import fit_configurations, study_file
+
+WINDOW_NETWORK = "activity_cnn"
+# Shortest side that a network, and FedSM's selector, can take.
+LEAST_SIDE = {"unet": 32, "densenet121": 32, "lenet5": 16, "alexnet": 64}
+LEAST_SELECTOR_SIDE = 32
+# Where the algorithm takes a rule, which a lead may choose by taking away the first mark.
+ROBUST = "  # robust: clipped  # one bad site moves the model little; one with far more patients counts less"
+# Resized images have sides that can be halved four times, and are small enough to train in a reasonable time.
+MOST_SIDE, SIDE_STEP = 256, 16
+# A volume has another resolution across its slices, or too few of them, for a network in 3D: nnU-Net's ratio, and the
+# thickness of the job's patches.
+MOST_ANISOTROPY, FEWEST_SLICES = 3, 16
+# A classification sees whole volumes, resized.
+MOST_SIDE_3D, SIDE_STEP_3D = 64, 8
+# Whoever answers the most frequent class alone is then right in as many cases.
+MOST_FREQUENT = 0.6
+NORMS = {
+    "batch": "BatchNorm",
+    "batch_stateless": "stateless BatchNorm",
+    "group": "GroupNorm",
+    "instance": "InstanceNorm",
+}
+# What an algorithm may need that the job does not have, in the order in which it is tried.
+NEEDED: tuple[tuple[str, dict[str, object]], ...] = (
+    ("model", {}),
+    ("model", {"normalization": "batch"}),
+    ("training", {"optimizer": "sgd", "momentum": 0.0, "learning_rate": 0.03}),
+    ("training", {"local_epochs": 2}),
+)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Write the job, and say what was chosen and how to go on with it."""
+    found, console = survey_sites(options.data), make_console(options)
+    study = write_new_study(options.target, options.job, found, options.algorithm)
+    for sentence in _describe_choices(study, found):
+        console.print(sentence, markup=False)
+    target, data = quote(str(options.target)), quote(str(options.data))
+    if is_one := (options.data / FILE_NAME).is_file():
+        site = options.data.resolve()
+        data = f"{quote(str(site.parent))} --sites {quote(site.name)}"
+    console.print(f"wrote {options.target}: read its app/config/study.yaml before you train", markup=False)
+    asked = f"--sites {len(found.sites)} --bandwidth 50Mbit{_estimate_options(study, found)}"
+    console.print(f"  silofl estimate {target} {asked}", markup=False)
+    # It pools all sites of a folder.
+    if study.recipe.needs_pretrained and not is_one:
+        console.print(f"  silofl pretrain {target} --data {data} --out f.pt", markup=False)
+        data += " --pretrained f.pt"
+    console.print(f"  silofl simulate {target} --data {data} --out RUN", markup=False)
+    return ExitCode.COMPLETE
+
+
+def _describe_choices(study: Study, found: Survey) -> Iterator[str]:
+    """Say what a new study trains and why, what was chosen for rare classes, and what of it fits the data badly."""
+    trained = {"pictures": "pictures", "windows": "windows of time series"}.get(found.kind) or _describe_cut(
+        study, found
+    )
+    yield f"{study.name} trains {trained}: {study.algorithm.name}, {NORMS[study.model.normalization]}"
+    if study.training.sampler == "balanced" and found.most_frequent:
+        name, share = found.most_frequent
+        yield f"{share:.0%} of the training cases are {name}: metric {study.metric}, training.sampler balanced"
+
+    def prepare_samples() -> dict[str, list[NDArray[np.float32]]]:
+        cases: dict[str, list[NDArray[np.float32]]] = {}
+        for sample in found.samples:
+            cases.setdefault(sample.site, []).append(prepare_image(sample.source, study))
+        return cases
+
+    yield from (f"CAUTION  {sentence}" for sentence in list_batchnorm_cautions(study, prepare_samples))
+
+
+def _describe_cut(study: Study, found: Survey) -> str:
+    """Say whether a study trains volumes whole or in slices, and why."""
+    is_whole, job = study.data.dimensions == 3, choose_job(found)
+    why = _explain_slices(found)
+    if is_whole != job.endswith("_3d"):
+        why = f"as its job does; {job} suits them better"
+    elif is_whole and found.task == "segmentation":
+        why = f"their voxels are at most {MOST_ANISOTROPY} times as long as wide; for 2D slices: --from fedavg_masks"
+    elif is_whole:
+        why = "a class is the whole volume's"
+    return f"{'3D volumes' if is_whole else '2D slices of the volumes'} ({why})"
+
+
+def _estimate_options(study: Study, found: Survey) -> str:
+    """Return the options of ``silofl estimate`` that say what the study trains with, where the survey knows it."""
+    if study.data.dimensions == 3:
+        return f" --examples {found.num_cases} --image-size {'x'.join(map(str, _largest_extent(found)))}"
+    if found.kind == "windows":
+        return ""
+    height, width = prepare_image(found.samples[0].source, study).shape[2:]
+    # How many slices all volumes have only reading them tells.
+    number = f" --examples {found.num_cases}" if found.kind == "pictures" else ""
+    return number if has_own_size(study) else f"{number} --image-size {height}x{width}"
+
+
+def write_new_study(target: Path, job: Path | None, found: Survey, algorithm: str | None = None) -> Study:
+    """Write a job for the surveyed data: algorithm, network and training of another job, the rest from the data.
+
+    Args:
+        target: New folder; its name is the study's.
+        job: The job to begin with; None for the one that suits the data.
+        found: The survey of the data.
+        algorithm: In place of the job's.
+
+    Raises:
+        ConfigError: The folder exists, or the job is for another task or kind of images.
+        DataError: The images do not go together, or lack a contrast that the job's algorithm needs.
+    """
+    if target.exists():
+        raise ConfigError(f"STUDY must be a new folder, not {target}, which exists; name another")
+    if job is None:
+        job = JOBS / choose_job(found)
+        # The only job for windows is AdaFed's, which begins with a pretrained model.
+        algorithm = algorithm or ("fedavg" if found.kind == "windows" else None)
+    template = load_study(study_file(job))
+    _check_template(job, template, found)
+    values: dict[str, Any] = read_yaml(study_file(job))
+    values.pop("continue_run", None)
+    # A job of a paper's settings has it off. With differential privacy there is no own model to compare with.
+    if not values.get("privacy", {}).get("dp_sgd"):
+        values.pop("guard", None)
+    for key in ("weights", "weights_sha256", "pretrained_sha256"):
+        values.get("model", {}).pop(key, None)
+    comments = _fit_to_data(values, template, found, target.resolve().name)
+    if algorithm:
+        values, changed = _replace_algorithm(values, algorithm)
+        comments |= changed
+    study = parse(Study, values, "the new study.yaml")
+    for one in study.recipe.ingredients:
+        one.check_data((), found.missing)
+    # A pretrained model stays behind, and so do weights: they know the other job's data.
+    copy_folder(job, target, *(f"*{suffix}" for suffix in SUFFIXES))
+    write_text(
+        study_file(target),
+        _study_text(values, comments, job, found, [type(one) for one in study.recipe.ingredients]),
+    )
+    meta = read_json(target / "meta.json")
+    write_json(target / "meta.json", meta | {"name": study.name})
+    if algorithm:
+        fit_configurations(target, study)
+    return study
+
+
+def choose_job(found: Survey) -> str:
+    """Return the name of the bundled job that a study of surveyed data begins with."""
+    if found.kind == "windows":
+        return "adafed_activity"
+    kind = "masks" if found.task == "segmentation" else "classes"
+    return f"fedavg_{kind}_3d" if found.kind == "volumes" and not _explain_slices(found) else f"fedavg_{kind}"
+
+
+def _explain_slices(found: Survey) -> str:
+    """Return why volumes with masks are cut into slices; empty where a network in 3D sees them whole."""
+    if found.task != "segmentation" or found.kind != "volumes":
+        return ""
+    # Imported here: pictures and windows need no nibabel.
+    from nibabel.affines import voxel_sizes
+
+    sides = np.median([voxel_sizes(sample.image.affine) for sample in found.samples], axis=0)
+    slices = min(min(sample.image.spatial_shape) for sample in found.samples)
+    if sides.max() > MOST_ANISOTROPY * sides.min():
+        size = " x ".join(f"{side:.3g}" for side in sides)
+        return f"their voxels of {size} mm are more than {MOST_ANISOTROPY} times as long as wide"
+    return f"one has {slices} of them, and 3D needs {FEWEST_SLICES}" if slices < FEWEST_SLICES else ""
+
+
+def _check_template(job: Path, template: Study, found: Survey) -> None:
+    """Refuse a job for another task, or with a network for another kind of images."""
+    is_of_windows, has_windows = template.model.name == WINDOW_NETWORK, found.kind == "windows"
+    example = choose_job(found)
+    # Of classes and of findings the same networks answer.
+    if FITTING[template.task] is not FITTING[found.task]:
+        raise ConfigError(
+            f"--from must be a job for {found.task}, the task of the data, not {job}, which is for {template.task}; "
+            f"leave it out, or take {example}"
+        )
+    if template.data.dimensions == 3 and found.kind != "volumes":
+        raise ConfigError(
+            f"--from must be a job for {found.kind}, not {job}, whose study sees volumes in 3D; leave it out, or "
+            f"take {example}"
+        )
+    if is_of_windows != has_windows:
+        raise ConfigError(
+            f"--from must be a job for {found.kind}, not {job}, whose network is {template.model.name}; leave it "
+            f"out, or take {example}"
+        )
+
+
+def _fit_to_data(values: dict[str, Any], template: Study, found: Survey, name: str) -> dict[str, str]:
+    """Replace a job's values by those of the data; return a remark for each dotted key that was taken from them."""
+    where = "the sites' dataset.json" if len(found.sites) > 1 else "dataset.json"
+    values |= {"name": name, "task": found.task, "labels": found.labels}
+    if found.labels != template.labels:
+        # They are unions of the job's own labels.
+        values.pop("regions", None)
+    if found.regions:
+        regions = {name: list(labels) for name, labels in found.regions.items()}
+        # After the labels, of which they are unions.
+        others = {key: values.pop(key) for key in [*values][[*values].index("labels") + 1 :] if key != "regions"}
+        values |= {"regions": regions, **others}
+    comments = dict.fromkeys(("task", "labels", "data.split_unit"), f"as in {where}")
+    if found.task == "multilabel" != template.task:
+        # Most findings are rare: who names none is right in most.
+        values["metric"] = "auroc"
+        values.get("training", {}).pop("sampler", None)
+        comments["metric"] = "mean over the findings; accuracy is high where none is found"
+    comments |= {"regions": f"as in {where}: these unions of labels are scored"} if found.regions else {}
+    comments |= _fit_channels(values, found, where)
+    comments |= _fit_intensity(values["data"], found)
+    comments |= _fit_geometry(values, template, found) | _fit_classes(values, found)
+    if len(found.sites) < template.federation.min_sites:
+        values["federation"] = values.get("federation", {}) | {"min_sites": len(found.sites)}
+        comments["federation.min_sites"] = "the sites that have data here"
+    return comments
+
+
+def _fit_classes(values: dict[str, Any], found: Survey) -> dict[str, str]:
+    """Let a rare class count as much as a frequent one, in training and in the metric; return the remarks."""
+    if found.most_frequent is None or found.most_frequent[1] <= MOST_FREQUENT:
+        return {}
+    remark = f"{found.most_frequent[1]:.0%} of the training cases are {found.most_frequent[0]}"
+    values["metric"] = "balanced_accuracy" if values["metric"] == "accuracy" else values["metric"]
+    # The noise of differential privacy does not cover numbers of cases.
+    if values.get("privacy", {}).get("dp_sgd"):
+        return {"metric": remark}
+    values["training"].pop("class_weights", None)
+    values["training"]["sampler"] = "balanced"
+    return {"metric": remark, "training.sampler": remark}
+
+
+def _replace_algorithm(values: dict[str, Any], name: str) -> tuple[dict[str, Any], dict[str, str]]:
+    """Return the study with another algorithm and what this needs, and a remark at each key that it changes.
+
+    Raises:
+        ConfigError: There is no such algorithm.
+    """
+    recipe = find_recipe(name, "recommended", {})
+    model = values.get("model", {})
+    if model.get("normalization", "batch") == "batch":
+        # Of BatchNorm only an algorithm that keeps it at home, or compares it, makes use.
+        model = {**model, "normalization": "group"}
+    values = {**values, "model": model, "algorithm": {"name": name, "preset": "recommended"}}
+    for section, needed in NEEDED[recipe.stays_home == "batchnorm" :]:
+        changed = {**values, section: {**values.get(section, {}), **needed}}
+        with suppress(ConfigError):
+            parse(Study, changed, "the new study.yaml")
+            return changed, {f"{section}.{key}": f"as {name} needs" for key in needed}
+    return values, {}
+
+
+def _fit_channels(values: dict[str, Any], found: Survey, where: str) -> dict[str, str]:
+    """Begin the section ``data`` with the channels of the data; return the remarks."""
+    named = {"channel_names": list(found.channel_names)} if found.channel_names else {}
+    others = {key: value for key, value in values.get("data", {}).items() if key not in ("channels", "channel_names")}
+    settings = values["data"] = {"channels": found.channels, **named, **others}
+    settings |= {"split_unit": found.split_unit, "transforms": [], "modality": found.modality}
+    comments = {
+        "data.channels": "of the first images",
+        "data.channel_names": f"of {where}; the network sees zeros where a site lacks one",
+    }
+    if not found.channel_names:
+        # Of contrasts alone.
+        settings.pop("resample", None)
+    elif found.is_resampled:
+        settings["resample"] = True
+        comments["data.resample"] = "contrasts of one of the first cases lie on different grids"
+    return comments
+
+
+def _fit_intensity(settings: dict[str, Any], found: Survey) -> dict[str, str]:
+    is_picture, faint = found.kind == "pictures", found.faint
+    if settings.get("intensity", "dtype") != "dtype" or (found.is_integer and is_picture and not faint):
+        return {}
+    settings["intensity"] = "raw" if found.kind == "windows" else "percentiles"
+    return {"data.intensity": faint} if is_picture and faint else {}
+
+
+def _fit_geometry(values: dict[str, Any], template: Study, found: Survey) -> dict[str, str]:
+    """Choose directions, spacing and size of the images; return the remarks."""
+    settings, turned = values["data"], {"Orientation": {"axcodes": "RAS"}}
+    if found.kind == "volumes":
+        settings["volume_transforms"] = settings.get("volume_transforms") or [turned]
+    else:
+        # Of volumes alone.
+        for key in ("volume_transforms", "neighbours"):
+            settings.pop(key, None)
+    if template.data.dimensions == 3 and not template.data.patches:
+        sizes = [_along_body(sample.image)[0] for sample in found.samples]
+        sides = np.round(np.median(sizes, axis=0) / SIDE_STEP_3D).astype(int) * SIDE_STEP_3D
+        settings["volume_transforms"] = [turned]
+        settings["transforms"] = [{"Resize": {"spatial_size": sides.clip(2 * SIDE_STEP_3D, MOST_SIDE_3D).tolist()}}]
+        return {"data.transforms": "all volumes come to one size; a larger one needs more memory"}
+    if template.data.dimensions == 3:
+        settings["volume_transforms"] = [turned, {"Spacing": {"pixdim": _median_spacing(found)}}]
+        return {
+            "data.volume_transforms": "the spacing is the median of the first images, in mm",
+            "data.patches": f"those of {template.name}; the network must be able to halve them",
+        }
+    if found.kind == "windows":
+        return {}
+    study = parse(Study, values, "the new study.yaml")
+    sizes = np.array([prepare_image(sample.source, study).shape[2:] for sample in found.samples])
+    settings["transforms"], remark = _choose_resize(sizes, template)
+    return {"data.transforms": remark}
+
+
+def _median_spacing(found: Survey) -> list[float]:
+    """Return the median spacing of the first volumes in mm along the body's own axes: right, front, head."""
+    return [float(f"{size:.3g}") for size in np.median([_along_body(one.image)[1] for one in found.samples], axis=0)]
+
+
+def _largest_extent(found: Survey) -> list[int]:
+    """Return the sides of the largest of the first volumes in mm, along the same axes."""
+    extents = [voxels * spacing for voxels, spacing in (_along_body(one.image) for one in found.samples)]
+    return [max(1, round(side)) for side in max(extents, key=np.prod).tolist()]
+
+
+def _along_body(image: Image) -> tuple[np.ndarray, np.ndarray]:
+    """Return a volume's numbers of voxels, and their sizes in mm, along the body's axes."""
+    from nibabel.affines import voxel_sizes
+    from nibabel.orientations import io_orientation
+
+    # The body's axis that each voxel axis runs along.
+    order = np.argsort(io_orientation(image.affine)[:, 0].astype(int))
+    return np.array(image.spatial_shape)[order], voxel_sizes(image.affine)[order]
+
+
+def _choose_resize(sizes: np.ndarray, template: Study) -> tuple[list[dict[str, Any]], str]:
+    """Return the transforms that bring images to one size where they are not, and a remark.
+
+    Args:
+        sizes: Height and width of the first images as the study prepares them, (n, 2).
+        template: The job's study, which names the networks.
+    """
+    least, most = sizes.min(axis=0), sizes.max(axis=0)
+    is_one_size, needed = (least == most).all(), _least_side(template)
+    remark = f"the first images measure {least[0]} x {least[1]}" + ("" if is_one_size else f" to {most[0]} x {most[1]}")
+    is_turned = any(transform.name == "RandRotate90" for transform in template.data.augment)
+    if is_one_size and needed <= least.min() and most.max() <= MOST_SIDE and not (is_turned and least[0] != least[1]):
+        return [], remark
+    own = [{step.name: step.options} for step in template.data.transforms if step.name == "Resize"]
+    if own and least.min() < needed:
+        return own, remark
+    middle = np.round(np.median(sizes, axis=0) / SIDE_STEP).astype(int) * SIDE_STEP
+    sides = np.clip(middle, -(-needed // SIDE_STEP) * SIDE_STEP, MOST_SIDE)
+    # Images that are turned by 90 degrees stay of one size only where they are square.
+    sides = np.full(2, sides.max()) if is_turned else sides
+    return [{"Resize": {"spatial_size": sides.tolist()}}], remark
+
+
+def _least_side(study: Study) -> int:
+    """Return the shortest side, in pixels, that the study's networks can take."""
+    return max(LEAST_SIDE.get(study.model.name, 1), LEAST_SELECTOR_SIDE if study.recipe.ingredient("selector") else 1)
+
+
+def _study_text(
+    values: Mapping[str, Any],
+    comments: Mapping[str, str],
+    job: Path,
+    found: Survey,
+    answers: Sequence[type[Ingredient]],
+) -> str:
+    """Return a study.yaml with a remark at each key that has a list of values or was taken from the data."""
+    remarks = {**list_key_choices(found.task, answers), **comments}
+    lines = [
+        f"# {values['name']}, based on {make_printable(job.resolve().name)}. docs/study.md explains every key.",
+        "# Think first about rounds, training.learning_rate and the size of the images in data.transforms.",
+        "",
+    ]
+    lines += section_lines(values, remarks)
+    if _takes_robust(values):
+        lines.insert(lines.index("algorithm:") + 1, ROBUST)
+    return "\n".join(lines) + "\n"
+
+
+def _takes_robust(values: Mapping[str, Any]) -> bool:
+    """Return whether a study without a robust rule may have one."""
+    algorithm = values["algorithm"]
+    try:
+        parse(Study, {**values, "algorithm": {"robust": "clipped", **algorithm}}, "the new study.yaml")
+    except ConfigError:
+        return False
+    return "robust" not in algorithm
+
+
+def section_lines(
+    values: Mapping[str, Any], remarks: Mapping[str, str], prefix: str = "", indent: str = ""
+) -> list[str]:
+    """Return a section's lines of YAML with a remark at some dotted keys, inner sections indented by two spaces."""
+    lines = []
+    for key, value in values.items():
+        # Keys of some sections are names of labels.
+        written = f"{indent}{_flow_yaml(key)}"
+        if isinstance(value, dict) and key not in ("labels", "regions"):
+            lines += [*[""] * (not indent), f"{written}:"]
+            lines += section_lines(value, remarks, f"{prefix}{key}.", f"{indent}  ")
+        else:
+            lines += _yaml_lines(written, value, remarks.get(prefix + key))
+    return lines
+
+
+def list_key_choices(task: str, answers: Sequence[type[Ingredient]]) -> dict[str, str]:
+    """Return dotted key -> its possible values, of keys with named values."""
+    named = {key.name: key.values.replace("`", "") for key in study_keys(answers) if key.values.startswith("`")}
+    return named | {key: ", ".join(values) for key, values in FITTING[task].items()}
+
+
+def _yaml_lines(key: str, value: object, remark: str | None) -> list[str]:
+    """Return a key with its value as YAML, a list of transforms one a line."""
+    note = f"  # {remark}" if remark else ""
+    if isinstance(value, list) and value and isinstance(value[0], dict):
+        return [f"{key}:{note}", *(f"    - {_flow_yaml(item)[1:-1]}" for item in value)]
+    return [f"{key}: {_flow_yaml(value)}{note}"]
+
+
+def _flow_yaml(value: object) -> str:
+    text = dump_yaml(value, default_flow_style=True, width=10_000)
+    return text.removesuffix("\n").removesuffix("...").strip()

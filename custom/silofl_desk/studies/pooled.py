@@ -1,0 +1,92 @@
+"""The centralised upper bound of a comparison: a model trained on all sites' data, which only a simulation can pool."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+from rich.console import Console
+
+from silofl.csv_text import decode_csv
+from silofl.data.pooled import POOLED_SITE, group_by_site, pool_sites
+from silofl.errors import ConfigError
+from silofl.federation.results import Results
+from silofl.study.sections import CLASS_MEANS
+from silofl.training.metrics import mean_of_known
+from silofl_desk.studies.compared_runs import CENTRALISED, ComparedRun, ComparisonPlan, check_all_data, make_seeded_runs
+from silofl_desk.studies.simulation import Simulation, settle_job
+
+WARNING = (
+    "CENTRALISED: this pools the patients' data of all sites in one place, {folder}. It is possible in a simulation "
+    "alone; in a federation no image leaves its site."
+)
+
+
+def plan_centralised_runs(asked: ComparisonPlan, out: Path, console: Console) -> list[ComparedRun]:
+    """Pool the sites' data under ``out`` with a printed warning, and return a run on them for each seed.
+
+    Raises:
+        ConfigError: The first job is wrong, or an earlier run in ``out`` is another.
+        DataError: The sites' data cannot be pooled.
+    """
+    job = asked.jobs[0]
+    study, simulation = settle_job(job, Simulation(asked.data, is_alone=asked.is_alone), asked.changes)
+    if study.metric in CLASS_MEANS:
+        raise ConfigError(f"--pooled must go with a metric of each case, as accuracy, not {study.metric}")
+    console.print(WARNING.format(folder=out / "pooled"), style="bold red", markup=False)
+    data = pool_sites(Path(str(simulation.data)), simulation.sites, study, out / "pooled")
+    # One simulated site holds all data, so that the number of sites that the study waits for would never come; and with
+    # one site FedAvg is plain training, beside which a guard would train the same model again.
+    alone = study.federation.model_dump(exclude={"sites"}) | {"min_sites": 1}
+    changes = {"algorithm": {"name": "fedavg"}, "federation": alone, "guard": False}
+    wanted = Simulation(
+        str(data),
+        (POOLED_SITE,),
+        is_alone=asked.is_alone,
+        cache=asked.cache,
+        skip_unreadable=asked.skip_unreadable,
+    )
+    # What is set of the federation for every row is in `alone`, and would take back its one site; a guard is for sites.
+    others = {
+        key: value for key, value in asked.changes.items() if key.partition(".")[0] not in ("federation", "guard")
+    }
+    runs = make_seeded_runs(replace(asked, changes=others), out, ComparedRun(CENTRALISED, 0, out, job, wanted, changes))
+    check_all_data(runs)
+    return runs
+
+
+def regroup_by_site(results: Results, scores: Mapping[str, float]) -> Results:
+    """Return the result of a run on pooled data, with its test cases grouped by the site that they come from.
+
+    Args:
+        results: The run's result.
+        scores: Value of each test case, the cases named ``site/case``.
+    """
+    values = group_by_site(scores)
+    means = {site: float(np.mean(found)) for site, found in values.items()}
+    everyone = results.everyone
+    return replace(
+        results,
+        sites=means,
+        mean=mean_of_known(means.values()),
+        spread=float(np.std(list(means.values()))) if means else None,
+        pooled=mean_of_known(scores.values()),
+        tested=replace(results.tested, cases={site: len(found) for site, found in values.items()}, patients=None),
+        # The one model is every site's.
+        everyone=everyone and replace(everyone, by_site=dict.fromkeys(means, everyone.by_site[POOLED_SITE])),
+    )
+
+
+def read_scores(run: Path, results: Results) -> dict[str, float]:
+    """Return the value of each test case of a run on pooled data.
+
+    Raises:
+        ConfigError: The simulated site's scores are not there, or broken.
+    """
+    path = run / "sites" / POOLED_SITE / str(results.run) / "scores.csv"
+    try:
+        return {case: float(value) for case, value in decode_csv(path.read_bytes().decode())[1:]}
+    except (OSError, ValueError):
+        raise ConfigError(
+            f"{path} must hold the value of each test case; it does not: remove {run} and run it anew"
+        ) from None

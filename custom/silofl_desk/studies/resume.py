@@ -1,0 +1,16 @@
+"""``silofl resume``: continue an interrupted run after its last finished round."""
+
+import argparse
+
+from silofl.options import make_console
+from silofl_desk.studies import simulate
+from silofl_desk.studies.simulation import Moved
+
+
+def run(options: argparse.Namespace) -> int:
+    """Go on with a run and return its exit code."""
+    moved = Moved(options.data, options.cache)
+    code = simulate.resume(options.run, make_console(options), moved, options.trust_code)
+    if options.json:
+        simulate.print_json(options.run)
+    return code

@@ -1,0 +1,286 @@
+"""``silofl run``: run a job on a network as its study lead, and go on by itself where a process or the server stops."""
+
+import argparse
+import shutil
+import time
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from shlex import quote
+
+from rich.console import Console
+
+from silofl.errors import ConfigError, ExitCode, TrainingError, make_printable
+from silofl.federation.ledger import FILE as LEDGER
+from silofl.federation.outcome import stopped_results
+from silofl.federation.results import FILE as RESULT
+from silofl.federation.results import Results, read_results
+from silofl.federation.run_folder import result_files
+from silofl.files import copy_file, copy_folder, hold_lock, is_free, read_json, write_json, write_text
+from silofl.flare.kit import Kit, read_kit
+from silofl.flare.lead import Lead, Progress, has_ended
+from silofl.options import make_console
+from silofl.schema import dump_record
+from silofl.settings import dump_yaml, read_yaml
+from silofl.study import Study, load_study
+from silofl_desk.flare.submission import check_job
+from silofl_desk.report.evaluations_page import print_evaluations
+from silofl_desk.report.run_page import write_report
+from silofl_desk.studies.ending import print_notes, print_results
+from silofl_desk.studies.processes import enable_interrupts
+from silofl_desk.studies.progress import RoundLines
+from silofl_desk.studies.simulate import print_json
+from silofl_desk.studies.simulation import study_file
+from silofl_desk.studies.watched import RUNNING, describe_in_flight
+
+POLL_S = 1.0
+# A server that was stopped may need its operator.
+PATIENCE_S = 1800.0
+# In the folder of the results: the job as it goes on, to be submitted again at any time.
+JOB = "job"
+# Held for as long as a command writes that folder.
+LOCK = "lock"
+# NVFlare's word for a job that was ended by hand.
+ABORTED = "FINISHED:ABORTED"
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run a job on a network and return the exit code of its result."""
+    kit = read_kit(options.kit, ("admin",))
+    load_study(study_file(options.job))
+    check_new(options.out)
+    return carry_out_job(options.job, kit, options.out, options)
+
+
+def check_new(out: Path) -> None:
+    """Refuse a folder for results that holds something.
+
+    Raises:
+        ConfigError: It does.
+    """
+    if not is_free(out):
+        raise ConfigError(f"--out must be a new or empty folder, not {out}; name another")
+
+
+def carry_out_job(job: Path, kit: Kit, out: Path, options: argparse.Namespace) -> int:
+    """Carry out a job as `follow_new_job` does, with the options of `add_retries`; returns its result's exit code."""
+    console = make_console(options)
+    try:
+        code = follow_new_job(job, kit, out, options.retries, console)
+    except TrainingError as error:
+        console.print(make_printable(str(error)), markup=False)
+        return ExitCode.FAILED
+    if options.json:
+        print_json(out)
+    return code
+
+
+def follow_new_job(job: Path, kit: Kit, out: Path, retries: int, console: Console) -> int:
+    """Submit a job, show its rounds, download its result, and submit its continuation where it was stopped.
+
+    Args:
+        job: An NVFlare job folder with ``app/config/study.yaml``. Where it goes on with a run, the ledger beside it
+            says for which sites is waited.
+        kit: The study lead's.
+        out: Folder of the results, which then holds the job too.
+        retries: How often a run that was stopped goes on.
+        console: Shows rounds and results.
+
+    Returns:
+        The exit code: 0 COMPLETE, 1 FAILED, 3 INCOMPLETE, 130 interrupted.
+
+    Raises:
+        ConfigError: The server cannot be reached, or would not take the job.
+        TrainingError: The server did not come back, or the job never began.
+    """
+    study = load_study(study_file(job))
+    for doubt in check_job(job, study):
+        console.print(doubt, markup=False, soft_wrap=True)
+    with Lead(kit, PATIENCE_S) as lead, ExitStack() as open_files:
+        watch = WatchedRun(lead, study, job, out, console, open_files)
+        try:
+            enable_interrupts()
+            if study.continue_run:
+                watch.progress = Progress(study.continue_run, read_json(job.with_name(LEDGER), list, absent=[]))
+                watch.wait_for_sites()
+            results = watch.carry_out()
+            for attempt in range(1, retries + 1):
+                if not results.was_stopped or watch.is_aborted:
+                    break
+                # The rest of the sentence is for whoever has to go on by hand.
+                reason = make_printable(results.reasons[0]).partition(";")[0]
+                console.print(f"stopped: {reason}; going on by itself, {attempt} of {retries} times", markup=False)
+                watch.wait_for_sites()
+                results = watch.carry_out()
+        except KeyboardInterrupt:
+            if watch.number is None:
+                console.print("\ninterrupted before the job was submitted; nothing runs: give the same command again")
+                return ExitCode.INTERRUPTED
+            console.print(
+                f"\ninterrupted; job {watch.number} runs on: fetch its result with silofl watch {watch.number} "
+                f"--kit {quote(str(kit.folder))} --download DIR, or end it with nvflare job abort and go on later with "
+                f"{continue_command(out, kit)}",
+                markup=False,
+            )
+            return ExitCode.INTERRUPTED
+    print_results(results, console)
+    print_notes(out, console)
+    print_evaluations(out, console)
+    console.print(f"downloaded to {out}; report: {write_report(out)}", markup=False)
+    if results.status == "FAILED":
+        console.print(f"to go on once that is put right: {continue_command(out, kit)}", markup=False)
+    return ExitCode[results.status]
+
+
+def continue_command(out: Path, kit: Kit) -> str:
+    """Return the command that goes on with the job in a folder of results."""
+    return f"silofl continue {quote(str(out))} --kit {quote(str(kit.folder))}"
+
+
+@dataclass
+class WatchedRun:
+    """One run as its study lead sees it, through all jobs that carry it out.
+
+    Attributes:
+        lead: The connection to the server.
+        study: The study.
+        job: The job's folder; once it is submitted, the copy in the folder of the results.
+        out: Folder of the results.
+        console: Shows rounds.
+        open_files: Takes the lock of a new folder of results.
+        progress: What is known of the run.
+        number: Id of the last job; None before the first.
+        is_aborted: Whether a person aborted the last job.
+    """
+
+    lead: Lead
+    study: Study
+    job: Path
+    out: Path
+    console: Console
+    open_files: ExitStack
+    progress: Progress = field(default_factory=lambda: Progress(None, []))
+    number: str | None = None
+    is_aborted: bool = False
+
+    def __post_init__(self) -> None:
+        self._lines = RoundLines(self.study, self.out, self.console)
+
+    def carry_out(self) -> Results:
+        """Submit the job, follow it to its end, and download what it left.
+
+        Raises:
+            ConfigError: The server cannot be reached, or does not take the job.
+            TrainingError: The job never began, or the server did not come back.
+        """
+        self.number = self.lead.submit(self.job)
+        if self.job != self.out / JOB:
+            # Only now: no folder of results is left where the server takes no job.
+            self.job = copy_folder(self.job, self.out / JOB)
+            self.open_files.enter_context(hold_lock(self.out / LOCK))
+        self.console.print(f"{self.study.name}: submitted as job {self.number}", markup=False)
+        self._print_connected_sites()
+        status, details = self._follow()
+        if not has_ended(status):
+            # The server forgot the job when it stopped: nothing can be downloaded.
+            lost = stopped_results(self.study, self.progress.run, len(self.progress.ledger), "the server stopped")
+            write_json(self.out / RESULT, dump_record(lost))
+            return lost
+        self.is_aborted = status == ABORTED
+        return self._download(status, details)
+
+    def _print_connected_sites(self) -> None:
+        federation, there = self.study.federation, sorted(self.lead.connected())
+        wanted = federation.sites or federation.min_sites
+        if len(there) < wanted:
+            names, limit = ", ".join(there) or "none", f"{federation.join_timeout_s:g} s"
+            self.console.print(
+                f"{len(there)} of {wanted} sites are connected ({names}); the first round waits for the others, "
+                f"at most {limit} (federation.join_timeout_s)",
+                markup=False,
+            )
+        least = read_json(self.job / "meta.json").get("min_clients")
+        if type(least) is int and len(there) < least:
+            self.console.print(
+                f"{len(there)} of {least} sites are connected that min_clients of meta.json asks for; NVFlare begins "
+                "the job once they are, and tries for a week (for 40 minutes at a server with NVFlare's own settings)",
+                markup=False,
+            )
+
+    def wait_for_sites(self) -> None:
+        """Wait until the sites of the last round are connected, no longer than the study waits for sites to join.
+
+        NVFlare gives a job to the sites that are there when it starts, and to no other afterwards.
+        """
+        federation = self.study.federation
+        wanted = set(self.progress.ledger[-1]["asked"]) if self.progress.ledger else set()
+        wanted -= {*federation.sites_left}
+        deadline = time.monotonic() + federation.join_timeout_s
+        while not wanted <= self.lead.connected() and time.monotonic() < deadline:
+            time.sleep(POLL_S)
+
+    def _follow(self) -> tuple[str, str]:
+        """Show the job's rounds until it ends; a server that began anew calls one of before RUNNING for ever."""
+        begun = self.lead.server_start()
+        while True:
+            status, details = self.lead.status(self.number)
+            if has_ended(status):
+                return status, details
+            if status == RUNNING:
+                if self.lead.server_start() != begun:
+                    return status, details
+                self.lead.update(self.number, self.progress)
+            self._show(status)
+            time.sleep(POLL_S)
+
+    def _show(self, status: str) -> None:
+        self._lines.print_if_quiet(lambda: self._describe(status))
+        if self.progress.ledger:
+            write_json(self.out / LEDGER, self.progress.ledger)
+            self._lines.print_new_rounds()
+            self._keep_run()
+
+    def _describe(self, status: str) -> str:
+        """Say what goes on, where no round has ended for long."""
+        task = self.progress.in_flight
+        if task is None:
+            return make_printable(f"job {self.number} is {status}")
+        return describe_in_flight(task, self.lead.last_heard(), self.study, self._lines.shown)
+
+    def _keep_run(self) -> None:
+        """Have the job go on after the last finished round when it is submitted again, be it by hand or after days."""
+        if self.progress.run and self.progress.ledger:
+            set_run(self.job, self.progress.run)
+
+    def _download(self, status: str, details: str) -> Results:
+        """Bring the job's results to the folder, and the server's log to ``jobs/`` in it."""
+        found = self.lead.download(self.number, self.out / "jobs") / "workspace" / "silofl"
+        if not (found / RESULT).is_file():
+            raise TrainingError(
+                f"job {self.number} must begin; NVFlare ended it as {status}: {details or 'no reason'}; to go on once "
+                f"that is put right: {continue_command(self.out, self.lead.kit)}"
+            )
+        # No others, which the server could have put there in the place of the job that is signed and submitted again.
+        for path in result_files(found):
+            # Atomically: a program that reads the ledger while the run goes on finds it whole.
+            copy_file(path, self.out / path.relative_to(found))
+        shutil.rmtree(found)
+        self._lines.print_new_rounds()
+        results = read_results(self.out)
+        # A round may have finished since the job was last asked.
+        self.progress = Progress(results.run, read_json(self.out / LEDGER, list, absent=[]))
+        self._keep_run()
+        return results
+
+
+def set_run(job: Path, run: str) -> None:
+    """Have a job go on with a run; comments in its study.yaml are lost.
+
+    Args:
+        job: The job's folder.
+        run: The run's id.
+    """
+    path = study_file(job)
+    content = read_yaml(path)
+    if content.get("continue_run") != run:
+        write_text(path, dump_yaml(content | {"continue_run": run}))

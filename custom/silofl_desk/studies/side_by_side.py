@@ -1,0 +1,83 @@
+"""Carry out several runs of a comparison at a time, each as the command that a user would give, in its own process."""
+
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from silofl.federation.results import read_results
+from silofl.files import make_folder
+from silofl.options import format_set_options
+from silofl.report.tables import format_duration
+from silofl_desk.studies.compared_runs import ComparedRun
+from silofl_desk.studies.processes import ProcessTree, enable_interrupts
+from silofl_desk.studies.simulate import is_finished
+
+POLL_S = 0.3
+
+
+def run_side_by_side(runs: Sequence[ComparedRun], out: Path, processes: int, console: Console) -> dict[Path, str]:
+    """Carry out the runs that are not finished, and print a line where one ends.
+
+    On Ctrl-C all processes are ended, and each run can go on.
+
+    Args:
+        runs: In the order in which they start.
+        out: Folder of the comparison; each run's output goes to a file under ``logs``.
+        processes: Runs at a time.
+        console: Shows the lines.
+
+    Returns:
+        Folder of a run that could not be carried out -> why.
+    """
+    make_folder(out / "logs")
+    waiting = [run for run in runs if not (run.has_started and is_finished(run.path))]
+    console.print(f"{len(runs) - len(waiting)} of {len(runs)} runs are already finished; {processes} at a time")
+    running: list[tuple[ComparedRun, ProcessTree, float]] = []
+    failures: dict[Path, str] = {}
+    left, started = len(waiting), time.monotonic()
+    enable_interrupts()
+    try:
+        while left:
+            while waiting and len(running) < processes:
+                run = waiting.pop(0)
+                running.append((run, ProcessTree(build_command(run), log_path(run, out)), time.monotonic()))
+            time.sleep(POLL_S)
+            for run, tree, since in list(running):
+                if tree.poll() is None:
+                    continue
+                running.remove((run, tree, since))
+                left -= 1
+                results = read_results(run.path)
+                ending = results.status if results else "ended early"
+                if results is None or not results.is_finished:
+                    failures[run.path] = f"it ended early, and {log_path(run, out)} says why"
+                took, so_far = format_duration(time.monotonic() - since), format_duration(time.monotonic() - started)
+                console.print(f"{run.name}, seed {run.seed}: {ending}, {took}; {left} left, {so_far} so far")
+    finally:
+        for _, tree, _ in running:
+            tree.end()
+    return failures
+
+
+def build_command(run: ComparedRun) -> list[str]:
+    """Return the command that starts a run, or goes on with it."""
+    silofl = [sys.executable, "-m", "silofl"]
+    if run.has_started:
+        return [*silofl, "resume", str(run.path)]
+    wanted = run.wanted
+    options = {"--out": run.path, "--data": wanted.data, "--threads": wanted.threads}
+    options |= {"--cache": wanted.cache, "--pretrained": wanted.pretrained, "--weights": wanted.weights}
+    options |= {"--skip-unreadable": wanted.skip_unreadable or None}
+    given = [str(part) for option, value in options.items() if value is not None for part in (option, value)]
+    given += ["--sites", ",".join(wanted.sites)] if wanted.sites else []
+    given += ["--alone"] if wanted.is_alone else []
+    changes = format_set_options(run.changes)
+    return [*silofl, "simulate", str(run.job), *given, *changes]
+
+
+def log_path(run: ComparedRun, out: Path) -> Path:
+    """Return the file of a run's output."""
+    return out / "logs" / f"{run.path.name}.txt"

@@ -1,0 +1,113 @@
+"""The sites of a simulation: their settings, and their data, which are read before any training."""
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from rich.console import Console
+
+from silofl.data.counts import FILE as DATA
+from silofl.data.counts import DataCounts, SiteCounts, digest_data
+from silofl.data.doubts import count_labels, find_doubts, find_label_doubts
+from silofl.data.padding import describe_padding
+from silofl.data.site_data import SiteData, load_site_data
+from silofl.data.transforms import check_transforms
+from silofl.errors import ConfigError, DataError
+from silofl.extensions import check_extensions, list_allowed_extensions
+from silofl.files import write_json
+from silofl.models.networks import check_network
+from silofl.schema import dump_record
+from silofl.site import Site
+from silofl.study import Study
+from silofl.training.device import choose_device
+from silofl.training.extra_metrics import check_extra_metrics
+from silofl.training.losses import check_loss
+from silofl_desk.studies.shared_batchnorm import list_batchnorm_cautions, sample_cases
+from silofl_desk.studies.simulation import Simulation
+
+
+def read_data(study: Study, simulation: Simulation, run: Path) -> dict[str, SiteData]:
+    """Read and cache every site's data, so that a fault shows before any training."""
+    check_extensions(study.extensions)
+    check_transforms(study)
+    choose_device(study.device)
+    names = (*simulation.sites, *([simulation.left_out] if simulation.left_out else []))
+    data = {name: load_site(study, simulation, run, name) for name in names}
+    shape = data[names[0]].image_shape
+    check_network(study, shape)
+    check_loss(study, shape)
+    check_extra_metrics(study, shape)
+    return data
+
+
+def look_at_data(
+    run: Path, simulation: Simulation, study: Study, data: Mapping[str, SiteData], console: Console
+) -> None:
+    """Write what only the sites know in a real federation of the training sites' data, and say what is doubtful."""
+    doubts = {site: _find_doubts(found, study) for site, found in data.items()}
+    padding = {site: found.padding for site, found in data.items()}
+    for site, own in padding.items():
+        doubts[site] += describe_padding(own, {other: one for other, one in padding.items() if other != site})
+    counts = {name: SiteCounts.of(data[name], doubts[name], study.data.channel_names) for name in simulation.sites}
+    # What is left out stays so, whatever becomes of its files.
+    if not simulation.skip_unreadable:
+        counts = {name: replace(one, content=digest_data(data[name].manifest)) for name, one in counts.items()}
+    write_json(run / DATA, dump_record(DataCounts(counts)))
+    cautions = list_batchnorm_cautions(study, lambda: {name: sample_cases(data[name].training) for name in counts})
+    for sentence in cautions:
+        console.print(f"CAUTION  {sentence}", markup=False)
+    for site, sentences in doubts.items():
+        for sentence in sentences:
+            console.print(f"CAUTION  {site}: {sentence}", markup=False)
+
+
+def _find_doubts(data: SiteData, study: Study) -> list[str]:
+    if study.task != "segmentation":
+        # That a site has examples of some classes alone is what many partitions are made for.
+        return find_doubts(data, study)
+    return find_label_doubts(data, study, count_labels(data.training, study)) + find_doubts(data, study)
+
+
+def load_site(study: Study, simulation: Simulation, run: Path, name: str) -> SiteData:
+    """Read and cache one site's data; the errors of `load_site_data` name the site."""
+    site = site_settings(simulation, run)
+    try:
+        folder, cache = site.data_folder(study.name, name), site.cache_folder(study.name, name)
+        return load_site_data(folder, study, cache, skip_unreadable=site.skip_unreadable)
+    except DataError as error:
+        raise DataError(f"site {name!r}: {error}") from None
+
+
+def site_settings(simulation: Simulation, run: Path) -> Site:
+    """Return the settings of all simulated sites, which keep their own states in ``sites/`` of the run's folder.
+
+    Raises:
+        ConfigError: A folder's path would mean another one there.
+    """
+    run = run.resolve()
+    for folder in filter(None, (str(run), simulation.data, simulation.cache)):
+        _check_plain(folder)
+    return Site(
+        data=f"{simulation.data}/{{site}}",
+        state_dir=f"{run}/sites/{{site}}",
+        cache_dir=simulation.cache or f"{simulation.data}/.silofl-cache",
+        has_progress=True,
+        skip_unreadable=simulation.skip_unreadable,
+        # Nothing leaves this machine, and many public sets know no patients.
+        min_patients=0,
+        min_partners=0,
+        extensions=list_allowed_extensions(),
+    )
+
+
+def _check_plain(folder: str) -> None:
+    """Refuse a path in which a site's settings would fill something in, and so mean another folder."""
+    braces = re.search(r"\{\w*\}", folder)
+    if braces or os.path.expandvars(folder) != folder:
+        odd = braces[0] if braces else "variable with $"
+        raise ConfigError(
+            f"the path of a folder must hold no {odd}, which the sites' settings would fill in, not {folder!r}; rename "
+            "it, or name another"
+        )

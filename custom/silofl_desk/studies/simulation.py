@@ -1,0 +1,381 @@
+"""The settings of a simulation (study, sites, data and threads), checked before anything is trained."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from silofl.bundled_jobs import META, suggest_job
+from silofl.errors import ConfigError, quote_value, suggest_nearest
+from silofl.files import copy_file, copy_folder, read_json, write_json, write_text
+from silofl.flare.components import check_components, name_components
+from silofl.inference.contents import PLAIN_NAME
+from silofl.models.roles import GLOBAL, SELECTOR
+from silofl.models.weights import read_pretrained, read_start, read_weights
+from silofl.naming import check_name, is_one_line
+from silofl.schema import declare_optional, read_record
+from silofl.settings import check_key, dump_yaml, parse, read_yaml
+from silofl.study import Study, load_study
+from silofl_desk.flare.workspace import other_classes
+from silofl_desk.phantoms.phantoms import LABELS, UNSEEN_SITE, VOLUMES, is_phantoms, make_phantoms
+from silofl_desk.phantoms.stains import LABELS as STAINS
+from silofl_desk.phantoms.stains import make_stains
+from silofl_desk.studies.weights import with_weights
+
+GUARD = "silofl.flare.filters.BatchNormStaysHome"
+
+
+@dataclass(frozen=True)
+class Simulation:
+    """The settings of a simulation besides its job, written to ``run.json``, so that it can be resumed.
+
+    Attributes:
+        data: Folder that holds one data folder a site; where None, ``phantoms``, in 3D ``phantom_volumes``, of a
+            classification ``stains``, made at first use.
+        sites: The sites that take part; where empty, all with a ``dataset.json``.
+        threads: Sites that NVFlare runs at a time; all where None.
+        left_out: A site that does not take part; the finished super model is tested on all its cases.
+        pretrained: File of a pretrained model, in place of one that lies in the job.
+        weights: File of weights that everybody starts from, in place of what the job says of it.
+        is_alone: Whether all sites take turns in one process, without NVFlare.
+        cache: Folder of decoded images, which runs share; in the folder of the data where None.
+        skip_unreadable: Share of a site's cases that may be left out because they cannot be read.
+        trusts_code: Whether a job's own code may run, and others' classes that it names; said anew where a run goes on,
+            whose folder may be somebody else's.
+    """
+
+    data: str | None = None
+    sites: tuple[str, ...] = ()
+    threads: int | None = None
+    left_out: str | None = declare_optional()
+    pretrained: str | None = declare_optional()
+    weights: str | None = declare_optional()
+    is_alone: bool = declare_optional(False)
+    cache: str | None = declare_optional()
+    skip_unreadable: float = declare_optional(0.0)
+    trusts_code: bool = declare_optional(False)
+
+    @property
+    def start_file(self) -> Path | None:
+        """The file that everybody starts from, in place of the job's own, where one is given."""
+        given = self.pretrained or self.weights
+        return Path(given) if given else None
+
+
+@dataclass(frozen=True)
+class Moved:
+    """The folders of an earlier run that are others now; as the run read them where None.
+
+    Attributes:
+        data: Folder that holds one data folder a site.
+        cache: Folder of decoded images, which runs share.
+    """
+
+    data: Path | None = None
+    cache: Path | None = None
+
+
+UNMOVED = Moved()
+
+
+def read_simulation(run: Path, moved: Moved = UNMOVED) -> Simulation:
+    """Return the settings of an earlier run from its ``run.json``, which also holds the changes to its study.
+
+    Args:
+        run: Folder of the run.
+        moved: Folders in place of those that it names.
+
+    Raises:
+        ConfigError: The file is broken, a site's name in it is none, or the folder of decoded images is a file.
+    """
+    path = run / "run.json"
+    settings = read_json(path)
+    simulation = read_record(Simulation, {key: value for key, value in settings.items() if key != "changes"}, str(path))
+    _check_cache(moved.cache)
+    # A run may come from elsewhere, and its sites' states are written by their names.
+    _check_site_names([*simulation.sites, *([simulation.left_out] if simulation.left_out is not None else [])])
+    return replace(simulation, **{key: str(folder.resolve()) for key, folder in vars(moved).items() if folder})
+
+
+def settle_job(job: Path, wanted: Simulation, changes: Mapping[str, object]) -> tuple[Study, Simulation]:
+    """Return a job's study with its changes, by dotted key, and the simulation with all sites and threads named.
+
+    Raises:
+        ConfigError: The job, the study or the command is wrong.
+    """
+    study = changed_study(job, with_weights(changes, wanted.weights))
+    # Where the command changes the algorithm, the run's copy of the job is fitted to it.
+    check_components(study_file(job).parent, load_study(study_file(job)).algorithm.name)
+    if wanted.data is None and study.labels not in (LABELS, STAINS):
+        raise ConfigError(
+            f"--data must name the folder of the sites' data for {study.name}; only a study of phantoms does without"
+        )
+    simulation = _settle_sites(wanted, study)
+    _check_quorum(study, simulation)
+    return study, simulation
+
+
+def study_file(job: Path) -> Path:
+    """Return the study.yaml of a job folder.
+
+    Raises:
+        ConfigError: The folder is no NVFlare job of ours.
+    """
+    path = job / "app" / "config" / "study.yaml"
+    for part in (job, job / META, path):
+        if not part.exists():
+            remedy = suggest_job(job) if part == job else ""
+            raise ConfigError(
+                f"{job} must be a job folder with {META} and app/config/study.yaml; {part} is missing{remedy}"
+            )
+    return path
+
+
+def check_code(job: Path, simulation: Simulation) -> None:
+    """Refuse a job that brings code or names others', which NVFlare would run with all rights here, unless trusted.
+
+    Raises:
+        ConfigError: It brings code, or names a class that SiloFL's own jobs do not.
+    """
+    brought = sorted(path.relative_to(job) for path in job.glob("*/custom") if path.is_symlink() or any(path.iterdir()))
+    if brought and not simulation.trusts_code:
+        raise ConfigError(
+            f"{job} must bring no code, which would run here with all your rights, not {brought[0]}; read it, then "
+            "give simulate --trust-code, or remove it: SiloFL's own jobs bring none"
+        )
+    others = other_classes(job)
+    if others and not simulation.trusts_code:
+        raise ConfigError(
+            f"{job} must name no classes but those of SiloFL's own jobs, as they would run here with all your rights, "
+            f"not {others[0]}; read what it does, then give simulate --trust-code, or remove it from the job's "
+            "configuration"
+        )
+
+
+def check_links(run: Path) -> None:
+    """Refuse a run's folder with links: what goes on there would be written, or deleted, where they lead.
+
+    Raises:
+        ConfigError: It holds one.
+    """
+    link = next((path for path in run.rglob("*") if path.is_symlink()), None)
+    if link is not None:
+        raise ConfigError(
+            f"{run} must hold files and folders of its own, not the link {link.relative_to(run)}; put what it leads to "
+            "in its place, or remove it"
+        )
+
+
+def check_pretrained(job: Path, study: Study, simulation: Simulation) -> None:
+    """Refuse a study whose pretrained model or weights are missing or of another network, or not needed.
+
+    Raises:
+        ConfigError: What is wrong with the file, or that the study needs none.
+    """
+    given = simulation.pretrained
+    if study.model.weights:
+        read_weights(Path(simulation.weights or study_file(job).with_name(study.model.weights)), study)
+    if study.asks_alone:
+        raise ConfigError(f"JOB must train or test a model, not only survey, as {study.name}; call silofl survey DATA")
+    if not study.rounds:
+        read_start(study_file(job).parent, study)
+    elif study.recipe.needs_pretrained:
+        read_pretrained(Path(given) if given else study_file(job).with_name(study.model.pretrained), study)
+    elif given:
+        raise ConfigError(f"--pretrained must go with a study that needs a pretrained model, not {study.name}")
+
+
+def fit_configurations(job: Path, study: Study) -> None:
+    """Fit a copied job's configurations to its study's algorithm.
+
+    They name its executor and its controller, and have the filter that keeps BatchNorm at home only where it must stay.
+    """
+    path = study_file(job).with_name("config_fed_client.json")
+    name_components(path.parent, study.algorithm.name)
+    is_guarded, config = study.recipe.stays_home == "batchnorm", read_json(path)
+    guard = {"tasks": ["train"], "filters": [{"path": GUARD, "args": {}}]}
+    # Taken out first, so that a job that has it already does not get it twice.
+    others = [chain for chain in config["task_result_filters"] if chain != guard]
+    write_json(path, config | {"task_result_filters": others + [guard] * is_guarded})
+
+
+def changed_study(job: Path, changes: Mapping[str, object]) -> Study:
+    """Return a job's study with changes by dotted key, as ``training.batch_size``, checked as its study.yaml is.
+
+    Raises:
+        ConfigError: The folder is no job, its study is wrong, or a key or value of the changes is.
+    """
+    path = study_file(job)
+    load_study(path)
+    for key in changes:
+        check_key(key, Study)
+    return parse(Study, apply_changes(read_yaml(path), changes), "study.yaml with the changes")
+
+
+def copy_job(job: Path, target: Path, changes: Mapping[str, object], start_file: Path | None = None) -> Study:
+    """Copy a job's folder, change the copy as `change_job` does, and return its study.
+
+    Args:
+        job: The job's folder.
+        target: New folder.
+        changes: Dotted key -> value.
+        start_file: The pretrained model or the weights that the study names, in place of the job's own.
+
+    Raises:
+        ConfigError: The folder is no job, its study is wrong, or a key or value of the changes is; nothing is written.
+    """
+    changed_study(job, changes)
+    copy_folder(job, target)
+    study = change_job(target, changes)
+    if start_file and study.model_file:
+        copy_file(start_file, study_file(target).with_name(study.model_file))
+    return study
+
+
+def change_job(job: Path, changes: Mapping[str, object]) -> Study:
+    """Write changes by dotted key into a job's study.yaml, whose comments are then lost, and return the study.
+
+    Its configurations are fitted to another algorithm, its meta.json to another name.
+
+    Raises:
+        ConfigError: The folder is no job, its study is wrong, or a key or value of the changes is; nothing is written.
+    """
+    study, path = changed_study(job, changes), study_file(job)
+    if changes:
+        write_text(path, dump_yaml(apply_changes(read_yaml(path), changes)))
+    if changes_algorithm(changes):
+        fit_configurations(job, study)
+    if "name" in changes:
+        write_json(job / "meta.json", read_json(job / "meta.json") | {"name": study.name})
+    return study
+
+
+def apply_changes(values: Mapping[str, Any], changes: Mapping[str, object]) -> dict[str, Any]:
+    """Return a copy of a study's plain values, with the values of some dotted keys replaced.
+
+    Another ``algorithm.name`` takes the place of the whole section but for what the changes themselves set in it: its
+    other keys were chosen for the algorithm before.
+    """
+    result = deepcopy(dict(values))
+    name, earlier = changes.get("algorithm.name"), result.get("algorithm")
+    if name is not None and isinstance(earlier, dict) and earlier.get("name") != name:
+        del result["algorithm"]
+    # Copied, since a later key may lie within an earlier one's value.
+    for key, value in deepcopy(dict(changes)).items():
+        *sections, last = key.split(".")
+        place = result
+        for section in sections:
+            if not isinstance(place.get(section), dict):
+                place[section] = {}
+            place = place[section]
+        # Labels have numbers as keys.
+        place[next((known for known in place if str(known) == last), last)] = value
+    return result
+
+
+def changes_algorithm(changes: Mapping[str, object]) -> bool:
+    """Return whether changes by dotted key concern the algorithm."""
+    return any(key.partition(".")[0] == "algorithm" for key in changes)
+
+
+def _provide_phantoms(study: Study) -> Path:
+    """Return the folder of the simulated hospitals that suit a study, made at first use."""
+    if study.labels == STAINS:
+        return make_stains(Path("stains"))
+    if study.data.dimensions == 3:
+        return make_phantoms(Path("phantom_volumes"), kind=VOLUMES)
+    return make_phantoms(Path("phantoms"))
+
+
+def _settle_sites(wanted: Simulation, study: Study) -> Simulation:
+    """Check the data folder and the named sites, and fill in all sites and threads."""
+    data, sites = Path(wanted.data) if wanted.data else _provide_phantoms(study), wanted.sites
+    if not data.is_dir():
+        state = "a file" if data.exists() else "not there"
+        raise ConfigError(f"--data must be a folder that holds one folder a site, not {data}, which is {state}")
+    present = sorted(path.parent.name for path in data.glob("*/dataset.json"))
+    # The phantoms' last hospital is the clinic that trains in no study and tests the models.
+    found = [name for name in present if not (study.rounds and is_phantoms(data) and name == UNSEEN_SITE)]
+    if not found:
+        raise ConfigError(f"{data} must hold folders with a dataset.json each, one a site; see silofl import")
+    _check_site_names(found)
+    for name in sites:
+        if name not in found:
+            raise ConfigError(f"--sites must be among {', '.join(found)}, not {name!r}{suggest_nearest(name, found)}")
+    if len(set(sites)) != len(sites):
+        raise ConfigError(f"--sites must name each site once, not {','.join(sites)}")
+    silent = [path.name for path in sorted(data.iterdir()) if path.is_dir() and not path.name.startswith(".")]
+    # Who names the sites has seen the others; who does not would lose one silently by a file that is missing.
+    silent = [name for name in silent if not (data / name / "dataset.json").is_file()]
+    if silent and not sites:
+        raise ConfigError(
+            f"every folder in {data} must hold a dataset.json, not all but {', '.join(silent)}; "
+            "add it there, move the folder away, or name the sites that take part with simulate --sites"
+        )
+    if wanted.left_out is not None:
+        found = _drop_left_out(wanted.left_out, found, present, sites)
+    _check_names(sites or found, wanted.is_alone)
+    _check_cache(wanted.cache)
+    names = tuple(sorted(sites) or found)
+    threads = len(names) if wanted.threads is None else wanted.threads
+    if not 1 <= threads <= len(names):
+        raise ConfigError(f"--threads must lie between 1 and the number of sites, {len(names)}, not {threads}")
+    cache = wanted.cache and str(Path(wanted.cache).resolve())
+    return replace(wanted, data=str(data.resolve()), sites=names, threads=threads, cache=cache)
+
+
+def _check_names(sites: Sequence[str], is_alone: bool) -> None:
+    """Refuse names that a model of the run could not bear at its end, or that NVFlare's simulator takes for a path."""
+    for name in sites:
+        if not PLAIN_NAME.fullmatch(name) or name in (GLOBAL, SELECTOR):
+            raise ConfigError(
+                f"a site's name must be of letters, digits, '.', '_' and '-', and not {GLOBAL!r} or {SELECTOR!r}, not "
+                f"{name!r}; rename its folder"
+            )
+        if "." in name and not is_alone:
+            raise ConfigError(
+                f"a site's name must have no dot in NVFlare's simulator, not {name!r}; rename its folder, or run "
+                "it with silofl simulate --alone"
+            )
+
+
+def _check_site_names(names: Iterable[str]) -> None:
+    """Refuse a site's name that leads elsewhere than to one folder, or commands a terminal or another program."""
+    for name in names:
+        if name in ("", ".", "..") or "/" in name or not is_one_line(name):
+            raise ConfigError(
+                "a site's name must be that of a folder, in UTF-8 and without line breaks and control characters, not "
+                f"{quote_value(name)}; rename the site"
+            )
+        check_name(name, "a site", ConfigError, "rename its folder")
+
+
+def _check_cache(cache: str | Path | None) -> None:
+    if cache is not None and Path(cache).is_file():
+        raise ConfigError(f"--cache must be a folder, not {cache}, which is a file; name another")
+
+
+def _drop_left_out(left_out: str, found: list[str], present: list[str], sites: tuple[str, ...]) -> list[str]:
+    """Return the training sites without the one that is left out."""
+    if left_out not in present:
+        known = ", ".join(present)
+        raise ConfigError(f"--leave-out must be among {known}, not {left_out!r}{suggest_nearest(left_out, present)}")
+    if left_out in sites:
+        raise ConfigError(f"--leave-out must name a site that does not train, not {left_out!r}; take it out of --sites")
+    rest = [name for name in found if name != left_out]
+    if not rest:
+        raise ConfigError(f"--leave-out must leave at least one site to train, not none beside {left_out!r}; add sites")
+    return rest
+
+
+def _check_quorum(study: Study, simulation: Simulation) -> None:
+    """Refuse a study that waits for more sites than take part."""
+    here = len(simulation.sites)
+    for key, wanted in (("min_sites", study.federation.min_sites), ("sites", study.federation.sites or 0)):
+        if wanted > here:
+            raise ConfigError(
+                f"federation.{key} must be at most {here}, the number of sites that take part "
+                f"({', '.join(simulation.sites)}), not {wanted}; lower it in study.yaml, for one run with simulate "
+                f"--set federation.{key}={here}, or let more sites take part"
+            )

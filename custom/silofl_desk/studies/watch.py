@@ -1,0 +1,189 @@
+"""``silofl watch``: follow a job that runs on a network, in the terminal, on a page, or once for a program."""
+
+import argparse
+import json
+import re
+import time
+from pathlib import Path
+from shlex import quote
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.text import Text
+
+from silofl.errors import ConfigError, ExitCode, TrainingError, make_printable
+from silofl.federation.ledger import FILE as LEDGER
+from silofl.federation.ledger import Round
+from silofl.federation.results import read_results
+from silofl.federation.round_line import round_line
+from silofl.files import make_folder
+from silofl.flare.kit import read_kit
+from silofl.flare.lead import Lead, Progress, has_ended
+from silofl.options import make_console
+from silofl.report.tables import rich_table
+from silofl.schema import read_record
+from silofl_desk.studies.processes import enable_interrupts
+from silofl_desk.studies.progress import QUIET_S
+from silofl_desk.studies.watched import COMPLETED, RUNNING, Watched, sites_table, status_line, write_watched
+
+POLL_S = 2.0
+# Whoever watches can begin again at any time.
+PATIENCE_S = 60.0
+# A job answers as soon as its process at the server runs; of one that a server lost when it stopped there is none.
+SILENT_S = 120.0
+GO_ON = "go on with silofl continue, by the folder that silofl run has written, or by the run's id and --job"
+
+
+def run(options: argparse.Namespace) -> int:
+    """Follow a job to its end, or print once how far it is; returns 0, or 1 where the job did not complete."""
+    kit, console = read_kit(options.kit, ("admin",)), make_console(options)
+    if not re.fullmatch("[0-9A-Za-z-]+", options.job):
+        raise ConfigError(f"JOB must be the id that submitting printed, of letters, digits and -, not {options.job!r}")
+    if options.json and options.download:
+        raise ConfigError("--download must be given without --json, which looks once and ends; leave one out")
+    with Lead(kit, PATIENCE_S) as lead:
+        try:
+            enable_interrupts()
+            watch = WatchedJob(lead, options.job)
+            if not options.json:
+                return follow_job(watch, options.html, console, options.download)
+            print(json.dumps(watch.ask_progress().as_dict(), indent=1))
+            return ExitCode.COMPLETE
+        except TrainingError as error:
+            console.print(make_printable(str(error)), markup=False)
+            return ExitCode.FAILED
+        except KeyboardInterrupt:
+            console.print(f"\nno longer watched; job {options.job} runs on", markup=False)
+            return ExitCode.INTERRUPTED
+
+
+class WatchedJob:
+    """A job as it can be asked about again and again.
+
+    Args:
+        lead: The connection to the server.
+        job: NVFlare's id of the job.
+    """
+
+    def __init__(self, lead: Lead, job: str) -> None:
+        self.lead, self.job = lead, job
+        self._progress, self._begun = Progress(None, []), lead.server_start()
+        self._silent_since: float | None = None
+
+    def ask_progress(self) -> Watched:
+        """Ask how far the job is.
+
+        Raises:
+            ConfigError: The server knows no such job, or does not let this person ask for its rounds.
+            TrainingError: The server cannot be reached, or has begun anew and lost the job.
+        """
+        status, progress = self.lead.find(self.job), self._progress
+        if status is None:
+            raise ConfigError(f"JOB must be one that the server knows, not {self.job}; nvflare job list shows them")
+        if status == RUNNING:
+            if self.lead.server_start() != self._begun:
+                raise TrainingError(f"job {self.job} must have the server that began it; that one was stopped: {GO_ON}")
+            self.lead.update(self.job, progress)
+            if not progress.may_ask:
+                raise ConfigError(
+                    f"{self.lead.kit.name} must have the right app_command for job {self.job}, which the server's "
+                    "authorization.json gives to who submitted it; take the kit of that lead"
+                )
+            self._check_answers()
+        ledger = [read_record(Round, record, LEDGER) for record in progress.ledger]
+        return Watched(
+            job=self.job,
+            status=status,
+            has_ended=has_ended(status),
+            run=progress.run,
+            study=progress.study,
+            total_rounds=progress.total_rounds or len(ledger),
+            metric=progress.metric or "value",
+            ledger=ledger,
+            in_flight=progress.in_flight,
+            heard=self.lead.last_heard() if progress.in_flight else {},
+        )
+
+    def _check_answers(self) -> None:
+        """Give up a job that NVFlare calls RUNNING for ever."""
+        if self._progress.run is not None:
+            return
+        self._silent_since = self._silent_since or time.monotonic()
+        if time.monotonic() - self._silent_since > SILENT_S:
+            raise TrainingError(
+                f"job {self.job} must answer at the server, which calls it RUNNING; it did not within {SILENT_S:.0f} "
+                f"s: where the server was started again meanwhile, {GO_ON}"
+            )
+
+
+def follow_job(watch: WatchedJob, page: Path | None, console: Console, folder: Path | None = None) -> int:
+    """Show a job's rounds until it has ended, one line each above a table of its sites.
+
+    Args:
+        watch: The job.
+        page: Where its page goes; None for no page.
+        console: Shows rounds and sites.
+        folder: Where the job's result goes once it has ended, which it may have done before; None for nowhere.
+
+    Returns:
+        0 where NVFlare calls the job completed, else 1.
+
+    Raises:
+        ConfigError: The job has ended before and nothing is to be downloaded, or the errors of
+            `WatchedJob.ask_progress`.
+        TrainingError: As for `WatchedJob.ask_progress`.
+    """
+    seen = watch.ask_progress()
+    if seen.has_ended and folder is None:
+        on = "" if seen.status == COMPLETED else f"; to go on: {_continue_command(watch)}"
+        raise ConfigError(f"job {watch.job} must run, or wait to, not be {seen.status}; {_fetch_advice(watch)}{on}")
+    before, shown, printed = None, 0, time.monotonic()
+    with Live(console=console, auto_refresh=False) as live:
+        while True:
+            for number in range(shown, len(seen.ledger)):
+                printed = time.monotonic()
+                live.console.print(round_line(seen, seen.ledger[: number + 1]), markup=False)
+            shown = len(seen.ledger)
+            if page is not None and seen != before:
+                write_watched(seen, page)
+            before = seen
+            table = [rich_table(sites_table(seen), console)] if seen.ledger else []
+            live.update(Group(*table, Text(status_line(seen))), refresh=True)
+            if seen.has_ended:
+                break
+            # There the live table is not drawn before the end.
+            if not console.is_terminal and time.monotonic() - printed > QUIET_S:
+                printed = time.monotonic()
+                console.print(status_line(seen), markup=False)
+            time.sleep(POLL_S)
+            seen = watch.ask_progress()
+    if not console.is_terminal:
+        # There the last table is printed without an end of its line.
+        console.line()
+    result = _fetch_advice(watch) if folder is None else _download_result(watch, folder)
+    console.print(make_printable(f"job {watch.job} has ended, {seen.status}; {result}"), markup=False)
+    return ExitCode.COMPLETE if seen.status == COMPLETED else ExitCode.FAILED
+
+
+def _fetch_advice(watch: WatchedJob) -> str:
+    kit = quote(str(watch.lead.kit.folder))
+    return f"fetch its result: python -m silofl watch {watch.job} --kit {kit} --download DIR"
+
+
+def _continue_command(watch: WatchedJob) -> str:
+    kit = quote(str(watch.lead.kit.folder))
+    return f"python -m silofl continue {watch.job} --kit {kit} --out NEW"
+
+
+def _download_result(watch: WatchedJob, folder: Path) -> str:
+    """Download the job's result, and say where it is, how the run ended and how to go on."""
+    make_folder(folder)
+    found = watch.lead.download(watch.job, folder.resolve())
+    results = read_results(found / "workspace" / "silofl")
+    if results is None:
+        return f"it left no result, as one that never began; what it left is in {found}: submit it again"
+    why = f" ({'; '.join(results.reasons)})" if results.reasons else ""
+    again = f"to go on: {_continue_command(watch)}" if results.run else "once that is put right, submit it again"
+    on = f"; {again}" if results.status == "FAILED" else ""
+    report = f"python -m silofl report {quote(str(found))}"
+    return f"study {results.study} is {results.status}{why}; its result is in {found}; its report: {report}{on}"

@@ -1,0 +1,281 @@
+"""A running job as its study lead watches it: a table of the sites, a page that reloads itself, and plain values."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from silofl.errors import make_printable
+from silofl.federation.ledger import Round, find_best_round
+from silofl.federation.round_line import Whole, seconds_left, typical_seconds
+from silofl.flare.lead import InFlight
+from silofl.parts.task import TRAIN
+from silofl.report.canvas import PageImage, make_image
+from silofl.report.page import (
+    Banner,
+    Heading,
+    Page,
+    PageSection,
+    Picture,
+    Table,
+    Tiles,
+    make_items,
+    make_section,
+    write_page,
+)
+from silofl.report.sentences import list_incidents
+from silofl.report.tables import MISSING, TextTable, format_duration, format_number
+from silofl.schema import dump_record
+from silofl.training.metrics import mean_of_known
+from silofl_desk.report.round_tables import KINDS
+from silofl_desk.report.rounds import training_curves
+from silofl_desk.studies.progress import describe_task
+
+# Seconds after which a browser loads the page again.
+RELOAD_S = 5
+# A round that takes more than so many times the usual time waits for somebody; nobody knows then how long.
+OVERDUE = 2
+# The server hears a site that is there every few seconds, whatever it works on.
+SILENT_S = 60.0
+# NVFlare's words for the status of a job.
+RUNNING, COMPLETED = "RUNNING", "FINISHED:COMPLETED"
+TONES = {COMPLETED: "good", RUNNING: "good"}
+
+
+@dataclass(frozen=True)
+class Watched:
+    """What is known of a job.
+
+    Attributes:
+        job: NVFlare's id of it.
+        status: NVFlare's word for its status.
+        has_ended: Whether this is its last.
+        run: The run's id; None while the job has not said it, as the study.
+        study: The study's name.
+        total_rounds: All rounds of the study.
+        metric: Name of the sites' scores.
+        ledger: The finished rounds.
+        in_flight: What the sites work on; None where that is nothing, or is not known.
+        heard: Connected site -> when the server last heard it, by the server's clock.
+    """
+
+    job: str
+    status: str
+    has_ended: bool
+    run: str | None
+    study: str | None
+    total_rounds: int
+    metric: str
+    ledger: Sequence[Round]
+    in_flight: InFlight | None = None
+    heard: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def sites(self) -> list[str]:
+        """The sites that were asked in any round."""
+        return sorted({site for record in self.ledger for site in record.asked})
+
+    @property
+    def best_round(self) -> int | None:
+        """The round with the best validation so far; None where none was validated."""
+        return find_best_round(self.ledger)
+
+    @property
+    def seconds_left(self) -> float | None:
+        """The estimated time of the rounds that are left; None where nothing is known, or nothing is left.
+
+        That of a round in flight has gone by already; one that is overdue may take as long as a site is waited for.
+        """
+        is_training = 0 < len(self.ledger) < self.total_rounds and not self.has_ended
+        if not is_training:
+            return None
+        gone, usual = self.in_flight.seconds if self.in_flight else 0.0, typical_seconds(self.ledger)
+        return None if gone > OVERDUE * usual else seconds_left(self, self.ledger) - min(gone, usual)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain values for programs; None is what a job has not said, as one that ended before it was asked."""
+        is_known = self.run is not None
+        return {
+            "job": self.job,
+            "status": self.status,
+            "run": self.run,
+            "study": self.study,
+            "metric": self.metric if is_known else None,
+            "rounds": {"finished": len(self.ledger), "total": self.total_rounds} if is_known else None,
+            "seconds_left": self.seconds_left,
+            "in_flight": dump_record(self.in_flight),
+            "heard": dict(self.heard),
+            "best_round": self.best_round,
+            "ledger": [_round_values(record) for record in self.ledger] if is_known else None,
+        }
+
+
+def _round_values(record: Round) -> dict[str, Any]:
+    return {
+        "round": record.round,
+        "seconds": record.seconds,
+        "loss": mean_of_known(values.get("loss") for values in record.metrics.values()),
+        "validation": record.validation_mean,
+        "answered": record.answered,
+        "late": record.late,
+        "failed": record.failed,
+        "refused": record.refused,
+    }
+
+
+def sites_table(watched: Watched) -> TextTable:
+    """Return one row a site: what came of it in the last round, in how many it answered, and its newest numbers."""
+    columns = ("site", "last round", "answered", "loss", f"validation {watched.metric}")
+    return TextTable(columns, tuple(_site_row(watched.ledger, site) for site in watched.sites), num_text=2)
+
+
+def _site_row(ledger: Sequence[Round], site: str) -> tuple[str, ...]:
+    asked = [record for record in ledger if site in record.asked]
+    answered = [record for record in asked if site in record.answered]
+    losses = [record.metrics[site].get("loss") for record in answered if site in record.metrics]
+    scores = [record.validated[site] for record in ledger if site in record.validated]
+    return (
+        site,
+        _site_state(ledger[-1], site),
+        f"{len(answered)} of {len(asked)}",
+        format_number(losses[-1] if losses else None),
+        format_number(scores[-1] if scores else None),
+    )
+
+
+def _site_state(record: Round, site: str) -> str:
+    """Return what came of a site in a round."""
+    return next((kind for kind in ("answered", *KINDS) if site in getattr(record, kind)), "not asked")
+
+
+def rounds_table(watched: Watched) -> TextTable:
+    """Return one row a round, the newest first."""
+    columns = ("round", "missing", "loss", f"validation {watched.metric}", "sites", "seconds")
+    rows = [
+        (
+            str(record.round),
+            ", ".join(f"{site} {_site_state(record, site)}" for site in record.missed) or MISSING,
+            format_number(_round_values(record)["loss"]),
+            format_number(record.validation_mean),
+            f"{len(record.answered)} of {len(record.asked)}",
+            f"{record.seconds:.1f}",
+        )
+        for record in reversed(watched.ledger)
+    ]
+    return TextTable(columns, tuple(rows), num_text=2)
+
+
+def status_line(watched: Watched) -> str:
+    """Say in one line how far a job is, and in a second one what its sites work on."""
+    progress = f"{watched.study or f'job {watched.job}'} is {watched.status}; {_describe_progress(watched)}"
+    return "\n".join([make_printable(progress), *_list_in_flight(watched)])
+
+
+def _list_in_flight(watched: Watched) -> list[str]:
+    """Return the sentence on what the sites work on; none where nothing is known."""
+    task = watched.in_flight
+    return [describe_in_flight(task, watched.heard, watched, watched.ledger)] if task and not watched.has_ended else []
+
+
+def _describe_progress(watched: Watched) -> str:
+    if not watched.ledger:
+        return "it has ended" if watched.has_ended else "no round has finished"
+    done = f"{len(watched.ledger)} of {watched.total_rounds} rounds"
+    if watched.seconds_left is not None:
+        return f"{done}, about {format_duration(watched.seconds_left)} left"
+    is_testing = len(watched.ledger) == watched.total_rounds and not watched.has_ended
+    return f"{done}, and the sites test the model" if is_testing else done
+
+
+def describe_in_flight(task: InFlight, heard: Mapping[str, float], whole: Whole, ledger: Sequence[Round]) -> str:
+    """Say what sites work on and for how long, who has answered, and who is waited for and was last heard when.
+
+    As ``round 7 in flight for 20.0 s (a round takes 9.0 s); answered: east; waiting for south (last heard 9.0 s ago)``.
+
+    Args:
+        task: What they work on.
+        heard: Connected site -> when the server last heard it, which is every few seconds of one that is there.
+        whole: The study.
+        ledger: Its finished rounds.
+    """
+    doing = describe_task(task.task, task.round, whole.total_rounds)
+    what = f"round {task.round} in flight" if task.task == TRAIN else doing
+    usual = f" (a round takes {format_duration(typical_seconds(ledger))})" if task.task == TRAIN and ledger else ""
+    ages = {site: _describe_silence(max(0.0, task.now - at)) for site, at in heard.items()}
+    sites = {
+        "answered: ": task.answered,
+        "failed: ": task.failed,
+        "waiting for ": [f"{site} ({ages.get(site, 'not connected')})" for site in task.waiting],
+    }
+    named = [kind + ", ".join(names) for kind, names in sites.items() if names]
+    # Names and times come from the server.
+    return make_printable("; ".join([f"{what} for {format_duration(task.seconds)}{usual}", *named]))
+
+
+def _describe_silence(seconds: float) -> str:
+    return f"last heard {format_duration(seconds)} ago" + ": stopped or cut off?" * (seconds > SILENT_S)
+
+
+def _tone(watched: Watched) -> str:
+    """Return the banner's colour: green only while no site is missing, and at the end if none was in any round."""
+    tone = TONES.get(watched.status, "bad" if watched.has_ended else "warning")
+    seen = watched.ledger if watched.has_ended else watched.ledger[-1:]
+    return "warning" if tone == "good" and any(record.missed for record in seen) else tone
+
+
+def _banner_sentence(watched: Watched) -> str:
+    """Say how far a job is, and where its end is told: NVFlare completes jobs whose runs are INCOMPLETE or FAILED."""
+    ends = ["the run's report says how it ended"] if watched.status == COMPLETED else _list_in_flight(watched)
+    return "; ".join([_describe_progress(watched), *ends]) + "."
+
+
+def write_watched(watched: Watched, path: Path) -> Path:
+    """Write the page of a job, which a browser loads again every few seconds until the job has ended.
+
+    Raises:
+        ConfigError: It cannot be written to.
+    """
+    return write_page(path, make_watched_page(watched))
+
+
+def make_watched_page(watched: Watched) -> Page:
+    """Prepare the page of a job."""
+    now = f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC"
+    ended = "This page does not change any more."
+    reloads = ended if watched.has_ended else f"This page loads itself again every {RELOAD_S} seconds."
+    return Page(
+        title=watched.study or f"Job {watched.job}",
+        kicker="A federated training that has ended" if watched.has_ended else "A federated training as it runs",
+        subtitle=[f"job {watched.job}", *([f"run {watched.run}"] if watched.run else []), f"as of {now}"],
+        opening=[Banner(_tone(watched), watched.status, _banner_sentence(watched)), Tiles(_list_facts(watched))],
+        sections=_make_sections(watched) if watched.ledger else [],
+        footer=f"{reloads} It holds numbers alone, and no image or patient.",
+        reload_s=None if watched.has_ended else RELOAD_S,
+    )
+
+
+def _list_facts(watched: Watched) -> list[tuple[str, str]]:
+    last = watched.ledger[-1] if watched.ledger else None
+    return [
+        ("rounds finished", f"{len(watched.ledger)} of {watched.total_rounds or MISSING}"),
+        ("time left, estimated", MISSING if watched.seconds_left is None else format_duration(watched.seconds_left)),
+        ("best round so far", str(watched.best_round or MISSING)),
+        ("sites in the last round", f"{len(last.answered)} of {len(last.asked)}" if last else MISSING),
+    ]
+
+
+def _make_sections(watched: Watched) -> list[PageSection]:
+    incidents = list_incidents(watched.ledger)
+    happened = [Heading("What else happened"), make_items(incidents)] if incidents else []
+    return [
+        make_section("sites", "", "Sites", Table(sites_table(watched), "")),
+        make_section("curves", "", "Curves", Picture(_curves(watched))),
+        make_section("rounds", "", "Rounds", Table(rounds_table(watched)), happened),
+    ]
+
+
+def _curves(watched: Watched) -> PageImage:
+    curves = training_curves(watched.ledger, watched.sites, watched.metric, watched.best_round)
+    caption = "The dashed line is the best round so far. A round is validated together with the next one."
+    return make_image(curves, f"Validation and training of {len(watched.sites)} sites by round.", caption)

@@ -1,0 +1,154 @@
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from silofl.data.layouts.options import ImportOptions
+from silofl.errors import ConfigError, DataError
+from silofl_desk.sets.examples import MIN_EXAMPLES, ClassificationSet, Stacked, plan_examples
+
+NUM = 240
+ALL = {"test": 0.5, "validation": 0.0}
+
+
+def examples(**changes):
+    """Four people with six recordings of ten windows each, a class a recording in turn; two people a ward."""
+    numbers = np.arange(NUM)
+    values = {
+        "labels": {0: "sit", 1: "walk"},
+        "targets": numbers // 10 % 2,
+        "cases": [f"w{n}" for n in numbers],
+        "content": Stacked("windows", np.zeros((NUM, 3, 4), np.float32) + numbers[:, None, None]),
+        "patients": [f"p{n // 60}" for n in numbers],
+        "recordings": [str(n % 60 // 10) for n in numbers],
+        "sites": [("east", "west")[n // 120] for n in numbers],
+    }
+    return ClassificationSet(**values | changes)
+
+
+def records_of(plan):
+    return [(part, record) for part, records in plan.records.items() for record in records]
+
+
+def parts_by(plan, key):
+    found = {}
+    for part, record in records_of(plan):
+        found.setdefault(tuple(record[name] for name in key), set()).add(part)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("partition", "options", "num_sites"),
+    [
+        ("own", {}, 2),
+        ("dirichlet", {"num_sites": 5, "alpha": 0.1}, 5),
+        ("shards", {"num_sites": 6, "num_shards": 2}, 6),
+        ("patients", {}, 4),
+        ("patients", {"num_sites": 2}, 2),
+        ("recordings", {"num_sites": 3}, 3),
+    ],
+)
+def test_every_example_is_at_one_site_in_one_part(partition, options, num_sites):
+    plans = plan_examples(examples(), ImportOptions(partition=partition, **options, **ALL))
+    cases = [record["case"] for plan in plans.values() for _, record in records_of(plan)]
+    assert len(plans) == num_sites and sorted(cases) == sorted(f"w{n}" for n in range(NUM))
+    assert all(plan.records["training"] and plan.records["test"] for plan in plans.values())
+
+
+def test_a_record_leads_to_its_own_values(tmp_path):
+    plans = plan_examples(examples(), ImportOptions(partition="shards", num_sites=3, num_shards=2, **ALL))
+    for plan in plans.values():
+        plan.files["windows.npz"](tmp_path / "windows.npz")
+        stored = np.load(tmp_path / "windows.npz")["windows"]
+        for _, record in records_of(plan):
+            number = int(record["case"][1:])
+            assert stored[record["index"]].tolist() == np.full((3, 4), number).tolist()
+            assert (record["label"], record["patient"]) == (number // 10 % 2, f"p{number // 60}")
+
+
+@pytest.mark.parametrize(("partition", "options"), [("own", {}), ("patients", {}), ("recordings", {"num_sites": 3})])
+def test_sites_of_whole_recordings_keep_these_apart_and_say_so(partition, options):
+    plans, seen = plan_examples(examples(), ImportOptions(partition=partition, **options, **ALL)), Counter()
+    for plan in plans.values():
+        parts_of = parts_by(plan, ("patient", "recording"))
+        assert plan.split_unit == "recordings" and all(len(parts) == 1 for parts in parts_of.values())
+        seen.update(parts_of.keys())
+    # Each of 4 x 6 is at one site.
+    assert set(seen.values()) == {1} and len(seen) == 24
+    if partition == "own":
+        patients = {site: {record["patient"] for _, record in records_of(plan)} for site, plan in plans.items()}
+        assert patients == {"east": {"p0", "p1"}, "west": {"p2", "p3"}}
+
+
+@pytest.mark.parametrize(
+    "options", [{"partition": "dirichlet", "alpha": 0.3}, {"partition": "shards", "num_shards": 2}]
+)
+def test_windows_that_are_dealt_one_by_one_are_said_to_share_recordings(options):
+    plans = plan_examples(examples(), ImportOptions(num_sites=2, **options, **ALL))
+    assert {plan.split_unit for plan in plans.values()} == {"examples"}
+    assert any(len(parts) == 2 for plan in plans.values() for parts in parts_by(plan, ("recording",)).values())
+
+
+@pytest.mark.parametrize(
+    "options", [{"partition": "dirichlet", "alpha": 1.0}, {"partition": "shards", "num_shards": 2}]
+)
+def test_without_recordings_a_patient_whom_sites_share_is_in_the_same_part_at_all_of_them(options):
+    of_24 = examples(recordings=None, patients=[f"p{n // 10:02d}" for n in range(NUM)])
+    plans = plan_examples(of_24, ImportOptions(num_sites=3, **options, **ALL))
+    sites_of, parts_of = {}, {}
+    for site, plan in plans.items():
+        assert plan.split_unit == "patient"
+        for part, record in records_of(plan):
+            sites_of.setdefault(record["patient"], set()).add(site)
+            parts_of.setdefault(record["patient"], set()).add(part)
+    assert max(map(len, sites_of.values())) > 1 and len(parts_of) == 24
+    assert all(len(parts) == 1 for parts in parts_of.values())
+
+
+def test_a_site_that_shares_no_patient_of_the_test_is_refused():
+    two = examples(recordings=None, patients=[f"p{n // 10 % 2}" for n in range(NUM)])
+    with pytest.raises(DataError, match="site 'site-1' must have patients for training and for the test, among whom"):
+        # each site has one class, which is one patient's
+        plan_examples(two, ImportOptions(partition="shards", num_sites=2, num_shards=1, **ALL))
+
+
+def test_without_patients_each_example_is_dealt_and_nothing_is_said_of_its_patient():
+    bare = examples(recordings=None, patients=None, sites=None)
+    plans = plan_examples(bare, ImportOptions(partition="dirichlet", num_sites=4, alpha=0.1, **ALL))
+    for plan in plans.values():
+        assert plan.split_unit == "unknown"
+        assert all("patient" not in record for _, record in records_of(plan))
+        assert abs(len(plan.records["training"]) - len(plan.records["test"])) <= 1
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_a_site_that_is_cut_into_parts_has_enough_to_train_on(seed):
+    options = ImportOptions(seed, partition="dirichlet", num_sites=20, alpha=0.01, **ALL)
+    plans = plan_examples(examples(), options)
+    assert min(len(records_of(plan)) for plan in plans.values()) >= MIN_EXAMPLES
+
+
+def test_the_same_seed_gives_the_same_sites_and_parts():
+    options = {"partition": "dirichlet", "num_sites": 3, "alpha": 0.5, **ALL}
+    first, again, other = (plan_examples(examples(), ImportOptions(seed, **options)) for seed in (1, 1, 2))
+    content = [{site: plan.dataset for site, plan in plans.items()} for plans in (first, again, other)]
+    assert content[0] == content[1] != content[2]
+
+
+@pytest.mark.parametrize(
+    ("missing", "partition", "known"),
+    [
+        ("sites", "own", "dirichlet, shards, patients, recordings"),
+        ("recordings", "recordings", "dirichlet, shards, own, patients"),
+    ],
+)
+def test_a_partition_that_the_set_does_not_allow_is_refused(missing, partition, known):
+    with pytest.raises(ConfigError, match=f"partition must be one of {known} for this set, not '{partition}'"):
+        plan_examples(examples(**{missing: None}), ImportOptions(partition=partition, num_sites=2, **ALL))
+
+
+def test_a_site_without_a_recording_to_spare_is_refused():
+    # test 0.25 of 3 recordings of a class: floor(0.75) = 0
+    options = ImportOptions(partition="patients", test=0.25, validation=0.0)
+    with pytest.raises(DataError, match="site 'site-1' must have enough recordings .* not 6 .* at test 0.25"):
+        plan_examples(examples(), options)
