@@ -34,11 +34,11 @@ from silofl.errors import ConfigError, DataError, ExitCode, quote_value
 from silofl.files import write_atomically, write_json
 from silofl.inference.contents import Contents
 from silofl.options import RUN, add_moved, make_console, parse_count, parse_natural
-from silofl.report.run_records import RunRecords, read_run
 from silofl.report.tables import print_lines, print_table
 from silofl.study import Study
 from silofl.training.device import choose_device, derive_seed, set_threads
 from silofl.training.losses import make_loss
+from silofl_desk.report.run_records import RunRecords, read_run
 from silofl_desk.studies.conditions import run_names
 from silofl_desk.studies.finished import read_sites
 from silofl_desk.studies.leave_out import assemble_models, load_site_networks

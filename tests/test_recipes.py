@@ -21,9 +21,9 @@ from silofl.data.survey import survey_sites
 from silofl.errors import ConfigError
 from silofl.files import save_tensors
 from silofl.models.networks import build_plain_model
+from silofl.recipes import AdaFedRecipe, FedSMRecipe, HarmoFLRecipe, StudyRecipe
 from silofl.study import load_study
 from silofl_desk.phantoms.phantoms import make_phantoms
-from silofl_desk.recipes import AdaFedRecipe, FedSMRecipe, HarmoFLRecipe, StudyRecipe
 from silofl_desk.studies import simulation
 from silofl_desk.studies.new_study import write_new_study
 from silofl_desk.studies.simulation import copy_job, study_file

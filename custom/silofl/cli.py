@@ -11,80 +11,16 @@ import os
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
-from importlib import import_module
+from importlib.metadata import entry_points
 from pathlib import Path
-from pkgutil import resolve_name
 
 from silofl import __version__
+from silofl.command import Command, name_commands
 from silofl.errors import ExitCode, SiloFLError, make_printable, one_line, quote_value, suggest_nearest
 
-
-@dataclass(frozen=True)
-class Command:
-    """A command, of which nothing is imported before it is given.
-
-    Attributes:
-        module: Its module, whose ``run`` carries it out; imported once all arguments are checked.
-        purpose: What it does.
-        arguments: The function that adds its arguments, as ``module:function``; the module's ``add_options`` if empty.
-    """
-
-    module: str
-    purpose: str
-    arguments: str = ""
-
-    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """Add its arguments to its parser."""
-        resolve_name(self.arguments or f"{self.module}:add_options")(parser)
-        parser.set_defaults(command=self)
-
-    def greet(self) -> None:
-        """Print one line before seconds of imports, on standard error: standard output is the command's."""
-        loading = "" if self.module in WITHOUT_TORCH else ", loading PyTorch"
-        # Nobody need read it.
-        with suppress(OSError, AttributeError):
-            sys.stderr.write(f"SiloFL {__version__}{loading}\n")
-            sys.stderr.flush()
-
-    def __call__(self, options: argparse.Namespace) -> int:
-        """Carry it out and return its exit code."""
-        return import_module(self.module).run(options)
-
-
-def _name_commands(role: str, commands: Mapping[str, tuple[str, str]]) -> dict[str, Command]:
-    """Return a role's commands, with their arguments from the role's file: ``add_check`` for ``site check``."""
-    functions = {name: "add_" + name.rpartition(" ")[2].replace("-", "_") for name in commands}
-    return {
-        name: Command(f"silofl.{module}", purpose, f"silofl.arguments.{role}:{functions[name]}")
-        for name, (module, purpose) in commands.items()
-    }
-
-
-RESEARCHER = {
-    "demo": ("studies.demo", "train on simulated hospitals and write a report"),
-    "import": ("studies.import_data", "turn image folders or a public data set into sites, each with a dataset.json"),
-    "new-study": ("studies.new_study", "write a job for your own data, from the bundled job that suits them"),
-    "survey": ("studies.survey", "count what hospitals' data hold, and say whether their images look different"),
-    "plan": ("studies.plan", "plan grid, patch, network and batch from the data of all sites"),
-    "pretrain": ("studies.pretrain", "train a model on pooled data, for AdaFed (simulation only)"),
-    "simulate": ("studies.simulate", "run a job with all its sites on this machine"),
-    "prepare": ("studies.prepare", "prepare a workspace of nvflare simulator or nvflare poc for a job"),
-    "resume": ("studies.resume", "continue an interrupted simulation"),
-    "compare": ("studies.compare", "run jobs and methods with several seeds and print one table"),
-    "cross-test": ("studies.cross_test", "test each site's model of a run on every site's test data"),
-    "report": ("studies.comparison_page", "write report.html of one run, or compare several"),
-}
-LEAD = {
-    "estimate": ("studies.estimate", "estimate how much bandwidth, disk, memory and time a job needs"),
-    "evaluation-job": ("studies.evaluation_job", "write the job that tests a trained model at hospitals"),
-    "run": ("studies.run", "run a job on a network of hospitals as its study lead"),
-    "watch": ("studies.watch", "follow a job on a network, as the lead who submitted it"),
-    "continue": ("studies.continue_run", "continue a run that was stopped on a network"),
-}
 HOSPITAL = {
+    "import": ("hospital.import_data", "turn image folders or a public data set into sites, each with a dataset.json"),
     "site check": ("hospital.check_site", "check whether this site may join a study"),
     "site egress-check": ("hospital.egress_check", "check that the record of what left was not altered"),
     "site forget": ("hospital.forget", "delete what this site keeps of a study or a patient, never its data"),
@@ -95,15 +31,27 @@ HOSPITAL = {
 }
 CLINIC = {
     "predict": ("inference.command", "label new images with a trained super model"),
-    "evaluate": ("studies.evaluate", "test a trained model on a site's labelled cases"),
-    "export": ("inference.export", "write a super model as a MONAI bundle, which PyTorch loads without SiloFL"),
+    "evaluate": ("hospital.evaluate", "test a trained model on a site's labelled cases"),
 }
+# Those of the desk's wheel, which a hospital need not install.
+DESK = (
+    *("demo", "new-study", "survey", "plan", "pretrain", "simulate", "prepare", "resume", "compare", "cross-test"),
+    *("report", "export", "estimate", "evaluation-job", "run", "watch", "continue"),
+)
+
+
+def _find_desk() -> Mapping[str, Mapping[str, Command]]:
+    """Return the commands of the desk's wheel by role; none where it is not installed."""
+    return {
+        role: commands for point in entry_points(group="silofl.commands") for role, commands in point.load().items()
+    }
+
+
 # Whose commands -> name -> the command.
 ROLES: Mapping[str, Mapping[str, Command]] = {
-    "researcher, on this machine": _name_commands("researcher", RESEARCHER),
-    "study lead, on a network of hospitals": _name_commands("lead", LEAD),
-    "hospital, at its own site": _name_commands("hospital", HOSPITAL),
-    "clinic, with a trained model": _name_commands("clinic", CLINIC),
+    **_find_desk(),
+    "hospital, at its own site": name_commands("silofl", "hospital", HOSPITAL),
+    "clinic, with a trained model": name_commands("silofl", "clinic", CLINIC),
 }
 COMMANDS = {name: command for commands in ROLES.values() for name, command in commands.items()}
 # Name in version 0.2 -> what is to be given instead; they go with version 0.4.
@@ -115,8 +63,6 @@ FORMER = {
     "landscape": "python bench/landscape.py in a clone",
     "layer-statistics": "python bench/layer_statistics.py in a clone",
 }
-
-WITHOUT_TORCH = {"silofl.hospital.import_data", "silofl.hospital.egress_check"}
 LONGEST_ERROR = 1500
 # Of a disk, an account or a file that takes no more: work was begun by then.
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -219,6 +165,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             parser.error(f"every argument must be text in UTF-8, not {quote_value(text)}")
     if given and given[0] in FORMER:
         parser.error(f"{given[0]} must be given by its new name: {FORMER[given[0]]}")
+    if given and given[0] in {*DESK} - COMMANDS.keys():
+        parser.error(
+            f"{given[0]} must have the wheel silofl-desk, which is not here; install silofl-desk {__version__}"
+        )
     options = parser.parse_args(given)
     if arguments is None:
         options.command.greet()

@@ -166,7 +166,7 @@ def test_the_pages_commands_run_a_poc_from_nothing_to_its_download(poc, give, fi
 RECIPE = """
 import sys, silofl
 from nvflare.recipe import PocEnv
-from silofl_desk.recipes import HarmoFLRecipe
+from silofl.recipes import HarmoFLRecipe
 
 environment = PocEnv(clients=["north", "south"], extra={"login_timeout": 60})
 run = HarmoFLRecipe(sys.argv[1], data=sys.argv[2]).execute(environment)

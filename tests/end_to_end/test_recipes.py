@@ -5,7 +5,7 @@ import torch
 from nvflare.recipe import SimEnv
 
 import silofl
-from silofl_desk.recipes import AdaFedRecipe, FedSMRecipe, HarmoFLRecipe
+from silofl.recipes import AdaFedRecipe, FedSMRecipe, HarmoFLRecipe
 
 from .conftest import carried_out, write_small_job
 

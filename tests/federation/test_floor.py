@@ -7,8 +7,8 @@ import pytest
 from silofl.federation.egress import Gate, Request
 from silofl.federation.outcome import finished_results
 from silofl.parts.task import Message
-from silofl.report.sentences import withheld_sentences
 from silofl.report.tables import site_table
+from silofl_desk.report.sentences import withheld_sentences
 
 WHY = "fewer than 3 patients, or that many would follow from it"
 HIDDEN = {"value": None, "num_cases": 0, "num_excluded": 0, "withheld": {"least": 3}}

@@ -6,9 +6,9 @@ import pytest
 
 from silofl.federation.ledger import Round, mark_best, rounds_since_best
 from silofl.federation.outcome import finished_results
-from silofl.report.sentences import early_sentence
 from silofl.schema import dump_record
 from silofl.training.site_score import SiteScore
+from silofl_desk.report.sentences import early_sentence
 
 from ..conftest import assert_alike
 

@@ -18,10 +18,10 @@ from silofl.files import save_tensors
 from silofl.parts import work
 from silofl.parts.task import Message
 from silofl.parts.work import Work
-from silofl.report.sentences import list_incidents
 from silofl.schema import dump_record
 from silofl.settings import load_settings
 from silofl.site import Site
+from silofl_desk.report.sentences import list_incidents
 
 from ..conftest import assert_alike
 

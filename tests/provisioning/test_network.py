@@ -45,9 +45,9 @@ from silofl.files import read_json
 from silofl.flare.kit import read_kit
 from silofl.flare.lead import PROGRESS
 from silofl.hospital.network import shake_hands
+from silofl.recipes import HarmoFLRecipe
 from silofl.study import load_study
 from silofl_desk.phantoms.phantoms import make_phantoms
-from silofl_desk.recipes import HarmoFLRecipe
 from silofl_desk.studies.processes import ProcessTree
 from silofl_desk.studies.simulation import study_file
 

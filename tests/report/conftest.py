@@ -17,11 +17,11 @@ from silofl.data.counts import PartCounts, SiteCounts
 from silofl.federation.ledger import Round
 from silofl.federation.results import Results
 from silofl.inference.unseen import UnseenTest
-from silofl.report.run_records import CasePictures, RunRecords, SelectorFeatures, read_run
 from silofl.schema import dump_record, read_record
 from silofl.training.joined import Joined
 from silofl.training.site_score import SiteScore
 from silofl_desk.report.run_page import write_report
+from silofl_desk.report.run_records import CasePictures, RunRecords, SelectorFeatures, read_run
 from silofl_desk.studies.method_rows import Method
 
 RUN_ID = "small-1"

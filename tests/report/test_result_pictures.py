@@ -8,22 +8,17 @@ from PIL import Image
 
 from silofl.core.gain import BETTER
 from silofl.report.canvas import PAGE, make_image
-from silofl.report.result_pictures import (
-    LABEL_COLOURS,
-    PICTURE_DPI,
+from silofl.report.outlines import LABEL_COLOURS, PICTURE_DPI, grey_window, label_colours, short_metric, write_title
+from silofl_desk.report.result_pictures import (
     BeforeAfter,
     CaseGrid,
     case_images,
     case_ranks,
-    grey_window,
     hospitals_image,
-    label_colours,
     normalization_images,
     shared_window,
-    short_metric,
-    write_title,
 )
-from silofl.report.run_records import RunRecords, read_run
+from silofl_desk.report.run_records import RunRecords, read_run
 from tests.report.conftest import LABELS, joined
 
 

@@ -10,10 +10,10 @@ import pytest
 from silofl.federation import results as schema_of_results
 from silofl.federation.outcome import finished_results
 from silofl.report.page import render
-from silofl.report.run_records import read_run
 from silofl.report.tables import site_table
 from silofl.training.site_score import SiteScore
 from silofl_desk.report.run_page import make_run_page
+from silofl_desk.report.run_records import read_run
 from silofl_desk.studies.comparison import comparison_table
 from silofl_desk.studies.comparison_page import make_comparison_page
 

@@ -3,12 +3,13 @@ from typing import get_args
 
 import pytest
 
-from silofl.report.sentences import (
+from silofl.report.metrics import metric_sentence
+from silofl.study.data_settings import SplitUnit
+from silofl_desk.report.sentences import (
     caveats,
     describe_problems,
     list_incidents,
     list_opposed,
-    metric_sentence,
     normalization_label,
     privacy_sentence,
     regions_text,
@@ -16,7 +17,6 @@ from silofl.report.sentences import (
     split_sentence,
     unfinished_sentence,
 )
-from silofl.study.data_settings import SplitUnit
 
 
 def test_the_same_incident_is_told_once_with_its_rounds(record):

@@ -3,7 +3,7 @@ import pytest
 
 from silofl.report.canvas import LINE_COLOURS, PAGE, encode_png
 from silofl.report.page import Group, Heading, Picture, Table, Text
-from silofl.report.run_records import read_run
+from silofl_desk.report.run_records import read_run
 from silofl_desk.report.super_model_page import (
     MAX_IMAGES,
     FeatureMap,

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from silofl.core.gain import WORSE
-from silofl.report.run_records import RunRecords, read_run
+from silofl_desk.report.run_records import RunRecords, read_run
 from silofl_desk.studies.comparison import (
     are_comparable,
     compare_drift,

@@ -1,9 +1,9 @@
 import pytest
 
 from silofl.report.canvas import PAGE, PHONE
-from silofl.report.run_records import read_run
 from silofl.training.site_score import SiteScore
 from silofl_desk.report.rounds import ROUND_TEST, VALIDATION, mean_over_sites
+from silofl_desk.report.run_records import read_run
 from silofl_desk.studies.comparison_figures import (
     SameCase,
     best_so_far,

@@ -4,9 +4,9 @@ import pytest
 
 from silofl.cli import main
 from silofl.errors import ConfigError
-from silofl.report.run_records import read_run
 from silofl.schema import dump_record
 from silofl_desk.report.run_page import write_report
+from silofl_desk.report.run_records import read_run
 from silofl_desk.studies.comparison_page import Summary, make_comparison_page, write_comparison, write_rows
 from silofl_desk.studies.conditions import rows_by_name
 from tests.report.conftest import PageText, joined, report, rows_of

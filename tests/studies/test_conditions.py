@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import pytest
 
-from silofl.report.run_records import read_run
+from silofl_desk.report.run_records import read_run
 from silofl_desk.studies.conditions import data_tables, list_differences, rows_by_name, run_names, settings_rows
 from tests.report.conftest import counts, with_data
 

@@ -73,9 +73,3 @@ def add_evaluate(parser: argparse.ArgumentParser) -> None:
         "--device", choices=("auto", "cpu", "cuda"), default="auto", help="where to compute (default: auto)"
     )
     add_json(parser, "evaluation.json")
-
-
-def add_export(parser: argparse.ArgumentParser) -> None:
-    """Add the options of ``silofl export``."""
-    parser.add_argument("super_model", type=SUPER_MODEL, metavar="SUPERMODEL", help="folder of the super model")
-    parser.add_argument("-o", "--out", type=Path, required=True, help="new folder for the bundle")

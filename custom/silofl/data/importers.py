@@ -23,7 +23,6 @@ from silofl.data.records import slice_numbers
 from silofl.errors import ConfigError, DataError, Faults, quote_value, suggest_nearest
 from silofl.files import fill_folder, is_free
 from silofl.naming import check_name, is_one_line
-from silofl_desk.layouts import bids, brats, nnunet
 
 __all__ = ["PARTITIONS", "ImportOptions", "ImportSummary", "import_layout", "list_content", "list_layouts"]
 
@@ -31,13 +30,10 @@ __all__ = ["PARTITIONS", "ImportOptions", "ImportSummary", "import_layout", "lis
 OWN: Mapping[str, Layout] = {
     "folders": folders.LAYOUT,
     "dicom": dicom.LAYOUT,
-    "bids": bids.LAYOUT,
     "table": table.LAYOUT,
-    "nnunet": nnunet.LAYOUT,
-    "brats": brats.LAYOUT,
 }
-# The package of public sets, which hospitals do not install, and what it announces them as.
-PAPERS, GROUP = "silofl-desk", "silofl.layouts"
+# The wheel that has research layouts and public sets, which hospitals need not install, and what it announces them as.
+DESK, GROUP = "silofl-desk", "silofl.layouts"
 # At most so many wrong masks are listed at once.
 MOST_MASKS = 500
 SITE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
@@ -62,18 +58,18 @@ class ImportSummary:
 
 @cache
 def list_layouts() -> Mapping[str, Layout]:
-    """Return name -> layout: those of files that hospitals have, and the public sets where their package is installed.
+    """Return name -> layout: those of files that hospitals have, and others where the desk's wheel is installed.
 
     Raises:
-        ConfigError: The package of public sets is of another version.
+        ConfigError: The desk's wheel is of another version.
     """
     try:
-        installed = distribution(PAPERS)
+        installed = distribution(DESK)
     except PackageNotFoundError:
         return OWN
     if installed.version != __version__:
         raise ConfigError(
-            f"package {PAPERS} must be of version {__version__}, as silofl is, not {installed.version}; install it anew"
+            f"package {DESK} must be of version {__version__}, as silofl is, not {installed.version}; install it anew"
         )
     return {**OWN, **{one.name: one.load() for one in installed.entry_points if one.group == GROUP}}
 
@@ -120,7 +116,7 @@ def list_content(layout: str, source: Path) -> Listing:
 def _find_layout(layout: str, source: Path) -> Layout:
     layouts = list_layouts()
     if layout not in layouts:
-        more = "" if len(layouts) > len(OWN) else f"; those of public sets come with the package {PAPERS}"
+        more = "" if len(layouts) > len(OWN) else f"; those of public sets come with the package {DESK}"
         raise ConfigError(
             f"the layout must be one of {', '.join(layouts)}, not {layout!r}{suggest_nearest(layout, layouts)}{more}"
         )

@@ -47,8 +47,8 @@ from silofl.report.evaluation_page import (
     summary_lines,
     warning_lines,
 )
+from silofl.report.outlines import short_metric
 from silofl.report.page import write_with_files
-from silofl.report.result_pictures import short_metric
 from silofl.report.tables import print_lines, print_table
 from silofl.schema import dump_record
 from silofl.settings import load_settings

@@ -22,7 +22,7 @@ from silofl.report.canvas import (
     style_axes,
 )
 from silofl.report.canvas import make_panels as make_grid
-from silofl.report.result_pictures import (
+from silofl.report.outlines import (
     add_label_legend,
     draw_outlines,
     grey_window,

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from silofl.core.intervals import Estimate, Interval
 from silofl.inference.evaluation import Calibration, ClassScore, Evaluation, LabelScore
 from silofl.report.canvas import PageImage
+from silofl.report.metrics import metric_sentence
 from silofl.report.page import (
     Banner,
     Heading,
@@ -21,7 +22,6 @@ from silofl.report.page import (
     make_section,
     make_table,
 )
-from silofl.report.sentences import metric_sentence
 from silofl.report.tables import METRIC_NAMES, MISSING, UNITS, TextTable, format_number
 
 RESEARCH = "For research: a research tool and no medical device."

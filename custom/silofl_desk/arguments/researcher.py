@@ -2,11 +2,9 @@
 
 import argparse
 import re
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
-from silofl.errors import ConfigError, quote_value
+from silofl.errors import ConfigError
 from silofl.options import (
     JOB,
     RUN,
@@ -29,13 +27,10 @@ from silofl.options import (
     parse_count,
     parse_names,
     parse_natural,
-    parse_share,
 )
 from silofl.settings import NAME
 from silofl_desk.studies.methods import find_method_algorithm, method_names
 from silofl_desk.studies.sweep import EPOCHS, parse_swept_key
-
-LABEL = re.compile(r"(?P<value>[0-9]{1,9})=(?P<name>.+)")
 
 
 def add_demo(parser: argparse.ArgumentParser) -> None:
@@ -45,84 +40,6 @@ def add_demo(parser: argparse.ArgumentParser) -> None:
     )
     add_rounds(parser)
     parser.add_argument("--seed", type=parse_natural, help="seed of phantoms and training (default: 0)")
-
-
-def parse_label_names(text: str) -> tuple[tuple[str, ...], tuple[int, ...] | None]:
-    """Read ``organ,lesion``, or with their values in the masks ``1=organ,4=lesion``."""
-    parts = [part.strip() for part in parse_names(text)]
-    if "=" not in text:
-        return tuple(parts), None
-    found = [LABEL.fullmatch(part) for part in parts]
-    if not all(found):
-        raise argparse.ArgumentTypeError(
-            f"must be names, as organ,lesion, or a value and a name for each label, as 1=organ,4=lesion, not "
-            f"{quote_value(text)}"
-        )
-    return tuple(one["name"] for one in found), tuple(int(one["value"]) for one in found)
-
-
-class _ChosenLayout(argparse.Action):
-    """Keeps the layout, and lets the help that may follow end with what is to be said of it."""
-
-    def __init__(self, *, descriptions: Mapping[str, str], **options: Any) -> None:  # noqa: ANN401
-        super().__init__(**options)
-        self._descriptions = descriptions
-
-    def __call__(
-        self,
-        parser: argparse.ArgumentParser,
-        namespace: argparse.Namespace,
-        values: str,
-        option_string: str | None = None,
-    ) -> None:
-        namespace.layout = values
-        parser.epilog = f"{values}:\n\n{self._descriptions[values]}"
-
-
-def add_import(parser: argparse.ArgumentParser) -> None:
-    """Add the options of ``silofl import``."""
-    # Imported here, because no other command's arguments need what reads the sets.
-    from silofl.data.importers import PARTITIONS, list_layouts
-
-    descriptions = {name: layout.description for name, layout in sorted(list_layouts().items())}
-    listed = [f"  {name}\n      {text.splitlines()[0]}" for name, text in descriptions.items()]
-    ending = "silofl import LAYOUT --help says where to get a set and what SOURCE must hold"
-    parser.epilog = "\n".join(["layouts:", *listed, "", ending])
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    known = {"choices": list(descriptions), "metavar": "LAYOUT", "help": "the set's form of files, one of those below"}
-    parser.add_argument("layout", action=_ChosenLayout, descriptions=descriptions, **known)
-    parser.add_argument(
-        "source", type=expect_path("the downloaded set"), metavar="SOURCE", help="folder or file of the downloaded set"
-    )
-    target = "new folder for the sites; without it dicom and bids list what SOURCE holds"
-    parser.add_argument("target", type=Path, nargs="?", metavar="TARGET", help=target)
-    labels = (
-        "label names in the order of their numbers, organ,lesion, or with their values in the masks, 1=organ,4=lesion"
-    )
-    parser.add_argument("--labels", type=parse_label_names, default=(None, None), help=labels)
-    image_pattern = "path of a site's images, for example images/{case}.png or T1={case}/t1.nii.gz,T2={case}/t2.nii.gz"
-    parser.add_argument("--image-pattern", metavar="PATTERN", help=image_pattern)
-    mask_pattern = "path of a site's masks, for example {case}/seg.nii.gz; {label} is a label with files of its own"
-    parser.add_argument("--mask-pattern", metavar="PATTERN", help=mask_pattern)
-    resample = "bring masks on another grid to that of their image, by the nearest voxel; says what labels lose"
-    parser.add_argument("--resample-masks", action="store_true", default=None, help=resample)
-    parser.add_argument("--seed", type=parse_natural, default=0, help="seed of every random choice (default: 0)")
-    parser.add_argument("--partition", choices=PARTITIONS, help="how a classification set is divided among sites")
-    parser.add_argument("--sites", type=parse_count, help="number of sites to make")
-    parser.add_argument("--alpha", type=float, help="with dirichlet: the smaller, the more the sites differ")
-    # None where not given, as for all options that a partition may not use.
-    parser.add_argument(
-        "--equal-sizes", action="store_true", default=None, help="with dirichlet: give all sites equally many examples"
-    )
-    parser.add_argument("--shards", type=parse_count, help="with shards: number of shards per site")
-    parser.add_argument(
-        "--test", type=parse_share, help="share of each site's patients, recordings or examples for the test"
-    )
-    parser.add_argument("--validation", type=parse_share, help="share of the rest for validation")
-    parser.add_argument(
-        "--truncate", action="store_true", help="cut every site to as many training examples as the smallest site has"
-    )
-    parser.add_argument("--json", action="store_true", help="print the counts as JSON")
 
 
 def add_new_study(parser: argparse.ArgumentParser) -> None:
@@ -339,3 +256,14 @@ def add_report(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``silofl report``."""
     parser.add_argument("runs", type=RUN, nargs="+", metavar="RUN", help="folder of a run, or of a downloaded job")
     parser.add_argument("--out", type=Path, help="page that compares several runs (default: comparison.html)")
+
+
+def add_export(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``silofl export``."""
+    parser.add_argument(
+        "super_model",
+        type=expect_path("the folder of a super model"),
+        metavar="SUPERMODEL",
+        help="folder of the super model",
+    )
+    parser.add_argument("-o", "--out", type=Path, required=True, help="new folder for the bundle")

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from silofl.report.canvas import MOST_SITES_WITH_NUMBERS, draw_heat_map
-from silofl.report.run_records import SiteWeights
+from silofl_desk.report.run_records import SiteWeights
 
 if TYPE_CHECKING:
     pass
@@ -35,12 +35,12 @@ from silofl.report.canvas import (
     make_image,
     style_rounds,
 )
-from silofl.report.run_records import RunRecords
-from silofl.report.sentences import describe_model
 from silofl.report.tables import format_duration, format_number
 from silofl.training.joined import CHOSEN
 from silofl.training.metrics import mean_of_known
 from silofl.training.site_score import SiteScore, have_same_classes, mean_of_scores
+from silofl_desk.report.run_records import RunRecords
+from silofl_desk.report.sentences import describe_model
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -11,6 +11,7 @@ from markupsafe import Markup
 from silofl.federation.ledger import Round
 from silofl.federation.model_files import describe_complete_model, describe_missing_part
 from silofl.federation.results import UNFINISHED
+from silofl.report.metrics import metric_sentence
 from silofl.report.page import (
     REPORT,
     Banner,
@@ -37,28 +38,6 @@ from silofl.report.page import (
     make_section,
     write_with_files,
 )
-from silofl.report.result_pictures import case_images, hospitals_image, normalization_images
-from silofl.report.run_records import RunRecords, all_settings, data_doubts, data_table, list_result_rows, read_run
-from silofl.report.sentences import (
-    caveats,
-    changes_sentence,
-    describe_problems,
-    early_sentence,
-    joining_note,
-    joining_sentence,
-    joining_table,
-    left_sentences,
-    list_incidents,
-    list_opposed,
-    metric_sentence,
-    normalization_label,
-    privacy_sentence,
-    regions_text,
-    remedy_sentence,
-    status_sentence,
-    unfinished_sentence,
-    withheld_sentences,
-)
 from silofl.report.tables import (
     MISSING,
     TextTable,
@@ -83,6 +62,7 @@ from silofl.software import find_installed_version
 from silofl.study.sections import CLASSIFICATION_ONLY
 from silofl.training.joined import FEDERATED
 from silofl_desk.report.evaluations_page import evaluations_section, list_chance
+from silofl_desk.report.result_pictures import case_images, hospitals_image, normalization_images
 from silofl_desk.report.round_tables import participation_table, software_table, traffic_table
 from silofl_desk.report.rounds import (
     curve_images,
@@ -90,6 +70,26 @@ from silofl_desk.report.rounds import (
     is_validated_with_selector,
     traffic_image,
     weights_image,
+)
+from silofl_desk.report.run_records import RunRecords, all_settings, data_doubts, data_table, list_result_rows, read_run
+from silofl_desk.report.sentences import (
+    caveats,
+    changes_sentence,
+    describe_problems,
+    early_sentence,
+    joining_note,
+    joining_sentence,
+    joining_table,
+    left_sentences,
+    list_incidents,
+    list_opposed,
+    normalization_label,
+    privacy_sentence,
+    regions_text,
+    remedy_sentence,
+    status_sentence,
+    unfinished_sentence,
+    withheld_sentences,
 )
 from silofl_desk.report.super_model_page import super_model_sections, unseen_section
 

@@ -48,9 +48,9 @@ from silofl.report.page import (
     make_note,
     make_section,
 )
-from silofl.report.run_records import RunRecords, SelectorFeatures
 from silofl.report.tables import MISSING, TextTable, case_metric, format_count, format_number, tested_sites
 from silofl.training.site_score import Counts, Values
+from silofl_desk.report.run_records import RunRecords, SelectorFeatures
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -19,10 +19,10 @@ from silofl.report.canvas import (
     make_legend_handle,
     style_axes,
 )
-from silofl.report.result_pictures import MODEL_POINTS
-from silofl.report.run_records import RowRuns
 from silofl.report.tables import format_number
 from silofl.training.joined import LOCAL, SHIFTED
+from silofl_desk.report.result_pictures import MODEL_POINTS
+from silofl_desk.report.run_records import RowRuns
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -20,10 +20,10 @@ from silofl.options import (
     path_to_text,
     read_changes,
 )
-from silofl.report.run_records import RunRecords, read_run
-from silofl.report.sentences import changes_sentence
 from silofl.report.tables import MISSING, format_duration, markdown_table, print_lines, print_table
 from silofl.schema import read_file
+from silofl_desk.report.run_records import RunRecords, read_run
+from silofl_desk.report.sentences import changes_sentence
 from silofl_desk.studies import pooled as centralised
 from silofl_desk.studies import side_by_side, simulate
 from silofl_desk.studies.compared_runs import CENTRALISED, ComparedRun, ComparisonPlan, plan_runs

@@ -13,9 +13,9 @@ from silofl.errors import ConfigError
 from silofl.files import is_free
 from silofl.inference.directory import plain_study
 from silofl.options import replaces
-from silofl.report.run_records import flat_settings
 from silofl.settings import flatten_keys
 from silofl.study import STORED, Study, load_study
+from silofl_desk.report.run_records import flat_settings
 from silofl_desk.studies import simulate
 from silofl_desk.studies.methods import find_method_algorithm
 from silofl_desk.studies.simulation import (

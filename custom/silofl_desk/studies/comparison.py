@@ -9,16 +9,6 @@ from rich.console import Console
 
 from silofl.core.gain import WORSE, count_verdicts, holm
 from silofl.federation.results import Results
-from silofl.report.run_records import RowRuns, RunRecords
-from silofl.report.sentences import (
-    BATCH_DEPENDENT,
-    SHARED_BATCHNORM,
-    describe_problems,
-    regions_text,
-    shares_batchnorm,
-    shares_patients,
-    split_sentence,
-)
 from silofl.report.tables import (
     HD95,
     MISSING,
@@ -40,6 +30,16 @@ from silofl.report.tables import (
 from silofl.training.joined import AT_ZERO, FEDERATED, LOCAL
 from silofl.training.metrics import mean_of_known
 from silofl.training.site_score import Values
+from silofl_desk.report.run_records import RowRuns, RunRecords
+from silofl_desk.report.sentences import (
+    BATCH_DEPENDENT,
+    SHARED_BATCHNORM,
+    describe_problems,
+    regions_text,
+    shares_batchnorm,
+    shares_patients,
+    split_sentence,
+)
 from silofl_desk.report.super_model_page import ENSEMBLE, GLOBAL, PERSONAL, model_values
 from silofl_desk.studies.conditions import list_differences, results_by_row, rows_by_name
 

@@ -11,23 +11,23 @@ import numpy as np
 
 from silofl.federation.ledger import Round
 from silofl.report.canvas import Curves, PageImage, Panel, PlotData, as_values, line_style, make_image, make_panels
-from silofl.report.result_pictures import (
+from silofl.report.outlines import (
     MARGIN,
     PANEL_INCH,
     add_label_legend,
     draw_outlines,
     grey_window,
     make_trimmed_image,
-    own_value,
     panel_inches,
     short_metric,
     show_image,
     write_title,
 )
-from silofl.report.run_records import CasePictures, RunRecords
 from silofl.report.tables import format_number
 from silofl.training.site_score import pool_scores
+from silofl_desk.report.result_pictures import own_value
 from silofl_desk.report.rounds import Measure, Scores, describe_curves, list_rounds, mean_over_sites, site_value
+from silofl_desk.report.run_records import CasePictures, RunRecords
 from silofl_desk.studies.conditions import run_names
 
 if TYPE_CHECKING:

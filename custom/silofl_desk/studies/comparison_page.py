@@ -12,6 +12,7 @@ from silofl.errors import ConfigError, ExitCode, quote_value
 from silofl.federation.results import Results
 from silofl.files import write_json
 from silofl.report.canvas import PageImage
+from silofl.report.metrics import metric_sentence
 from silofl.report.page import (
     REPORT,
     Banner,
@@ -33,8 +34,12 @@ from silofl.report.page import (
     make_table,
     write_with_files,
 )
-from silofl.report.result_pictures import hospitals_image
-from silofl.report.run_records import (
+from silofl.report.tables import POOLED_MEAN, TextTable, drop_equal_columns
+from silofl.schema import dump_record
+from silofl_desk.report.result_pictures import hospitals_image
+from silofl_desk.report.rounds import ROUND_TEST, VALIDATION
+from silofl_desk.report.run_page import data_blocks, link_comparisons, page_address, write_report
+from silofl_desk.report.run_records import (
     COMPARISONS,
     Comparisons,
     RowRuns,
@@ -43,11 +48,6 @@ from silofl.report.run_records import (
     list_result_rows,
     read_run,
 )
-from silofl.report.sentences import metric_sentence
-from silofl.report.tables import POOLED_MEAN, TextTable, drop_equal_columns
-from silofl.schema import dump_record
-from silofl_desk.report.rounds import ROUND_TEST, VALIDATION
-from silofl_desk.report.run_page import data_blocks, link_comparisons, page_address, write_report
 from silofl_desk.report.unseen_picture import unseen_images
 from silofl_desk.studies.comparison import (
     DRIFT_NOTE,

@@ -7,8 +7,16 @@ from typing import TypeVar
 
 from silofl.data.manifest import PARTS
 from silofl.federation.results import Results
-from silofl.report.run_records import CONFIG, RowRuns, RunRecords, all_settings, count_data, data_table, describe_count
 from silofl.report.tables import TextTable
+from silofl_desk.report.run_records import (
+    CONFIG,
+    RowRuns,
+    RunRecords,
+    all_settings,
+    count_data,
+    data_table,
+    describe_count,
+)
 
 T = TypeVar("T")
 NOT_SET = "not set"

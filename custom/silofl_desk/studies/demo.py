@@ -15,9 +15,9 @@ from silofl.files import make_folder, open_own
 from silofl.inference.command import Options, predict_inputs
 from silofl.inference.directory import FOLDER
 from silofl.options import PlainConsole, make_console, read_changes
-from silofl.report.run_records import read_run
 from silofl.report.tables import print_table
 from silofl_desk.phantoms.phantoms import SITES, UNSEEN_SITE, make_phantoms
+from silofl_desk.report.run_records import read_run
 from silofl_desk.studies import simulate
 from silofl_desk.studies.comparison import print_comparison
 from silofl_desk.studies.comparison_page import Summary, write_rows

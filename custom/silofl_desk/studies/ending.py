@@ -12,21 +12,6 @@ from silofl.federation.ledger import read_ledger
 from silofl.federation.results import Results, read_results
 from silofl.federation.run_folder import PHASE
 from silofl.parts.load import list_kinds
-from silofl.report.sentences import (
-    describe_model,
-    describe_problems,
-    early_sentence,
-    joining_sentence,
-    joining_table,
-    left_sentences,
-    list_opposed,
-    normalization_label,
-    privacy_sentence,
-    regions_text,
-    shares_patients,
-    split_sentence,
-    withheld_sentences,
-)
 from silofl.report.tables import (
     MISSING,
     calling_sentence,
@@ -41,6 +26,21 @@ from silofl.report.tables import (
     surface_sentence,
 )
 from silofl.study import Study
+from silofl_desk.report.sentences import (
+    describe_model,
+    describe_problems,
+    early_sentence,
+    joining_sentence,
+    joining_table,
+    left_sentences,
+    list_opposed,
+    normalization_label,
+    privacy_sentence,
+    regions_text,
+    shares_patients,
+    split_sentence,
+    withheld_sentences,
+)
 from silofl_desk.studies.progress import POLL_S, RoundLines, repeat_in_background
 
 WORDS = {"bad": "BAD", "warning": "CAUTION"}

@@ -6,17 +6,17 @@ from typing import Any
 import numpy as np
 
 from silofl.federation.results import Results
-from silofl.report.sentences import (
+from silofl.report.metrics import metric_sentence
+from silofl.report.tables import MISSING, POOLED_MEAN, TextTable, mean_and_deviation
+from silofl.training.metrics import mean_of_known
+from silofl_desk.report.sentences import (
     EVERYONE,
     SHARED_BATCHNORM,
-    metric_sentence,
     normalization_label,
     regions_text,
     shares_batchnorm,
     split_sentence,
 )
-from silofl.report.tables import MISSING, POOLED_MEAN, TextTable, mean_and_deviation
-from silofl.training.metrics import mean_of_known
 from silofl_desk.report.super_model_page import is_ensemble
 from silofl_desk.studies.comparison import MOST_SITES_IN_A_ROW, are_comparable
 from silofl_desk.studies.conditions import group_rows_by_value, list_groups

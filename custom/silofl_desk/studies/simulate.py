@@ -24,13 +24,13 @@ from silofl.files import copy_folder, hold_lock, make_folder, read_json, write_j
 from silofl.flare.commands import whole_path
 from silofl.models.weights import read_start
 from silofl.options import check_backend, make_console, path_to_text, read_changes
-from silofl.report.sentences import changes_sentence
 from silofl.schema import dump_record
 from silofl.site import Server
 from silofl.study import STORED, Study, load_study
 from silofl_desk.flare.workspace import other_classes, prepare_workspace, read_simulated_site
 from silofl_desk.report.evaluations_page import print_evaluations
 from silofl_desk.report.run_page import write_report
+from silofl_desk.report.sentences import changes_sentence
 from silofl_desk.studies.alone import run_alone
 from silofl_desk.studies.ending import print_beginning, print_notes, print_results
 from silofl_desk.studies.everyone import measure_on_everyone

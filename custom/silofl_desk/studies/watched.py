@@ -24,12 +24,12 @@ from silofl.report.page import (
     make_section,
     write_page,
 )
-from silofl.report.sentences import list_incidents
 from silofl.report.tables import MISSING, TextTable, format_duration, format_number
 from silofl.schema import dump_record
 from silofl.training.metrics import mean_of_known
 from silofl_desk.report.round_tables import KINDS
 from silofl_desk.report.rounds import training_curves
+from silofl_desk.report.sentences import list_incidents
 from silofl_desk.studies.progress import describe_task
 
 # Seconds after which a browser loads the page again.

@@ -4,21 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import cycle
 from math import ceil
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from silofl.core.gain import count_verdicts
 from silofl.report.canvas import (
     INK,
     LINE_COLOURS,
-    LINE_STYLES,
     MUTED,
     PageImage,
-    Plot,
     PlotData,
     draw_legend,
     escape_math,
@@ -28,24 +24,29 @@ from silofl.report.canvas import (
     make_panels,
     style_axes,
 )
-from silofl.report.run_records import CasePictures, RowRuns, RunRecords
+from silofl.report.outlines import (
+    Window,
+    add_label_legend,
+    draw_outlines,
+    grey_window,
+    make_trimmed_image,
+    name_rows,
+    panel_inches,
+    short_metric,
+    show_image,
+    write_title,
+)
 from silofl.report.tables import MODEL_NAMES, case_metric, format_number
 from silofl.training.joined import CHOSEN, LOCAL, SHIFTED, Joined
 from silofl.training.metrics import mean_of_known
+from silofl_desk.report.run_records import CasePictures, RowRuns, RunRecords
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# Bright on grey tissue and on stained slides alike; each outline has a black rim.
-LABEL_COLOURS = ("#22d3ee", "#ffb000", "#f472b6", "#a3e635", "#ff5c33", "#c4b5fd", "#ffffff", "#2dd4bf")
-PANEL_INCH, MARGIN = 2.1, 0.4
-# Letters of a title, and of the name below it, in an inch.
-TITLE_LETTERS, NAME_LETTERS = 11, 12
 # As many as can be read on a phone.
 SITES_IN_A_ROW = 3
-PICTURE_DPI = 110
-Window = tuple[float, float]
 HOSPITALS_CAPTION = (
     "Test {} at each hospital. {}Where the square lies left of the circle, the federated model is worse than training "
     "alone."
@@ -176,30 +177,6 @@ def shared_window(pictures: Mapping[str, CasePictures]) -> Window:
     return grey_window([images for shown in pictures.values() for images in (shown.images, shown.normalized)])
 
 
-def grey_window(images: Sequence[NDArray]) -> Window:
-    """Return the values shown as black and white: 0 and 1 for colour within them, else the 0.5 and 99.5 percentile.
-
-    Args:
-        images: Arrays of shape (..., C, H, W).
-    """
-    values = np.concatenate([array.ravel() for array in images])
-    if any(map(_is_coloured, images)) and values.min() >= 0 and values.max() <= 1:
-        return 0.0, 1.0
-    # Percentiles, because a few very bright pixels would leave the others black.
-    low, high = np.percentile(values, (0.5, 99.5))
-    return float(low), float(high) if high > low else float(low) + 1
-
-
-def label_colours(labels: Mapping[int, str]) -> dict[int, str]:
-    """Return number -> colour of all labels."""
-    return {number: LABEL_COLOURS[i % len(LABEL_COLOURS)] for i, number in enumerate(sorted(labels))}
-
-
-def short_metric(metric: str) -> str:
-    """Return the first word of a metric's name, for titles."""
-    return metric.partition("_")[0]
-
-
 def _case_image(run: RunRecords, site: str, shown: CasePictures) -> PageImage:
     ranks = case_ranks(shown)
     values = ", ".join(f"{rank} {format_number(float(shown.values[place]))}" for place, rank in ranks.items())
@@ -208,11 +185,6 @@ def _case_image(run: RunRecords, site: str, shown: CasePictures) -> PageImage:
         own = ", ".join(f"{rank} {format_number(own_value(shown, place))}" for place, rank in ranks.items())
         alt += f" Of the site's own model: {own}."
     return make_trimmed_image(CaseGrid(site, shown, run.labels, run.metric), alt, site)
-
-
-def make_trimmed_image(plot: Plot, alt: str, caption: str) -> PageImage:
-    """Draw pictures of cases for a page, without empty margins."""
-    return make_image(plot, alt, caption, PICTURE_DPI, is_trimmed=True)
 
 
 def _describe_normalization(plot: BeforeAfter) -> str:
@@ -237,74 +209,6 @@ def own_value(shown: CasePictures, place: int) -> float | None:
     """Return the value of a case with the site's own model; None without one, or without a value."""
     value = np.nan if shown.own_values is None else float(shown.own_values[place])
     return None if np.isnan(value) else value
-
-
-def _is_coloured(images: NDArray) -> bool:
-    return not np.array_equal(images, np.broadcast_to(images[..., :1, :, :], images.shape))
-
-
-def panel_inches(rows: int, columns: int, panel: float = PANEL_INCH) -> tuple[float, float]:
-    """Return the size of a figure with square panels of so many inches."""
-    return panel * columns + MARGIN, (panel + 0.1) * rows + 2 * MARGIN
-
-
-def show_image(axes: Axes, image: NDArray, window: Window) -> None:
-    """Show a grey or colour image of shape (C, H, W)."""
-    scaled = np.clip((image - window[0]) / (window[1] - window[0]), 0, 1)
-    pixels = scaled.transpose(1, 2, 0) if len(image) == 3 else scaled[0]
-    axes.imshow(pixels, cmap="gray", vmin=0, vmax=1)
-    axes.set(xticks=[], yticks=[])
-    axes.spines[:].set_visible(False)
-
-
-def draw_outlines(axes: Axes, mask: NDArray, labels: Mapping[int, str]) -> None:
-    """Draw the outline of each label."""
-    from matplotlib.patheffects import withStroke
-
-    # The margin closes outlines at the edge of the image.
-    padded = np.pad(mask, 1)
-    y, x = (np.arange(-1, size + 1) for size in mask.shape)
-    for (label, colour), dash in zip(label_colours(labels).items(), cycle(LINE_STYLES)):
-        if (mask == label).any():
-            lines = axes.contour(x, y, padded == label, levels=[0.5], colors=[colour], linewidths=1.3)
-            lines.set_linestyle(dash)
-            lines.set_path_effects([withStroke(linewidth=2.6, foreground="black", alpha=0.6)])
-    axes.set(xlim=(-0.5, mask.shape[1] - 0.5), ylim=(mask.shape[0] - 0.5, -0.5))
-
-
-def write_title(axes: Axes, title: str, name: str, panel: float = PANEL_INCH) -> None:
-    """Write a title, of any number of lines, and a name above a panel of so many inches, each line cut to its width."""
-    of_title, of_name = int(panel * TITLE_LETTERS), int(panel * NAME_LETTERS)
-    short = name if len(name) <= of_name else "..." + name[3 - of_name :]
-    # Within, because a score may stand at the end.
-    lines = [line if len(line) <= of_title else f"{line[: of_title - 8]}...{line[-5:]}" for line in title.split("\n")]
-    title = "\n".join(lines)
-    axes.set_title(escape_math(title), fontsize=10.5, color=INK, fontweight="bold", pad=17)
-    axes.annotate(
-        escape_math(short),
-        (0.5, 1),
-        xycoords="axes fraction",
-        xytext=(0, 4),
-        textcoords="offset points",
-        ha="center",
-        fontsize=9,
-        color=MUTED,
-    )
-
-
-def name_rows(column: Sequence[Axes], names: Sequence[str]) -> None:
-    """Write a name at the left of each row of panels."""
-    for axes, name in zip(column, names, strict=True):
-        axes.set_ylabel(escape_math(name), fontsize=11, color=INK)
-
-
-def add_label_legend(figure: Figure, labels: Mapping[int, str]) -> Figure:
-    """Name the labels' colours below a figure, and return it."""
-    colours = label_colours(labels)
-    dashes = zip(colours.values(), cycle(LINE_STYLES))
-    handles = [make_legend_handle(color=colour, linewidth=3, linestyle=dash) for colour, dash in dashes]
-    draw_legend(figure, handles, [labels[number] for number in colours], size=11)
-    return figure
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,60 @@
+"""A command of the command line: its module is imported only when it is given."""
+
+import argparse
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from importlib import import_module
+from pkgutil import resolve_name
+
+from silofl import __version__
+
+WITHOUT_TORCH = {"silofl.hospital.import_data", "silofl.hospital.egress_check"}
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command, of which nothing is imported before it is given.
+
+    Attributes:
+        module: Its module, whose ``run`` carries it out; imported once all arguments are checked.
+        purpose: What it does.
+        arguments: The function that adds its arguments, as ``module:function``; the module's ``add_options`` if empty.
+    """
+
+    module: str
+    purpose: str
+    arguments: str = ""
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Add its arguments to its parser."""
+        resolve_name(self.arguments or f"{self.module}:add_options")(parser)
+        parser.set_defaults(command=self)
+
+    def greet(self) -> None:
+        """Print one line before seconds of imports, on standard error: standard output is the command's."""
+        loading = "" if self.module in WITHOUT_TORCH else ", loading PyTorch"
+        # Nobody need read it.
+        with suppress(OSError, AttributeError):
+            sys.stderr.write(f"SiloFL {__version__}{loading}\n")
+            sys.stderr.flush()
+
+    def __call__(self, options: argparse.Namespace) -> int:
+        """Carry it out and return its exit code."""
+        return import_module(self.module).run(options)
+
+
+def name_commands(wheel: str, role: str, commands: Mapping[str, tuple[str, str]]) -> dict[str, Command]:
+    """Return a role's commands, with their arguments from the role's file: ``add_check`` for ``site check``.
+
+    Args:
+        wheel: The package that has them, as ``silofl``.
+        role: The file of `arguments` there.
+        commands: Name -> its module in the package, and what it does.
+    """
+    functions = {name: "add_" + name.rpartition(" ")[2].replace("-", "_") for name in commands}
+    return {
+        name: Command(f"{wheel}.{module}", purpose, f"{wheel}.arguments.{role}:{functions[name]}")
+        for name, (module, purpose) in commands.items()
+    }

@@ -1,0 +1,32 @@
+"""The commands of the desk's wheel, which `silofl` finds by the entry point ``silofl.commands``."""
+
+from collections.abc import Mapping
+
+from silofl.command import Command, name_commands
+
+RESEARCHER = {
+    "demo": ("studies.demo", "train on simulated hospitals and write a report"),
+    "new-study": ("studies.new_study", "write a job for your own data, from the bundled job that suits them"),
+    "survey": ("studies.survey", "count what hospitals' data hold, and say whether their images look different"),
+    "plan": ("studies.plan", "plan grid, patch, network and batch from the data of all sites"),
+    "pretrain": ("studies.pretrain", "train a model on pooled data, for AdaFed (simulation only)"),
+    "simulate": ("studies.simulate", "run a job with all its sites on this machine"),
+    "prepare": ("studies.prepare", "prepare a workspace of nvflare simulator or nvflare poc for a job"),
+    "resume": ("studies.resume", "continue an interrupted simulation"),
+    "compare": ("studies.compare", "run jobs and methods with several seeds and print one table"),
+    "cross-test": ("studies.cross_test", "test each site's model of a run on every site's test data"),
+    "report": ("studies.comparison_page", "write report.html of one run, or compare several"),
+    "export": ("inference.export", "write a super model as a MONAI bundle, which PyTorch loads without SiloFL"),
+}
+LEAD = {
+    "estimate": ("studies.estimate", "estimate how much bandwidth, disk, memory and time a job needs"),
+    "evaluation-job": ("studies.evaluation_job", "write the job that tests a trained model at hospitals"),
+    "run": ("studies.run", "run a job on a network of hospitals as its study lead"),
+    "watch": ("studies.watch", "follow a job on a network, as the lead who submitted it"),
+    "continue": ("studies.continue_run", "continue a run that was stopped on a network"),
+}
+# Whose commands -> name -> the command.
+ROLES: Mapping[str, Mapping[str, Command]] = {
+    "researcher, on this machine": name_commands("silofl_desk", "researcher", RESEARCHER),
+    "study lead, on a network of hospitals": name_commands("silofl_desk", "lead", LEAD),
+}
