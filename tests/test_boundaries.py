@@ -9,9 +9,10 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 CUSTOM = ROOT / "custom"
-SOURCES = sorted((CUSTOM / "silofl").rglob("*.py"))
+WHEELS = ("silofl", "silofl_desk")
+SOURCES = sorted(path for wheel in WHEELS for path in (CUSTOM / wheel).rglob("*.py"))
 CONFIGURATIONS = sorted((ROOT / "jobs").glob("*/app/config/config_fed_*.json"))
-# Room or file of the package -> the rooms and files that it may import besides itself.
+# Room or file of a wheel -> the rooms and files that it may import besides itself; the desk's begin with desk/.
 BELOW = {
     "errors": set(),
     "csv_text": set(),
@@ -40,12 +41,23 @@ for _room, _below in (
     ("federation", ("parts",)),
     ("flare", ("federation",)),
     ("report", ("federation",)),
-    ("studies", ("report", "flare", "algorithms")),
-    ("arguments", ("studies",)),
-    ("hospital", ("flare",)),
-    ("cli", ("arguments", "hospital")),
-    ("recipes", ("studies",)),
-    ("__main__", ("cli",)),
+    ("hospital", ("flare", "report")),
+    ("arguments", ("federation",)),
+    ("command", ("errors",)),
+    ("cli", ("command",)),
+    ("__main__", ("cli", "parent")),
+    ("desk/layouts", ("data",)),
+    ("desk/sets", ("data",)),
+    ("desk/phantoms", ("data",)),
+    ("desk/inference", ("inference",)),
+    ("desk/flare", ("flare",)),
+    ("desk/report", ("report",)),
+    ("desk/studies", ("hospital", "algorithms", "desk/phantoms", "desk/flare", "desk/report")),
+    ("desk/arguments", ("arguments", "desk/studies")),
+    ("desk/commands", ("command",)),
+    ("desk/recipes", ("desk/studies",)),
+    # Only their public name.
+    ("recipes", ("desk/recipes",)),
 ):
     BELOW[_room] = {*_below}.union(*(BELOW[name] for name in _below))
 
@@ -86,8 +98,9 @@ def crossings(imported, forbidden):
 
 
 def rooms_in(imported):
-    """Return the rooms and top-level files of the package that full names belong to."""
-    return {name.split(".")[1] for name in imported if name.startswith("silofl.")} & BELOW.keys()
+    """Return the rooms and top-level files of the wheels that full names belong to."""
+    names = [name.split(".") for name in imported if name.startswith(("silofl.", "silofl_desk."))]
+    return {f"desk/{second}" if first == "silofl_desk" else second for first, second, *_ in names} & BELOW.keys()
 
 
 @pytest.fixture(scope="module")
@@ -101,8 +114,8 @@ def imported(trees):
 
 
 def room_of(path):
-    parts = path.relative_to(CUSTOM / "silofl").parts
-    return parts[0] if len(parts) > 1 else path.stem
+    wheel, *parts = path.relative_to(CUSTOM).with_suffix("").parts
+    return f"desk/{parts[0]}" if wheel == "silofl_desk" else parts[0]
 
 
 @pytest.mark.parametrize(
@@ -121,7 +134,7 @@ def test_an_import_is_seen_in_every_form(code, wanted):
 
 
 def test_every_room_and_every_file_beside_them_has_its_place():
-    assert {room_of(path) for path in SOURCES} == {"__init__", *BELOW}
+    assert {room_of(path) for path in SOURCES} == {"__init__", "desk/__init__", *BELOW}
 
 
 @pytest.mark.parametrize("room", BELOW)
@@ -133,7 +146,7 @@ def test_a_room_imports_nothing_from_above_it(imported, room):
 
 def test_only_flare_knows_nvflare(imported):
     knowing = {room_of(path) for path, names in imported.items() if crossings(names, ["nvflare"])}
-    assert knowing == {"flare"}
+    assert knowing == {"flare", "desk/flare"}
 
 
 def test_the_mathematics_needs_neither_nvflare_nor_monai(imported):
@@ -142,19 +155,13 @@ def test_the_mathematics_needs_neither_nvflare_nor_monai(imported):
             assert crossings(names, ["nvflare", "monai"]) == [], name_of(path)
 
 
-# --- the package of public sets
-
-PAPERS = sorted((CUSTOM / "silofl_desk").rglob("*.py"))
+# --- the wheels
 
 
-def test_the_package_knows_nothing_of_the_public_sets(imported):
-    assert {name_of(path) for path, names in imported.items() if crossings(names, ["silofl_desk"])} == set()
-
-
-def test_the_public_sets_need_only_what_reads_and_splits_data():
-    wanted = {"data", "errors", "files", "settings"}
-    found = {path.name: imports_of(ast.parse(path.read_text(encoding="utf-8")), module_of(path)) for path in PAPERS}
-    assert found and {name: extra for name, names in found.items() if (extra := rooms_in(names) - wanted)} == {}
+def test_the_wheel_of_hospitals_knows_nothing_of_the_desk(imported):
+    own = {path: names for path, names in imported.items() if path.is_relative_to(CUSTOM / "silofl")}
+    knowing = {name_of(path) for path, names in own.items() if crossings(names, ["silofl_desk"])}
+    assert knowing == {"silofl/recipes.py"}
 
 
 # --- provisioning

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from silofl import __version__
-from silofl.cli import COMMANDS, FORMER, ROLES, WITHOUT_TORCH, CommandParser
+from silofl.cli import COMMANDS, DESK, FORMER, ROLES, CommandParser
+from silofl.command import WITHOUT_TORCH
 from silofl.data.importers import list_layouts
 from silofl.errors import ConfigError, ExitCode
 from silofl.options import make_console
@@ -78,7 +79,15 @@ def test_help_of_all_commands_loads_none_of_them():
     code = "import sys; from silofl.cli import main\ntry: main(['--help'])\nexcept SystemExit: print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     loaded = {name for name in done.stdout.splitlines()[-1].split() if name.startswith(("silofl.", "torch", "numpy"))}
-    assert loaded == {"silofl.cli", "silofl.errors"}
+    assert loaded == {"silofl.cli", "silofl.command", "silofl.errors"}
+
+
+def test_a_hospital_without_the_desk_is_told_which_wheel_has_a_command(silofl, monkeypatch, refused):
+    desk = {name for name, command in COMMANDS.items() if command.module.startswith("silofl_desk.")}
+    assert {*DESK} == desk
+    monkeypatch.setattr("silofl.cli.COMMANDS", {name: COMMANDS[name] for name in COMMANDS.keys() - desk})
+    sentence = f"simulate must have the wheel silofl-desk, which is not here; install silofl-desk {__version__}"
+    assert sentence in refused("simulate", "job")
 
 
 # Each takes a second and more, and none is needed to say what is wrong with a path or a name.

@@ -15,7 +15,10 @@ ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "custom" / "silofl"
 SETTINGS = tomllib.loads((ROOT / "custom" / "pyproject.toml").read_text())
 PROJECT = SETTINGS["project"]
+DESK = tomllib.loads((ROOT / "custom" / "silofl_desk" / "pyproject.toml").read_text())
 TESTS = {"hypothesis", "pytest", "pytest-timeout", "pytest-xdist"}
+# Of the desk's rooms of layouts.
+NO_LAYOUTS = {"__init__", "examples"}
 DEVELOPMENT = TESTS | {"fire", "jsonschema", "mypy", "ruff", "pre_commit", "pre_commit_hooks"}
 
 
@@ -40,22 +43,24 @@ def test_the_wheel_names_the_pythons_that_were_tried():
     assert named == ["3.11", "3.12", "3.13"] and PROJECT["requires-python"] == f">={named[0]}"
 
 
-def test_the_package_the_wheel_and_the_package_of_public_sets_have_one_version():
-    papers = tomllib.loads((ROOT / "custom" / "silofl_desk" / "pyproject.toml").read_text())["project"]
-    assert silofl.__version__ == PROJECT["version"] == papers["version"]
-    assert papers["dependencies"] == [f"silofl=={PROJECT['version']}"]
+def test_both_wheels_have_one_version():
+    assert silofl.__version__ == PROJECT["version"] == DESK["project"]["version"]
+    assert DESK["project"]["dependencies"] == [f"silofl=={PROJECT['version']}"]
 
 
-def test_the_wheel_of_hospitals_holds_no_public_set():
+def test_each_wheel_holds_its_own_package():
     found = find_packages(ROOT / "custom", include=SETTINGS["tool"]["setuptools"]["packages"]["find"]["include"])
     assert {"silofl", "silofl.data.layouts"} <= {*found} and not any(name.startswith("silofl_desk") for name in found)
+    held = {"silofl_desk", *(f"silofl_desk.{name}" for name in find_packages(ROOT / "custom" / "silofl_desk"))}
+    assert {*DESK["tool"]["setuptools"]["packages"]} == held
 
 
-def test_every_public_set_is_announced():
-    papers = tomllib.loads((ROOT / "custom" / "silofl_desk" / "pyproject.toml").read_text())["project"]
-    files = {path.stem for path in (ROOT / "custom" / "silofl_desk" / "sets").glob("*.py")} - {"__init__", "examples"}
-    announced = papers["entry-points"]["silofl.layouts"]
-    assert announced == {name.replace("_", "-"): f"silofl_desk.sets.{name}:LAYOUT" for name in files}
+def test_every_layout_of_the_desk_is_announced():
+    desk = ROOT / "custom" / "silofl_desk"
+    files = [path for room in ("layouts", "sets") for path in (desk / room).glob("*.py")]
+    wanted = {path.stem: f"silofl_desk.{path.parent.name}.{path.stem}:LAYOUT" for path in files}
+    announced = DESK["project"]["entry-points"]["silofl.layouts"]
+    assert announced == {name.replace("_", "-"): value for name, value in wanted.items() if name not in NO_LAYOUTS}
 
 
 def packed_files():

@@ -5,11 +5,11 @@ from itertools import count
 import numpy as np
 from PIL import Image
 
-from ..silofl_desk.sets.test_camelyon17_wilds import write_set
-from ..silofl_desk.sets.test_fundus_disc_cup import write_pictures
-from ..silofl_desk.sets.test_nuclei_histology import SQUARE, save_picture, xml
-from ..silofl_desk.sets.test_pamap2 import table
-from ..silofl_desk.sets.test_prostate_saml import write_case
+from ..sets.test_camelyon17_wilds import write_set
+from ..sets.test_fundus_disc_cup import write_pictures
+from ..sets.test_nuclei_histology import SQUARE, save_picture, xml
+from ..sets.test_pamap2 import table
+from ..sets.test_prostate_saml import write_case
 
 # One hospital of each organ of MoNuSAC2020.
 ORGANS = ("A2", "5P", "55", "G9")

@@ -8,7 +8,7 @@ import zipfile
 import pytest
 import torch
 
-from ..silofl_desk.sets.test_nuclei_dsb2018 import GREY_DARK, GREY_LIGHT, ON_PURPLE, add_image
+from ..sets.test_nuclei_dsb2018 import GREY_DARK, GREY_LIGHT, ON_PURPLE, add_image
 from ..test_docs import ROOT, commands, fences, text_of
 from .conftest import carried_out
 
