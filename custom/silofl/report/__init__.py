@@ -1,5 +1,4 @@
-"""What people read of a run: tables in the terminal, and its page.
+"""What people read: tables in the terminal, and the page of an evaluation.
 
-`run_records` reads a run's folder. `tables` and `sentences` say what it holds, `rounds` and `result_pictures` draw it
-on a `canvas`. `run_page` and `super_model_page` prepare the typed `page`, which the templates place.
+`tables` hold text and `outlines` cases, which a `canvas` draws; `page` is typed, and the templates place it.
 """
