@@ -88,7 +88,9 @@ def test_a_program_has_its_decision_bias_and_says_of_what_it_is_and_refuses_imag
     contents, found = make_contents("only", study=make_study(labels=labels), bias=0.7), {ABOUT: ""}
     super_model = SuperModel(contents, CPU)
     # A blank case has no phase at any frequency.
-    assert_equal(super_model, tmp_path / "model.pt2", [images(3), images(11, seed=1), np.zeros((3, *SHAPE), np.float32)])
+    assert_equal(
+        super_model, tmp_path / "model.pt2", [images(3), images(11, seed=1), np.zeros((3, *SHAPE), np.float32)]
+    )
     model = torch.export.load(tmp_path / "model.pt2", extra_files=found).module()
     answer, _ = model(torch.from_numpy(images(3)))
     np.testing.assert_array_equal(decide_labels(answer.numpy()), super_model.predict(images(3)).label_map)
