@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import nn
 
-from silofl.algorithms.apfl import Mixture, mix_parameters, new_alpha
+from silofl.algorithms.apfl import Mixture, new_alpha
 from silofl.core.steps import plain_step
 
 from .conftest import assert_is, average, batch_of, network
@@ -23,11 +23,6 @@ def test_a_step_of_alpha_follows_the_reference(vectors, sign, form):
     np.testing.assert_allclose(found, z[f"pure_alpha_{sign}"], rtol=1e-6)
     # One array alone is its rows.
     assert new_alpha(0.4, v[0], w[0], g[0], float(z["pure_lr"][0])) == pytest.approx(found[0])
-
-
-def test_a_mixture_is_one_of_weights():
-    # 0.25 * 4 + 0.75 * 8
-    assert mix_parameters([torch.tensor(4.0)], [torch.tensor(8.0)], 0.25)[0].item() == 7
 
 
 @pytest.mark.parametrize("variant", ["fixed", "adaptive"])

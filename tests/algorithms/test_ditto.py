@@ -38,16 +38,6 @@ def test_a_whole_run_follows_the_reference(vectors):
         assert_is(shared, v, "global", r)
 
 
-def test_a_pull_of_zero_is_local_training():
-    torch.manual_seed(0)
-    shared, personal, alone = nn.Linear(3, 2), nn.Linear(3, 2), nn.Linear(3, 2)
-    alone.load_state_dict(personal.state_dict())
-    batch = torch.rand(4, 3), torch.rand(4, 2)
-    for model, step in ((personal, Pull(strength=0.0).begin(shared, personal, {}).personal), (alone, plain_step)):
-        step(model, torch.optim.Adam(model.parameters(), 0.1), MSE, batch)
-    assert torch.equal(personal.weight, alone.weight) and torch.equal(personal.bias, alone.bias)
-
-
 def test_the_pull_acts_on_parameters_that_are_trained_and_on_no_statistics():
     def model(value):
         found = nn.Sequential(nn.Linear(1, 1, bias=False), nn.BatchNorm1d(1))

@@ -47,20 +47,6 @@ def test_the_server_goes_beyond_the_mean_by_the_mean_gradient():
     assert mean["w"] == [0.5] and new["w"] == [2.0]
 
 
-def test_sites_of_unlike_curvature_meet_in_the_minimum_of_their_mean_loss():
-    # loss_i = a_i / 2 (x - b_i)^2: the mean loss is least at sum a b / sum a = 0.8, where FedAvg's mean of the sites'
-    # own minima is 0.5. A site trains to the end: a (x - b) - h + alpha (x - x0) = 0.
-    curvature, minimum, alpha = np.array([4.0, 1.0]), np.array([1.0, 0.0]), 1.0
-    x, gradients, mean = 0.0, np.zeros(2), {}
-    for _ in range(60):
-        ends = (curvature * minimum + gradients + alpha * x) / (curvature + alpha)
-        gradients = gradients - alpha * (ends - x)
-        new, mean = server_update({"w": np.array([x])}, {"w": np.array([ends.mean()])}, mean, alpha, 1.0)
-        x = float(new["w"][0])
-    np.testing.assert_allclose(x, 0.8, rtol=1e-6)
-    np.testing.assert_allclose(gradients, curvature * (0.8 - minimum), rtol=1e-5)
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -83,16 +69,6 @@ def feddyn(play, make_study):
         return play(folder=folder, study=make_study(rounds=rounds, training=SGD, name="feddyn", **settings))
 
     return start
-
-
-def test_the_first_round_is_pulled_by_no_gradient_and_the_next_by_the_last_ones(feddyn):
-    game = feddyn(dynamic={"alpha": 0.5})
-    game.round()
-    sent = {site: game.kept(site, 1)["dynamic"]["own"] for site in SITES}
-    mean = game.server.parts["dynamic"].mean
-    for name, array in mean.items():
-        np.testing.assert_allclose(array, np.mean([own[name].numpy() for own in sent.values()], axis=0), atol=1e-6)
-    assert max(np.abs(array).max() for array in mean.values()) > 0
 
 
 def test_the_mean_of_the_gradients_counts_absent_sites_and_those_that_come_late(feddyn):

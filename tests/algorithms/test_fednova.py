@@ -42,12 +42,6 @@ def test_norms_are_those_of_the_reference_table(vectors):
     np.testing.assert_allclose(found, sums, rtol=1e-6)
 
 
-def test_the_closed_forms_of_the_paper_are_special_cases():
-    rho, pull, steps = 0.9, 0.05, 7
-    np.testing.assert_allclose(norm(steps, momentum=rho), (steps - rho * (1 - rho**steps) / (1 - rho)) / (1 - rho))
-    np.testing.assert_allclose(norm(steps, proximal=pull), (1 - (1 - pull) ** steps) / pull)
-
-
 def test_equal_norms_give_the_shares_and_others_shorten_who_steps_more():
     np.testing.assert_allclose(factors([0.25, 0.75], [3, 3]), [0.25, 0.75])
     # tau_eff = 0.5 * 2 + 0.5 * 6 = 4
@@ -168,15 +162,6 @@ def test_two_rounds_are_those_of_a_plain_implementation(fednova, training, algor
             moves = sum(weight[site] * (ends[site][0][name] - value.double()) for site in COUNTS)
             x[name] = (value.double() + moves).float()
             np.testing.assert_allclose(game.models("east")[f"model/{name}"], x[name].numpy(), rtol=1e-4, atol=1e-5)
-
-
-def test_equal_steps_are_fedavg(fednova):
-    # Batches of 8 hold each site's data, so that every site takes two steps.
-    ours = fednova(training={"batch_size": 8}, rounds=1)
-    plain = fednova(folder="plain", training={"batch_size": 8}, rounds=1, name="fedavg")
-    ours.round(), plain.round()
-    for name, array in plain.models("east").items():
-        np.testing.assert_allclose(ours.models("east")[name], array, rtol=1e-5, atol=1e-7)
 
 
 def test_an_absent_site_is_none_of_those_that_are_compared(fednova):

@@ -109,7 +109,7 @@ def parameters_of(game):
     return {name: array for name, array in part.common.items() if name not in part.buffers}
 
 
-@pytest.mark.parametrize("rule", ["adam", "yogi", "adagrad", "momentum"])
+@pytest.mark.parametrize("rule", ["adam", "momentum"])
 def test_the_server_steps_along_the_mean_difference_and_buffers_are_averaged(fedopt, play, rule):
     ours, plain = fedopt(rule=rule, learning_rate=0.1), play(folder="plain")
     start = parameters_of(ours)
@@ -121,13 +121,6 @@ def test_the_server_steps_along_the_mean_difference_and_buffers_are_averaged(fed
         np.testing.assert_allclose(array, expected[name], rtol=1e-5, atol=1e-7)
     for name in ours.server.parts["model"].buffers & ours.server.parts["model"].common.keys():
         np.testing.assert_array_equal(ours.server.parts["model"].common[name], plain.server.parts["model"].common[name])
-
-
-def test_momentum_of_zero_and_rate_one_is_fedavg(fedopt, play):
-    ours, plain = fedopt(rule="momentum", momentum=0.0, learning_rate=1.0), play(folder="plain")
-    ours.rounds(2), plain.rounds(2)
-    for name, array in plain.models("east").items():
-        np.testing.assert_allclose(ours.models("east")[name], array, rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize(

@@ -300,9 +300,8 @@ def test_an_ensemble_weighs_all_models_by_the_selectors_scores(finished):
     np.testing.assert_allclose(answer.probabilities, mean, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("answer", ["choice", "ensemble"])
-def test_sites_keep_the_selector_that_the_server_has(finished, answer):
-    game = finished(**study_of(answer=answer))
+def test_sites_keep_the_selector_that_the_server_has(finished):
+    game = finished(**study_of(answer="choice"))
     wanted = contents_of(game).selector
     for site in SITES:
         contents = read_model_folder(game.folder(site) / "supermodel")

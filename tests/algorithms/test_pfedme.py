@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import nn
 
-from silofl.algorithms.pfedme import Envelope, follow_personal, forward_step
+from silofl.algorithms.pfedme import Envelope, forward_step
 from silofl.core.steps import plain_step, pulled_step
 
 from .conftest import assert_is, average, batch_of, network
@@ -65,11 +65,6 @@ def test_a_whole_run_follows_the_reference(vectors):
         mean = average(trained, v["p"], trained[0])
         shared.load_state_dict({key: (1 - beta) * x + beta * mean[key] for key, x in shared.state_dict().items()})
         assert_is(shared, v, "global", r)
-
-
-def test_the_shared_model_follows_by_eta_lambda():
-    # 2 - 0.25 * (2 - 6)
-    assert follow_personal([torch.tensor(2.0)], [torch.tensor(6.0)], 0.25)[0].item() == 3
 
 
 def test_theta_begins_a_round_at_the_received_model_and_goes_on_from_itself():

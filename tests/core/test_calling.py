@@ -131,12 +131,6 @@ def test_a_threshold_decides_two_classes_and_each_finding():
     np.testing.assert_array_equal(Calling(thresholds={1: 0.3}).decide(findings, is_multilabel=True), [1 + 2, 2])
 
 
-def test_a_threshold_is_shown_as_the_probability_beside_it():
-    calling = Calling(2.0, {1: 0.8})
-    assert calling.shown_thresholds() == {1: pytest.approx(2 / 3)}
-    assert calling.shown_thresholds(is_multilabel=True) == {1: pytest.approx(2 / 3)}
-
-
 def test_a_reading_is_chosen_of_the_classes_that_are_called():
     chances, truth = made_up(n=100, classes=2)
     is_true = np.eye(2, dtype=bool)[truth]

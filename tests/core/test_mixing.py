@@ -25,13 +25,6 @@ def test_every_site_gets_its_own_rows_mean():
     np.testing.assert_array_equal(params["a"]["w"], [1, 0])
 
 
-def test_the_identity_changes_nothing():
-    params = sites([1.5, 2], [3, 4], [5, 6])
-    mixed = mix(params, np.eye(3))
-    for site in params:
-        np.testing.assert_array_equal(mixed[site]["w"], params[site]["w"])
-
-
 def test_equal_rows_are_computed_once_and_shared():
     mixed = mix(sites([1, 0], [0, 1]), uniform_weights(2))
     assert mixed["a"]["w"] is mixed["b"]["w"]

@@ -60,19 +60,6 @@ def test_the_comparison_is_the_one_published_for_delongs_patients(ovarian):
     assert (statistic, chi2.sf(statistic, 2)) == pytest.approx((2.5340, 0.2817), abs=5e-5)
 
 
-def test_the_comparison_of_two_models_is_that_of_their_paired_cases():
-    (first, second), is_positive = made_up(5, 50)
-    by_case = []
-    for scores in (first, second):
-        wins = scores[is_positive][:, None] > scores[~is_positive]
-        by_case.append((wins.mean(axis=1), wins.mean(axis=0)))
-    # the variance of a mean difference, over the positive and over the negative cases
-    variance = sum((two - one).var(ddof=1) / len(one) for one, two in zip(*by_case, strict=True))
-    found = compare_aurocs(first, second, is_positive)
-    assert np.ptp(found.interval) == pytest.approx(2 * norm.ppf(0.975) * np.sqrt(variance))
-    assert found.p_value == pytest.approx(2 * norm.cdf(-abs(found.difference) / np.sqrt(variance)))
-
-
 @pytest.mark.parametrize("levels", [None, 2])
 def test_the_area_of_200_random_cases_is_the_libraries(levels):
     scores, is_positive = made_up(1, 200, levels)
@@ -85,16 +72,6 @@ def test_the_area_of_200_random_cases_is_the_libraries(levels):
         for kind in (False, True)
     }
     assert value == pytest.approx(mean_area("auroc", sent), abs=1e-6)
-
-
-def test_the_variance_is_that_of_all_pairs():
-    (scores, _), is_positive = made_up(2, 40, levels=3)
-    positive, negative = scores[is_positive], scores[~is_positive]
-    wins = (positive[:, None] > negative) + 0.5 * (positive[:, None] == negative)
-    # DeLong's formula as it is printed: by rows and columns of the table of all pairs
-    variance = wins.mean(axis=1).var(ddof=1) / len(positive) + wins.mean(axis=0).var(ddof=1) / len(negative)
-    areas, covariance = measure_areas(scores[None], is_positive)
-    assert (areas[0], covariance[0, 0]) == pytest.approx((wins.mean(), variance))
 
 
 def test_patients_with_equal_cases_count_once():
@@ -137,17 +114,6 @@ def test_one_class_alone_has_no_curve(is_positive):
     scores = np.arange(4.0)
     assert measure_auroc(scores, is_positive) is None and compare_aurocs(scores, scores, is_positive) is None
     assert find_operating_point(scores, is_positive, 0.9) is None
-
-
-def test_the_sensitivity_is_the_best_at_the_specificity():
-    scores = np.array([0.1, 0.2, 0.3, 0.4, 0.5, 0.6])
-    is_positive = np.array([False, False, True, False, True, True])
-    # from 0.5 on no negative case is called positive, and 2 of 3 positive ones are
-    point = find_operating_point(scores, is_positive, 0.9)
-    assert (point.threshold, point.sensitivity, point.specificity) == pytest.approx((0.5, 2 / 3, 1))
-    # from 0.3 on one of three is
-    point = find_operating_point(scores, is_positive, 0.6)
-    assert (point.threshold, point.sensitivity, point.specificity) == pytest.approx((0.3, 1, 2 / 3))
 
 
 def test_where_the_surest_case_is_negative_no_case_may_be_called_positive():

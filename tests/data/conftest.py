@@ -1,4 +1,5 @@
 import json
+from contextlib import nullcontext
 from pathlib import Path
 
 import nibabel
@@ -37,8 +38,10 @@ def affine_of(image):
 
 
 @pytest.fixture(autouse=True)
-def decoding():
-    """Decode files in the decoders' process, as sites do."""
+def decoding(monkeypatch):
+    """Decode files in the decoders' process, as sites do; the next folder has the same one, which starts slowly."""
+    for module in ("site_data", "data_fingerprint", "inventory"):
+        monkeypatch.setattr(f"silofl.data.{module}.decode_ahead", nullcontext)
 
 
 @pytest.fixture

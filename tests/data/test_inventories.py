@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from silofl.data import stains
 from silofl.data.inventories import describe_inventories, describe_looks, measure_distances
 from silofl.data.inventory import Inventory, Look, take_inventory
 from silofl_desk.phantoms.phantoms import make_phantoms
@@ -129,12 +130,13 @@ def test_what_all_can_supply_what_some_lack_and_what_is_withheld_are_three_thing
     ]
 
 
-def test_phantoms_of_other_scanners_and_stains_look_different(tmp_path):
+def test_phantoms_of_other_scanners_and_stains_look_different(tmp_path, monkeypatch):
+    monkeypatch.setattr(stains, "PATIENTS", {"training": 6, "validation": 2, "test": 2})
     scans = make_phantoms(tmp_path / "scans", patients={"north": 6, "south": 6})
     sentence = describe_inventories(surveyed([scans / "north", scans / "south"]))[-1]
     assert sentence.startswith(f"The hospitals look different in brightness: {ADVICE}")
-    stains = make_stains(tmp_path / "stains")
-    assert "look different in colour" in describe_inventories(surveyed([stains / "north", stains / "east"]))[-1]
+    drawn = make_stains(tmp_path / "stains")
+    assert "look different in colour" in describe_inventories(surveyed([drawn / "north", drawn / "east"]))[-1]
 
 
 @pytest.mark.slow

@@ -105,8 +105,8 @@ def finished(tmp_path_factory, phantoms, small_job):
 class Federation:
     """A simulation in the background, to be interrupted."""
 
-    def __init__(self, *arguments):
-        command = [sys.executable, "-m", "silofl", *map(str, arguments)]
+    def __init__(self, *arguments, python=sys.executable):
+        command = [python, "-m", "silofl", *map(str, arguments)]
         self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         self.seen = {}
 
@@ -153,8 +153,8 @@ def finished_rounds(run):
 def federation():
     started = []
 
-    def start(*arguments):
-        started.append(Federation(*arguments))
+    def start(*arguments, **options):
+        started.append(Federation(*arguments, **options))
         return started[-1]
 
     yield start

@@ -202,7 +202,9 @@ LONG = (
     "harmofl-radius",
     "harmofl-reference",
     "harmofl-resumed",
+    "fedsm",
     "fedsm-absent-site",
+    "fedsm-ensemble",
     "fedsm-extra-local-steps",
     "fedsm-harmofl",
     "fedsm-local-steps",
@@ -210,6 +212,7 @@ LONG = (
     "fedsm-selector-steps",
     "fedsm-server-lr",
     "f-adafed-phantoms",
+    "moon-phantoms",
 )
 
 

@@ -121,21 +121,6 @@ def test_fedavg_at_sites_whose_filter_excludes_batchnorm_is_fedbn(tmp_path, phan
     np.testing.assert_array_equal(*answers)
 
 
-def test_blanks_quotes_and_hashes_in_the_paths_of_run_and_python_change_no_weight(
-    finished, tmp_path, phantoms, small_job
-):
-    # NVFlare joins both paths to a command and splits that as a shell does.
-    run, place = tmp_path / "lauf 1" / 'it\'s #2 \\ "x"', tmp_path / "My Projects" / ".venv"
-    venv.create(place)
-    packages = sysconfig.get_path("purelib", vars={"base": str(place), "platbase": str(place)})
-    found = [str(JOBS.parent / "custom"), *(path for path in sys.path if path)]
-    Path(packages, "silofl.pth").write_text("\n".join(found))
-    command = [place / "bin" / "python", "-m", "silofl", "simulate", small_job, "--data", phantoms, "--out", run]
-    subprocess.run(command, check=True, capture_output=True, timeout=LIMIT_S)
-    assert json.loads((run / "results.json").read_text())["status"] == "COMPLETE"
-    assert same(weights(finished[0]), weights(run))
-
-
 @pytest.mark.slow
 def test_fewer_threads_than_sites_give_the_same_weights(finished, tmp_path, phantoms, small_job):
     silofl("simulate", small_job, "--data", phantoms, "--out", tmp_path / "one", "--threads", 1)
@@ -161,14 +146,29 @@ def test_a_finished_run_is_shown_and_not_run_again(finished):
     assert (run / "checkpoint.pt").stat().st_mtime_ns == before
 
 
-def test_a_killed_run_resumes_to_the_very_same_weights(finished, tmp_path, phantoms, small_job, federation):
-    run = tmp_path / "killed"
-    running = federation("simulate", small_job, "--data", phantoms, "--out", run)
+@pytest.fixture
+def odd_python(tmp_path):
+    """A Python with all packages, below a folder with a blank."""
+    place = tmp_path / "My Projects" / ".venv"
+    venv.create(place)
+    packages = sysconfig.get_path("purelib", vars={"base": str(place), "platbase": str(place)})
+    found = [str(JOBS.parent / "custom"), *(path for path in sys.path if path)]
+    Path(packages, "silofl.pth").write_text("\n".join(found))
+    return place / "bin" / "python"
+
+
+def test_a_killed_run_resumes_to_the_very_same_weights_with_blanks_quotes_and_hashes_in_the_paths(
+    finished, tmp_path, phantoms, small_job, federation, odd_python
+):
+    # NVFlare joins the paths of run and Python to a command and splits that as a shell does.
+    run = tmp_path / "lauf 1" / 'it\'s #2 \\ "x"'
+    running = federation("simulate", small_job, "--data", phantoms, "--out", run, python=odd_python)
     running.wait_for_rounds(run, 1)
     time.sleep(random.uniform(0, 0.3))
     running.kill_all()
     assert finished_rounds(run) < 3
-    carried_out("resume", run)
+    subprocess.run([odd_python, "-m", "silofl", "resume", run], check=True, capture_output=True, timeout=LIMIT_S)
+    assert json.loads((run / "results.json").read_text())["status"] == "COMPLETE"
     assert same(weights(finished[0]), weights(run))
     study = load_study(small_job / "app" / "config" / "study.yaml")
     initial = build_plain_model(study, study.seed).state_dict()

@@ -26,7 +26,9 @@ def volumes(tmp_path_factory):
     return make_phantoms(tmp_path_factory.mktemp("volumes") / "data", patients=dict.fromkeys(SITES, 6), kind=VOLUMES)
 
 
-@pytest.mark.parametrize(("job", "guard"), [("harmofl_volumes", "true"), ("fedsm_volumes", "false")])
+@pytest.mark.parametrize(
+    ("job", "guard"), [("harmofl_volumes", "true"), pytest.param("fedsm_volumes", "false", marks=pytest.mark.slow)]
+)
 def test_a_shipped_job_trains_volumes_and_labels_a_whole_one(volumes, tmp_path, job, guard):
     changes = [text for one in (*SMALL, f"guard={guard}") for text in ("--set", one)]
     run = tmp_path / "run"

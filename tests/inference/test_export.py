@@ -134,6 +134,8 @@ def test_a_name_that_monai_would_run_is_in_no_bundle(tmp_path, write_named, name
     assert [path.name for path in tmp_path.iterdir()] == ["supermodel"]
 
 
+# What is refused above is MONAI's own affair here.
+@pytest.mark.slow
 def test_monai_would_run_such_a_name(tmp_path, write_named, monkeypatch):
     from monai.bundle import ConfigParser
 
@@ -270,7 +272,8 @@ def test_volumes_have_a_bundle_that_monai_runs_and_code_that_needs_no_silofl(
     np.testing.assert_allclose(found["probabilities"].numpy(), wanted, atol=1e-5)
 
 
-@pytest.mark.parametrize("scores", [(0.3, 0.7), (0.05, 0.95)])
+# Of a case below the threshold, which has more to warn of; what another is answered is the test of the script's.
+@pytest.mark.parametrize("scores", [(0.3, 0.7), pytest.param((0.05, 0.95), marks=pytest.mark.slow)])
 def test_a_bundle_warns_and_forbids_as_the_super_model_does(tmp_path, make_contents, make_study, scores):
     study = make_study().model_copy(update={"do_not_use": DoNotUseSettings(on_fallback=True, label_below=0.5)})
     score = {"value": 0.4, "labels": {"1": 0.8, "2": 0.05}}

@@ -25,12 +25,12 @@ def images(n, shape=SHAPE, seed=0):
     return np.random.default_rng(seed).random((n, *shape), dtype=np.float32)
 
 
-def saved_and_loaded(super_model, path, found=None):
+def saved_and_loaded(super_model, path):
     """Return a super model's program from its file, made and read without a warning."""
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         save_program(to_programs(super_model)[MODEL], path, super_model.contents, "f1")
-        return torch.export.load(path, extra_files=found).module()
+        return torch.export.load(path).module()
 
 
 def assert_equal(super_model, path, cases):
@@ -55,7 +55,8 @@ SLOW = pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "settings"),
     [
-        of({"rule": "only"}),
+        # The programs with a decision bias below are of such models too.
+        of({"rule": "only"}, {}, SLOW),
         of({"rule": "mean"}, {}, SLOW),
         of({"scores": (0.3, 0.7)}, {}, SLOW),
         of({"scores": (0.45, 0.55)}, {}, SLOW),
@@ -81,12 +82,25 @@ def test_the_program_says_what_the_super_model_says_of_cases_of_any_length(
 
 
 @pytest.mark.parametrize("labels", [{1: "organ"}, {1: "organ", 2: "lesion"}], ids=["sigmoid", "softmax"])
-def test_a_decision_bias_is_in_the_program_too(make_contents, make_study, tmp_path, labels):
-    contents = make_contents("only", study=make_study(labels=labels), bias=0.7)
+def test_a_program_has_its_decision_bias_and_says_of_what_it_is_and_refuses_images_of_another_shape(
+    make_contents, make_study, tmp_path, labels
+):
+    contents, found = make_contents("only", study=make_study(labels=labels), bias=0.7), {ABOUT: ""}
     super_model = SuperModel(contents, CPU)
-    assert_equal(super_model, tmp_path / "model.pt2", [images(3)])
-    found, _ = torch.export.load(tmp_path / "model.pt2").module()(torch.from_numpy(images(3)))
-    np.testing.assert_array_equal(decide_labels(found.numpy()), super_model.predict(images(3)).label_map)
+    # A blank case has no phase at any frequency.
+    assert_equal(
+        super_model, tmp_path / "model.pt2", [images(3), images(11, seed=1), np.zeros((3, *SHAPE), np.float32)]
+    )
+    model = torch.export.load(tmp_path / "model.pt2", extra_files=found).module()
+    answer, _ = model(torch.from_numpy(images(3)))
+    np.testing.assert_array_equal(decide_labels(answer.numpy()), super_model.predict(images(3)).label_map)
+    about = json.loads(found[ABOUT])
+    assert about["silofl"] == __version__ and about["fingerprint"] == "f1"
+    assert about["members"] == ["global"] and about["image_shape"] == [1, 32, 32]
+    assert about["labels"] == {str(number): name for number, name in labels.items()}
+    for shape in ((2, 1, 48, 32), (1, 32, 32), (2, 3, 32, 32)):
+        with pytest.raises((AssertionError, RuntimeError, ValueError)):
+            model(torch.zeros(shape))
 
 
 @pytest.mark.parametrize("answer", ["choice", pytest.param("ensemble", marks=pytest.mark.slow)])
@@ -156,19 +170,16 @@ def assert_windows_equal(super_model, folder, tolerance=1e-5):
 def test_volumes_have_a_program_of_weights_and_one_of_windows(
     make_contents, make_volume_study, tmp_path, rule, settings, num_members
 ):
-    contents = make_contents(rule, scores=None, threshold=0.1, study=make_volume_study(**settings), shape=VOLUME)
-    members = assert_windows_equal(SuperModel(contents, CPU), tmp_path)
+    study, volume = make_volume_study(**settings), images(1, (1, 45, 36, 20))
+    contents = make_contents(rule, scores=None, threshold=0.1, study=study, shape=VOLUME, bias=0.7)
+    super_model = SuperModel(contents, CPU)
+    members = assert_windows_equal(super_model, tmp_path)
+    # The bias comes after the mean of the windows.
+    found = VolumeNetwork(tmp_path, CPU)(torch.from_numpy(volume)).numpy()
+    np.testing.assert_array_equal(decide_labels(found), super_model.predict(volume).label_map)
     alone = SuperModel(contents, CPU).network(member_names(contents)[0])
     # Only members with a weight are computed.
     assert members == num_members * convolutions(alone, images(1, VOLUME))
-
-
-def test_a_decision_bias_comes_after_the_mean_of_the_windows(make_contents, make_volume_study, tmp_path):
-    contents = make_contents("only", study=make_volume_study(), shape=VOLUME, bias=0.7)
-    super_model, volume = SuperModel(contents, CPU), images(1, (1, 45, 36, 20))
-    assert_windows_equal(super_model, tmp_path)
-    found = VolumeNetwork(tmp_path, CPU)(torch.from_numpy(volume)).numpy()
-    np.testing.assert_array_equal(decide_labels(found), super_model.predict(volume).label_map)
 
 
 @pytest.mark.slow
@@ -201,18 +212,6 @@ def test_only_the_chosen_member_is_computed(make_contents, tmp_path):
         counts.append(convolutions(model, images(2)))
     # The selector has the 8 convolutions of VGG-11; of global, north and south one network answers.
     assert counts[0] > 0 and counts[1] == 2 * counts[0] and counts[2] == counts[0] + 8
-
-
-def test_a_file_says_its_version_and_its_fingerprint_and_refuses_images_of_another_shape(make_contents, tmp_path):
-    found = {ABOUT: ""}
-    model = saved_and_loaded(SuperModel(make_contents("mean"), CPU), tmp_path / "model.pt2", found)
-    about = json.loads(found[ABOUT])
-    assert about["silofl"] == __version__ and about["fingerprint"] == "f1"
-    assert about["members"] == ["north", "south"] and about["image_shape"] == [1, 32, 32]
-    assert about["labels"] == {"1": "organ", "2": "lesion"}
-    for shape in ((2, 1, 48, 32), (1, 32, 32), (2, 3, 32, 32)):
-        with pytest.raises((AssertionError, RuntimeError, ValueError)):
-            model(torch.zeros(shape))
 
 
 def test_a_network_that_cannot_be_exported_is_refused_in_one_sentence(make_contents):

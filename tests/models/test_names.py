@@ -5,7 +5,6 @@ from monai.networks.nets import DynUNet
 from torch import nn
 
 from silofl.core.recipe import Recipe
-from silofl.core.steps import plain_step
 from silofl.errors import AggregationError
 from silofl.models import build_model, build_plain_model
 from silofl.models.names import (
@@ -105,20 +104,6 @@ def test_all_of_batchnorm_stays_where_it_stays_home_and_names_travel_in_the_mode
 def test_buffers_are_what_is_no_parameter(harmofl):
     assert buffer_names(harmofl) >= {AMPLITUDE, "network.conv_0.conv_0.adn.N.running_var"}
     assert buffer_names(harmofl).isdisjoint(name for name, _ in harmofl.named_parameters())
-
-
-def test_a_network_keeps_its_batchnorm_and_learns_the_rest_from_others(make_study):
-    study = make_study("lenet5", algorithm={"name": "fedbn"})
-    here, there = build_model(study, SHAPE, 0), build_model(study, SHAPE, 0)
-    batch = torch.rand(4, *SHAPE, generator=torch.Generator().manual_seed(0)), torch.tensor([0, 1, 2, 0])
-    plain_step(there, torch.optim.SGD(there.parameters(), 0.1), nn.functional.cross_entropy, batch)
-    before = {name: value.clone() for name, value in here.state_dict().items()}
-    names, own, theirs = traveling_names(there, study.recipe), batchnorm_names(here), there.state_dict()
-    write_arrays(here.state_dict(), read_arrays(theirs, names))
-    assert set(names) | own == set(before)
-    for name, value in here.state_dict().items():
-        assert torch.equal(value, (before if name in own else theirs)[name])
-    assert any(not torch.equal(before[name], theirs[name]) for name in own)
 
 
 # --- arrays

@@ -147,11 +147,38 @@ def assert_same_models(run, other):
 SLOW = [pytest.param(f"{name}_phantoms", marks=pytest.mark.slow) for name in ("fedsm", "adafed")]
 
 
+@pytest.fixture
+def end_jobs(network):
+    """Ask the running jobs to end, past the server; returns a function that does, and what came back.
+
+    NVFlare takes the word of anybody with a kit that a job has failed, and fires whatever event is sent to it.
+    """
+    answers, event = [], Shareable()
+    event.set_peer_props({ReservedKey.IDENTITY_NAME: "north"})
+    for name, value in ((FedEventHeader.TIMESTAMP, 1.0), (FedEventHeader.EVENT_TYPE, EventType.FATAL_SYSTEM_ERROR)):
+        event.set_header(name, value)
+
+    def end():
+        with network.session(OTHER_LEAD) as session:
+            for number in [job["job_id"] for job in session.list_jobs() if job["status"] == "RUNNING"]:
+                job = {CellMessageHeaderKeys.JOB_ID: number}
+                for topic, data in (("get_clients", {}), ("update_run_status", {"execution_error": True})):
+                    channel = CellChannel.SERVER_PARENT_LISTENER
+                    answers.append(command(session, "server", channel, topic, data, **job))
+                target = f"server.{number}"
+                answers.append(command(session, target, CellChannel.AUX_COMMUNICATION, FED_EVENT_TOPIC, event))
+
+    return end, answers
+
+
 @pytest.mark.parametrize("name", ["harmofl_phantoms", *SLOW])
-def test_a_job_comes_to_the_very_weights_of_a_simulation(network, phantoms, tmp_path, name):
-    job = small_job(tmp_path / name, name)
-    number, status = network.run_job(job, LIMIT_S)
+def test_a_job_that_nobody_can_end_past_the_server_comes_to_the_very_weights_of_a_simulation(
+    network, phantoms, end_jobs, tmp_path, name
+):
+    job, (end, answers) = small_job(tmp_path / name, name), end_jobs
+    number, status = network.run_job(job, LIMIT_S, end)
     assert status == "FINISHED:COMPLETED"
+    assert answers and all(answer is None for answer in answers)
     here = result_of(network, number, tmp_path / "results")
     assert main(["simulate", str(job), "--data", str(phantoms), "--out", str(tmp_path / "alone"), "--alone"]) == 0
     assert_same_models(here, tmp_path / "alone")
@@ -587,30 +614,6 @@ def test_another_lead_cannot_ask_a_running_job_past_the_server(network, tmp_path
 
     assert network.run_job(small_job(tmp_path / "job", "fedavg_phantoms"), LIMIT_S, ask)[1] == "FINISHED:COMPLETED"
     assert answers and all(answer is None for answer in answers)
-
-
-def test_nobody_ends_a_running_job_past_the_server(network, tmp_path):
-    """NVFlare takes the word of anybody with a kit that a job has failed, and fires whatever event is sent to it."""
-    asked, answers = [], []
-    event = Shareable()
-    event.set_peer_props({ReservedKey.IDENTITY_NAME: "north"})
-    for name, value in ((FedEventHeader.TIMESTAMP, 1.0), (FedEventHeader.EVENT_TYPE, EventType.FATAL_SYSTEM_ERROR)):
-        event.set_header(name, value)
-
-    def end():
-        with network.session(OTHER_LEAD) as session:
-            running = [job["job_id"] for job in session.list_jobs() if job["status"] == "RUNNING"]
-            for number in running:
-                asked.append(number)
-                job = {CellMessageHeaderKeys.JOB_ID: number}
-                for topic, data in (("get_clients", {}), ("update_run_status", {"execution_error": True})):
-                    channel = CellChannel.SERVER_PARENT_LISTENER
-                    answers.append(command(session, "server", channel, topic, data, **job))
-                target = f"server.{number}"
-                answers.append(command(session, target, CellChannel.AUX_COMMUNICATION, FED_EVENT_TOPIC, event))
-
-    assert network.run_job(small_job(tmp_path / "job", "fedavg_phantoms"), LIMIT_S, end)[1] == "FINISHED:COMPLETED"
-    assert asked and all(answer is None for answer in answers)
 
 
 def change(path):

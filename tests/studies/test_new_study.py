@@ -326,6 +326,7 @@ def test_volumes_are_cut_into_slices_where_these_are_thick(new_study, silofl, tm
     assert f"based on {job}." in file.read_text() and f"own trains {said}" in out
     assert study.data.dimensions == (2 if job == "fedavg_masks" else 3)
     settings = ["--set", "rounds=1", "--set", "device=cpu", "--set", "guard=false"]
+    settings += ["--set", "model.features=[4,4,4,4,4,4]"] if task == "segmentation" else []
     assert silofl("simulate", "own", "--data", data, "--out", "run", "--alone", *settings)[0] == 0
 
 

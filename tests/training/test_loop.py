@@ -49,20 +49,6 @@ def test_the_result_is_the_mean_loss_before_each_step_and_the_mean_squared_dista
     assert result.steps == 2
 
 
-def test_training_is_the_same_as_a_loop_written_out_in_torch():
-    ours, theirs = network(), network()
-    epochs = [batches(3, seed=1), batches(3, seed=2)]
-    train_one(ours, epochs, torch.optim.Adam(ours.parameters(), 0.01), nn.functional.cross_entropy, plain_step)
-    optimizer = torch.optim.Adam(theirs.parameters(), 0.01)
-    for epoch in epochs:
-        for inputs, targets in epoch:
-            optimizer.zero_grad()
-            nn.functional.cross_entropy(theirs(inputs), targets).backward()
-            optimizer.step()
-    for left, right in zip(ours.state_dict().values(), theirs.state_dict().values(), strict=True):
-        assert torch.equal(left, right)
-
-
 def test_frozen_parameters_stay_and_do_not_drift():
     model, batch = nn.Linear(1, 1), (torch.ones(1, 1), torch.full((1, 1), 2.0))
     nn.init.zeros_(model.weight)

@@ -62,15 +62,6 @@ def test_a_segmentation_loss_is_its_formula(make_study, labels, classes, outputs
     torch.testing.assert_close(make_loss(study)(logits, targets), wanted, rtol=1e-4, atol=1e-5)
 
 
-def test_undecided_logits_give_dice_one_half_and_entropy_log_two(make_study):
-    logits, targets = torch.zeros(1, 1, 2, 2), torch.tensor([[[1, 1], [0, 0]]])
-    # every probability is 1/2: Dice = 2 * (2 * 1/2) / (4 * 1/2 + 2) = 1/2
-    losses = {name: make_loss(make_study(training={"loss": name})) for name in ("dice", "cross_entropy", "dice_ce")}
-    values = {name: loss(logits, targets).item() for name, loss in losses.items()}
-    wanted = {"dice": 0.5, "cross_entropy": math.log(2), "dice_ce": 0.5 + math.log(2)}
-    assert values == pytest.approx(wanted, rel=1e-5)
-
-
 def test_classification_is_cross_entropy(make_study):
     logits = torch.randn(5, 3, generator=torch.Generator().manual_seed(1))
     targets = torch.tensor([0, 2, 1, 1, 0])
@@ -85,19 +76,6 @@ def test_an_image_without_any_label_has_a_finite_gradient(make_study, name, labe
     logits = random_batch(2, study.out_channels)[0].requires_grad_()
     make_loss(study)(logits, torch.zeros(3, 6, 6, dtype=torch.long)).backward()
     assert torch.isfinite(logits.grad).all() and logits.grad.any()
-
-
-def test_a_label_that_is_not_annotated_is_background(make_study):
-    # Softmax of (0, log 2, log 5) is 1/8, 2/8, 5/8: without label 2 background has 6/8, label 1 has 2/8.
-    study = make_study(labels=ORGANS, training={"loss": "cross_entropy"})
-    logits = torch.tensor([0.0, math.log(2), math.log(5)]).reshape(1, 3, 1, 1)
-    loss = make_loss(study, annotated=[1])
-    assert loss(logits, torch.tensor([[[0]]])).item() == pytest.approx(-math.log(6 / 8))
-    assert loss(logits, torch.tensor([[[1]]])).item() == pytest.approx(-math.log(2 / 8))
-    # Without label 1 background has 3/8, and label 2 comes first among the rest.
-    loss = make_loss(study, annotated=[2])
-    assert loss(logits, torch.tensor([[[0]]])).item() == pytest.approx(-math.log(3 / 8))
-    assert loss(logits, torch.tensor([[[2]]])).item() == pytest.approx(-math.log(5 / 8))
 
 
 @pytest.mark.parametrize("name", ["dice", "dice_ce", "cross_entropy"])

@@ -106,14 +106,6 @@ def test_a_case_empty_in_truth_and_prediction_is_excluded_and_a_miss_or_a_false_
     assert dice_by_case(prediction, truth, ("a",), BOTH).value == 1
 
 
-def test_the_slices_of_a_case_count_as_one_volume():
-    truth = np.array([[[1, 1, 1, 1]], [[1, 0, 0, 0]]], np.uint8)
-    prediction = np.array([[[1, 1, 1, 1]], [[0, 1, 0, 0]]], np.uint8)
-    # the volume: 2 * 4 / (5 + 5); as two pictures: 1 and 0
-    assert dice_by_case(prediction, truth, ("v", "v"), ONE).by_case == {"v": 8 / 10}
-    assert dice_by_case(prediction, truth, ("p", "q"), ONE).by_case == {"p": 1, "q": 0}
-
-
 def test_several_labels_are_averaged_within_the_case_before_the_cases():
     truth = np.array([[[1, 1, 2, 2]], [[1, 1, 1, 0]]], np.uint8)
     prediction = np.array([[[1, 0, 2, 2]], [[1, 0, 0, 0]]], np.uint8)
@@ -192,14 +184,6 @@ def test_pooling_weighs_every_case_the_same_and_a_site_without_one_not_at_all(va
     assert pool_values([]) is None
 
 
-def test_pooling_equals_one_score_over_all_sites():
-    prediction, truth = label_maps(6)
-    sites = [[i for i, case in enumerate(CASES) if case in names] for names in ("ac", "bd")]
-    scores = [dice_by_case(prediction[s], truth[s], [CASES[i] for i in s], BOTH) for s in sites]
-    together = dice_by_case(prediction, truth, CASES, BOTH)
-    assert pool_values([(score.value, score.num_cases) for score in scores]) == pytest.approx(together.value)
-
-
 def test_merged_scores_of_single_cases_are_the_score_of_all():
     rng = np.random.default_rng(0)
     said, truth = rng.integers(0, 3, (2, 4, 5, 5)).astype(np.uint8)
@@ -252,13 +236,6 @@ def test_equal_probabilities_share_the_area_but_sure_ones_that_float32_rounds_to
     assert mean_area("auroc", {0: {"a": (1e-9, 1 - 1e-9)}, 1: {"b": (1e-10, 1 - 1e-10)}}) == 1
 
 
-def test_the_value_is_the_studys_metric():
-    truth, predictions = np.array([0, 0, 0, 1]), np.array([0, 0, 1, 0])
-    assert accuracy_by_case(predictions, truth, "abcd").value == 2 / 4
-    # recall 2 / 3 of class 0 and 0 of class 1
-    assert accuracy_by_case(predictions, truth, "abcd", "balanced_accuracy").value == pytest.approx((2 / 3 + 0) / 2)
-
-
 def test_a_class_that_the_truth_lacks_does_not_count():
     said = np.array([[0.6, 0.1, 0.3], [0.2, 0.3, 0.5], [0.3, 0.1, 0.6]])
     score = class_score(said, np.array([0, 0, 2]), "abc", "balanced_accuracy")
@@ -267,12 +244,6 @@ def test_a_class_that_the_truth_lacks_does_not_count():
     assert score.value == (1 / 2 + 1) / 2
     # classes 0 and 2 have the positive above the negative in 1 and 2 of the two pairs: 0.6, 0.2 over 0.3; 0.6 over both
     assert score.also["auroc"] == (1 / 2 + 2 / 2) / 2
-
-
-def test_auroc_is_left_out_where_no_class_has_both_kinds_of_cases():
-    score = class_score(np.array([[0.9, 0.1], [0.4, 0.6]]), np.array([0, 0]), "ab")
-    assert score.also == {"accuracy": 1 / 2, "balanced_accuracy": 1 / 2}
-    assert mean_area("auroc", {}) is None and mean_area("auroc", {0: {"a": (0.9, 0.1)}, 1: {}}) is None
 
 
 def test_without_probabilities_there_is_no_auroc_and_a_segmentation_has_no_numbers_of_classes():
@@ -353,3 +324,4 @@ def test_cases_of_one_class_have_no_order_and_count_as_none():
     assert (numbers["value"], numbers["num_cases"], numbers["num_excluded"]) == (None, 0, 2)
     assert numbers["also"] == {"accuracy": 0.5, "balanced_accuracy": 0.5}
     assert read_record(SiteScore, numbers, "score").value is None
+    assert mean_area("auroc", {}) is None and mean_area("auroc", {0: {"a": (0.9, 0.1)}, 1: {}}) is None

@@ -30,10 +30,6 @@ def of_case(prediction, truth, regions=((1,),), spacing=None):
     return surface_by_case(np.stack(prediction), np.stack(truth), ["a"] * len(prediction), regions, spacings)["a"]
 
 
-def test_equal_surfaces_are_no_distance_apart():
-    assert of_case([square(4, 4)], [square(4, 4)]) == (0, 1)
-
-
 def test_a_square_that_is_shifted_by_some_pixels_is_as_far_away():
     # each row of the upper and the lower side is 3 pixels from the other's, which is more than 2
     hd95, dice = of_case([square(7, 4)], [square(4, 4)])
