@@ -47,7 +47,6 @@ def read_raw_volume(path: Path, name: str) -> Decoded:
     Raises:
         DataError: The volume has other than two or three axes, or is too large, or as `check_text_header`.
         ValueError: The header is not a whole one, there are not as many voxels as it says, or their checksum differs.
-        RuntimeError: ITK refuses the header.
     """
     header = read_text_header(path)
     check_text_header(path, header, name)
@@ -72,19 +71,28 @@ def read_raw_volume(path: Path, name: str) -> Decoded:
 
 
 def _read_information(fields: Mapping[str, str]) -> Any:  # noqa: ANN401 (SimpleITK has no types)
-    """Return ITK's reader of these fields alone, without those that it would follow to other files."""
+    """Return ITK's reader of those fields alone that say how voxels lie: it would follow others to other files.
+
+    Raises:
+        ValueError: ITK refuses them.
+    """
     import SimpleITK
 
-    ending, lines = ".mha", [f"{key} = {value}" for key, value in (fields | {LAST: LOCAL}).items()]
     if "dimension" in fields:
         used = [f"{field}: {fields[field]}" for field in NRRD_FIELDS if field in fields]
-        ending, lines = ".nrrd", ["NRRD0005", *used, ""]
+        ending, lines = ".nrrd", ["NRRD0005", *used, "", ""]
+    else:
+        used = [f"{key} = {value}" for key, value in fields.items() if not key.startswith("Compressed") and key != LAST]
+        ending, lines = ".mha", [*used, f"{LAST} = {LOCAL}", ""]
     with NamedTemporaryFile(suffix=ending) as file:
-        file.write("\n".join([*lines, ""]).encode())
+        file.write("\n".join(lines).encode())
         file.flush()
         reader = SimpleITK.ImageFileReader()
         reader.SetFileName(file.name)
-        reader.ReadImageInformation()
+        try:
+            reader.ReadImageInformation()
+        except RuntimeError as error:
+            raise ValueError(str(error).replace(file.name, "its header")) from None
     return reader
 
 

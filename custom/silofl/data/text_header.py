@@ -193,11 +193,8 @@ def _split_metaimage(lines: Iterator[str]) -> Iterator[tuple[str, str, bool]]:
     key = ""
     while key != LAST and (line := next(lines, None)) is not None:
         key, equals, value = (part.strip() for part in line.partition("="))
-        near = get_close_matches(key, KEYS, n=1, cutoff=0.8)
-        # A misspelt key would silently leave a default in its place.
-        if not equals or not key or (near and key not in (*KEYS, *LIKE_ANOTHER)):
-            wanted = "".join(f" as {one}" for one in near)
-            raise ValueError(f"a line of its header must be 'key = value' with a known key{wanted}")
+        if not equals or not key:
+            raise ValueError("a line of its header must be 'key = value'")
         yield SYNONYMS.get(key, key), value, key in KEYS
 
 
@@ -229,6 +226,10 @@ def check_text_header(path: Path, header: TextHeader, name: str) -> None:
         if found:
             raise ValueError(f"its header has another value of {field!r} than it may have")
     if path.suffix.lower() in METAIMAGE:
+        # A misspelt key would silently leave a default in its place.
+        for near in (get_close_matches(key, KEYS, n=1, cutoff=0.8) for key in header.keys if key not in LIKE_ANOTHER):
+            if near:
+                raise ValueError(f"a line of its header must be 'key = value' with a known key as {near[0]}")
         if missing := [key for key in (LAST, "NDims", "DimSize", "ElementType") if key not in fields]:
             raise ValueError(f"its header lacks {missing[0]!r}")
         for key, power in COUNTS.items():
