@@ -65,7 +65,7 @@ def _other_than(wanted: str) -> str:
 QUOTED = re.compile('"([^"]*)"')
 NUMBER = r"[+-]?(\d+(\.\d*)?|\.\d+)(e(-\d{1,3}|\+?\d{1,2}))?"
 VECTOR = rf"\(\s*{NUMBER}(\s*,\s*{NUMBER})*\s*\)"
-NO_NUMBERS, NO_SIZES = _other_than(rf"({NUMBER}(\s+|$))+"), _other_than(r"([1-9]\d{0,8}(\s+|$))+")
+NO_NUMBERS, NO_SIZES = _other_than(rf"({NUMBER}(\s+|$))+"), _other_than(r"(0*[1-9]\d{0,8}(\s+|$))+")
 NO_TRUTH = _other_than("true|t|1|false|f|0")
 NOT_ALONE = (
     "hold its voxels itself, not skip bytes or name a file, as a header with the ending .nhdr or .mhd may; save it as "
@@ -94,7 +94,7 @@ RULES = (
     ("kinds", "(hsv|xyz)-color", f"{NO_KIND}save its colours as RGB"),
     ("kinds", "complex", f"{NO_KIND}save its magnitude"),
     ("kinds", _other_than(rf"(({DOMAIN}|{CHANNELS})(\s+|$))+"), None),
-    ("dimension", _other_than("[2-4]"), None),
+    ("dimension", _other_than("0*[2-4]"), None),
     ("sizes", NO_SIZES, None),
     ("space directions", _other_than(rf"((none|{VECTOR})\s*)+"), None),
     ("space origin", _other_than(VECTOR), None),
@@ -102,7 +102,7 @@ RULES = (
     ("BinaryData", _other_than("true|t|1"), NO_IMAGE),
     ("ElementToIntensityFunctionSlope", _other_than(r"1(\.0*)?"), SCALED),
     ("ElementToIntensityFunctionOffset", _other_than(r"-?0(\.0*)?"), SCALED),
-    ("NDims", _other_than("[2-4]"), None),
+    ("NDims", _other_than("0*[2-4]"), None),
     ("DimSize", NO_SIZES, None),
     ("ElementType", _other_than("(?-i:MET_(U?(CHAR|SHORT|INT|LONG|LONG_LONG)|FLOAT|DOUBLE)(_ARRAY)?)"), None),
     ("ElementNumberOfChannels", _other_than(r"[1-9]\d{0,8}"), None),
@@ -216,28 +216,32 @@ def check_text_header(path: Path, header: TextHeader, name: str) -> None:
         DataError: The voxels are in a file that the header may not name, or in another form.
         ValueError: The header is not a whole one.
     """
-    fields = header.fields
     if header.file_name is not None and path.suffix.lower() not in APART:
         raise DataError(f"{name} must {NOT_ALONE}")
     for field, refused, sentence in RULES:
-        found = re.search(refused, fields.get(field, ""), re.IGNORECASE | re.ASCII) if field in fields else None
+        found = field in header.fields and re.search(refused, header.fields[field], re.IGNORECASE | re.ASCII)
         if found and sentence:
             raise DataError(f"{name} must {sentence.format(found[0].lower())}")
         if found:
             raise ValueError(f"its header has another value of {field!r} than it may have")
-    if path.suffix.lower() in METAIMAGE:
-        # A misspelt key would silently leave a default in its place.
-        for near in (get_close_matches(key, KEYS, n=1, cutoff=0.8) for key in header.keys if key not in LIKE_ANOTHER):
-            if near:
-                raise ValueError(f"a line of its header must be 'key = value' with a known key as {near[0]}")
-        if missing := [key for key in (LAST, "NDims", "DimSize", "ElementType") if key not in fields]:
-            raise ValueError(f"its header lacks {missing[0]!r}")
-        for key, power in COUNTS.items():
-            if key in fields and len(fields[key].split()) != int(fields["NDims"]) ** power:
-                raise ValueError(f"its header has another number of values of {key!r} than NDims says")
-        return
-    vectors = re.findall(r"none|[(]", fields.get("space directions", ""), re.IGNORECASE)
+    (_check_metaimage if path.suffix.lower() in METAIMAGE else _check_nrrd)(header)
+
+
+def _check_metaimage(header: TextHeader) -> None:
+    # A misspelt key would silently leave a default in its place.
+    for near in (get_close_matches(key, KEYS, n=1, cutoff=0.8) for key in header.keys if key not in LIKE_ANOTHER):
+        if near:
+            raise ValueError(f"a line of its header must be 'key = value' with a known key as {near[0]}")
+    if missing := [key for key in (LAST, "NDims", "DimSize", "ElementType") if key not in header.fields]:
+        raise ValueError(f"its header lacks {missing[0]!r}")
+    for key in COUNTS.keys() & header.fields.keys():
+        if len(header.fields[key].split()) != int(header.fields["NDims"]) ** COUNTS[key]:
+            raise ValueError(f"its header has another number of values of {key!r} than NDims says")
+
+
+def _check_nrrd(header: TextHeader) -> None:
+    vectors = re.findall(r"none|[(]", header.fields.get("space directions", ""), re.IGNORECASE)
     without = [axis for axis, vector in enumerate(vectors) if vector != "("]
     channels = [] if header.channel_axis is None else [header.channel_axis]
-    if {"space", "space dimension"} & fields.keys() and (not vectors or without != channels):
+    if {"space", "space dimension"} & header.fields.keys() and (not vectors or without != channels):
         raise ValueError("its space directions must be those of its axes in space")
