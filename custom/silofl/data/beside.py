@@ -3,12 +3,10 @@
 from contextlib import suppress
 from pathlib import Path
 
-from silofl.data.metaimage import read_metaimage_file_name
-from silofl.data.nrrd import read_nrrd_file_name
-from silofl.data.raw_volume import find_beside
+from silofl.data.text_header import APART, read_text_header
 
 # Of headers whose voxels lie in a file beside them.
-HEADERS = (".hdr", ".nhdr", ".mhd")
+HEADERS = (".hdr", *APART)
 
 
 def find_voxel_file(path: Path) -> Path | None:
@@ -17,8 +15,16 @@ def find_voxel_file(path: Path) -> Path | None:
     if ending not in HEADERS:
         return None
     if ending == ".hdr":
-        return find_beside(path, f"{path.stem}{'.IMG' if path.suffix.isupper() else '.img'}")
+        return _find_plain_file(path, f"{path.stem}{'.IMG' if path.suffix.isupper() else '.img'}")
     # A broken header is told where it is read.
     with suppress(ValueError, OSError):
-        return find_beside(path, (read_nrrd_file_name if ending == ".nhdr" else read_metaimage_file_name)(path))
+        return _find_plain_file(path, read_text_header(path).file_name)
     return None
+
+
+def _find_plain_file(path: Path, file_name: str | None) -> Path | None:
+    """Return the plain file of that name in a header's folder; None of a path, a link, and what is not there."""
+    if not file_name or file_name.startswith(".") or {"/", "\\", "\0"} & {*file_name} or file_name == path.name:
+        return None
+    found = path.parent / file_name
+    return found if found.is_file() and not found.is_symlink() else None

@@ -20,6 +20,7 @@ from silofl.data.decoder import build_request, decode_in_subprocess
 from silofl.data.endings import suggest_remedy
 from silofl.data.nifti import read_nifti
 from silofl.data.pixels import shape_pixels
+from silofl.data.text_header import METAIMAGE, NRRD
 from silofl.errors import DataError, UnreadableError
 
 Read = TypeVar("Read")
@@ -122,8 +123,7 @@ READERS: dict[str, str | None] = {
     ".nii.gz": "packed.unpack_nifti",
     ".hdr": "nifti.read_nifti",
     **dict.fromkeys((".mgh", ".mgz"), "mgh.read_mgh"),
-    **dict.fromkeys((".mha", ".mhd"), "metaimage.read_metaimage"),
-    **dict.fromkeys((".nrrd", ".nhdr"), "nrrd.read_nrrd"),
+    **dict.fromkeys((*METAIMAGE, *NRRD), "raw_volume.read_raw_volume"),
     ".dcm": "dicom.read_dicom_file",
     ".npz": "npz.read_npz",
 }

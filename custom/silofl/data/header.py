@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
@@ -16,11 +16,9 @@ from numpy.typing import NDArray
 from silofl.data.access import list_files
 from silofl.data.dicom_files import read_elements
 from silofl.data.dicom_planes import DIRECTION, POSITION, SPACING, read_planes
-from silofl.data.metaimage import SYNONYMS
-from silofl.data.mgh import read_mgh_header
+from silofl.data.mgh import has_mgh_grid
 from silofl.data.nifti import affine_mm, has_two_directions, read_nifti_header, unit_mm
-from silofl.data.nrrd import BODY, QUOTED
-from silofl.data.raw_volume import UNITS_MM
+from silofl.data.text_header import BODY, METAIMAGE, NRRD, UNITS_MM, list_units, read_text_header
 from silofl.errors import DataError
 from silofl.study.data_settings import Modality
 
@@ -37,7 +35,6 @@ SAME_SIZE = 0.01
 LEAST_VOLUME = 0.001
 # Computed radiography differs from digital radiography in the detector alone.
 SAME_MODALITY = {"CR": "DX"}
-HEADER_BYTES = 1 << 16
 # DICOM's Segmentation Storage and Label Map Segmentation Storage.
 SEGMENTATIONS = ("1.2.840.10008.5.1.4.1.1.66.4", "1.2.840.10008.5.1.4.1.1.66.7")
 
@@ -67,16 +64,10 @@ def read_header(path: Path) -> Header:
     if name.endswith((".nii", ".nii.gz", ".hdr")):
         return _read_nifti_header(path)
     if name.endswith((".mgh", ".mgz")):
-        has_grid = read_mgh_header(path).has_grid
+        has_grid = has_mgh_grid(path)
         return Header(None, has_grid, has_grid, has_grid)
-    if name.endswith((".mha", ".mhd")):
-        fields = {SYNONYMS.get(key, key): value for key, value in _fields(path, b"ElementDataFile", "=").items()}
-        # The numbers of another unit are read as millimetres.
-        is_known = fields.get("DistanceUnits", "mm").lower() in UNITS_MM
-        has_spacing = is_known and bool({"ElementSpacing", "ElementSize"} & fields.keys())
-        return Header(None, has_spacing, "TransformMatrix" in fields, "Offset" in fields)
-    if name.endswith((".nrrd", ".nhdr")):
-        return _parse_nrrd_fields({key.lower(): value for key, value in _fields(path, b"\n\n", ":").items()})
+    if name.endswith((*NRRD, *METAIMAGE)):
+        return _read_text_header(path)
     return Header()
 
 
@@ -204,17 +195,13 @@ def _read_nifti_header(path: Path) -> Header:
     return Header(None, is_given and is_one, has_grid and not has_two_directions(header), has_grid)
 
 
-def _parse_nrrd_fields(fields: Mapping[str, str]) -> Header:
-    units = {unit.lower() for key in ("space units", "units") for unit in QUOTED.findall(fields.get(key, ""))}
-    # The numbers of another unit are read as millimetres.
-    has_spacing = bool({"spacings", "space directions"} & fields.keys()) and units <= UNITS_MM.keys()
-    has_orientation = fields.get("space", "").lower() in BODY and "space directions" in fields
-    return Header(None, has_spacing, has_orientation, "space origin" in fields)
-
-
-def _fields(path: Path, end: bytes, separator: str) -> dict[str, str]:
-    """Return the fields in the text that begins a file."""
-    with path.open("rb") as file:
-        text = file.read(HEADER_BYTES).replace(b"\r", b"").partition(end)[0].decode("latin-1")
-    parts = [line.partition(separator) for line in text.splitlines() if separator in line]
-    return {key.strip(): value.strip() for key, _, value in parts}
+def _read_text_header(path: Path) -> Header:
+    fields = read_text_header(path).fields
+    is_sized = not fields.keys().isdisjoint(("spacings", "space directions", "ElementSpacing", "ElementSize"))
+    is_oriented = fields.get("space", "").lower() in BODY and "space directions" in fields
+    return Header(
+        # The numbers of another unit are read as millimetres.
+        has_spacing=is_sized and UNITS_MM.keys() >= {*list_units(fields)},
+        has_orientation=is_oriented or "TransformMatrix" in fields,
+        has_place=not fields.keys().isdisjoint(("space origin", "Offset")),
+    )

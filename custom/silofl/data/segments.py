@@ -16,9 +16,8 @@ from numpy.typing import NDArray
 
 from silofl.data.dicom_files import read_elements
 from silofl.data.header import find_segmentation
-from silofl.data.metaimage import read_metaimage_keys
-from silofl.data.nrrd import read_nrrd_keys
 from silofl.data.patient_names import normalise_name
+from silofl.data.text_header import METAIMAGE, NRRD, read_text_header
 from silofl.errors import DataError
 
 # Of an import whose labels nobody has named: a segment's name cannot disagree with it.
@@ -56,9 +55,7 @@ def read_segments(path: Path, name: str) -> tuple[Segment, ...]:
     """
     if file := find_segmentation(path):
         return _read_dicom_segments(file, name)
-    ending = path.suffix.lower()
-    is_nrrd, is_metaimage = ending in (".nrrd", ".nhdr"), ending in (".mha", ".mhd")
-    keys = read_nrrd_keys(path) if is_nrrd else read_metaimage_keys(path) if is_metaimage else {}
+    keys = read_text_header(path).keys if path.suffix.lower() in (*NRRD, *METAIMAGE) else {}
     fields: dict[int, dict[str, str]] = {}
     for key, value in keys.items():
         if match := KEY.fullmatch(key):

@@ -1,0 +1,247 @@
+"""Headers of text: those of NRRD (.nrrd, .nhdr) and MetaImage (.mha, .mhd), which ITK reads with more trust than here.
+
+Source: teem.sourceforge.net/nrrd/format.html. `RULES` refuses what ITK passes over or takes for something else.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from difflib import get_close_matches
+from itertools import takewhile
+from pathlib import Path
+from typing import BinaryIO, NamedTuple
+
+from silofl.errors import DataError
+
+HEADER_BYTES, HEADER_LINES = 1 << 20, 4096
+NRRD, METAIMAGE = (".nrrd", ".nhdr"), (".mha", ".mhd")
+# Of headers whose voxels lie in a file beside them.
+APART = (".nhdr", ".mhd")
+# The last key of MetaImage, and its value where the voxels follow it.
+LAST, LOCAL = "ElementDataFile", "LOCAL"
+NRRD_SYNONYMS = {
+    **{"datafile": "data file", "lineskip": "line skip", "byteskip": "byte skip"},
+    **{"axismins": "axis mins", "axismaxs": "axis maxs"},
+}
+SYNONYMS = {
+    **dict.fromkeys(("Position", "Origin"), "Offset"),
+    **dict.fromkeys(("Orientation", "Rotation"), "TransformMatrix"),
+    "ElementByteOrderMSB": "BinaryDataByteOrderMSB",
+}
+# Fields of NRRD that say how its voxels lie, and others that it may have.
+NRRD_FIELDS = (
+    *("type", "dimension", "sizes", "encoding", "endian", "kinds", "spacings", "units", "space", "space dimension"),
+    *("space directions", "space origin", "space units"),
+)
+OTHER_FIELDS = (
+    *("data file", "line skip", "byte skip", "axis mins", "axis maxs", "content", "min", "max", "old min", "oldmin"),
+    *("old max", "oldmax", "number", "thicknesses", "centers", "centerings", "labels", "sample units", "sampleunits"),
+    "measurement frame",
+)
+# The keys of MetaImage on which the voxels depend. Others are a writer's own, as the DICOM tags that ITK copies.
+KEYS = (
+    *("ObjectType", "NDims", "DimSize", "ElementType", "ElementNumberOfChannels", "HeaderSize", "BinaryData", LAST),
+    *("CompressedData", "CompressedDataSize", "ElementSpacing", "ElementSize", "DistanceUnits"),
+    *("ElementToIntensityFunctionSlope", "ElementToIntensityFunctionOffset", *SYNONYMS, *SYNONYMS.values()),
+)
+# A known key, although it is like one of them.
+LIKE_ANOTHER = ("ObjectSubType",)
+# Spaces of NRRD of which the ways in the body are known.
+BODY = ("left-posterior-superior", "lps", "right-anterior-superior", "ras", "left-anterior-superior", "las")
+# Millimetres by the name of a unit in small letters; without one, lengths are in millimetres.
+UNITS_MM = {
+    **dict.fromkeys(("mm", "millimeter", "millimeters", "millimetre", "millimetres", "", "?", "???"), 1.0),
+    **dict.fromkeys(("um", "µm", "micron", "microns", "micrometer", "micrometers", "micrometre", "micrometres"), 0.001),
+    **dict.fromkeys(("cm", "centimeter", "centimeters", "centimetre", "centimetres"), 10.0),
+    **dict.fromkeys(("m", "meter", "meters", "metre", "metres"), 1000.0),
+}
+DOMAIN = "domain|space|[?]{3}|none"
+CHANNELS = "list|([2-4]-)?vector|stub|scalar|point|covariant-vector|normal|rgba?-color|[34]-color"
+
+
+def _other_than(wanted: str) -> str:
+    return rf"^(?!(?:{wanted})$)"
+
+
+QUOTED = re.compile('"([^"]*)"')
+NUMBER = r"[+-]?(\d+(\.\d*)?|\.\d+)(e(-\d{1,3}|\+?\d{1,2}))?"
+VECTOR = rf"\(\s*{NUMBER}(\s*,\s*{NUMBER})*\s*\)"
+NO_NUMBERS, NO_SIZES = _other_than(rf"({NUMBER}(\s+|$))+"), _other_than(r"(0*[1-9]\d{0,8}(\s+|$))+")
+NO_TRUTH = _other_than("true|t|1|false|f|0")
+NOT_ALONE = (
+    "hold its voxels itself, not skip bytes or name a file, as a header with the ending .nhdr or .mhd may; save it as "
+    "one file"
+)
+NO_PLACE = "give its place by 'space directions', not by 'axis mins'; save it with ITK"
+NO_KIND = "have kinds of axes in space and of channels, not {!r}; "
+NO_IMAGE = "be an Image of BinaryData, not text or another object; save it with ITK"
+SCALED = (
+    "hold intensities as they are, not to be scaled by ElementToIntensityFunctionSlope and "
+    "ElementToIntensityFunctionOffset, which programs pass over; save it with the scale applied"
+)
+# A field, what its value must not hold, and what a file with it must do; nothing where it is broken.
+RULES = (
+    ("byte skip", _other_than("0"), NOT_ALONE),
+    ("line skip", _other_than("0"), NOT_ALONE),
+    ("HeaderSize", _other_than("0|-1"), NOT_ALONE),
+    (
+        "encoding",
+        _other_than("raw|gz|gzip|bz2|bzip2|text|txt|ascii"),
+        "have the encoding raw, gzip, bzip2 or ascii, not another; save it with one of these",
+    ),
+    ("axis mins", "", NO_PLACE),
+    ("axis maxs", "", NO_PLACE),
+    ("kinds", "time", f"{NO_KIND}save one time point a file"),
+    ("kinds", "(hsv|xyz)-color", f"{NO_KIND}save its colours as RGB"),
+    ("kinds", "complex", f"{NO_KIND}save its magnitude"),
+    ("kinds", _other_than(rf"(({DOMAIN}|{CHANNELS})(\s+|$))+"), None),
+    ("dimension", _other_than("0*[2-4]"), None),
+    ("sizes", NO_SIZES, None),
+    ("space directions", _other_than(rf"((none|{VECTOR})\s*)+"), None),
+    ("space origin", _other_than(VECTOR), None),
+    ("ObjectType", _other_than("(?-i:Image)"), NO_IMAGE),
+    ("BinaryData", _other_than("true|t|1"), NO_IMAGE),
+    ("ElementToIntensityFunctionSlope", _other_than(r"1(\.0*)?"), SCALED),
+    ("ElementToIntensityFunctionOffset", _other_than(r"-?0(\.0*)?"), SCALED),
+    ("NDims", _other_than("0*[2-4]"), None),
+    ("DimSize", NO_SIZES, None),
+    ("ElementType", _other_than("(?-i:MET_(U?(CHAR|SHORT|INT|LONG|LONG_LONG)|FLOAT|DOUBLE)(_ARRAY)?)"), None),
+    ("ElementNumberOfChannels", _other_than(r"[1-9]\d{0,8}"), None),
+    ("CompressedData", NO_TRUTH, None),
+    ("BinaryDataByteOrderMSB", NO_TRUTH, None),
+    *((key, NO_NUMBERS, None) for key in ("TransformMatrix", "Offset", "ElementSpacing", "ElementSize")),
+)
+# Values that a MetaImage has for each axis, or for each two.
+COUNTS = {"DimSize": 1, "Offset": 1, "ElementSpacing": 1, "ElementSize": 1, "TransformMatrix": 2}
+
+
+class TextHeader(NamedTuple):
+    """A header: its fields by their names, a writer's own keys, and where in its file it ends."""
+
+    fields: dict[str, str]
+    keys: dict[str, str]
+    end: int
+
+    @property
+    def file_name(self) -> str | None:
+        """The file that holds the voxels; None where they follow the header."""
+        named = self.fields.get("data file", self.fields.get(LAST, LOCAL))
+        return None if named == LOCAL and "data file" not in self.fields else named
+
+    @property
+    def channel_axis(self) -> int | None:
+        """The axis of a voxel's numbers, 0 the fastest; None where ITK has it first, or a voxel has one."""
+        kinds = self.fields.get("kinds", "").lower().split()
+        return next((axis for axis, kind in enumerate(kinds) if re.fullmatch(CHANNELS, kind)), None)
+
+
+def read_text_header(path: Path) -> TextHeader:
+    """Read the header of a file.
+
+    Raises:
+        ValueError: It has no end within its bounds, a line that is none, or a field twice.
+    """
+    ending = path.suffix.lower()
+    fields: dict[str, str] = {}
+    keys: dict[str, str] = {}
+    with path.open("rb") as stream:
+        lines = _read_lines(stream, ending in APART)
+        for field, value, is_known in (_split_nrrd if ending in NRRD else _split_metaimage)(lines):
+            if is_known and field in fields:
+                raise ValueError(f"{field!r} twice in its header")
+            (fields if is_known else keys)[field] = value
+        return TextHeader(fields, keys, stream.tell())
+
+
+def _read_lines(stream: BinaryIO, is_alone: bool) -> Iterator[str]:
+    """Yield the lines of a header, which ends with its file where it is alone; whoever sees its end stops before."""
+    left = HEADER_BYTES
+    for _ in range(HEADER_LINES):
+        line = stream.readline(left)
+        left -= len(line)
+        if not line.endswith(b"\n") and not (is_alone and left):
+            break
+        if not line:
+            return
+        yield _decode(line).rstrip("\r\n")
+    raise ValueError("its header has no end")
+
+
+def _decode(line: bytes) -> str:
+    try:
+        return line.decode()
+    except UnicodeDecodeError:
+        return line.decode("latin-1")
+
+
+def _split_nrrd(lines: Iterator[str]) -> Iterator[tuple[str, str, bool]]:
+    """Yield each field with its value, and whether it is NRRD's or a writer's own key."""
+    if not re.fullmatch("NRRD000[1-5]", next(lines, "")):
+        raise ValueError("its first line must be NRRD0001 to NRRD0005")
+    for line in takewhile(bool, lines):
+        name, _, value = line.partition(":")
+        field = NRRD_SYNONYMS.get(name.lower(), name.lower())
+        if value.startswith("="):
+            yield name, value[1:], False
+        elif field in (*NRRD_FIELDS, *OTHER_FIELDS):
+            yield field, value.strip(), True
+        elif not line.startswith("#"):
+            raise ValueError("a line of its header must be a known field")
+
+
+def _split_metaimage(lines: Iterator[str]) -> Iterator[tuple[str, str, bool]]:
+    """Yield each key with its value, and whether it is MetaImage's or a writer's own."""
+    key = ""
+    while key != LAST and (line := next(lines, None)) is not None:
+        key, equals, value = (part.strip() for part in line.partition("="))
+        if not equals or not key:
+            raise ValueError("a line of its header must be 'key = value'")
+        yield SYNONYMS.get(key, key), value, key in KEYS
+
+
+def is_true(fields: Mapping[str, str], key: str) -> bool:
+    """Return whether a field of MetaImage says yes."""
+    return fields.get(key, "").lower() in ("true", "t", "1")
+
+
+def list_units(fields: Mapping[str, str]) -> list[str]:
+    """Return the units of lengths that a header states, in small letters: that of all axes, or one of each."""
+    named = fields.get("space units", fields.get("units", f'"{fields.get("DistanceUnits", "")}"'))
+    return [unit.lower() for unit in QUOTED.findall(named)]
+
+
+def check_text_header(path: Path, header: TextHeader, name: str) -> None:
+    """Refuse what ITK passes over or takes for something else.
+
+    Raises:
+        DataError: The voxels are in a file that the header may not name, or in another form.
+        ValueError: The header is not a whole one.
+    """
+    if header.file_name is not None and path.suffix.lower() not in APART:
+        raise DataError(f"{name} must {NOT_ALONE}")
+    for field, refused, sentence in RULES:
+        found = field in header.fields and re.search(refused, header.fields[field], re.IGNORECASE | re.ASCII)
+        if found and sentence:
+            raise DataError(f"{name} must {sentence.format(found[0].lower())}")
+        if found:
+            raise ValueError(f"its header has another value of {field!r} than it may have")
+    (_check_metaimage if path.suffix.lower() in METAIMAGE else _check_nrrd)(header)
+
+
+def _check_metaimage(header: TextHeader) -> None:
+    # A misspelt key would silently leave a default in its place.
+    for near in (get_close_matches(key, KEYS, n=1, cutoff=0.8) for key in header.keys if key not in LIKE_ANOTHER):
+        if near:
+            raise ValueError(f"a line of its header must be 'key = value' with a known key as {near[0]}")
+    if missing := [key for key in (LAST, "NDims", "DimSize", "ElementType") if key not in header.fields]:
+        raise ValueError(f"its header lacks {missing[0]!r}")
+    for key in COUNTS.keys() & header.fields.keys():
+        if len(header.fields[key].split()) != int(header.fields["NDims"]) ** COUNTS[key]:
+            raise ValueError(f"its header has another number of values of {key!r} than NDims says")
+
+
+def _check_nrrd(header: TextHeader) -> None:
+    vectors = re.findall(r"none|[(]", header.fields.get("space directions", ""), re.IGNORECASE)
+    without = [axis for axis, vector in enumerate(vectors) if vector != "("]
+    channels = [] if header.channel_axis is None else [header.channel_axis]
+    if {"space", "space dimension"} & header.fields.keys() and (not vectors or without != channels):
+        raise ValueError("its space directions must be those of its axes in space")
