@@ -1,3 +1,5 @@
+from dataclasses import astuple
+
 import numpy as np
 import pytest
 
@@ -5,18 +7,35 @@ from silofl.core.spread import Spread, pool_spreads
 from silofl.errors import ConfigError
 
 
-def test_one_hospital_alone_has_its_own_spread():
+def test_the_deviation_is_that_of_a_sample_and_few_cases_have_a_wider_range():
+    found = Spread.of([1.0, 2.0, 3.0])
+    assert found == Spread(2.0, 1.0, 3) and Spread.of([2.0]) == Spread(2.0, 0.0, 1)
+    # Student's t of two degrees of freedom, and the bell curve where the number of cases is not known
+    assert found.range(0.025) == pytest.approx((2 - 4.3027, 2 + 4.3027), abs=1e-4)
+    assert Spread(2.0, 1.0).range(0.025) == pytest.approx((2 - 1.96, 2 + 1.96), abs=1e-4)
+
+
+def test_new_cases_of_one_hospital_vary_as_its_few_cases_and_as_their_mean():
     assert pool_spreads([Spread(2.0, 0.5)]) == Spread(2.0, 0.5)
-    assert Spread.of([1.0, 3.0]) == Spread(2.0, 1.0) and Spread(2.0, 1.0).range(3) == (-1.0, 5.0)
+    assert astuple(pool_spreads([Spread(2.0, 0.5, 4)])) == pytest.approx((2.0, 0.5 * np.sqrt(1 + 1 / 4), 4))
+    random, outside = np.random.default_rng(0), []
+    for _ in range(4000):
+        *few, new = random.normal(size=7)
+        low, high = pool_spreads([Spread.of(few)]).range(0.025)
+        outside.append(not low <= new <= high)
+    assert np.mean(outside) == pytest.approx(0.05, abs=0.008)
 
 
 def test_between_hospitals_the_means_vary_and_one_more_hospital_varies_as_they_do():
     found = pool_spreads([Spread(1.0, 1.0), Spread(3.0, 2.0)])
     # within: (1 + 4) / 2; between: variance of 1 and 3 is 2, times 1 + 1 / 2
-    assert found.mean == 2 and found.deviation == pytest.approx(np.sqrt(2.5 + 3))
+    assert astuple(found) == pytest.approx((2.0, np.sqrt(2.5 + 3), 0))
+    assert pool_spreads([Spread(1.0, 1.0, 5), Spread(3.0, 2.0, 3)]).num_cases == 1 + 4 + 2
 
 
-def test_a_deviation_is_not_below_0():
+def test_a_deviation_or_a_number_of_cases_is_not_below_0():
     for wrong in (-0.1, float("nan")):
         with pytest.raises(ConfigError, match="a deviation must be 0 or more, not"):
             Spread(0.0, wrong)
+    with pytest.raises(ConfigError, match="a number of cases must be 0 or more, not -1"):
+        Spread(0.0, 1.0, -1)

@@ -4,6 +4,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from nvflare.apis.fl_exception import FLCommunicationError
 from nvflare.fuel.flare_api.api_spec import AuthorizationError, JobNotFound, JobNotRunning
 
 from silofl.errors import ConfigError, TrainingError
@@ -76,6 +77,8 @@ def session(**answers):
         get_job_meta=lambda number: answer("meta"),
         download_job_result=lambda number, target: answer("download"),
         do_app_command=lambda number, topic, data: answer("progress"),
+        api=SimpleNamespace(),
+        try_connect=lambda timeout_s: None,
         close=lambda: None,
     )
 
@@ -85,11 +88,32 @@ def lead(monkeypatch):
     """A lead's connection whose session answers as written down."""
 
     def make(**answers):
-        monkeypatch.setattr(module, "new_secure_session", lambda *arguments, **named: session(**answers))
+        monkeypatch.setattr(module, "Session", lambda *arguments: session(**answers))
         kit = SimpleNamespace(name="lead", folder="kit", address=SimpleNamespace(host="server", port=8002))
         return Lead(kit, patience_s=0)
 
     return make
+
+
+def test_a_login_waits_for_a_busy_server_and_a_failed_one_leaves_nothing_open(monkeypatch):
+    """NVFlare waits five seconds for each answer, and asks no second time."""
+    limits, closed = [], []
+    one = session()
+    one.api.close = lambda: closed.append(True)
+
+    def connect(timeout_s):
+        limits.append((timeout_s, one.api.authenticate_msg_timeout))
+        if len(limits) > 1:
+            raise FLCommunicationError("failed to challenge server")
+
+    one.try_connect = connect
+    monkeypatch.setattr(module, "Session", lambda *arguments: one)
+    kit = SimpleNamespace(name="lead", folder="kit")
+    with module.open_session(kit):
+        assert limits == [(module.SESSION_S, module.SESSION_S)] and not closed
+    with pytest.raises(FLCommunicationError), module.open_session(kit):
+        pass
+    assert closed == [True]
 
 
 def test_a_job_that_the_server_does_not_know_has_no_status(lead):

@@ -108,6 +108,13 @@ def test_the_distance_is_that_of_mahalanobis_without_covariances():
     assert math.isfinite(measure_distance(np.zeros(2), np.zeros(2), np.zeros(2)))
 
 
+def test_each_cases_distance_is_measured_to_the_others():
+    found = FeatureSpread.of(np.array([[0.0], [1.0], [5.0]]))
+    # to the mean and variance of 1 and 5, of 0 and 5, and of 0 and 1
+    distances = [math.log(9 / 8.4), math.log(2.25 / 13.125), math.log(20.25 / 0.525)]
+    assert found == FeatureSpread((2.0,), (7.0,), Spread.of(distances))
+
+
 def test_sizes_and_scores_have_finite_logarithms():
     assert log_sizes({"organ": 0.0}, True) == {"organ": math.log(0.1)} and log_sizes({"a": 1.0}, False) == {"a": 0.0}
     assert log_odds(0.5) == 0 and math.isfinite(log_odds(1.0)) and log_odds(0.0) == pytest.approx(-log_odds(1.0))

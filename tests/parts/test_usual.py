@@ -70,7 +70,7 @@ def test_numbers_that_are_no_deviations_cost_the_answer(usual_of):
 
 def test_what_is_usual_comes_back_from_its_arrays(make_study):
     study = make_study()
-    spreads = dict.fromkeys(study.labels.values(), Spread(1.0, 0.5))
+    spreads = dict.fromkeys(study.labels.values(), Spread(1.0, 0.5, 7))
     features = {"own": FeatureSpread((0.0, 1.0), (1.0, 2.0), Spread(0.0, 0.1))}
     usual = Usual(sizes_ml=spreads, score=Spread(3.0, 1.0), features=features, codes={"body part": ("LIVER",)})
     assert unpack_arrays(pack_arrays(usual, study), study) == usual

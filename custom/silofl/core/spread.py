@@ -1,10 +1,12 @@
 """The mean and the deviation of a number over the cases of hospitals, and the range that a new case should lie in."""
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import stdtrit
 
 from silofl.errors import ConfigError
 
@@ -15,40 +17,54 @@ class Spread:
 
     Attributes:
         mean: The mean.
-        deviation: The standard deviation.
+        deviation: The standard deviation of a sample.
+        num_cases: How many they are; 0 where that is not known, as of an older version.
 
     Raises:
-        ConfigError: The deviation is below 0.
+        ConfigError: The deviation, or the number of cases, is below 0.
     """
 
     mean: float
     deviation: float
+    num_cases: int = field(default=0, metadata={"is_optional": True})
 
     def __post_init__(self) -> None:
-        """Refuse a deviation below 0."""
-        if not self.deviation >= 0:
-            raise ConfigError(f"a deviation must be 0 or more, not {self.deviation:g}")
+        """Refuse what is below 0."""
+        for name, value in (("a deviation", self.deviation), ("a number of cases", self.num_cases)):
+            if not value >= 0:
+                raise ConfigError(f"{name} must be 0 or more, not {value:g}")
 
     @classmethod
     def of(cls, values: Sequence[float] | NDArray[np.floating]) -> "Spread":
         """Measure it of some numbers, at least one."""
         numbers = np.asarray(values, np.float64)
-        return cls(float(numbers.mean()), float(numbers.std()))
+        deviation = float(numbers.std(ddof=1)) if len(numbers) > 1 else 0.0
+        return cls(float(numbers.mean()), deviation, len(numbers))
 
-    def range(self, deviations: float) -> tuple[float, float]:
-        """Return the range of so many deviations to either side."""
+    def range(self, share: float) -> tuple[float, float]:
+        """Return the range that a share of new cases lies below, and as many above, of a bell curve.
+
+        The deviation is that of few cases, which Student's t allows for.
+        """
+        is_known = self.num_cases > 1
+        deviations = float(stdtrit(self.num_cases - 1, 1 - share)) if is_known else NormalDist().inv_cdf(1 - share)
         return self.mean - deviations * self.deviation, self.mean + deviations * self.deviation
 
 
 def pool_spreads(spreads: Collection[Spread]) -> Spread:
-    """Return the spread to be expected of cases of one more hospital, whose mean is another.
+    """Return the spread to be expected of cases of one more hospital, whose mean is another; of one, of its new cases.
 
     The variance within hospitals is the mean of theirs; the variance between them is that of their means, and once more
-    a share of it, because the mean over K hospitals is itself uncertain: ``W + (1 + 1 / K) B``.
+    a share of it, because the mean over K hospitals is itself uncertain: ``W + (1 + 1 / K) B``. So is the mean over n
+    cases of the only hospital: ``(1 + 1 / n) W``.
 
     Args:
         spreads: Each hospital's, at least one.
     """
-    means, deviations = (np.array([getattr(one, key) for one in spreads]) for key in ("mean", "deviation"))
-    between = means.var(ddof=1) * (1 + 1 / len(means)) if len(means) > 1 else 0.0
-    return Spread(float(means.mean()), float(np.sqrt(np.mean(deviations**2) + between)))
+    keys = ("mean", "deviation", "num_cases")
+    means, deviations, counts = (np.array([getattr(one, key) for one in spreads]) for key in keys)
+    within, is_known = np.mean(deviations**2), bool((counts > 0).all())
+    between = means.var(ddof=1) * (1 + 1 / len(means)) if len(means) > 1 else within / counts[0] if is_known else 0.0
+    # Each hospital's mean takes one from what the deviations come from.
+    num_cases = int((counts - 1).sum()) + 1 if is_known else 0
+    return Spread(float(means.mean()), float(np.sqrt(within + between)), num_cases)

@@ -21,15 +21,15 @@ from silofl.data.dicom_lengths import find_stored_colours
 from silofl.data.dicom_pixels import DOSE_SCALE, PIXELS, check_pixels
 from silofl.data.dicom_planes import (
     DISTANCE,
-    FILM,
     PICTURES,
     POSITION,
     SAME_PLACE_MM,
+    SEVERAL,
     Plane,
+    arrange_frames,
+    check_measures,
     first_grid,
-    is_measured_alike,
     is_scaled_alike,
-    order_frames,
     read_planes,
     step_between,
 )
@@ -58,20 +58,7 @@ def read_dicom_file(path: Path, name: str) -> Decoded:
     """
     header = _read_checked_header(path, name)
     _check_decoded_size(path, 1, name, np.dtype(np.float64).itemsize if DOSE_SCALE in header else None)
-    stored, count = list(read_planes(header)), count_frames(header)
-    if len(stored) not in (1, count):
-        raise DataError(f"{name} must describe each of its {count} frames, not {len(stored)}; export it again")
-    order = order_frames(stored)
-    planes = [stored[frame] for frame in order]
-    step = step_between(planes, name)
-    if count > 1 and step is None and not planes[0][DISTANCE]:
-        raise DataError(f"{name} must {FILM.format(count)}")
-    if not is_scaled_alike(planes):
-        raise DataError(
-            f"{name} must have one rescale slope and intercept for all frames, as only those of the first are read; "
-            "save a file for each slice"
-        )
-    _check_measures(planes, name)
+    order, planes, step = arrange_frames([*read_planes(header)], count_frames(header), name)
     with _correct_colours([path], [header], name) as files:
         image = _read_strictly(lambda: SimpleITK.ReadImage(files[0], imageIO=IMAGE_IO), name)
     decoded = _finish(_from_itk(image, planes, step, name), header)
@@ -99,10 +86,7 @@ def read_dicom_series(path: Path, name: str) -> Decoded:
     if len(patients) > 1:
         raise DataError(f"{name} must be of one patient, not of {len(patients)}; export the series again")
     if any(count_frames(header) > 1 for header in headers):
-        raise DataError(
-            f"{name} must hold one file with many frames, or a file for each slice, not {len(files)} files of which "
-            "some have many; name the volume's own file, or give each file a folder"
-        )
+        raise DataError(f"{name} must {SEVERAL.format(len(files))}")
     if len({(is_coloured(header), header.BitsAllocated == 1, header.get(DOSE_SCALE)) for header in headers}) > 1:
         raise DataError(
             f"{name} must hold slices of one kind: of intensities or of colours, of bits or of numbers, and with one "
@@ -115,7 +99,7 @@ def read_dicom_series(path: Path, name: str) -> Decoded:
     step = step_between(planes, name, [Path(file).name for file in files])
     is_alike = is_scaled_alike(planes)
     if is_alike:
-        _check_measures(planes, name)
+        check_measures(planes, name)
     else:
         # The type is otherwise the first slice's, into which another slope's values do not fit.
         reader.SetOutputPixelType(SimpleITK.sitkFloat32)
@@ -272,14 +256,6 @@ def _restate_colours(file: Path | str, name: str) -> bytes | None:
         raise DataError(f"{name} must have the {COLOURS} {colours}, as its compressed pixels say; add it to its header")
     value = colours.encode().ljust(len(colours) + len(colours) % 2)
     return content[: place - 2] + len(value).to_bytes(2, "little") + value + content[place + length :]
-
-
-def _check_measures(planes: Sequence[Plane], name: str) -> None:
-    if not is_measured_alike(planes):
-        raise DataError(
-            f"{name} must have one RealWorldValueSlope and -Intercept for all slices that have one rescale slope, as "
-            "they are not read; save it with its true values as NIfTI or MHA"
-        )
 
 
 def _read_strictly(read: Callable[[], Any], name: str) -> Any:  # noqa: ANN401 (SimpleITK has no types)

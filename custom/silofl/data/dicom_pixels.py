@@ -94,8 +94,15 @@ def check_pixels(header: Dataset, name: str) -> None:
         DataError: An element has a value that cannot be read rightly, or pixels are missing.
         Exception: Whatever pydicom raises on broken bytes.
     """
-    form = (_judge_kind, _judge_numbers, judge_pictures, _judge_encoding, _judge_form, _judge_colours)
-    _check_judgements(header, name, (*form, _judge_scale, _judge_dose, judge_size))
+    _check_judgements(header, name, (_judge_kind,))
+    check_form(header, name)
+    _check_judgements(header, name, (judge_size,))
+
+
+def check_form(header: Dataset, name: str) -> None:
+    """Refuse a file that GDCM reads as other numbers than it defines, as far as its header tells; as `check_pixels`."""
+    form = (_judge_volume, _judge_numbers, _judge_pictures, _judge_encoding, _judge_form, _judge_colours)
+    _check_judgements(header, name, (*form, _judge_scale, _judge_dose))
 
 
 def check_segments(header: Dataset, name: str) -> None:
@@ -111,7 +118,7 @@ def _check_judgements(header: Dataset, name: str, judges: Iterable[Callable[[Dat
 
 
 def _judge_kind(header: Dataset) -> Judgement:
-    """Judge whether it is an image at all, and one of which each frame is a slice."""
+    """Judge whether it is an image at all."""
     drawn = DRAWN.get(header.get("Modality"))
     yield drawn is not None, f"be {drawn}"
     if not any(key in header for key in PIXELS):
@@ -121,6 +128,10 @@ def _judge_kind(header: Dataset) -> Judgement:
         "PixelData" not in header,
         "hold whole numbers with a rescale slope, not fractions; save it as NIfTI or MHA",
     )
+
+
+def _judge_volume(header: Dataset) -> Judgement:
+    """Judge whether each frame is a slice of one volume."""
     yield from _judge_tiles(header)
     varied = [key for key in _counted_by(header) if len(set(list_values(header.get(key)))) > 1]
     yield (
@@ -130,7 +141,7 @@ def _judge_kind(header: Dataset) -> Judgement:
     )
 
 
-def judge_pictures(header: Dataset) -> Judgement:
+def _judge_pictures(header: Dataset) -> Judgement:
     """Judge whether pictures are slices; frames with places of their own are, whatever else is stated."""
     frames = count_frames(header)
     places = [plane[POSITION] for plane in read_planes(header)] if frames > 1 else []

@@ -51,6 +51,10 @@ FILM = (
     f"hold frames that state where they lie ({POSITION}), or how far apart ({DISTANCE}), not {{}} pictures without a "
     "place, as of a film; save each frame as a picture of its own, or export the volume again with its places"
 )
+SEVERAL = (
+    "hold one file with many frames, or a file for each slice, not {} files of which some have many; name the volume's "
+    "own file, or give each file a folder"
+)
 # Of the distance of two slices.
 UNEVEN = 0.1
 # Writers round differently; across 500 mm this is half of the least distance of two grids.
@@ -83,6 +87,35 @@ def _place_frames(plane: Plane, offsets: Sequence[float] | float | None) -> Iter
 def _look_up_element(key: str, header: Dataset, groups: Sequence[Mapping]) -> Any:  # noqa: ANN401 (any element)
     parts = (part for group in groups for part in group.get(GROUPS.get(key, ""), []))
     return next((part[key].value for part in parts if key in part), header.get(key))
+
+
+def arrange_frames(
+    stored: Sequence[Plane], count: int, name: str
+) -> tuple[NDArray[np.intp], list[Plane], NDArray[np.float64] | None]:
+    """Return the order of a file's frames along the normal, their planes in it, and the step; by `step_between`.
+
+    Args:
+        stored: The planes as stored.
+        count: How many frames the file says that it holds.
+        name: What messages call it.
+
+    Raises:
+        DataError: The frames are no one volume.
+    """
+    if len(stored) not in (1, count):
+        raise DataError(f"{name} must describe each of its {count} frames, not {len(stored)}; export it again")
+    order = order_frames(stored)
+    planes = [stored[frame] for frame in order]
+    step = step_between(planes, name)
+    if count > 1 and step is None and not planes[0][DISTANCE]:
+        raise DataError(f"{name} must {FILM.format(count)}")
+    if not is_scaled_alike(planes):
+        raise DataError(
+            f"{name} must have one rescale slope and intercept for all frames, as only those of the first are read; "
+            "save a file for each slice"
+        )
+    check_measures(planes, name)
+    return order, planes, step
 
 
 def order_frames(planes: Sequence[Plane]) -> NDArray[np.intp]:
@@ -187,9 +220,13 @@ def is_scaled_alike(planes: Sequence[Plane]) -> bool:
     return len({tuple(plane[key] for key in (*SCALE, *STORED)) for plane in planes}) == 1
 
 
-def is_measured_alike(planes: Sequence[Plane]) -> bool:
-    """Return whether one number means the same in all planes, as far as they say what numbers measure."""
-    return len({tuple(plane[key] for key in REAL_WORLD) for plane in planes}) == 1
+def check_measures(planes: Sequence[Plane], name: str) -> None:
+    """Refuse planes of which one number does not mean the same, as far as they say what numbers measure."""
+    if len({tuple(plane[key] for key in REAL_WORLD) for plane in planes}) > 1:
+        raise DataError(
+            f"{name} must have one RealWorldValueSlope and -Intercept for all slices that have one rescale slope, as "
+            "they are not read; save it with its true values as NIfTI or MHA"
+        )
 
 
 def is_same(planes: Sequence[Plane], key: str) -> bool:

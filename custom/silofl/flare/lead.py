@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from nvflare.apis.fl_context import FLContext
 from nvflare.fuel.flare_api.api_spec import AuthorizationError, InternalError, JobNotFound, JobNotRunning, NoReply
-from nvflare.fuel.flare_api.flare_api import Session, new_secure_session
+from nvflare.fuel.flare_api.flare_api import Session
 from nvflare.lighter.utils import verify_folder_signature_and_get_signers
 
 from silofl.errors import ConfigError, SiloFLError, TrainingError
@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 # The topic of the command that a running controller answers.
 PROGRESS = "silofl.progress"
-# NVFlare's own ten seconds are too few on a machine that is busy.
+# NVFlare's own ten seconds, and five for each answer, are too few on a machine that is busy.
 SESSION_S = 60.0
 RETRY_S = 2.0
 
@@ -42,7 +42,13 @@ def open_session(kit: Kit) -> Iterator[Session]:
     keep_downloads_inside()
     # NVFlare prints that it connects.
     with contextlib.redirect_stdout(io.StringIO()):
-        session = new_secure_session(kit.name, str(kit.folder), timeout=SESSION_S)
+        session = Session(kit.name, str(kit.folder))
+        session.api.authenticate_msg_timeout = SESSION_S
+        try:
+            session.try_connect(SESSION_S)
+        except Exception:
+            session.api.close()
+            raise
     try:
         yield session
     finally:

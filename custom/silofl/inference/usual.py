@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from statistics import NormalDist
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -32,8 +31,6 @@ LEAST_PROBABILITY = 1e-6
 # Share of a feature's mean variance that every feature has at least: some are always 0.
 LEAST_VARIANCE = 0.05
 FEATURES = ("mean", "variance")
-# Times the deviation of distances among the cases that a mean comes from.
-OF_NEW_CASES = 2.0
 
 
 @dataclass(frozen=True)
@@ -60,9 +57,10 @@ class FeatureSpread:
 
     @classmethod
     def of(cls, features: NDArray[np.float64]) -> FeatureSpread:
-        """Measure it of the features of cases, (cases, features)."""
-        mean, variance = features.mean(axis=0), features.var(axis=0)
-        distances = [measure_distance(one, mean, variance) for one in features]
+        """Measure it of the features of at least three cases, (cases, features); each one's distance to the others."""
+        others = [np.delete(features, number, axis=0) for number in range(len(features))]
+        distances = [measure_distance(one, *_average(rest)) for one, rest in zip(features, others, strict=True)]
+        mean, variance = _average(features)
         return cls(tuple(mean.tolist()), tuple(variance.tolist()), Spread.of(distances))
 
 
@@ -96,6 +94,10 @@ class Comparison:
 
     sentences: tuple[str, ...] = ()
     unchecked: tuple[str, ...] = ()
+
+
+def _average(features: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    return features.mean(axis=0), features.var(axis=0, ddof=1)
 
 
 def measure_distance(features: NDArray, mean: ArrayLike, variance: ArrayLike) -> float:
@@ -153,7 +155,7 @@ class Check:
             false_alarms: Share of usual numbers, as of a bell curve, that may be called unusual.
         """
         sides = self.has_low + self.has_high
-        low, high = self.spread.range(NormalDist().inv_cdf(1 - false_alarms / sides))
+        low, high = self.spread.range(false_alarms / sides)
         if not (self.has_low and self.value < low) and not (self.has_high and self.value > high):
             return None
         edges = [self.show(edge) for edge in (low, high)]
@@ -251,9 +253,7 @@ def _pool_distance(features: NDArray, known: Sequence[FeatureSpread]) -> tuple[f
     means, variances = (np.array([getattr(one, key) for one in known]) for key in ("mean", "variance"))
     between = means.var(axis=0, ddof=1) * (1 + 1 / len(known)) if len(known) > 1 else 0.0
     distance = measure_distance(features, means.mean(axis=0), variances.mean(axis=0) + between)
-    spread = pool_spreads([one.distance for one in known])
-    # A hospital's mean and variances fit its own few cases better than new ones.
-    return distance, spread if len(known) > 1 else replace(spread, deviation=OF_NEW_CASES * spread.deviation)
+    return distance, pool_spreads([one.distance for one in known])
 
 
 def _compare_codes(usual: Mapping[str, Usual], codes: Mapping[str, str]) -> list[str]:

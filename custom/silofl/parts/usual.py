@@ -28,9 +28,9 @@ from silofl.study import Study
 
 ROLE, KIND = "usual", "usual_values"
 PURPOSE = (
-    "means and deviations over the training and validation cases of the answer's size for each label, of the "
-    "selector's score and of the network's features, and DICOM's standard codes that enough patients have; sent once, "
-    "so that predict warns of an answer that is not usual"
+    "means and deviations over the training and validation cases, with their number, of the answer's size for each "
+    "label, of the selector's score and of the network's features, and DICOM's standard codes that enough patients "
+    "have; sent once, so that predict warns of an answer that is not usual"
 )
 RISK = (
     "they show the server, and whoever holds the super model, how large organs and lesions are on average and what the "
@@ -39,6 +39,8 @@ RISK = (
 )
 # The models whose features a site sends: that of all sites, and its own or only one.
 OWN = "own"
+# A mean, a deviation, and the number of cases.
+SPREAD = 3
 CODES = tuple((what, code) for what, codes in STATED.items() for code in sorted(codes))
 
 
@@ -68,12 +70,12 @@ class UsualPart(Part):
         if exchange.task != find_test_task(self.study):
             return {}
         num_labels, width = len(self.study.labels), self.width
-        shapes: dict[str, tuple[int, ...]] = {"codes": (len(CODES),), "score": (2,)}
+        shapes: dict[str, tuple[int, ...]] = {"codes": (len(CODES),), "score": (SPREAD,)}
         if self.study.task == "segmentation":
-            shapes |= {"sizes_ml": (num_labels, 2), "shares": (num_labels, 2)}
+            shapes |= {"sizes_ml": (num_labels, SPREAD), "shares": (num_labels, SPREAD)}
         roles = [name for name in (GLOBAL, OWN) if name == OWN or name in self.study.recipe.roles]
         for name in roles if width else ():
-            shapes |= {f"{name}.mean": (width,), f"{name}.variance": (width,), f"{name}.distance": (2,)}
+            shapes |= {f"{name}.mean": (width,), f"{name}.variance": (width,), f"{name}.distance": (SPREAD,)}
         # A few kilobytes, not all of which travel: no estimate counts them.
         return add_role(ROLE, {name: Expected(shape, dtype="float64") for name, shape in shapes.items()})
 
@@ -130,11 +132,11 @@ def pack_arrays(usual: Usual, study: Study) -> Arrays:
     arrays: dict[str, object] = {}
     for name, table in (("sizes_ml", usual.sizes_ml), ("shares", usual.shares)):
         if table:
-            arrays[name] = [_pair(table[label]) for _, label in sorted(study.labels.items())]
+            arrays[name] = [_pack(table[label]) for _, label in sorted(study.labels.items())]
     if usual.score:
-        arrays["score"] = _pair(usual.score)
+        arrays["score"] = _pack(usual.score)
     for name, one in (usual.features or {}).items():
-        arrays |= {f"{name}.mean": one.mean, f"{name}.variance": one.variance, f"{name}.distance": _pair(one.distance)}
+        arrays |= {f"{name}.mean": one.mean, f"{name}.variance": one.variance, f"{name}.distance": _pack(one.distance)}
     if usual.codes:
         arrays["codes"] = [code in usual.codes.get(what, ()) for what, code in CODES]
     return {name: np.array(values, np.float64) for name, values in arrays.items()}
@@ -149,7 +151,7 @@ def unpack_arrays(arrays: Arrays, study: Study) -> Usual:
     """
     labels = [label for _, label in sorted(study.labels.items())]
     sizes = {
-        name: {label: Spread(*pair) for label, pair in zip(labels, arrays[name].tolist(), strict=True)}
+        name: {label: _unpack(row) for label, row in zip(labels, arrays[name].tolist(), strict=True)}
         for name in ("sizes_ml", "shares")
         if name in arrays
     }
@@ -157,16 +159,21 @@ def unpack_arrays(arrays: Arrays, study: Study) -> Usual:
         name: FeatureSpread(
             tuple(arrays[f"{name}.mean"].tolist()),
             tuple(arrays[f"{name}.variance"].tolist()),
-            Spread(*arrays[f"{name}.distance"].tolist()),
+            _unpack(arrays[f"{name}.distance"].tolist()),
         )
         for name in (GLOBAL, OWN)
         if f"{name}.mean" in arrays
     }
     stated = [pair for pair, is_there in zip(CODES, arrays.get("codes", ()), strict=False) if is_there]
     codes = {what: tuple(code for one, code in stated if one == what) for what, _ in stated}
-    score = Spread(*arrays["score"].tolist()) if "score" in arrays else None
+    score = _unpack(arrays["score"].tolist()) if "score" in arrays else None
     return Usual(**sizes, score=score, features=features or None, codes=codes or None)
 
 
-def _pair(spread: Spread) -> tuple[float, float]:
-    return spread.mean, spread.deviation
+def _pack(spread: Spread) -> tuple[float, float, int]:
+    return spread.mean, spread.deviation, spread.num_cases
+
+
+def _unpack(numbers: Sequence[float]) -> Spread:
+    mean, deviation, num_cases = numbers
+    return Spread(mean, deviation, int(num_cases))

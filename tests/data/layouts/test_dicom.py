@@ -10,6 +10,7 @@ from silofl.data.images import read_image
 from silofl.data.importers import ImportOptions, import_layout
 from silofl.data.layouts.dicom import find_exams
 from silofl.errors import ConfigError, DataError
+from tests.conftest import group
 
 from .exams import write_exam, write_report, write_segmentation, write_series
 
@@ -170,41 +171,99 @@ def test_without_a_target_the_series_are_listed_with_patients_hashed(silofl, sou
     assert "north-" not in out and "secret" not in out
 
 
-def edit_all(folder, **elements):
+def edit_all(folder, edit=lambda data: None, **elements):
     for path in sorted(folder.iterdir()):
         data = pydicom.dcmread(path)
         data.update(elements)
+        edit(data)
         data.save_as(path)
 
 
-def tile(data):
-    data.private_block(0x0065, "Image Private Header", create=True).add_new(0x50, "DS", "20")
-    data.save_as(data.filename)
+def tile(*creators):
+    """Return what adds a maker's count of slices, in the block behind those of other creators."""
+
+    def edit(data):
+        for creator in (*creators, "Image Private Header"):
+            block = data.private_block(0x0065, creator, create=True)
+        block.add_new(0x50, "DS", "20")
+
+    return edit
+
+
+def save_frames(folder, *places, **elements):
+    """Write a file of three frames with a group each: its place, None where it has none."""
+    write_series(folder, np.zeros((12, 16, 1), np.int16), "p0", folder.name, generate_uid(), "MR")
+    shared = group("PixelMeasuresSequence", PixelSpacing=[0.5, 0.75], **elements)
+    frames = [group("FrameContentSequence", FrameAcquisitionNumber=number) for number in range(3)]
+    for frame, place in zip(frames, places, strict=False):
+        frame.update(group("PlanePositionSequence", ImagePositionPatient=[0, 0, place]))
+    pixels = {"NumberOfFrames": 3, "PixelData": bytes(12 * 16 * 2 * 3), "ImagePositionPatient": None}
+    groups = {"SharedFunctionalGroupsSequence": [shared], "PerFrameFunctionalGroupsSequence": frames}
+    edit_all(folder, **pixels, **groups)
+
+
+def list_refused(silofl, source):
+    """Return what the list says of each series by its description."""
+    code, out, error = silofl("import", "dicom", source)
+    assert (code, error) == (0, "")
+    rows = [re.split(" {2,}", line) for line in out.splitlines() if line.startswith("north")]
+    return {row[2]: "".join(row[6:]) for row in rows}
 
 
 def test_series_that_the_reader_refuses_are_listed_with_why(silofl, tmp_path):
     site, study, volume = tmp_path / "source" / "north", generate_uid(), np.zeros((12, 16, 3), np.int16)
-    for number, name in enumerate(("film", "named", "pictures", "slices", "tiles"), start=1):
+    for number, name in enumerate(("film", "named", "pictures", "slices", "tiles", "behind", "inverted"), start=1):
         write_series(site / name, volume[..., : 1 if name == "film" else 3], "p0", name, study, "MR", number=number)
     edit_all(site / "named", ImageType=["ORIGINAL", "PRIMARY", "M", "VFRAME"])
     edit_all(site / "pictures", ImagePositionPatient=None)
     edit_all(site / "film", NumberOfFrames=3, PixelData=bytes(12 * 16 * 2 * 3), ImagePositionPatient=None)
-    for path in (site / "tiles").iterdir():
-        tile(pydicom.dcmread(path))
-    code, out, error = silofl("import", "dicom", tmp_path / "source")
-    assert (code, error) == (0, "")
-    rows = [re.split(" {2,}", line) for line in out.splitlines() if line.startswith("north")]
-    refused = {row[2]: "".join(row[6:]) for row in rows}
+    edit_all(site / "tiles", tile())
+    edit_all(site / "behind", tile("Another maker"))
+    edit_all(site / "inverted", PhotometricInterpretation="MONOCHROME1")
+    refused = list_refused(silofl, tmp_path / "source")
     side_by_side = "must hold a slice, not many slices side by side in one picture "
     assert refused["slices"] == ""
     assert refused["named"].startswith(f"{side_by_side}(ImageType VFRAME of United Imaging); convert its series")
     assert refused["tiles"].startswith(f"{side_by_side}(mosaic of United Imaging); convert its series")
+    assert refused["behind"] == refused["tiles"]
     assert "not 3 pictures without a place; name each file" in refused["pictures"]
     assert "not 3 pictures without a place, as of a film; save each frame" in refused["film"]
+    assert refused["inverted"].startswith("must be shown with its largest value white (MONOCHROME2)")
     # As the reader says later.
-    for name in ("named", "tiles", "pictures", "film"):
+    for name in refused.keys() - {"slices"}:
         with pytest.raises(DataError, match=re.escape(refused[name].partition(" (")[0])):
             read_image(site / name)
+
+
+def test_frames_are_listed_as_their_reader_judges_them(silofl, tmp_path):
+    site = tmp_path / "source" / "north"
+    save_frames(site / "nowhere")
+    save_frames(site / "apart", SpacingBetweenSlices=2)
+    save_frames(site / "placed", 4, 0, 2)
+    save_frames(site / "partly", 0, 2)
+    save_frames(site / "twice", 0, 2, 2)
+    save_frames(site / "uneven", 0, 2, 9)
+    for part in ("one", "two"):
+        save_frames(site / "several" / part, 0, 2, 4)
+    edit_all(site / "several" / "one", SeriesInstanceUID="1.2.3")
+    edit_all(site / "several" / "two", SeriesInstanceUID="1.2.3")
+    for part in ("one", "two"):
+        (site / "several" / part / "IM01000").rename(site / "several" / f"{part}.dcm")
+        (site / "several" / part).rmdir()
+    edit_all(site / "several", SeriesDescription="several")
+    refused = list_refused(silofl, tmp_path / "source")
+    assert refused["apart"] == refused["placed"] == ""
+    assert "not 3 pictures without a place, as of a film" in refused["nowhere"]
+    assert "must have the place of every slice (ImagePositionPatient)" in refused["partly"]
+    assert "must hold one image at each place, not two" in refused["twice"]
+    assert "must have slices at even distances on one line" in refused["uneven"]
+    assert "must hold one file with many frames, or a file for each slice, not 2 files" in refused["several"]
+    for name, said in refused.items():
+        if said:
+            with pytest.raises(DataError, match=re.escape(said)):
+                read_image(site / name)
+        else:
+            assert read_image(site / name).spatial_shape == (12, 16, 3)
 
 
 def test_a_layout_that_lists_nothing_needs_a_target(refused, source):

@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from silofl.data.dicom_files import read_elements
-from silofl.data.dicom_planes import DISTANCE, FILM, OFFSETS, PICTURES, POSITION
+from silofl.data.dicom_planes import PICTURES, POSITION, SEVERAL, arrange_frames, read_planes
 from silofl.data.endings import DICOM_ENDINGS, has_dicom_mark
 from silofl.data.layouts.site_files import visible_files
 from silofl.data.patient_names import key_patient
 from silofl.data.progress import track_slow_progress
+from silofl.errors import DataError
 
 if TYPE_CHECKING:
     from pydicom import Dataset
@@ -23,7 +24,7 @@ TAGS = ("PatientID", "StudyInstanceUID", "SeriesInstanceUID", "SOPInstanceUID", 
 TAGS += ("SeriesNumber", "ImageType", "Rows", "Columns", "NumberOfFrames", "ReferencedSeriesSequence")
 # Of one image. Careless exporters give all images of a series one number (the first), but not one place.
 IMAGE = ("SOPInstanceUID", "InstanceNumber", POSITION)
-TAGS += (*IMAGE[1:], DISTANCE, OFFSETS, "SharedFunctionalGroupsSequence")
+TAGS += IMAGE[1:]
 SEGMENTATION, LOCALIZER = "SEG", "LOCALIZER"
 INDEX = "DICOMDIR"
 
@@ -125,16 +126,9 @@ def count_names(series: Iterable[Series]) -> str:
 
 def _read_header(path: Path) -> Dataset | None:
     """Return what a file states of its series; None where it states none."""
-    # It imports pydicom, which other imports do not need.
-    from silofl.data.dicom_pixels import TILE_COUNTS
-
-    # A maker's own, where its first block of elements lies.
-    tiles = [
-        tag for _, group, _, element in TILE_COUNTS for tag in (group << 16 | 0x10, group << 16 | 0x1000 | element)
-    ]
     try:
         # Old archives leave out the preamble.
-        header = read_elements(path, specific_tags=[*TAGS, *tiles], force=True)
+        header = read_elements(path, specific_tags=TAGS, force=True)
         return header if header.get("SeriesInstanceUID") else None
     except Exception:  # pydicom raises whatever its parsers raise on broken bytes and on what is no DICOM
         return None
@@ -172,20 +166,29 @@ def _describe(members: list[tuple[Path, Dataset]]) -> Series:
         size=(first.Columns, first.Rows, frames) if "Rows" in first and "Columns" in first else None,
         is_localizer=LOCALIZER in _read_kind(first),
         refers_to=frozenset(str(one.get("SeriesInstanceUID")) for one in first.get("ReferencedSeriesSequence") or []),
-        refusal=_find_refusal([header for _, header in members]),
+        refusal=_find_refusal(members),
     )
 
 
-def _find_refusal(headers: Sequence[Dataset]) -> str:
-    """Return what the reader of images would refuse of a series, as after "must"; a film by its first file."""
+def _find_refusal(members: Sequence[tuple[Path, Dataset]]) -> str:
+    """Return what the reader of images would refuse of a series, as after "must", by the header of its first file."""
+    # They import pydicom, which other imports do not need.
     from silofl.data.dicom_elements import count_frames
-    from silofl.data.dicom_pixels import judge_pictures
+    from silofl.data.dicom_pixels import check_form
 
-    first, count = headers[0], count_frames(headers[0])
-    if count == 1:
-        is_placed = len(headers) == 1 or any(header.get(POSITION) for header in headers)
-        tiles = next((condition for is_broken, condition in judge_pictures(first) if is_broken), "")
-        return tiles or ("" if is_placed else PICTURES.format(len(headers)))
-    # Of frames with elements of their own the reader tells more.
-    is_film = not any(first.get(key) for key in (DISTANCE, OFFSETS, "SharedFunctionalGroupsSequence"))
-    return FILM.format(count) if is_film else ""
+    path, headers, name = members[0][0], [header for _, header in members], "it"
+    if "Rows" not in headers[0] or headers[0].get("Modality") == SEGMENTATION:
+        return ""
+    try:
+        header = read_elements(path, force=True)
+        check_form(header, name)
+        if len(headers) > 1 and any(count_frames(one) > 1 for one in headers):
+            return SEVERAL.format(len(headers))
+        if len(headers) == 1:
+            arrange_frames([*read_planes(header)], count_frames(header), name)
+    except DataError as error:
+        return str(error).removeprefix(f"{name} must ")
+    except Exception:  # pydicom raises whatever its parsers raise on broken bytes, of which the reader says more
+        return ""
+    is_placed = len(headers) == 1 or any(one.get(POSITION) for one in headers)
+    return "" if is_placed else PICTURES.format(len(headers))
