@@ -1,5 +1,6 @@
 import json
 import shlex
+import shutil
 from types import SimpleNamespace
 
 import numpy as np
@@ -22,6 +23,8 @@ MASKS, CLASSES = (JOB.with_name(f"fedavg_{kind}") for kind in ("masks", "classes
 OWN = Trial("group", 0.003)
 # What the phantoms' study takes from its images does not matter where nothing trains.
 SMALL = ["--set", "data.transforms=[{Resize: {spatial_size: [32, 32]}}]"]
+# BatchNorm stays at home, so that rates alone are tried.
+FEDBN = ["--set", "algorithm={name: fedbn}", "--set", "model.normalization=batch"]
 
 
 @pytest.mark.parametrize(
@@ -175,14 +178,14 @@ def test_a_normalisation_that_the_images_are_too_small_for_is_left_out_and_why(a
 def tuned(silofl, training, monkeypatch):
     """Tune with made-up runs; returns exit code, output and the names of the runs.
 
-    ``scores`` gives the validation by trial, and by trial and seed; without one a run ends without a result.
+    ``scores`` gives the validation by trial, 0.1 by default; without one a run ends without a result.
     """
 
-    def call(job, data, *options, scores, rounds=12):
+    def call(job, data, *options, scores):
         def carry_out(runs, out, processes, console):
-            call.processes, failures = processes, {}
+            failures = {}
             for run in (run for run in runs if not run.has_started):
-                value = scores.get(f"{run.name} {run.seed}", scores.get(run.name))
+                value = scores.get(run.name, 0.1)
                 if isinstance(value, BaseException):
                     raise value
                 if value is None:
@@ -198,26 +201,22 @@ def tuned(silofl, training, monkeypatch):
             return failures
 
         monkeypatch.setattr(tune, "run_side_by_side", carry_out)
-        before = len(training.carried_out)
+        training.carried_out.clear()
         code, out, error = silofl("tune", job, "--data", data, *SMALL, *options)
-        return code, out + error, training.carried_out[before:]
+        return code, out + error, training.carried_out
 
     return call
 
 
 def test_a_search_ends_with_a_command_that_works(tuned, silofl, training, phantoms, tmp_path):
     scores = {"group 0.003": 0.5, "group 0.001": 0.4, "group 0.01": 0.6, "group 0.03": 0.55}
-    scores |= {f"instance {rate}": 0.3 for rate in ("0.001", "0.003", "0.01")}
     code, said, carried_out = tuned(MASKS, phantoms, "--rounds", "2", "--out", "found", scores=scores)
-    assert code == 0
-    assert "training.learning_rate 0.001, 0.003, 0.01, with model.normalization group, instance: 6 runs of 2" in said
-    assert "batch is left out: the hospitals' images look different" in said
+    assert code == 0, said
+    assert "0.001, 0.003, 0.01, with model.normalization group, instance, batch: 9 runs of 2 rounds, then" in said
     # the grid, one beyond its edge, two further seeds of the study's own values and the best ones
-    assert len(carried_out) == 6 + 1 + 4 and carried_out[6] == "group-0.03-seed0"
+    assert len(carried_out) == 9 + 1 + 4 and carried_out[9] == "group-0.03-seed0"
     assert "group 0.01 validates best: 0.600 ± 0.000; the study's own values, group 0.003: 0.500 ± 0.000." in said
     assert "Not trained to the end (group 0.001, " in said and "more rounds may choose other values: --rounds 4" in said
-    # what was tested is not shown
-    assert "test" not in said
     words = shlex.split(next(one for one in said.splitlines() if one.startswith("silofl simulate")))
     assert words[:3] == ["silofl", "simulate", "fedavg_masks"] and words[-1] == "training.learning_rate=0.01"
     training.results = {}
@@ -229,42 +228,43 @@ def test_a_search_ends_with_a_command_that_works(tuned, silofl, training, phanto
 
 
 def test_a_search_that_was_interrupted_goes_on_and_finished_runs_are_used_again(tuned, phantoms):
-    scores = {"group 0.001": 0.4, "group 0.003": 0.5, "group 0.01": KeyboardInterrupt()}
-    scores |= {f"instance {rate}": 0.3 for rate in ("0.001", "0.003", "0.01")}
-    code, said, carried_out = tuned(MASKS, phantoms, scores=scores)
-    assert code == 130 and "give the same command again" in said and len(carried_out) == 2
-    code, said, carried_out = tuned(MASKS, phantoms, scores=scores | {"group 0.01": 0.45})
-    assert code == 0 and "group-0.001-seed0" not in carried_out and len(carried_out) == 4
-    assert "The study's own values validate best: group 0.003." in said
-    code, said, carried_out = tuned(MASKS, phantoms, "--rounds", "7", scores=scores)
+    scores = {"batch 0.003": 0.5, "batch 0.01": KeyboardInterrupt()}
+    code, said, carried_out = tuned(MASKS, phantoms, *FEDBN, scores=scores)
+    assert (code, carried_out) == (130, ["batch-0.001-seed0", "batch-0.003-seed0"])
+    assert "give the same command again" in said
+    code, said, carried_out = tuned(MASKS, phantoms, *FEDBN, scores=scores | {"batch 0.01": 0.45})
+    assert (code, carried_out) == (0, ["batch-0.01-seed0"])
+    assert "The study's own values validate best: batch 0.003." in said
+    code, said, carried_out = tuned(MASKS, phantoms, *FEDBN, "--rounds", "7", scores=scores)
     assert code == 2 and "must be a run of what is asked for, not one that differs in rounds" in said
 
 
 def test_a_rate_that_does_not_train_is_named_and_the_code_says_that_it_is_missing(tuned, phantoms, tmp_path):
-    scores = {f"instance {rate}": 0.3 for rate in ("0.001", "0.003", "0.01")} | {"group 0.003": 0.5, "group 0.001": 0.4}
-    code, said, _ = tuned(MASKS, phantoms, scores=scores)
-    assert code == 3 and "group-0.01-seed0 has no score: it ended early" in said
-    code, said, _ = tuned(MASKS, phantoms, "--out", "none", scores={})
+    scores = {"batch 0.001": None, "batch 0.003": 0.5, "batch 0.01": None}
+    code, said, _ = tuned(MASKS, phantoms, *FEDBN, scores=scores)
+    assert code == 3 and "batch-0.01-seed0 has no score: it ended early" in said
+    code, said, _ = tuned(MASKS, phantoms, *FEDBN, "--out", "none", scores=scores | {"batch 0.003": None})
     assert code == 1 and "no run has a validation score; none/logs says why" in said
 
 
 def test_values_of_a_studys_own_folder_are_to_be_written_into_it(tuned, phantoms, job):
-    own = job(model={"name": "unet", "normalization": "group", "features": [4, 4, 4, 4, 4, 4]})
-    scores = dict.fromkeys([f"instance {rate}" for rate in ("0.0003", "0.001", "0.003", "0.01")], 0.7)
-    scores |= dict.fromkeys([f"group {rate}" for rate in ("0.0003", "0.001", "0.003", "0.01")], 0.5)
-    code, said, _ = tuned(own, phantoms, "--processes", "2", "--skip-unreadable", "0.1", "--cache", "c", scores=scores)
-    assert code == 0 and "model.normalization: instance" in said and str(study_file(own)) in said
+    own, options = job(rounds=3), [*FEDBN, "--processes", "2", "--skip-unreadable", "0.1", "--cache", "c"]
+    code, said, _ = tuned(own, phantoms, *options, scores={"batch 0.001": 0.6, "batch 0.0003": 0.7})
+    assert code == 0, said
+    assert f"write them into {study_file(own)}: training.learning_rate: 0.0003." in said
+    assert "0.0003 is at the edge of the rates tried" in said
     assert "--skip-unreadable 0.1" in said and "--cache c" in said
 
 
-def test_without_validation_data_nothing_can_be_chosen(refused, phantoms, tmp_path):
-    for site in ("north", "south"):
-        (tmp_path / "data" / site).mkdir(parents=True)
-        content = json.loads((phantoms / site / "dataset.json").read_text())
-        for record in (record for part in ("training", "test") for record in content[part]):
-            record |= {key: str(phantoms / site / record[key]) for key in ("image", "label")}
-        (tmp_path / "data" / site / "dataset.json").write_text(json.dumps(content | {"validation": []}))
-    assert "validation" in refused("tune", MASKS, "--data", tmp_path / "data", *SMALL)
+def test_without_validation_data_nothing_can_be_chosen(silofl, phantoms, tmp_path):
+    data = shutil.copytree(phantoms, tmp_path / "data", ignore=shutil.ignore_patterns(".silofl*"))
+    for path in data.glob("*/dataset.json"):
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"validation": []}))
+    code, _, error = silofl("tune", MASKS, "--data", data, *SMALL)
+    assert code == 2 and error.endswith(
+        f"{data} must have validation data, by which the values are chosen; no site has any: import it with "
+        "--validation 0.2\n"
+    )
 
 
 @pytest.mark.parametrize(
@@ -283,10 +283,7 @@ def test_what_cannot_be_is_refused_before_anything_is_trained(refused, phantoms,
 
 
 def test_the_results_that_choose_are_of_validation(tuned, phantoms, tmp_path):
-    scores = dict.fromkeys(
-        [f"{name} {rate}" for name in ("group", "instance") for rate in ("0.001", "0.003", "0.01")], 0.4
-    )
-    tuned(MASKS, phantoms, scores=scores)
-    found = read_results(tmp_path / "tuning" / "runs" / "group-0.003-seed0")
+    tuned(MASKS, phantoms, *FEDBN, scores={"batch 0.003": 0.4})
+    found = read_results(tmp_path / "tuning" / "runs" / "batch-0.003-seed0")
     # made-up tests are 0.5 with seed 0
     assert (found.validation_mean, found.mean) == (pytest.approx(0.4), 0.5) and found.joining is None

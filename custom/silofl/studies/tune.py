@@ -104,6 +104,9 @@ def run(options: argparse.Namespace) -> int:
     study, simulation = settle_job(options.job, wanted, changes)
     check_code(options.job, simulation)
     trials = _Trials(options.job, options.out, wanted, changes, study, options.processes, console)
+    own = Trial(study.model.normalization, study.training.learning_rate)
+    # A fault of what was given, or an earlier search of other studies, shows before anything is read.
+    trials.plan([own], 1)
     data = read_data(study, simulation, options.out)
     if not any(len(one.validation) for one in data.values()):
         raise ConfigError(
@@ -111,9 +114,6 @@ def run(options: argparse.Namespace) -> int:
             "with --validation 0.2"
         )
     normalizations, left_out = list_normalizations(study, options.job, changes, data)
-    own = Trial(study.model.normalization, study.training.learning_rate)
-    # A fault of what was given shows before anything is trained.
-    trials.plan([Trial(name, rate) for name in normalizations for rate in rates_around(own.rate)], 1)
     _announce(study, own.rate, normalizations, data, options.processes, console)
     print_lines(left_out, console)
     try:
@@ -121,14 +121,7 @@ def run(options: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         console.print("to go on with the search, give the same command again")
         return ExitCode.INTERRUPTED
-    if not any(found.scores.values()):
-        console.print(f"no run has a validation score; {options.out / 'logs'} says why")
-        return ExitCode.FAILED
-    console.print(f"\nvalidation {study.metric}, mean over sites; ± over {NUM_SEEDS} seeds")
-    print_table(_table(found), console)
-    print_lines([*_conclude(found), *trials.list_unended(found.scores), *_keep(found, options.job)], console)
-    console.print(shlex.join(_build_command(found, options, changes)))
-    return ExitCode.COMPLETE if all(found.scores.values()) else ExitCode.INCOMPLETE
+    return _show(found, trials, options)
 
 
 def search(own: Trial, normalizations: Sequence[str], measure: Measure) -> Found:
@@ -277,6 +270,19 @@ def _announce(
         f"rounds, then at most {most - least} more to confirm; {format_duration(least * seconds)} to "
         f"{format_duration(most * seconds)} of training"
     )
+
+
+def _show(found: Found, trials: _Trials, options: argparse.Namespace) -> int:
+    """Print the table, what follows from it, and the command; returns the exit code."""
+    study, console = trials.study, trials.console
+    if not any(found.scores.values()):
+        console.print(f"no run has a validation score; {options.out / 'logs'} says why")
+        return ExitCode.FAILED
+    console.print(f"\nvalidation {study.metric}, mean over sites; ± over {NUM_SEEDS} seeds")
+    print_table(_table(found), console)
+    print_lines([*_conclude(found), *trials.list_unended(found.scores), *_keep(found, options.job)], console)
+    console.print(shlex.join(_build_command(found, options, trials.changes)))
+    return ExitCode.COMPLETE if all(found.scores.values()) else ExitCode.INCOMPLETE
 
 
 def _table(found: Found) -> TextTable:
