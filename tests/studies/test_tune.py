@@ -216,7 +216,7 @@ def test_a_search_ends_with_a_command_that_works(tuned, silofl, training, phanto
     # the grid, one beyond its edge, two further seeds of the study's own values and the best ones
     assert len(carried_out) == 9 + 1 + 4 and carried_out[9] == "group-0.03-seed0"
     assert "group 0.01 validates best: 0.600 ± 0.000; the study's own values, group 0.003: 0.500 ± 0.000." in said
-    assert "Not trained to the end (group 0.001, " in said and "more rounds may choose other values: --rounds 4" in said
+    assert "Not trained to the end (all): " in said and "may choose other values: --rounds 4 with another" in said
     words = shlex.split(next(one for one in said.splitlines() if one.startswith("silofl simulate")))
     assert words[:3] == ["silofl", "simulate", "fedavg_masks"] and words[-1] == "training.learning_rate=0.01"
     training.results = {}

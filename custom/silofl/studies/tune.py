@@ -244,9 +244,10 @@ class _Trials:
             if is_known and not is_finished(medians[: self.study.training_rounds], find_patience(self.study)):
                 rising.append(str(trial))
         if rising:
+            names = "all" if len(rising) == len(trials) else ", ".join(rising)
             yield (
-                f"Not trained to the end ({', '.join(rising)}): their validation may still rise, and more rounds may "
-                f"choose other values: --rounds {2 * self.study.rounds} with another --out."
+                f"Not trained to the end ({names}): the validation may still rise, and more rounds may choose other "
+                f"values: --rounds {2 * self.study.rounds} with another --out."
             )
 
 
