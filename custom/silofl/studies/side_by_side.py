@@ -39,7 +39,8 @@ def run_side_by_side(runs: Sequence[ComparedRun], out: Path, processes: int, con
     console.print(f"{len(runs) - len(waiting)} of {len(runs)} runs are already finished; {processes} at a time")
     running: list[tuple[ComparedRun, ProcessTree, float]] = []
     failures: dict[Path, str] = {}
-    left, started = len(waiting), time.monotonic()
+    total, started = len(waiting), time.monotonic()
+    left = total
     printed = started
     enable_interrupts()
     try:
@@ -64,8 +65,11 @@ def run_side_by_side(runs: Sequence[ComparedRun], out: Path, processes: int, con
                 ending += f", validation {format_number(results and results.validation_mean)}"
                 if results is None or not results.is_finished:
                     failures[run.path] = f"it ended early, and {log_path(run, out)} says why"
-                took, so_far = format_duration(time.monotonic() - since), format_duration(time.monotonic() - started)
-                console.print(f"{run.name}, seed {run.seed}: {ending}, {took}; {left} left, {so_far} so far")
+                took, so_far = (time.monotonic() - one for one in (since, started))
+                coming = format_duration(so_far / (total - left) * left)
+                console.print(
+                    f"{run.name}, seed {run.seed}: {ending}, {format_duration(took)}; {left} left, about {coming}"
+                )
     finally:
         for _, tree, _ in running:
             tree.end()

@@ -269,7 +269,7 @@ def _announce(
     console.print(
         f"{RATE} {rates}, with {NORMALIZATION} {', '.join(normalizations)}: {least} runs of {study.total_rounds} "
         f"rounds, then at most {most - least} more to confirm; {format_duration(least * seconds)} to "
-        f"{format_duration(most * seconds)} of training"
+        f"{format_duration(most * seconds)} of training, and their starts, validations and tests"
     )
 
 
