@@ -84,7 +84,7 @@ def test_a_command_that_is_killed_at_once_leaves_no_process(command, tmp_path, j
 
 
 def test_a_search_that_is_killed_leaves_no_process_and_goes_on_with_the_same_command(command, tmp_path, job, site_data):
-    arguments = ("tune", job, "--data", site_data, "--out", tmp_path / "out", "--set", "rounds=3", "--processes", "2")
+    arguments = ("tune", job, "--data", site_data, "--out", tmp_path / "out", "--rounds", "1", "--processes", "2")
     running = command(*arguments)
     wait_for(lambda: [*tmp_path.glob("out/runs/*/results.json")], running)
     check_nothing_is_left(running)

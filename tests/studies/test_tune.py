@@ -1,6 +1,8 @@
 import json
 import shlex
 import shutil
+from argparse import Namespace
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -210,7 +212,7 @@ def tuned(silofl, training, monkeypatch):
 
 def test_a_search_ends_with_a_command_that_works(tuned, silofl, training, phantoms, tmp_path):
     scores = {"group 0.003": 0.5, "group 0.001": 0.4, "group 0.01": 0.6, "group 0.03": 0.55}
-    code, said, carried_out = tuned(MASKS, phantoms, "--rounds", "2", "--out", "found", scores=scores)
+    code, said, carried_out = tuned("fedavg_masks", phantoms, "--rounds", "2", "--out", "found", scores=scores)
     assert code == 0, said
     assert "0.001, 0.003, 0.01, with model.normalization group, instance, batch: 9 runs of 2 rounds, then" in said
     # the grid, one beyond its edge, two further seeds of the study's own values and the best ones
@@ -254,6 +256,18 @@ def test_values_of_a_studys_own_folder_are_to_be_written_into_it(tuned, phantoms
     assert f"write them into {study_file(own)}: training.learning_rate: 0.0003." in said
     assert "0.0003 is at the edge of the rates tried" in said
     assert "--skip-unreadable 0.1" in said and "--cache c" in said
+
+
+def test_the_command_changes_a_section_that_was_given_whole():
+    found = Found(OWN, {OWN: (), Trial("instance", 0.01): (0.9,)})
+    options = Namespace(job=MASKS, out=Path("o"), data=None, pretrained=None, cache=None, skip_unreadable=0.0)
+    words = tune._build_command(found, options, {"rounds": 2, "model": {"name": "unet", "normalization": "group"}})
+    assert words[2:] == [
+        *(str(MASKS), "--out", "o/chosen", "--alone", "--set", "rounds=2"),
+        *("--set", 'model={"name": "unet", "normalization": "instance"}', "--set", "training.learning_rate=0.01"),
+    ]
+    words = tune._build_command(found, options, {"training.learning_rate": 0.003})
+    assert words[-4:] == ["--set", "training.learning_rate=0.01", "--set", "model.normalization=instance"]
 
 
 def test_without_validation_data_nothing_can_be_chosen(silofl, phantoms, tmp_path):

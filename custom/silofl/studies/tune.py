@@ -22,7 +22,7 @@ from silofl.errors import ConfigError, ExitCode
 from silofl.federation.ledger import list_medians, read_ledger
 from silofl.federation.results import read_results
 from silofl.models.networks import build_plain_model, check_network
-from silofl.options import format_set_options, make_console, path_to_text, read_changes
+from silofl.options import format_set_options, make_console, path_to_text, read_changes, replaces
 from silofl.report.tables import TextTable, format_duration, mean_and_deviation, print_lines, print_table
 from silofl.studies.compared_runs import ComparedRun, ComparisonPlan, make_seeded_runs
 from silofl.studies.estimate import estimate_training
@@ -30,7 +30,7 @@ from silofl.studies.method_rows import SeedValues, is_clearly_above
 from silofl.studies.shared_batchnorm import list_batchnorm_cautions, sample_cases
 from silofl.studies.side_by_side import run_side_by_side
 from silofl.studies.simulated_sites import read_data
-from silofl.studies.simulation import Simulation, changed_study, check_code, settle_job, study_file
+from silofl.studies.simulation import Simulation, apply_changes, changed_study, check_code, settle_job, study_file
 from silofl.study import Study
 from silofl.training.local_model import find_patience
 
@@ -45,6 +45,11 @@ class Trial(NamedTuple):
 
     normalization: str
     rate: float
+
+    @property
+    def changes(self) -> dict[str, object]:
+        """Its changes to a study, by dotted key."""
+        return {NORMALIZATION: self.normalization, RATE: self.rate}
 
     def __str__(self) -> str:
         return f"{self.normalization} {self.rate:g}"
@@ -114,8 +119,7 @@ def run(options: argparse.Namespace) -> int:
             "with --validation 0.2"
         )
     normalizations, left_out = list_normalizations(study, options.job, changes, data)
-    _announce(study, own.rate, normalizations, data, options.processes, console)
-    print_lines(left_out, console)
+    print_lines([*left_out, trials.describe(own, normalizations, data)], console)
     try:
         found = search(own, normalizations, trials.measure)
     except KeyboardInterrupt:
@@ -217,10 +221,26 @@ class _Trials:
         found = {}
         for trial in trials:
             # No site compares with a model of its own, which takes as long again.
-            changes = {**self.changes, NORMALIZATION: trial.normalization, RATE: trial.rate, "guard": False}
+            changes = {**self.changes, **trial.changes, "guard": False}
             pattern = ComparedRun(str(trial), 0, self.out, self.job, self.wanted, changes)
             found[trial] = make_seeded_runs(asked, self.out, pattern)
         return found
+
+    def describe(self, own: Trial, normalizations: Sequence[str], data: Mapping[str, SiteData]) -> str:
+        """Say what will be trained, and for how long."""
+        shape, examples = next(iter(data.values())).image_shape, [len(one.training) for one in data.values()]
+        unguarded = self.study.model_copy(update={"guard": False})
+        seconds = estimate_training(unguarded, shape, examples) / self.processes
+        rates = rates_around(own.rate)
+        least = len(rates) * len(normalizations)
+        # One beyond the edge; further seeds of the study's own values and the best ones.
+        most = least + 1 + 2 * (NUM_SEEDS - 1)
+        return (
+            f"{RATE} {', '.join(f'{rate:g}' for rate in rates)}, with {NORMALIZATION} {', '.join(normalizations)}: "
+            f"{least} runs of {self.study.total_rounds} rounds, then at most {most - least} more to confirm; "
+            f"{format_duration(least * seconds)} to {format_duration(most * seconds)} of training, and their starts, "
+            "validations and tests"
+        )
 
     def measure(self, trials: Sequence[Trial], num_seeds: int) -> dict[Trial, SeedValues]:
         """Carry out the runs that are not finished; returns the validation of each trial's seeds."""
@@ -249,28 +269,6 @@ class _Trials:
                 f"Not trained to the end ({names}): the validation may still rise, and more rounds may choose other "
                 f"values: --rounds {2 * self.study.rounds} with another --out."
             )
-
-
-def _announce(
-    study: Study,
-    rate: float,
-    normalizations: Sequence[str],
-    data: Mapping[str, SiteData],
-    processes: int,
-    console: Console,
-) -> None:
-    """Say what will be trained, and for how long."""
-    shape, examples = next(iter(data.values())).image_shape, [len(one.training) for one in data.values()]
-    rates = ", ".join(f"{one:g}" for one in rates_around(rate))
-    least = 3 * len(normalizations)
-    # One beyond the edge; further seeds of the study's own values and the best ones.
-    most = least + 1 + 2 * (NUM_SEEDS - 1)
-    seconds = estimate_training(study.model_copy(update={"guard": False}), shape, examples) / processes
-    console.print(
-        f"{RATE} {rates}, with {NORMALIZATION} {', '.join(normalizations)}: {least} runs of {study.total_rounds} "
-        f"rounds, then at most {most - least} more to confirm; {format_duration(least * seconds)} to "
-        f"{format_duration(most * seconds)} of training, and their starts, validations and tests"
-    )
 
 
 def _show(found: Found, trials: _Trials, options: argparse.Namespace) -> int:
@@ -322,20 +320,21 @@ def _keep(found: Found, job: Path) -> Iterator[str]:
     yield "The command with these values:"
 
 
-def _changed(found: Found) -> dict[str, str]:
+def _changed(found: Found) -> dict[str, object]:
     """Return the chosen values that are not the study's own, by dotted key."""
-    (normalization, rate), own = found.chosen, found.own
-    values = {NORMALIZATION: normalization} if normalization != own.normalization else {}
-    return values | ({RATE: f"{rate:g}"} if rate != own.rate else {})
+    own = found.own.changes
+    return {key: value for key, value in found.chosen.changes.items() if value != own[key]}
 
 
 def _build_command(found: Found, options: argparse.Namespace, changes: Mapping[str, object]) -> list[str]:
     """Return the command that trains with the chosen values."""
     job = options.job.name if options.job.parent == JOBS else str(options.job)
     given = {"--data": options.data, "--pretrained": options.pretrained, "--cache": options.cache}
-    given |= {"--skip-unreadable": options.skip_unreadable or None}
+    given |= {"--skip-unreadable": options.skip_unreadable or None, "--out": options.out / "chosen"}
     words = [str(word) for option, value in given.items() if value is not None for word in (option, value)]
-    kept = {key: value for key, value in changes.items() if key not in _changed(found)}
-    chosen = [word for key, value in _changed(found).items() for word in ("--set", f"{key}={value}")]
-    out = ["--out", str(options.out / "chosen"), "--alone"]
-    return ["silofl", "simulate", job, *words, *out, *format_set_options(kept), *chosen]
+    kept = dict(changes)
+    for key, value in _changed(found).items():
+        # Within a section that was given as one, or by itself.
+        section = next((one for one in kept if replaces(one, key)), key)
+        kept |= {key: value} if section == key else apply_changes({section: kept[section]}, {key: value})
+    return ["silofl", "simulate", job, *words, "--alone", *format_set_options(kept)]
