@@ -27,10 +27,10 @@ from silofl.core.heterogeneity import pool_estimates
 from silofl.core.intervals import GROUPS, GROUPS_OF_A_THRESHOLD, SHARE, SIZE, Interval, Sample
 from silofl.core.roc import NORMAL_95, find_operating_point, measure_areas, measure_auroc
 from silofl.data.site_data import load_site_data
-from silofl.data.stains import make_stains
 from silofl.inference import SuperModel
 from silofl.inference.clinical import read_rows
 from silofl.inference.evaluated_cases import SiteCases, evaluate_cases, sort_answers
+from silofl_desk.phantoms.stains import make_stains
 
 TRIALS, RESAMPLES, POPULATION = 500, 200, 200_000
 SPECIFICITY, HOSPITALS, STAINS = 0.9, 4, "harmofl_stains"

@@ -26,6 +26,7 @@ from silofl.site import Site
 from silofl.study import Study
 from silofl_desk.studies.alone import run_alone
 from silofl_desk.studies.simulation import apply_changes
+from silofl_desk.studies.tune import rates_beyond
 
 JOBS = Path(__file__).parents[1] / "jobs"
 # Set of real data, or of phantoms -> the job in whose study all methods run.
@@ -208,9 +209,7 @@ def best_choices(search: Search, run: Callable[[Choices], Results]) -> Choices:
 
 def beyond(best: float, tried: Collection[float]) -> list[float]:
     """Return the next rate of `LADDER` where the best one is at an edge of those tried."""
-    place = LADDER.index(best)
-    steps = (place - 1,) * (best == min(tried)) + (place + 1,) * (best == max(tried))
-    return [LADDER[step] for step in steps if 0 <= step < len(LADDER)]
+    return [rate for rate in rates_beyond(best, tried) if rate in LADDER]
 
 
 def name_of(choices: Choices) -> str:

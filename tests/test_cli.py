@@ -100,6 +100,7 @@ WRONG = {
     "new-study": [NONE, "target", "--from", NONE, "DATA"],
     "survey": [NONE, "DATA"],
     "plan": [NONE, "JOB"],
+    "tune": [NONE, "JOB"],
     "pretrain": [NONE, "--out", "f.pt", "JOB"],
     "simulate": [NONE, "JOB"],
     "resume": [NONE, "RUN"],

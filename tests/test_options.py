@@ -6,7 +6,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from silofl.options import expect_path, make_console
+from silofl.options import expect_path, format_set_options, make_console, parse_setting
 
 COMMAND = "\x1b[2J\x1b]0;all is right\x07\u202e"
 
@@ -43,3 +43,10 @@ def test_a_path_with_a_slip_is_refused_with_the_nearest_name_in_its_folder(tmp_p
     Path("nuclei").mkdir()
     with pytest.raises(ArgumentTypeError, match=r"not nucelei, which is not there \(did you mean 'nuclei'\?\)"):
         expect_path("a set")("nucelei")
+
+
+def test_settings_are_written_as_they_are_read_and_names_without_quotes():
+    changes = {"a": "poly", "b": "true", "c": "0.1", "d": "a b", "e": 0.003, "f": {"name": "x"}, "g": [1, 2], "h": None}
+    words = format_set_options(changes)
+    assert words[:6] == ["--set", "a=poly", "--set", 'b="true"', "--set", 'c="0.1"']
+    assert dict(map(parse_setting, words[1::2])) == changes

@@ -35,8 +35,8 @@ CLINIC = {
 }
 # Those of the desk's wheel, which a hospital need not install.
 DESK = (
-    *("demo", "new-study", "survey", "plan", "pretrain", "simulate", "prepare", "resume", "compare", "cross-test"),
-    *("report", "export", "estimate", "evaluation-job", "run", "watch", "continue"),
+    *("demo", "new-study", "survey", "plan", "tune", "pretrain", "simulate", "prepare", "resume"),
+    *("compare", "cross-test", "report", "export", "estimate", "evaluation-job", "run", "watch", "continue"),
 )
 
 

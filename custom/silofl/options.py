@@ -3,6 +3,7 @@
 import argparse
 import json
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
 from pathlib import Path
@@ -12,7 +13,7 @@ from rich.segment import Segment
 
 from silofl.bundled_jobs import find_job, suggest_job
 from silofl.errors import ConfigError, make_printable, quote_value, suggest_nearest
-from silofl.settings import flatten_keys, read_value
+from silofl.settings import NAME, flatten_keys, read_value
 
 # Names in a folder that are compared with a mistyped one.
 MOST_NAMES = 1000
@@ -121,7 +122,13 @@ def add_set(parser: argparse.ArgumentParser) -> None:
 
 def format_set_options(changes: Mapping[str, object]) -> list[str]:
     """Return changes to a study, by dotted key, as options of a command line."""
-    return [word for key, value in changes.items() for word in ("--set", f"{key}={json.dumps(value)}")]
+    return [word for key, value in changes.items() for word in ("--set", f"{key}={_format_setting(value)}")]
+
+
+def _format_setting(value: object) -> str:
+    """Return a value as ``--set`` reads it; a name without quotes, but not ``true`` or ``null``."""
+    is_plain = isinstance(value, str) and re.fullmatch(NAME, value) and read_value(value) == value
+    return str(value) if is_plain else json.dumps(value)
 
 
 def add_job(parser: argparse.ArgumentParser, purpose: str = "", **options: str) -> None:

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from silofl.data import stains
 from silofl.data.inventories import describe_inventories, describe_looks, measure_distances
 from silofl.data.inventory import Inventory, Look, take_inventory
+from silofl_desk.phantoms import stains
 from silofl_desk.phantoms.phantoms import make_phantoms
 from silofl_desk.phantoms.stains import make_stains
 

@@ -81,3 +81,15 @@ def test_a_command_that_is_killed_at_once_leaves_no_process(command, tmp_path, j
     running = command("compare", job, "--data", site_data, "--out", out, "--processes", "2", "--alone")
     wait_for(lambda: running.descendants(), running)
     check_nothing_is_left(running)
+
+
+def test_a_search_that_is_killed_leaves_no_process_and_goes_on_with_the_same_command(command, tmp_path, job, site_data):
+    arguments = ("tune", job, "--data", site_data, "--out", tmp_path / "out", "--rounds", "1", "--processes", "2")
+    running = command(*arguments)
+    wait_for(lambda: [*tmp_path.glob("out/runs/*/results.json")], running)
+    check_nothing_is_left(running)
+    done = {path: path.stat().st_mtime_ns for path in tmp_path.glob("out/runs/*/results.json")}
+    code, said = silofl(*arguments)
+    assert code == 0 and f"{len(done)} of 3 runs are already finished" in said
+    assert {path: path.stat().st_mtime_ns for path in done} == done
+    assert said.splitlines()[-1].startswith("silofl simulate")

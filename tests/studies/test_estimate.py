@@ -13,7 +13,14 @@ from silofl.settings import parse
 from silofl.study import Study, load_study
 from silofl.training.private import Spent, compute_epsilon
 from silofl_desk.studies import estimate as module
-from silofl_desk.studies.estimate import Setting, estimate, parse_bandwidth, parse_size, print_estimate
+from silofl_desk.studies.estimate import (
+    Setting,
+    estimate,
+    estimate_training,
+    parse_bandwidth,
+    parse_size,
+    print_estimate,
+)
 from silofl_desk.studies.simulation import changed_study
 
 FILE = Path("app") / "config" / "study.yaml"
@@ -103,6 +110,13 @@ def test_a_step_and_its_memory_are_measured_where_the_step_is_not_given(study):
     assert 300 << 20 < found.site_memory_bytes and not found.is_on_gpu
     # Five steps, and what the parts do beside them.
     assert 0 < 5 * found.seconds_per_step < found.training_seconds < 300
+
+
+def test_the_training_of_sites_that_take_turns_is_the_sum_of_theirs(study, monkeypatch):
+    monkeypatch.setattr(module, "_measure_cost", lambda *asked: StepCost(0.5, 0.25, 0))
+    study = study.model_copy(update={"rounds": 3})
+    # batches of 2: 5 and 2 steps an epoch, of one epoch; 3 rounds * 7 steps * (0.5 + 0.25) s
+    assert estimate_training(study, (1, 32, 32), [10, 3]) == 15.75
 
 
 def test_the_evaluation_of_a_volume_is_part_of_a_sites_memory(monkeypatch):

@@ -67,7 +67,7 @@ def new_study(silofl, tmp_path):
 def test_a_job_is_written_for_the_data(new_study, pictures, tmp_path):
     job, target = JOBS / "harmofl_camelyon17", tmp_path / "own"
     study, file, out = new_study(job, pictures)
-    assert f"silofl simulate {target} --data {pictures}" in out
+    assert f"silofl tune {target} --data {pictures}\n  silofl simulate {target} --data {pictures}" in out
     # Images that are resized need no size.
     assert "--bandwidth 50Mbit --examples 4\n" in out
     template = load_study(study_file(job))
@@ -209,13 +209,14 @@ def test_windows_stay_as_they_are(new_study, windows, tmp_path):
     assert (study.data.transforms, study.data.intensity, study.data.split_unit) == ((), "raw", "recordings")
     printed = " ".join(out.split())
     assert f"silofl pretrain {tmp_path / 'own'} --data {windows} --out f.pt" in printed
-    assert f"silofl simulate {tmp_path / 'own'} --data {windows} --pretrained f.pt --out RUN" in printed
+    for command, end in (("tune", ""), ("simulate", " --out RUN")):
+        assert f"silofl {command} {tmp_path / 'own'} --data {windows} --pretrained f.pt{end}" in printed
 
 
 def test_one_sites_own_data_are_enough_and_the_quorum_follows(new_study, windows, tmp_path):
     study, _, out = new_study("adafed_activity", windows / "ann")
-    # Pretraining pools all sites of a folder.
-    assert "silofl pretrain" not in out
+    # Pretraining and a search take all sites of a folder.
+    assert "silofl pretrain" not in out and "silofl tune" not in out
     assert f"silofl simulate {tmp_path / 'own'} --data {windows} --sites ann" in out
     assert study.federation.min_sites == 1 and study.labels == {0: "slow", 1: "fast"}
     settle_job(tmp_path / "own", Simulation(str(windows), ("ann",), pretrained="f.pt"), {})

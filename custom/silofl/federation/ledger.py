@@ -202,6 +202,12 @@ def find_best_round(ledger: Sequence[Round]) -> int | None:
     return next((record.round for record in reversed(ledger) if record.is_best), None)
 
 
+def list_medians(ledger: Iterable[Round]) -> list[float | None]:
+    """Return the median of the sites' validation after each round; None of one without any."""
+    rounds = (record.validated.values() for record in ledger)
+    return [float(np.median([*values])) if values else None for values in rounds]
+
+
 def rounds_since_best(ledger: Sequence[Round], first: int = 0) -> int:
     """Return how many validated rounds have followed the best one by `find_best_round`; 0 where no round was validated.
 

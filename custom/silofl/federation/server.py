@@ -20,7 +20,7 @@ from silofl.core.mixing import Arrays, example_weights
 from silofl.data.domain import Domain
 from silofl.errors import AggregationError
 from silofl.federation.known_sites import check_sites, last_with_state, list_present_sites, should_hold
-from silofl.federation.ledger import Round, explain_choice, find_best_round, is_better
+from silofl.federation.ledger import Round, explain_choice, find_best_round, is_better, list_medians
 from silofl.federation.numbers import check_numbers
 from silofl.models.precision import widen_arrays
 from silofl.models.roles import read_role
@@ -97,8 +97,7 @@ class ServerRounds:
     @property
     def medians(self) -> list[float | None]:
         """The median of the sites' validation after each round that trained; None of one without any."""
-        rounds = (record.validated.values() for record in self.ledger[: self.study.training_rounds])
-        return [float(np.median([*values])) if values else None for values in rounds]
+        return list_medians(self.ledger[: self.study.training_rounds])
 
     @property
     def has_validated(self) -> bool:

@@ -73,6 +73,20 @@ def add_plan(parser: argparse.ArgumentParser) -> None:
     add_json(parser, "the plan as JSON")
 
 
+def add_tune(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``silofl tune``."""
+    add_job(parser)
+    add_data(parser)
+    out = "folder for the runs; the same command goes on, and reuses finished ones (default: tuning)"
+    parser.add_argument("--out", type=Path, default=Path("tuning"), help=out)
+    _add_processes(parser)
+    add_rounds(parser)
+    add_set(parser)
+    add_pretrained(parser)
+    add_cache(parser)
+    add_skip_unreadable(parser)
+
+
 def add_pretrain(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``silofl pretrain``."""
     add_job(parser)
@@ -207,15 +221,15 @@ def add_compare(parser: argparse.ArgumentParser) -> None:
         help="count extra rounds, such as those of fine-tuning, among the study's rounds",
     )
     _add_variants(parser)
-    parser.add_argument(
-        "--processes",
-        type=parse_count,
-        default=1,
-        metavar="N",
-        help="number of runs at a time, each in a process (default: 1)",
-    )
+    _add_processes(parser)
     add_backend(parser)
     add_json(parser, "table.json")
+
+
+def _add_processes(parser: argparse.ArgumentParser) -> None:
+    """Add ``--processes``."""
+    what = "number of runs at a time, each in a process (default: 1)"
+    parser.add_argument("--processes", type=parse_count, default=1, metavar="N", help=what)
 
 
 def _add_variants(parser: argparse.ArgumentParser) -> None:

@@ -5,7 +5,7 @@ import json
 import math
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import groupby
 from pathlib import Path
@@ -215,7 +215,7 @@ def estimate(study: Study, setting: Setting) -> Estimate:
     # A time that is given is of a step with all that goes with it.
     cost_of_step = cost or StepCost(float(setting.seconds_per_step or 0), 0, 0)
     is_on_gpu = cost is not None and choose_device(study.device).type == "cuda"
-    training = cost_of_step.of_round(study.steps_an_epoch(setting.examples), _count_passes(study, setting))
+    training = cost_of_step.of_round(study.steps_an_epoch(setting.examples), _count_passes(study, setting.sites))
     transfer = setting.sites * traffic.site_bytes * 8 / setting.bandwidth
     rounds = zip(traffic.bytes_to, traffic.bytes_from, strict=True)
     largest = max([to + back for to, back in rounds] + [traffic.finish_bytes_to + traffic.finish_bytes_from])
@@ -246,6 +246,21 @@ def estimate(study: Study, setting: Setting) -> Estimate:
         saved_bytes=unfrozen.site_bytes - traffic.site_bytes,
         epsilon=_estimate_epsilon(study, setting) if study.is_private else None,
     )
+
+
+def estimate_training(study: Study, shape: tuple[int, ...], examples: Sequence[int]) -> float:
+    """Return the seconds of all rounds' training where sites take turns, by a few steps that are measured here.
+
+    Args:
+        study: The study.
+        shape: (C, *spatial) of what its network learns from.
+        examples: Training examples of each site.
+
+    Raises:
+        ConfigError: As `check_network` has it.
+    """
+    cost, passes = _measure_cost(study, shape, None, len(examples)), _count_passes(study, len(examples))
+    return study.total_rounds * sum(cost.of_round(study.steps_an_epoch(number), passes) for number in examples)
 
 
 def write_estimated_job(job: Path, target: Path, found: Estimate, changes: Mapping[str, object]) -> Path:
@@ -347,9 +362,9 @@ def _check_setting(study: Study, setting: Setting) -> None:
             raise ConfigError(f"--sites must be at least federation.{key}, {wanted}, not {setting.sites}")
 
 
-def _count_passes(study: Study, setting: Setting) -> int:
+def _count_passes(study: Study, sites: int) -> int:
     """Return a round's passes over the data; a further exchange of a part counts like one of all models."""
-    server = ServerRounds.start(study, "estimate", needs.site_names(setting.sites), {})
+    server = ServerRounds.start(study, "estimate", needs.site_names(sites), {})
     return study.training.local_epochs * (1 + len(server.asks(AFTER, 1)))
 
 

@@ -76,6 +76,8 @@ def run(options: argparse.Namespace) -> int:
     if study.recipe.needs_pretrained and not is_one:
         console.print(f"  silofl pretrain {target} --data {data} --out f.pt", markup=False)
         data += " --pretrained f.pt"
+    if not is_one:
+        console.print(f"  silofl tune {target} --data {data}", markup=False)
     console.print(f"  silofl simulate {target} --data {data} --out RUN", markup=False)
     return ExitCode.COMPLETE
 

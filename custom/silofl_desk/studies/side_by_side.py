@@ -7,19 +7,21 @@ from pathlib import Path
 
 from rich.console import Console
 
+from silofl.federation.ledger import read_ledger
 from silofl.federation.results import read_results
 from silofl.files import make_folder
 from silofl.options import format_set_options
-from silofl.report.tables import format_duration
+from silofl.report.tables import format_duration, format_number
 from silofl_desk.studies.compared_runs import ComparedRun
 from silofl_desk.studies.processes import ProcessTree, enable_interrupts
+from silofl_desk.studies.progress import QUIET_S
 from silofl_desk.studies.simulate import is_finished
 
 POLL_S = 0.3
 
 
 def run_side_by_side(runs: Sequence[ComparedRun], out: Path, processes: int, console: Console) -> dict[Path, str]:
-    """Carry out the runs that are not finished, and print a line where one ends.
+    """Carry out the runs that are not finished, and print a line where one ends, or none has for `QUIET_S`.
 
     On Ctrl-C all processes are ended, and each run can go on.
 
@@ -37,7 +39,9 @@ def run_side_by_side(runs: Sequence[ComparedRun], out: Path, processes: int, con
     console.print(f"{len(runs) - len(waiting)} of {len(runs)} runs are already finished; {processes} at a time")
     running: list[tuple[ComparedRun, ProcessTree, float]] = []
     failures: dict[Path, str] = {}
-    left, started = len(waiting), time.monotonic()
+    total, started = len(waiting), time.monotonic()
+    left = total
+    printed = started
     enable_interrupts()
     try:
         while left:
@@ -45,17 +49,27 @@ def run_side_by_side(runs: Sequence[ComparedRun], out: Path, processes: int, con
                 run = waiting.pop(0)
                 running.append((run, ProcessTree(build_command(run), log_path(run, out)), time.monotonic()))
             time.sleep(POLL_S)
+            if time.monotonic() - printed > QUIET_S:
+                printed = time.monotonic()
+                doing = (
+                    f"{run.name}, seed {run.seed}: {len(read_ledger(run.path) or ())} rounds" for run, *_ in running
+                )
+                console.print("; ".join(doing))
             for run, tree, since in list(running):
                 if tree.poll() is None:
                     continue
                 running.remove((run, tree, since))
-                left -= 1
+                left, printed = left - 1, time.monotonic()
                 results = read_results(run.path)
                 ending = results.status if results else "ended early"
+                ending += f", validation {format_number(results and results.validation_mean)}"
                 if results is None or not results.is_finished:
                     failures[run.path] = f"it ended early, and {log_path(run, out)} says why"
-                took, so_far = format_duration(time.monotonic() - since), format_duration(time.monotonic() - started)
-                console.print(f"{run.name}, seed {run.seed}: {ending}, {took}; {left} left, {so_far} so far")
+                took, so_far = (time.monotonic() - one for one in (since, started))
+                coming = format_duration(so_far / (total - left) * left)
+                console.print(
+                    f"{run.name}, seed {run.seed}: {ending}, {format_duration(took)}; {left} left, about {coming}"
+                )
     finally:
         for _, tree, _ in running:
             tree.end()

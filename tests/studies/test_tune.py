@@ -1,0 +1,303 @@
+import json
+import shlex
+import shutil
+from argparse import Namespace
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from rich.console import Console
+from torch import nn
+
+from silofl.federation.ledger import Round
+from silofl.federation.results import read_results
+from silofl.schema import dump_record
+from silofl_desk.studies import simulate, tune
+from silofl_desk.studies.simulation import changed_study, study_file
+from silofl_desk.studies.tune import Found, Trial, list_normalizations, rates_around, rates_beyond, search
+
+from .conftest import JOB
+
+pytestmark = [pytest.mark.long, pytest.mark.usefixtures("undrawn")]
+
+MASKS, CLASSES = (JOB.with_name(f"fedavg_{kind}") for kind in ("masks", "classes"))
+OWN = Trial("group", 0.003)
+# What the phantoms' study takes from its images does not matter where nothing trains.
+SMALL = ["--set", "data.transforms=[{Resize: {spatial_size: [32, 32]}}]"]
+# BatchNorm stays at home, so that rates alone are tried.
+FEDBN = ["--set", "algorithm={name: fedbn}", "--set", "model.normalization=batch"]
+
+
+@pytest.mark.parametrize(
+    ("rate", "around"),
+    [
+        (0.003, [0.001, 0.003, 0.01]),
+        (0.01, [0.003, 0.01, 0.03]),
+        (0.1, [0.03, 0.1, 0.3]),
+        (1, [0.3, 1, 3]),
+        (0.0005, [0.0002, 0.0005, 0.002]),
+        (0.0015, [0.0005, 0.0015, 0.005]),
+        (1e-5, [3e-6, 1e-5, 3e-5]),
+    ],
+)
+def test_the_rates_around_one_are_about_a_third_and_three_times_it(rate, around):
+    assert rates_around(rate) == around
+
+
+def test_rates_lie_beyond_an_edge_alone():
+    assert rates_beyond(0.01, (0.001, 0.003, 0.01)) == [0.03]
+    assert rates_beyond(0.001, (0.001, 0.003, 0.01)) == [0.0003]
+    assert rates_beyond(0.003, (0.001, 0.003, 0.01)) == []
+
+
+class Measured:
+    """Scores by trial, of which each seed after the first lies 0.01 higher; records what was asked for."""
+
+    def __init__(self, scores):
+        self.scores, self.asked = scores, []
+
+    def __call__(self, trials, num_seeds):
+        self.asked.append(([str(trial) for trial in trials], num_seeds))
+        found = {trial: self.scores.get(str(trial)) for trial in trials}
+        return {t: () if v is None else tuple(v + 0.01 * n for n in range(num_seeds)) for t, v in found.items()}
+
+
+GRID = ["group 0.001", "group 0.003", "group 0.01"]
+
+
+def test_the_studys_own_values_that_validate_best_need_no_further_seed():
+    measure = Measured({"group 0.001": 0.6, "group 0.003": 0.7, "group 0.01": 0.7})
+    found = search(OWN, ["group"], measure)
+    assert measure.asked == [(GRID, 1)]
+    # of two that are level the study's own
+    assert (found.best, found.chosen, found.is_tie) == (OWN, OWN, False)
+
+
+def test_a_best_rate_at_an_edge_extends_the_grid_once_and_is_confirmed_with_further_seeds():
+    measure = Measured({"group 0.001": 0.6, "group 0.003": 0.7, "group 0.01": 0.8, "group 0.03": 0.9, "group 0.1": 1.0})
+    found = search(OWN, ["group"], measure)
+    assert measure.asked == [(GRID, 1), (["group 0.03"], 1), (["group 0.003", "group 0.03"], 3)]
+    assert found.chosen == Trial("group", 0.03) and found.rates_beyond(found.chosen) == [0.1]
+
+
+def test_a_lead_within_the_seeds_spread_is_a_tie_and_the_studys_own_values_stay():
+    # seeds of 0.700, 0.710, 0.720: a deviation of 0.01
+    found = search(OWN, ["group", "instance"], Measured({"group 0.003": 0.7, "instance 0.003": 0.709}))
+    assert (found.best, found.is_tie, found.chosen) == (Trial("instance", 0.003), True, OWN)
+    found = search(OWN, ["group", "instance"], Measured({"group 0.003": 0.7, "instance 0.003": 0.711}))
+    assert (found.is_tie, found.chosen) == (False, Trial("instance", 0.003))
+
+
+def test_a_trial_of_one_seed_is_not_set_against_means_over_seeds():
+    scores = {Trial("group", 0.001): (0.9,), OWN: (0.6, 0.6, 0.6), Trial("group", 0.01): (0.95, 0.7, 0.7)}
+    assert Found(OWN, scores).chosen == Trial("group", 0.01)
+
+
+def test_a_rate_that_does_not_train_has_no_say():
+    found = search(OWN, ["group"], Measured({"group 0.001": 0.6}))
+    assert found.chosen == Trial("group", 0.001) and found.scores[OWN] == ()
+    found = search(OWN, ["group"], Measured({}))
+    assert not any(found.scores.values()) and found.best == OWN
+
+
+# --- which normalisations
+
+
+@pytest.fixture
+def alike():
+    """Two sites of which the images are noise of one brightness, and a function that makes one of them another."""
+
+    def make(shape=(1, 32, 32), brighter=0.0):
+        random, found = np.random.default_rng(0), {}
+        for number, site in enumerate(("north", "south")):
+            images = random.random((8, *shape), np.float32) + number * brighter
+            training = SimpleNamespace(images=images, cases=tuple(map(str, range(8))))
+            found[site] = SimpleNamespace(training=training, image_shape=shape)
+        return found
+
+    return make
+
+
+def listed(job, data, **changes):
+    return list_normalizations(changed_study(job, changes), job, changes, data)
+
+
+def test_shared_batchnorm_is_tried_only_where_the_hospitals_look_alike(alike):
+    assert listed(MASKS, alike()) == (["group", "instance", "batch"], [])
+    found, reasons = listed(MASKS, alike(brighter=5.0))
+    assert found == ["group", "instance"] and reasons == ["batch is left out: the hospitals' images look different"]
+    # the study's own is tried in any case, and is the first
+    assert listed(MASKS, alike(brighter=5.0), **{"model.normalization": "batch"})[0] == ["batch", "group", "instance"]
+
+
+@pytest.mark.parametrize("job", ["fedavg_masks_3d", "fedavg_classes_3d", "fedavg_classes"])
+def test_volumes_and_classes_have_the_same_choice(alike, job):
+    job = JOB.with_name(job)
+    study = changed_study(job, {})
+    size = study.data.patches.size if study.data.patches else (32,) * study.data.dimensions
+    assert listed(job, alike((study.data.channels, *size)))[0] == ["group", "instance", "batch"]
+
+
+def test_what_keeps_batchnorm_at_home_or_starts_from_a_file_keeps_its_normalisation(alike):
+    changes = {"algorithm": {"name": "fedbn"}, "model.normalization": "batch"}
+    assert listed(MASKS, alike(), **changes) == (
+        ["batch"],
+        ["model.normalization stays batch: BatchNorm stays at each hospital"],
+    )
+    weights = {"model.weights": "w.pt", "model.weights_sha256": "0" * 64}
+    found, (reason,) = listed(MASKS, alike(), **weights)
+    assert found == ["group"] and reason == "model.normalization stays group: what everybody starts from has it"
+
+
+def test_a_network_without_normalisation_layers_has_no_choice(alike, monkeypatch):
+    # as a package's network has them
+    monkeypatch.setitem(
+        import_networks(), "unet", lambda settings, inputs, outputs, _: nn.Conv2d(inputs, outputs, 3, padding=1)
+    )
+    found, reasons = listed(MASKS, alike())
+    assert found == ["group"]
+    assert reasons[0] == "instance is left out: the network has the same layers with group"
+
+
+def import_networks():
+    from silofl.models import networks
+
+    return networks.NETWORKS
+
+
+def test_a_normalisation_that_the_images_are_too_small_for_is_left_out_and_why(alike):
+    # the last maps of LeNet-5 come to one value on 16 x 16, but not on 28 x 28
+    changes = {"model": {"name": "densenet121", "normalization": "group"}}
+    found, reasons = listed(CLASSES, alike((3, 32, 32)), **changes)
+    assert found == ["group", "batch"] and reasons[0].startswith("instance is left out: densenet121 must answer an")
+
+
+# --- the command
+
+
+@pytest.fixture
+def tuned(silofl, training, monkeypatch):
+    """Tune with made-up runs; returns exit code, output and the names of the runs.
+
+    ``scores`` gives the validation by trial, 0.1 by default; without one a run ends without a result.
+    """
+
+    def call(job, data, *options, scores):
+        def carry_out(runs, out, processes, console):
+            failures = {}
+            for run in (run for run in runs if not run.has_started):
+                value = scores.get(run.name, 0.1)
+                if isinstance(value, BaseException):
+                    raise value
+                if value is None:
+                    failures[run.path] = "it ended early"
+                    continue
+                score = {"value": value, "num_cases": 1, "num_excluded": 0}
+                training.results = {"validation": {site: score for site in ("north", "south")}}
+                simulate.start_simulation(run.job, run.path, run.wanted, run.changes, Console(quiet=True))
+                rising = [
+                    dump_record(Round(n, validation={"north": {**score, "value": value * n / 20}})) for n in (1, 2)
+                ]
+                (run.path / "ledger.json").write_text(json.dumps(rising))
+            return failures
+
+        monkeypatch.setattr(tune, "run_side_by_side", carry_out)
+        training.carried_out.clear()
+        code, out, error = silofl("tune", job, "--data", data, *SMALL, *options)
+        return code, out + error, training.carried_out
+
+    return call
+
+
+def test_a_search_ends_with_a_command_that_works(tuned, silofl, training, phantoms, tmp_path):
+    scores = {"group 0.003": 0.5, "group 0.001": 0.4, "group 0.01": 0.6, "group 0.03": 0.55}
+    code, said, carried_out = tuned("fedavg_masks", phantoms, "--rounds", "2", "--out", "found", scores=scores)
+    assert code == 0, said
+    assert "0.001, 0.003, 0.01, with model.normalization group, instance, batch: 9 runs of 2 rounds, then" in said
+    # the grid, one beyond its edge, two further seeds of the study's own values and the best ones
+    assert len(carried_out) == 9 + 1 + 4 and carried_out[9] == "group-0.03-seed0"
+    assert "group 0.01 validates best: 0.600 ± 0.000; the study's own values, group 0.003: 0.500 ± 0.000." in said
+    assert "Not trained to the end (all): " in said and "may choose other values: --rounds 4 with another" in said
+    words = shlex.split(next(one for one in said.splitlines() if one.startswith("silofl simulate")))
+    assert words[:3] == ["silofl", "simulate", "fedavg_masks"] and words[-1] == "training.learning_rate=0.01"
+    training.results = {}
+    code, out, error = silofl(*words[1:])
+    assert code == 0, error
+    (run,) = tmp_path.glob("found/chosen/run.json")
+    changes = json.loads(run.read_text())["changes"]
+    assert changes.pop("data.transforms") and changes == {"rounds": 2, "training.learning_rate": 0.01}
+
+
+def test_a_search_that_was_interrupted_goes_on_and_finished_runs_are_used_again(tuned, phantoms):
+    scores = {"batch 0.003": 0.5, "batch 0.01": KeyboardInterrupt()}
+    code, said, carried_out = tuned(MASKS, phantoms, *FEDBN, scores=scores)
+    assert (code, carried_out) == (130, ["batch-0.001-seed0", "batch-0.003-seed0"])
+    assert "give the same command again" in said
+    code, said, carried_out = tuned(MASKS, phantoms, *FEDBN, scores=scores | {"batch 0.01": 0.45})
+    assert (code, carried_out) == (0, ["batch-0.01-seed0"])
+    assert "The study's own values validate best: batch 0.003." in said
+    code, said, carried_out = tuned(MASKS, phantoms, *FEDBN, "--rounds", "7", scores=scores)
+    assert code == 2 and "must be a run of what is asked for, not one that differs in rounds" in said
+
+
+def test_a_rate_that_does_not_train_is_named_and_the_code_says_that_it_is_missing(tuned, phantoms, tmp_path):
+    scores = {"batch 0.001": None, "batch 0.003": 0.5, "batch 0.01": None}
+    code, said, _ = tuned(MASKS, phantoms, *FEDBN, scores=scores)
+    assert code == 3 and "batch-0.01-seed0 has no score: it ended early" in said
+    code, said, _ = tuned(MASKS, phantoms, *FEDBN, "--out", "none", scores=scores | {"batch 0.003": None})
+    assert code == 1 and "no run has a validation score; none/logs says why" in said
+
+
+def test_values_of_a_studys_own_folder_are_to_be_written_into_it(tuned, phantoms, job):
+    own, options = job(rounds=3), [*FEDBN, "--processes", "2", "--skip-unreadable", "0.1", "--cache", "c"]
+    code, said, _ = tuned(own, phantoms, *options, scores={"batch 0.001": 0.6, "batch 0.0003": 0.7})
+    assert code == 0, said
+    assert f"write them into {study_file(own)}: training.learning_rate: 0.0003." in said
+    assert "0.0003 is at the edge of the rates tried" in said
+    assert "--skip-unreadable 0.1" in said and "--cache c" in said
+
+
+def test_the_command_changes_a_section_that_was_given_whole():
+    found = Found(OWN, {OWN: (), Trial("instance", 0.01): (0.9,)})
+    options = Namespace(job=MASKS, out=Path("o"), data=None, pretrained=None, cache=None, skip_unreadable=0.0)
+    words = tune._build_command(found, options, {"rounds": 2, "model": {"name": "unet", "normalization": "group"}})
+    assert words[2:] == [
+        *(str(MASKS), "--out", "o/chosen", "--alone", "--set", "rounds=2"),
+        *("--set", 'model={"name": "unet", "normalization": "instance"}', "--set", "training.learning_rate=0.01"),
+    ]
+    words = tune._build_command(found, options, {"training.learning_rate": 0.003})
+    assert words[-4:] == ["--set", "training.learning_rate=0.01", "--set", "model.normalization=instance"]
+
+
+def test_without_validation_data_nothing_can_be_chosen(silofl, phantoms, tmp_path):
+    data = shutil.copytree(phantoms, tmp_path / "data", ignore=shutil.ignore_patterns(".silofl*"))
+    for path in data.glob("*/dataset.json"):
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"validation": []}))
+    code, _, error = silofl("tune", MASKS, "--data", data, *SMALL)
+    assert code == 2 and error.endswith(
+        f"{data} must have validation data, by which the values are chosen; no site has any: import it with "
+        "--validation 0.2\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        (["--set", "training.lr=1"], "did you mean 'training.learning_rate'"),
+        (["--pretrained", "f.pt"], "--pretrained must go with a study that needs a pretrained model"),
+        (["--out", "f.pt"], "--out must be a folder, not f.pt, which is a file"),
+        (["--processes", "0"], "must be a whole number of at least 1"),
+    ],
+)
+def test_what_cannot_be_is_refused_before_anything_is_trained(refused, phantoms, tmp_path, options, reason):
+    (tmp_path / "f.pt").touch()
+    assert reason in refused("tune", MASKS, "--data", phantoms, *SMALL, *options)
+    assert not (tmp_path / "tuning").exists()
+
+
+def test_the_results_that_choose_are_of_validation(tuned, phantoms, tmp_path):
+    tuned(MASKS, phantoms, *FEDBN, scores={"batch 0.003": 0.4})
+    found = read_results(tmp_path / "tuning" / "runs" / "batch-0.003-seed0")
+    # made-up tests are 0.5 with seed 0
+    assert (found.validation_mean, found.mean) == (pytest.approx(0.4), 0.5) and found.joining is None
