@@ -48,14 +48,16 @@ from silofl.training.site_score import SuperScore
 
 ROLE, ALL_MODELS, FEATURES = "hand_over", "test_all_models", "image_features"
 REPORTED = "of each site the epoch that was best on its own validation data"
-PURPOSE = "the site's own model, whole and once after its training, for the super model that every site gets"
+PURPOSE = "the site's whole own model, sent once after its training, for the super model that every site gets"
 RISK = (
-    "every site, and whoever holds the super model, holds a model of this site's images alone, and may rebuild rough "
-    "images from it; may_leave without site_model: the site takes no part"
+    "every site, and whoever has the super model, has a model that was trained on this site's images alone, and may "
+    "rebuild rough images from it; may_leave without site_model: the site takes no part"
 )
-FEATURES_PURPOSE = "means and covariances of brightness, contrast and sharpness, for a selector among all sites' models"
+FEATURES_PURPOSE = (
+    "means and covariances of the images' brightness, contrast and sharpness, for a selector among all sites' models"
+)
 FEATURES_RISK = (
-    "they show every site what this site's images look like, and of few patients their contrast; min_patients: the "
+    "every site sees what this site's images look like. With few patients it sees their contrast; min_patients: the "
     "selector then never chooses this site's model"
 )
 

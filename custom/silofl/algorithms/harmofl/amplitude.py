@@ -27,10 +27,10 @@ from silofl.study import Study
 from silofl.training.loop import TrainingResult
 
 ROLE, MEAN = "amplitude", "amplitude/mean"
-PURPOSE = "the mean frequency amplitude of the training images, sent once so that all sites normalise alike"
+PURPOSE = "the mean frequency amplitude of the training images, sent once, so that all sites normalise alike"
 RISK = (
-    "it shows the server, and mixed all sites, the images' contrast, noise and stain, and of few patients their "
-    "outlines; min_patients, or amplitude: {band: 0}, which leaves one number per channel"
+    "the server sees the images' contrast, noise and stain, and all sites see it in the mean. With few patients it "
+    "shows their outlines; min_patients, or amplitude: {band: 0}, which sends one number per channel only"
 )
 
 
