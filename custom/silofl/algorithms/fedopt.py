@@ -35,11 +35,11 @@ class ServerOptimizer(Ingredient):
     """The server's optimiser, whose gradient is the sites' mean difference.
 
     Attributes:
-        rule: ``momentum`` is FedAvgM.
+        rule: The optimiser; ``momentum`` is FedAvgM.
         learning_rate: The papers' eta_s; for ``momentum`` usually 1, for the others 0.01 to 0.1.
         beta1: Decay of the first moment; ``momentum`` has none.
         beta2: Decay of the second moment of ``adam`` and ``yogi``.
-        tau: How adaptive a step is: added to the root; its square is where the second moment starts.
+        tau: Added to the root: a smaller one makes steps more adaptive. The second moment starts at its square.
         momentum: FedAvgM's beta.
         is_nesterov: Whether FedAvgM looks ahead, as in the paper's own runs.
         is_corrected: Whether ``adam`` corrects the bias of its moments, which then start at 0, as torch's Adam does.

@@ -72,7 +72,7 @@ HOW = {
 
 
 class HandOver(Ingredient):
-    """Each site's model, which leaves once, after its training, for the super model of all.
+    """Each site sends its model once, after its training, for the super model of all.
 
     A site sends the model of its best epoch on its validation data; without such data, of its last epoch.
 

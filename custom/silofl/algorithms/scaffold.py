@@ -47,8 +47,8 @@ class Control(Ingredient):
     """A control variate of each site, and their mean at the server.
 
     Attributes:
-        option: A site's new variate: 2, from its own steps, as in the paper's experiments; 1, the gradient of all its
-            data at the received model.
+        option: How a site makes its new variate: 2: from its own steps, as in the paper's experiments; 1: as the
+            gradient of all its data at the received model.
         has_momentum: Whether ``training.momentum`` may be above 0, unlike in the paper; option 2 then divides by
             FedNova's norm.
     """

@@ -153,7 +153,7 @@ def study_page() -> str:
         "[site.yaml](../site_configs/README.md#siteyaml).",
         "",
         f"- [The study](#the-study), {', '.join(f'[{name}](#{name})' for name in sections)}",
-        "- Of the algorithm: [constants](#constants), [presets](#presets)",
+        "- Algorithm: [constants](#constants), [presets](#presets)",
         "",
         *_section_page("The study", Study, "", with_summary=False),
     ]
@@ -177,7 +177,7 @@ def _algorithm_page(settings: type) -> list[str]:
         lines += [f"- **{answer.section}**: {read_summary(answer)}"]
         lines += [f"  {_key_item(key)}" for key in list_keys(answer, f"algorithm.{answer.section}.")]
     lines += [""]
-    lines += ["### Presets", "", "What presets choose instead of the defaults above; the others are not listed:", ""]
+    lines += ["### Presets", "", "Values of presets that differ from the defaults above:", ""]
     base = _preset_values(Recipe())
     base |= {f"{one.section}.{key}": value for one in all_ingredients() for key, value in _defaults(one).items()}
     for name in algorithm_names():

@@ -40,8 +40,8 @@ class Amplitude(Ingredient):
     Attributes:
         band: ``full``, or the radius of the replaced frequencies (0: mean intensity only).
         momentum: The paper's v of the running amplitude.
-        amplitude_factor: Leave out an amplitude that is more than this many times the largest of the others, or that
-            many times below their smallest. The paper leaves none out.
+        amplitude_factor: Limit: an amplitude is left out if it is more than so many times the largest of the others, or
+            less than the smallest divided by it. The paper leaves none out.
     """
 
     section: ClassVar[str] = ROLE
