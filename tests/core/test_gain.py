@@ -242,7 +242,7 @@ BETTER_ONE = "1 keeps a model that is better for its test patients than its own"
         (
             [FEW, EQUAL],
             [],
-            "Of 2 hospitals, 1 has no clear difference and 1 has too few test cases to say: nobody can "
+            "Of 2 hospitals, 1 has no clear difference and 1 has too few test patients to say: nobody can "
             "tell yet whether joining pays.",
         ),
         (

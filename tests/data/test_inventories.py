@@ -118,7 +118,7 @@ def test_what_all_can_supply_what_some_lack_and_what_is_withheld_are_three_thing
     }
     assert describe_inventories(sites)[:4] == [
         "All can supply: organ.",
-        "b withholds lesion: fewer than 5 patients, or that many would follow from it.",
+        "b withholds lesion: fewer than 5 patients, or such a number could be computed from it.",
         "b has no patient with cyst.",
         "c has no patient with lesion, cyst.",
     ]

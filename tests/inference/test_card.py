@@ -107,8 +107,8 @@ def test_the_card_says_which_labels_a_site_has_not_annotated(make_contents, make
     [
         # By number in each site's test, and in its validation.
         (({"1": 0.5, "2": 0.0}, {"1": 0.5}), ({}, {"2": 0.5}), "annotated: none at a site with scores\n"),
-        (({"0": 1, "1": 0.5}, {"2": 0.5}), ({}, {}), "not annotated or in none of the cases: north: lesion; south: o"),
-        (({"1": 0.5, "2": 0.5}, {}), ({}, {}), "not known; without a score, as not annotated or in none of the cas"),
+        (({"0": 1, "1": 0.5}, {"2": 0.5}), ({}, {}), "(not annotated, or in no case): north: lesion; south: o"),
+        (({"1": 0.5, "2": 0.5}, {}), ({}, {}), "not known; without a score (not annotated, or in no case)"),
     ],
 )
 def test_of_a_network_the_card_says_which_labels_have_no_score_at_a_site(

@@ -219,7 +219,7 @@ def test_a_test_in_every_round_has_a_figure_that_says_that_it_chose_nothing(reco
     # east ends at 0.75, west at 0.5, their mean is 0.625
     assert image.alt == "Test: dice after round 2: east 0.75, west 0.5, mean over sites 0.625."
     assert drawn_lines(image.plot)[LINE_COLOURS[0]] == [0.25, 0.75]
-    assert "These scores chose nothing" in image.caption
+    assert "These scores chose neither" in image.caption
 
 
 @pytest.mark.usefixtures("undrawn")

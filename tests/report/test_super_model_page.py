@@ -141,7 +141,7 @@ def selector_section(run, super_results):
 
 
 def test_a_real_federations_run_has_no_map(selector_section):
-    assert headings_of(selector_section()) == ["What it takes the test images for", "Which model it chooses"]
+    assert headings_of(selector_section()) == ["Which site it chose for the test images", "Which model it chooses"]
 
 
 def test_a_result_with_nothing_but_its_models_is_shown(selector_section):

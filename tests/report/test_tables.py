@@ -257,7 +257,7 @@ def test_the_test_data_of_all_sites_are_an_average_and_a_sentence(classes, findi
     assert everyone_sentence(run) == (
         "on all sites' test data (40 cases): accuracy 0.500, balanced accuracy 0.125, mean over the sites' models"
     )
-    assert everyone_sentence(lacking).endswith("mean over the sites' models (none of west)")
+    assert everyone_sentence(lacking).endswith("mean over the sites' models (without west)")
     assert everyone_sentence(classes()) == ""
     # of the metric (0.5 + 0.75) / 2
     by_site = {"east": {"auroc": 0.5}, "west": {"auroc": 0.75}}

@@ -154,7 +154,7 @@ def test_a_loss_by_the_choice_names_the_patients_that_it_was_made_by_and_the_thr
 @pytest.mark.parametrize(
     ("best_round", "reason"),
     [
-        (1, "The run measured nothing that tells why."),
+        (1, "The run measured nothing that shows why."),
         (2, "Its best round is the last of 2: more rounds may help."),
     ],
 )

@@ -73,10 +73,10 @@ class ServerOptimizer(Ingredient):
         if recipe.mixing is not None or len(recipe.traveling_roles) > 1 or recipe.stays_home == "everything":
             return "parts must go with one model of all sites where they hold a server optimiser; choose mixing: shared"
         if recipe.server_lr != 1:
-            return f"server_lr must be 1 beside server_optimizer.learning_rate, not {recipe.server_lr:g}; leave it out"
+            return f"server_lr must be 1 with server_optimizer.learning_rate, not {recipe.server_lr:g}; leave it out"
         if recipe.extra_rounds and not recipe.tunes_personal:
             return (
-                "extra_rounds must be 0 beside a server optimiser, which would step from each site's own model, not "
+                "extra_rounds must be 0 with a server optimiser, which would step from each site's own model, not "
                 f"{recipe.extra_rounds}; leave it out"
             )
         return None

@@ -63,7 +63,7 @@ FEATURES_RISK = (
 
 # Of an image's side; with fewer pixels its lowest frequencies cannot be told apart.
 SMALLEST_SIDE = 16
-BESIDE = "Mean and covariance of nine numbers a channel of the site's images travel beside it"
+BESIDE = "Mean and covariance of nine numbers per channel of the site's images travel with it"
 HOW = {
     "mean": "the mean of all models' probabilities answers",
     "choice": "a case is answered by the model of the site whose images it is most like",
@@ -132,7 +132,7 @@ class HandOver(Ingredient):
     def sentence(self) -> str:
         """Describe the answer for the report."""
         return (
-            f"{BESIDE if self.has_selector else 'Nothing beside it'}: each site's model of its best epoch on its own "
+            f"{BESIDE if self.has_selector else 'Nothing else'}: each site's model of its best epoch on its own "
             f"validation data leaves once, after the training, and {HOW[self.answer]}."
         )
 

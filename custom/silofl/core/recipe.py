@@ -30,7 +30,7 @@ HOMES = {
     "head": "The head, the last layer, which decides (FedPer); all other weights travel, the data never do.",
     "everything": "Everything: each site trains alone and sends only its scores.",
 }
-PERSONAL_HOME = "A personal model beside the shared one, which travels whole; the data never do."
+PERSONAL_HOME = "A personal model; the shared one travels whole, the data never do."
 PERSONAL_TUNED = (
     "Each site's own is the received one until the extra rounds, in which the site fine-tunes it, and the shared one "
     "goes on."
@@ -256,7 +256,7 @@ class Recipe:
             + (f" Each site also keeps {', '.join(kept)}." if kept else "")
             + (f" Frozen parameters neither learn nor travel: {', '.join(frozen)}." if frozen else ""),
             "Who listens to whom?": self._mixing_sentence() + self._average_sentence(),
-            "What travels beside the model?": beside or "Nothing.",
+            "What else travels?": beside or "Nothing.",
         }
 
     def _has_own_model(self, how: str) -> bool:
@@ -285,7 +285,7 @@ class Recipe:
         weight = next((one.weighed_by for one in self.parts if one.weighed_by), usual)
         robust = f" {self.robust.sentence()}" if self.robust else ""
         if self.mixing is not None:
-            beside = f" The global model beside it is the weighted mean of all; a site's weight is {weight}."
+            beside = f" The global model is the weighted mean of all; a site's weight is {weight}."
             return f"{self.mixing.sentence()}{beside if len(self.roles) > 1 else ''}{robust}"
         rate = f" The server moves towards it with learning rate {self.server_lr}." if self.server_lr != 1 else ""
         # A part with a half at the server may make more of the mean, or take another one.
