@@ -45,7 +45,7 @@ def test_a_card_has_the_values_of_each_finding_and_then_of_its_absence(make_cont
         (row, ["0.250", "0.750", "not known", "1.000"]),
     ):
         assert [cell.strip() for cell in line.split("|")][3:7] == wanted
-    assert "the value of a finding is its sensitivity, and that of its absence its specificity" in text
+    assert "the value of a finding is its sensitivity, the value of its absence the specificity" in text
 
 
 def test_a_card_says_what_the_run_recorded(make_contents):
@@ -207,7 +207,7 @@ def test_the_card_of_what_a_site_chose_knows_its_bias_and_the_sites_own_data(mak
     facts = CHOSEN | {"candidate": "local", "data": data}
     text = card_of(replace(make_contents("only"), facts=facts, bias=0.7))
     assert "The foreground's log-odds are shifted by +0.7, decision threshold 0.33." in text
-    assert "| north | 4 / 5 / 50" in text and "Of the other sites, nothing is known here." in text
+    assert "| north | 4 / 5 / 50" in text and "About the other sites nothing is known here." in text
 
 
 def test_a_label_is_no_link_no_tag_and_no_cell_of_the_card(make_contents, make_study):

@@ -86,7 +86,7 @@ def test_a_result_that_may_be_a_guess_is_named_and_few_patients_may_explain_all(
 def test_the_section_says_that_hospitals_differ_and_that_nothing_was_trained(found):
     texts = " ".join(block.text for block in evaluations_section(found).blocks if isinstance(block, Text))
     assert "tested on the own test cases of 2 hospitals; nothing was trained" in texts
-    assert "0.500 to 0.800 at single ones" in texts and "do not explain 94% of that spread" in texts
+    assert "0.500 to 0.800 at single ones" in texts and "does not explain 94% of that difference" in texts
     assert evaluations_section(None) is None
 
 

@@ -192,7 +192,7 @@ def test_a_finding_has_its_area_sensitivity_and_specificity_at_each_site(finding
     )
     assert label_table(findings(metric="auprc")).columns[2] == "AUPRC"
     assert not any("recall" in column for column in site_table(findings()).columns)
-    assert "Sensitivity is the share" in label_sentence(findings())
+    assert "Sensitivity: share" in label_sentence(findings())
     # No area under a curve is one of all sites' cases.
     last = [site_table(one).rows[-1][0] for one in (findings(), classes())]
     assert last == ["mean over all cases, class by class", "mean over all cases"]

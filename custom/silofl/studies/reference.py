@@ -145,9 +145,9 @@ def study_page() -> str:
     lines = [
         "# study.yaml",
         "",
-        "All that a study lead decides, in one file for the server and every site: `app/config/study.yaml` of a job.",
-        "Defaults are bold; a key without one is unset. A *name* has letters, digits, `.`, `_` and `-`, a *count* is a",
-        "whole number above 0.",
+        "All that a study lead decides, in one file for all machines: `app/config/study.yaml` of a job. Defaults are",
+        "bold; a key without one is unset. A *name* has letters, digits, `.`, `_` and `-`, a *count* is a whole number",
+        "above 0.",
         "`silofl simulate`, `compare` and `estimate` set keys for one run: `--set training.learning_rate=0.01`.",
         "`--set algorithm.name=ditto` also drops the job's other keys of `algorithm`. What a site decides is in its",
         "[site.yaml](../site_configs/README.md#siteyaml).",
@@ -187,7 +187,8 @@ def _algorithm_page(settings: type) -> list[str]:
             differing = [f"`{key}: {_default_text(value)}`" for key, value in values.items() if base.get(key) != value]
             if differing:
                 chosen.setdefault(", ".join(differing), []).append(preset)
-        lines += [f"- {name}, {', '.join(presets)}: {keys}" for keys, presets in chosen.items()]
+        named = {keys: "all" if len(of) == len(PRESET_NAMES) else ", ".join(of) for keys, of in chosen.items()}
+        lines += [f"- {name}, {presets}: {keys}" for keys, presets in named.items()]
     return [*lines, ""]
 
 

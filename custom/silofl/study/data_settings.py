@@ -103,8 +103,8 @@ class DataSettings(Section):
         resample: Whether a contrast is resampled to the grid of the case's first one. Otherwise another grid is
             refused.
         neighbours: Slices before and after each slice that become further channels. The label is the middle slice's.
-        modality: DICOM's code, as ``MR``, ``CT``, ``DX`` (radiography) or ``XC`` (a camera); the super model refuses
-            others. Default: the code in the sites' DICOM images.
+        modality: DICOM's code (``DX`` is radiography, ``XC`` a camera); the super model refuses others. Default: the
+            code in the sites' DICOM images.
         intensity: ``dtype`` maps the file's integer range to [0, 1]; ``percentiles`` the case's 0.5 to 99.5
             percentile; ``zscore`` gives each case mean 0 and deviation 1; ``raw`` keeps the stored values.
         background: ``{below: -1024}`` or ``{nan: 0}``, or both: what padding of the scanner becomes.
