@@ -53,7 +53,7 @@ class Recipe:
         stays_home: What never leaves the site; the ``head`` is the last layer, ``everything`` is local training.
         mixing: Who listens to whom; ``shared`` gives all sites the same weighted mean.
         robust: The rule that limits how far a few sites can move the shared model, by its name or with its constants.
-        parts: What travels besides the model, or learns beside it at home.
+        parts: What travels besides the model, or learns at home.
         weights: Aggregation weights: by number of training ``examples``, or ``uniform``.
         server_lr: The server's learning rate eta_g; 1 takes the mean as it is.
         start_from_pretrained: Whether training begins with the pretrained model instead of random weights.
