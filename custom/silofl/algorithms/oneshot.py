@@ -53,9 +53,7 @@ RISK = (
     "every site, and whoever has the super model, has a model that was trained on this site's images alone, and may "
     "rebuild rough images from it; may_leave without site_model: the site takes no part"
 )
-FEATURES_PURPOSE = (
-    "means and covariances of the images' brightness, contrast and sharpness, for a selector among all sites' models"
-)
+FEATURES_PURPOSE = "means and covariances of brightness, contrast and sharpness, for a selector among all sites' models"
 FEATURES_RISK = (
     "every site sees what this site's images look like. With few patients it sees their contrast; min_patients: the "
     "selector then never chooses this site's model"

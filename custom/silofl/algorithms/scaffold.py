@@ -38,9 +38,7 @@ from silofl.training.loop import TrainingResult
 # A site's own c_i travels to it as control/own/NAME, should it have lost it or another one.
 ROLE, OWN = "control", "own"
 PURPOSE = "how the site's control variate changed, a mean gradient that corrects the other sites' steps"
-RISK = (
-    "the same as for weights. With option 1 it is the mean gradient of all training images, which shows more; option 2"
-)
+RISK = "the same as for weights, and more with option 1, the mean gradient of all training images; option 2"
 
 
 class Control(Ingredient):

@@ -26,10 +26,7 @@ PURPOSE = (
     "numbers of patients and cases, of patients with each label, contrast and scanner maker, by their names; median "
     "size and spacing; mean and deviation over patients of brightness and colour; sent once, without any training"
 )
-RISK = (
-    "the server sees which data the hospital has, and the look of its scanners' images; min_patients, or may_leave "
-    "without survey"
-)
+RISK = "the server sees which data the hospital has, and its scanners' look; min_patients, or may_leave without survey"
 
 
 class Survey(Ingredient):

@@ -97,11 +97,9 @@ class DataSettings(Section):
         dimensions: With 2 each slice of a volume is an example; with 3 the whole volume.
         patches: With ``dimensions`` 3, for label maps: the patches in which the network sees a volume. A classifier
             sees the whole of it instead; Resize or ResizeWithPadOrCrop then make all of one size.
-        channels: Channels of an image. A picture has 1 or 3: grey is repeated, colour becomes luminance, alpha is
-            dropped.
+        channels: Channels, 1 or 3 of a picture: grey is repeated, colour becomes luminance, alpha is dropped.
         channel_names: A name per channel, in the network's order, as ``[T1, T2]``. Each channel is then scaled alone.
-        resample: Whether a contrast is resampled to the grid of the case's first one. Otherwise another grid is
-            refused.
+        resample: Whether a contrast is resampled to the grid of the case's first one; else another grid is refused.
         neighbours: Slices before and after each slice that become further channels. The label is the middle slice's.
         modality: DICOM's code (``DX`` is radiography, ``XC`` a camera); the super model refuses others. Default: the
             code in the sites' DICOM images.

@@ -52,14 +52,12 @@ class OwnModel:
 class Joined:
     """One site's choice on its validation data, and the test of the federated model against its own.
 
-    If patients are unknown, a patient below is a recording; if both are, a case.
-
     Attributes:
         chosen: Model that the site keeps.
         bias: Shift of the decision threshold of the kept model, in log-odds of the foreground; 0 in a classification.
         own_bias: The same of the local model.
         lead: Validation score of the federated model minus the local one's.
-        unit: What counts once as a patient.
+        unit: What counts as a patient below: a recording if patients are unknown, a case if both are.
         num_units: Validation patients.
         is_one_person: Whether all test data are of one person.
         validation: Model -> validation value: federated and local_uncalibrated without a bias, federated_calibrated
