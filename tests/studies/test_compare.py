@@ -160,16 +160,10 @@ def test_pooled_data_are_announced_and_their_row_has_the_sites_values(compare, t
         (["--set", "seed=3"], "seed must be given as --seeds"),
         (["--set", "rounds=2", "--rounds", "3"], "rounds must be given once, not 2 and 3"),
         (["--set", "rounds=2", "--set", "rounds=3", "--as", "a"], "rounds must be given once, not 2 and 3"),
-        (
-            ["--set", "algorithm.name=fedbn", "--methods", "local"],
-            "must not be set for every row together with --methods",
-        ),
+        (["--set", "algorithm.name=fedbn", "--methods", "local"], "must not be set for every row with --methods"),
         (["--set", "training={momentum: 0}", "--set", "training.momentum=1"], "momentum must not be set before"),
         (["--set", "training.momentum=1", "--set", "training={loss: dice}"], "before training, which would replace it"),
-        (
-            ["--set", "rounds=5", "--as", "long", "--rounds", "1"],
-            "together with --as long, whose rounds it would replace",
-        ),
+        (["--set", "rounds=5", "--as", "long", "--rounds", "1"], "with --as long, whose rounds it would replace"),
         (["--set", "training.momentum=0", "--as", "a", "--set", "training={loss: dice}"], "whose training.momentum"),
         (["--set", "training={momentum: 0}", "--as", "a", "--set", "training.momentum=1"], "whose training.momentum"),
         (["--methods", ","], "must give at least one name"),

@@ -187,8 +187,8 @@ def _algorithm_page(settings: type) -> list[str]:
             differing = [f"`{key}: {_default_text(value)}`" for key, value in values.items() if base.get(key) != value]
             if differing:
                 chosen.setdefault(", ".join(differing), []).append(preset)
-        named = {keys: "all" if len(of) == len(PRESET_NAMES) else ", ".join(of) for keys, of in chosen.items()}
-        lines += [f"- {name}, {presets}: {keys}" for keys, presets in named.items()]
+        for keys, of in chosen.items():
+            lines.append(f"- {name}, {'all' if len(of) == len(PRESET_NAMES) else ', '.join(of)}: {keys}")
     return [*lines, ""]
 
 
