@@ -75,7 +75,7 @@ def test_a_card_says_what_the_run_recorded(make_contents):
 
 def test_a_card_says_by_which_rule_an_answer_must_not_be_used(make_contents):
     contents = make_contents()
-    assert "- The study states no rule (`do_not_use`) by which an answer must not be used." in card_of(contents)
+    assert "- The study has no rule (`do_not_use`) that forbids answers." in card_of(contents)
     rule = DoNotUseSettings(on_fallback=True, label_below=0.7)
     study = contents.study.model_copy(update={"do_not_use": rule})
     sentence = (

@@ -32,7 +32,7 @@ HOMES = {
 }
 PERSONAL_HOME = "A personal model; the shared one travels whole, the data never do."
 PERSONAL_TUNED = (
-    "Each site's own is the received one until the extra rounds, in which the site fine-tunes it, and the shared one "
+    "Each site's own model is the received one until the extra rounds; then the site fine-tunes it, and the shared one "
     "goes on."
 )
 SENT_ONCE = "The model until the site has trained, then it leaves once; the data never do."

@@ -24,7 +24,7 @@ from silofl.training.joined import WORDS, describe_bias
 
 FILE, TEMPLATE = "MODEL_CARD.md", "model_card.md.j2"
 UNKNOWN = "not known"
-VALIDATION = "Validation data, by which the round was chosen"
+VALIDATION = "Validation data, which chose the round"
 RULES = {"only": "One model answers.", "mean": "The mean of all sites' models answers."}
 
 
@@ -107,7 +107,7 @@ def _use_sentence(study: Study) -> str:
     """Say which answers the study's rule forbids to use."""
     rule = study.do_not_use
     if rule is None:
-        return "The study states no rule (`do_not_use`) by which an answer must not be used."
+        return "The study has no rule (`do_not_use`) that forbids answers."
     measure = "Dice" if study.task == "segmentation" else "recall"
     cases = {
         "where the selector falls back to the global model": rule.on_fallback,
