@@ -79,7 +79,7 @@ MODELS_NOTE = Markup(
     "images and chooses a model for each case, the run's row above; <strong>ensemble</strong>, all models averaged by "
     "the selector's scores. The mean is missing if a site is missing."
 )
-POOLED = Text("Trained on the data of all sites in one place, and so in no table of single runs:")
+POOLED = Text("Trained on data pooled in one place, and so in no table of single runs:")
 
 
 @dataclass(frozen=True)
