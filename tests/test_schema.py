@@ -128,7 +128,7 @@ def test_each_record_has_a_list_of_its_keys_with_types_and_meanings():
     told = "In kilograms, and told in two lines because a long sentence has no room in one."
     assert "- `parts` ({text: [Part](#part)}): Name -> part." in lines
     assert lines[lines.index("## Part") + 4] == f"- `weight` (number): {told}"
-    assert "- `colour` (red, green, optional): Its colour." in lines
+    assert "- `colour`? (red, green): Its colour." in lines
     assert "- `facts` ({text: anything}): Whatever." in lines
 
 

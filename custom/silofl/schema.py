@@ -97,12 +97,12 @@ def format_key_lists(kind: type) -> str:
         keys = [*describe_keys(one)]
         kinds += dict.fromkeys(inner for *_, inner in keys if inner is not None and inner not in kinds)
         text += "" if one is kind else f"\n## {one.__name__}\n\n{read_summary(one)}\n\n"
-        text += "".join(f"- `{key}` ({values}): {meaning}\n" for key, values, meaning, _ in keys)
+        text += "".join(f"- {key} ({values}): {meaning}\n" for key, values, meaning, _ in keys)
     return text
 
 
 def describe_keys(kind: type, is_optional: bool = False) -> Iterator[tuple[str, str, str, type | None]]:
-    """Yield key, type, meaning and inner record of all keys of a record, those of its groups among them.
+    """Yield key, with ? if it may be absent, type, meaning and inner record of a record's keys and its groups' keys.
 
     Args:
         kind: The record's dataclass.
@@ -121,7 +121,7 @@ def describe_keys(kind: type, is_optional: bool = False) -> Iterator[tuple[str, 
             values = re.sub(r"\ba ", "", values)
             # A key whose default is null is never null in a file, but absent.
             values = values.removesuffix(" or null") if _is_optional(part) else values
-            yield part.name, values + ", optional" * is_absent, meanings[part.name], inner
+            yield f"`{part.name}`{'?' * is_absent}", values, meanings[part.name], inner
 
 
 def read_summary(kind: type) -> str:

@@ -59,10 +59,10 @@ REFUSED = {
         ({}, "training.optimizer must be sgd with normalised steps, not 'adam'"),
     ],
     "fedopt": [
-        ({"server_lr": 0.5}, "server_lr must be 1 beside server_optimizer.learning_rate"),
+        ({"server_lr": 0.5}, "server_lr must be 1 with server_optimizer.learning_rate"),
         ({"mixing": "softpull"}, "one model of all sites"),
         ({"stays_home": "everything"}, "one model of all sites"),
-        ({"extra_rounds": 2}, "extra_rounds must be 0 beside a server optimiser, .*, not 2; leave it out"),
+        ({"extra_rounds": 2}, "extra_rounds must be 0 with a server optimiser, .*, not 2; leave it out"),
         ({"server_optimizer": {"momentum": 0.5}}, "momentum must go with server_optimizer.rule: momentum"),
         ({"server_optimizer": {"rule": "momentum", "beta2": 0.5}}, "beta2 must go with server_optimizer.rule: adam"),
         ({"server_optimizer": {"rule": "yog"}}, "did you mean 'yogi'"),

@@ -220,8 +220,8 @@ BETTER_ONE = "1 keeps a model that is better for its test patients than its own"
         (
             [FEW, EQUAL],
             [],
-            "Of 2 hospitals, 1 has no clear difference and 1 has too few test cases to say: nobody can "
-            "tell yet whether joining pays.",
+            "Of 2 hospitals, 1 has no clear difference and 1 has too few test patients to say: it is not "
+            "known yet whether joining pays.",
         ),
         (
             [WORSE, BETTER],

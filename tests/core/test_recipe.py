@@ -24,7 +24,7 @@ def test_what_a_run_lacks_where_each_model_leaves_once_is_said():
 def test_a_recipe_answers_five_questions_with_its_constants():
     questions = find_recipe("fedsm", "recommended", {"softpull": {"self_weight": 0.6}}).as_dict()["questions"]
     assert len(questions) == 5 and "lambda = 0.6" in questions["Who listens to whom?"]
-    assert "The global model beside it" in questions["Who listens to whom?"]
+    assert "The global model" in questions["Who listens to whom?"]
 
 
 def told(algorithm="fedavg", **changes):
@@ -79,7 +79,7 @@ def test_every_part_that_decides_what_a_site_counts_says_so():
         ("fedavg", {"stays_home": "head"}, 2, "The head, the last layer, which decides (FedPer)"),
         ("fedavg", {"server_lr": 0.5}, 3, "learning rate 0.5"),
         ("softpull", {}, 3, "keeps lambda = 0.7 of itself"),
-        ("fedsm", {}, 3, "The global model beside it is the weighted mean"),
+        ("fedsm", {}, 3, "The global model is the weighted mean"),
         ("adafed", {}, 3, "the BatchNorm layers' own, taken after half of the rounds of FedBN (f-AdaFed)"),
         ("adafed", {"statistics": {"rounds": 3, "refresh_every": 5}}, 3, "after 3 rounds of FedBN, and anew every 5"),
         ("adafed", {"statistics": {"rounds": 1}}, 3, "taken after 1 round of FedBN"),

@@ -169,7 +169,7 @@ def test_a_frame_of_a_part_of_the_slice_is_padded(write, series):
 @pytest.mark.parametrize("height", [37, 50, 28])
 def test_a_frame_beside_the_slices_of_its_image_is_refused(whole, series, height):
     edit(whole, lambda header: places_of(header)[3].__setitem__(2, height))
-    assert_refused("lie on the voxels of its image; its frame 4 lies beside them", whole, series)
+    assert_refused("lie on the voxels of its image; its frame 4 lies between or outside of them", whole, series)
 
 
 def test_two_frames_of_a_segment_at_one_place_are_refused(write, series):

@@ -108,7 +108,7 @@ def test_a_class_is_compared_with_itself_alone():
 
 def test_of_too_few_patients_nothing_is_said():
     (sentence,) = describe_looks({"a": inventory(0.0), "b": inventory(9.0, patients=4)})
-    assert sentence == "Of b too few patients are counted to compare looks; 5 are needed."
+    assert sentence == "b: too few patients to compare looks; 5 are needed."
 
 
 def test_what_all_can_supply_what_some_lack_and_what_is_withheld_are_three_things():
@@ -119,7 +119,7 @@ def test_what_all_can_supply_what_some_lack_and_what_is_withheld_are_three_thing
     }
     assert describe_inventories(sites)[:4] == [
         "All can supply: organ.",
-        "b withholds lesion: fewer than 5 patients, or that many would follow from it.",
+        "b withholds lesion: fewer than 5 patients, or such a number could be computed from it.",
         "b has no patient with cyst.",
         "c has no patient with lesion, cyst.",
     ]

@@ -165,7 +165,7 @@ def test_resampling_leaves_background_where_the_mask_has_no_voxel():
 @pytest.mark.parametrize(
     ("mask", "image", "sentence"),
     [
-        (volume(MARKED, moved_by(125, 0, 0)), volume(MARKED), "overlap with its image; it lies beside it"),
+        (volume(MARKED, moved_by(125, 0, 0)), volume(MARKED), "overlap with its image; it lies outside of it"),
         (volume(np.zeros((3, 4)), None), volume(np.zeros((3, 5)), None), "have the size of its image"),
     ],
     ids=["beside", "pictures"],

@@ -107,7 +107,7 @@ def test_what_was_left_out_at_first_counts_against_the_share_later(site, load):
 def test_a_whole_part_that_cannot_be_read_is_refused(site, load):
     for number in (0, 1):
         damage(site, f"test{number}")
-    with pytest.raises(DataError, match="test must hold a case that can be read, not 0 beside 2 that cannot"):
+    with pytest.raises(DataError, match="test must hold a case that can be read, not 0 besides 2 that cannot"):
         load(share=0.1)
 
 

@@ -10,7 +10,7 @@ from silofl.parts.task import Message
 from silofl.report.tables import site_table
 from silofl_desk.report.sentences import withheld_sentences
 
-WHY = "fewer than 3 patients, or that many would follow from it"
+WHY = "fewer than 3 patients, or such a number could be computed from it"
 HIDDEN = {"value": None, "num_cases": 0, "num_excluded": 0, "withheld": {"least": 3}}
 
 

@@ -86,7 +86,7 @@ def test_what_no_server_takes_is_refused(said, change, wrong):
 
 
 def test_a_model_that_the_study_names_must_be_there(said):
-    with pytest.raises(ConfigError, match="model.pretrained must be a file beside study.yaml, not 'pretrained.pt'"):
+    with pytest.raises(ConfigError, match="model.pretrained must be a file next to study.yaml, not 'pretrained.pt'"):
         said(algorithm={"name": "adafed", "preset": "reference"})
 
 

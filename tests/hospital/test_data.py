@@ -47,7 +47,7 @@ def test_patients_whom_nobody_knows_are_said_to_be_unknown(candidate, pictures):
     (pictures / "dataset.json").write_text(json.dumps(content))
     answer = check_data(candidate(data={"split_unit": "unknown"}))
     assert answer.facts["patients"] == {"training": 0, "validation": 0, "test": 0}
-    assert "the patients are unknown, and one may stand in two" in answer.sentence
+    assert "the patients are unknown, and one may be in two" in answer.sentence
 
 
 @pytest.mark.parametrize("is_moved", [True, False])

@@ -45,7 +45,7 @@ def test_a_card_has_the_values_of_each_finding_and_then_of_its_absence(make_cont
         (row, ["0.250", "0.750", "not known", "1.000"]),
     ):
         assert [cell.strip() for cell in line.split("|")][3:7] == wanted
-    assert "the value of a finding is its sensitivity, and that of its absence its specificity" in text
+    assert "the value of a finding is its sensitivity, the value of its absence the specificity" in text
 
 
 def test_a_card_says_what_the_run_recorded(make_contents):
@@ -75,7 +75,7 @@ def test_a_card_says_what_the_run_recorded(make_contents):
 
 def test_a_card_says_by_which_rule_an_answer_must_not_be_used(make_contents):
     contents = make_contents()
-    assert "- The study states no rule (`do_not_use`) by which an answer must not be used." in card_of(contents)
+    assert "- The study has no rule (`do_not_use`) that forbids answers." in card_of(contents)
     rule = DoNotUseSettings(on_fallback=True, label_below=0.7)
     study = contents.study.model_copy(update={"do_not_use": rule})
     sentence = (
@@ -107,8 +107,8 @@ def test_the_card_says_which_labels_a_site_has_not_annotated(make_contents, make
     [
         # By number in each site's test, and in its validation.
         (({"1": 0.5, "2": 0.0}, {"1": 0.5}), ({}, {"2": 0.5}), "annotated: none at a site with scores\n"),
-        (({"0": 1, "1": 0.5}, {"2": 0.5}), ({}, {}), "not annotated or in none of the cases: north: lesion; south: o"),
-        (({"1": 0.5, "2": 0.5}, {}), ({}, {}), "not known; without a score, as not annotated or in none of the cas"),
+        (({"0": 1, "1": 0.5}, {"2": 0.5}), ({}, {}), "(not annotated, or in no case): north: lesion; south: o"),
+        (({"1": 0.5, "2": 0.5}, {}), ({}, {}), "not known; without a score (not annotated, or in no case)"),
     ],
 )
 def test_of_a_network_the_card_says_which_labels_have_no_score_at_a_site(
@@ -207,7 +207,7 @@ def test_the_card_of_what_a_site_chose_knows_its_bias_and_the_sites_own_data(mak
     facts = CHOSEN | {"candidate": "local", "data": data}
     text = card_of(replace(make_contents("only"), facts=facts, bias=0.7))
     assert "The foreground's log-odds are shifted by +0.7, decision threshold 0.33." in text
-    assert "| north | 4 / 5 / 50" in text and "Of the other sites, nothing is known here." in text
+    assert "| north | 4 / 5 / 50" in text and "About the other sites nothing is known here." in text
 
 
 def test_a_label_is_no_link_no_tag_and_no_cell_of_the_card(make_contents, make_study):

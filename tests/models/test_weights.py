@@ -135,7 +135,7 @@ def test_a_study_without_a_file_starts_from_its_seed(tmp_path):
 
 def test_a_file_that_is_not_there_is_refused(tmp_path):
     study = small_study(weights="weights.pt", weights_sha256="0" * 64)
-    with pytest.raises(ConfigError, match="model.weights must be a file beside study.yaml, not 'weights.pt'"):
+    with pytest.raises(ConfigError, match="model.weights must be a file next to study.yaml, not 'weights.pt'"):
         read_start(tmp_path, study)
 
 
@@ -193,7 +193,7 @@ def test_of_a_pretrained_model_all_numbers_are_read_and_its_digest_is_the_one_th
 
 
 def test_a_pretrained_model_that_is_not_there_or_is_broken_is_refused(tmp_path):
-    with pytest.raises(ConfigError, match="must be a file beside study.yaml, not 'f.pt'; write one .* silofl pretrain"):
+    with pytest.raises(ConfigError, match="a file next to study.yaml, not 'f.pt'; write one .* silofl pretrain"):
         read_pretrained(tmp_path / "f.pt", small_study())
     (tmp_path / "f.pt").write_bytes(b"nothing")
     torch.save([1, 2], tmp_path / "g.pt")

@@ -386,4 +386,4 @@ def test_a_class_of_two_patients_says_nothing_at_a_hospital_that_lets_five_speak
     assert sent.meta["metrics"]["test"]["labels"] == {} == sent.meta["metrics"]["test"]["label_cases"]
     assert results["withheld"] == {"ann": {"least": 5, "names": ["slow", "fast"]}}
     page = str(evaluations_section(record))
-    assert "ann withholds what is marked so: fewer than 5 patients" in page and "No score of fast at ann" not in page
+    assert "ann withholds the numbers marked so: fewer than 5" in page and "No score of fast at ann" not in page

@@ -268,7 +268,7 @@ def test_each_hospital_writes_down_what_left_it(network, phantoms, tmp_path):
         assert {record["kind"] for record in records} == {"weights", "batchnorm", "numbers"}
         assert not any(record["refused"] for record in records)
         assert check_chain(path.read_bytes()).fault is None
-        assert "what the round's training changed" in path.with_suffix(".md").read_text()
+        assert "how the round's training changed" in path.with_suffix(".md").read_text()
 
 
 @pytest.mark.slow

@@ -55,7 +55,7 @@ def test_a_threshold_and_answers_that_must_not_be_used_are_named(found):
     tables = evaluation_tables(found)
     assert tables[ALL].columns[-2:] == ("not to be used", "accuracy without these")
     assert tables[ALL].rows[0][-2:] == ("5 of 20", "-")
-    wanted = ("sensitivity", "specificity", "from which probability on", "sensitivity without these")
+    wanted = ("sensitivity", "specificity", "threshold", "sensitivity without these")
     assert tables["large"].columns[1:] == wanted
     texts = " ".join(block.text for block in evaluations_section(found).blocks if isinstance(block, Text))
     for text in ("calls large from a probability of 0.25 on", "temperature, 1.50", "models can do: recall 0.9"):
@@ -73,20 +73,20 @@ def test_a_result_that_may_be_a_guess_is_named_and_few_patients_may_explain_all(
     }
     # Of both hospitals together: 0.55 with a margin of 0.15 / sqrt(2), and 0.6 with one of 0.07.
     (said,) = list_chance(replace(found, sites=sites, pooled=pooled))
-    assert said.startswith("the model may tell large no better than chance")
+    assert said.startswith("the model may recognise large no better than chance")
     texts = " ".join(
         block.text
         for block in evaluations_section(replace(found, sites=sites, pooled=pooled)).blocks
         if isinstance(block, Text)
     )
-    assert "Their few patients alone may explain that spread; Cochran's Q is 0.00" in texts
+    assert "Chance alone may explain that difference; Cochran's Q is 0.00" in texts
     assert list_chance(found) == []
 
 
 def test_the_section_says_that_hospitals_differ_and_that_nothing_was_trained(found):
     texts = " ".join(block.text for block in evaluations_section(found).blocks if isinstance(block, Text))
     assert "tested on the own test cases of 2 hospitals; nothing was trained" in texts
-    assert "0.500 to 0.800 at single ones" in texts and "do not explain 94% of that spread" in texts
+    assert "0.500 to 0.800 at single ones" in texts and "does not explain 94% of that difference" in texts
     assert evaluations_section(None) is None
 
 

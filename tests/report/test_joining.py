@@ -132,7 +132,7 @@ def test_the_sentence_names_sites_whose_own_model_is_higher_though_nothing_prove
     low = joined(local=0.38, kept=0.332, verdict="too few to say")
     assert joining_sentence(joining(sites={"east": 0.8, "west": 0.8}, east=low, west=joined())) == (
         "Of 2 hospitals, 1 keeps a model that is better for its test patients than its own and 1 has too few test "
-        f"cases to say: {ONE_START}. "
+        f"patients to say: {ONE_START}. "
         "On test data the own model scored higher, but the difference is not significant, at east (0.380, kept 0.332)."
     )
 

@@ -57,7 +57,7 @@ def test_an_interval_ends_at_0_and_1_and_is_drawn_where_the_difference_is_that_o
     # Patients with several cases each.
     other = joined(local=0.9, federated=0.95, kept=0.95, difference=0.04, low=-0.01, high=0.1)
     image = hospitals_image({"fedavg": [chosen_run(north=other)]})
-    assert intervals_in(image) == [] and "there is none where the difference per patient" in image.caption
+    assert intervals_in(image) == [] and "it is missing if the mean difference per patient" in image.caption
 
 
 def test_the_open_circle_of_training_alone_lies_above_the_diamond(chosen_run):

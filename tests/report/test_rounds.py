@@ -219,7 +219,7 @@ def test_a_test_in_every_round_has_a_figure_that_says_that_it_chose_nothing(reco
     # east ends at 0.75, west at 0.5, their mean is 0.625
     assert image.alt == "Test: dice after round 2: east 0.75, west 0.5, mean over sites 0.625."
     assert drawn_lines(image.plot)[LINE_COLOURS[0]] == [0.25, 0.75]
-    assert "These scores chose nothing" in image.caption
+    assert "These scores chose neither" in image.caption
 
 
 @pytest.mark.usefixtures("undrawn")
@@ -247,7 +247,7 @@ def test_a_mean_of_rounds_is_no_round_of_the_curves(finished):
 def test_a_run_with_a_selector_has_curves_of_both_models(finished_super, run, super_results, super_record):
     image = curve_images(read_run(finished_super()))[1]
     assert "Selector: slices it gets right after round 2: east 0.5" in image.alt
-    assert "any other with the global one" in image.caption
+    assert "else with the global model" in image.caption
     files = run("without").json("results.json", super_results()).ledger(super_record(1, None), super_record(2, None))
     image = curve_images(read_run(files.path))[1]
     assert "elector" not in image.alt + image.caption

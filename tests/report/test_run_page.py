@@ -193,7 +193,7 @@ def test_a_run_with_a_selector_shows_its_models_counts_map_and_threshold(finishe
     # curves, curves of both models, drift, map, traffic
     assert len(page.images) == 5
     for words in (
-        "Validation, by which the round is chosen, is of what a site has in that round, without the threshold gamma",
+        "The validation that chooses the round has no threshold gamma",
         "The super model is below the site's own personalised model at 1 of 2 sites: east (0.500 against 0.600).",
         "Slice by slice : 13 of 14 right",
         "Case by case : 5 of 5 right",

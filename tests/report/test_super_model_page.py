@@ -141,7 +141,7 @@ def selector_section(run, super_results):
 
 
 def test_a_real_federations_run_has_no_map(selector_section):
-    assert headings_of(selector_section()) == ["What it takes the test images for", "Which model it chooses"]
+    assert headings_of(selector_section()) == ["Which site it chose for the test images", "Which model it chooses"]
 
 
 def test_a_result_with_nothing_but_its_models_is_shown(selector_section):
@@ -268,7 +268,7 @@ def test_of_one_exchange_the_page_says_that_sites_train_alone_and_of_no_global_m
         section = super_model_sections(read_run(finished_super(name, **changes)))[0]
         texts.append(" ".join(str(block.text) for block in section.blocks if isinstance(block, Text)))
     shared, once = texts
-    assert "trains a global model" in shared and "trains alone is not in this run" in shared
+    assert "trains a global model" in shared and "no model that a site trained alone" in shared
     assert once.startswith("Every site trains a model alone") and "not in this run" not in once
 
 

@@ -192,7 +192,7 @@ def test_a_finding_has_its_area_sensitivity_and_specificity_at_each_site(finding
     )
     assert label_table(findings(metric="auprc")).columns[2] == "AUPRC"
     assert not any("recall" in column for column in site_table(findings()).columns)
-    assert "Sensitivity is the share" in label_sentence(findings())
+    assert "Sensitivity: share" in label_sentence(findings())
     # No area under a curve is one of all sites' cases.
     last = [site_table(one).rows[-1][0] for one in (findings(), classes())]
     assert last == ["mean over all cases, class by class", "mean over all cases"]
@@ -257,7 +257,7 @@ def test_the_test_data_of_all_sites_are_an_average_and_a_sentence(classes, findi
     assert everyone_sentence(run) == (
         "on all sites' test data (40 cases): accuracy 0.500, balanced accuracy 0.125, mean over the sites' models"
     )
-    assert everyone_sentence(lacking).endswith("mean over the sites' models (none of west)")
+    assert everyone_sentence(lacking).endswith("mean over the sites' models (without west)")
     assert everyone_sentence(classes()) == ""
     # of the metric (0.5 + 0.75) / 2
     by_site = {"east": {"auroc": 0.5}, "west": {"auroc": 0.75}}

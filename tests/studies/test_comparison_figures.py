@@ -86,7 +86,7 @@ def test_tests_of_every_round_are_drawn_of_the_runs_that_have_them_and_chose_not
         "Test by round. Mean over sites after round 2: 1: harmofl 0.75. east after round 2: 1: harmofl 0.7. "
         "west after round 2: 1: harmofl 0.8."
     )
-    assert "These scores chose nothing" in image.caption
+    assert "These scores chose neither" in image.caption
     assert curves_image(ROUND_TEST, both[1:]) is None
     assert "1: harmofl 0.5, 2: harmofl 0.5" in curves_image(VALIDATION, both).alt
 
@@ -131,7 +131,7 @@ def test_a_centralised_run_stands_beside_the_others_where_all_cases_count_alike(
     # one case of 0.4 at east and of 0.6 at west
     assert drawn["Mean over cases"]["1: harmofl"] == [0.5, 0.5]
     assert "Mean over cases after round 2: 1: harmofl 0.5, centralised 0.5." in image.alt
-    assert "has no sites: it stands beside the others where all cases count alike" in image.caption
+    assert "has no sites: it is shown only where all cases have the same weight" in image.caption
     # The best test so far would be a choice.
     tested = run_curves(ROUND_TEST, runs, [pooled, pooled_run(0.5, 1.0, seed=1)])
     lines = {panel.title: panel.lines for panel in tested.panels}

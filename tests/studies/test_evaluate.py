@@ -444,7 +444,7 @@ def test_a_classification_is_read_as_the_model_says_and_where_that_does_not_help
         assert ("Here it does not help." in printed) == (not helps) and f"temperature, {temperature:.2f}" in printed
         assert {row["answer"] for row in read_cases(out)} == {answer}
         assert float(read_cases(out)[0]["probability of slow"]) == pytest.approx(sure, abs=1e-6)
-        assert "called from" in (out / "evaluation.html").read_text()
+        assert "threshold" in (out / "evaluation.html").read_text()
 
 
 @pytest.fixture

@@ -62,7 +62,7 @@ def test_the_planned_study_says_why(silofl, volumes, tmp_path):
     assert "volume_transforms:  # nnU-Net: the median spacing by axis, 5 x 5 x 5 mm" in text
     # the planned key of another network says how it is chosen
     words = " ".join(text.replace("\n#", "").split())
-    assert "those of MONAI's DynUNet alone are planned" in words
+    assert "only those of MONAI's DynUNet are planned" in words
     assert DYNUNET in words and DYNUNET in " ".join(out.split())
     # rules of the volumes alone; what nobody planned is the job's
     job = load_study(study_file(VOLUMES_JOB))

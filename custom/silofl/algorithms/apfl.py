@@ -20,7 +20,7 @@ from silofl.study import Study
 
 
 class Mixture(Ingredient):
-    """A personal model beside the shared one, deployed as a mixture of both.
+    """A shared and a personal model; the site uses a mixture of both.
 
     Attributes:
         alpha: The personal model's share of the mixture in a site's first round.

@@ -16,7 +16,7 @@ from silofl.settings import NotNegative
 
 
 class Pull(Ingredient):
-    """A personal model beside the shared one, pulled towards it.
+    """A shared model, and a personal one that is pulled towards it.
 
     Attributes:
         strength: The paper's lambda, weight of half the squared distance to the received model; 0 is local training.

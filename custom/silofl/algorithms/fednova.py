@@ -32,10 +32,10 @@ __all__ = ["PRESETS", "NormalizedSteps", "factors", "norm"]
 
 
 class NormalizedSteps(Ingredient):
-    """The sites' differences, each divided by how far its steps reach, and one length for all of them.
+    """Each site's difference, divided by the length of its steps, times one length for all sites.
 
     Attributes:
-        tau_eff: The length: ``norms``, the sites' mean ||a||_1, so that equal steps give FedAvg; or ``steps``, their
+        tau_eff: The one length: ``norms``, the sites' mean ||a||_1 (equal steps then give FedAvg); or ``steps``, their
             mean number of steps.
     """
 

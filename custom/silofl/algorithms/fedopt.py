@@ -35,11 +35,11 @@ class ServerOptimizer(Ingredient):
     """The server's optimiser, whose gradient is the sites' mean difference.
 
     Attributes:
-        rule: ``momentum`` is FedAvgM.
+        rule: The optimiser; ``momentum`` is FedAvgM.
         learning_rate: The papers' eta_s; for ``momentum`` usually 1, for the others 0.01 to 0.1.
         beta1: Decay of the first moment; ``momentum`` has none.
         beta2: Decay of the second moment of ``adam`` and ``yogi``.
-        tau: How adaptive a step is: added to the root; its square is where the second moment starts.
+        tau: Added to the root: a smaller one makes steps more adaptive. The second moment starts at its square.
         momentum: FedAvgM's beta.
         is_nesterov: Whether FedAvgM looks ahead, as in the paper's own runs.
         is_corrected: Whether ``adam`` corrects the bias of its moments, which then start at 0, as torch's Adam does.
@@ -73,10 +73,10 @@ class ServerOptimizer(Ingredient):
         if recipe.mixing is not None or len(recipe.traveling_roles) > 1 or recipe.stays_home == "everything":
             return "parts must go with one model of all sites where they hold a server optimiser; choose mixing: shared"
         if recipe.server_lr != 1:
-            return f"server_lr must be 1 beside server_optimizer.learning_rate, not {recipe.server_lr:g}; leave it out"
+            return f"server_lr must be 1 with server_optimizer.learning_rate, not {recipe.server_lr:g}; leave it out"
         if recipe.extra_rounds and not recipe.tunes_personal:
             return (
-                "extra_rounds must be 0 beside a server optimiser, which would step from each site's own model, not "
+                "extra_rounds must be 0 with a server optimiser, which would step from each site's own model, not "
                 f"{recipe.extra_rounds}; leave it out"
             )
         return None

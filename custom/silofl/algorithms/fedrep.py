@@ -24,11 +24,11 @@ ROLE = "head_then_body"
 
 
 class HeadThenBody(Ingredient):
-    """A round's epochs, the first ones of the head alone and the last ones of the body alone.
+    """A round trains first the head, then the body.
 
     Attributes:
-        body_epochs: The last epochs of a round, which train the body; those before train the head. The authors' code
-            has 1.
+        body_epochs: Number of last epochs of a round that train the body; earlier ones train the head. The authors'
+            code has 1.
     """
 
     section: ClassVar[str] = ROLE

@@ -48,20 +48,20 @@ from silofl.training.site_score import SuperScore
 
 ROLE, ALL_MODELS, FEATURES = "hand_over", "test_all_models", "image_features"
 REPORTED = "of each site the epoch that was best on its own validation data"
-PURPOSE = "the site's own model, whole and once after its training, for the super model that every site gets"
+PURPOSE = "the site's whole own model, sent once after its training, for the super model that every site gets"
 RISK = (
-    "every site, and whoever holds the super model, holds a model of this site's images alone, and may rebuild rough "
-    "images from it; may_leave without site_model: the site takes no part"
+    "every site, and whoever has the super model, has a model that was trained on this site's images alone, and may "
+    "rebuild rough images from it; may_leave without site_model: the site takes no part"
 )
 FEATURES_PURPOSE = "means and covariances of brightness, contrast and sharpness, for a selector among all sites' models"
 FEATURES_RISK = (
-    "they show every site what this site's images look like, and of few patients their contrast; min_patients: the "
+    "every site sees what this site's images look like. With few patients it sees their contrast; min_patients: the "
     "selector then never chooses this site's model"
 )
 
 # Of an image's side; with fewer pixels its lowest frequencies cannot be told apart.
 SMALLEST_SIDE = 16
-BESIDE = "Mean and covariance of nine numbers a channel of the site's images travel beside it"
+BESIDE = "Mean and covariance of nine numbers per channel of the site's images travel with it"
 HOW = {
     "mean": "the mean of all models' probabilities answers",
     "choice": "a case is answered by the model of the site whose images it is most like",
@@ -70,7 +70,7 @@ HOW = {
 
 
 class HandOver(Ingredient):
-    """Each site's model, which leaves once, after its training, for the super model of all.
+    """Each site sends its model once, after its training, for the super model of all.
 
     A site sends the model of its best epoch on its validation data; without such data, of its last epoch.
 
@@ -130,7 +130,7 @@ class HandOver(Ingredient):
     def sentence(self) -> str:
         """Describe the answer for the report."""
         return (
-            f"{BESIDE if self.has_selector else 'Nothing beside it'}: each site's model of its best epoch on its own "
+            f"{BESIDE if self.has_selector else 'Nothing else'}: each site's model of its best epoch on its own "
             f"validation data leaves once, after the training, and {HOW[self.answer]}."
         )
 

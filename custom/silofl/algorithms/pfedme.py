@@ -19,13 +19,13 @@ from silofl.study import Study
 
 
 class Envelope(Ingredient):
-    """A personal model that is held near the shared one, which follows it.
+    """A personal model near the shared one, which follows it.
 
     Attributes:
         strength: The paper's lambda, weight of half the squared distance between the two models.
         inner_steps: The paper's K, steps of the personal model on each batch.
-        inner_learning_rate: Learning rate of these steps. `training.learning_rate` is the paper's eta, that of the
-            shared model.
+        inner_learning_rate: Learning rate of these steps. `training.learning_rate` is the paper's eta, for the shared
+            model.
     """
 
     section: ClassVar[str] = "envelope"

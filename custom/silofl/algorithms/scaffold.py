@@ -37,16 +37,16 @@ from silofl.training.loop import TrainingResult
 
 # A site's own c_i travels to it as control/own/NAME, should it have lost it or another one.
 ROLE, OWN = "control", "own"
-PURPOSE = "how the site's control variate changed, a mean gradient; it corrects the other sites' steps"
-RISK = "as the weights, and more plainly with option 1, the mean gradient of all training images; option 2"
+PURPOSE = "how the site's control variate changed, a mean gradient that corrects the other sites' steps"
+RISK = "the same as for weights, and more with option 1, the mean gradient of all training images; option 2"
 
 
 class Control(Ingredient):
     """A control variate of each site, and their mean at the server.
 
     Attributes:
-        option: A site's new variate: 2, from its own steps, as in the paper's experiments; 1, the gradient of all its
-            data at the received model.
+        option: How a site makes its new variate: 2: from its own steps, as in the paper's experiments; 1: as the
+            gradient of all its data at the received model.
         has_momentum: Whether ``training.momentum`` may be above 0, unlike in the paper; option 2 then divides by
             FedNova's norm.
     """

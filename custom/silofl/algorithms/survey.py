@@ -23,11 +23,10 @@ from silofl.parts.work import SitePart
 ROLE = "survey"
 FILE = "survey.json"
 PURPOSE = (
-    "how many patients and cases there are, how many patients have each label, contrast and scanner's make, by "
-    "their names, median size and spacing, and mean and deviation over patients of brightness and colour; sent once, "
-    "without any training"
+    "numbers of patients and cases, of patients with each label, contrast and scanner maker, by their names; median "
+    "size and spacing; mean and deviation over patients of brightness and colour; sent once, without any training"
 )
-RISK = "they show the server what the hospital has, and its scanners' look; min_patients, or may_leave without survey"
+RISK = "the server sees which data the hospital has, and its scanners' look; min_patients, or may_leave without survey"
 
 
 class Survey(Ingredient):

@@ -67,7 +67,7 @@ def add_evaluate(parser: argparse.ArgumentParser) -> None:
         default=SPECIFICITY,
         help=f"specificity at which the threshold of each class is chosen (default: {SPECIFICITY:g})",
     )
-    add_site_config(parser, "a hospital's site.yaml, whose state has what its runs learnt from")
+    add_site_config(parser, "a hospital's site.yaml, whose state_dir has hashes of its training images")
     parser.add_argument("--cache", type=Path, metavar="DIR", help="folder for decoded images (default: none)")
     parser.add_argument(
         "--device", choices=("auto", "cpu", "cuda"), default="auto", help="where to compute (default: auto)"

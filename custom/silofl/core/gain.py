@@ -247,7 +247,7 @@ _WORDS: dict[Verdict, tuple[str, str]] = {
         "keeps a model that is worse for its test patients than its own",
         "keep a model that is worse for their test patients than their own",
     ),
-    "too few to say": ("has too few test cases to say", "have too few test cases to say"),
+    "too few to say": ("has too few test patients to say", "have too few test patients to say"),
     "keeps its own model": ("keeps its own model", "keep their own model"),
     UNFINISHED: ("has a model that was not trained to the end", "have a model not trained to the end"),
 }
@@ -294,7 +294,7 @@ def federation_sentence(verdicts: Mapping[str, Verdict], tests: Sequence[tuple[f
     elif counts[BETTER]:
         end = ONE_START
     else:
-        end = "nobody can tell yet whether joining pays"
+        end = "it is not known yet whether joining pays"
     if total == 1:
         return f"The only hospital {_WORDS[next(iter(verdicts.values()))][0]}: {end}."
     told = [f"{counts[one]} {words[counts[one] > 1]}" for one, words in _WORDS.items() if counts[one]]

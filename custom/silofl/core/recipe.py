@@ -30,9 +30,9 @@ HOMES = {
     "head": "The head, the last layer, which decides (FedPer); all other weights travel, the data never do.",
     "everything": "Everything: each site trains alone and sends only its scores.",
 }
-PERSONAL_HOME = "A personal model beside the shared one, which travels whole; the data never do."
+PERSONAL_HOME = "A personal model; the shared one travels whole, the data never do."
 PERSONAL_TUNED = (
-    "Each site's own is the received one until the extra rounds, in which the site fine-tunes it, and the shared one "
+    "Each site's own model is the received one until the extra rounds; then the site fine-tunes it, and the shared one "
     "goes on."
 )
 SENT_ONCE = "The model until the site has trained, then it leaves once; the data never do."
@@ -53,11 +53,12 @@ class Recipe:
         stays_home: What never leaves the site; the ``head`` is the last layer, ``everything`` is local training.
         mixing: Who listens to whom; ``shared`` gives all sites the same weighted mean.
         robust: The rule that limits how far a few sites can move the shared model, by its name or with its constants.
-        parts: What travels besides the model, or learns beside it at home.
+        parts: What travels besides the model, or learns at home.
         weights: Aggregation weights: by number of training ``examples``, or ``uniform``.
         server_lr: The server's learning rate eta_g; 1 takes the mean as it is.
         start_from_pretrained: Whether training begins with the pretrained model instead of random weights.
-        extra_rounds: Rounds after the study's own, in which a part learns, or else every site alone (fine-tuning).
+        extra_rounds: Rounds after the study's own, in which a part (such as a selector) learns, or else every site
+            alone (fine-tuning).
         average_last: Share of the last rounds whose models are averaged (SWA). The mean is reported if it validates
             better than the best round.
     """
@@ -255,7 +256,7 @@ class Recipe:
             + (f" Each site also keeps {', '.join(kept)}." if kept else "")
             + (f" Frozen parameters neither learn nor travel: {', '.join(frozen)}." if frozen else ""),
             "Who listens to whom?": self._mixing_sentence() + self._average_sentence(),
-            "What travels beside the model?": beside or "Nothing.",
+            "What else travels?": beside or "Nothing.",
         }
 
     def _has_own_model(self, how: str) -> bool:
@@ -284,7 +285,7 @@ class Recipe:
         weight = next((one.weighed_by for one in self.parts if one.weighed_by), usual)
         robust = f" {self.robust.sentence()}" if self.robust else ""
         if self.mixing is not None:
-            beside = f" The global model beside it is the weighted mean of all; a site's weight is {weight}."
+            beside = f" The global model is the weighted mean of all; a site's weight is {weight}."
             return f"{self.mixing.sentence()}{beside if len(self.roles) > 1 else ''}{robust}"
         rate = f" The server moves towards it with learning rate {self.server_lr}." if self.server_lr != 1 else ""
         # A part with a half at the server may make more of the mean, or take another one.

@@ -30,14 +30,14 @@ class Robust(Ingredient):
     """The rule that limits how far a few sites can move the shared model, as ``robust: clipped``.
 
     Attributes:
-        rule: Instead of the weighted mean: number by number the ``median`` of the sites' updates or their
-            ``trimmed_mean``; the mean of the updates nearest to each other (``multi_krum``); or the weighted mean of
-            updates ``clipped`` at a distance from their median. In all but ``clipped`` every site counts the same.
-        factor: Limit of ``clipped``: times the sites' median that an update may pull the model, by its distance from
-            the median update and its site's examples, or half as much by its length, where sites get models of their
-            own or a selector learns; and times the others' median that a site's examples and steps count. With fewer
-            answers than ``federation.min_sites_for_ratio`` nothing is clipped.
-        attackers: Sites that may be hostile: ``trimmed_mean`` leaves out so many largest and smallest numbers,
+        rule: What replaces the weighted mean: for each number the ``median`` or ``trimmed_mean`` of the sites' updates;
+            the mean of the updates nearest to each other (``multi_krum``); or the weighted mean of updates ``clipped``
+            at a distance from their median. In all but ``clipped`` every site has the same weight.
+        factor: Limit of ``clipped``, in multiples of the sites' median, for an update's distance from the median update
+            times its site's examples, and for a site's examples and steps. If sites get models of their own or a
+            selector learns, half of it limits the update's length instead. With fewer answers than
+            ``federation.min_sites_for_ratio`` nothing is clipped.
+        attackers: How many sites may be hostile: ``trimmed_mean`` leaves out so many largest and smallest numbers,
             ``multi_krum`` so many updates.
     """
 

@@ -251,8 +251,8 @@ def _resample_to_grid(image: Image, first: Image, file: tuple[Path, str], first_
             )
     if not overlaps(image, first):
         raise DataError(
-            f"{name} must overlap with {what}, to whose grid data.resample brings it; it lies beside it: correct the "
-            "position in its header, or leave the contrast out"
+            f"{name} must overlap with {what}, to whose grid data.resample brings it; it lies outside of it: correct "
+            "the position in its header, or leave the contrast out"
         )
     from monai.data import MetaTensor
     from monai.transforms import ResampleToMatch

@@ -172,8 +172,8 @@ def _find_place(plane: Plane, shape: Sequence[int], image: Image, must: str, num
     place = match_voxels(affine, (*shape, 1), image)
     if place is None:
         raise DataError(
-            f"{must} lie on the voxels of its image; its frame {number} lies beside them: name the image on which it "
-            "was drawn, or import with --resample-masks"
+            f"{must} lie on the voxels of its image; its frame {number} lies between or outside of them: name the "
+            "image on which it was drawn, or import with --resample-masks"
         )
     return place
 

@@ -57,14 +57,14 @@ def _describe_targets(inventories: Mapping[str, Inventory]) -> list[str]:
 
 def explain_withheld(least: int) -> str:
     """Return why a site does not say a number."""
-    return f"fewer than {least} patients, or that many would follow from it"
+    return f"fewer than {least} patients, or such a number could be computed from it"
 
 
 def describe_looks(inventories: Mapping[str, Inventory]) -> list[str]:
     """Say whether the sites' images look different, in what, and what to begin with."""
     known = {site: one for site, one in inventories.items() if _is_enough(one)}
     few = [site for site in inventories if site not in known]
-    notes = [f"Of {', '.join(few)} too few patients are counted to compare looks; {LEAST_PATIENTS} are needed."]
+    notes = [f"{', '.join(few)}: too few patients to compare looks; {LEAST_PATIENTS} are needed."]
     if len(known) < 2:
         return notes if few else []
     distances = measure_distances(known)

@@ -207,8 +207,8 @@ def _resample(label: Image, image: Image, name: str) -> Image:
 
     if not overlaps(label, image):
         raise DataError(
-            f"{name} must overlap with its image; it lies beside it: correct the position in its header, or leave the "
-            "case out"
+            f"{name} must overlap with its image; it lies outside of it: correct the position in its header, or leave "
+            "the case out"
         )
     back = np.linalg.solve(label.affine, image.affine)
     # Without "grid" the outer half of the voxels at the edge would be background.

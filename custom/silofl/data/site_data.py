@@ -157,7 +157,7 @@ def load_site_data(
     absent = unreadable.find_absent(manifest, {case for part in parts.values() for case in part.cases})
     for name in needed:
         if not len(parts[name]):
-            raise DataError(f"{name} must hold a case that can be read, not 0 beside {len(absent)} that cannot")
+            raise DataError(f"{name} must hold a case that can be read, not 0 besides {len(absent)} that cannot")
     manifest = manifest.without(absent)
     reasons, num_lost = count_reasons(absent), unreadable.count_later(absent)
     if manifest.ignored is not None:

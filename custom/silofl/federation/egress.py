@@ -41,8 +41,8 @@ OTHERS = {
     UNKNOWN: "not a part of the study's model",
 }
 NUMBERS_RISK = (
-    "they show the server how many patients, images and cases of each class there are and how good the models are on "
-    "them; min_patients, or no validation and test data in dataset.json"
+    "the server sees how many patients, images and cases of each class there are, and how good the models are on them; "
+    "min_patients, or no validation and test data in dataset.json"
 )
 
 # What the study lead can do about what a site does not let leave.

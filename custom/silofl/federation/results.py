@@ -55,16 +55,16 @@ class Tested:
 
     Attributes:
         cases: Site -> test cases that count.
-        patients: Site -> patients of these cases; null where one is not known.
+        patients: Site -> patients of these cases; null if one is unknown.
         excluded_cases: Site -> test cases left out: truth and prediction are both empty.
         by_label: Site -> label or region -> its mean value; the recall of a class.
-        validation: Site -> validation score of the reported model, or of the site's own part of a super model.
+        validation: Site -> validation score of the reported model, or of the site's own model in a super model.
         empty_cases: Segmentation: site -> test cases without any label in truth.
         false_positive_cases: Site -> empty cases in which a label is predicted; they count as 0.
-        with_truth: Site -> mean over its other cases, where it has empty ones.
+        with_truth: Site -> mean over its other cases, if it has empty ones.
         surface: Segmentation: site -> surface distances of its test.
         extra_metrics: Segmentation: site -> a package's metric -> its test score.
-        withheld: Site -> what it does not say of its test, labels by name; a test that is withheld whole has no cases.
+        withheld: Site -> the withheld numbers of its test, labels by name; a wholly withheld test has no cases.
     """
 
     cases: Counts
@@ -85,12 +85,11 @@ class ClassResults:
     """The further keys of a classification.
 
     Attributes:
-        also: Classification: site -> accuracy, balanced_accuracy and, where defined, auroc.
+        also: Classification: site -> accuracy, balanced_accuracy and, if defined, auroc.
         label_cases: Classification: site -> class -> its test cases; a finding's absence is a class too.
-        areas: Multilabel: site -> finding -> area under its ROC curve, or under precision over recall where the metric
-            is that.
-        callings: Site -> how the probabilities of the model that it tested are read; keys are labels' names.
-        class_areas: Not multilabel, where the metric is an area: site -> class -> area under its curve.
+        areas: Multilabel: site -> finding -> area under its ROC curve (metric auprc: precision over recall).
+        callings: Site -> temperature and thresholds of the model that it tested; keys are labels' names.
+        class_areas: Not multilabel, if the metric is an area: site -> class -> area under its curve.
     """
 
     also: Mapping[str, Mapping[str, float]]
@@ -170,35 +169,35 @@ class Results:
 
     Attributes:
         study: The study's name.
-        algorithm: The algorithm's name; it and facts like it are null where a run failed before its study was read.
+        algorithm: The algorithm's name; null, like all facts of the study, if a run failed before its study was read.
         preset: Named choice of the algorithm's settings.
         recipe: Settings of the algorithm, each under its key of study.yaml.
         seed: The study's seed.
         rounds: Rounds of the study without extra ones.
         metric: The metric of all values, as in study.yaml.
         labels: Label's number -> its name.
-        regions: Region -> its labels' numbers, where regions are scored instead of labels.
+        regions: Region -> its labels' numbers, if regions are scored instead of labels.
         normalization: Kind of the network's normalisation layers.
-        split_unit: What training, validation and test data of a site do not share.
+        split_unit: What training, validation and test data of a site must not share.
         version: Version of silofl that wrote the file.
         status: How the run ended; UNFINISHED is in no file.
         reasons: Why it is not COMPLETE, one sentence each.
-        best_round: The reported round, from 1; null where a mean of rounds is reported, or each site's own round.
+        best_round: The reported round, from 1; null if a mean of rounds, or each site's own round, is reported.
         model: What is reported, and how it was chosen.
         sites: Site -> the metric, mean over its test cases; null without a test.
-        mean: Mean over the sites that have a value; null for means over classes, where the sites' classes differ.
+        mean: Mean over the sites with a value; null for means over classes if the sites' classes differ.
         spread: Standard deviation of the sites' values (divisor: their number).
-        pooled: The metric over all test cases of all sites. A mean over classes is taken class by class, weighted by a
-            site's cases of the class.
+        pooled: The metric over all test cases of all sites; means over classes class by class, weighted by each site's
+            cases of the class.
         run: The run's id.
         was_stopped: Whether a FAILED run was aborted or killed from outside.
         tested: The further keys of a run that reached its test.
         classes: The further keys of a classification.
         super_model: The further keys of a run whose super model chooses.
         everyone: Simulated classification: the sites' models on all sites' test data.
-        joining: Site -> the model that it kept, against the one that it trained alone.
+        joining: Site -> the model that it kept, compared with its own.
         unchosen: Site -> why it chose no model.
-        own_models: Local training: site -> which round of its own model it reports.
+        own_models: Local training: site -> the round of its own model that it reports.
         ended_early: Why federation.patience ended the run early.
         batchnorm: Sites whose filter removed BatchNorm, and what followed.
         privacy: What differential privacy has spent.
@@ -391,8 +390,8 @@ def _set_older_choices_aside(values: Any) -> Any:  # noqa: ANN401
 
 PAGE = """# results.json
 
-Every run ends with this file in its folder, whatever happened. An optional key may be absent, also from results of
-older versions. `a -> b` is a table of `b` by `a`. Values of metrics lie in [0, 1].
+Every run ends with this file in its folder, whatever happened. A key with ? may be absent. `a -> b` is a table of `b`
+by `a`. Values of metrics lie in [0, 1].
 
 <!-- Generated: PYTHONPATH=custom python -m silofl.federation.results > docs/results.md -->
 

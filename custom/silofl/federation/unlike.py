@@ -91,7 +91,7 @@ def find_opposed_scores(new: Mapping[str, float], old: Mapping[str, float], min_
 def describe_unlike(site: str, what: str, value: float) -> str:
     """Return what the ledger says of a site the first time that something of it is unlike the others'."""
     sentence = SENTENCES[what].format(value) if what in SENTENCES else OF_A_PART.format(f"its {what}", value)
-    return f"site {site!r} {sentence}; `unlike` of the ledger has all rounds in which it is so"
+    return f"site {site!r} {sentence}; `unlike` of the ledger has all such rounds"
 
 
 def find_opposed(products: Products, weights: Mapping[str, float], min_sites: int) -> dict[str, float]:

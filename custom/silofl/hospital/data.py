@@ -24,11 +24,11 @@ from silofl.study.data_settings import BackgroundSettings
 SAMPLE = 5
 # What no two parts share, by the unit that study and dataset.json agree on.
 APART = {
-    "patient": "no patient stands in two parts",
-    "recordings": "no recording stands in two parts",
-    "slices": "no slice stands in two parts",
-    "examples": "no example stands in two parts",
-    "unknown": "no example stands in two parts; the patients are unknown, and one may stand in two",
+    "patient": "no patient is in two parts",
+    "recordings": "no recording is in two parts",
+    "slices": "no slice is in two parts",
+    "examples": "no example is in two parts",
+    "unknown": "no example is in two parts; the patients are unknown, and one may be in two",
 }
 
 

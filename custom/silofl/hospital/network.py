@@ -220,7 +220,7 @@ def check_clock(candidate: Candidate) -> Finding:
             f"the clock must lie within the certificates' validity, which is from {since:%Y-%m-%d %H:%M} to "
             f"{until:%Y-%m-%d %H:%M} UTC, not at {now:%Y-%m-%d %H:%M} UTC; set it, or ask for a new kit"
         )
-    return ok("the clock lies within the certificates' validity; the server tells no time to compare it with")
+    return ok("the clock lies within the certificates' validity; the server gives no time to compare it with")
 
 
 def judge_clock(seconds: float) -> Finding:

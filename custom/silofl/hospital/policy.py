@@ -123,7 +123,7 @@ def check_partners(candidate: Candidate) -> Finding:
             f"(federation.sites), not {asked}; ask the study lead for more sites, or lower it"
         )
     return ok(
-        f"the server mixes an answer of this site with those of at least {describe_partners(asked)}, or not at all, as "
+        f"the server mixes this site's answer with those of at least {describe_partners(asked)}, or not at all, as "
         "min_partners of site.yaml asks; egress.md says how many it has by its own word"
     )
 
@@ -135,7 +135,7 @@ def check_logs(candidate: Candidate) -> Finding:
     if streams_logs(candidate.kit):
         return warning(
             "allow_log_streaming in local/resources.json must be false to keep the site's log here, which may name a "
-            "patient's file; it is true: set it to false, unless no file's name tells of a patient"
+            "patient's file; it is true: set it to false, unless no file's name names a patient"
         )
     return ok("allow_log_streaming in local/resources.json keeps the site's log here")
 

@@ -189,7 +189,7 @@ class FilePredictor:
         for sentence in (*forbidden, *prediction.warnings):
             logger.warning("%s: %s", input_name(path), sentence)
         if forbidden and not self.write_forbidden:
-            raise DataError(f"{input_name(path)}: {forbidden[0]}; --write_forbidden True writes it all the same")
+            raise DataError(f"{input_name(path)}: {forbidden[0]}; --write_forbidden True writes it anyway")
         if prediction.label_map is not None:
             map_and_grid = prediction.label_map, prediction.affine
             return folder / write_map(folder, stem, path, *map_and_grid, is_forbidden=bool(forbidden))

@@ -24,7 +24,7 @@ from silofl.training.joined import WORDS, describe_bias
 
 FILE, TEMPLATE = "MODEL_CARD.md", "model_card.md.j2"
 UNKNOWN = "not known"
-VALIDATION = "Validation data, by which the round was chosen"
+VALIDATION = "Validation data, which chose the round"
 RULES = {"only": "One model answers.", "mean": "The mean of all sites' models answers."}
 
 
@@ -107,7 +107,7 @@ def _use_sentence(study: Study) -> str:
     """Say which answers the study's rule forbids to use."""
     rule = study.do_not_use
     if rule is None:
-        return "The study states no rule (`do_not_use`) by which an answer must not be used."
+        return "The study has no rule (`do_not_use`) that forbids answers."
     measure = "Dice" if study.task == "segmentation" else "recall"
     cases = {
         "where the selector falls back to the global model": rule.on_fallback,
@@ -185,7 +185,7 @@ def _list_unannotated_labels(study: Study, facts: Mapping[str, Any]) -> str:
     scored = {} if study.regions else _collect_scored_labels(facts)
     lacking = _format_lacking_labels(study, scored)
     if lacking:
-        return f"not known; without a score, as not annotated or in none of the cases: {lacking}"
+        return f"not known; without a score (not annotated, or in no case): {lacking}"
     return "none at a site with scores" if scored else ""
 
 
@@ -218,9 +218,9 @@ def _describe_values(contents: Contents) -> str:
     study, metric = contents.study, contents.study.metric.replace("_", " ")
     if study.task == "segmentation":
         return f"{metric}, mean over each site's cases, between 0 and 1 (best)"
-    absence = ", and that of its absence its specificity" if study.is_multilabel else ""
+    absence = ", the value of its absence the specificity" if study.is_multilabel else ""
     kind, share = ("finding", "sensitivity") if study.is_multilabel else ("class", "recall")
-    called = f"; both at the threshold from which the site calls the {kind}" if contents.calling.thresholds else ""
+    called = "; both at the site's decision threshold" if contents.calling.thresholds else ""
     called = called if study.is_multilabel else called.replace("both", "it is")
     return f"{metric} of each site, between 0 and 1 (best); the value of a {kind} is its {share}{absence}{called}"
 
@@ -283,12 +283,13 @@ def _doubt_sentence(contents: Contents) -> str:
     voxels = contents.domain.voxels
     known += [f"voxels of half to twice {voxels}"] if voxels else []
     known += [f"after the preparation {', '.join(ranges)}"] if ranges else []
-    sentence = f"Answered with a warning, outside of: {'; '.join(known)}."
-    none = "Axes, voxels and intensities are not doubted: nothing is known to compare them with."
+    sentence = f"Answered with a warning if outside of: {'; '.join(known)}."
+    none = "There is no warning of unusual axes, voxels and intensities: nothing is known to compare them with."
     usual = (
-        f"Warned of, too: what is unusual beside the cases of {', '.join(contents.usual)}, as the size of an answer."
+        "Also warned of: an answer that is unusual, as by its size, compared with the cases of "
+        f"{', '.join(contents.usual)}."
         if contents.usual
-        else "Nothing says which answers are usual: an organ of an impossible size is not warned of."
+        else "No numbers say which answers are usual: there is no warning of an organ of an impossible size."
     )
     return f"{sentence if known else none} {usual}"
 

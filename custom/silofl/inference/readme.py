@@ -49,8 +49,8 @@ CALLING = """
 before the temperature, as do the thresholds of `calling`; `{read}` is after it.
 """
 STATELESS = """
-The network's BatchNorm keeps no statistics, so that a prediction depends on the images that stand beside it: all
-slices of a case are always predicted together, whatever the batch size.
+The network's BatchNorm keeps no statistics, so a prediction depends on the other images of its batch: all slices of a
+case are always predicted together, whatever the batch size.
 """
 NEIGHBOURS = """
 An image holds {slices} slices of its volume as channels: {count} before the slice, the slice itself and {count} after

@@ -8,12 +8,12 @@ from silofl.training.site_score import Counts, Values
 
 @dataclass(frozen=True)
 class SelectorResults:
-    """The outputs that a super model's selector gives the sites' test data to.
+    """Which site the selector chose for the sites' test data.
 
     Attributes:
-        outputs: Outputs of the selector in order: sites, and ``global`` where it knows that model too.
-        cases: Site -> output -> number of cases, each by the mean over its slices.
-        slices: Site -> output -> number of slices.
+        outputs: What the selector can choose, in order: sites, and ``global`` if it knows that model too.
+        cases: Site -> choice -> number of cases, each by the mean over its slices.
+        slices: Site -> choice -> number of slices.
     """
 
     outputs: tuple[str, ...]
@@ -27,7 +27,7 @@ class ThresholdValue:
 
     Attributes:
         threshold: The candidate.
-        value: Mean over sites of their test cases' mean; the accuracy if the metric is balanced_accuracy.
+        value: Mean over the sites' means; accuracy if the metric is balanced_accuracy.
     """
 
     threshold: float
@@ -41,8 +41,8 @@ class SuperResults:
     Attributes:
         models: Site -> model (``global``, a site, ``ensemble``, ``super``) -> its value on the site's test cases.
         choices: Site -> model -> test cases for which it is chosen.
-        selector: What the selector makes of the test data.
-        threshold: The paper's gamma; null where the most probable model answers.
+        selector: What the selector chose for the test data.
+        threshold: The paper's gamma; null if the most probable model answers.
         threshold_without: Site -> why it took no part in choosing the threshold.
         by_threshold: Each candidate of the threshold with its value.
     """

@@ -54,7 +54,7 @@ def _read_finished(path: Path, study: Study) -> Arrays:
     """Read the arrays of a finished model in one file, as `silofl.inference.model_file` packs them."""
     if not path.is_file():
         raise ConfigError(
-            f"model.pretrained must be a file beside study.yaml, not {path.name!r}; have silofl evaluation-job write it"
+            f"model.pretrained must be a file next to study.yaml, not {path.name!r}; make it with silofl evaluation-job"
         )
     content = path.read_bytes()
     _check_digest(path.name, content, "pretrained_sha256", study.model.pretrained_sha256)
@@ -75,7 +75,7 @@ def read_pretrained(path: Path, study: Study) -> Arrays:
         ConfigError: The file is missing or broken, or holds another network's state or numbers that are not finite.
     """
     if not path.is_file():
-        raise ConfigError(f"model.pretrained must be a file beside study.yaml, not {path.name!r}; {REMEDY}")
+        raise ConfigError(f"model.pretrained must be a file next to study.yaml, not {path.name!r}; {REMEDY}")
     content = path.read_bytes()
     if study.model.pretrained_sha256:
         _check_digest(path.name, content, "pretrained_sha256", study.model.pretrained_sha256)
@@ -109,7 +109,7 @@ def read_weights(path: Path, study: Study) -> Start:
     """
     if not path.is_file():
         raise ConfigError(
-            f"model.weights must be a file beside study.yaml, not {path.name!r}; put it there, or give --weights"
+            f"model.weights must be a file next to study.yaml, not {path.name!r}; put it there, or give --weights"
         )
     content = path.read_bytes()
     _check_digest(path.name, content, "weights_sha256", study.model.weights_sha256)

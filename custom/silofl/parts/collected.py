@@ -18,10 +18,10 @@ from silofl.parts.work import SitePart
 from silofl.study import Study
 
 ROLE = "collected"
-PURPOSE = "the site's personal model, whole and once after the last round, for the super model that every site gets"
+PURPOSE = "the site's whole personal model, sent once after the last round, for the super model that every site gets"
 RISK = (
-    "whoever holds the super model holds a model of this site's images above all, and may rebuild rough images from "
-    "it; may_leave without personal_model: the global model answers in its place"
+    "whoever has the super model has a model that was trained mostly on this site's images, and may rebuild rough "
+    "images from it; may_leave without personal_model: the global model answers in its place"
 )
 
 

@@ -47,12 +47,13 @@ from silofl.training.metrics import Score
 ROLE = "evaluation"
 SCORES = f"{ROLE}/scores"
 PURPOSE = (
-    "scores of a finished model on the site's own test cases, by label or class, each with its interval and its number "
-    "of cases, and whether the site has a record of what the model learnt from; sent once, without any training"
+    "scores of a finished model on the site's own test cases, by label or class, each with its interval and number of "
+    "cases, and whether the site has a record of the images that the model was trained on; sent once, without any "
+    "training"
 )
 RISK = (
-    "they show the server how many test patients there are and how good the model is on them, and of few patients "
-    "single ones' scores; min_patients, here of the test, or may_leave without evaluation: the site takes no part"
+    "the server sees how many test patients there are and how good the model is on them. With few patients it sees the "
+    "scores of single ones; min_patients (here of the test), or may_leave without evaluation: the site takes no part"
 )
 
 

@@ -510,7 +510,7 @@ def choice_sentence(site: str, one: Joined) -> str:
     """Return what a site chose, for the log of the run's rounds."""
     text = one.threshold
     units = f"{one.num_units} validation {one.unit}{'' if one.num_units == 1 else 's'}"
-    lead = f"the federated model scores {one.lead:+.3f} beside its own"
+    lead = f"the federated model scores {one.lead:+.3f} against its own"
     return f"site {site!r} keeps {one.kept}: by its {units} {lead}{f'. On test data {text}' * bool(text)}"
 
 

@@ -46,17 +46,18 @@ from silofl.training.metrics import Score
 from silofl.training.site_score import SiteScore
 
 WEIGHTS = (
-    "what the round's training changed in the model's weights, for the server to mix with other sites' into one model, "
-    "or into one for each site"
+    "how the round's training changed the model's weights; the server mixes it with the other sites' changes into one "
+    "model, or into one for each site"
 )
 WEIGHTS_RISK = (
-    "the server may rebuild rough images from it, above all after few steps on few images, and mixed with few sites' "
-    "the model tells of this one's patients; min_partners, more local steps, NVFlare's filters, or local training"
+    "the server may rebuild rough images from it, most easily after few steps on few images. If few sites take part, "
+    "the mixed model tells much about this site's patients; min_partners, more local steps, NVFlare's filters, or "
+    "local training"
 )
-BATCHNORM = "what the round's training changed in BatchNorm, which holds means over the site's images"
+BATCHNORM = "how the round's training changed BatchNorm, which holds means over the site's images"
 BATCHNORM_RISK = (
-    "it shows the server, and mixed all sites, the scanner's look, and helps to rebuild images; stays_home: "
-    "batchnorm, or the filter ExcludeBatchNorm or BatchNormStaysHome"
+    "the server sees the look of the scanner's images, and all sites see it in the mean. It also helps to rebuild "
+    "images; stays_home: batchnorm, or the filter ExcludeBatchNorm or BatchNormStaysHome"
 )
 # Bytes of one site's arrays that are mixed at once; for single arrays, calls take most of the time.
 PIECE = 1 << 24

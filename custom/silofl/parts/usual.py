@@ -28,12 +28,12 @@ from silofl.study import Study
 
 ROLE, KIND = "usual", "usual_values"
 PURPOSE = (
-    "means and deviations over the training and validation cases, with their number, of the answer's size for each "
-    "label, of the selector's score and of the network's features, and DICOM's standard codes that enough patients "
-    "have; sent once, so that predict warns of an answer that is not usual"
+    "means and deviations over training and validation cases, and how many those are: each label's size in the "
+    "answers, the selector's score, the network's features; and DICOM's standard codes that enough patients have; sent "
+    "once, so that predict can warn of an unusual answer"
 )
 RISK = (
-    "they show the server, and whoever holds the super model, how large organs and lesions are on average and what the "
+    "the server, and whoever has the super model, sees how large organs and lesions are on average, and what the "
     "site's images look like to the network; min_patients, or may_leave without usual_values: predict then compares "
     "with the other sites alone"
 )

@@ -44,12 +44,13 @@ SIZES_CAPTION = (
     "the dashed lines lie about 95 % of cases like these (Bland and Altman's limits of agreement)."
 )
 ROC_CAPTION = (
-    "ROC: share of a class's cases that are called so, against that of the other cases, for each threshold. A point is "
-    "where the model calls it."
+    "ROC: share of a class's cases that are recognised (sensitivity) against the share of other cases taken for the "
+    "class (1 - specificity), for each threshold. A point is the model's own threshold."
 )
 RELIABILITY_CAPTION = (
-    "Each point is the cases whose answer has a probability in one tenth of the scale, the larger the more they are. "
-    "On the dashed line a model is as often right as it is sure; below it, it is too sure."
+    "Each point stands for the cases whose answer has a probability in one tenth of the scale; a larger point for "
+    "more cases. On the dashed line the model is as often right as its probability says; below the line it is too "
+    "sure."
 )
 
 

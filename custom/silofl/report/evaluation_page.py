@@ -28,7 +28,7 @@ RESEARCH = "For research: a research tool and no medical device."
 INTERVALS = (
     "In brackets: 95 % confidence interval over {unit}s (Wilson's formula with the variance of the jackknife{auroc}; "
     "Student's for sizes). Not given if all values are equal, except at 0 or 1. With few {unit}s it is too narrow if "
-    "one {unit} in ten fails badly."
+    "the model fails badly for one {unit} in ten."
 )
 LABELS_NOTE = (
     "All numbers are on the image file's grid. A lesion is a connected component of the label; it is found if at "
@@ -44,17 +44,17 @@ MEANS_NOTE = (
 )
 FINDINGS_NOTE = "Each finding against its absence; sensitivity and specificity are those of the model's answers."
 THRESHOLD_NOTE = (
-    "The threshold gives the most sensitivity at a specificity of at least {:g}. It was chosen on these very cases: on "
-    "others expect a little less."
+    "The threshold gives the highest sensitivity at a specificity of at least {:g}. It was chosen on these very "
+    "cases: expect a little less on others."
 )
 CALLED_NOTE = (
-    "The model calls a case so from its threshold on, which was chosen on validation data where it was trained; the "
-    "sensitivity is the {share} above."
+    "The model's threshold was chosen on validation data of the hospitals that trained it; the sensitivity is the "
+    "{share} above."
 )
 CALIBRATION_NOTE = (
-    "ECE: how far the probability of the answer is from the share of right answers, mean over ten bins. Few cases "
-    "alone bring it above 0: beside it is what a perfectly calibrated model with these probabilities shows in as many "
-    "cases, on average and in 95 % of draws."
+    "ECE (0 = perfect): how far the probability of the answer is from the share of right answers, mean over ten bins. "
+    "With few cases even a perfectly calibrated model is above 0: the second number is the ECE of such a model with "
+    "these probabilities in as many cases, on average and in 95 % of draws."
 )
 CONFUSION = "true class (rows), answer (columns)"
 
@@ -149,7 +149,7 @@ def _class_tables(record: Evaluation) -> dict[str, TextTable]:
             (name, format_number(one.called_from), format_estimate(one.recall), format_estimate(one.specificity))
             for name, one in called
         )
-        found["At the model's threshold"] = TextTable((kind, "called from", "sensitivity", "specificity"), rows)
+        found["At the model's threshold"] = TextTable((kind, "threshold", "sensitivity", "specificity"), rows)
     if record.confusion:
         rows = tuple((name, *map(str, counts.values())) for name, counts in record.confusion.items())
         found["Answers"] = TextTable((CONFUSION, *record.confusion), rows)

@@ -29,10 +29,10 @@ HD95, SURFACE_DICE = "HD95", "surface Dice"
 UNITS = {"mm": "mm", "pixels": "px"}
 METRIC_NAMES = {"accuracy": "accuracy", "balanced_accuracy": "balanced accuracy", "auroc": "AUROC", "auprc": "AUPRC"}
 SURFACE = (
-    "HD95 and surface Dice compare the surfaces of truth and prediction: the 95th percentile of their distances, where "
-    "low is good; and the share of both that lies within 2 mm, where high is good. Where a file does not state the "
-    "size of its voxels, a site's are in pixels (px) of the prepared images, the slices of a volume one pixel apart. "
-    "Neither is defined where a label is in truth or prediction alone."
+    "HD95 and surface Dice compare the surfaces of truth and prediction: the 95th percentile of their distances, "
+    "where low is good; and the share of both surfaces that lies within 2 mm, where high is good. If a file does not "
+    "state the size of its voxels, the site's distances are in pixels (px) of the prepared images, with slices one "
+    "pixel apart. Both are undefined if a label is only in truth or only in prediction."
 )
 CALLINGS = (
     "Each site chose a temperature for its model's probabilities on its validation cases; it changes no answer. ECE "
@@ -42,8 +42,8 @@ CALLINGS = (
 )
 THRESHOLDS = (
     "The threshold of the probability (before the temperature) was chosen on validation cases too; sensitivity and "
-    "specificity are those in the test. The other numbers of the run do not use it. The super model uses the median of "
-    "the sites' thresholds: its sensitivity and specificity differ at a site whose own threshold is far from it."
+    "specificity are of the test. The other numbers of the run do not use it. The super model uses the median of the "
+    "sites' thresholds: its sensitivity and specificity differ at a site whose own threshold is far from it."
 )
 AREAS = "All sites: mean weighted by the number of cases, as only a site knows its cases' scores."
 UNLIKE_CLASSES = "sites have test cases of different classes: balanced accuracy and areas have no mean over sites"
@@ -230,8 +230,8 @@ def label_sentence(results: Results) -> str:
     """Say what the values by label are."""
     if results.has_findings:
         return (
-            "Sensitivity is the share of the test cases with a finding in which it is found, specificity the share of "
-            "those without it in which it is not, both at a probability of 0.5. "
+            "Sensitivity: share of the test cases with a finding in which it is found. Specificity: share of the "
+            "cases without it in which it is not found. Both at a probability of 0.5. "
         ) + AREAS
     if results.classes and results.classes.class_areas:
         return "Recall is the share of a class's test cases that is right. " + AREAS
@@ -304,7 +304,7 @@ def everyone_sentence(results: Results) -> str:
     if results.metric in RANKED and None not in areas:
         values = f"{METRIC_NAMES[results.metric]} {format_number(mean_of_known(areas))}, {values}"
     missing = [site for site in results.sites if site not in everyone.by_site]
-    without = f" (none of {', '.join(missing)})" if missing else ""
+    without = f" (without {', '.join(missing)})" if missing else ""
     return f"on all sites' test data ({everyone.num_cases} cases): {values}, mean over the sites' models{without}"
 
 

@@ -58,16 +58,16 @@ class Study(Section):
         regions: Segmentation: name -> labels whose union is scored instead of single labels, as ``{disc: [1, 2], cup:
             [2]}`` where label 1 is the disc's rim.
         rounds: Communication rounds; 0 in a job of ``silofl evaluation-job``, or that asks for a survey.
-        seed: Fixes the initial weights and everything random at a site.
-        device: ``auto`` takes a GPU where there is one.
-        torch_threads: Threads of torch at every site; other numbers give other rounding. ``auto`` takes all cores of a
-            site, or as many as ``OMP_NUM_THREADS`` says there: the weights then depend on the machines.
-        guard: Whether each site with validation data also trains a model alone, to its end, and keeps what these data
-            favour; in local training whether the model is trained to its end.
+        seed: Start of all random numbers: the initial weights, and everything random at a site.
+        device: ``auto`` takes a GPU if there is one.
+        torch_threads: Threads of torch at every site. ``auto`` takes all cores of a site, or its ``OMP_NUM_THREADS``.
+            The number changes the rounding, so with ``auto`` the weights depend on the machines.
+        guard: Whether each site with validation data also trains a model alone, to its end, and keeps the better one by
+            these data; in local training whether the model is trained to its end.
         evaluate_every_round: Whether each round's model is also scored on test data, for curves.
-        metric: What models are chosen and reported by: mean Dice over cases, without or with the background; share of
-            right cases; its mean over the classes; or the area under the ROC curve or under precision over recall, mean
-            over the classes. With ``multilabel`` each finding, and its absence, is a class.
+        metric: Score by which models are chosen and reported: mean Dice over cases, without or with the background;
+            share of right cases; its mean over the classes; area under the ROC curve, or under precision over recall,
+            mean over the classes. With ``multilabel`` each finding, and its absence, is a class.
         extra_metrics: Segmentation: up to 8 metrics of packages, as ``[package==1.2.0/name]``, for the test only.
     """
 

@@ -237,7 +237,7 @@ def _check_privacy(study: Study) -> None:
     others = [one.section for one in study.recipe.ingredients if not one.is_of_steps]
     if others:
         raise ConfigError(
-            "algorithm.name must be one of which nothing but models leaves with privacy.dp_sgd, not "
+            "algorithm.name must be one that sends nothing but models with privacy.dp_sgd, not "
             f"{quote_value(study.algorithm.name)} with {', '.join(others)}; take fedavg"
         )
     if "batch" in study.model.normalization:

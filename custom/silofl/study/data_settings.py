@@ -61,15 +61,15 @@ class Transform(Section):
 
 
 class PatchSettings(Section):
-    """The patches of volumes that a network learns from, and looks through whole volumes by.
+    """The patches of volumes on which a network trains; it goes through whole volumes in windows of the same size.
 
     Attributes:
         size: Voxels along X, Y and Z, as ``[96, 96, 32]``; divisible as often as the network halves them. A smaller
             volume is padded with zeros.
         per_volume: Random patches of each training volume per epoch.
-        foreground: Share of them that are centred on a labelled voxel, the others on background.
-        overlap: Overlap of neighbouring windows in a whole volume, as a share of their side. More is slower and
-            smoother.
+        foreground: Share of patches centred on a labelled voxel; the others are centred on background.
+        overlap: Overlap of neighbouring windows in a whole volume, as a share of their side. A larger overlap is slower
+            and gives smoother answers.
     """
 
     size: tuple[Side, Side, Side]
@@ -79,10 +79,10 @@ class PatchSettings(Section):
 
 
 class BackgroundSettings(Section):
-    """What stands where nothing was measured, before intensities are scaled.
+    """Values for voxels where nothing was measured, before intensities are scaled.
 
     Attributes:
-        below: Smaller values become this one, as -1024 of CT.
+        below: Smaller values become this value, for example -1024 in CT.
         nan: NaN becomes this value; without it an image with NaN is refused.
     """
 
@@ -97,12 +97,12 @@ class DataSettings(Section):
         dimensions: With 2 each slice of a volume is an example; with 3 the whole volume.
         patches: With ``dimensions`` 3, for label maps: the patches in which the network sees a volume. A classifier
             sees the whole of it instead; Resize or ResizeWithPadOrCrop then make all of one size.
-        channels: A picture has 1 or 3: grey is repeated, colour becomes luminance, alpha is dropped.
+        channels: Channels, 1 or 3 of a picture: grey is repeated, colour becomes luminance, alpha is dropped.
         channel_names: A name per channel, in the network's order, as ``[T1, T2]``. Each channel is then scaled alone.
-        resample: Whether a contrast on another grid than the case's first is resampled to it. Otherwise it is refused.
+        resample: Whether a contrast is resampled to the grid of the case's first one; else another grid is refused.
         neighbours: Slices before and after each slice that become further channels. The label is the middle slice's.
-        modality: DICOM's code, as ``MR``, ``CT``, ``DX`` (radiography) or ``XC`` (a camera); the super model refuses
-            others. Default: the code in the sites' DICOM images.
+        modality: DICOM's code (``DX`` is radiography, ``XC`` a camera); the super model refuses others. Default: the
+            code in the sites' DICOM images.
         intensity: ``dtype`` maps the file's integer range to [0, 1]; ``percentiles`` the case's 0.5 to 99.5
             percentile; ``zscore`` gives each case mean 0 and deviation 1; ``raw`` keeps the stored values.
         background: ``{below: -1024}`` or ``{nan: 0}``, or both: what padding of the scanner becomes.

@@ -71,24 +71,24 @@ class ModelSettings(Section):
     """The network, the same at every site.
 
     Attributes:
-        name: ``unet`` (MONAI's BasicUNet) for segmentation; ``densenet121`` (MONAI), ``lenet5``, ``alexnet`` or, for
-            sensors over time, ``activity_cnn`` for classification. ``unet`` and ``densenet121`` work in 3D too.
-        network: Another network of MONAI, as ``monai.networks.nets.SegResNet``. For label maps ``UNet``, ``DynUNet``,
-            ``SegResNet``, ``SwinUNETR``, ``HighResNet``, ``VNet``; for classes ``DenseNet169``, ``DenseNet201``,
-            ``DenseNet264``, ``ResNet``, ``EfficientNetBN``. Or one of a package, as ``package==1.2.0/name``.
+        name: Segmentation: ``unet`` (MONAI's BasicUNet). Classification: ``densenet121`` (MONAI), ``lenet5``,
+            ``alexnet`` or, for sensors over time, ``activity_cnn``. ``unet`` and ``densenet121`` work in 3D too.
+        network: Another network of MONAI, as ``monai.networks.nets.SegResNet``. Label maps: ``UNet``, ``DynUNet``,
+            ``SegResNet``, ``SwinUNETR``, ``HighResNet``, ``VNet``. Classes: ``DenseNet169``, ``DenseNet201``,
+            ``DenseNet264``, ``ResNet``, ``EfficientNetBN``. Or a package's, as ``package==1.2.0/name``.
         arguments: Further arguments of that class, as ``{init_filters: 16}``.
         normalization: ``batch_stateless`` is BatchNorm without parameters and running statistics: a prediction then
             depends on the other images of its batch.
         features: Channels of the U-Net's levels.
-        dropout: Probability; ``lenet5`` and ``activity_cnn`` have none.
-        precision: ``auto`` is bfloat16 (autocast) on a GPU and float32 elsewhere. Losses, norms and what travels are
+        dropout: Dropout probability; not for ``lenet5`` and ``activity_cnn``.
+        precision: ``auto`` is bfloat16 (autocast) on a GPU and float32 elsewhere. Losses, norms and sent arrays are
             float32.
         pretrained: File of a pretrained model next to study.yaml; ``silofl pretrain`` writes it and ``--pretrained``
             copies it there.
-        pretrained_sha256: SHA-256 of that file, which the study's digest then covers.
+        pretrained_sha256: SHA-256 of that file, so that the study's digest covers it.
         weights: File of initial weights next to study.yaml, ``.pt`` or ``.safetensors``, matched by name and shape;
             ``--weights`` copies it there.
-        weights_sha256: SHA-256 of that file, which the study's digest covers.
+        weights_sha256: SHA-256 of that file.
     """
 
     name: Literal["unet", "densenet121", "lenet5", "alexnet", "activity_cnn"] = "unet"
@@ -145,32 +145,32 @@ class TrainingSettings(Section):
     """How a site trains within one round.
 
     Attributes:
-        loss: ``dice_ce`` is Dice plus cross entropy, binary for one label; ``cross_entropy`` is with ``multilabel``
-            that of each finding. Or a package's, as ``package==1.2.0/name``.
-        class_weights: Classification: weight of each class in the loss, as ``{healthy: 1, sick: 19}``; ``balanced``
-            gives all classes of a site the same. With ``multilabel``: weight of an example with a finding; one without
-            it weighs 1.
-        sampler: Classification: ``shuffled`` draws each example once; ``balanced`` draws all classes equally often, so
+        loss: ``dice_ce`` is Dice plus cross entropy, binary for one label. ``cross_entropy`` is computed for each
+            finding with ``multilabel``. Or a package's, as ``package==1.2.0/name``.
+        class_weights: Classification: weight of each class in the loss, as ``{healthy: 1, sick: 19}``; with
+            ``balanced`` all classes of a site have the same total weight. With ``multilabel``: weight of an example
+            with a finding; without it the weight is 1.
+        sampler: Classification: ``shuffled`` draws each example once; ``balanced`` draws all classes equally often,
             some examples several times.
-        has_batch_dice: Whether Dice is of all images of a batch together, for labels that many images lack.
-        optimizer: The base optimiser of every step.
+        has_batch_dice: Whether the Dice loss treats a batch as one image, for labels that many images lack.
+        optimizer: The optimiser.
         optimizer_state: Momentum and Adam's moments: ``kept`` from round to round, or ``fresh`` in each. FedNova, and
-            SCAFFOLD with momentum, always have fresh ones.
+            SCAFFOLD with momentum, always start fresh.
         learning_rate: Learning rate of the optimiser in the first round.
-        schedule: How the learning rate falls: ``poly`` by ``(1 - (r - 1) / R)^0.9`` in round r of R, ``cosine`` by half
-            a period.
+        schedule: How the learning rate falls: ``poly``: times ``(1 - (r - 1) / R)^0.9`` in round r of R; ``cosine``: by
+            half a period.
         momentum: Momentum of ``sgd``.
-        is_nesterov: Whether the momentum of ``sgd`` is Nesterov's.
+        is_nesterov: Whether this momentum is Nesterov's.
         betas: Betas of ``adam`` and ``adamw``.
         weight_decay: Weight decay of the optimiser.
-        batch_size: Images in a batch; a last single one joins the batch before it.
+        batch_size: Images in a batch; a single last image joins the batch before it.
         drop_channels: Probability that a channel of ``data.channel_names`` becomes zeros in a training image; one
             channel is always kept (Wagner et al., WACV 2025, arXiv:2406.11636).
         local_epochs: Passes over the site's training data per round, the papers' E.
-        measures_drift: Whether the drift of the sites (HarmoFL, Eq. 9) and how far their updates lie apart is measured.
-            It changes no weight.
-        frozen: Patterns of the network's parameters that stay as they begin and do not travel, as ``[features.*]`` to
-            train the head alone. Their BatchNorm keeps its statistics.
+        measures_drift: Whether to measure the drift of the sites (HarmoFL, Eq. 9) and how much their updates differ. It
+            changes no weight.
+        frozen: Patterns of parameters that do not change and do not travel, as ``[features.*]`` to train only the head.
+            Their BatchNorm keeps its statistics.
     """
 
     loss: Literal["dice_ce", "dice", "cross_entropy"] | Extension = "dice_ce"
@@ -212,10 +212,11 @@ class DpSgdSettings(Section):
     numbers of patients and examples, are sent as they are.
 
     Attributes:
-        noise: Deviation of the noise in the sum of a batch's gradients, in multiples of ``clip``.
-        clip: Norm to which the gradient of each unit in a batch is clipped.
-        delta: The probability with which epsilon need not hold; below 1 over the units of the smallest site.
-        unit: A ``patient``, with at most one example per step; or an ``example``.
+        noise: Standard deviation of the noise in the sum of a batch's gradients, in multiples of ``clip``.
+        clip: Norm to which the gradient of each patient (or example) in a batch is clipped.
+        delta: The probability with which epsilon need not hold; below 1 / n, for n patients (or examples) at the
+            smallest site.
+        unit: What is protected: a ``patient``, with at most one example per step; or an ``example``.
     """
 
     noise: Countable
@@ -237,13 +238,13 @@ class PrivacySettings(Section):
 
 
 class DoNotUseSettings(Section):
-    """Which answers of the finished model must not be used: ``silofl predict`` says so, and why; by default none.
+    """Answers of the finished model that must not be used; by default none. ``silofl predict`` says so, and why.
 
     Attributes:
-        on_fallback: Those of the global model where no hospital's score is above the selector's threshold.
-        on_unlike_image: Those to an image that differs from the training images.
-        label_below: Those of a model with a label, region or class whose Dice or recall, mean over the sites' tests
-            (else validations), is below this value or not known.
+        on_fallback: Answers of the global model because no hospital's score is above the selector's threshold.
+        on_unlike_image: Answers to an image that differs from the training images.
+        label_below: Answers of a model with a label, region or class whose Dice or recall is below this value or
+            unknown (mean over the sites' tests, else validations).
     """
 
     on_fallback: bool = False
@@ -258,14 +259,14 @@ class DoNotUseSettings(Section):
 
 
 class OperatingPointSettings(Section):
-    """From which probability on a finding, or the second of two classes, is called: by default from one half.
+    """Decision threshold for a finding, or for the second of two classes; by default a probability of 0.5.
 
     Each site chooses the threshold on its validation data; the super model has the sites' median. ``predict`` and
-    ``evaluate`` answer by it; models are compared and reported without it.
+    ``evaluate`` use it; the choice and comparison of models do not.
 
     Attributes:
-        specificity: The least that the threshold keeps, with the most sensitivity; or
-        sensitivity: the least that it keeps, with the most specificity.
+        specificity: Minimum specificity; the threshold with the highest sensitivity is taken. Or:
+        sensitivity: Minimum sensitivity; the threshold with the highest specificity is taken.
     """
 
     specificity: Fraction | None = None
@@ -306,18 +307,17 @@ class FederationSettings(Section):
         sites: Sites that the first round waits for; by default those that are there when the job starts.
         min_sites: Sites that must answer for a round to count.
         max_missed_rounds: Rounds a site may miss before the run is called INCOMPLETE.
-        patience: Rounds without a better validation after which the run ends with the models of the best round.
-            AdaFed's shared rounds do not count. Refused with ``average_last`` or ``extra_rounds``.
-        sites_left: Sites that have left a continued run, as ``[north]``: what they miss does not make it INCOMPLETE.
+        patience: Rounds without a better validation after which the run ends, with the models of the best round.
+            AdaFed's shared rounds do not count. Not with ``average_last`` or ``extra_rounds``.
+        sites_left: Sites that have left a continued run, as ``[north]``: their absence does not make it INCOMPLETE.
         task_timeout_s: Seconds the server waits for a site's answer. By default an hour in a job's first two rounds and
             in tasks other than training; later five times the longest answer, at least ten minutes.
         join_timeout_s: Seconds the server waits for the sites before the first round.
         max_update_ratio: An update is refused if its norm per step is more than this many times the median of the other
             sites'; null refuses none.
         min_sites_for_ratio: Answers that a round needs before updates and image ranges are compared.
-        precision: Precision of numbers on the wire. ``float16`` halves the bytes: models and changes travel with three
-            digits, and numbers below 6e-8 are lost. Arrays with numbers beyond 65504, and AdaFed's
-            statistics, are not rounded.
+        precision: Precision of sent numbers. ``float16`` halves the bytes: models and changes have three digits, and
+            numbers below 6e-8 become 0. Arrays with numbers above 65504, and AdaFed's statistics, are not rounded.
     """
 
     sites: Count | None = None

@@ -34,12 +34,12 @@ UNPROVED = ("no clear difference", "too few to say", "not trained to the end")
 @only_known_keys
 @dataclass(frozen=True, kw_only=True)
 class OwnModel:
-    """The model that a site trained alone, and reports.
+    """The reported model of a site that trained alone.
 
     Attributes:
-        rounds: Rounds that it has learnt in, those after the study's included.
-        best_round: The one of them that it is taken from, by the site's own validation data.
-        is_finished: Whether more rounds would not raise it.
+        rounds: Rounds that it trained in, with those after the study's.
+        best_round: The round that it is taken from, chosen on the site's validation data.
+        is_finished: Whether it was trained to its end.
     """
 
     rounds: Round
@@ -50,37 +50,37 @@ class OwnModel:
 @only_known_keys
 @dataclass(frozen=True, kw_only=True)
 class Joined:
-    """One site's choice on its validation data, and on its test data the kept model against its own.
+    """One site's choice on its validation data, and the test of the federated model against its own.
 
     Attributes:
         chosen: Model that the site keeps.
-        bias: Added to the log-odds of the foreground in what it keeps; 0 in a classification.
-        own_bias: Bias of the local model.
+        bias: Shift of the decision threshold of the kept model, in log-odds of the foreground; 0 in a classification.
+        own_bias: The same of the local model.
         lead: Validation score of the federated model minus the local one's.
-        unit: What counts once in choice and test.
-        num_units: Validation units of the choice.
-        is_one_person: Whether all test units are of one person.
+        unit: What counts as a patient below: a recording if patients are unknown, a case if both are.
+        num_units: Validation patients.
+        is_one_person: Whether all test data are of one person.
         validation: Model -> validation value: federated and local_uncalibrated without a bias, federated_calibrated
             and local with one, and chosen.
         test: Model -> test value: mean over the cases.
-        by_unit: The same as mean over the test units, whose difference is ``difference``; null where single units have
-            no such metric.
-        difference: Mean paired difference over the test units, federated minus local, each with its bias; null without
-            units. A case without a label in truth counts 1 if none is predicted, else 0.
-        standard_error: Standard error of that mean, for an interval over several starts; null of fewer than two units.
-        low: Lower end of its 95 % interval; null of fewer than 6 units.
+        by_unit: Model -> test value: mean over the patients, as in ``difference``; null if one patient has no such
+            metric.
+        difference: Mean over the test patients of federated minus local, each with its bias; null without patients. A
+            case without a label in truth counts 1 if none is predicted, else 0.
+        standard_error: Standard error of ``difference``, for an interval over several starts; null below two patients.
+        low: Lower end of the 95 % interval of ``difference``; null below 6 patients.
         high: Upper end.
         p_below: p-value of the test that the federated model is worse than the hospital's own model; small = evidence
             that it is worse.
-        num_test_units: Test units in which both have a score.
-        verdict: better and worse are by a paired permutation test at 2.5 %, of these test units and this start of the
-            training alone. It is better only if it also is against the local model without a bias.
-        needed_units: About how many test units a verdict would need, where they are too few.
+        num_test_units: Test patients in which both models have a score.
+        verdict: better and worse by a paired permutation test (2.5 % on each side), for these test patients and this
+            start of the training only. Better requires that it is also better than the local model without a bias.
+        needed_units: Rough number of test patients for a verdict, if they are too few.
         own_gain: Mean paired test difference of the local model with its bias minus without.
-        local_since: Round in which the local model began; above 1 where the site came late or lost its state.
-        own_rounds: Rounds that it has learnt in, beside the federation's and after them.
-        own_best_round: The one of them that it is taken from.
-        unfinished: Which of both models more rounds may still raise.
+        local_since: Round in which the local model began; above 1 if the site came late or lost its state.
+        own_rounds: Rounds that the local model trained in, with those after the study's.
+        own_best_round: The round that the local model is taken from.
+        unfinished: Which of the two models was not trained to its end.
     """
 
     chosen: Candidate

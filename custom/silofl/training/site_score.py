@@ -54,7 +54,7 @@ class SurfaceScore:
         surface_dice: Share of both surfaces within 2 mm, or 2 pixels, of the other; the same means.
         num_cases: Cases that count.
         num_undefined: Cases in which truth, prediction or both lack a label.
-        unit: mm where all files state their voxels' size; else pixels of the prepared images.
+        unit: mm if all files state the size of their voxels; else pixels of the prepared images.
     """
 
     hd95: Distance | None
@@ -78,7 +78,7 @@ class ExtraScore:
     """A package's metric in a site's test.
 
     Attributes:
-        value: Mean over labels or regions, then over cases; null where no case counts.
+        value: Mean over labels or regions, then over cases; null if no case counts.
         num_cases: Cases in which it is defined.
         has_failed: Whether the package failed; the site's log says how.
     """
@@ -99,16 +99,15 @@ class ExtraScore:
 @only_known_keys
 @dataclass(frozen=True)
 class CallingScore:
-    """How a classification's probabilities are read, by a site's validation, and what that comes to in its test.
+    """A classification's temperature and thresholds, chosen on a site's validation data, and how they do in its test.
 
     Attributes:
         temperature: Divides the logits; 1 changes nothing.
-        thresholds: Number of a class, or finding -> the probability, before the temperature, from which it is called.
-        num_units: Validation patients, recordings or cases that it was chosen by.
-        error: Expected calibration error in the test, without the temperature.
+        thresholds: Number of a class, or finding -> its decision threshold: a probability before the temperature.
+        num_units: Validation patients (if unknown: recordings, or cases) of the choice.
+        error: Expected calibration error in the test, without the temperature; 0 is perfect.
         error_after: The error with the temperature.
-        calibrated: The error that a perfectly calibrated model with the same probabilities shows in as many cases,
-            without the temperature.
+        calibrated: The error that a perfectly calibrated model would show in as many cases, without the temperature.
         calibrated_after: The error of that model with the temperature.
         sensitivity: Class, or finding -> share of its test cases at or above the threshold.
         specificity: Class, or finding -> share of the other test cases below it.
@@ -133,11 +132,11 @@ class CallingScore:
 @only_known_keys
 @dataclass(frozen=True)
 class WithheldNumbers:
-    """What a site withholds of a score, because it would be of too few patients.
+    """Numbers of a score that a site withholds, because they are of too few patients.
 
     Attributes:
-        least: Patients that each number must be of there.
-        names: Label's number, region, finding or measure; none where all of the score is withheld.
+        least: The site's minimum number of patients.
+        names: Label's number, region, finding or measure; none if the whole score is withheld.
     """
 
     least: Cases
@@ -150,24 +149,24 @@ class SiteScore:
     """One site's score on its validation or test data.
 
     Attributes:
-        value: The study's metric, mean over the cases that count; null where none counts.
+        value: The study's metric, mean over the cases that count; null if none counts.
         num_cases: Cases that count.
         num_excluded: Cases left out: truth and prediction are both empty.
-        num_patients: Test: patients of the cases that count; null where one is not known.
-        labels: Label's number, or region -> its mean value; the recall of a class. Of findings, and of their absence.
-        also: Classification: accuracy, balanced_accuracy and, where defined, auroc.
+        num_patients: Test: patients of the cases that count; null if one is unknown.
+        labels: Label's number, or region -> its mean value; for a class, a finding or its absence: the recall.
+        also: Classification: accuracy, balanced_accuracy and, if defined, auroc.
         label_cases: Classification: label's number -> cases in which it counts.
-        areas: Multilabel, and where the metric is an area: number of a class, or finding -> its area under the curve.
-        mean_over: Where the values are, labels or areas, if the metric is a mean over the classes with cases.
-        models: Model, of several -> its value on the same cases.
+        areas: Multilabel, or if the metric is an area: number of a class, or finding -> its area under the curve.
+        mean_over: If the metric is a mean over the classes with cases: whether of labels or of areas.
+        models: Model -> its value on the same cases, if there are several.
         selector_accuracy: Share of the validation slices that FedSM's selector takes for this site's.
-        num_empty: Segmentation: cases without any label in truth; null where there is none.
+        num_empty: Segmentation: cases without any label in truth; null if there are none.
         num_false_positive: Empty cases in which a label is predicted; they count as 0.
         value_with_truth: Mean over the other cases; null without them, or without empty ones.
         surface: Segmentation, in the test.
         extra_metrics: Segmentation, in the test: a package's metric -> its score.
-        calling: Classification, in the test: how the probabilities are read.
-        withheld: What the site does not say of it; a score that is withheld whole has no value and no vote.
+        calling: Classification, in the test: temperature and thresholds.
+        withheld: The withheld numbers; a wholly withheld score has no value and no vote.
     """
 
     value: Value | None

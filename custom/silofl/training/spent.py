@@ -9,10 +9,10 @@ class Privacy:
     """What differential privacy has spent.
 
     Attributes:
-        epsilon: Site -> what its training has spent in all runs of the study.
+        epsilon: Site -> the epsilon of all runs of the study.
         delta: The probability with which epsilon need not hold.
         unit: Whom it protects: a patient, or an example.
-        noise: Deviation of the noise, in multiples of clip.
+        noise: Standard deviation of the noise, in multiples of clip.
         clip: Norm to which gradients were clipped.
     """
 

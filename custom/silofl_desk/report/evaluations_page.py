@@ -39,28 +39,29 @@ NAMES = METRIC_NAMES | {
     "sensitivity": "sensitivity at {specificity:g} specificity",
     "ece": "ECE",
     "ece_calibrated": "ECE if calibrated",
-    THRESHOLD: "from which probability on",
+    THRESHOLD: "threshold",
     WITHHELD: "not to be used",
 }
 # The area under the ROC curve of a guess.
 CHANCE = 0.5
 DIGITS = {"lesion_sensitivity": 2, "false_lesions": 2, "size_error": 1, "hd95": 1}
 CHOSEN_NOTE = (
-    "Sensitivity at {specificity:g} specificity, and from which probability on: chosen at each hospital on these very "
-    "cases; on others expect a little less."
+    "Sensitivity at {specificity:g} specificity, and its threshold: chosen at each hospital on these very cases; "
+    "expect a little less on others."
 )
 CALIBRATED_NOTE = (
-    "ECE if calibrated: what a perfectly calibrated model with the same probabilities shows in as many cases. Both "
-    "depend on the number of cases, so that there is no mean over hospitals."
+    "ECE: calibration error, 0 = perfect. ECE if calibrated: the ECE of a perfectly calibrated model with the same "
+    "probabilities in as many cases. Both depend on the number of cases, so there is no mean over hospitals."
 )
 WITHHELD_NOTE = (
-    "Not to be used: answers that the study's rule (do_not_use) forbids. Why is in evaluation.json, at the hospital."
+    "Not to be used: answers that the study's rule (do_not_use) forbids. The reasons are in evaluation.json, at the "
+    "hospital."
 )
 NOTE = (
-    "In brackets: at a hospital the 95 % interval over its patients (of a size error the limits of agreement); over "
-    "all that of the random-effects mean (DerSimonian and Laird) of the hospitals with an interval. I^2 is the share "
-    "of the spread between hospitals that their few patients do not explain (Higgins and Thompson), p that of "
-    "Cochran's Q; of few hospitals both are rough."
+    "In brackets: at a hospital the 95 % interval over its patients (size error: limits of agreement); over all the "
+    "interval of the random-effects mean (DerSimonian and Laird) of the hospitals with an interval. I^2: share of the "
+    "differences between hospitals that chance does not explain (Higgins and Thompson; 0 % = none). p: of Cochran's "
+    "Q; small = the hospitals differ. With few hospitals both are rough."
 )
 
 
@@ -93,14 +94,12 @@ def list_chance(found: Evaluations) -> list[str]:
     has_two = len(groups) == 1 or any(SPECIFICITY in found.pooled[group] for group in groups)
     level = CHANCE if has_two else 1 / max(len(groups), 1)
     said = [
-        f"the model may tell {group} no better than chance: its AUROC over all hospitals may be {CHANCE:g}"
+        f"the model may recognise {group} no better than chance: its AUROC over all hospitals may be {CHANCE:g}"
         for group in groups
         if _is_guess(found, group, "auroc", CHANCE)
     ]
     if _is_guess(found, ALL, "balanced_accuracy", level):
-        said.append(
-            f"the model may be no better than chance: its balanced accuracy may be that of a guess, {level:.3g}"
-        )
+        said.append(f"the model may be no better than chance: its balanced accuracy may be {level:.3g}, as of a guess")
     return said
 
 
@@ -188,18 +187,18 @@ def _list_sentences(found: Evaluations) -> Iterator[str]:
             "trained: the sensitivity and specificity of its answers are at that."
         )
     if found.temperature != 1:
-        yield f"Probabilities are those after the model's temperature, {found.temperature:.2f}; ECE is theirs."
+        yield f"Probabilities and ECE are after the model's temperature, {found.temperature:.2f}."
     for group in found.pooled:
         some = {site: one.scores[group] for site, one in found.sites.items() if group not in (one.not_said or {})}
         silent = [site for site, scores in some.items() if all(one.value is None for one in scores.values())]
         if silent and group != ALL:
             yield (
                 f"No score of {group} at {', '.join(silent)}: it is in none of the test cases there, or nobody drew "
-                "it; what is over all cases is of the others."
+                "it; the numbers over all cases are of the other labels."
             )
     for site, one in found.sites.items():
         if one.not_said:
-            yield f"{site} withholds what is marked so: {explain_withheld(one.least)}."
+            yield f"{site} withholds the numbers marked so: {explain_withheld(one.least)}."
     unlike = [NAMES.get(name, name) for name in found.pooled[ALL] if has_unlike_classes(found.sites, name)]
     if unlike:
         yield (
@@ -215,9 +214,11 @@ def _list_sentences(found: Evaluations) -> Iterator[str]:
         return
     values = [scores.value for site in found.sites.values() if (scores := site.scores[ALL][name]).value is not None]
     share = f"{one.i_squared:.0%}"
-    spread = "alone may explain that spread" if share == "0%" else f"do not explain {share} of that spread (I^2)"
+    spread = (
+        "alone may explain that difference" if share == "0%" else f"does not explain {share} of that difference (I^2)"
+    )
     yield (
         f"{metric} is {_format_pooled(one, name)} over {one.num_sites} hospitals, and {min(values):.3f} to "
-        f"{max(values):.3f} at single ones. Their few patients {spread}; Cochran's Q is "
-        f"{one.q:.2f}, p {one.p_value:.2g}. Between hospitals the deviation is about {one.tau:.3f}."
+        f"{max(values):.3f} at single ones. Chance {spread}; Cochran's Q is {one.q:.2f}, p {one.p_value:.2g} (small = "
+        f"the hospitals differ). The standard deviation between hospitals is about {one.tau:.3f}."
     )

@@ -48,12 +48,11 @@ if TYPE_CHECKING:
 # As many as can be read on a phone.
 SITES_IN_A_ROW = 3
 HOSPITALS_CAPTION = (
-    "Test {} at each hospital. {}Where the square lies left of the circle, the federated model is worse than training "
-    "alone."
+    "Test {} at each hospital. {}If the square is left of the circle, the federated model is worse than training alone."
 )
 INTERVAL_CAPTION = (
-    "The line is the 95 % interval of the federated model over the hospital's test patients, in one start; there is "
-    "none where the difference per patient is not that of the two points. "
+    "The line is the 95 % interval of the federated model over the hospital's test patients, in one start; it is "
+    "missing if the mean difference per patient is not the difference of the two points. "
 )
 # Name of a model -> how its points are drawn.
 MODEL_POINTS = {

@@ -52,13 +52,13 @@ MEAN_LINE, KEPT = "mean over sites", "kept, mean over sites"
 # Inches that a panel with many rounds wants.
 LEAST_WIDE = 3.0
 CHOSE_NOTHING = (
-    "These scores chose nothing, neither a round nor a model; whoever chooses a setting by them has no test any more."
+    "These scores chose neither a round nor a model. If you choose a setting by them, they are no test any more."
 )
 MODEL_CURVES = "Each site's validation cases with the global model, and with the site's personalised model."
 ACCURACY_CURVES = (
-    f"{MODEL_CURVES} On the right the share of its slices that the selector takes for this site's. The validation "
-    "above is of both models together: a case that the selector gives to its own site counts with the personalised "
-    "model, any other with the global one."
+    f"{MODEL_CURVES} Right: the share of a site's slices for which the selector chooses this site. The validation "
+    "above is of both models together: a case counts with the personalised model if the selector chooses its site, "
+    "else with the global model."
 )
 Scores = Mapping[str, SiteScore]
 COLOURS = "Blues"
@@ -322,7 +322,7 @@ def _best_sentence(run: RunRecords, kept: float | None) -> str:
     sentence = _reported_sentence(run)
     if kept is None:
         return sentence
-    return f"{sentence} What the sites keep has {format_number(kept)} on the validation data by which they chose it."
+    return f"{sentence} The models that the sites keep have {format_number(kept)} on the same validation data."
 
 
 def _reported_sentence(run: RunRecords) -> str:

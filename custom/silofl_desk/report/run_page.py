@@ -101,27 +101,27 @@ MEANS_NOTE = (
     "over sites. Each column's mean is over the sites that have a value in it."
 )
 SUPER_NOTE = Markup(
-    "The values are those of the super model; the models it is made of stand under "
+    "The values are those of the super model; its single models are under "
     '<a href="#models-of-sites">Models of the sites</a>.'
 )
 SELECTOR_NOTE = (
-    " Validation, by which the round is chosen, is of what a site has in that round, without the threshold gamma: a "
-    "case that the selector gives to the site itself counts with its personalised model, any other with the global one."
+    " The validation that chooses the round has no threshold gamma: a case counts with the site's personalised model "
+    "if the selector chooses this site, else with the global model."
 )
 PICTURES_NOTE = (
-    "Each site's worst, median and best test case. Shown is the slice with the largest truth, in the site's own grey "
-    "scale; the value is that of the whole case. Prediction: the model that the run tests. Kept: what the site keeps."
+    "Each site's worst, median and best test case. The slice with the largest truth is shown, in the site's own grey "
+    "scale; the value is of the whole case. Prediction: the model that the run tests. Kept: what the site keeps."
 )
 PARTICIPATION_NOTE = (
     "Rounds in which the server asked the site, in which its update was mixed, and in which it was not."
 )
 DATA_NOTE = (
-    "Images are pictures, slices of volumes or windows of recordings; where the network sees whole volumes, each is "
-    "one. Of a real federation only the sites know all of their numbers, and patients are unknown too where a site's "
-    "dataset.json names none."
+    "Images are pictures, slices of volumes or windows of recordings, or whole volumes if the network sees these. In "
+    "a real federation only the sites know all of these numbers. Patients are unknown if a site's dataset.json names "
+    "none."
 )
 NO_ROUND = Text("No round has finished.")
-NO_DATA = Text("No site has said anything of its data.")
+NO_DATA = Text("No site has reported on its data.")
 SUPER_MODEL_FOLDER = Markup(
     "In the run's folder, <code>supermodel/</code> holds all models and the selector, with a README.md of its own."
 )
@@ -200,7 +200,7 @@ def data_blocks(tables: Mapping[str, TextTable], doubts: Sequence[str]) -> list[
         shown.append(Table(table))
     shown = shown or [NO_DATA]
     if doubts:
-        shown += [Text("To be looked at before anybody believes a result:"), Items(doubts)]
+        shown += [Text("Look at this before you believe a result:"), Items(doubts)]
     return [*shown, Text(DATA_NOTE, "note")]
 
 
@@ -505,7 +505,7 @@ def _software_section(run: RunRecords) -> PageSection:
         *((name, find_installed_version(name) or "not installed") for name in PACKAGES),
     ]
     at_sites = software_table(run.ledger)
-    told = "As each site says itself. A simulated hospital has no filter that could record its answers."
+    told = "Reported by each site itself. A simulated hospital has no filter that could record its answers."
     here = "The first row was noted by the run; the others are installed where this report was made."
     shown: list[Block] = [Table(at_sites), Text(told, "note")] if at_sites else []
     shown += [Pairs(versions), Text(here, "note")]

@@ -49,8 +49,9 @@ JOINING_NOTE = (
     "run tests. Kept: the one of the two that the hospital chose on its validation data. Validation: the values there; "
     "the federated model is kept if it leads by more than 0.005 in the mean score. All other values are of the same "
     "test data, first averaged per patient (per case where patients are unknown). Difference: federated minus alone. "
-    "The verdict and the 95 % interval come from a paired permutation test (2.5 % on each side). It needs at least six "
-    "patients. Both hold for these patients and this start of the training; compare --seeds measures several starts."
+    "The verdict and the 95 % interval come from a paired permutation test (2.5 % on each side). It needs at least 6 "
+    "patients; if it shows nothing, fewer than 20 are too few to say. Both hold for these patients and this start; "
+    "compare --seeds measures several starts of the training."
 )
 JOINING_THRESHOLDS = (
     " Each model has the decision threshold that the site's validation data favour; at 0.5: the federated model with "

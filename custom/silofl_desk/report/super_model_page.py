@@ -65,20 +65,21 @@ MODELS_ALONE_TEXT = (
     "Every site trains a model alone, its personalised one. A selector guesses from an image which site it comes from."
 )
 COUNTS_NOTE = (
-    "A row is the site that the images come from, a column what the selector takes them for; the darker, the larger "
-    "the part of the row. A case speaks with the mean of its slices' scores."
+    "Row: the site that the images come from. Column: the site that the selector chose; darker = a larger share of "
+    "the row. The choice for a case is made by the mean of its slices' scores."
 )
-BEST_MODELS = "It learned which model is the best for an image, not where it comes from: off the diagonal is no error."
+BEST_MODELS = (
+    "The selector learned which model is the best for an image, not where it comes from: off the diagonal is no error."
+)
 THRESHOLDS_NOTE = (
-    "What the super model would come to on the test cases with other thresholds, mean over sites: 0 always takes a "
-    "site's model, 1 always the global one. It is shown to see how much hangs on gamma, and played no part in choosing "
-    "it."
+    "Score of the super model on the test cases with other thresholds, mean over sites: 0 always takes a site's "
+    "model, 1 always the global one. It shows how much depends on gamma, and was not used to choose it."
 )
 ALONE_NOTE = (
-    "What all its cases come to with the super model, and with each of its models alone; nobody at the new site could "
+    "Score over all its cases, with the super model and with each of its models alone. Nobody at the new site could "
     "have known beforehand which is the highest."
 )
-UNSEEN_THRESHOLDS_NOTE = "The same cases with other thresholds, which played no part in choosing gamma."
+UNSEEN_THRESHOLDS_NOTE = "The same cases with other thresholds, which were not used to choose gamma."
 MOST_OUTPUTS_IN_A_PAIR = 7
 _RIVALS = {PERSONAL: "the site's own personalised model", GLOBAL: "the global model"}
 SEED = 0
@@ -97,10 +98,10 @@ def super_model_sections(run: RunRecords) -> list[PageSection]:
 def _models_section(results: Results) -> PageSection:
     note = (
         f"Each site's test cases, mean {results.metric or MISSING} over them; none is marked as the best, because one "
-        "run with one seed does not tell."
+        "seed is not enough to know."
     )
     is_alone = results.recipe_value("sends_model_once")
-    local = " How a site does that trains alone is not in this run: compare it with a run of the algorithm local."
+    local = " This run has no model that a site trained alone: compare it with a run of the algorithm local."
     return make_section(
         "models-of-sites",
         "Models of the sites",
@@ -143,9 +144,9 @@ def _count_blocks(selector: SelectorResults) -> Blocks:
         Group([Text(said.format(name, f": {right[name]} right" if right[name] else "")), table])
         for name, table in tables.items()
     ]
-    diagonal = "Right answers stand on the diagonal." if any(right.values()) else BEST_MODELS
+    diagonal = "Right answers are on the diagonal." if any(right.values()) else BEST_MODELS
     return [
-        Heading("What it takes the test images for"),
+        Heading("Which site it chose for the test images"),
         Group(groups, "pair" if len(outputs) <= MOST_OUTPUTS_IN_A_PAIR else ""),
         make_note(f"{COUNTS_NOTE} {diagonal}"),
     ]

@@ -243,15 +243,15 @@ def _check_changes(asked: ComparisonPlan) -> None:
             raise ConfigError("seed must be given as --seeds, not with --set")
     if (asked.methods or asked.is_pooled) and changes_algorithm(asked.changes):
         raise ConfigError(
-            "a key of algorithm must not be set for every row beside --methods or --pooled, which bring algorithms of "
-            "their own; name the row that it is for with --as"
+            "a key of algorithm must not be set for every row with --methods or --pooled, which bring "
+            "algorithms of their own; name the row that it is for with --as"
         )
     for key, option in by_rows.items():
         for other in asked.changes:
             if replaces(other, key):
                 raise ConfigError(
-                    f"{other} must not be set for every row beside {option}, whose {key} it would replace; set it "
-                    "before the --as of each row that it is for"
+                    f"{other} must not be set for every row with {option}, whose {key} it would replace; set "
+                    "it before the --as of each row that it is for"
                 )
 
 

@@ -49,29 +49,29 @@ ONE_SEED = (
     "compare with several seeds."
 )
 JOINING_NOTE = (
-    "Verdicts: of all hospitals that made a choice, and of all seeds. Alone, federated, kept: mean test values over "
-    "them of the hospital's own model, trained to its end, of the federated model, and of the one of the two that the "
-    "hospital chose on its validation data{thresholds}. Below alone: how many of the hospitals that keep the federated "
-    "model became worse; by chance 1 in 40 would. After Holm: how many remain after correction for testing many times "
-    "(Holm's, 5 % over all rows)."
+    "Verdicts: of all hospitals that made a choice, over all seeds. Mean test values over these hospitals: alone, of "
+    "the hospital's own model, trained to its end; federated, of the federated model; kept, of the one of the two "
+    "that the hospital chose on its validation data{thresholds}. Below alone: how many of the hospitals that keep the "
+    "federated model became worse; by chance 1 in 40 would. After Holm: how many remain after correction for testing "
+    "many times (Holm's, 5 % over all rows)."
 )
 JOINING_THRESHOLDS = (
     ", each with the decision threshold that the hospital's validation data favour. At 0.5: with the usual one, as in "
     "the table of methods, where local has the numbers of alone at 0.5"
 )
-UNLIKE_SITES = "Do not compare the means of rows whose choices are of other sites or other seeds."
+UNLIKE_SITES = "Do not compare the means of rows with different sites or seeds."
 Key = TypeVar("Key", bound=Hashable)
 # How often, at most, chance alone leaves a site below its own model after the correction over all rows of a table.
 FAMILY_LEVEL = 0.05
 # Columns, by their names in a round's record.
 DRIFT_COLUMNS = ("drift", "dissimilarity", "distance")
 DRIFT_NOTE = (
-    "Means over the rounds, ± their standard deviation over the seeds. Drift: mean over sites and steps of the squared "
-    "distance to the received model (HarmoFL, Eq. 9). Dissimilarity: mean squared length of the sites' updates over "
-    "that of their weighted mean, in rounds that all begin from one model; 1 = all agree, above 2 = strong. Distance: "
-    "mean squared distance of the trained models to their mean (FedSM, Theorem 1). All three grow with the learning "
-    "rate, the steps and the network: compare rows that share these; no accuracy follows from them. A row without "
-    "numbers has them with --set training.measures_drift=true."
+    "Means over the rounds, ± their standard deviation over the seeds. Drift: mean over sites and steps of the "
+    "squared distance to the received model (HarmoFL, Eq. 9). Dissimilarity: mean squared length of the sites' "
+    "updates, divided by the squared length of their weighted mean, in rounds that all begin from one model; 1 = all "
+    "agree, above 2 = strong. Distance: mean squared distance of the trained models to their mean (FedSM, Theorem 1). "
+    "All three grow with the learning rate, the steps and the network: compare rows that share these; no accuracy "
+    "follows from them. A row without numbers has them with --set training.measures_drift=true."
 )
 _SINGLE = {
     "everything": "local: each site alone",

@@ -38,8 +38,8 @@ Ledgers = Mapping[str, Sequence[Round]]
 MEAN, BEST = "Mean over", "Best so far over"
 SITES, CASES = "sites", "cases"
 CENTRALISED = (
-    "The centralised run, on all sites' data in one place, has no sites: it stands beside the others where all cases "
-    "count alike, whichever site they are of."
+    "The centralised run, on all sites' data in one place, has no sites: it is shown only where all cases have the "
+    "same weight, whatever their site."
 )
 PANELS_IN_A_ROW, LEAST_PANEL = 6, 1.6
 

@@ -77,9 +77,9 @@ MODELS_NOTE = Markup(
     "selector has four answers: <strong>global</strong>, one model for all sites; <strong>personal</strong>, each "
     "site's own model, for which one must know the site; <strong>super</strong>, where the selector looks at the "
     "images and chooses a model for each case, the run's row above; <strong>ensemble</strong>, all models averaged by "
-    "the selector's scores. The mean is missing where a site is."
+    "the selector's scores. The mean is missing if a site is missing."
 )
-POOLED = Text("On the data of all sites pooled in one place, and so in no table of single runs:")
+POOLED = Text("Trained on data pooled in one place, and so in no table of single runs:")
 
 
 @dataclass(frozen=True)
@@ -305,7 +305,7 @@ def _answers_section(runs: Sequence[RunRecords]) -> PageSection | None:
 
 def _drift_section(rows: RowRuns) -> PageSection | None:
     table = compare_drift(rows)
-    title = "How far the sites drift apart"
+    title = "Drift of the sites"
     return make_section("drift", "Drift", title, Table(table), make_note(DRIFT_NOTE)) if table else None
 
 

@@ -29,12 +29,12 @@ from silofl_desk.studies.method_rows import SMALLEST
 
 NOTE = (
     "Alone: the hospital's own model, trained to its end. Federated: the model that the method trained. Kept: the one "
-    "of both that the hospital chose on its validation data. Values are means over its test patients, where they are "
-    "known and each has the metric. In a segmentation each has a decision threshold chosen "
-    "there too; at 0.5: the federated model with the usual one. Unseen: the method at a hospital that took no part. "
-    "Verdict: is the kept model better for the hospital's test patients than its own? Beside it: the mean difference, "
-    "federated minus alone, and its 95 % interval. Better also requires that it is better than the own model with the "
-    "usual threshold of 0.5."
+    "of the two that the hospital chose on its validation data. Values are means over its test patients, if they are "
+    "known and each has the metric; else over cases. In a segmentation each model has a decision threshold chosen on "
+    "the validation data too; at 0.5: the federated model with the usual one. Unseen: the method at a hospital that "
+    "took no part. Verdict: is the kept model better for the hospital's test patients than its own? Then the mean "
+    "difference, federated minus alone, and its 95 % interval. Better also requires that it is better than the own "
+    "model with the usual threshold of 0.5."
 )
 Runs = Mapping[str, RunRecords]
 
@@ -274,8 +274,8 @@ def _explain_federated(run: RunRecords) -> Iterator[str]:
     test = run.results.joining[site].test
     yield f"worst at {site} (federated {format_number(test[SHIFTED])}, alone {format_number(test[LOCAL])})."
     is_short = run.results.best_round == run.results.rounds
-    last = f"Its best round is the last of {run.results.rounds}: more rounds may help."
-    yield from list(_measured_reasons(run, site)) or [last if is_short else "The run measured nothing that tells why."]
+    last = f"The best round is the last of {run.results.rounds}: more rounds may help."
+    yield from list(_measured_reasons(run, site)) or [last if is_short else "The run measured nothing that shows why."]
 
 
 def _measured_reasons(run: RunRecords, site: str) -> Iterator[str]:
@@ -283,7 +283,7 @@ def _measured_reasons(run: RunRecords, site: str) -> Iterator[str]:
     if results.super_model and (others := _list_other_answers(results, site)):
         yield f"There {' and '.join(others)}."
     if results.normalization == "batch" and shares_batchnorm(results):
-        yield "Its BatchNorm is averaged over hospitals, which fails where their images differ."
+        yield "BatchNorm is averaged over hospitals, which fails if their images differ."
     dissimilarity = mean_of_known(record.dissimilarity for record in run.ledger)
     if dissimilarity is not None:
         yield (

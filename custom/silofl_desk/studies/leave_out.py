@@ -145,7 +145,7 @@ def _collect_models(run: Path, folder: str) -> Contents | None:
     first = next(iter(own.values()))
     states = {site: next(iter(contents.models.values())) for site, contents in own.items()}
     missing = [site for site in folders if site not in own]
-    source = "the sites' own models" + (f" (none of {', '.join(missing)})" if missing else "")
+    source = "the sites' own models" + (f" (without {', '.join(missing)})" if missing else "")
     facts = {"run": tested, "reported_round": results.best_round, "assembled_from": source}
     domain = reduce(or_, (contents.domain for contents in own.values()))
     return Contents(first.study, first.image_shape, states, "mean", facts=facts, domain=domain)

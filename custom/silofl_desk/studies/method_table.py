@@ -37,7 +37,7 @@ CLIENT_AVERAGE, POOLED = "client average", "pooled"
 POOLING = "these rows need the data of all sites pooled in one place, which only a simulation can do"
 PRETRAINED = (
     "these rows use a pretrained model; where silofl pretrain made it, it has seen training data of all sites in one "
-    "place, which only a simulation can do, and the .json beside its file says how much"
+    "place, which only a simulation can do, and the .json next to its file says how much"
 )
 
 

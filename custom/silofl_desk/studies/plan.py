@@ -40,13 +40,13 @@ PLANNED = ("data", "model", "training")
 LONGEST_VALUE = 60
 COMMENT = {"initial_indent": "# ", "subsequent_indent": "# ", "break_long_words": False, "break_on_hyphens": False}
 LEVELS = (
-    "The network keeps its levels and features: those of MONAI's DynUNet alone are planned, which --set "
+    "The network keeps its levels and features: only those of MONAI's DynUNet are planned, which --set "
     '"model={network: monai.networks.nets.DynUNet, normalization: instance}" chooses'
 )
 
 ASK = (
-    "the files do not state one modality for all sites; where they are CT in Hounsfield units say --set "
-    "data.modality=CT, by which intensities are clipped to a window, which padding of a scanner needs"
+    "the files do not state one modality for all sites; if they are CT in Hounsfield units, say --set "
+    "data.modality=CT: intensities are then clipped to a window, which a scanner's padding needs"
 )
 
 

@@ -145,15 +145,15 @@ def study_page() -> str:
     lines = [
         "# study.yaml",
         "",
-        "All that a study lead decides, in one file for the server and every site: `app/config/study.yaml` of a job.",
-        "Defaults are bold; a key without one is unset. A *name* has letters, digits, `.`, `_` and `-`, a *count* is a",
-        "whole number above 0.",
+        "All that a study lead decides, in one file for all machines: `app/config/study.yaml` of a job. Defaults are",
+        "bold; a key without one is unset. A *name* has letters, digits, `.`, `_` and `-`, a *count* is a whole number",
+        "above 0.",
         "`silofl simulate`, `compare` and `estimate` set keys for one run: `--set training.learning_rate=0.01`.",
         "`--set algorithm.name=ditto` also drops the job's other keys of `algorithm`. What a site decides is in its",
         "[site.yaml](../site_configs/README.md#siteyaml).",
         "",
         f"- [The study](#the-study), {', '.join(f'[{name}](#{name})' for name in sections)}",
-        "- Of the algorithm: [constants](#constants), [presets](#presets)",
+        "- Algorithm: [constants](#constants), [presets](#presets)",
         "",
         *_section_page("The study", Study, "", with_summary=False),
     ]
@@ -177,7 +177,7 @@ def _algorithm_page(settings: type) -> list[str]:
         lines += [f"- **{answer.section}**: {read_summary(answer)}"]
         lines += [f"  {_key_item(key)}" for key in list_keys(answer, f"algorithm.{answer.section}.")]
     lines += [""]
-    lines += ["### Presets", "", "What presets choose instead of the defaults above; the others are not listed:", ""]
+    lines += ["### Presets", "", "Values of presets that differ from the defaults above:", ""]
     base = _preset_values(Recipe())
     base |= {f"{one.section}.{key}": value for one in all_ingredients() for key, value in _defaults(one).items()}
     for name in algorithm_names():
@@ -187,7 +187,8 @@ def _algorithm_page(settings: type) -> list[str]:
             differing = [f"`{key}: {_default_text(value)}`" for key, value in values.items() if base.get(key) != value]
             if differing:
                 chosen.setdefault(", ".join(differing), []).append(preset)
-        lines += [f"- {name}, {', '.join(presets)}: {keys}" for keys, presets in chosen.items()]
+        for keys, of in chosen.items():
+            lines.append(f"- {name}, {'all' if len(of) == len(PRESET_NAMES) else ', '.join(of)}: {keys}")
     return [*lines, ""]
 
 

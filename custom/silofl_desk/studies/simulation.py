@@ -365,7 +365,7 @@ def _drop_left_out(left_out: str, found: list[str], present: list[str], sites: t
         raise ConfigError(f"--leave-out must name a site that does not train, not {left_out!r}; take it out of --sites")
     rest = [name for name in found if name != left_out]
     if not rest:
-        raise ConfigError(f"--leave-out must leave at least one site to train, not none beside {left_out!r}; add sites")
+        raise ConfigError(f"--leave-out must leave at least one site to train; {left_out!r} is the only one: add sites")
     return rest
 
 

@@ -146,9 +146,9 @@ def check_sweep(sweep: Sweep, changes: Mapping[str, str], data: str | None) -> N
             raise ConfigError("--total-epochs must be given without --rounds, which it settles; leave one out")
         settled[ROUNDS] = "--total-epochs"
     if DATA in sweep.values and data is not None:
-        raise ConfigError(f"--sweep must not name {DATA} beside --data; leave one out")
+        raise ConfigError(f"--sweep must not name {DATA} together with --data; leave one out")
     keys = [key for key in sweep.values if key != DATA]
     for i, key in enumerate(keys):
         for other, option in (settled | dict.fromkeys(keys[:i], "--sweep")).items():
             if replaces(key, other) or replaces(other, key):
-                raise ConfigError(f"--sweep must not name {key} beside {option}, which sets {other}; leave one out")
+                raise ConfigError(f"--sweep must not name {key} with {option}, which sets {other}; leave one out")

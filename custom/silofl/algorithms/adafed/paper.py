@@ -21,13 +21,12 @@ from silofl.study import Study
 
 
 class Similarity(Ingredient):
-    """Sites listen the more to each other, the more alike their statistics are.
+    """Sites with similar statistics give each other's models more weight.
 
     Attributes:
-        source: The layers' inputs in a ``pretrained`` model, or the BatchNorm layers' own ``running`` statistics after
-            some shared rounds (f-AdaFed).
-        layers: Layers of the pretrained model: ``all`` BatchNorm layers, or the ``last`` layer, which classifies
-            (d-AdaFed).
+        source: Statistics of the layers' inputs in a ``pretrained`` model, or the BatchNorm layers' ``running``
+            statistics after some shared rounds (f-AdaFed).
+        layers: Layers of the pretrained model: ``all`` BatchNorm layers, or the ``last`` layer (d-AdaFed).
         rounds: Shared rounds before ``running`` statistics are taken, or ``half`` of the study's.
         refresh_every: Rounds after which ``running`` statistics are taken anew; 0 for once.
         self_weight: The paper's lambda, the weight of a site's own model.

@@ -35,10 +35,10 @@ from silofl.study import Study
 
 ROLE, PRETRAINED = "statistics", "pretrained"
 PAIR = ("mean", "variance")
-PURPOSE = "means and variances of the model's features over the training images, to compare sites by"
+PURPOSE = "means and variances of the model's features over the training images, by which the server compares the sites"
 RISK = (
-    "they show the server how like other sites' the images are, and of few patients what they show; min_patients, or "
-    "may_leave without statistics: the site then listens to all alike"
+    "the server sees which sites have similar images. With few patients it sees what their images show; min_patients, "
+    "or may_leave without statistics: the site then gives all sites the same weight"
 )
 
 

@@ -33,10 +33,10 @@ class Selector(Ingredient):
         learning: ``gradients``: sites send mean gradients, the server steps; ``moments``: one full-batch Adam step at
             each site, its moments averaged too.
         network: ``light`` (GroupNorm, global pooling) or ``vgg11``.
-        labels: What it learns about an image: its ``site`` (Eq. 2); or in the extra rounds the ``best_model`` for it
-            (Eq. 1, FedSM-extra), or weights of the ``ensemble`` with the least loss (3.1.1).
+        labels: What it learns about an image: its ``site`` (Eq. 2); or in the extra rounds the ``best_model`` (Eq. 1,
+            FedSM-extra), or weights of the ``ensemble`` with the least loss (3.1.1).
         learning_rate: Learning rate of the selector's Adam.
-        steps: Steps of the ``gradients`` selector in a round, each one exchange with every site.
+        steps: Steps of the ``gradients`` selector in a round, each with one exchange with every site.
     """
 
     section: ClassVar[str] = "selector"
@@ -140,8 +140,8 @@ class SuperModel(Ingredient):
     """All models with the selector, which every site gets at the end to answer new cases.
 
     Attributes:
-        threshold: The paper's gamma, in [0, 1], or ``tuned`` on the sites' validation data.
-        answer: It answers with the model of its ``choice``, or with an ``ensemble`` of all.
+        threshold: The paper's gamma, or ``tuned`` on the sites' validation data.
+        answer: ``choice``: the selector's model answers; ``ensemble``: all models answer.
     """
 
     section: ClassVar[str] = "super_model"

@@ -40,10 +40,10 @@ AVERAGE, SQUARE = "average", "square"
 # The least probability that float32 tells from 0 and, taken from it, from 1.
 SMALLEST = 1e-7
 HEAD = ("network.head.weight", "network.head.bias")
-PURPOSE = "what the selector learnt, which tells the sites' images apart"
+PURPOSE = "what the selector, a classifier, learnt to say which site's images a case resembles"
 RISK = (
-    "whoever holds the super model can ask of any image which hospital it came from; may_leave without selector, and "
-    "a study without one"
+    "whoever has the super model can ask for any image which hospital it came from; may_leave without selector, and a "
+    "study without one"
 )
 
 

@@ -27,10 +27,10 @@ from silofl.study import Study
 from silofl.training.loop import TrainingResult
 
 ROLE, MEAN = "amplitude", "amplitude/mean"
-PURPOSE = "the mean frequency amplitude of the training images, sent once so that all sites normalise alike"
+PURPOSE = "the mean frequency amplitude of the training images, sent once, so that all sites normalise alike"
 RISK = (
-    "it shows the server, and mixed all sites, the images' contrast, noise and stain, and of few patients their "
-    "outlines; min_patients, or amplitude: {band: 0}, which leaves one number per channel"
+    "the server sees the images' contrast, noise and stain, and all sites see it in the mean. With few patients it "
+    "shows their outlines; min_patients, or amplitude: {band: 0}, which sends one number per channel only"
 )
 
 
@@ -40,8 +40,8 @@ class Amplitude(Ingredient):
     Attributes:
         band: ``full``, or the radius of the replaced frequencies (0: mean intensity only).
         momentum: The paper's v of the running amplitude.
-        amplitude_factor: Leave out an amplitude that is more than this many times the largest of the others, or that
-            many times below their smallest. The paper leaves none out.
+        amplitude_factor: Limit: an amplitude is left out if it is more than so many times the largest of the others, or
+            less than the smallest divided by it. The paper leaves none out.
     """
 
     section: ClassVar[str] = ROLE

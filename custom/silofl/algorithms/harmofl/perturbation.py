@@ -31,7 +31,7 @@ class Perturbation(Ingredient):
 
     Attributes:
         alpha: Length of the weight perturbation.
-        follows_rate: Whether alpha falls with the learning rate; the paper's is constant.
+        follows_rate: Whether alpha falls with the learning rate; in the paper it is constant.
     """
 
     section: ClassVar[str] = "perturbation"

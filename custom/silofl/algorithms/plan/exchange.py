@@ -28,13 +28,12 @@ from silofl.study import Study
 ROLE = "fingerprint"
 FILE = "plan.json"
 PURPOSE = (
-    "quartiles over the patients of spacing and size of the training images, percentiles, mean and deviation of the "
-    "intensities, of CT how many voxels have which, shares of the classes, and which channels there are; sent once, to "
-    "plan one study for all sites"
+    "quartiles over patients of spacing and size, percentiles, mean and deviation of intensities (CT: also a "
+    "histogram), shares of the classes, and which channels there are; sent once, to plan one study for all sites"
 )
 RISK = (
-    "they show the server the site's scanners and protocols, how common each label is and its mean size, and of few "
-    "patients whose images have which size; min_patients, or may_leave without fingerprint"
+    "the server sees the site's scanners and protocols, how common each label is and its mean size. With few patients "
+    "it sees the image sizes of single ones; min_patients, or may_leave without fingerprint"
 )
 
 

@@ -253,8 +253,8 @@ def _list_shifted_sites(fingerprints: Mapping[str, DataFingerprint]) -> list[str
     measured = {site: measure_histogram(one.histogram) for site, one in fingerprints.items()}
     known = sorted(((site, one) for site, one in measured.items() if one is not None), key=lambda pair: pair[1][1])
     return [
-        f"the values of site {upper!r} lie {above[1] - below[1]:.0f} above those of site {lower!r}, further than "
-        "either site's own are apart; look whether air is -1000 at both: a converter may have left out the rescale "
+        f"the values of site {upper!r} lie {above[1] - below[1]:.0f} above those of site {lower!r}, more than the "
+        "range of either site; check whether air is -1000 at both: a converter may have left out the rescale "
         "intercept"
         for (lower, below), (upper, above) in pairwise(known)
         if above[1] - below[1] > max(below[2] - below[0], above[2] - above[0])

@@ -57,7 +57,7 @@ class ImportOptions:
         seed: Seed of every random choice.
         test: Fraction of a site's patients, recordings or examples for the test, in [0, 1).
         validation: Fraction of the others for the validation, in [0, 1).
-        num_sites: Sites to make, except of a set's own; as many as there are patients where these are dealt.
+        num_sites: Sites to make, except of a set's own; as many as patients if these are divided.
         alpha: Concentration of the Dirichlet split over those sites, above 0; small values differ more.
         is_equal: Whether that split gives all sites the same number of examples, as AdaFed's.
         labels: Names of the labels in the order of their numbers.
@@ -66,7 +66,7 @@ class ImportOptions:
         mask_pattern: Where their masks lie.
         resample_masks: Whether masks on another grid are brought to that of their image, by the nearest voxel.
         is_truncated: Whether every site is cut to as many training examples as the smallest has.
-        partition: A name in `PARTITIONS`: the set's ``own`` sites; examples dealt by ``dirichlet`` or by ``shards``;
+        partition: A name in `PARTITIONS`: the set's ``own`` sites; examples divided by ``dirichlet`` or by ``shards``;
             or whole ``patients`` or ``recordings``, evenly.
         num_shards: Shards of each site, at least 1.
         scratch: A folder for what an import needs on its way, which is removed at its end.
