@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 from PIL import Image as Picture
 
-from silofl.data.images import Image, check_values, read_image, read_label
+from silofl.data.image import Image
+from silofl.data.images import check_values, read_image, read_label
 from silofl.errors import DataError
 from silofl.study.data_settings import BackgroundSettings
 

@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 import SimpleITK
 
-from silofl.data.images import Image, read_label
+from silofl.data.image import Image
+from silofl.data.images import read_label
 from silofl.data.label_grid import find_beside, lay_on_image
 from silofl.errors import DataError
 

@@ -10,7 +10,8 @@ import numpy as np
 
 from silofl.data.access import input_name
 from silofl.data.header import check_affine, read_frame_of_reference, read_header, read_patient_id
-from silofl.data.images import Image, check_grid, is_identity, is_same_grid, overlaps, read_image
+from silofl.data.image import Image, check_grid, is_identity, is_same_grid, overlaps
+from silofl.data.images import read_image
 from silofl.errors import ConfigError, DataError, quote_value
 from silofl.study.data_settings import CHANNEL_NAME, DataSettings
 

@@ -18,7 +18,7 @@ from silofl.core.findings import unpack_findings
 from silofl.data.contrasts import list_missing_contrasts, read_source
 from silofl.data.decoder import decode_ahead
 from silofl.data.header import check_affine
-from silofl.data.images import Image
+from silofl.data.image import Image
 from silofl.data.intensity import to_channels
 from silofl.data.manifest import Manifest
 from silofl.data.preparation import build_requests, read_label_map

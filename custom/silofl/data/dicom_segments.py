@@ -17,7 +17,7 @@ from silofl.data.decoded import Decoded, check_bytes
 from silofl.data.dicom_files import read_elements
 from silofl.data.dicom_pixels import check_segments
 from silofl.data.dicom_planes import SAME, SEGMENT, THICKNESS, Plane, first_grid, read_planes
-from silofl.data.images import GRID_TOLERANCE_MM, SAME_VOXEL, Image, is_same_voxel
+from silofl.data.image import GRID_TOLERANCE_MM, SAME_VOXEL, Image, is_same_voxel
 from silofl.data.label_grid import match_voxels, view_voxels
 from silofl.data.raw_volume import LPS_TO_RAS
 from silofl.errors import DataError

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from silofl.data.contrasts import ImageFiles
 from silofl.data.dicom_codes import read_codes
 from silofl.data.header import MOST_MM, SPACING_MM, Header, check_affine, read_header
-from silofl.data.images import Image
+from silofl.data.image import Image
 from silofl.errors import ConfigError, DataError
 from silofl.schema import declare_optional
 from silofl.study.data_settings import Modality

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from silofl.data.dicom_planes import first_grid, order_frames, order_slices, read_planes, step_between
 from silofl.data.formats import PICTURES
 from silofl.data.header import dicom_headers, is_dicom
-from silofl.data.images import Image, is_same_grid
+from silofl.data.image import Image, is_same_grid
 from silofl.data.nifti import affine_mm, read_nifti_header
 from silofl.data.raw_volume import LPS_TO_RAS
 

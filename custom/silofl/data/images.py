@@ -1,8 +1,6 @@
 """Read images and label maps and check them: finite numbers, declared labels, and one grid for both."""
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -11,47 +9,18 @@ from numpy.typing import NDArray
 from silofl.data.access import list_files, open_error
 from silofl.data.decoded import Decoded
 from silofl.data.formats import decode, decode_segmentation
-from silofl.data.header import check_affine, find_segmentation
-from silofl.data.segments import Covered, number_by_names, read_segments
+from silofl.data.header import find_segmentation
+from silofl.data.image import Image
+from silofl.data.segments import number_by_names, read_segments
 from silofl.errors import DataError, UnreadableError
 from silofl.study.data_settings import BackgroundSettings
 
 AS_STORED = BackgroundSettings()
-# Tools round affines differently: by a tenth of a millimetre, and of a voxel, however small voxels are.
-GRID_TOLERANCE_MM, SAME_VOXEL = 0.1, 0.1
 # Of label numbers, which are kept as int32.
 SMALLEST, LARGEST = np.iinfo(np.int32).min, np.iinfo(np.int32).max
 # A scale as 1/255, rounded to 32 bits, leaves a label nearly whole; interpolation does not.
 LABEL_ROUNDING = 1e-3
 RENUMBER = "save it with the study's numbers"
-
-
-@dataclass(frozen=True)
-class Image:
-    """A picture, a volume or a window of a time series, as stored in its file.
-
-    Attributes:
-        array: (C, rows, columns) of a picture, (C, X, Y, Z) of a volume, (C, 1, T) of a window, in the stored type.
-        affine: Voxel indices to millimetres (right, front, head), shape (4, 4); None without such a grid.
-        dtype_max: The largest value that the stored type can hold, 1 for one bit; None when it is no integer type.
-        is_window: Whether the channels are a sensor's, which are never converted between grey and colour.
-        has_contrasts: Whether the channels are no colours but images of their own, as a 4D NIfTI holds.
-        is_resampled: Whether a contrast was brought to the grid of another.
-        covered: Of a label map whose segments overlap: (label, the label that has its voxels) -> how many.
-    """
-
-    array: NDArray
-    affine: NDArray[np.float64] | None
-    dtype_max: int | None
-    is_window: bool = False
-    has_contrasts: bool = False
-    is_resampled: bool = False
-    covered: Covered = field(default_factory=Counter)
-
-    @property
-    def spatial_shape(self) -> tuple[int, ...]:
-        """Size without channels."""
-        return self.array.shape[1:]
 
 
 def read_image(
@@ -175,85 +144,6 @@ def check_values(label: Image, labels: Mapping[int, str], name: str, remedy: str
         known = ", ".join(["0 (background)", *(f"{number} ({text})" for number, text in sorted(labels.items()))])
         shown = ", ".join(map(str, undeclared[:8])) + (", ..." if len(undeclared) > 8 else "")
         raise DataError(f"{name} must hold the label values {known}, not {shown}; {remedy}")
-
-
-def check_grid(other: Image, image: Image, name: str, what: str, or_else: str = "") -> None:
-    """Refuse an array that does not lie voxel on voxel on an image.
-
-    Args:
-        other: A label map or another contrast.
-        image: The image.
-        name: What messages call the other.
-        what: What they call the image.
-        or_else: What may be done besides making the grids one, as the end of the sentence.
-
-    Raises:
-        DataError: Sizes or grids differ, or one is a grid that no scanner has.
-    """
-    if other.spatial_shape != image.spatial_shape:
-        raise DataError(
-            f"{name} must have the size of {what}, {image.spatial_shape}, not {other.spatial_shape}; "
-            f"export both from the same grid{or_else}"
-        )
-    if not is_same_grid(other, image):
-        check_affine(other.affine, name)
-        check_affine(image.affine, what)
-        distance = np.abs(_measure_corners(other, image)).max()
-        # Of small voxels all may lie within a tenth of a millimetre.
-        shown = f"{distance:.1f}" if distance > GRID_TOLERANCE_MM else f"{distance:.2g}"
-        raise DataError(
-            f"{name} must lie where {what} lies (same origin, spacing and axes), not up to {shown} mm away; resample "
-            f"it to {what}{or_else}"
-        )
-
-
-def is_same_grid(other: Image, image: Image) -> bool:
-    """Return whether two grids of one size are the same but for rounding; True where one is no grid in space."""
-    if other.affine is None or image.affine is None:
-        return True
-    apart = _measure_corners(other, image)
-    return bool(np.abs(apart).max() <= GRID_TOLERANCE_MM) and is_same_voxel(apart, image.affine[:3, :3])
-
-
-def is_identity(image: Image) -> bool:
-    """Return whether a grid's voxels of 1 mm begin at 0, in NIfTI's world or DICOM's: programs write it for none."""
-    return is_at_zero(image) and np.allclose(np.abs(np.diag(image.affine)), 1)
-
-
-def is_at_zero(image: Image) -> bool:
-    """Return whether a grid states no more than the sizes of voxels: they begin at 0, along the axes of the body."""
-    return np.allclose(image.affine, np.diag(np.diag(image.affine)))
-
-
-def is_same_voxel(apart: NDArray[np.float64], axes: NDArray[np.float64]) -> bool:
-    """Return whether no distance is more than a tenth of a voxel along any axis.
-
-    Args:
-        apart: The distances in millimetres, (3, n).
-        axes: The sides of a voxel in millimetres as columns, (3, 3).
-    """
-    # Along an axis a distance d measures a.d / |a|^2 voxels.
-    return bool((np.abs(axes.T @ apart) <= SAME_VOXEL * np.square(axes).sum(axis=0)[:, None]).all())
-
-
-def _measure_corners(other: Image, image: Image) -> NDArray[np.float64]:
-    """Return by how many millimetres the corners of two grids differ, (3, 8)."""
-    # The difference of two affine maps is affine: it is largest at a corner.
-    return ((other.affine - image.affine) @ corners(image.spatial_shape))[:3]
-
-
-def overlaps(other: Image, image: Image) -> bool:
-    """Return whether two grids meet, by boxes along the axes of the first; True where one is no grid in space."""
-    if other.affine is None or image.affine is None:
-        return True
-    ends = (np.linalg.inv(other.affine) @ image.affine @ corners(image.spatial_shape))[:3]
-    # A voxel reaches half of its size beyond its centre.
-    return bool((ends.max(axis=1) > -0.5).all() and (ends.min(axis=1) < np.array(other.spatial_shape) - 0.5).all())
-
-
-def corners(shape: Sequence[int]) -> NDArray:
-    """Return the indices of the voxels at the eight corners of a grid, each with a 1: (4, 8)."""
-    return np.array(np.meshgrid(*[(0, n - 1) for n in shape], [1])).reshape(4, -1)
 
 
 def _decode_segmentation(path: Path, name: str, image: Image | None) -> Decoded:

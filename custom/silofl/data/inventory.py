@@ -18,7 +18,7 @@ from silofl.data.contrasts import check_contrasts, read_source
 from silofl.data.decoder import decode_ahead
 from silofl.data.domain import image_kind
 from silofl.data.header import read_header, read_manufacturer
-from silofl.data.images import Image
+from silofl.data.image import Image
 from silofl.data.manifest import Manifest, parse_channel_names, read_content, read_manifest
 from silofl.data.preparation import build_requests, read_label_map
 from silofl.data.progress import track_progress

@@ -17,7 +17,7 @@ from silofl.data.header import (
     read_header,
     read_series,
 )
-from silofl.data.images import (
+from silofl.data.image import (
     GRID_TOLERANCE_MM,
     SAME_VOXEL,
     Image,

@@ -4,7 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from silofl.data.domain import image_kind
-from silofl.data.images import Image
+from silofl.data.image import Image
 from silofl.errors import DataError
 from silofl.study.data_settings import DataSettings
 

@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from silofl.data.contrasts import join_contrasts, list_missing_contrasts, read_images
 from silofl.data.formats import build_file_request
 from silofl.data.header import check_affine, find_segmentation, read_header
-from silofl.data.images import RENUMBER, Image, check_values, read_label
+from silofl.data.image import Image
+from silofl.data.images import RENUMBER, check_values, read_label
 from silofl.data.intensity import scale_intensity, to_channels
 from silofl.data.label_grid import lay_on_image
 from silofl.data.leakage import digest_content

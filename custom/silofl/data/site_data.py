@@ -14,7 +14,8 @@ from silofl.data.contrasts import has_several_frames, list_missing_contrasts
 from silofl.data.decoder import decode_ahead, end_decoder
 from silofl.data.domain import Domain, Form, measure_domain, read_form
 from silofl.data.header import read_padding_value
-from silofl.data.images import AS_STORED, Image, read_image
+from silofl.data.image import Image
+from silofl.data.images import AS_STORED, read_image
 from silofl.data.leakage import Contents
 from silofl.data.manifest import Manifest, agree_split_unit, read_manifest
 from silofl.data.padding import Padding, find_padding, measure_padding

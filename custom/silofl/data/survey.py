@@ -8,7 +8,7 @@ from pathlib import Path
 from silofl.data.contrasts import ImageFiles, check_contrasts, list_missing_contrasts, read_source
 from silofl.data.domain import Kind, image_kind
 from silofl.data.header import read_header
-from silofl.data.images import Image
+from silofl.data.image import Image
 from silofl.data.intensity import LEAST_RANGE
 from silofl.data.manifest import FILE_NAME, check_channels, parse_channel_names, parse_regions, read_content
 from silofl.data.records import Record, locate, parse_record

@@ -12,7 +12,7 @@ from silofl.core.calling import MOST_PROBABLE, Calling
 from silofl.core.lesions import LesionCounts, count_lesions
 from silofl.data.decoder import end_decoder
 from silofl.data.domain import Domain
-from silofl.data.images import Image
+from silofl.data.image import Image
 from silofl.data.manifest import Manifest
 from silofl.data.parts import Examples, Spacing
 from silofl.data.preparation import Preparation, build_preparation, measure_spacing, read_label_map

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from silofl.bundled_jobs import JOBS
 from silofl.core.ingredient import Ingredient
 from silofl.core.presets import find_recipe
-from silofl.data.images import Image
+from silofl.data.image import Image
 from silofl.data.manifest import FILE_NAME
 from silofl.data.prepared_image import prepare_image
 from silofl.data.survey import Survey, survey_sites

@@ -13,8 +13,9 @@ from silofl.data.beside import find_voxel_file
 from silofl.data.endings import suggest_remedy
 from silofl.data.formats import PICTURES, READERS, find_segmentation_grid
 from silofl.data.header import find_segmentation
+from silofl.data.image import Image
 from silofl.data.image_grid import has_grid
-from silofl.data.images import Image, check_values, read_image, read_label
+from silofl.data.images import check_values, read_image, read_label
 from silofl.data.label_grid import find_beside, lay_on_image
 from silofl.data.layouts.site_files import File, copy_image, number_labels
 from silofl.data.nifti import read_nifti_header
