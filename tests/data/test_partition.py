@@ -243,13 +243,6 @@ def test_every_site_gets_the_same_number_and_fewer_than_the_sites_are_left(num_s
     assert counts == dict.fromkeys(range(num_sites), 500 // num_sites) and left == 500 % num_sites
 
 
-def test_a_site_gets_its_shares_of_the_classes_while_there_are_enough():
-    labels = np.repeat([0, 1], 5000)
-    # Both want as much of one class as the other does of the other: nothing is used up before the end.
-    sites = deal_equally(labels, np.array([[0.75, 0.25], [0.25, 0.75]]), seed=0)
-    assert [np.mean(labels[sites == site]) for site in (0, 1)] == pytest.approx([0.25, 0.75], abs=0.02)
-
-
 def test_a_used_up_class_is_replaced_by_the_others_in_the_sites_own_shares():
     labels = np.repeat([0, 1, 2], [10, 400, 400])
     # 810 // 3 = 270 each; 10 examples of class 0, which all three want alone, do not go far

@@ -264,18 +264,18 @@ class Stamped(io.StringIO):
 
 @pytest.mark.parametrize("is_alone", [True, False])
 def test_a_run_with_a_long_round_is_never_silent_for_long(tmp_path, phantoms, monkeypatch, is_alone):
-    # In place of 25 s; the round must take longer than the longest silence that passes.
+    # In place of 25 s.
     monkeypatch.setattr(progress, "QUIET_S", 1.0)
     monkeypatch.setattr(steps, "EVERY_S", 0.5)
     log = Stamped()
     # What is read is told there.
     monkeypatch.setattr(sys, "stderr", log)
     wanted = Simulation(str(phantoms), ("north", "south"), is_alone=is_alone)
-    job, changes = write_small_job(tmp_path / "job", rounds=1), {"training.local_epochs": 250}
+    job, changes = write_small_job(tmp_path / "job", rounds=1), {"training.local_epochs": 100}
     assert simulate.start_simulation(job, tmp_path / "run", wanted, changes, Console(file=log, width=200)) == 0
     silences = [later - earlier for earlier, later in itertools.pairwise([*log.times, time.monotonic()])]
     (seconds,) = (record["seconds"] for record in json.loads((tmp_path / "run" / "ledger.json").read_text()))
-    # 1 s, and what a busy machine adds.
-    assert max(silences) < 10.0 < seconds, log.getvalue()
+    # 1 s, and what a busy machine adds, on which the round is long too; a silent round would be one of `seconds`.
+    assert max(silences) < min(10.0, seconds / 2), log.getvalue()
     assert re.search(r"training round 1 of 1: \d+\.\d s so far, step \d+ of \d+ at (north|south)", log.getvalue())
     assert not [*(tmp_path / "run" / "sites").glob(f"*/*/{steps.FILE}")]

@@ -326,8 +326,10 @@ def test_volumes_are_cut_into_slices_where_these_are_thick(new_study, silofl, tm
     study, file, out = new_study(None, data)
     assert f"based on {job}." in file.read_text() and f"own trains {said}" in out
     assert study.data.dimensions == (2 if job == "fedavg_masks" else 3)
-    settings = ["--set", "rounds=1", "--set", "device=cpu", "--set", "guard=false"]
-    settings += ["--set", "model.features=[4,4,4,4,4,4]"] if task == "segmentation" else []
+    changes = ["rounds=1", "device=cpu", "guard=false", "training.local_epochs=1"]
+    changes += ["model.features=[4,4,4,4,4,4]"] * (task == "segmentation")
+    changes += ["data.patches.per_volume=1"] * (job == "fedavg_masks_3d")
+    settings = [word for change in changes for word in ("--set", change)]
     assert silofl("simulate", "own", "--data", data, "--out", "run", "--alone", *settings)[0] == 0
 
 

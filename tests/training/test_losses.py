@@ -62,13 +62,6 @@ def test_a_segmentation_loss_is_its_formula(make_study, labels, classes, outputs
     torch.testing.assert_close(make_loss(study)(logits, targets), wanted, rtol=1e-4, atol=1e-5)
 
 
-def test_classification_is_cross_entropy(make_study):
-    logits = torch.randn(5, 3, generator=torch.Generator().manual_seed(1))
-    targets = torch.tensor([0, 2, 1, 1, 0])
-    wanted = -torch.log_softmax(logits, 1)[torch.arange(5), targets].mean()
-    torch.testing.assert_close(make_loss(make_study("classification"))(logits, targets), wanted)
-
-
 @pytest.mark.parametrize("name", ["dice", "cross_entropy", "dice_ce"])
 @pytest.mark.parametrize("labels", [{1: "organ"}, ORGANS], ids=["one label", "two labels"])
 def test_an_image_without_any_label_has_a_finite_gradient(make_study, name, labels):

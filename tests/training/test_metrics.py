@@ -11,9 +11,7 @@ from silofl.training.metrics import (
     Score,
     accuracy_by_case,
     dice_by_case,
-    group_positions,
     mean_area,
-    mean_of_known,
     pool_values,
 )
 from silofl.training.site_score import SiteScore, pool_scores
@@ -184,19 +182,6 @@ def test_pooling_weighs_every_case_the_same_and_a_site_without_one_not_at_all(va
     assert pool_values([]) is None
 
 
-def test_merged_scores_of_single_cases_are_the_score_of_all():
-    rng = np.random.default_rng(0)
-    said, truth = rng.integers(0, 3, (2, 4, 5, 5)).astype(np.uint8)
-    truth[3] = said[3] = 0
-    cases = ["a", "a", "b", "c"]
-    alone = {
-        case: dice_by_case(said[rows], truth[rows], [case] * len(rows), BOTH)
-        for case, rows in group_positions(cases).items()
-    }
-    assert Score.merged(alone) == dice_by_case(said, truth, cases, BOTH)
-    assert Score.merged(alone).num_excluded == 1
-
-
 # --- classes
 
 
@@ -297,11 +282,6 @@ def test_an_area_is_never_above_one(normal, ill):
     scores = {0: np.linspace(0, 0.4, normal), 1: np.linspace(0.6, 1, ill)}
     table = {label: {f"{label} {x}": (1 - x, x) for x in values} for label, values in scores.items()}
     assert mean_area("auroc", table) == 1
-
-
-def test_a_mean_is_over_the_values_that_there_are():
-    assert mean_of_known([0.5, None, 0.25]) == 0.375
-    assert mean_of_known([None]) is None
 
 
 # --- metrics of the cases' order
