@@ -48,6 +48,7 @@ lint: .venv/installed
 	$(RUN) -m ruff check custom tests bench provisioning
 	$(RUN) -m ruff format --check custom tests bench provisioning
 	$(RUN) -m mypy
+	$(RUN) bench/house.py --check
 
 format: .venv/installed
 	$(RUN) -m ruff check --fix custom tests bench provisioning
