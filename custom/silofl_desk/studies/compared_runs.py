@@ -181,8 +181,7 @@ def make_seeded_runs(asked: ComparisonPlan, out: Path, pattern: ComparedRun) -> 
     for seed in asked.seeds:
         # What is set for the whole comparison wins over a row's own, and the row's over its job.
         changes = {**pattern.changes, **asked.changes, "seed": seed}
-        path = out / "runs" / f"{_folder_name(pattern.name)}-seed{seed}"
-        run = replace(pattern, seed=seed, path=path, changes=changes)
+        run = replace(pattern, seed=seed, path=run_folder(out, pattern.name, seed), changes=changes)
         if asked.has_equal_rounds:
             run = replace(run, changes=changes | _equal_rounds(run))
         # Given to all rows together: those that need none would refuse it, and no row starts from two files.
@@ -198,6 +197,11 @@ def make_seeded_runs(asked: ComparisonPlan, out: Path, pattern: ComparedRun) -> 
     for run in runs:
         _check_startable(run)
     return runs
+
+
+def run_folder(out: Path, name: str, seed: int) -> Path:
+    """Return the folder of a row's run with a seed."""
+    return out / "runs" / f"{_folder_name(name)}-seed{seed}"
 
 
 def _equal_rounds(run: ComparedRun) -> dict[str, object]:

@@ -397,7 +397,7 @@ def _study_text(
     remarks = {**list_key_choices(found.task, answers), **comments}
     lines = [
         f"# {values['name']}, based on {make_printable(job.resolve().name)}. docs/study.md explains every key.",
-        "# Think first about rounds, training.learning_rate and the size of the images in data.transforms.",
+        "# Think first about rounds and the size of the images in data.transforms. silofl tune finds a learning rate.",
         "",
     ]
     lines += section_lines(values, remarks)

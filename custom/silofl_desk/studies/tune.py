@@ -26,7 +26,7 @@ from silofl.options import format_set_options, make_console, path_to_text, read_
 from silofl.report.tables import TextTable, format_duration, mean_and_deviation, print_lines, print_table
 from silofl.study import Study
 from silofl.training.local_model import find_patience
-from silofl_desk.studies.compared_runs import ComparedRun, ComparisonPlan, make_seeded_runs
+from silofl_desk.studies.compared_runs import ComparedRun, ComparisonPlan, make_seeded_runs, run_folder
 from silofl_desk.studies.estimate import estimate_training
 from silofl_desk.studies.method_rows import SeedValues, is_clearly_above
 from silofl_desk.studies.shared_batchnorm import list_batchnorm_cautions, sample_cases
@@ -258,8 +258,9 @@ class _Trials:
     def list_unended(self, trials: Collection[Trial]) -> Iterator[str]:
         """Say which runs were still rising at their end."""
         rising = []
-        for trial, (one, *_) in self.plan([*trials], 1).items():
-            results, medians = read_results(one.path), list_medians(read_ledger(one.path) or ())
+        for trial in trials:
+            run = run_folder(self.out, str(trial), self.study.seed)
+            results, medians = read_results(run), list_medians(read_ledger(run) or ())
             is_known = results is not None and results.is_finished and not results.ended_early
             if is_known and not is_finished(medians[: self.study.training_rounds], find_patience(self.study)):
                 rising.append(str(trial))
