@@ -1,12 +1,16 @@
 """Figures of the house: sizes, comments and names of the source, files that mention each algorithm, words of the pages.
 
     python bench/house.py [COMMIT ...]
+    python bench/house.py --check
 
-One column a commit, the working tree last; each is read from git, so that anybody can measure any two states.
+One column a commit, the working tree last; each is read from git, so that anybody can measure any two states. With
+``--check`` it fails where the working tree is above a ceiling in ``house.json``. A ceiling is raised in a commit of its
+own that says why, and lowered whenever something goes.
 """
 
 import ast
 import io
+import json
 import statistics
 import subprocess
 import sys
@@ -16,9 +20,17 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-PACKAGE, JOBS, TESTS = "custom/silofl/", "jobs/", "tests/"
-# What an algorithm answers: the server's half and the site's.
-PROTOCOL = {f"{PACKAGE}parts/part.py": "Part", f"{PACKAGE}parts/work.py": "SitePart"}
+PACKAGE, PAPERS, JOBS, TESTS = "custom/silofl/", "custom/silofl_papers/", "jobs/", "tests/"
+# What an algorithm answers, the server's half and the site's, and what it is given: class -> its file.
+PROTOCOL = {
+    "Ingredient": f"{PACKAGE}core/ingredient.py",
+    "Part": f"{PACKAGE}parts/part.py",
+    "Run": f"{PACKAGE}parts/part.py",
+    "SitePart": f"{PACKAGE}parts/work.py",
+}
+# What a hospital installs.
+LOCK = "provisioning/site.lock"
+CEILINGS = ROOT / "bench/house.json"
 # Folders with pages for people.
 ROOMS = (".", "bench", "docs", "jobs", "provisioning", "site_configs")
 ALGORITHMS = ("harmofl", "fedsm", "adafed", "fedprox", "scaffold", "fedopt")
@@ -26,7 +38,9 @@ Sources = dict[str, str]
 
 
 def main() -> None:
-    """Print the figures as a Markdown table."""
+    """Print the figures as a Markdown table, or check them."""
+    if sys.argv[1:] == ["--check"]:
+        sys.exit("\n".join(exceed(bounded_figures(of_tree()), json.loads(CEILINGS.read_text()))) or 0)
     columns = {commit: figures(of_commit(commit)) for commit in sys.argv[1:]} | {"now": figures(of_tree())}
     print(f"| | {' | '.join(columns)} |")
     print(f"|---|{'---|' * len(columns)}")
@@ -44,21 +58,51 @@ def of_commit(commit: str) -> Sources:
 
 def of_tree() -> Sources:
     """Return path -> text of all files of the working tree that are counted."""
-    found = [path for top in (PACKAGE, JOBS, TESTS) for path in (ROOT / top).rglob("*") if path.is_file()]
+    found = [path for top in (PACKAGE, PAPERS, JOBS, TESTS) for path in (ROOT / top).rglob("*") if path.is_file()]
     found += [path for room in ROOMS for path in (ROOT / room).glob("*.md")]
-    paths = {str(path.relative_to(ROOT)) for path in found}
+    paths = {LOCK, *(str(path.relative_to(ROOT)) for path in found)}
     return {path: (ROOT / path).read_text() for path in sorted(paths) if is_counted(path)}
 
 
 def is_counted(path: str) -> bool:
     """Return whether a file is source of the package or of its tests, part of a job, or a page."""
-    return (path.startswith((PACKAGE, TESTS)) and path.endswith(".py")) or path.startswith(JOBS) or is_page(path)
+    is_source = path.startswith((PACKAGE, PAPERS, TESTS)) and path.endswith(".py")
+    return is_source or path.startswith(JOBS) or is_page(path) or path == LOCK
 
 
 def is_page(path: str) -> bool:
     """Return whether a file is a page for people; the changelog, which only grows, is none."""
     page = Path(path)
     return page.suffix == ".md" and str(page.parent) in ROOMS and page.name != "CHANGELOG.md"
+
+
+def exceed(found: dict[str, int], ceilings: dict[str, int]) -> list[str]:
+    """Return a sentence for each figure above its ceiling, or without one."""
+    return [
+        f"{name} must be at most {ceilings.get(name, 0)}, not {count}; take something out, or raise the ceiling in "
+        f"{CEILINGS.relative_to(ROOT)} in a commit that says why"
+        for name, count in found.items()
+        if count > ceilings.get(name, 0)
+    ]
+
+
+def bounded_figures(sources: Sources) -> dict[str, int]:
+    """Return the figures that have ceilings: lines, members of the protocol, words, packages."""
+    lines: Counter[str] = Counter()
+    for path, text in sources.items():
+        if path.endswith(".py"):
+            count, (wheel, *inside) = len(text.splitlines()), Path(path.removeprefix("custom/")).parts
+            lines[f"lines of {wheel}"] += count
+            if path.startswith(PACKAGE):
+                lines[f"lines of {wheel}/{inside[0] if len(inside) > 1 else '*.py'}"] += count
+    members = {f"members of {name}": count_members(ast.parse(sources[path]), name) for name, path in PROTOCOL.items()}
+    words = sum(len(text.split()) for path, text in sources.items() if is_page(path))
+    return {
+        **dict(sorted(lines.items())),
+        **members,
+        "words of the pages": words,
+        "packages of a site": sources[LOCK].count("=="),
+    }
 
 
 def figures(sources: Sources) -> dict[str, str]:
@@ -76,7 +120,7 @@ def figures(sources: Sources) -> dict[str, str]:
     flare = [text for path, text in package.items() if path.startswith(f"{PACKAGE}flare/")]
     jobs = {path: text for path, text in sources.items() if path.startswith(JOBS) and not is_page(path)}
     tests = sum(len(text.splitlines()) for path, text in sources.items() if path.startswith(TESTS))
-    members = sum(count_members(trees[path], name) for path, name in PROTOCOL.items() if path in trees)
+    members = sum(count_members(trees[path], name) for name, path in PROTOCOL.items() if path in trees)
     words = {path: len(text.split()) for path, text in sorted(sources.items()) if is_page(path)}
     return {
         "files of the package": f"{len(sizes)}",

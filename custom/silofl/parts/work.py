@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, reduce
 from operator import or_
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import numpy as np
 import torch
@@ -25,7 +25,6 @@ from silofl.models import HarmonizedModel
 from silofl.models.networks import build_models
 from silofl.models.seeds import seed_torch
 from silofl.parts.load import site_halves
-from silofl.parts.narrow import narrow
 from silofl.parts.part import Kept
 from silofl.parts.task import TRAIN, Message
 from silofl.schema import dump_record
@@ -92,10 +91,7 @@ class Work:
     @property
     def site_models(self) -> SiteModels:
         """The models' half, which is the first of all."""
-        # Imported here, because the models' file imports this one.
-        from silofl.parts.model import SiteModels
-
-        return narrow(self.parts[0], SiteModels)
+        return cast("SiteModels", self.parts[0])
 
     @cached_property
     def models(self) -> dict[str, HarmonizedModel]:

@@ -48,8 +48,8 @@ SMALL: dict[str, object] = {
 }
 WIDTH = 100
 START = (
-    f"Simulated hospitals: {', '.join(SITES)}, each with its own scanner. Only models leave them. {UNSEEN_SITE} takes no "
-    f"part. {SITES[2]}'s contrast is reversed: one model cannot serve it and the others. AdaFed has BatchNorm, the "
+    f"Simulated hospitals: {', '.join(SITES)}, each with its own scanner. Only models leave them. {UNSEEN_SITE} takes "
+    f"no part. {SITES[2]}'s contrast is reversed: one model cannot serve it and the others. AdaFed has BatchNorm, the "
     "others InstanceNorm; each stands beside own models with its normalisation."
 )
 NEXT = """Next, your own images: MY_IMAGES holds a folder per hospital, each with images/ and masks/ in it.

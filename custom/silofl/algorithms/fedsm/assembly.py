@@ -4,20 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
-import torch
-from numpy.typing import NDArray
-from torch import nn
 
+from silofl.algorithms.fedsm.best_models import BEST_MODELS
 from silofl.algorithms.fedsm.paper import THRESHOLDS, Selector, tune_threshold
+from silofl.algorithms.fedsm.selector import SelectorPart
 from silofl.core.mixing import Arrays
-from silofl.data.batches import evaluation_batches
-from silofl.data.cache import describe_source, fingerprint_preparation
-from silofl.data.parts import Examples
-from silofl.errors import AggregationError, StateError
-from silofl.files import load_state, save_state
+from silofl.errors import AggregationError
 from silofl.inference import SuperModel as Loaded
 from silofl.inference.case_results import predict_cases
 from silofl.inference.contents import Contents
@@ -40,18 +35,13 @@ from silofl.parts.super_exchange import (
     read_domain,
 )
 from silofl.parts.task import Exchange, Message, Replies
-from silofl.parts.work import SitePart, Work
+from silofl.parts.work import SitePart
 from silofl.settings import Section
 from silofl.study import Study
 from silofl.training.floor import has_few
 from silofl.training.site_score import Counted, SuperScore
 
-if TYPE_CHECKING:
-    from silofl.algorithms.fedsm.selector import SelectorPart
-
 ROLE, ASSEMBLE, TEST = "super_model", "assemble", "test_super_model"
-# Which model is the best for each training image; made again where it is damaged or of another format.
-BEST_MODELS, FORMAT = "best_models.pt", 4
 
 
 class SuperModelEntry(Section):
@@ -219,27 +209,6 @@ class SiteSuperModel(SitePart):
         return contents
 
 
-def label_best_models(work: Work, part: Examples, outputs: Sequence[str]) -> Examples:
-    """Return the part with the index of the best model for each image as its class (Eq. 1: argmin_k L(h_k, y))."""
-    # A patient may have been forgotten since, or a mask corrected.
-    manifest = work.data.manifest
-    data = fingerprint_preparation(describe_source(manifest), work.study) if manifest else ""
-    path, belongs_to = work.folder / BEST_MODELS, {"run": work.folder.name, "site": work.site, "data": data}
-    try:
-        best = load_state(path, FORMAT, belongs_to)["models"]
-    except StateError:
-        losses = [_measure_losses(work, model, part) for model in load_fixed_models(work, outputs)]
-        best = torch.from_numpy(np.stack(losses).argmin(axis=0))
-        save_state(path, FORMAT, belongs_to, {"models": best})
-    return replace(part, targets=best.numpy())
-
-
-def load_fixed_models(work: Work, outputs: Sequence[str]) -> list[nn.Module]:
-    """Return the site's stored models of a selector's outputs, in evaluation mode."""
-    model = Loaded(read_model_folder(work.folder / FOLDER), work.device)
-    return [model.network(name) for name in outputs]
-
-
 PART, SITE = SuperModelPart, SiteSuperModel
 
 
@@ -260,25 +229,11 @@ def _all_models(run: Run) -> Arrays:
 
 
 def _find_selector(run: Run) -> SelectorPart:
-    # Imported here, because the selector's file imports this one.
-    from silofl.algorithms.fedsm.selector import SelectorPart
-
     return narrow(run.reported.parts[SELECTOR], SelectorPart)
 
 
 def _collect_selector(run: Run) -> Arrays:
     return add_role(SELECTOR, _find_selector(run).parameters)
-
-
-def _measure_losses(work: Work, network: nn.Module, part: Examples) -> NDArray:
-    """Return a model's loss of each image, shape (N,)."""
-    # One image at a time: a study's loss is the mean over its batch.
-    loss, values = work.loss, []
-    with torch.inference_mode():
-        for images, targets in evaluation_batches(part, work.study.training.batch_size, work.device):
-            logits = network(images)
-            values += [float(loss(logits[i : i + 1], targets[i : i + 1])) for i in range(len(images))]
-    return np.array(values)
 
 
 def _mean_by_threshold(

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from silofl.algorithms.fedsm.assembly import label_best_models, load_fixed_models
+from silofl.algorithms.fedsm.best_models import label_best_models, load_fixed_models
 from silofl.algorithms.fedsm.paper import AdamState, Selector, adam_step, site_loss
 from silofl.core.mixing import Arrays, mix
 from silofl.core.steps import Batch, GradientStep, Loss, Step, plain_step
