@@ -5,14 +5,13 @@
 Each row draws so many patients 500 times. Of *percentiles*, the middle 95 % of 200 resamples of the patients, and of
 DeLong's area within 1.96 deviations, the same samples show what usual intervals hold; *none* is the share of samples
 without an interval. Last come the mean over hospitals and the calibration error of perfectly calibrated models. Takes
-some 8 minutes on one core; the seed is fixed. With --temperatures instead: the calibration error of FedSM's super model
-on the test cases of each simulated hospital of stained tissue, where one temperature serves all its models, and where
-each has its own.
+some 8 minutes on one core; the seed is fixed. With --temperatures instead: FedSM on simulated hospitals of stained
+tissue, and the calibration error of each one's own model where it answers alone, by the temperature that it has.
 """
 
 import argparse
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import sqrt
 from pathlib import Path
 
@@ -22,14 +21,15 @@ from runs import Alone, carry_out
 from scipy.stats import norm
 
 from silofl.core.calibration import calibrated_error
-from silofl.core.calling import MOST_PROBABLE
+from silofl.core.calling import Calling
 from silofl.core.heterogeneity import pool_estimates
 from silofl.core.intervals import GROUPS, GROUPS_OF_A_THRESHOLD, SHARE, SIZE, Interval, Sample
 from silofl.core.roc import NORMAL_95, find_operating_point, measure_areas, measure_auroc
 from silofl.data.site_data import load_site_data
 from silofl.inference import SuperModel
-from silofl.inference.clinical import read_rows
-from silofl.inference.evaluated_cases import SiteCases, evaluate_cases, sort_answers
+from silofl.inference.case_results import predict_cases, score_choice
+from silofl.inference.clinical import ClassRows
+from silofl.inference.evaluated_cases import SiteCases
 from silofl_desk.phantoms.stains import make_stains
 
 TRIALS, RESAMPLES, POPULATION = 500, 200, 200_000
@@ -196,21 +196,21 @@ def measure_pooling(spread: float, count: int) -> str:
 
 
 def print_temperatures(out: Path) -> None:
-    """Print the calibration error at each hospital without a temperature, with one for all models, and with each's."""
+    """Print the error of each hospital's own model without a temperature, with that of all models, and with its own."""
     run = Alone(STAINS, "fedsm", {"algorithm": {"name": "fedsm"}, "model.normalization": "group"})
     make_stains(out / STAINS, 0)
     carry_out([run], out, out, 1)
     model = SuperModel.load(out / run.folder / "supermodel", "cpu")
     calling, study = model.contents.calling, model.contents.study
-    print(f"temperatures: all models {calling.temperature:.2f}, each {calling.temperatures}")
+    print("| hospital | without | of all models | its own |\n|---|---|---|---|")
     for folder in run.find_sites(out):
         site = SiteCases.of(load_site_data(folder, study, out / "cache", needed=("test",)), ("test",))
-        cases, _ = sort_answers(evaluate_cases(model, site))
-        read = [
-            [replace(one, calling=kind) for one in cases] for kind in (MOST_PROBABLE, replace(calling, temperatures={}))
-        ]
-        rows = [read_rows(some, site.units.unit_of) for some in (*read, cases)]
-        print(f"{folder.name}: " + ", ".join(f"{one.measure_error(one.shown):.3f}" for one in rows))
+        results = predict_cases(model, site.data.test, study)
+        score, cells = score_choice(results, dict.fromkeys(results, folder.name)), []
+        for temperature in (1.0, calling.temperature, calling.temperatures[folder.name]):
+            rows = ClassRows(score, site.units.unit_of, dict.fromkeys(results, Calling(temperature)))
+            cells.append(f"{rows.measure_error(rows.shown):.3f} (T {temperature:.2f})")
+        print(f"| {folder.name} | {' | '.join(cells)} |", flush=True)
 
 
 def main() -> None:

@@ -6,7 +6,7 @@ Trains jobs of `RUNS` on simulated abdomens, all of them or those named, at thei
 ``coast`` trains in none. Finished runs in OUT are reused. A wrong input is a new patient of each hospital that
 `WRONG` changes; right ones are all test cases of the hospitals that trained, and all cases of ``coast``. For each
 wrong input the table has how many hospitals' patient is warned of: by all that `predict` says, and by the
-comparison with what is usual alone.
+comparison with what is usual alone. Right cases of a hospital are compared with its own numbers alone, too.
 """
 
 from __future__ import annotations
@@ -346,9 +346,12 @@ def report(name: str, options: argparse.Namespace) -> None:
         silofl("simulate", job, "--alone", "--data", str(data), "--out", str(run), *sites, *length)
     model = SuperModel.load(run / "supermodel", "cpu")
     print(f"{name}: {job}, {model.contents.facts['rounds']} rounds")
-    right = [warn(model, files) for files in right_cases(data, model.contents.study)]
-    usual, all_warned = (sum(bool(found[key]) for found in right) for key in ("usual", "all"))
-    print(f"right cases: {usual} of {len(right)} unusual, {all_warned} with any warning, {reasons(right)}")
+    right = [*right_cases(data, model.contents.study)]
+    print_alarms("right cases", [warn(model, files) for _, files in right])
+    alone = {site: replace(model.contents, usual={site: one}) for site, one in model.contents.usual.items()}
+    models = {site: SuperModel(contents, torch.device("cpu")) for site, contents in alone.items()}
+    own = [warn(models[site], files) for site, files in right if site in models]
+    print_alarms("right cases beside their own hospital's numbers", own)
     for what, change in WRONG.items():
         if what == "contrasts exchanged" and not kind.has_contrasts:
             continue
@@ -357,21 +360,27 @@ def report(name: str, options: argparse.Namespace) -> None:
         print(f"{what}: {all_warned} of {len(found)}, unusual {usual}; {reasons(found)}", flush=True)
 
 
+def print_alarms(what: str, found: list[dict[str, list[str]]]) -> None:
+    """Print how many right cases are warned of, and why."""
+    usual, all_warned = (sum(bool(one[key]) for one in found) for key in ("usual", "all"))
+    print(f"{what}: {usual} of {len(found)} unusual, {all_warned} with any warning, {reasons(found)}", flush=True)
+
+
 def reasons(found: list[dict[str, list[str]]]) -> str:
     """Count what the sentences begin with."""
     counts = Counter(sentence.partition(":")[0] for one in found for sentence in one["all"])
     return ", ".join(f"{count} {what}" for what, count in counts.most_common())
 
 
-def right_cases(data: Path, study: Study) -> Iterator[Path | dict[str, Path]]:
-    """Yield the files of the test cases, and of all cases of the hospital that did not train."""
+def right_cases(data: Path, study: Study) -> Iterator[tuple[str, Path | dict[str, Path]]]:
+    """Yield hospital and files of the test cases, and of all cases of the hospital that did not train."""
     for site in (*SITES, UNSEEN):
         manifest = read_manifest(data / site, study)
         parts = manifest.parts if site == UNSEEN else {"test": manifest.test}
         for record in (record for records in parts.values() for record in records):
             source = manifest.source(record)
             files = [path for path, _ in source.files]
-            yield dict(zip(source.channels, files, strict=True)) if source.channels else files[0]
+            yield site, dict(zip(source.channels, files, strict=True)) if source.channels else files[0]
 
 
 def warn(model: SuperModel, files: Path | dict[str, Path]) -> dict[str, list[str]]:

@@ -108,11 +108,10 @@ def test_the_distance_is_that_of_mahalanobis_without_covariances():
     assert math.isfinite(measure_distance(np.zeros(2), np.zeros(2), np.zeros(2)))
 
 
-def test_each_cases_distance_is_measured_to_the_others():
+def test_the_variance_of_features_is_that_of_a_sample():
     found = FeatureSpread.of(np.array([[0.0], [1.0], [5.0]]))
-    # to the mean and variance of 1 and 5, of 0 and 5, and of 0 and 1
-    distances = [math.log(9 / 8.4), math.log(2.25 / 13.125), math.log(20.25 / 0.525)]
-    assert found == FeatureSpread((2.0,), (7.0,), Spread.of(distances))
+    # 4, 1 and 9 from the mean, squared, by 7 with its floor
+    assert found == FeatureSpread((2.0,), (7.0,), Spread.of([math.log(square / 7.35) for square in (4, 1, 9)]))
 
 
 def test_sizes_and_scores_have_finite_logarithms():

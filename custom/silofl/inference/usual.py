@@ -57,10 +57,9 @@ class FeatureSpread:
 
     @classmethod
     def of(cls, features: NDArray[np.float64]) -> FeatureSpread:
-        """Measure it of the features of at least three cases, (cases, features); each one's distance to the others."""
-        others = [np.delete(features, number, axis=0) for number in range(len(features))]
-        distances = [measure_distance(one, *_average(rest)) for one, rest in zip(features, others, strict=True)]
-        mean, variance = _average(features)
+        """Measure it of the features of at least two cases, (cases, features)."""
+        mean, variance = features.mean(axis=0), features.var(axis=0, ddof=1)
+        distances = [measure_distance(one, mean, variance) for one in features]
         return cls(tuple(mean.tolist()), tuple(variance.tolist()), Spread.of(distances))
 
 
@@ -94,10 +93,6 @@ class Comparison:
 
     sentences: tuple[str, ...] = ()
     unchecked: tuple[str, ...] = ()
-
-
-def _average(features: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    return features.mean(axis=0), features.var(axis=0, ddof=1)
 
 
 def measure_distance(features: NDArray, mean: ArrayLike, variance: ArrayLike) -> float:
