@@ -139,7 +139,7 @@ def test_a_bundle_says_what_the_studys_rule_forbids_as_its_super_model_does(
     wanted = (FALLBACK,) if is_fallback else ()
     assert predictor.model.list_warnings(answer, []) == (*wanted, NOT_LEARNT)
     assert predictor.model.list_reasons_against_use(answer, []) == (*wanted, LOW)
-    with pytest.raises(DataError, match="a.png: DO NOT USE this answer: .*; --write_forbidden True writes it all the"):
+    with pytest.raises(DataError, match="a.png: DO NOT USE this answer: .*; --write_forbidden True writes it anyway"):
         predictor(str(tmp_path / "a.png"), str(tmp_path / "out"))
     assert not (tmp_path / "out").exists()
     logged = [record.getMessage() for record in caplog.records]

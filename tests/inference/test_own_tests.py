@@ -57,7 +57,7 @@ def test_each_finding_is_judged_at_its_own_threshold(make_contents, make_study):
     assert [one.partition(" (")[0] for one in list_not_learnt(made)] == ["the model cannot recognise nodule"]
     row = next(line for line in model_card(made, {}, "").splitlines() if line.startswith("| north"))
     assert [cell.strip() for cell in row.split("|")][3:7] == ["0.800", "0.600", "0.000", "0.900"]
-    assert "at the threshold" in model_card(made, {}, "")
+    assert "decision threshold" in model_card(made, {}, "")
 
 
 def test_the_card_has_the_recall_at_the_models_threshold(called):

@@ -242,7 +242,7 @@ def test_an_epsilon_of_patients_is_none_of_examples(private, settings_in, tmp_pa
         ({"name": "fedsm"}, "not 'fedsm' with selector"),
         ({"name": "scaffold", "training": {"optimizer": "sgd", "momentum": 0.0}}, "not 'scaffold' with control"),
         ({"name": "moon", "network": UNET | {"normalization": "instance"}}, "take fedavg"),
-        ({"input": "harmofl"}, "nothing but models leaves"),
+        ({"input": "harmofl"}, "must be one that sends nothing but models"),
     ],
 )
 def test_what_would_leak_past_the_noise_is_refused(private, changes, said):

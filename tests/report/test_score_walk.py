@@ -57,7 +57,7 @@ def test_a_test_score_passes_eight_files_to_its_cell(play, finished):
     files, readers = listed_files(), set()
     assert len(files) == 8
     for name in files:
-        importlib.import_module(f"silofl.{name}")
+        importlib.import_module(name if name.startswith("silofl_desk.") else f"silofl.{name}")
     game = play(rounds=1)
     game.rounds(1)
     tests = game.finish()
@@ -75,7 +75,7 @@ def test_a_test_score_passes_eight_files_to_its_cell(play, finished):
     assert readers == {OWN, "report.tables"}
     assert readers | {"federation.outcome"} <= {*files}
     page = render(make_run_page(watched_run))
-    assert readers == {OWN, "report.tables", "report.sentences"}
+    assert readers == {OWN, "report.tables", "silofl_desk.report.sentences"}
     assert all(row[1] in page for row in table.rows)
 
 
@@ -85,8 +85,8 @@ def test_on_the_page_of_a_comparison_another_file_alone_takes_the_place_of_one(f
     sites = type("Sites", (dict,), kinds)(run.results.sites)
     watched_run = replace(run, results=replace(run.results, sites=sites))
     table = comparison_table([watched_run.results])
-    assert readers == {"studies.comparison"}
+    assert readers == {"silofl_desk.studies.comparison"}
     page = render(make_comparison_page({"first": [watched_run]}, tmp_path))
-    assert "studies.comparison_page" not in readers and "report.page" not in readers
+    assert "silofl_desk.studies.comparison_page" not in readers and "report.page" not in readers
     # the sites are the last columns
     assert all(cell in page for cell in table.rows[0][-len(sites) :])

@@ -11,7 +11,7 @@ from silofl.data.site_data import load_site_data
 from silofl.errors import DataError
 from silofl.study import load_study
 
-STUDY = Path(__file__).resolve().parents[3] / "jobs" / "harmofl_camelyon17" / "app" / "config" / "study.yaml"
+STUDY = Path(__file__).resolve().parents[2] / "jobs" / "harmofl_camelyon17" / "app" / "config" / "study.yaml"
 LAYOUT = "camelyon17-wilds"
 HEADER = ",patient,node,x_coord,y_coord,tumor,slide,center,split"
 

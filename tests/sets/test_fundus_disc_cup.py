@@ -10,7 +10,7 @@ from silofl.data.site_data import load_site_data
 from silofl.errors import DataError
 from silofl.study import load_study
 
-STUDY = Path(__file__).resolve().parents[3] / "jobs" / "fedsm_fundus" / "app" / "config" / "study.yaml"
+STUDY = Path(__file__).resolve().parents[2] / "jobs" / "fedsm_fundus" / "app" / "config" / "study.yaml"
 LAYOUT = "fundus-disc-cup"
 GREYS = np.array([255, 128, 0], np.uint8)  # background, rim of the disc, cup: by label number
 

@@ -9,7 +9,7 @@ from silofl.data.site_data import load_site_data
 from silofl.errors import ConfigError, DataError
 from silofl.study import load_study
 
-JOBS = Path(__file__).resolve().parents[3] / "jobs"
+JOBS = Path(__file__).resolve().parents[2] / "jobs"
 COUNTS = {"train": 60, "val": 20, "test": 30}
 
 

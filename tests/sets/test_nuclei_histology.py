@@ -12,7 +12,7 @@ from silofl.errors import DataError
 from silofl.study import load_study
 from silofl_desk.sets.nuclei_histology import parse_outlines
 
-STUDY = Path(__file__).resolve().parents[3] / "jobs" / "harmofl_histology" / "app" / "config" / "study.yaml"
+STUDY = Path(__file__).resolve().parents[2] / "jobs" / "harmofl_histology" / "app" / "config" / "study.yaml"
 LAYOUT = "nuclei-histology"
 MONUSEG, MONUSAC = "MoNuSeg 2018 Training Data", "MoNuSAC_images_and_annotations"
 # A square with corners at columns 2 and 5, rows 1 and 3.

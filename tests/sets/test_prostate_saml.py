@@ -10,7 +10,7 @@ from silofl.data.site_data import load_site_data
 from silofl.errors import DataError
 from silofl.study import load_study
 
-JOBS = Path(__file__).resolve().parents[3] / "jobs"
+JOBS = Path(__file__).resolve().parents[2] / "jobs"
 LAYOUT = "prostate-saml"
 AFFINE = np.array([[-0.6, 0, 0, 10], [0, -0.6, 0, 20], [0, 0, 3.6, -30], [0, 0, 0, 1]])
 SIZE = (12, 10, 5)

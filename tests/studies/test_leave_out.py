@@ -226,7 +226,7 @@ def test_without_a_super_model_one_is_put_together_from_the_sites_own_and_that_i
         write_model_folder(tmp_path / "sites" / site / "run-1" / "supermodel", contents)
     write_result(tmp_path, study, sites={"north": 1.0, "south": 0.0, "lost": None})
     result = run_unseen_test(tmp_path, "coast", "d", load, Console(soft_wrap=True))
-    source, out = "the sites' own models (none of lost)", capsys.readouterr().out
+    source, out = "the sites' own models (without lost)", capsys.readouterr().out
     assert f"because {home} stayed at the sites" in out and f"put together from {source}, and all of them" in out
     assert (result.rule, result.assembled_from) == ("mean", source)
     # 144 of 1024 pixels are the blob: 2 * 144 / (1024 + 144) of all of them

@@ -6,7 +6,6 @@ from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import stdtrit
 
 from silofl.errors import ConfigError
 
@@ -47,6 +46,9 @@ class Spread:
         The deviation is that of few cases, which Student's t allows for.
         """
         is_known = self.num_cases > 1
+        # Imported here: it takes a third of a second.
+        from scipy.special import stdtrit
+
         deviations = float(stdtrit(self.num_cases - 1, 1 - share)) if is_known else NormalDist().inv_cdf(1 - share)
         return self.mean - deviations * self.deviation, self.mean + deviations * self.deviation
 

@@ -2,9 +2,10 @@
 
 A test score passes eight files on its way to the page: `training.metrics` computes it, a part's site half in
 `parts` sends it, `training.site_score` has the fields that leave the site, `federation.outcome` makes one result of
-all sites' scores, this file has its schema, `report.run_records` reads it, `report.tables` puts it into a cell, and
-`report.page` the cell on the page. Files between them pass it on unread; `report.sentences` alone reads it beside
-them, for the page's first lines. On the page of a comparison the cell is of `studies.comparison`.
+all sites' scores, this file has its schema, `silofl_desk.report.run_records` reads it, `report.tables` puts it into a
+cell, and `report.page` the cell on the page. Files between them pass it on unread;
+`silofl_desk.report.sentences` alone reads it besides, for the page's first lines. On the page of a comparison the cell
+is of `silofl_desk.studies.comparison`.
 
 ``python -m silofl.federation.results`` prints the schema as ``docs/results.md`` holds it.
 """

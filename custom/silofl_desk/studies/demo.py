@@ -50,7 +50,7 @@ WIDTH = 100
 START = (
     f"Simulated hospitals: {', '.join(SITES)}, each with its own scanner. Only models leave them. {UNSEEN_SITE} takes "
     f"no part. {SITES[2]}'s contrast is reversed: one model cannot serve it and the others. AdaFed has BatchNorm, the "
-    "others InstanceNorm; each is compared with own models that have the same normalisation."
+    "others InstanceNorm; each is compared with own models of its normalisation."
 )
 NEXT = """Next, your own images: MY_IMAGES holds a folder per hospital, each with images/ and masks/ in it.
   silofl import folders MY_IMAGES my-data --labels tumour

@@ -113,7 +113,7 @@ def test_the_window_of_ct_is_that_of_all_voxels_and_a_site_whose_values_are_shif
     # From 72 to 108 and from 1096 to 1132.
     assert (scale["a_min"], scale["a_max"]) == pytest.approx((72, 1132), abs=4)
     (warning,) = plan.warnings
-    assert warning.startswith("the values of site 'south' lie 1016 above those of site 'west', further than either")
+    assert warning.startswith("the values of site 'south' lie 1016 above those of site 'west', more than the range")
     assert make_plan(replace(DRAFT, modality="MR"), sites).warnings == ()
     assert make_plan(ct, {"north": foreground(), "west": foreground(24)}).warnings == ()
 
