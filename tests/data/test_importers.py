@@ -65,7 +65,7 @@ def with_papers(monkeypatch):
 def test_without_the_package_of_public_sets_the_layouts_are_those_of_hospitals(with_papers, source, tmp_path):
     with_papers(None)
     assert [*list_layouts()] == ["folders", "dicom", "table"]
-    with pytest.raises(ConfigError, match="not 'medmnist'; those of public sets come with the package silofl-desk"):
+    with pytest.raises(ConfigError, match="not 'medmnist'; the wheel silofl-desk has more layouts"):
         import_layout("medmnist", source, tmp_path / "target")
 
 

@@ -116,7 +116,7 @@ def list_content(layout: str, source: Path) -> Listing:
 def _find_layout(layout: str, source: Path) -> Layout:
     layouts = list_layouts()
     if layout not in layouts:
-        more = "" if len(layouts) > len(OWN) else f"; those of public sets come with the package {DESK}"
+        more = "" if len(layouts) > len(OWN) else f"; the wheel {DESK} has more layouts"
         raise ConfigError(
             f"the layout must be one of {', '.join(layouts)}, not {layout!r}{suggest_nearest(layout, layouts)}{more}"
         )
