@@ -41,7 +41,7 @@ SUPER_RUN = "fedsm_phantoms"
 # rate. The drift may tell why a method loses.
 SMALL: dict[str, object] = {
     "rounds": 16,
-    "data.transforms": [{"Resize": {"spatial_size": [64, 64]}}],
+    "data.transforms": [{"Resize": {"spatial_size": [48, 48]}}],
     "model.features": [8, 16, 32, 64, 64, 8],
     "training.learning_rate": 0.006,
     "training.measures_drift": True,
