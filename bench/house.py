@@ -107,9 +107,7 @@ def bounded_figures(sources: Sources) -> dict[str, int]:
 
 def figures(sources: Sources) -> dict[str, str]:
     """Return the name of each figure with its value."""
-    package = {
-        path: text for path, text in sources.items() if path.startswith((PACKAGE, DESK)) and path.endswith(".py")
-    }
+    package = {path: text for path, text in sources.items() if path.startswith((PACKAGE, DESK))}
     sizes = sorted(len(text.splitlines()) for path, text in package.items() if not path.endswith("__init__.py"))
     trees = {path: ast.parse(text) for path, text in package.items()}
     functions = sorted(length for tree in trees.values() for length in function_lengths(tree))

@@ -12,11 +12,10 @@ import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from importlib.metadata import entry_points
 from pathlib import Path
 
 from silofl import __version__
-from silofl.command import Command, name_commands
+from silofl.command import Command, load_desk, name_commands
 from silofl.errors import ExitCode, SiloFLError, make_printable, one_line, quote_value, suggest_nearest
 
 HOSPITAL = {
@@ -38,18 +37,9 @@ DESK = (
     *("demo", "new-study", "survey", "plan", "tune", "pretrain", "simulate", "prepare", "resume"),
     *("compare", "cross-test", "report", "export", "estimate", "evaluation-job", "run", "watch", "continue"),
 )
-
-
-def _find_desk() -> Mapping[str, Mapping[str, Command]]:
-    """Return the commands of the desk's wheel by role; none where it is not installed."""
-    return {
-        role: commands for point in entry_points(group="silofl.commands") for role, commands in point.load().items()
-    }
-
-
 # Whose commands -> name -> the command.
 ROLES: Mapping[str, Mapping[str, Command]] = {
-    **_find_desk(),
+    **load_desk("silofl.commands").get("desk", {}),
     "hospital, at its own site": name_commands("silofl", "hospital", HOSPITAL),
     "clinic, with a trained model": name_commands("silofl", "clinic", CLINIC),
 }

@@ -1,4 +1,4 @@
-"""A command of the command line: its module is imported only when it is given."""
+"""A command of the command line: its module is imported only when it is given; and the wheel that has more of them."""
 
 import argparse
 import sys
@@ -6,10 +6,15 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
+from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from pkgutil import resolve_name
+from typing import Any
 
 from silofl import __version__
 
+# The wheel of researchers and study leads, which hospitals need not install, and what lacks it.
+DESK_WHEEL = "silofl-desk"
+LACKS_DESK = f"must have the wheel {DESK_WHEEL}, which is not here; install {DESK_WHEEL} {__version__}"
 WITHOUT_TORCH = {"silofl.hospital.import_data", "silofl.hospital.egress_check"}
 
 
@@ -58,3 +63,17 @@ def name_commands(wheel: str, role: str, commands: Mapping[str, tuple[str, str]]
         name: Command(f"{wheel}.{module}", purpose, f"{wheel}.arguments.{role}:{functions[name]}")
         for name, (module, purpose) in commands.items()
     }
+
+
+def find_desk() -> Distribution | None:
+    """Return the desk's wheel as it is installed; None where it is not."""
+    try:
+        return distribution(DESK_WHEEL)
+    except PackageNotFoundError:
+        return None
+
+
+def load_desk(group: str) -> dict[str, Any]:
+    """Return name -> what the desk's wheel announces under a group of entry points; nothing without the wheel."""
+    desk = find_desk()
+    return {one.name: one.load() for one in desk.entry_points if one.group == group} if desk else {}

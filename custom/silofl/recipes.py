@@ -2,7 +2,7 @@
 
 from importlib import import_module
 
-from silofl import __version__
+from silofl.command import LACKS_DESK
 
 
 def __getattr__(name: str) -> object:
@@ -16,9 +16,7 @@ def __getattr__(name: str) -> object:
     except ModuleNotFoundError as error:
         if error.name != "silofl_desk":
             raise
-        raise ImportError(
-            f"silofl.recipes must have the wheel silofl-desk, which is not here; install silofl-desk {__version__}"
-        ) from None
+        raise ImportError(f"silofl.recipes {LACKS_DESK}") from None
     try:
         return getattr(recipes, name)
     except AttributeError:

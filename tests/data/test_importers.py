@@ -56,7 +56,7 @@ def with_papers(monkeypatch):
             return SimpleNamespace(version=version, entry_points=())
 
         list_layouts.cache_clear()
-        monkeypatch.setattr("silofl.data.importers.distribution", find)
+        monkeypatch.setattr("silofl.command.distribution", find)
 
     yield change
     list_layouts.cache_clear()

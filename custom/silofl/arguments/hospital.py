@@ -57,11 +57,12 @@ class _ChosenLayout(argparse.Action):
 def add_import(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``silofl import``."""
     # Imported here, because no other command's arguments need what reads the sets.
-    from silofl.data.importers import DESK, OWN, PARTITIONS, list_layouts
+    from silofl.command import DESK_WHEEL
+    from silofl.data.importers import OWN, PARTITIONS, list_layouts
 
     descriptions = {name: layout.description for name, layout in sorted(list_layouts().items())}
     listed = [f"  {name}\n      {text.splitlines()[0]}" for name, text in descriptions.items()]
-    more = "" if descriptions.keys() - OWN.keys() else f"; the wheel {DESK} has more layouts"
+    more = "" if descriptions.keys() - OWN.keys() else f"; the wheel {DESK_WHEEL} has more layouts"
     ending = f"silofl import LAYOUT --help says where to get a set and what SOURCE must hold{more}"
     parser.epilog = "\n".join(["layouts:", *listed, "", ending])
     parser.formatter_class = argparse.RawDescriptionHelpFormatter

@@ -7,12 +7,12 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
-from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
 import numpy as np
 
 from silofl import __version__
+from silofl.command import DESK_WHEEL, find_desk, load_desk
 from silofl.data.access import open_error
 from silofl.data.layouts import dicom, folders, table
 from silofl.data.layouts.masks import Changes, describe_changes
@@ -32,8 +32,6 @@ OWN: Mapping[str, Layout] = {
     "dicom": dicom.LAYOUT,
     "table": table.LAYOUT,
 }
-# The wheel that has research layouts and public sets, which hospitals need not install, and what it announces them as.
-DESK, GROUP = "silofl-desk", "silofl.layouts"
 # At most so many wrong masks are listed at once.
 MOST_MASKS = 500
 SITE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
@@ -63,15 +61,11 @@ def list_layouts() -> Mapping[str, Layout]:
     Raises:
         ConfigError: The desk's wheel is of another version.
     """
-    try:
-        installed = distribution(DESK)
-    except PackageNotFoundError:
-        return OWN
-    if installed.version != __version__:
+    if (desk := find_desk()) and desk.version != __version__:
         raise ConfigError(
-            f"package {DESK} must be of version {__version__}, as silofl is, not {installed.version}; install it anew"
+            f"package {DESK_WHEEL} must be of version {__version__}, as silofl is, not {desk.version}; install it anew"
         )
-    return {**OWN, **{one.name: one.load() for one in installed.entry_points if one.group == GROUP}}
+    return {**OWN, **load_desk("silofl.layouts")}
 
 
 def import_layout(layout: str, source: Path, target: Path, options: ImportOptions | None = None) -> ImportSummary:
@@ -116,7 +110,7 @@ def list_content(layout: str, source: Path) -> Listing:
 def _find_layout(layout: str, source: Path) -> Layout:
     layouts = list_layouts()
     if layout not in layouts:
-        more = "" if len(layouts) > len(OWN) else f"; the wheel {DESK} has more layouts"
+        more = "" if len(layouts) > len(OWN) else f"; the wheel {DESK_WHEEL} has more layouts"
         raise ConfigError(
             f"the layout must be one of {', '.join(layouts)}, not {layout!r}{suggest_nearest(layout, layouts)}{more}"
         )

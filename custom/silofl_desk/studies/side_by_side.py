@@ -39,41 +39,42 @@ def run_side_by_side(runs: Sequence[ComparedRun], out: Path, processes: int, con
     console.print(f"{len(runs) - len(waiting)} of {len(runs)} runs are already finished; {processes} at a time")
     running: list[tuple[ComparedRun, ProcessTree, float]] = []
     failures: dict[Path, str] = {}
-    total, started = len(waiting), time.monotonic()
-    left = total
-    printed = started
+    total = len(waiting)
+    started = printed = time.monotonic()
     enable_interrupts()
     try:
-        while left:
+        while waiting or running:
             while waiting and len(running) < processes:
                 run = waiting.pop(0)
                 running.append((run, ProcessTree(build_command(run), log_path(run, out)), time.monotonic()))
             time.sleep(POLL_S)
             if time.monotonic() - printed > QUIET_S:
                 printed = time.monotonic()
-                doing = (
-                    f"{run.name}, seed {run.seed}: {len(read_ledger(run.path) or ())} rounds" for run, *_ in running
+                console.print(
+                    "; ".join(f"{_name(run)}: {len(read_ledger(run.path) or ())} rounds" for run, *_ in running)
                 )
-                console.print("; ".join(doing))
             for run, tree, since in list(running):
                 if tree.poll() is None:
                     continue
                 running.remove((run, tree, since))
-                left, printed = left - 1, time.monotonic()
+                left, printed = len(waiting) + len(running), time.monotonic()
                 results = read_results(run.path)
                 ending = results.status if results else "ended early"
                 ending += f", validation {format_number(results and results.validation_mean)}"
                 if results is None or not results.is_finished:
                     failures[run.path] = f"it ended early, and {log_path(run, out)} says why"
-                took, so_far = (time.monotonic() - one for one in (since, started))
-                coming = format_duration(so_far / (total - left) * left)
+                took, coming = printed - since, (printed - started) / (total - left) * left
                 console.print(
-                    f"{run.name}, seed {run.seed}: {ending}, {format_duration(took)}; {left} left, about {coming}"
+                    f"{_name(run)}: {ending}, {format_duration(took)}; {left} left, about {format_duration(coming)}"
                 )
     finally:
         for _, tree, _ in running:
             tree.end()
     return failures
+
+
+def _name(run: ComparedRun) -> str:
+    return f"{run.name}, seed {run.seed}"
 
 
 def build_command(run: ComparedRun) -> list[str]:
