@@ -142,7 +142,11 @@ class SiteDynamic(SitePart):
     """The site's h_i."""
 
     name = ROLE
-    stays = (Kept("its gradient h_i", is_for_training=True),)
+
+    @classmethod
+    def list_kept(cls, study: Study, number: int) -> Sequence[Kept]:
+        """Return h_i, in words."""
+        return [Kept("its gradient h_i", is_for_training=True)]
 
     def step(self, role: str, step: Step) -> Step:
         """Pull every step; h_i is 0 in the site's first round."""

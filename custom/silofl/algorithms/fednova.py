@@ -7,16 +7,16 @@ far they reach.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from silofl.core.ingredient import Ingredient
+from silofl.core.ingredient import Ingredient, Traits
 from silofl.core.mixing import Arrays, example_weights
 from silofl.core.recipe import PRESET_NAMES, Recipe
-from silofl.core.robust import Robust
 from silofl.core.steps import norm
 from silofl.errors import AggregationError, ConfigError
 from silofl.parts.answer import SiteAnswer
@@ -41,17 +41,13 @@ class NormalizedSteps(Ingredient):
 
     section: ClassVar[str] = ROLE
     halves: ClassVar[str] = __name__
-    counts_steps: ClassVar[bool] = True
+    # A buffer of the round before would be a gradient of that round's in this one's sum.
+    traits: ClassVar[Traits] = Traits(counts_steps=True, needs=("fresh_optimizer",))
     tau_eff: Literal["norms", "steps"] = "norms"
-
-    @property
-    def needs(self) -> frozenset[str]:
-        """A fresh optimiser: a buffer of the round before would be a gradient of that round's in this one's sum."""
-        return frozenset({"fresh_optimizer"})
 
     def conflict(self, recipe: Recipe) -> str | None:
         """It takes the place of the one mean of all sites."""
-        if isinstance(recipe.robust, Robust):
+        if recipe.robust:
             return (
                 f"robust must be none with {self.section}, in which every update is also divided by the steps that its "
                 f"site says, not {recipe.robust.rule}; choose another algorithm"
@@ -69,7 +65,7 @@ class NormalizedSteps(Ingredient):
             )
         return None
 
-    def check_study(self, study: Study) -> None:
+    def check(self, study: Study, shape: Sequence[int] = (), missing: Sequence[str] = ()) -> None:
         """Refuse an optimiser whose steps are no fixed sum of gradients (Section 3).
 
         Raises:
@@ -149,8 +145,7 @@ class NormalizedStepsPart(Part):
     def _norm(self, number: int, steps: int) -> float:
         study, training = self.study, self.study.training
         rate = learning_rate(training.schedule, training.learning_rate, number, study.training_rounds)
-        pull = study.recipe.ingredient("proximal")
-        proximal = rate * pull.mu if pull else 0.0
+        proximal = rate * sum(one.pull for one in study.recipe.traits)
         return norm(steps, training.momentum, proximal, training.is_nesterov)
 
 

@@ -21,9 +21,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from silofl.core.ingredient import Ingredient
+from silofl.core.ingredient import Ingredient, Traits
 from silofl.core.mixing import Arrays
 from silofl.core.recipe import PRESET_NAMES, Recipe
+from silofl.data.parts import Examples
 from silofl.errors import AggregationError, ConfigError, DataError, TrainingError
 from silofl.inference.contents import Contents
 from silofl.inference.directory import FOLDER, write_model_folder
@@ -81,7 +82,6 @@ class HandOver(Ingredient):
 
     section: ClassVar[str] = ROLE
     halves: ClassVar[str] = __name__
-    own_model: ClassVar[Literal["handed_over"]] = "handed_over"
     answer: Literal["mean", "choice", "ensemble"] = "mean"
 
     @property
@@ -90,16 +90,12 @@ class HandOver(Ingredient):
         return self.answer != "mean"
 
     @property
-    def deciding(self) -> tuple[str, ...]:  # type: ignore[override]
-        """Its constant, which acts on a prediction; not where all models have equal shares, as older ones all have."""
-        return ("answer",) if self.has_selector else ()
+    def traits(self) -> Traits:
+        """Its constant acts on a prediction; not where all models have equal shares, as older ones all have."""
+        deciding = ("answer",) if self.has_selector else ()
+        return Traits(own_model="handed_over", deciding=deciding, weighs_models=self.answer == "ensemble")
 
-    @property
-    def weighs_models(self) -> bool:
-        """Whether the selector's scores weigh the models."""
-        return self.answer == "ensemble"
-
-    def check_data(self, shape: Sequence[int], missing: Sequence[str]) -> None:
+    def check(self, study: Study, shape: Sequence[int] = (), missing: Sequence[str] = ()) -> None:
         """Refuse images of which the selector could tell too little."""
         if self.has_selector and len(shape) == 3 and min(shape[1:]) < SMALLEST_SIDE:
             size = " x ".join(map(str, shape[1:]))
@@ -298,7 +294,11 @@ class SiteHandOver(SitePart):
 
     name = ROLE
     tasks = (COLLECT, ALL_MODELS)
-    stays = (Kept("its best model", is_of_model=True),)
+
+    @classmethod
+    def list_kept(cls, study: Study, number: int) -> Sequence[Kept]:
+        """Return the best model."""
+        return [Kept("its best model", is_of_model=True)]
 
     def prepare(self) -> None:
         """Take the best model of the rounds before."""
@@ -306,7 +306,7 @@ class SiteHandOver(SitePart):
         self._best = Best(kept["model"], kept["value"]) if kept else None
         self._epochs = 0
 
-    def epoch(self) -> None:
+    def epoch(self, examples: Examples) -> None:
         """Validate the model as the epoch before left it."""
         if self.work.task != TRAIN:
             return

@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from silofl.core.ingredient import Ingredient
+from silofl.core.ingredient import Ingredient, Traits
 from silofl.core.mixing import Arrays
 from silofl.core.recipe import PRESET_NAMES, Recipe
 from silofl.core.robust import Robust, bound_updates, find_bounding_rule
@@ -53,14 +53,13 @@ class Control(Ingredient):
 
     section: ClassVar[str] = ROLE
     halves: ClassVar[str] = __name__
-    counts_steps: ClassVar[bool] = True
     option: Literal[1, 2] = 2
     has_momentum: bool = False
 
     @property
-    def needs(self) -> frozenset[str]:
+    def traits(self) -> Traits:
         """With momentum a fresh optimiser: a buffer of the round before holds gradients that are not this round's."""
-        return frozenset({"fresh_optimizer"} if self.has_momentum else ())
+        return Traits(counts_steps=True, needs=("fresh_optimizer",) if self.has_momentum else ())
 
     def conflict(self, recipe: Recipe) -> str | None:
         """A site is corrected towards the one model of all sites."""
@@ -76,7 +75,7 @@ class Control(Ingredient):
             )
         return None
 
-    def check_study(self, study: Study) -> None:
+    def check(self, study: Study, shape: Sequence[int] = (), missing: Sequence[str] = ()) -> None:
         """Refuse what is not plain SGD: the steps' sum would no longer be that of the gradients (Algorithm 1).
 
         Raises:
@@ -246,7 +245,11 @@ class SiteControl(SitePart):
     """A site's own control variate c_i."""
 
     name = ROLE
-    stays = (Kept("its control variate", is_sent_again=True, is_for_training=True),)
+
+    @classmethod
+    def list_kept(cls, study: Study, number: int) -> Sequence[Kept]:
+        """Return the variate, which the server knows too."""
+        return [Kept("its control variate", is_sent_again=True, is_for_training=True)]
 
     def step(self, role: str, step: Step) -> Step:
         """Correct every step by ``c - c_i`` (Eq. 3), of c_i as much as counts in c."""

@@ -13,7 +13,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from silofl.core.ingredient import Ingredient
+from silofl.core.ingredient import Ingredient, Traits
 from silofl.core.recipe import PRESET_NAMES, Recipe
 from silofl.errors import AggregationError
 from silofl.parts.part import Part, Run
@@ -33,7 +33,7 @@ class SoftPull(Ingredient):
 
     section: ClassVar[str] = ROLE
     halves: ClassVar[str] = __name__
-    is_of_steps: ClassVar[bool] = True
+    traits: ClassVar[Traits] = Traits(is_of_steps=True)
     self_weight: Share = 0.7
 
     def sentence(self) -> str:

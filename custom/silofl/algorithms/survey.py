@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
-from silofl.core.ingredient import Ingredient
+from silofl.core.ingredient import Ingredient, Traits
 from silofl.core.recipe import PRESET_NAMES, Recipe
 from silofl.data.inventories import describe_inventories
 from silofl.data.inventory import Inventory, take_inventory
@@ -34,7 +34,7 @@ class Survey(Ingredient):
 
     section: ClassVar[str] = "survey"
     halves: ClassVar[str] = "silofl.algorithms.survey"
-    asks_alone: ClassVar[bool] = True
+    traits: ClassVar[Traits] = Traits(asks_alone=True)
 
     def sentence(self) -> str:
         """Return what a report says of it."""

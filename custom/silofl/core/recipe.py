@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic.dataclasses import dataclass
 
-from silofl.core.ingredient import Ingredient
+from silofl.core.ingredient import Ingredient, Traits
+from silofl.core.robust import Robust
 from silofl.settings import BelowOne, Natural, Positive
 
 if TYPE_CHECKING:
@@ -67,7 +68,7 @@ class Recipe:
     step: Ingredient | None = None
     stays_home: Literal["nothing", "batchnorm", "head", "everything"] = "nothing"
     mixing: Ingredient | None = None
-    robust: Ingredient | None = None
+    robust: Robust | None = None
     parts: tuple[Ingredient, ...] = ()
     weights: Literal["examples", "uniform"] = "examples"
     server_lr: Positive = 1.0
@@ -83,6 +84,11 @@ class Recipe:
             for ingredient in (self.input, self.step, self.mixing, *self.parts, self.robust)
             if ingredient is not None
         )
+
+    @property
+    def traits(self) -> list[Traits]:
+        """What the rest of the program must know of them."""
+        return [one.traits for one in self.ingredients]
 
     def ingredient(self, section: str) -> Any:  # noqa: ANN401 - the answer's own class, which only its algorithm knows
         """Return the answer with a section's constants, or None where the recipe gives no such answer."""
@@ -104,7 +110,7 @@ class Recipe:
     def counts_examples(self) -> bool:
         """Whether a site counts in a mean by its number of training examples."""
         is_chosen = self.weights == "examples" and self.stays_home != "everything"
-        return is_chosen and all(one.counts_examples for one in self.ingredients)
+        return is_chosen and (self.robust is None or self.robust.counts_examples)
 
     @property
     def pairs_models(self) -> bool:
@@ -114,7 +120,7 @@ class Recipe:
     @property
     def personal(self) -> Any:  # noqa: ANN401 - the answer's own class, which only its algorithm knows
         """The answer that keeps a personal model at home; None where none does."""
-        return next((one for one in self.ingredients if one.own_model == "stays"), None)
+        return next((one for one in self.ingredients if one.traits.own_model == "stays"), None)
 
     @property
     def tunes_personal(self) -> bool:
@@ -151,7 +157,7 @@ class Recipe:
     @property
     def needs_pretrained(self) -> bool:
         """Whether a pretrained model must be given."""
-        return self.start_from_pretrained or any("pretrained" in ingredient.needs for ingredient in self.ingredients)
+        return self.start_from_pretrained or any("pretrained" in one.needs for one in self.traits)
 
     @property
     def has_parts_rounds(self) -> bool:
@@ -161,12 +167,12 @@ class Recipe:
     @property
     def extra_tasks(self) -> tuple[str, ...]:
         """The tasks in which a part learns alone, named as the part's section is; none where no part does."""
-        return tuple(ingredient.section for ingredient in self.ingredients if ingredient.takes_extra_rounds)
+        return tuple(ingredient.section for ingredient in self.ingredients if ingredient.traits.takes_extra_rounds)
 
     @property
     def counting_steps(self) -> str | None:
         """The section of an answer that counts steps; None where no answer does."""
-        return next((ingredient.section for ingredient in self.ingredients if ingredient.counts_steps), None)
+        return next((ingredient.section for ingredient in self.ingredients if ingredient.traits.counts_steps), None)
 
     @property
     def takes_own_steps(self) -> bool:
@@ -181,7 +187,17 @@ class Recipe:
     @property
     def weighs_models(self) -> bool:
         """Whether a super model answers with the mean of its models, weighted by its selector's scores."""
-        return any(ingredient.weighs_models for ingredient in self.ingredients)
+        return any(one.weighs_models for one in self.traits)
+
+    @property
+    def selector(self) -> str:
+        """The network of a selector that learns; empty without one."""
+        return next((one.selector for one in self.traits if one.selector), "")
+
+    @property
+    def threshold(self) -> str:
+        """Whether the threshold below which the common model answers is ``tuned`` or ``fixed``; empty without one."""
+        return next((one.threshold for one in self.traits if one.threshold), "")
 
     @property
     def trains_alone(self) -> bool:
@@ -189,7 +205,7 @@ class Recipe:
         return self.stays_home == "everything" and not self.sends_model_once and not self.average_last
 
     def count(self, examples: Mapping[str, int], min_sites: int) -> Mapping[str, float]:
-        """Return how much each site counts in the one mean of all; the arguments of `Ingredient.count`."""
+        """Return how much each site counts in the one mean of all; the arguments of `Robust.count`."""
         if self.weights == "uniform":
             return dict.fromkeys(examples, 1)
         return self.robust.count(examples, min_sites) if self.robust else examples
@@ -202,7 +218,8 @@ class Recipe:
 
     def shared_rounds(self, rounds: int) -> int:
         """Return how many of a study's rounds every site gets the same mean in."""
-        return self.mixing.shared_rounds(rounds) if self.mixing else rounds
+        shared = self.mixing.traits.shared_rounds if self.mixing else rounds
+        return max(1, rounds // 2) if shared == "half" else shared
 
     def choices(self) -> dict[str, Any]:
         """Return the five answers and all constants, by the keys under which a study chooses them."""
@@ -238,7 +255,7 @@ class Recipe:
     @property
     def cautions(self) -> list[str]:
         """What a reader of its results must know."""
-        return [sentence for ingredient in self.ingredients if (sentence := ingredient.describe_caution())]
+        return [one.caution for one in self.traits if one.caution]
 
     def questions(self, kept: Sequence[str] = (), frozen: Sequence[str] = ()) -> dict[str, str]:
         """Return the five questions with this recipe's answers as sentences.
@@ -247,8 +264,8 @@ class Recipe:
             kept: What a site keeps of the parts beside its models, in words.
             frozen: The study's patterns of parameters that neither learn nor travel.
         """
-        sent = [ingredient.beside for ingredient in self.ingredients if ingredient.beside]
-        beside = " ".join([*sent, *(part.sentence() for part in self.parts if part.own_model != "stays")])
+        sent = [one.beside for one in self.traits if one.beside]
+        beside = " ".join([*sent, *(part.sentence() for part in self.parts if part.traits.own_model != "stays")])
         return {
             "How is the input normalised?": self.input.sentence() if self.input else PLAIN_INPUT,
             "How does a site step?": self.step.sentence() if self.step else PLAIN_STEP,
@@ -260,7 +277,7 @@ class Recipe:
         }
 
     def _has_own_model(self, how: str) -> bool:
-        return any(ingredient.own_model == how for ingredient in self.ingredients)
+        return any(one.own_model == how for one in self.traits)
 
     def _home_sentence(self) -> str:
         if self.sends_model_once:
@@ -282,7 +299,7 @@ class Recipe:
         if self.stays_home == "everything":
             return "Nobody: each site trains alone." if self.sends_model_once else "Nobody: no weights leave a site."
         usual = "its number of training examples" if self.counts_examples else "1"
-        weight = next((one.weighed_by for one in self.parts if one.weighed_by), usual)
+        weight = next((one.traits.weighed_by for one in self.parts if one.traits.weighed_by), usual)
         robust = f" {self.robust.sentence()}" if self.robust else ""
         if self.mixing is not None:
             beside = f" The global model is the weighted mean of all; a site's weight is {weight}."

@@ -176,7 +176,7 @@ def load_site_data(
         )
     missing = manifest.missing(study.data.channel_names)
     for one in study.recipe.ingredients:
-        one.check_data(data.image_shape, missing)
+        one.check(study, data.image_shape, missing)
     return data
 
 

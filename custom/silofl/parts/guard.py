@@ -208,7 +208,7 @@ class SiteGuard(SitePart):
     """The local model beside the federated one and after it, and the choice between both."""
 
     name = ROLE
-    tasks = (TRAIN_OWN, CHOOSE)
+    tasks = (TRAIN_OWN, CHOOSE, TEST)
 
     def __init__(self, work: Work) -> None:
         super().__init__(work)
@@ -266,20 +266,21 @@ class SiteGuard(SitePart):
             return {}
         return {LOCAL: self.local.prepare_learner(self.work.loss, self.work.number)}
 
-    def epoch(self) -> None:
+    def epoch(self, examples: Examples) -> None:
         """Begin an epoch of the model that learns."""
         if self.is_on:
             self._learning.epoch()
 
-    def validated(self, own: Score) -> None:
+    def judged(self, scores: Mapping[str, Score], examples: Examples, is_validation: bool) -> None:
         """Keep the local model where this is its best round so far."""
         work = self.work
         # Before its first round the site has trained none; a mean of the last rounds is validated after them.
-        if LOCAL not in self._kept or work.message.find_entry(AVERAGE).get("is_sent"):
+        if not is_validation or LOCAL not in self._kept or work.message.find_entry(AVERAGE).get("is_sent"):
             return
         # A training task brings the models of the round before.
         number = work.number - 1 if work.task == TRAIN else work.number
-        self.local.validate(number, work.data.validation, own if work.study.recipe.trains_alone else None)
+        own = scores[work.study.recipe.roles[-1]] if work.study.recipe.trains_alone else None
+        self.local.validate(number, work.data.validation, own)
         if work.task != TRAIN:
             self._keep()
 
@@ -296,26 +297,29 @@ class SiteGuard(SitePart):
 
     def deployed(self, role: str, model: HarmonizedModel) -> HarmonizedModel:
         """Return the own model of its best round for the test of a site that trains alone."""
-        if not self._reports_own(self.work.task):
+        if not self._reports_own:
             return model
         best = copy.deepcopy(model)
         best.load_state_dict(self._own[0].best)
         return best
 
-    def add_to_answer(self, task: str) -> Message:
+    def _report_own(self) -> Message:
         """Say which round of its own a site that trains alone has tested, and what its validation was."""
-        if not self._reports_own(task):
+        if not self._reports_own:
             return Message()
         own, is_finished = self._own
         says = {"rounds": own.last, "best_round": own.best_round, "is_finished": is_finished}
         score = self.work.site_models.score(self.work.data.validation)
         return Message(meta={ROLE: {"own": says, "validation": score}})
 
-    def _reports_own(self, task: str) -> bool:
-        return task == TEST and self.work.study.recipe.trains_alone and LOCAL in self._kept
+    @property
+    def _reports_own(self) -> bool:
+        return self.work.task == TEST and self.work.study.recipe.trains_alone and LOCAL in self._kept
 
     def answer(self, task: str) -> Message:
         """Train the own model for a round more, or choose what the site keeps, and test it."""
+        if task == TEST:
+            return self._report_own()
         has_data = len(self.work.data.validation) > 0
         if not has_data or LOCAL not in self._kept:
             reason = "it has trained no model alone" if has_data else "it has no validation data"

@@ -80,7 +80,7 @@ def _server_halves(study: Study) -> list[type[Part]]:
 def _load_modules(study: Study) -> list[ModuleType]:
     recipe = study.recipe
     if study.asks_alone:
-        return [_load_module(one.halves) for one in recipe.ingredients if one.asks_alone]
+        return [_load_module(one.halves) for one in recipe.ingredients if one.traits.asks_alone]
     if not study.rounds:
         return [_load_module("silofl.parts.finished_model")]
     shared = (

@@ -42,7 +42,6 @@ from silofl.study import Study
 from silofl.training.case_pictures import write_test_files
 from silofl.training.evaluation import evaluate, summarise_test
 from silofl.training.loop import Learner, TrainingResult, make_optimizer, set_learning_rate
-from silofl.training.metrics import Score
 from silofl.training.site_score import SiteScore
 
 WEIGHTS = (
@@ -457,26 +456,20 @@ class SiteModels(SitePart):
 
     def validation(self, examples: Examples) -> dict[str, Any]:
         """Return the score on validation data, of which every part takes note."""
-        scores = self._evaluate_models(examples)
-        numbers = self._summarise_scores(scores, examples)
-        for part in self.work.parts:
-            part.validated(scores[self.work.study.recipe.roles[-1]])
-        return numbers
+        return self._score(examples, is_validation=True)
 
     def score(self, examples: Examples) -> dict[str, Any]:
         """Return the score of the same models on other data, of which no part takes note."""
-        return self._summarise_scores(self._evaluate_models(examples), examples)
+        return self._score(examples, is_validation=False)
 
-    def _evaluate_models(self, examples: Examples) -> dict[str, Score]:
-        work = self.work
-        return {role: evaluate(model, examples, work.study, work.device)[1] for role, model in self.deploy().items()}
-
-    def _summarise_scores(self, scores: Mapping[str, Score], examples: Examples) -> dict[str, Any]:
+    def _score(self, examples: Examples, is_validation: bool) -> dict[str, Any]:
         """Return the numbers of the site's own model, or of the models as a part combines them."""
-        judged = next((score for part in self.work.parts if (score := part.combine_scores(scores, examples))), None)
-        found = {role: self.work.withhold_few(one.numbers(), one, examples) for role, one in scores.items()}
+        work = self.work
+        scores = {role: evaluate(one, examples, work.study, work.device)[1] for role, one in self.deploy().items()}
+        found = {role: work.withhold_few(one.numbers(), one, examples) for role, one in scores.items()}
+        judged = [one for part in work.parts if (one := part.judged(scores, examples, is_validation))]
         models = {role: numbers["value"] for role, numbers in found.items()}
-        return (judged or found[self.work.study.recipe.roles[-1]]) | ({"models": models} if len(models) > 1 else {})
+        return [*judged, found[work.study.recipe.roles[-1]]][0] | ({"models": models} if len(models) > 1 else {})
 
     def _test_and_write(self) -> dict[str, Any]:
         """Test the site's model, and write it as a super model that holds this one model."""

@@ -23,7 +23,7 @@ from silofl.parts.answer import SiteAnswer
 from silofl.parts.load import find_test_task
 from silofl.parts.part import Kind, Part, Run
 from silofl.parts.task import Exchange, Expected, Message
-from silofl.parts.work import SitePart
+from silofl.parts.work import SitePart, Work
 from silofl.study import Study
 
 ROLE, KIND = "usual", "usual_values"
@@ -106,11 +106,13 @@ class UsualPart(Part):
 class SiteUsual(SitePart):
     """A site's share: measured with the super model that it has just tested, which gets it too."""
 
-    def add_to_answer(self, task: str) -> Message:
+    def __init__(self, work: Work) -> None:
+        super().__init__(work)
+        self.tasks = (find_test_task(work.study),)
+
+    def answer(self, task: str) -> Message:
         """Return what is usual, with the answer to a test; nothing of too few patients, or where it may not leave."""
         work = self.work
-        if task != find_test_task(work.study):
-            return Message()
         contents = read_model_folder(work.folder / FOLDER)
         usual = measure_usual(SuperModel(contents, work.device), work.data, work.site, work.min_patients)
         if usual is None:

@@ -175,12 +175,11 @@ class Work:
         """
         if self.task == TRAIN:
             return self._train()
-        for part in self.parts:
-            if self.task in part.tasks:
-                answer = Message(meta={"round": self.number}) | part.answer(self.task)
-                return reduce(or_, (other.add_to_answer(self.task) for other in self.parts), answer)
-        known = [TRAIN, *(name for part in self.parts for name in part.tasks)]
-        raise TrainingError(f"a task must be one of {', '.join(known)} in this study, not {quote_value(self.task)}")
+        known = dict.fromkeys([TRAIN, *(name for part in self.parts for name in part.tasks)])
+        if self.task not in known:
+            raise TrainingError(f"a task must be one of {', '.join(known)} in this study, not {quote_value(self.task)}")
+        answers = (part.answer(self.task) for part in self.parts if self.task in part.tasks)
+        return reduce(or_, answers, Message(meta={"round": self.number}))
 
     def learners(self) -> dict[str, Learner]:
         """Return all that learns in a round's training by role, the models first."""
@@ -202,7 +201,6 @@ class Work:
         own = self.study.recipe.roles[-1] if self.study.recipe.roles[-1] in results else next(iter(results))
         # A loss is of the images themselves, and no noise covers it.
         metrics = {} if self.study.is_private else {"loss": results[own].loss}
-        metrics |= {name: value for part in self.parts for name, value in part.measured().items()}
         named = [role for role, result in results.items() if role != own and not result.stays_home]
         # A personal model that stays at home was not received, so the drift is that of the model that travels.
         traveling = results.get(self.study.recipe.traveling_roles[-1])
@@ -254,7 +252,7 @@ class Work:
         # Last: where anything before fails, the state of the round before stays on the disk.
         self.to_keep = {part.name: kept for part in self.parts if (kept := part.kept())}
         meta = self.numbers(results)
-        return update | Message(meta=meta | {"metrics": scores | meta["metrics"]})
+        return update | Message(meta=meta | {"metrics": scores | meta["metrics"] | update.find_entry("metrics")})
 
     def _draw_epochs(self, examples: Examples, number: int, *what: object) -> Iterator[Iterator[Batch]]:
         settings = self.study.training
@@ -266,9 +264,8 @@ class Work:
             seed = derive_seed(self.study.seed, self.site, number, epoch, *what)
             # Dropout draws from torch's global generator.
             seed_torch(seed)
-            for part in self.parts:
-                part.epoch()
-            drawn = next((rows for part in self.parts if (rows := part.draw(examples)) is not None), None)
+            found = [rows for part in self.parts if (rows := part.epoch(examples)) is not None]
+            drawn = found[0] if found else None
             if drawn is not None:
                 # Secret, because the seed would tell who knows the study what a draw had done to an image.
                 seed = secrets.randbits(63)
@@ -294,34 +291,27 @@ class SitePart:
 
     Attributes:
         name: The key of its state in the site's file of a round; empty where it keeps none.
-        tasks: Tasks that this part answers alone.
-        stays: What `kept` returns, in words: for the ledger where it is lost, and for the report.
+        tasks: Tasks that this part answers, alone or beside another part.
     """
 
     name: ClassVar[str] = ""
-    tasks: ClassVar[tuple[str, ...]] = ()
-    stays: ClassVar[tuple[Kept, ...]] = ()
+    tasks: tuple[str, ...] = ()
 
     def __init__(self, work: Work) -> None:
         self.work = work
 
     @classmethod
     def list_kept(cls, study: Study, number: int) -> Sequence[Kept]:
-        """Return those of ``stays`` that a study's sites keep after a round."""
-        is_silent = not cls.stays and cls.kept is not SitePart.kept
-        return (Kept(f"what {cls.name!r} keeps there"),) if is_silent else cls.stays
+        """Return what `kept` returns after a round, in words: for the ledger where it is lost, and for the report."""
+        return () if cls.kept is SitePart.kept else (Kept(f"what {cls.name!r} keeps there"),)
 
     def prepare(self) -> None:
         """Load what the models need before the task begins."""
 
     def answer(self, task: str) -> Message:
-        """Carry out one of its ``tasks``."""
+        """Carry out one of its ``tasks``, or return what it sends beside another part's answer to it."""
         # Unreachable: `Work.answer` asks only parts that list the task.
         raise NotImplementedError(task)
-
-    def add_to_answer(self, task: str) -> Message:
-        """Return what it sends beside another part's answer to a task."""
-        return Message()
 
     def step(self, role: str, step: Step) -> Step:
         """Return the step of a model with this part's additions."""
@@ -331,32 +321,22 @@ class SitePart:
         """Return what this part trains in the same pass over the data."""
         return {}
 
-    def epoch(self) -> None:
-        """Do what an epoch begins with; called after torch was seeded."""
+    def epoch(self, examples: Examples) -> Sequence[NDArray[np.int64]] | None:
+        """Begin an epoch, after torch was seeded; return the rows of each batch if this part draws them."""
+        return None
 
     def deployed(self, role: str, model: HarmonizedModel) -> HarmonizedModel:
         """Return the model that the site validates, tests and keeps: this one, or a copy trained further."""
         return model
 
-    def draw(self, examples: Examples) -> Sequence[NDArray[np.int64]] | None:
-        """Return the rows of each batch of an epoch; None if this part does not draw them."""
+    def judged(self, scores: Mapping[str, Score], examples: Examples, is_validation: bool) -> dict[str, Any] | None:
+        """Receive the scores of the site's models on some data; return one of all together if this part has it."""
         return None
 
-    def measured(self) -> dict[str, float]:
-        """Return numbers that leave with the training's loss."""
-        return {}
-
-    def validated(self, own: Score) -> None:
-        """Receive the score of the site's own model on its validation data."""
-
     def finish(self, results: Mapping[str, TrainingResult]) -> Message:
-        """Return what leaves after training."""
+        """Return what leaves after training; numbers beside the loss in ``meta["metrics"]``."""
         return Message()
 
     def kept(self) -> dict[str, Any]:
-        """Return what stays at home until the next round; ``stays`` names it."""
+        """Return what stays at home until the next round; `list_kept` names it."""
         return {}
-
-    def combine_scores(self, scores: Mapping[str, Score], examples: Examples) -> dict[str, Any] | None:
-        """Return the score of several models together; None if this part does not combine them."""
-        return None

@@ -97,7 +97,7 @@ class StatisticsPart(Part):
 
     def is_due(self, finished: int) -> bool:
         """Return whether all sites are to be asked before the next round, for the first time or again."""
-        shared = self.settings.shared_rounds(self.study.rounds)
+        shared = self.study.recipe.shared_rounds(self.study.rounds)
         if finished < shared or not self.history:
             return finished >= shared
         refresh = self.settings.refresh_every
@@ -108,7 +108,7 @@ class StatisticsPart(Part):
         """Ask all sites when it is due, and in every round those that gave no answer yet."""
         # Asked before round `number`, about the models of the round that has ended. In extra rounds nobody listens.
         finished, rounds = number - 1, self.study.rounds
-        if moment != BEFORE or not self.settings.shared_rounds(rounds) <= finished < rounds:
+        if moment != BEFORE or not self.study.recipe.shared_rounds(rounds) <= finished < rounds:
             return ()
         sites = [s for s in run.sites if self.is_due(finished) or (s not in self.statistics and s not in self.without)]
         # A site that fails here listens to all alike; it keeps no round from running.
@@ -159,7 +159,7 @@ class StatisticsPart(Part):
 
     def weights(self, role: str, number: int, sites: Sequence[str], run: Run) -> NDArray[np.float64] | None:
         """Return who listens to whom, once sites have been compared."""
-        if role != self.study.recipe.roles[-1] or number <= self.settings.shared_rounds(self.study.rounds):
+        if role != self.study.recipe.roles[-1] or number <= self.study.recipe.shared_rounds(self.study.rounds):
             return None
         return self._weigh(self.distances(sites))
 

@@ -214,7 +214,7 @@ class SiteSelector(SitePart):
             work.to_keep = {**work.kept, self.name: kept}
         return Message(self._compute_update(), work.numbers(results))
 
-    def combine_scores(self, scores: Mapping[str, Score], examples: Examples) -> dict[str, Any] | None:
+    def judged(self, scores: Mapping[str, Score], examples: Examples, is_validation: bool) -> dict[str, Any] | None:
         """Return the super model's score as far as the site can judge it.
 
         It has no other site's model, so where the selector does not choose this site the global model answers.

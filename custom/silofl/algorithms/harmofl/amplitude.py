@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from pydantic import Field
 
 from silofl.algorithms.harmofl.normalization import AmplitudeNorm, half_spectrum
-from silofl.core.ingredient import Ingredient
+from silofl.core.ingredient import Ingredient, Traits
 from silofl.core.mixing import Arrays
 from silofl.core.others import find_unlike
 from silofl.core.robust import bound_updates, find_bounding_rule
@@ -46,23 +46,21 @@ class Amplitude(Ingredient):
 
     section: ClassVar[str] = ROLE
     halves: ClassVar[str] = __name__
-    deciding: ClassVar[tuple[str, ...]] = ("band",)
+    traits: ClassVar[Traits] = Traits(
+        beside="The mean amplitude of each site's training images, once.", deciding=("band",)
+    )
     band: Literal["full"] | Annotated[int, Field(strict=True, ge=0, le=MOST)] = "full"
-    beside: ClassVar[str] = "The mean amplitude of each site's training images, once."
     momentum: Fraction = 0.1
     amplitude_factor: Annotated[Positive, Field(gt=1, le=MOST)] | None = None
 
-    def check_study(self, study: Study) -> None:
-        """Refuse channels that are dropped at random."""
+    def check(self, study: Study, shape: Sequence[int] = (), missing: Sequence[str] = ()) -> None:
+        """Refuse channels that are dropped or lacking: zeros have a phase of 0, and would get the others' amplitude."""
         training = study.training
         if training.drop_channels:
             raise ConfigError(
                 f"training.drop_channels must be 0 for {self.section}, which would give a dropped channel the others' "
                 f"amplitude, not {training.drop_channels}; leave it out"
             )
-
-    def check_data(self, shape: Sequence[int], missing: Sequence[str]) -> None:
-        """Refuse images without a contrast: zeros have a phase of 0, and the others' amplitude would make a peak."""
         if missing:
             raise DataError(
                 f"all cases must have all contrasts for {self.section} normalisation; some lack {', '.join(missing)}: "
