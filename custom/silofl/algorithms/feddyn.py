@@ -125,7 +125,9 @@ class DynamicPart(Part):
         """Return h = 0."""
         return [cls(study, tuple(sites))]
 
-    def server_step(self, role: str, previous: Arrays, mixed: Arrays, replies: Replies) -> tuple[Arrays, DynamicPart]:
+    def server_step(
+        self, role: str, previous: Arrays, mixed: Arrays, replies: Replies, number: int, learning_rate: float
+    ) -> tuple[Arrays, DynamicPart]:
         """Take the server's step."""
         alpha, share = self.study.recipe.ingredient(ROLE).alpha, len(replies.accepted) / len(self.sites)
         new, mean = server_update(previous, mixed, self.mean, alpha, share)
@@ -146,7 +148,7 @@ class SiteDynamic(SitePart):
     @classmethod
     def list_kept(cls, study: Study, number: int) -> Sequence[Kept]:
         """Return h_i, in words."""
-        return [Kept("its gradient h_i", is_for_training=True)]
+        return [Kept("its gradient h_i", is_for_training=True, num_models=1)]
 
     def step(self, role: str, step: Step) -> Step:
         """Pull every step; h_i is 0 in the site's first round."""

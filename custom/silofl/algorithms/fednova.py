@@ -24,7 +24,6 @@ from silofl.parts.part import Part
 from silofl.parts.task import Replies
 from silofl.parts.work import SitePart
 from silofl.study import Study
-from silofl.training.schedule import learning_rate
 
 ROLE = "normalized_steps"
 
@@ -116,7 +115,7 @@ class NormalizedStepsPart(Part):
     role: str = ROLE
 
     def server_step(
-        self, role: str, previous: Arrays, mixed: Arrays, replies: Replies
+        self, role: str, previous: Arrays, mixed: Arrays, replies: Replies, number: int, learning_rate: float
     ) -> tuple[Arrays, NormalizedStepsPart]:
         """Step along the sites' normalised differences: ``x + sum w_i (y_i - x)``, in the mean's place."""
         differences = {site: answer.of(role) for site, answer in replies.accepted.items()}
@@ -128,25 +127,20 @@ class NormalizedStepsPart(Part):
             if not senders:
                 continue
             if senders not in found:
-                found[senders] = self._factors({site: replies.accepted[site] for site in senders})
+                found[senders] = self._factors({site: replies.accepted[site] for site in senders}, learning_rate)
             terms = (weight * differences[site][name] for site, weight in zip(senders, found[senders], strict=True))
             new[name] = (np.asarray(array, np.float64) + sum(terms)).astype(array.dtype)
         return new, self
 
-    def _factors(self, answers: dict[str, SiteAnswer]) -> NDArray[np.float64]:
+    def _factors(self, answers: dict[str, SiteAnswer], rate: float) -> NDArray[np.float64]:
         recipe, replies = self.study.recipe, Replies(answers)
         steps = list(replies.steps.values())
         counts = [1] * len(steps) if recipe.weights == "uniform" else list(replies.examples.values())
         shares = example_weights(counts)[0]
         length = shares @ np.array(steps) if recipe.ingredient(ROLE).tau_eff == "steps" else None
-        norms = [self._norm(answers[site].numbers.round, taken) for site, taken in replies.steps.items()]
+        proximal, training = rate * sum(one.pull for one in recipe.traits), self.study.training
+        norms = [norm(taken, training.momentum, proximal, training.is_nesterov) for taken in replies.steps.values()]
         return factors(shares, norms, length)
-
-    def _norm(self, number: int, steps: int) -> float:
-        study, training = self.study, self.study.training
-        rate = learning_rate(training.schedule, training.learning_rate, number, study.training_rounds)
-        proximal = rate * sum(one.pull for one in study.recipe.traits)
-        return norm(steps, training.momentum, proximal, training.is_nesterov)
 
 
 PART, SITE = NormalizedStepsPart, SitePart

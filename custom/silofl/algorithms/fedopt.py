@@ -184,7 +184,7 @@ class ServerOptimizerPart(Part):
     role: str = ROLE
 
     def server_step(
-        self, role: str, previous: Arrays, mixed: Arrays, replies: Replies
+        self, role: str, previous: Arrays, mixed: Arrays, replies: Replies, number: int, learning_rate: float
     ) -> tuple[Arrays, ServerOptimizerPart]:
         """Step from the previous parameters along the sites' mean difference."""
         constants = self.study.recipe.ingredient(ROLE).model_dump()

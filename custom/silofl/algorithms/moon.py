@@ -166,11 +166,6 @@ class ContrastPart(Part):
         feature_layer(build_plain_model(study, study.seed))
         return [cls(study)]
 
-    @property
-    def home_bytes(self) -> int:
-        """Bytes of a site's last model."""
-        return sum(value.nbytes for value in build_plain_model(self.study, 0).state_dict().values())
-
 
 class SiteContrast(SitePart):
     """A site's own model at the end of the last round that its update went into."""
@@ -180,7 +175,7 @@ class SiteContrast(SitePart):
     @classmethod
     def list_kept(cls, study: Study, number: int) -> Sequence[Kept]:
         """Return the last model."""
-        return [Kept("its own model", is_vital=True, is_for_training=True)]
+        return [Kept("its own model", is_vital=True, is_for_training=True, num_models=1)]
 
     def step(self, role: str, step: Step) -> Step:
         """Contrast the model in training with the received and the last one; in the first round there is no last."""

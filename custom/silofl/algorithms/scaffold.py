@@ -29,7 +29,7 @@ from silofl.models.names import as_array, traveling_names
 from silofl.models.precision import keep_exact, round_as_received
 from silofl.models.roles import MODEL, add_role, read_role, select_role
 from silofl.parts.part import Kept, Kind, Part, Run, WeightsOf, to_arrays, to_tensors
-from silofl.parts.task import TRAIN, Exchange, Expected, Message, Replies
+from silofl.parts.task import TRAIN, Exchange, Expected, Message, Replies, Wanted
 from silofl.parts.work import SitePart
 from silofl.study import Study
 from silofl.training.device import derive_seed
@@ -201,9 +201,9 @@ class ControlPart(Part):
         share = self._find_share(site)
         return Message(add_role(ROLE, arrays), {ROLE: {"share": share}} if share != 1 else {})
 
-    def expected(self, site: str, exchange: Exchange, run: Run) -> Mapping[str, Expected]:
+    def expected(self, site: str, exchange: Exchange, run: Run) -> Wanted:
         """Return what a change of c_i must be like."""
-        return Expected.like(add_role(ROLE, self.control)) if exchange.task == TRAIN else {}
+        return Wanted(Expected.like(add_role(ROLE, self.control)) if exchange.task == TRAIN else {})
 
     def merged(self, exchange: Exchange, replies: Replies, weights_of: WeightsOf, run: Run) -> ControlPart:
         """Add the sites' changes: ``c = c + sum_S q_i (c_i' - c_i)``, with q_i that sum to 1 over all sites."""

@@ -7,16 +7,18 @@ arXiv:2203.10144, Eq. 11. The server keeps each site's model; nothing travels be
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from silofl.core.ingredient import Ingredient, Traits
+from silofl.core.mixing import Arrays
 from silofl.core.recipe import PRESET_NAMES, Recipe
 from silofl.errors import AggregationError
-from silofl.parts.part import Part, Run
+from silofl.parts.part import BEFORE, Part, Run
+from silofl.parts.task import Exchange
 from silofl.parts.work import SitePart
 from silofl.settings import Share
 from silofl.study import Study
@@ -80,10 +82,21 @@ class SoftPullPart(Part):
 
     Attributes:
         study: Its recipe holds the paper's lambda.
+        num_sites: Sites of the run.
     """
 
     study: Study
+    num_sites: int = 0
     role: str = ROLE
+
+    @classmethod
+    def start(cls, study: Study, sites: Sequence[str], pretrained: Arrays | None) -> Sequence[Part]:
+        """Return the server half."""
+        return [cls(study, len(sites))]
+
+    def joined(self, site: str) -> SoftPullPart:
+        """Count one more site."""
+        return replace(self, num_sites=self.num_sites + 1)
 
     def weights(self, role: str, number: int, sites: Sequence[str], run: Run) -> NDArray[np.float64] | None:
         """Return `softpull_weights` of the sites that answered, in the site's own models."""
@@ -94,12 +107,13 @@ class SoftPullPart(Part):
         least = 1 / len(sites) if len(sites) < len(run.sites) else 0
         return _pull_weights(len(sites), max(self._self_weight, least))
 
-    def doubts(self, num_sites: int) -> Sequence[str]:
-        """Say where a site listens to each other one more than to itself."""
-        if num_sites < 2 or self._self_weight >= 1 / num_sites:
+    def notes(self, exchange: Exchange) -> Sequence[str]:
+        """Say before a round where a site listens to each other one more than to itself."""
+        sites = self.num_sites
+        if exchange.task != BEFORE or sites < 2 or self._self_weight >= 1 / sites:
             return ()
         return (
-            f"algorithm.softpull.self_weight {self._self_weight:g} is below 1/{num_sites} of {num_sites} sites, the "
+            f"algorithm.softpull.self_weight {self._self_weight:g} is below 1/{sites} of {sites} sites, the "
             "uniform mean: each site listens to every other one more than to itself",
         )
 

@@ -243,6 +243,8 @@ class Recipe:
             "keeps_personal": self.keeps_personal,
             "takes_own_steps": self.takes_own_steps,
             "sends_model_once": self.sends_model_once,
+            "weighs_models": self.weighs_models,
+            "threshold": self.threshold,
             "cautions": self.cautions,
         }
         return {

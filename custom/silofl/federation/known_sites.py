@@ -10,7 +10,8 @@ from silofl.core.recipe import Recipe
 from silofl.errors import AggregationError, ConfigError
 from silofl.federation.ledger import rounds_since_best
 from silofl.parts.load import is_learning, keeps_in_extra_rounds, list_kept
-from silofl.parts.part import Kept
+from silofl.parts.model import ModelPart
+from silofl.parts.part import BEFORE, Kept
 from silofl.parts.task import Exchange
 from silofl.software import Software, read_software
 from silofl.study import Study
@@ -24,7 +25,7 @@ BATCHNORM = Kept("its BatchNorm, which no site sends", is_of_model=True)
 def find_recipe_in_use(server: ServerRounds) -> Recipe:
     """Return the study's recipe, with BatchNorm at home where no site sends it."""
     recipe = server.study.recipe
-    is_home = recipe.stays_home == "nothing" and any(part.home for part in server.parts.values())
+    is_home = recipe.stays_home == "nothing" and bool(_list_home(server))
     return replace(recipe, stays_home="batchnorm") if is_home else recipe
 
 
@@ -50,7 +51,7 @@ def early_end(server: ServerRounds) -> str | None:
     if patience is None or server.finished_rounds >= total:
         return None
     # Until sites listen to each other in their own way, all have the same model, which a later one need not beat.
-    first = mixing.shared_rounds(server.study.rounds) if mixing else 0
+    first = server.study.recipe.shared_rounds(server.study.rounds) if mixing else 0
     if rounds_since_best(server.ledger, first) < patience:
         return None
     return (
@@ -90,7 +91,13 @@ def check_sites(server: ServerRounds) -> None:
 
 def list_doubts(server: ServerRounds) -> list[str]:
     """Return the parts' warnings about their constants, given the run's number of sites."""
-    return [doubt for part in server.parts.values() for doubt in part.doubts(len(server.sites))]
+    begin = Exchange(BEFORE, server.finished_rounds + 1)
+    return [doubt for part in server.parts.values() for doubt in part.notes(begin)]
+
+
+def _list_home(server: ServerRounds) -> list[str]:
+    """Return the arrays of models that no site sends any more."""
+    return [name for part in server.parts.values() if isinstance(part, ModelPart) for name in part.home]
 
 
 def last_with_state(study: Study) -> int:
@@ -122,7 +129,7 @@ def list_state_for(server: ServerRounds, site: str, exchange: Exchange) -> list[
     """Return what of its state a site needs for a task."""
     is_training = is_learning(server.study, exchange.task, exchange.round)
     kept = list_kept(server.study, should_hold(server, site, exchange.models_round))
-    kept += [BATCHNORM] * any(part.home for part in server.parts.values())
+    kept += [BATCHNORM] * bool(_list_home(server))
     return [one for one in kept if is_training or not one.is_for_training]
 
 

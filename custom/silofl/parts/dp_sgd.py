@@ -20,7 +20,7 @@ from silofl.documents import ABSENT, read_json_document
 from silofl.errors import TrainingError
 from silofl.files import make_folder, open_own, write_json
 from silofl.parts.narrow import narrow
-from silofl.parts.part import Kept, Part, Run, WeightsOf
+from silofl.parts.part import Kept, Outcome, Part, Run, WeightsOf
 from silofl.parts.task import TRAIN, Exchange, Message, Replies
 from silofl.parts.work import SitePart
 from silofl.study import Study
@@ -56,9 +56,9 @@ class DpSgdPart(Part):
         said = {site: answer.numbers.metrics.epsilon for site, answer in replies.accepted.items()}
         return replace(self, spent=self.spent | {site: one for site, one in said.items() if one is not None})
 
-    def results(self, run: Run, tests: Mapping[str, SiteScore]) -> dict[str, Any]:
+    def outcome(self, run: Run, tests: Mapping[str, SiteScore]) -> Outcome:
         """Return the sites' epsilons."""
-        return {"privacy": Privacy(self.spent, **_read_settings(self.study).model_dump())}
+        return Outcome(results={"privacy": Privacy(self.spent, **_read_settings(self.study).model_dump())})
 
 
 class SiteDpSgd(SitePart):

@@ -65,7 +65,7 @@ def list_kinds(study: Study) -> list[Kind]:
 
 def find_test_task(study: Study) -> str:
     """Return the task by which a study's sites test the run's model."""
-    return next((half.test_task for half in _server_halves(study) if half.test_task), TEST)
+    return next((half.test.task for half in _server_halves(study) if half.test), TEST)
 
 
 def find_kind(kinds: Iterable[Kind], role: str, name: str) -> Kind | None:

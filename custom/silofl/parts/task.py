@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -14,7 +14,7 @@ from silofl.errors import AggregationError, quote_value
 from silofl.models.names import is_variance
 from silofl.models.roles import select_role
 from silofl.parts.answer import SiteAnswer
-from silofl.settings import MOST
+from silofl.settings import MOST, Section
 
 # Of every study; a part names further tasks by itself.
 TRAIN, VALIDATE, TEST, COLLECT = "train", "validate", "test", "collect"
@@ -119,6 +119,36 @@ class Expected:
             name: replace(one, is_required=True, minimum=0 if is_variance(name) else None)
             for name, one in cls.like(arrays).items()
         }
+
+
+@dataclass(frozen=True)
+class Averaged:
+    """Arrays of one scale of which a part takes a mean over sites; the study's robust rule bounds what each site sends.
+
+    Attributes:
+        names: Within the part's role.
+        buffers: Those among them that are no parameters.
+        has_median: Whether the sites learn the same, so that updates may be clipped around a median.
+    """
+
+    names: Collection[str]
+    buffers: frozenset[str] = frozenset()
+    has_median: bool = True
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What a right answer may hold for a part; anything else is refused by name.
+
+    Attributes:
+        arrays: ``role/name`` -> the condition of the array.
+        entry: The schema of its entry in the meta data, all with defaults; None where it expects none.
+        averaged: The arrays of which it takes a mean.
+    """
+
+    arrays: Mapping[str, Expected] = field(default_factory=dict)
+    entry: type[Section] | None = None
+    averaged: Sequence[Averaged] = ()
 
 
 @dataclass(frozen=True)

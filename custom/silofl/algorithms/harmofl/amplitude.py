@@ -19,12 +19,13 @@ from silofl.core.robust import bound_updates, find_bounding_rule
 from silofl.errors import ConfigError, DataError, TrainingError
 from silofl.parts.answer import SiteAnswer
 from silofl.parts.narrow import narrow
-from silofl.parts.part import Compared, Kind, Part, Run, WeightsOf
-from silofl.parts.task import TRAIN, Exchange, Expected, Message, Replies
+from silofl.parts.part import Compared, Kind, Outcome, Part, Run, WeightsOf
+from silofl.parts.task import TRAIN, Exchange, Expected, Message, Replies, Wanted
 from silofl.parts.work import SitePart
 from silofl.settings import MOST, Fraction, Positive
 from silofl.study import Study
 from silofl.training.loop import TrainingResult
+from silofl.training.site_score import SiteScore
 
 ROLE, MEAN = "amplitude", "amplitude/mean"
 PURPOSE = "the mean frequency amplitude of the training images, sent once, so that all sites normalise alike"
@@ -160,11 +161,11 @@ class AmplitudePart(Part):
         is_informed = site in self.informed and self.informed[site] <= run.held(site, exchange.models_round)
         return Message() if self.amplitude is None or is_informed else Message({MEAN: self.amplitude})
 
-    def expected(self, site: str, exchange: Exchange, run: Run) -> Mapping[str, Expected]:
+    def expected(self, site: str, exchange: Exchange, run: Run) -> Wanted:
         """Return what an amplitude must be like: the first accepted one has the shape, as the server sees no image."""
         if not self._is_wanted(exchange):
-            return {}
-        return {MEAN: _expect_spectrum(self.shape, run)}
+            return Wanted()
+        return Wanted({MEAN: _expect_spectrum(self.shape, run)})
 
     def checked(self, site: str, exchange: Exchange, answer: SiteAnswer, run: Run) -> AmplitudePart:
         """Remember the first shape, and which sites have trained with the mean and so hold it."""
@@ -194,11 +195,11 @@ class AmplitudePart(Part):
             given, _ = bound_updates(rule, given, dict.fromkeys(given, 1.0), ())
         return replace(self, amplitude=mean_amplitude([one[MEAN] for one in given.values()])) if given else self
 
-    def to_save(self) -> Arrays:
+    def outcome(self, run: Run, tests: Mapping[str, SiteScore]) -> Outcome:
         """Return the buffers of `AmplitudeNorm` that hold the mean."""
         if self.amplitude is None:
-            return {}
-        return {"input_norm.running_amplitude": self.amplitude, "input_norm.is_fixed": np.array(True)}
+            return Outcome()
+        return Outcome(arrays={"input_norm.running_amplitude": self.amplitude, "input_norm.is_fixed": np.array(True)})
 
     def _level(self, amplitude: NDArray, run: Run) -> float:
         """Return `amplitude_level`; z-scored images differ by nothing but noise below their deviation, which is 1."""
