@@ -44,11 +44,7 @@ class Mixture(Ingredient):
         return find_personal_conflict(recipe)
 
     def check(self, study: Study, shape: Sequence[int] = (), missing: Sequence[str] = ()) -> None:
-        """Refuse what is not plain SGD (Algorithm 1): others divide the chain rule's alpha out, or add steps before.
-
-        Raises:
-            ConfigError: Another optimiser, or momentum.
-        """
+        """Refuse what is not plain SGD (Algorithm 1): others divide the chain rule's alpha out, or add steps before."""
         training = study.training
         if training.optimizer != "sgd":
             raise ConfigError(

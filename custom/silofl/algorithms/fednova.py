@@ -65,11 +65,7 @@ class NormalizedSteps(Ingredient):
         return None
 
     def check(self, study: Study, shape: Sequence[int] = (), missing: Sequence[str] = ()) -> None:
-        """Refuse an optimiser whose steps are no fixed sum of gradients (Section 3).
-
-        Raises:
-            ConfigError: Another optimiser than SGD.
-        """
+        """Refuse an optimiser whose steps are no fixed sum of gradients (Section 3)."""
         training = study.training
         if training.optimizer != "sgd":
             raise ConfigError(f"training.optimizer must be sgd with normalised steps, not {training.optimizer!r}")

@@ -45,11 +45,7 @@ class HeadThenBody(Ingredient):
         return None
 
     def check(self, study: Study, shape: Sequence[int] = (), missing: Sequence[str] = ()) -> None:
-        """Refuse a round without an epoch for the head.
-
-        Raises:
-            ConfigError: The body's epochs are all that there are, or more.
-        """
+        """Refuse a round without an epoch for the head."""
         training = study.training
         if training.local_epochs <= self.body_epochs:
             raise ConfigError(

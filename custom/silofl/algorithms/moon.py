@@ -61,11 +61,7 @@ class Contrast(Ingredient):
         return Traits(projection_head=self.projection_head, caution=caution if self.projection_head else "")
 
     def check(self, study: Study, shape: Sequence[int] = (), missing: Sequence[str] = ()) -> None:
-        """Refuse a projection head in a U-Net, and MONAI's networks of which nobody has said where to contrast.
-
-        Raises:
-            ConfigError: Names the network.
-        """
+        """Refuse a projection head in a U-Net, and MONAI's networks of which nobody has said where to contrast."""
         model = study.model
         if model.is_segmenting and (model.network or "").startswith("monai."):
             raise ConfigError(

@@ -221,7 +221,7 @@ class HandOverPart(Part):
             withheld=earlier.withheld | withheld,
         )
 
-    def notes(self, exchange: Exchange) -> Sequence[str]:
+    def notes(self, exchange: Exchange, run: Run) -> Sequence[str]:
         """Return whose models did not come in the end, or cannot be chosen, and why."""
         missing = self.missing if exchange.task == COLLECT else {}
         withheld = self.withheld if self._brings_models(exchange) else {}

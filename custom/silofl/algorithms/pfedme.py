@@ -45,11 +45,7 @@ class Envelope(Ingredient):
         return find_personal_conflict(recipe)
 
     def check(self, study: Study, shape: Sequence[int] = (), missing: Sequence[str] = ()) -> None:
-        """Refuse what is not plain SGD (Algorithm 1), and a rate with which the shared model passes the personal one.
-
-        Raises:
-            ConfigError: Another optimiser, momentum, or eta lambda above 1.
-        """
+        """Refuse what is not plain SGD (Algorithm 1), and a rate by which the shared model passes the personal one."""
         training = study.training
         if training.optimizer != "sgd":
             raise ConfigError(f"training.optimizer must be sgd with a Moreau envelope, not {training.optimizer!r}")

@@ -22,7 +22,6 @@ from silofl.core.mixing import Arrays
 from silofl.core.recipe import PRESET_NAMES, Recipe
 from silofl.core.robust import Robust, bound_updates, find_bounding_rule
 from silofl.core.steps import GradientStep, Step, corrected_step, norm
-from silofl.data.batches import evaluation_batches, training_batches
 from silofl.errors import ConfigError
 from silofl.models import build_plain_model
 from silofl.models.names import as_array, traveling_names
@@ -32,7 +31,6 @@ from silofl.parts.part import Kept, Kind, Part, Run, WeightsOf, to_arrays, to_te
 from silofl.parts.task import TRAIN, Exchange, Expected, Message, Replies, Wanted
 from silofl.parts.work import SitePart
 from silofl.study import Study
-from silofl.training.device import derive_seed
 from silofl.training.loop import TrainingResult
 
 # A site's own c_i travels to it as control/own/NAME, should it have lost it or another one.
@@ -76,11 +74,7 @@ class Control(Ingredient):
         return None
 
     def check(self, study: Study, shape: Sequence[int] = (), missing: Sequence[str] = ()) -> None:
-        """Refuse what is not plain SGD: the steps' sum would no longer be that of the gradients (Algorithm 1).
-
-        Raises:
-            ConfigError: Another optimiser, or momentum that `has_momentum` does not ask for.
-        """
+        """Refuse what is not plain SGD: the steps' sum would no longer be that of the gradients (Algorithm 1)."""
         training = study.training
         if training.optimizer != "sgd":
             raise ConfigError(f"training.optimizer must be sgd with control variates, not {training.optimizer!r}")
@@ -306,14 +300,10 @@ class SiteControl(SitePart):
 
     def _compute_gradient(self, model: nn.Module) -> Arrays:
         """Return the mean gradient of all training data at the received model."""
-        work, gather, loss = self.work, GradientStep(), self.work.loss
+        gather, loss = GradientStep(), self.work.loss
         # A copy, because a pass in training mode moves running statistics, and this one only probes.
         probe = copy.deepcopy(model).train()
-        part, size = work.data.training, work.study.training.batch_size
-        # Volumes of any size do not go through a network in training: an epoch of their patches stands for them.
-        seed = derive_seed(work.study.seed, work.site, work.number, ROLE)
-        patches = training_batches(part, size, None, seed, work.device) if part.patches else None
-        for batch in patches or evaluation_batches(part, size, work.device):
+        for batch in self.work.batches_of_all(ROLE):
             gather(probe, None, loss, batch)
         return gather.mean(probe)
 

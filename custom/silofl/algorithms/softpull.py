@@ -7,14 +7,13 @@ arXiv:2203.10144, Eq. 11. The server keeps each site's model; nothing travels be
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from silofl.core.ingredient import Ingredient, Traits
-from silofl.core.mixing import Arrays
 from silofl.core.recipe import PRESET_NAMES, Recipe
 from silofl.errors import AggregationError
 from silofl.parts.part import BEFORE, Part, Run
@@ -82,21 +81,10 @@ class SoftPullPart(Part):
 
     Attributes:
         study: Its recipe holds the paper's lambda.
-        num_sites: Sites of the run.
     """
 
     study: Study
-    num_sites: int = 0
     role: str = ROLE
-
-    @classmethod
-    def start(cls, study: Study, sites: Sequence[str], pretrained: Arrays | None) -> Sequence[Part]:
-        """Return the server half."""
-        return [cls(study, len(sites))]
-
-    def joined(self, site: str) -> SoftPullPart:
-        """Count one more site."""
-        return replace(self, num_sites=self.num_sites + 1)
 
     def weights(self, role: str, number: int, sites: Sequence[str], run: Run) -> NDArray[np.float64] | None:
         """Return `softpull_weights` of the sites that answered, in the site's own models."""
@@ -107,9 +95,9 @@ class SoftPullPart(Part):
         least = 1 / len(sites) if len(sites) < len(run.sites) else 0
         return _pull_weights(len(sites), max(self._self_weight, least))
 
-    def notes(self, exchange: Exchange) -> Sequence[str]:
+    def notes(self, exchange: Exchange, run: Run) -> Sequence[str]:
         """Say before a round where a site listens to each other one more than to itself."""
-        sites = self.num_sites
+        sites = len(run.sites)
         if exchange.task != BEFORE or sites < 2 or self._self_weight >= 1 / sites:
             return ()
         return (

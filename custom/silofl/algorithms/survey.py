@@ -17,7 +17,7 @@ from silofl.data.inventory import Inventory, take_inventory
 from silofl.parts.answer import SiteAnswer
 from silofl.parts.asked_once import AskedOnce, Withheld
 from silofl.parts.part import Kind, Reported, Run, WeightsOf
-from silofl.parts.task import Exchange, Expected, Message, Replies
+from silofl.parts.task import Exchange, Message, Replies
 from silofl.parts.work import SitePart
 
 ROLE = "survey"
@@ -65,10 +65,6 @@ class SurveyPart(AskedOnce):
     file: ClassVar[str] = FILE
     what: ClassVar[str] = "an inventory"
     leaves = (Kind(ROLE, PURPOSE, RISK, ROLE, is_of_images=True, is_mixed=False, is_entry=True),)
-
-    def arrays(self, run: Run) -> Mapping[str, Expected]:
-        """Return nothing: an inventory has no arrays."""
-        return {}
 
     def checked(self, site: str, exchange: Exchange, answer: SiteAnswer, run: Run) -> SurveyPart:
         """Keep an inventory."""

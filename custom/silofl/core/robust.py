@@ -99,11 +99,7 @@ class Robust(Ingredient):
         return None
 
     def check(self, study: Any, shape: Sequence[int] = (), missing: Sequence[str] = ()) -> None:  # noqa: ANN401
-        """Refuse rounds of fewer sites than the rule needs.
-
-        Raises:
-            ConfigError: Names ``federation.min_sites``.
-        """
+        """Refuse rounds of fewer sites than the rule needs."""
         if study.federation.min_sites < self.fewest_sites:
             raise ConfigError(
                 f"federation.min_sites must be at least {self.fewest_sites} with algorithm.robust {self.rule}, so that "

@@ -84,12 +84,13 @@ def _compare_updates(
         return {}, {}
     parts, site = [server.parts[role] for role in study.recipe.traveling_roles], next(iter(answers))
     # Where every site goes on alone, nobody's update is another's matter.
-    mixed = [(part.role, one) for part in parts for one in part.expected(site, exchange, server).averaged]
+    wanted = {part.role: part.expected(site, exchange, server) for part in parts}
+    mixed = {role: found.buffers for role, found in wanted.items() if found.averaged}
     if not mixed:
         return {}, {}
     replies = Replies(dict(answers))
     steps, least = cap_claims(replies.steps, MOST_STEPS), settings.min_sites_for_ratio
-    models = [multiply_updates(replies.updates_of(role), one.buffers) for role, one in mixed]
+    models = [multiply_updates(replies.updates_of(role), buffers) for role, buffers in mixed.items()]
     refused: dict[str, str] = {}
     if settings.max_update_ratio is not None:
         for products in models:

@@ -146,7 +146,7 @@ class Course:
             return Tests({}, {site: why for one in asked for site, why in (one.missing | one.refused).items()})
         self._exchange_all(UNTESTED)
         number = server.reported.round
-        exchange = Exchange(server.test_task, number, is_needed=False, models_round=number)
+        exchange = Exchange(server.test.task, number, is_needed=False, models_round=number)
         _, _, replies = self._ask_and_admit(exchange)
         scores = {site: answer.numbers.metrics.test for site, answer in replies.accepted.items()}
         empty = {site: "its answer holds no test" for site, score in scores.items() if score is None}
@@ -356,7 +356,7 @@ class Course:
             record.notes.append(note)
 
     def _write_notes(self, exchange: Exchange, record: Round | None) -> None:
-        notes = [note for part in self.server.parts.values() for note in part.notes(exchange)]
+        notes = [note for part in self.server.parts.values() for note in part.notes(exchange, self.server)]
         for note in notes:
             self.warn(note)
         if record:

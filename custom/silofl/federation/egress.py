@@ -115,11 +115,6 @@ class Request:
     sites: int | None = None
     mixed: tuple[int, int] | None = None
 
-    @property
-    def exchange(self) -> Exchange:
-        """The exchange that it belongs to."""
-        return Exchange(self.task, self.round, self.step)
-
     @classmethod
     def of(cls, task: str, message: Message) -> Request:
         """Return what a message of the server asks for; the errors of `TaskHeader.of`."""
@@ -269,7 +264,7 @@ class Gate:
     def _expected(self, request: Request, image_shape: tuple[int, ...] | None = None) -> dict[str, Expected]:
         """Return the arrays that an answer may hold."""
         server = replace(self._server, image_shape=image_shape)
-        return server.expected("site", request.exchange)
+        return server.expected("site", Exchange(request.task, request.round, request.step))
 
     def _read_answer(self, request: Request, message: Message) -> SiteAnswer | None:
         """Return the answer as the server would read it; None where it holds other numbers, texts or names."""
@@ -278,7 +273,7 @@ class Gate:
             is_plain = meta["error"] == plain_text(meta["error"]) and meta.keys() <= {"round", "error", "held"}
             return SiteAnswer() if is_plain and not message.arrays else None
         try:
-            answer = self._server.read("site", request.exchange, message)
+            answer = self._server.read("site", Exchange(request.task, request.round, request.step), message)
             check_names("site", answer.numbers.metrics, self.study, self._server.parts)
         except AggregationError:
             return None

@@ -92,7 +92,7 @@ def check_sites(server: ServerRounds) -> None:
 def list_doubts(server: ServerRounds) -> list[str]:
     """Return the parts' warnings about their constants, given the run's number of sites."""
     begin = Exchange(BEFORE, server.finished_rounds + 1)
-    return [doubt for part in server.parts.values() for doubt in part.notes(begin)]
+    return [doubt for part in server.parts.values() for doubt in part.notes(begin, server)]
 
 
 def _list_home(server: ServerRounds) -> list[str]:

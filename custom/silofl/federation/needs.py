@@ -33,7 +33,11 @@ def traveling_bytes(study: Study) -> int:
 
 def part_bytes(study: Study, num_sites: int) -> int:
     """Return the bytes that a round brings to a site besides the models; 0 where it brings nothing."""
-    return _part_bytes(_start_server(study, num_sites))
+    server, last = _start_server(study, num_sites), study.total_rounds
+    rounds = [Exchange(TRAIN, 1), *(server.asks(INSTEAD, last) if last > study.training_rounds else [])]
+    models = {*study.recipe.traveling_roles}
+    tasks = [server.task(server.sites[0], one).arrays for one in rounds]
+    return max(sum(array.nbytes for name, array in one.items() if read_role(name) not in models) for one in tasks)
 
 
 def home_bytes(study: Study) -> int:
@@ -42,30 +46,19 @@ def home_bytes(study: Study) -> int:
     return kept * _model_bytes(study, study.recipe.roles[:1])
 
 
-def _part_bytes(server: ServerRounds) -> int:
-    study, last = server.study, server.study.total_rounds
-    rounds = [Exchange(TRAIN, 1), *(server.asks(INSTEAD, last) if last > study.training_rounds else [])]
-    models = {*study.recipe.traveling_roles}
-    tasks = [server.task(server.sites[0], one).arrays for one in rounds]
-    return max(sum(array.nbytes for name, array in one.items() if read_role(name) not in models) for one in tasks)
-
-
-def _end_bytes(server: ServerRounds) -> int:
+def _end_bytes(study: Study) -> int:
     """Return the bytes that each site sends once, at the end."""
-    wanted = server.expected(server.sites[0], Exchange(COLLECT, server.study.rounds))
+    wanted = _start_server(study, 2).expected("site-1", Exchange(COLLECT, study.rounds))
     return sum(one.num_bytes for one in wanted.values())
 
 
 def site_disk_bytes(study: Study, num_sites: int) -> int:
     """Return the size of a site's state: its kept rounds with their optimisers, and its super models."""
-    # Started once: it builds a network.
-    server, one = _start_server(study, num_sites), _model_bytes(study, study.recipe.roles[:1])
-    beside = _part_bytes(server)
+    one, beside = _model_bytes(study, study.recipe.roles[:1]), part_bytes(study, num_sites)
     kept = KEPT_ROUNDS * ((1 + OPTIMIZER) * (models_bytes(study) + beside) + home_bytes(study))
-    has_all_sites = study.recipe.pairs_models or _end_bytes(server) > 0
+    has_all_sites = study.recipe.pairs_models or _end_bytes(study) > 0
     final = one * (num_sites + 1 if has_all_sites else 1) + beside
-    # What the guard keeps is the federated model, or the mean of it and the site's own.
-    return kept + final + (final + one if study.is_guarded else 0)
+    return kept + final + sum(final + one for what in list_kept(study, study.total_rounds) if what.has_second)
 
 
 def site_memory_bytes(study: Study) -> int:
@@ -83,11 +76,10 @@ def server_memory_bytes(study: Study, num_sites: int) -> int:
 
 def server_disk_bytes(study: Study, num_sites: int) -> int:
     """Estimate what the server writes: checkpoints of the last and best models, and the super model."""
-    models, server = traveling_bytes(study), _start_server(study, num_sites)
-    beside = _part_bytes(server)
+    models, beside = traveling_bytes(study), part_bytes(study, num_sites)
     kinds = 1 if study.recipe.has_one_model else num_sites
     checkpoint = 2 * (kinds * models + (1 + OPTIMIZER) * beside)
-    in_the_end = num_sites * _end_bytes(server)
+    in_the_end = num_sites * _end_bytes(study)
     # The last checkpoint, the one before it, and the one that is being written.
     return 3 * checkpoint + kinds * models + in_the_end + beside
 

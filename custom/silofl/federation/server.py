@@ -24,8 +24,8 @@ from silofl.models.precision import widen_arrays
 from silofl.models.roles import read_role
 from silofl.parts.answer import Metrics, SiteAnswer, read_answer
 from silofl.parts.load import find_kind, list_kinds, start_parts
-from silofl.parts.part import Kind, Part, Reported, WeightsOf
-from silofl.parts.task import TEST, TRAIN, Exchange, Expected, Message, Replies, check_arrays
+from silofl.parts.part import Kind, OwnTest, Part, Reported, WeightsOf
+from silofl.parts.task import TRAIN, Exchange, Expected, Message, Replies, check_arrays
 from silofl.software import Software, read_software
 from silofl.study import Study
 from silofl.training.schedule import learning_rate
@@ -101,9 +101,9 @@ class ServerRounds:
         return self.finished_rounds > self.study.training_rounds or not self.ledger or bool(self.ledger[-1].validation)
 
     @property
-    def test_task(self) -> str:
-        """The task by which sites test the run's model."""
-        return next((part.test.task for part in self.parts.values() if part.test), TEST)
+    def test(self) -> OwnTest:
+        """How sites test the run's model."""
+        return next((part.test for part in self.parts.values() if part.test), OwnTest())
 
     def held(self, site: str, number: int) -> int:
         """Return the newest round <= ``number`` whose saved state the site still has; 0 if none."""
@@ -153,8 +153,7 @@ class ServerRounds:
         """Read a site's answer; the errors of `read_answer`."""
         known = {role: part.expected(site, exchange, self).entry for role, part in self.parts.items()}
         entries = {role: entry for role, entry in known.items() if entry}
-        test = next((part.test.score for part in self.parts.values() if part.test), SiteScore)
-        return read_answer(site, widen_arrays(message.arrays, self.study), message.meta, entries, test)
+        return read_answer(site, widen_arrays(message.arrays, self.study), message.meta, entries, self.test.score)
 
     def learn_image_shape(self, answers: Sequence[SiteAnswer]) -> None:
         """Take the shape that most answers give, or the first of as many, where none is known yet."""

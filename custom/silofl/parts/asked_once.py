@@ -64,7 +64,7 @@ class AskedOnce(Part):
 
     def arrays(self, run: Run) -> Mapping[str, Expected]:
         """Return the arrays that a site sends, without their role: all or none of them."""
-        raise NotImplementedError
+        return {}
 
     def expected(self, site: str, exchange: Exchange, run: Run) -> Wanted:
         """Return the arrays of an answer, and what it says beside them."""
@@ -86,7 +86,7 @@ class AskedOnce(Part):
         withheld = {site: one.entry(self.role, Withheld).withheld for site, one in replies.accepted.items()}
         return replies.missing | replies.refused | {site: reason for site, reason in withheld.items() if reason}
 
-    def notes(self, exchange: Exchange) -> Sequence[str]:
+    def notes(self, exchange: Exchange, run: Run) -> Sequence[str]:
         """Return what came out in sentences."""
         return self.sentences if exchange.task == self.role else ()
 

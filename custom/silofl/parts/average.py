@@ -100,7 +100,7 @@ class AveragePart(Part):
         sentence = self._describe_decision(scores, run.reported, is_better)
         return replace(self, is_decided=True, chosen=scores if is_better else {}, sentence=sentence)
 
-    def notes(self, exchange: Exchange) -> Sequence[str]:
+    def notes(self, exchange: Exchange, run: Run) -> Sequence[str]:
         """Return what came of the validation."""
         return (self.sentence,) if exchange.task == TASK else ()
 

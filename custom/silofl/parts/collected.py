@@ -70,7 +70,7 @@ class CollectedPart(Part):
         received = {site: answer.of(ROLE) for site, answer in replies.accepted.items()}
         return replace(self, received=received, missing=replies.missing | replies.refused)
 
-    def notes(self, exchange: Exchange) -> Sequence[str]:
+    def notes(self, exchange: Exchange, run: Run) -> Sequence[str]:
         """Return whose models did not come, and why."""
         missing = self.missing if exchange.task == COLLECT else {}
         said = "sent no personal model, and the global one answers in its place"

@@ -181,7 +181,7 @@ class GuardPart(Part):
         without = {site: entry.reason or "no answer" for site, entry in entries.items() if not entry.joined}
         return replace(self, choices=choices, unchosen=replies.missing | replies.refused | without)
 
-    def notes(self, exchange: Exchange) -> Sequence[str]:
+    def notes(self, exchange: Exchange, run: Run) -> Sequence[str]:
         """Return each site's choice, or why it made none."""
         if exchange.task != CHOOSE:
             return ()
@@ -216,7 +216,7 @@ class SiteGuard(SitePart):
         """Return the local model, which is the run's own one where each site trains alone."""
         is_alone, models = study.recipe.trains_alone, 2 * MODELS if study.training.has_falling_rate else MODELS
         what = "its best round" if is_alone else "the local model and its best round"
-        return [Kept(what, is_of_model=is_alone, num_models=models)]
+        return [Kept(what, is_of_model=is_alone, num_models=models, has_second=study.is_guarded)]
 
     @property
     def is_on(self) -> bool:

@@ -37,7 +37,7 @@ from silofl.models.roles import GLOBAL, add_role, read_role
 from silofl.parts.calling import choose_site_calling
 from silofl.parts.kept_back import Excluded
 from silofl.parts.part import Kept, Kind, Outcome, Part, Run, WeightsOf
-from silofl.parts.task import TEST, TRAIN, VALIDATE, Averaged, Exchange, Expected, Message, Replies, Wanted
+from silofl.parts.task import TEST, TRAIN, VALIDATE, Exchange, Expected, Message, Replies, Wanted
 from silofl.parts.work import SitePart
 from silofl.study import Study
 from silofl.training.case_pictures import write_test_files
@@ -160,7 +160,7 @@ class ModelPart(Part):
         expected |= {name: replace(expected[name], minimum=-one) for name, one in add_role(self.role, received).items()}
         # No mean is taken where every site goes on with a model of its own alone (`weights`).
         is_alone = exchange.round > self.study.rounds and self._has_own_models(exchange.round)
-        return Wanted(expected, averaged=() if is_alone else (Averaged(self.common, self.buffers),))
+        return Wanted(expected, averaged=() if is_alone else [self.common], buffers=self.buffers)
 
     def merged(self, exchange: Exchange, replies: Replies, weights_of: WeightsOf, run: Run) -> ModelPart:
         """Mix the trained models into the next ones."""
@@ -185,9 +185,8 @@ class ModelPart(Part):
         own = {site: self.of(site) for site in run.sites}
         for (site, arrays), weight in zip(mixed.items(), weights.diagonal(), strict=True):
             # A site that listens to itself alone goes on with what it trained (`to_send`): no step comes between.
-            is_alone = weight == 1
-            step = partial(self._take_server_step, exchange.round, started[site], arrays, replies, run)
-            own[site] = arrays if is_alone else step()
+            begun = started[site]
+            own[site] = arrays if weight == 1 else self._take_server_step(exchange.round, begun, arrays, replies, run)
         return replace(new, own=own)
 
     def weights(self, role: str, number: int, sites: Sequence[str], run: Run) -> NDArray | None:
@@ -226,7 +225,7 @@ class ModelPart(Part):
             for site, arrays in zip(models, map(self._drop_home, models.values()), strict=True)
         }
 
-    def notes(self, exchange: Exchange) -> Sequence[str]:
+    def notes(self, exchange: Exchange, run: Run) -> Sequence[str]:
         """Return who excludes BatchNorm, in the round that changed it."""
         return (self.excluded.news,) if exchange.task == TRAIN and self.excluded.news else ()
 

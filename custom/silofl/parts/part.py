@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, Self
 
 import numpy as np
 import torch
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from silofl.core.mixing import Arrays
 from silofl.errors import PartError, SiloFLError
 from silofl.parts.answer import SiteAnswer
-from silofl.parts.task import Exchange, Message, Replies, Unlike, Wanted
+from silofl.parts.task import TEST, Exchange, Message, Replies, Unlike, Wanted
 from silofl.schema import dump_record
 from silofl.study import Study
 from silofl.training.site_score import SiteScore
@@ -82,6 +82,7 @@ class Kept:
         is_for_training: Whether nothing but training begins from it.
         is_of_model: Whether it belongs to a model, of which the recipe says what stays at home.
         num_models: How many models it is as large as, beside those that the site trains.
+        has_second: Whether the site keeps a second super model of it in the end, with one model more.
     """
 
     what: str
@@ -90,6 +91,7 @@ class Kept:
     is_for_training: bool = False
     is_of_model: bool = False
     num_models: int = 0
+    has_second: bool = False
 
 
 @dataclass(frozen=True)
@@ -145,16 +147,10 @@ class Compared:
     notes: Sequence[str] = ()
 
 
-@dataclass(frozen=True)
-class OwnTest:
-    """A part's own test of the run's model, in the place of the usual one.
+class OwnTest(NamedTuple):
+    """The task by which sites test the run's model, and the class of its score."""
 
-    Attributes:
-        task: The task by which sites carry it out.
-        score: The class of its score.
-    """
-
-    task: str
+    task: str = TEST
     score: type[SiteScore] = SiteScore
 
 
@@ -217,7 +213,7 @@ class Part:
     Attributes:
         role: Prefix of its arrays on the wire.
         leaves: The kinds of its arrays that leave a site.
-        test: How sites test the run's model, where that is not by `TEST`.
+        test: How sites test the run's model, where that is its own matter.
         saved: Its fields that a checkpoint holds.
     """
 
@@ -316,7 +312,7 @@ class Part:
         """Return what the run reports: the given choice, or something better that this part has."""
         return reported
 
-    def notes(self, exchange: Exchange) -> Sequence[str]:
+    def notes(self, exchange: Exchange, run: Run) -> Sequence[str]:
         """Return notes for log and ledger about its own exchange that has just ended.
 
         Before each round it is asked with the task `BEFORE`; what it says then is written once.

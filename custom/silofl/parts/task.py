@@ -122,33 +122,23 @@ class Expected:
 
 
 @dataclass(frozen=True)
-class Averaged:
-    """Arrays of one scale of which a part takes a mean over sites; the study's robust rule bounds what each site sends.
-
-    Attributes:
-        names: Within the part's role.
-        buffers: Those among them that are no parameters.
-        has_median: Whether the sites learn the same, so that updates may be clipped around a median.
-    """
-
-    names: Collection[str]
-    buffers: frozenset[str] = frozenset()
-    has_median: bool = True
-
-
-@dataclass(frozen=True)
 class Wanted:
     """What a right answer may hold for a part; anything else is refused by name.
 
     Attributes:
         arrays: ``role/name`` -> the condition of the array.
         entry: The schema of its entry in the meta data, all with defaults; None where it expects none.
-        averaged: The arrays of which it takes a mean.
+        averaged: Names, within the role, of arrays of which it takes a mean over sites, those of one scale together.
+            The study's robust rule bounds what each site sends of them.
+        buffers: Those among them that are no parameters.
+        has_median: Whether the sites learn the same, so that a rule may clip their updates around a median.
     """
 
     arrays: Mapping[str, Expected] = field(default_factory=dict)
     entry: type[Section] | None = None
-    averaged: Sequence[Averaged] = ()
+    averaged: Sequence[Collection[str]] = ()
+    buffers: frozenset[str] = frozenset()
+    has_median: bool = True
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, reduce
 from operator import or_
@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import nn
 
 from silofl.core.steps import Batch, Loss, Step
-from silofl.data.batches import num_batches, training_batches
+from silofl.data.batches import evaluation_batches, num_batches, training_batches
 from silofl.data.domain import Domain
 from silofl.data.parts import Examples
 from silofl.data.site_data import SiteData
@@ -195,6 +196,26 @@ class Work:
             return train(learners, self._draw_epochs(examples, number, *what))
         except TrainingError as error:
             raise TrainingError(f"site {self.site!r}, round {number}: {error}") from None
+
+    def batches_of_all(self, *what: object) -> Iterable[Batch]:
+        """Return all training data once, in batches; of volumes an epoch of patches, seeded by ``what`` too."""
+        part, size = self.data.training, self.study.training.batch_size
+        if not part.patches:
+            return evaluation_batches(part, size, self.device)
+        # Volumes of any size do not go through a network in training.
+        seed = derive_seed(self.study.seed, self.site, self.number, *what)
+        return training_batches(part, size, None, seed, self.device)
+
+    def mean_loss(self, model: nn.Module, *what: object) -> float:
+        """Return a model's mean loss over the training data, in evaluation mode; it is left as it was."""
+        was_training, total, count = model.training, 0.0, 0
+        model.eval()
+        with torch.inference_mode():
+            for images, targets in self.batches_of_all(*what):
+                total += float(self.loss(model(images), targets)) * len(images)
+                count += len(images)
+        model.train(was_training)
+        return total / count
 
     def numbers(self, results: Mapping[str, TrainingResult]) -> dict[str, Any]:
         """Return a training's numbers: the own model's loss, others' losses unless they stay home, and the drift."""

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from silofl.core.mixing import Arrays
-from silofl.errors import ConfigError, PartError, SiloFLError
+from silofl.errors import AggregationError, ConfigError
 from silofl.federation import needs
 from silofl.federation.course import Answers, Course
 from silofl.federation.server import ServerRounds
@@ -95,12 +95,9 @@ def _make_least(wanted: Expected) -> NDArray:
 
 def _check_accepted(server: ServerRounds, site: str, exchange: Exchange, answer: Message) -> None:
     """Refuse a part that refuses what it expects: no hospital is at fault."""
-    trial = replace(server, parts=dict(server.parts))
     try:
-        trial.check(site, exchange, trial.read(site, exchange, answer))
-    except PartError:
-        raise
-    except SiloFLError as error:
+        replace(server, parts=dict(server.parts)).check(site, exchange, server.read(site, exchange, answer))
+    except AggregationError as error:
         by = ", ".join(getattr(error, "__notes__", ["the server"]))
         raise ConfigError(
             f"the answer to {exchange.task} that `expected` describes must be accepted; {by} refuses the least one: "

@@ -172,7 +172,7 @@ class StatisticsPart(Part):
             distance[np.ix_(known, known)] = distances([self.statistics[sites[i]] for i in known])
         return distance
 
-    def notes(self, exchange: Exchange) -> Sequence[str]:
+    def notes(self, exchange: Exchange, run: Run) -> Sequence[str]:
         """Return one sentence for each site that shares nothing."""
         is_new = exchange.task == ROLE and bool(self.history) and self.history[-1]["round"] == exchange.round
         without = self.history[-1]["without"] if is_new else {}

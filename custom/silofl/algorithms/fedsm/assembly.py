@@ -136,7 +136,7 @@ class SuperModelPart(Part):
         # Each super model is one for all sites, and its selector has an output for each.
         return replace(self, holders=frozenset())
 
-    def notes(self, exchange: Exchange) -> Sequence[str]:
+    def notes(self, exchange: Exchange, run: Run) -> Sequence[str]:
         """Return why sites have no say in the threshold."""
         refused = self.refused.items() if exchange.task == ASSEMBLE else ()
         return [f"site {site!r} has no say in the threshold: {reason}" for site, reason in refused]

@@ -26,7 +26,7 @@ from silofl.models.precision import keep_exact
 from silofl.models.roles import GLOBAL, PERSONAL, add_role, read_role, select_role
 from silofl.models.selector import build_selector
 from silofl.parts.part import AFTER, INSTEAD, Kept, Kind, Part, Run, WeightsOf, to_arrays, to_tensors
-from silofl.parts.task import TRAIN, VALIDATE, Averaged, Exchange, Expected, Message, Replies, Wanted
+from silofl.parts.task import TRAIN, VALIDATE, Exchange, Expected, Message, Replies, Wanted
 from silofl.parts.work import SitePart
 from silofl.study import Study
 from silofl.training.device import derive_seed
@@ -106,7 +106,7 @@ class SelectorPart(Part):
         for name in select_role(ROLE, wanted):
             scales.setdefault(read_role(name), []).append(name)
         # Each site teaches it its own name.
-        return Wanted(wanted, averaged=[Averaged(names, has_median=False) for names in scales.values()])
+        return Wanted(wanted, averaged=list(scales.values()), has_median=False)
 
     def merged(self, exchange: Exchange, replies: Replies, weights_of: WeightsOf, run: Run) -> SelectorPart:
         """Take one step from the sites that sent every array."""
