@@ -130,10 +130,6 @@ class StateError(SiloFLError):
     """A run cannot go on from what it keeps on disk."""
 
 
-class PartError(SiloFLError):
-    """A part of an algorithm has a fault in its code."""
-
-
 class DamagedError(StateError):
     """A file that a run goes on from is missing, or is not as it was written."""
 

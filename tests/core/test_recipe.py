@@ -1,4 +1,6 @@
+import re
 from importlib import import_module
+from pathlib import Path
 from typing import ClassVar
 
 import pytest
@@ -48,6 +50,12 @@ def test_where_a_part_may_take_another_mean_no_page_says_that_it_is_the_weighted
 class ByLoss(Ingredient):
     section: ClassVar[str] = "loss"
     traits: ClassVar[Traits] = Traits(weighed_by="its loss")
+
+
+def test_no_constant_of_an_algorithm_is_read_outside_its_file():
+    sources = [path for path in (Path(__file__).parents[2] / "custom").rglob("*.py") if "algorithms" not in path.parts]
+    reading = re.compile(r"\.ingredient\(\"|\.constant\(|\[\"constants\"\]\[")
+    assert [path.name for path in sources if reading.search(path.read_text(encoding="utf-8"))] == []
 
 
 @pytest.mark.parametrize("weights", ["examples", "uniform"])

@@ -3,7 +3,7 @@ import json
 import pytest
 
 from silofl.algorithms import fedopt
-from silofl.errors import AggregationError, ConfigError, PartError
+from silofl.errors import AggregationError, ConfigError, SiloFLError
 from silofl.federation.server import ServerRounds
 from silofl.models import build_plain_model
 from silofl.models.names import read_arrays
@@ -160,7 +160,7 @@ def test_the_played_answers_hold_whole_updates_and_no_less_than_the_least_that_a
 @pytest.mark.parametrize(
     ("part", "error", "message"),
     [
-        (Failing, PartError, "merged of part 'server_optimizer' must not fail, with KeyError: 'nobody' in line"),
+        (Failing, SiloFLError, "merged of part 'server_optimizer' must not fail, with KeyError: 'nobody' in line"),
         (Refusing, ConfigError, "part 'server_optimizer', checked refuses the least one: .* at least 0.7"),
     ],
 )

@@ -23,7 +23,7 @@ from silofl.core.steps import Step, corrected_step, pulled_step
 from silofl.models.names import traveling_names
 from silofl.parts.part import Kept, Part
 from silofl.parts.task import Message, Replies
-from silofl.parts.work import SitePart
+from silofl.parts.work import SitePart, keeps
 from silofl.settings import Positive
 from silofl.study import Study
 from silofl.training.loop import TrainingResult
@@ -144,11 +144,7 @@ class SiteDynamic(SitePart):
     """The site's h_i."""
 
     name = ROLE
-
-    @classmethod
-    def list_kept(cls, study: Study, number: int) -> Sequence[Kept]:
-        """Return h_i, in words."""
-        return [Kept("its gradient h_i", is_for_training=True, num_models=1)]
+    list_kept = keeps(Kept("its gradient h_i", is_for_training=True, num_models=1))
 
     def step(self, role: str, step: Step) -> Step:
         """Pull every step; h_i is 0 in the site's first round."""

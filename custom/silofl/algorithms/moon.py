@@ -26,7 +26,7 @@ from silofl.errors import ConfigError
 from silofl.models import build_plain_model
 from silofl.models.features import feature_layer, pool_features, record_inputs
 from silofl.parts.part import Kept, Part
-from silofl.parts.work import SitePart
+from silofl.parts.work import SitePart, keeps
 from silofl.settings import NotNegative, Positive, Width
 from silofl.study import Study
 from silofl.training.local_model import copy_state
@@ -167,11 +167,7 @@ class SiteContrast(SitePart):
     """A site's own model at the end of the last round that its update went into."""
 
     name = ROLE
-
-    @classmethod
-    def list_kept(cls, study: Study, number: int) -> Sequence[Kept]:
-        """Return the last model."""
-        return [Kept("its own model", is_vital=True, is_for_training=True, num_models=1)]
+    list_kept = keeps(Kept("its own model", is_vital=True, is_for_training=True, num_models=1))
 
     def step(self, role: str, step: Step) -> Step:
         """Contrast the model in training with the received and the last one; in the first round there is no last."""

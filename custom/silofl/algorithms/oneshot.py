@@ -40,7 +40,7 @@ from silofl.parts.model import collect_part_arrays
 from silofl.parts.part import END, Kept, Kind, Outcome, OwnTest, Part, Reported, Run, WeightsOf, to_tensors
 from silofl.parts.super_exchange import collect_facts, collect_selector_results, evaluate_super_model, read_contents
 from silofl.parts.task import COLLECT, TRAIN, Exchange, Expected, Message, Replies, Wanted
-from silofl.parts.work import SitePart
+from silofl.parts.work import SitePart, keeps
 from silofl.study import Study
 from silofl.training.evaluation import compute_outputs, evaluate, yield_pieces
 from silofl.training.local_model import copy_state
@@ -238,9 +238,8 @@ class HandOverPart(Part):
         """Return the super model, the value of each model, and the selector's choices where there is one."""
         found = collect_selector_results(self.outputs, tests) if self.outputs else {}
         results = SuperResults(**found, threshold=None, threshold_without={}, by_threshold=()) if found else None
-        return Outcome(
-            make_contents=partial(self._make_contents, run), results={"super_model": results} if results else {}
-        )
+        said = {"super_model": results} if results else {}
+        return Outcome(make_contents=partial(self._make_contents, run), results=said)
 
     def _make_contents(self, run: Run) -> Contents | None:
         if not self.received or run.image_shape is None:
@@ -283,11 +282,7 @@ class SiteHandOver(SitePart):
 
     name = ROLE
     tasks = (COLLECT, ALL_MODELS)
-
-    @classmethod
-    def list_kept(cls, study: Study, number: int) -> Sequence[Kept]:
-        """Return the best model."""
-        return [Kept("its best model", is_of_model=True, num_models=1)]
+    list_kept = keeps(Kept("its best model", is_of_model=True, num_models=1))
 
     def prepare(self) -> None:
         """Take the best model of the rounds before."""

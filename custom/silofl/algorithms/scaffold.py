@@ -29,7 +29,7 @@ from silofl.models.precision import keep_exact, round_as_received
 from silofl.models.roles import MODEL, add_role, read_role, select_role
 from silofl.parts.part import Kept, Kind, Part, Run, WeightsOf, to_arrays, to_tensors
 from silofl.parts.task import TRAIN, Exchange, Expected, Message, Replies, Wanted
-from silofl.parts.work import SitePart
+from silofl.parts.work import SitePart, keeps
 from silofl.study import Study
 from silofl.training.loop import TrainingResult
 
@@ -239,11 +239,7 @@ class SiteControl(SitePart):
     """A site's own control variate c_i."""
 
     name = ROLE
-
-    @classmethod
-    def list_kept(cls, study: Study, number: int) -> Sequence[Kept]:
-        """Return the variate, which the server knows too."""
-        return [Kept("its control variate", is_sent_again=True, is_for_training=True)]
+    list_kept = keeps(Kept("its control variate", is_sent_again=True, is_for_training=True))
 
     def step(self, role: str, step: Step) -> Step:
         """Correct every step by ``c - c_i`` (Eq. 3), of c_i as much as counts in c."""

@@ -126,7 +126,7 @@ class Recipe:
     def tunes_personal(self) -> bool:
         """Whether the personal model is the global one, which each site fine-tunes in the extra rounds."""
         has_another = self.mixing is not None or self.personal is not None or self.takes_own_steps
-        return self.pairs_models and self.extra_rounds > 0 and not (has_another or self.has_parts_rounds)
+        return self.pairs_models and self.extra_rounds > 0 and not (has_another or self.extra_tasks)
 
     @property
     def trains_one_model(self) -> bool:
@@ -158,11 +158,6 @@ class Recipe:
     def needs_pretrained(self) -> bool:
         """Whether a pretrained model must be given."""
         return self.start_from_pretrained or any("pretrained" in one.needs for one in self.traits)
-
-    @property
-    def has_parts_rounds(self) -> bool:
-        """Whether the extra rounds belong to a part, which learns alone in them."""
-        return bool(self.extra_tasks)
 
     @property
     def extra_tasks(self) -> tuple[str, ...]:

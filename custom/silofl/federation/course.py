@@ -18,7 +18,6 @@ from silofl.federation.known_sites import (
     find_lost,
     is_lost_for_good,
     is_over,
-    list_doubts,
     list_present_sites,
     lost_sentence,
     vital_sentence,
@@ -173,7 +172,8 @@ class Course:
             for site, last in find_departed_sites(server).items()
             if server.ledger and site in server.ledger[-1].asked
         ]
-        self._record_once([*self.remarks(), *list_doubts(server)], record)
+        doubts = [note for part in server.parts.values() for note in part.notes(Exchange(BEFORE, number), server)]
+        self._record_once([*self.remarks(), *doubts], record)
         if number in self.repeats.first:
             record.notes.append(self.repeats.reasons[number])
             record.take_missed(self.repeats.first[number])

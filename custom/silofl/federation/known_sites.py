@@ -11,7 +11,7 @@ from silofl.errors import AggregationError, ConfigError
 from silofl.federation.ledger import rounds_since_best
 from silofl.parts.load import is_learning, keeps_in_extra_rounds, list_kept
 from silofl.parts.model import ModelPart
-from silofl.parts.part import BEFORE, Kept
+from silofl.parts.part import Kept
 from silofl.parts.task import Exchange
 from silofl.software import Software, read_software
 from silofl.study import Study
@@ -87,12 +87,6 @@ def check_sites(server: ServerRounds) -> None:
     for site in server.sites:
         if site in server.parts:
             raise ConfigError(f"a site must not be called {site!r}, as one of the models is; give it another name")
-
-
-def list_doubts(server: ServerRounds) -> list[str]:
-    """Return the parts' warnings about their constants, given the run's number of sites."""
-    begin = Exchange(BEFORE, server.finished_rounds + 1)
-    return [doubt for part in server.parts.values() for doubt in part.notes(begin, server)]
 
 
 def _list_home(server: ServerRounds) -> list[str]:

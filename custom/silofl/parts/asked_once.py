@@ -2,7 +2,6 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from math import prod
 from typing import Any, ClassVar
 
 from silofl.errors import AggregationError
@@ -97,7 +96,7 @@ class AskedOnce(Part):
 
 def expect_float64(shape: tuple[int, ...], minimum: float | None = 0) -> Expected:
     """Return what to expect of an array of float64."""
-    return Expected(shape, minimum=minimum, dtype="float64", num_bytes=8 * prod(shape))
+    return Expected(shape, minimum=minimum, dtype="float64")
 
 
 def check_all_sent(site: str, answer: SiteAnswer, wanted: Collection[str], role: str, what: str) -> None:

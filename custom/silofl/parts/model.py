@@ -208,12 +208,8 @@ class ModelPart(Part):
     def outcome(self, run: Run, tests: Mapping[str, SiteScore]) -> Outcome:
         """Return the models, what is frozen of them, the super model of one model, and who excludes BatchNorm."""
         said = {"batchnorm": self.excluded.sentence} if self.excluded.sentence else {}
-        return Outcome(
-            models=self._list_models(),
-            arrays=self.frozen,
-            make_contents=partial(self._make_contents, run),
-            results=said,
-        )
+        make = partial(self._make_contents, run)
+        return Outcome(models=self._list_models(), arrays=self.frozen, make_contents=make, results=said)
 
     def _list_models(self) -> dict[str, Arrays]:
         # Global and personal ones are in the super model already.
@@ -245,14 +241,8 @@ class ModelPart(Part):
             )
             for name, arrays in named.items()
         }
-        return Contents(
-            self.study,
-            run.image_shape,
-            states,
-            "mean" if self.own else "only",
-            facts=run.reported.facts,
-            domain=run.domain,
-        )
+        rule, facts = "mean" if self.own else "only", run.reported.facts
+        return Contents(self.study, run.image_shape, states, rule, facts=facts, domain=run.domain)
 
     def state(self) -> dict[str, Any]:
         """Return a checkpoint."""
@@ -461,16 +451,8 @@ class SiteModels(SitePart):
             return Message(meta={"metrics": self.work.scores()})
         return Message(meta={"metrics": {"test": self._test_and_write()}})
 
-    def validation(self, examples: Examples) -> dict[str, Any]:
-        """Return the score on validation data, of which every part takes note."""
-        return self._score(examples, is_validation=True)
-
-    def score(self, examples: Examples) -> dict[str, Any]:
-        """Return the score of the same models on other data, of which no part takes note."""
-        return self._score(examples, is_validation=False)
-
-    def _score(self, examples: Examples, is_validation: bool) -> dict[str, Any]:
-        """Return the numbers of the site's own model, or of the models as a part combines them."""
+    def score(self, examples: Examples, is_validation: bool = False) -> dict[str, Any]:
+        """Return the score of the site's own model, or of its models together as a part joins them."""
         work = self.work
         scores = {role: evaluate(one, examples, work.study, work.device)[1] for role, one in self.deploy().items()}
         found = {role: work.withhold_few(one.numbers(), one, examples) for role, one in scores.items()}

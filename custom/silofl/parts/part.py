@@ -19,7 +19,7 @@ import torch
 from numpy.typing import NDArray
 
 from silofl.core.mixing import Arrays
-from silofl.errors import PartError, SiloFLError
+from silofl.errors import SiloFLError
 from silofl.parts.answer import SiteAnswer
 from silofl.parts.task import TEST, Exchange, Message, Replies, Unlike, Wanted
 from silofl.schema import dump_record
@@ -353,7 +353,7 @@ def _name_in_errors(method: Callable[..., Any]) -> Callable[..., Any]:
             raise
         except Exception as error:
             place = traceback.extract_tb(error.__traceback__)[-1]
-            raise PartError(
+            raise SiloFLError(
                 f"{method.__name__} of part {part.role!r} must not fail, with {type(error).__name__}: {error} in line "
                 f"{place.lineno} of {Path(place.filename).name}; mend it"
             ) from error

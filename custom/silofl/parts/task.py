@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -96,7 +97,6 @@ class Expected:
         minimum: The least value that it may hold, or that each of its numbers may be.
         origin: Words that say where the shape comes from, and what to do.
         dtype: Its floating-point type, into which one of the other width is turned.
-        num_bytes: Its size on the wire.
     """
 
     shape: tuple[int, ...] | None
@@ -104,13 +104,17 @@ class Expected:
     minimum: float | NDArray | None = None
     origin: str = ""
     dtype: str = "float32"
-    num_bytes: int = 0
+
+    @property
+    def num_bytes(self) -> int:
+        """Its size; 0 where its shape is not known yet."""
+        return 0 if self.shape is None else prod(self.shape) * np.dtype(self.dtype).itemsize
 
     @classmethod
     def like(cls, arrays: Arrays) -> dict[str, Expected]:
         """Return the expectation of arrays of the same shapes, any of which may be withheld."""
         known = {name: np.asarray(array) for name, array in arrays.items()}
-        return {name: cls(one.shape, dtype=one.dtype.name, num_bytes=one.nbytes) for name, one in known.items()}
+        return {name: cls(one.shape, dtype=one.dtype.name) for name, one in known.items()}
 
     @classmethod
     def whole_model(cls, arrays: Arrays) -> dict[str, Expected]:

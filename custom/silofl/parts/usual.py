@@ -77,7 +77,6 @@ class UsualPart(Part):
         roles = [name for name in (GLOBAL, OWN) if name == OWN or name in self.study.recipe.roles]
         for name in roles if width else ():
             shapes |= {f"{name}.mean": (width,), f"{name}.variance": (width,), f"{name}.distance": (SPREAD,)}
-        # A few kilobytes, not all of which travel: no estimate counts them.
         return Wanted(add_role(ROLE, {name: Expected(shape, dtype="float64") for name, shape in shapes.items()}))
 
     def checked(self, site: str, exchange: Exchange, answer: SiteAnswer, run: Run) -> UsualPart:

@@ -241,7 +241,7 @@ class Work:
     def validation(self) -> dict[str, Any] | None:
         """Return the score of the site's models on its validation data; None where there is none."""
         examples = self.data.validation
-        return self.site_models.validation(examples) if len(examples) else None
+        return self.site_models.score(examples, is_validation=True) if len(examples) else None
 
     def scores(self) -> dict[str, Any]:
         """Return the scores of a finished round's models: on validation data and, where the study asks, on test data.
@@ -302,6 +302,11 @@ class Work:
         for step, batch in enumerate(batches, start=before + 1):
             self.on_step(step, steps)
             yield batch
+
+
+def keeps(*kept: Kept) -> Any:  # noqa: ANN401 - a `SitePart.list_kept`
+    """Return the `SitePart.list_kept` of a part that keeps the same after every round."""
+    return classmethod(lambda cls, study, number: kept)
 
 
 class SitePart:

@@ -256,7 +256,7 @@ class Study(Section):
         """Rounds in which models learn: the study's, and in fine-tuning those in which every site trains alone."""
         # Where a part has the extra rounds, no model changes in them: its selector learns which of the fixed models is
         # the best for an image, a question without an answer while they change.
-        return self.rounds if self.recipe.has_parts_rounds else self.total_rounds
+        return self.rounds if self.recipe.extra_tasks else self.total_rounds
 
     @property
     def closing_rounds(self) -> range:

@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from silofl.core.mixing import Arrays
 from silofl.errors import AggregationError, ConfigError
@@ -18,7 +17,7 @@ from silofl.federation.server import ServerRounds
 from silofl.models.names import read_arrays
 from silofl.models.networks import build_plain_model
 from silofl.models.precision import bytes_on_wire
-from silofl.parts.task import VALIDATE, Exchange, Expected, Message
+from silofl.parts.task import VALIDATE, Exchange, Message
 from silofl.software import read_software
 from silofl.study import Study
 
@@ -54,8 +53,7 @@ def count_traffic(study: Study, num_sites: int, image_shape: Sequence[int]) -> T
         image_shape: (C, *spatial) of the images, or patches, on which the size of an input normalisation depends.
 
     Raises:
-        ConfigError: The study does not allow so many sites, or a part refuses what it expects.
-        PartError: A part fails.
+        SiloFLError: The study does not allow so many sites, or a part fails, or refuses what it expects.
     """
     server = ServerRounds.start(study, "estimate", needs.site_names(num_sites), _random_pretrained(study))
     server.image_shape = tuple(image_shape)
@@ -76,21 +74,17 @@ def count_traffic(study: Study, num_sites: int, image_shape: Sequence[int]) -> T
             traffic.bytes_from += [0] * new
             traffic.bytes_to[-1] += message.num_bytes
             traffic.bytes_from[-1] += size
-        given = {name: _make_least(one) for name, one in expected.items()}
+        least = {name: 0 if one.minimum is None else np.maximum(0, one.minimum) for name, one in expected.items()}
+        given = {name: np.full(one.shape or (), least[name], one.dtype) for name, one in expected.items()}
         meta = {"round": message.meta["round"], "num_examples": 1, "steps": 1, "metrics": {"loss": 0.0, "drift": 0.0}}
         meta["metrics"] |= {"epsilon": 0.0} if study.is_private else {}
         meta |= {"software": read_software().model_dump()}
-        _check_accepted(server, site, exchange, Message(given, meta))
-        return Answers(dict.fromkeys(messages, Message(given, meta)), {}, [])
+        answer = Message(given, meta)
+        _check_accepted(server, site, exchange, answer)
+        return Answers(dict.fromkeys(messages, answer), {}, [])
 
     Course(server, weigh).run()
     return traffic
-
-
-def _make_least(wanted: Expected) -> NDArray:
-    """Return the array nearest to zeros that is as expected."""
-    zeros = np.zeros(wanted.shape or (), wanted.dtype)
-    return zeros if wanted.minimum is None else np.asarray(np.maximum(zeros, wanted.minimum), wanted.dtype)
 
 
 def _check_accepted(server: ServerRounds, site: str, exchange: Exchange, answer: Message) -> None:

@@ -124,9 +124,7 @@ class StatisticsPart(Part):
         if exchange.task != ROLE:
             return Wanted(entry=Withheld)
         arrays = {
-            f"{ROLE}/{layer}/{kind}": Expected(
-                (size,), minimum=0 if kind == "variance" else None, dtype="float64", num_bytes=8 * size
-            )
+            f"{ROLE}/{layer}/{kind}": Expected((size,), minimum=0 if kind == "variance" else None, dtype="float64")
             for layer, size in enumerate(self.sizes)
             for kind in PAIR
         }
