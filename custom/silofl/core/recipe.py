@@ -8,12 +8,14 @@ gives it; a study borrows it by that algorithm's name.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic.dataclasses import dataclass
 
 from silofl.core.ingredient import Ingredient, Traits
 from silofl.core.robust import Robust
+from silofl.errors import ConfigError
 from silofl.settings import BelowOne, Natural, Positive
 
 if TYPE_CHECKING:
@@ -204,6 +206,12 @@ class Recipe:
         if self.weights == "uniform":
             return dict.fromkeys(examples, 1)
         return self.robust.count(examples, min_sites) if self.robust else examples
+
+    def check_images(self, study: Any, shape: Sequence[int], missing: Sequence[str]) -> None:  # noqa: ANN401
+        """Refuse images; of the study alone all was said as it began. The arguments of `Ingredient.check`."""
+        for one in self.ingredients:
+            with suppress(ConfigError):
+                one.check(study, shape, missing)
 
     def make_step(self, role: str) -> Step:
         """Return how a site steps on one batch of a model; a step may remember, so each model takes one of its own."""

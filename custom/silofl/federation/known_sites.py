@@ -25,7 +25,7 @@ BATCHNORM = Kept("its BatchNorm, which no site sends", is_of_model=True)
 def find_recipe_in_use(server: ServerRounds) -> Recipe:
     """Return the study's recipe, with BatchNorm at home where no site sends it."""
     recipe = server.study.recipe
-    is_home = recipe.stays_home == "nothing" and bool(_list_home(server))
+    is_home = recipe.stays_home == "nothing" and any(isinstance(p, ModelPart) and p.home for p in server.parts.values())
     return replace(recipe, stays_home="batchnorm") if is_home else recipe
 
 
@@ -89,11 +89,6 @@ def check_sites(server: ServerRounds) -> None:
             raise ConfigError(f"a site must not be called {site!r}, as one of the models is; give it another name")
 
 
-def _list_home(server: ServerRounds) -> list[str]:
-    """Return the arrays of models that no site sends any more."""
-    return [name for part in server.parts.values() if isinstance(part, ModelPart) for name in part.home]
-
-
 def last_with_state(study: Study) -> int:
     """Return the last round of a study that leaves the sites a state."""
     return study.total_rounds if keeps_in_extra_rounds(study) else study.training_rounds
@@ -123,7 +118,7 @@ def list_state_for(server: ServerRounds, site: str, exchange: Exchange) -> list[
     """Return what of its state a site needs for a task."""
     is_training = is_learning(server.study, exchange.task, exchange.round)
     kept = list_kept(server.study, should_hold(server, site, exchange.models_round))
-    kept += [BATCHNORM] * bool(_list_home(server))
+    kept += [BATCHNORM] * any(isinstance(p, ModelPart) and p.home for p in server.parts.values())
     return [one for one in kept if is_training or not one.is_for_training]
 
 

@@ -85,7 +85,9 @@ class SiteDpSgd(SitePart):
         return draw_batches(examples, self.work.study.training.batch_size, _read_settings(self.work.study).unit)
 
     def finish(self, results: Mapping[str, TrainingResult]) -> Message:
-        """Return the epsilon of all rounds."""
+        """Return the epsilon of all rounds; none where none was counted, as in an estimate."""
+        if not self._is_counted:
+            return Message()
         epsilon = compute_epsilon(self._read_count(), _read_settings(self.work.study).delta)
         return Message(meta={"metrics": {"epsilon": epsilon}})
 

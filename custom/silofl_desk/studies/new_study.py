@@ -159,8 +159,7 @@ def write_new_study(target: Path, job: Path | None, found: Survey, algorithm: st
         values, changed = _replace_algorithm(values, algorithm)
         comments |= changed
     study = parse(Study, values, "the new study.yaml")
-    for one in study.recipe.ingredients:
-        one.check(study, missing=found.missing)
+    study.recipe.check_images(study, (), found.missing)
     # A pretrained model stays behind, and so do weights: they know the other job's data.
     copy_folder(job, target, *(f"*{suffix}" for suffix in SUFFIXES))
     write_text(
