@@ -164,7 +164,7 @@ def attack_run(
 
     def ask(task: str, messages: Mapping[str, Message]) -> Answers:
         given = {site: sites[site].answer(task, message) for site, message in messages.items()}
-        if task not in (VALIDATE, server.test_task):
+        if task not in (VALIDATE, server.test.task):
             given |= {site: one.send(given[site]) for site, one in attacks.items()}
         if attack.has_copy and task == STATISTICS:
             given |= dict.fromkeys(attacks, given[COPIED])

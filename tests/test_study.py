@@ -471,7 +471,7 @@ def test_options_that_no_digest_tells_apart_are_refused(value):
 )
 def test_a_rule_on_the_fallback_is_refused_where_no_case_falls_back(changes):
     study(do_not_use={"on_fallback": True}, algorithm={"name": "fedsm"})
-    with pytest.raises(ConfigError, match=r"do_not_use\.on_fallback must go with .* not 'fedsm' with labels"):
+    with pytest.raises(ConfigError, match=r"do_not_use\.on_fallback must go with selector\.labels site and"):
         study(do_not_use={"on_fallback": True}, algorithm={"name": "fedsm"} | changes)
 
 

@@ -97,10 +97,10 @@ def test_the_paper_and_its_code_have_a_projection_head_and_a_reader_is_told(pres
 @pytest.mark.parametrize("name", ["DynUNet", "SwinUNETR"])
 def test_a_network_for_label_maps_without_a_known_representation_is_refused(name):
     contrast = find_recipe("moon", "recommended", {}).step
-    contrast.check_study(SimpleNamespace(model=ModelSettings(name="unet")))
-    contrast.check_study(SimpleNamespace(model=ModelSettings(network="monai.networks.nets.DenseNet169")))
+    contrast.check(SimpleNamespace(model=ModelSettings(name="unet")))
+    contrast.check(SimpleNamespace(model=ModelSettings(network="monai.networks.nets.DenseNet169")))
     with pytest.raises(ConfigError, match=f"model.network must be left out .*{name}', .*: take model.name unet"):
-        contrast.check_study(SimpleNamespace(model=ModelSettings(network=f"monai.networks.nets.{name}")))
+        contrast.check(SimpleNamespace(model=ModelSettings(network=f"monai.networks.nets.{name}")))
 
 
 pytestmark = pytest.mark.long

@@ -58,7 +58,7 @@ def received(game, site):
 
 
 def contents_of(game):
-    return game.server.parts["hand_over"].contents(game.server)
+    return game.server.parts["hand_over"].outcome(game.server, {}).make_contents()
 
 
 def super_model_of(game):
@@ -284,7 +284,7 @@ def test_the_model_of_the_nearest_site_answers(finished):
             np.testing.assert_array_equal(answer.probabilities, model.probabilities(site, image[None]))
         assert scores[site].choices == scores[site].selector.cases == {site: 2}
         assert scores[site].value == scores[site].models[site] == scores[site].models["super"]
-    found = game.server.parts["hand_over"].results(game.server, scores)["super_model"]
+    found = game.server.parts["hand_over"].outcome(game.server, scores).results["super_model"]
     assert found.selector.outputs == SITES and found.threshold is None
 
 
@@ -325,7 +325,7 @@ def test_where_fewer_than_two_sites_tell_of_their_images_the_mean_answers(onesho
     game = oneshot(answer="choice", min_patients=5)
     tests = game.finish()
     assert contents_of(game).rule == "mean" and contents_of(game).selector is None
-    assert game.server.parts["hand_over"].results(game.server, tests.scores) == {}
+    assert game.server.parts["hand_over"].outcome(game.server, tests.scores).results == {}
     assert read_model_folder(game.folder("west") / "supermodel").rule == "mean"
 
 
@@ -367,5 +367,5 @@ def test_the_estimate_counts_the_moments_and_the_selector(finished):
 def test_small_images_are_refused_for_a_selector():
     recipe = find_recipe("oneshot", "recommended", {"hand_over": {"answer": "choice"}})
     with pytest.raises(DataError, match="at least 16 pixels along each axis for hand_over.answer .*, not 15 x 40"):
-        recipe.ingredient("hand_over").check_data((1, 15, 40), ())
-    recipe.ingredient("hand_over").check_data((1, 16, 16), ())
+        recipe.ingredient("hand_over").check(None, (1, 15, 40))
+    recipe.ingredient("hand_over").check(None, (1, 16, 16))

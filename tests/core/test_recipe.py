@@ -1,9 +1,11 @@
+import re
 from importlib import import_module
+from pathlib import Path
 from typing import ClassVar
 
 import pytest
 
-from silofl.core.ingredient import Ingredient
+from silofl.core.ingredient import Ingredient, Traits
 from silofl.core.presets import algorithm_names, find_recipe
 from silofl.core.recipe import PRESET_NAMES, Recipe
 from silofl.federation.model_files import describe_missing_part
@@ -47,7 +49,13 @@ def test_where_a_part_may_take_another_mean_no_page_says_that_it_is_the_weighted
 
 class ByLoss(Ingredient):
     section: ClassVar[str] = "loss"
-    weighed_by: ClassVar[str] = "its loss"
+    traits: ClassVar[Traits] = Traits(weighed_by="its loss")
+
+
+def test_no_constant_of_an_algorithm_is_read_outside_its_file():
+    sources = [path for path in (Path(__file__).parents[2] / "custom").rglob("*.py") if "algorithms" not in path.parts]
+    reading = re.compile(r"\.ingredient\(\"|\.constant\(|\[\"constants\"\]\[")
+    assert [path.name for path in sources if reading.search(path.read_text(encoding="utf-8"))] == []
 
 
 @pytest.mark.parametrize("weights", ["examples", "uniform"])
@@ -61,7 +69,7 @@ def test_every_part_that_decides_what_a_site_counts_says_so():
     halves = {one: import_module(one.halves).PART for recipe in recipes for one in recipe.parts if one.halves}
     assert halves
     deciding = [one for one, half in halves.items() if half and half.weights is not Part.weights]
-    assert [one.section for one in deciding if not one.weighed_by] == []
+    assert [one.section for one in deciding if not one.traits.weighed_by] == []
 
 
 @pytest.mark.parametrize(

@@ -223,5 +223,5 @@ def test_what_stays_at_home_names_what_the_parts_keep_too(make_study, options, k
 
 
 def test_a_part_that_does_not_say_what_it_keeps_is_named_all_the_same(make_study, monkeypatch):
-    monkeypatch.setattr(SiteDynamic, "stays", ())
+    monkeypatch.delattr(SiteDynamic, "list_kept")
     assert describe_kept(make_study(name="feddyn")) == ["what 'dynamic' keeps there"]

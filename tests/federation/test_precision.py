@@ -52,7 +52,7 @@ def test_the_models_that_are_written_are_those_that_sites_got(site_data, tmp_pat
 def test_the_models_of_sites_that_listen_to_themselves_are_written_as_they_were_tested(play, algorithm):
     run = play(("east", "north"), rounds=2, federation={"precision": "float16"}, **algorithm)
     run.finish()
-    written = run.server.parts["model"].contents(run.server)
+    written = run.server.parts["model"].outcome(run.server, {}).make_contents()
     for site in ("east", "north"):
         (tested,) = read_model_folder(run.folder(site) / FOLDER).models.values()
         for name, tensor in written.models[site].items():

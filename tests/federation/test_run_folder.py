@@ -88,8 +88,8 @@ def test_the_code_beside_whole_models_loads_every_array_and_refuses_a_file_that_
     # torch counts batches anew where a file has no counters, which never travel
     absent = names["model"].state_dict().keys() - written.keys()
     assert all(name.endswith("num_batches_tracked") for name in absent)
-    (part,) = (part for part in game.server.parts.values() if part.models())
-    for name, array in part.models()[""].items():
+    (part,) = (part for part in game.server.parts.values() if part.outcome(game.server, {}).models)
+    for name, array in part.outcome(game.server, {}).models[""].items():
         np.testing.assert_array_equal(names["model"].state_dict()[name], array)
     torch.save({name: array for name, array in written.items() if not name.endswith("running_mean")}, "best.pt")
     with pytest.raises(RuntimeError, match="Missing key"):

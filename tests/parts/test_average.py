@@ -90,7 +90,7 @@ def test_the_mean_is_reported_only_where_it_is_better_on_validation(play, value,
     assert (reported.how == "best validation, mean of the models of rounds 3 to 4") == is_reported
     assert reported.round == (4 if is_reported else 1) and reported.is_mean == is_reported
     # No model says that it is of the last round.
-    assert game.server.facts()["reported_round"] == (None if is_reported else 1)
+    assert game.server.reported.facts["reported_round"] == (None if is_reported else 1)
     assert reported.validation["east"].value == (0.9 if is_reported else 0.5)
     means = game.server.parts["average"].means["model"][""].model()
     is_mean = all(np.array_equal(array, means[name]) for name, array in reported.parts["model"].common.items())

@@ -38,7 +38,7 @@ def inside(play):
 
 
 def models_of(game):
-    return game.server.parts["super_model"].contents(game.server).models
+    return game.server.parts["super_model"].outcome(game.server, {}).make_contents().models
 
 
 def assert_equal(left, right):

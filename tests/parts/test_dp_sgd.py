@@ -128,7 +128,7 @@ def test_an_older_count_that_names_no_unit_promises_the_less(play, private, unit
 
 def test_two_runs_at_once_are_both_counted(play, private, monkeypatch):
     first, second = play(study=private()), begin_another(play, private())
-    original = SiteDpSgd.draw
+    original = SiteDpSgd.epoch
 
     def overtaken(part, examples):
         # While a round of the one trains, one of the other begins and ends.
@@ -136,7 +136,7 @@ def test_two_runs_at_once_are_both_counted(play, private, monkeypatch):
             second.round()
         return original(part, examples)
 
-    monkeypatch.setattr(SiteDpSgd, "draw", overtaken)
+    monkeypatch.setattr(SiteDpSgd, "epoch", overtaken)
     record = first.round()
     assert [one["steps"] for one in read_count(first)] == [4]
     assert record.metrics["east"]["epsilon"] == pytest.approx(compute_epsilon([Spent(2.0, 0.4, 4)], 0.01))

@@ -166,8 +166,11 @@ def test_a_run_of_excluded_batchnorm_has_no_model_for_everybody_and_its_sites_ha
     game, shared = play(rounds=2), play(rounds=2, folder="shared")
     game.finish(change=EVERYONE), shared.finish()
     part = game.server.parts["model"]
-    assert shared.server.parts["model"].contents(shared.server) and part.contents(game.server) is None
-    assert not [name for name in part.models()[""] if ".adn.N." in name]
+    assert (
+        shared.server.parts["model"].outcome(shared.server, {}).make_contents()
+        and part.outcome(game.server, {}).make_contents() is None
+    )
+    assert not [name for name in part.outcome(game.server, {}).models[""] if ".adn.N." in name]
     model = torch.load(game.folder("east") / "supermodel" / "weights" / "east.pt", weights_only=True)
     norm = next(name for name in model if ".adn.N." in name)
     own = game.kept("east", game.server.reported.round)["models"]["home"][f"model/{norm}"]
@@ -295,7 +298,7 @@ def test_a_written_model_has_all_names_and_nothing_travels_or_stays_twice(play, 
     assert sum(array.size for array in game.answers["train"]["east"].arrays.values()) == parameters
     home = game.kept("east", 2)["models"]["home"]
     assert sum(value.numel() for value in home.values()) == (parameters if name == "softpull" else 0)
-    for arrays in game.server.parts["model"].models().values():
+    for arrays in game.server.parts["model"].outcome(game.server, {}).models.values():
         assert arrays.keys() == model.state_dict().keys()
         model.load_state_dict({key: torch.from_numpy(array) for key, array in arrays.items()})
 
@@ -306,7 +309,10 @@ def test_a_checkpoint_in_which_tensors_stand_under_all_their_names_is_read(play)
     game.rounds(2)
     part = game.server.parts["model"]
     common = part.common | {name: part.common[one] for name, one in part.aliases.items()}
-    older = {"common": to_tensors(common), "own": {site: to_tensors(one) for site, one in part.models().items()}}
+    older = {
+        "common": to_tensors(common),
+        "own": {site: to_tensors(one) for site, one in part.outcome(game.server, {}).models.items()},
+    }
     game.server.parts["model"] = part.restored(older)
     game.finish(), straight.finish()
     assert_alike(game.models("east"), straight.models("east"))
@@ -402,7 +408,7 @@ def test_the_test_leaves_a_complete_model_scores_and_pictures_at_the_site(play):
 )
 def test_the_super_model_holds_one_model_or_all_and_none_where_part_of_each_stays_home(played, name, rule, models):
     game = played(name=name, rounds=1)
-    contents = game.server.parts["model"].contents(game.server)
+    contents = game.server.parts["model"].outcome(game.server, {}).make_contents()
     if rule is None:
         assert contents is None
     else:
@@ -537,7 +543,9 @@ def test_what_is_frozen_travels_in_no_round_and_is_as_it_began_in_every_written_
     for site in ("east", "west"):
         assert not read_frozen(game.sent["train"][site].arrays) and not read_frozen(game.answers["train"][site].arrays)
     game.finish()
-    contents = next((one for part in game.server.parts.values() if (one := part.contents(game.server))), None)
+    contents = next(
+        (one for part in game.server.parts.values() if (one := part.outcome(game.server, {}).make_contents())), None
+    )
     written = [*contents.models.values()] if contents else []
     for site in ("east", "west"):
         # The guard's own model is in `chosen`.
@@ -555,7 +563,7 @@ def test_what_is_frozen_of_the_seeds_weights_never_travels(play, make_study):
     assert not read_frozen(game.upcoming("train")["east"].arrays)
     game.finish()
     start = build_plain_model(game.study, game.study.seed).state_dict()
-    for model in game.server.parts["model"].contents(game.server).models.values():
+    for model in game.server.parts["model"].outcome(game.server, {}).make_contents().models.values():
         assert all(torch.equal(model[name], one) for name, one in read_frozen(start).items())
 
 

@@ -3,7 +3,7 @@ import pytest
 
 from silofl.parts.answer import SiteAnswer
 from silofl.parts.part import Kind, Part
-from silofl.parts.task import Exchange, Message, Replies
+from silofl.parts.task import Exchange, Message, Replies, Wanted
 from silofl.parts.work import SitePart
 
 
@@ -16,16 +16,17 @@ def test_a_kind_holds_the_names_of_its_role_or_some_of_them():
 def test_a_part_that_needs_nothing_leaves_every_step_as_it_is():
     part, exchange, mixed = Part(), Exchange("train", 1), {"a": np.ones(1)}
     assert part.asks("before", 1, None) == () and part.to_send("north", exchange, None) == Message()
-    assert part.expected("north", exchange, None) == {} and part.weights("model", 1, ["north"], None) is None
+    assert part.expected("north", exchange, None) == Wanted() and part.weights("model", 1, ["north"], None) is None
     assert part.checked("north", exchange, SiteAnswer(), None) is part
     assert part.merged(exchange, Replies({}), None, None) is part and part.joined("south") is part
-    assert part.server_step("model", {}, mixed, Replies({})) == (mixed, part)
-    assert part.restored(part.state()) is part and part.contents(None) is None and part.models() == {}
+    assert part.server_step("model", {}, mixed, Replies({}), 1, 0.1) == (mixed, part)
+    outcome = part.outcome(None, {})
+    assert part.restored(part.state()) is part and outcome.make_contents() is None and outcome.complete(part) is part
 
 
 def test_a_site_half_that_needs_nothing_sends_and_keeps_nothing():
     half = SitePart(work=None)
     assert half.step("model", len) is len and half.learners() == {} and half.kept() == {}
-    assert half.finish({}) == Message() and half.combine_scores({}, None) is None
+    assert half.finish({}) == Message() and half.judged({}, None, True) is None
     with pytest.raises(NotImplementedError, match="dance"):
         half.answer("dance")

@@ -34,8 +34,8 @@ def test_a_site_measures_the_model_that_it_tested_and_the_server_completes_the_s
     assert list(own) == ["east"] and own["east"].shares.keys() == set(game.study.labels.values())
     # Its own folder names its only model by the site, the server's one for all.
     np.testing.assert_allclose(own["east"].features["east"].mean, found["east"].features["own"].mean, rtol=1e-4)
-    contents = game.server.parts["model"].contents(game.server)
-    completed = game.server.parts[ROLE].completed(contents)
+    contents = game.server.parts["model"].outcome(game.server, {}).make_contents()
+    completed = game.server.parts[ROLE].outcome(game.server, {}).complete(contents)
     assert [*completed.usual["west"].features] == ["global"] and completed.usual.keys() == found.keys()
 
 

@@ -30,7 +30,7 @@ from silofl_desk.report.super_model_page import (
 from silofl_desk.studies.comparison import run_models_table
 from tests.report.conftest import shown_colours
 
-ONE_EXCHANGE = {"sends_model_once": True, "constants": {"hand_over": {"answer": "choice"}}}
+ONE_EXCHANGE = {"sends_model_once": True}
 WITHOUT_GLOBAL = {
     "recipe": ONE_EXCHANGE,
     "threshold": None,
@@ -201,7 +201,7 @@ def test_the_threshold_that_was_used_is_named_and_none_is_called_the_best():
 
 
 def test_an_ensemble_says_that_the_super_model_is_one_and_has_no_threshold(super_results, finished_super):
-    recipe = {"constants": {"super_model": {"answer": "ensemble"}}}
+    recipe = {"weighs_models": True}
     averaged = super_results(recipe=recipe)
     assert is_ensemble(averaged) and not is_ensemble(super_results())
     assert [name for name, _ in model_meanings(averaged)] == ["global", "personal", "super", "ensemble"]
@@ -213,7 +213,7 @@ def test_an_ensemble_says_that_the_super_model_is_one_and_has_no_threshold(super
         words = [str(block.text) for block in section.blocks if isinstance(block, Text)]
         words += [column for table in tables_of(section) for column in table.columns]
         assert any("gamma" in one for one in words) == has_threshold
-    once = {"sends_model_once": True, "constants": {"hand_over": {"answer": "ensemble"}}}
+    once = {"sends_model_once": True, "weighs_models": True}
     assert is_ensemble(super_results(**WITHOUT_GLOBAL | {"recipe": once}))
 
 
@@ -226,7 +226,7 @@ def test_where_the_super_model_loses_is_said_with_both_values():
     assert shortfalls({"super": {"a": None}, "personal": {"a": 0.5}, "global": {}}) == []
 
 
-FIXED = {"constants": {"super_model": {"threshold": 0.9}}}
+FIXED = {"threshold": "fixed"}
 TUNED = "tuned on the sites' validation cases: each site sent only its sums by threshold"
 
 

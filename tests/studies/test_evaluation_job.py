@@ -55,7 +55,7 @@ def test_the_job_holds_the_model_as_it_is_and_raises_no_doubt(write, tmp_path, c
     assert study.digest != other.digest
     # The server has no part but the evaluation.
     server = ServerRounds.start(study, "run", ["east"], read_start(study_file(job).parent, study).arrays)
-    assert [*server.parts] == ["evaluation"] and server.test_task == "evaluation"
+    assert [*server.parts] == ["evaluation"] and server.test.task == "evaluation"
     # A job is not written over another.
     assert main(["evaluation-job", str(tmp_path / "model"), "--out", str(job)]) == ExitCode.BAD_INPUT
     assert "--out must be a new folder" in capsys.readouterr().err

@@ -173,7 +173,7 @@ def test_what_is_special_of_a_method_is_a_note(described, name, seeds, changes, 
 
 
 def test_an_ensemble_has_no_threshold_and_one_seed_is_called_one_seed(described):
-    recipe = FEDERATED | {"constants": {"super_model": {"answer": "ensemble"}}}
+    recipe = FEDERATED | {"weighs_models": True}
     assert "gamma" not in notes(described("fedsm", threshold=0.9, recipe=recipe))
     assert "One seed: 3." in notes(described(seeds=(3,)), seeds=(3,))
     assert "Seeds 0, 1: mean ± standard deviation" in notes(described(seeds=(0, 1)), seeds=(0, 1))

@@ -2,11 +2,13 @@ import json
 
 import pytest
 
+from silofl.algorithms import fedopt
+from silofl.errors import AggregationError, ConfigError, SiloFLError
 from silofl.federation.server import ServerRounds
 from silofl.models import build_plain_model
 from silofl.models.names import read_arrays
 from silofl.parts.part import BEFORE, INSTEAD
-from silofl.parts.task import TRAIN, Exchange
+from silofl.parts.task import TRAIN, Exchange, Expected, Wanted
 from silofl.settings import parse
 from silofl.study import Study
 from silofl_desk.studies.alone import run_alone
@@ -124,5 +126,45 @@ def test_after_the_rounds_a_single_model_travels_to_be_validated_and_tested():
     model = ServerRounds.start(study, "run", list(SITES)).task("east", Exchange(TRAIN, 1)).num_bytes
     found = count_traffic(study, 3, (1, 32, 32))
     assert found.finish_bytes_to == 2 * model
-    # 4 rounds there and back, and twice more there
-    assert found.site_bytes == 10 * model
+    # 4 rounds there and back, twice more there, and back what is usual of the answers
+    assert found.site_bytes - found.finish_bytes_from == 10 * model > found.finish_bytes_from > 0
+
+
+class ByLoss(fedopt.ServerOptimizerPart):
+    """Steps by a loss above 0 that each site sends, and by every array of its update."""
+
+    def expected(self, site, exchange, run):
+        return Wanted({f"{self.role}/loss": Expected((), True, minimum=0.5)} if exchange.task == TRAIN else {})
+
+    def server_step(self, role, previous, mixed, replies, number, learning_rate):
+        scale = {site: number * learning_rate / one["loss"] for site, one in replies.updates_of(self.role).items()}
+        changes = {s: {name: one[name] * scale[s] for name in previous} for s, one in replies.updates_of(role).items()}
+        return {name: mixed[name] + sum(one[name] for one in changes.values()) for name in previous}, self
+
+
+class Failing(ByLoss):
+    def merged(self, exchange, replies, weights_of, run):
+        return replies.accepted["nobody"]
+
+
+class Refusing(ByLoss):
+    def checked(self, site, exchange, answer, run):
+        raise AggregationError(f"site {site!r} must send a loss of at least 0.7")
+
+
+def test_the_played_answers_hold_whole_updates_and_no_less_than_the_least_that_a_part_expects(monkeypatch):
+    monkeypatch.setattr(fedopt, "PART", ByLoss)
+    assert count_traffic(make_study(rounds=2, name="fedopt"), 2, (1, 32, 32)).bytes_from[1] > 0
+
+
+@pytest.mark.parametrize(
+    ("part", "error", "message"),
+    [
+        (Failing, SiloFLError, "merged of part 'server_optimizer' must not fail, with KeyError: 'nobody' in line"),
+        (Refusing, ConfigError, "part 'server_optimizer', checked refuses the least one: .* at least 0.7"),
+    ],
+)
+def test_a_part_that_fails_or_refuses_what_it_expects_is_named_with_its_method(monkeypatch, part, error, message):
+    monkeypatch.setattr(fedopt, "PART", part)
+    with pytest.raises(error, match=message):
+        count_traffic(make_study(rounds=2, name="fedopt"), 2, (1, 32, 32))

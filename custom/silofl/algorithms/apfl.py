@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from silofl.core.ingredient import Ingredient
+from silofl.core.ingredient import Ingredient, Traits
 from silofl.core.model_pair import ModelPair, copy_tensors, find_personal_conflict, list_parameters, write_tensors
 from silofl.core.recipe import Recipe
 from silofl.core.steps import Batch, Loss, Step
@@ -30,7 +30,7 @@ class Mixture(Ingredient):
 
     section: ClassVar[str] = "mixture"
     halves: ClassVar[str] = "silofl.parts.personal"
-    own_model: ClassVar[Literal["stays"]] = "stays"
+    traits: ClassVar[Traits] = Traits(own_model="stays")
     alpha: Fraction = 0.5
     learning_rate: Literal["same"] | NotNegative = "same"
 
@@ -43,12 +43,8 @@ class Mixture(Ingredient):
             )
         return find_personal_conflict(recipe)
 
-    def check_study(self, study: Study) -> None:
-        """Refuse what is not plain SGD (Algorithm 1): others divide the chain rule's alpha out, or add steps before.
-
-        Raises:
-            ConfigError: Another optimiser, or momentum.
-        """
+    def check(self, study: Study, shape: Sequence[int] = (), missing: Sequence[str] = ()) -> None:
+        """Refuse what is not plain SGD (Algorithm 1): others divide the chain rule's alpha out, or add steps before."""
         training = study.training
         if training.optimizer != "sgd":
             raise ConfigError(

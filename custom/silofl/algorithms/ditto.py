@@ -4,11 +4,11 @@ Li, Hu, Beirami, Smith, Ditto: Fair and Robust Federated Learning Through Person
 """
 
 from collections.abc import Mapping
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 from torch import nn
 
-from silofl.core.ingredient import Ingredient
+from silofl.core.ingredient import Ingredient, Traits
 from silofl.core.model_pair import ModelPair, find_personal_conflict
 from silofl.core.recipe import Recipe
 from silofl.core.steps import plain_step, pulled_step
@@ -24,7 +24,7 @@ class Pull(Ingredient):
 
     section: ClassVar[str] = "pull"
     halves: ClassVar[str] = "silofl.parts.personal"
-    own_model: ClassVar[Literal["stays"]] = "stays"
+    traits: ClassVar[Traits] = Traits(own_model="stays")
     strength: NotNegative = 1.0
 
     def conflict(self, recipe: Recipe) -> str | None:

@@ -23,7 +23,7 @@ from silofl.core.steps import Step, corrected_step, pulled_step
 from silofl.models.names import traveling_names
 from silofl.parts.part import Kept, Part
 from silofl.parts.task import Message, Replies
-from silofl.parts.work import SitePart
+from silofl.parts.work import SitePart, keeps
 from silofl.settings import Positive
 from silofl.study import Study
 from silofl.training.loop import TrainingResult
@@ -125,7 +125,9 @@ class DynamicPart(Part):
         """Return h = 0."""
         return [cls(study, tuple(sites))]
 
-    def server_step(self, role: str, previous: Arrays, mixed: Arrays, replies: Replies) -> tuple[Arrays, DynamicPart]:
+    def server_step(
+        self, role: str, previous: Arrays, mixed: Arrays, replies: Replies, number: int, learning_rate: float
+    ) -> tuple[Arrays, DynamicPart]:
         """Take the server's step."""
         alpha, share = self.study.recipe.ingredient(ROLE).alpha, len(replies.accepted) / len(self.sites)
         new, mean = server_update(previous, mixed, self.mean, alpha, share)
@@ -142,7 +144,7 @@ class SiteDynamic(SitePart):
     """The site's h_i."""
 
     name = ROLE
-    stays = (Kept("its gradient h_i", is_for_training=True),)
+    list_kept = keeps(Kept("its gradient h_i", is_for_training=True, num_models=1))
 
     def step(self, role: str, step: Step) -> Step:
         """Pull every step; h_i is 0 in the site's first round."""

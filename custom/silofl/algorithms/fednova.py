@@ -7,16 +7,16 @@ far they reach.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from silofl.core.ingredient import Ingredient
+from silofl.core.ingredient import Ingredient, Traits
 from silofl.core.mixing import Arrays, example_weights
 from silofl.core.recipe import PRESET_NAMES, Recipe
-from silofl.core.robust import Robust
 from silofl.core.steps import norm
 from silofl.errors import AggregationError, ConfigError
 from silofl.parts.answer import SiteAnswer
@@ -24,7 +24,6 @@ from silofl.parts.part import Part
 from silofl.parts.task import Replies
 from silofl.parts.work import SitePart
 from silofl.study import Study
-from silofl.training.schedule import learning_rate
 
 ROLE = "normalized_steps"
 
@@ -41,17 +40,13 @@ class NormalizedSteps(Ingredient):
 
     section: ClassVar[str] = ROLE
     halves: ClassVar[str] = __name__
-    counts_steps: ClassVar[bool] = True
+    # A buffer of the round before would be a gradient of that round's in this one's sum.
+    traits: ClassVar[Traits] = Traits(counts_steps=True, needs=("fresh_optimizer",))
     tau_eff: Literal["norms", "steps"] = "norms"
-
-    @property
-    def needs(self) -> frozenset[str]:
-        """A fresh optimiser: a buffer of the round before would be a gradient of that round's in this one's sum."""
-        return frozenset({"fresh_optimizer"})
 
     def conflict(self, recipe: Recipe) -> str | None:
         """It takes the place of the one mean of all sites."""
-        if isinstance(recipe.robust, Robust):
+        if recipe.robust:
             return (
                 f"robust must be none with {self.section}, in which every update is also divided by the steps that its "
                 f"site says, not {recipe.robust.rule}; choose another algorithm"
@@ -69,12 +64,8 @@ class NormalizedSteps(Ingredient):
             )
         return None
 
-    def check_study(self, study: Study) -> None:
-        """Refuse an optimiser whose steps are no fixed sum of gradients (Section 3).
-
-        Raises:
-            ConfigError: Another optimiser than SGD.
-        """
+    def check(self, study: Study, shape: Sequence[int] = (), missing: Sequence[str] = ()) -> None:
+        """Refuse an optimiser whose steps are no fixed sum of gradients (Section 3)."""
         training = study.training
         if training.optimizer != "sgd":
             raise ConfigError(f"training.optimizer must be sgd with normalised steps, not {training.optimizer!r}")
@@ -120,7 +111,7 @@ class NormalizedStepsPart(Part):
     role: str = ROLE
 
     def server_step(
-        self, role: str, previous: Arrays, mixed: Arrays, replies: Replies
+        self, role: str, previous: Arrays, mixed: Arrays, replies: Replies, number: int, learning_rate: float
     ) -> tuple[Arrays, NormalizedStepsPart]:
         """Step along the sites' normalised differences: ``x + sum w_i (y_i - x)``, in the mean's place."""
         differences = {site: answer.of(role) for site, answer in replies.accepted.items()}
@@ -132,26 +123,20 @@ class NormalizedStepsPart(Part):
             if not senders:
                 continue
             if senders not in found:
-                found[senders] = self._factors({site: replies.accepted[site] for site in senders})
+                found[senders] = self._factors({site: replies.accepted[site] for site in senders}, learning_rate)
             terms = (weight * differences[site][name] for site, weight in zip(senders, found[senders], strict=True))
             new[name] = (np.asarray(array, np.float64) + sum(terms)).astype(array.dtype)
         return new, self
 
-    def _factors(self, answers: dict[str, SiteAnswer]) -> NDArray[np.float64]:
+    def _factors(self, answers: dict[str, SiteAnswer], rate: float) -> NDArray[np.float64]:
         recipe, replies = self.study.recipe, Replies(answers)
         steps = list(replies.steps.values())
         counts = [1] * len(steps) if recipe.weights == "uniform" else list(replies.examples.values())
         shares = example_weights(counts)[0]
         length = shares @ np.array(steps) if recipe.ingredient(ROLE).tau_eff == "steps" else None
-        norms = [self._norm(answers[site].numbers.round, taken) for site, taken in replies.steps.items()]
+        proximal, training = rate * sum(one.pull for one in recipe.traits), self.study.training
+        norms = [norm(taken, training.momentum, proximal, training.is_nesterov) for taken in replies.steps.values()]
         return factors(shares, norms, length)
-
-    def _norm(self, number: int, steps: int) -> float:
-        study, training = self.study, self.study.training
-        rate = learning_rate(training.schedule, training.learning_rate, number, study.training_rounds)
-        pull = study.recipe.ingredient("proximal")
-        proximal = rate * pull.mu if pull else 0.0
-        return norm(steps, training.momentum, proximal, training.is_nesterov)
 
 
 PART, SITE = NormalizedStepsPart, SitePart

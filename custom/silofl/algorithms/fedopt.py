@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from silofl.core.ingredient import Ingredient
+from silofl.core.ingredient import Ingredient, Traits
 from silofl.core.mixing import Arrays
 from silofl.core.recipe import Recipe
 from silofl.errors import ConfigError
@@ -47,7 +47,7 @@ class ServerOptimizer(Ingredient):
 
     section: ClassVar[str] = ROLE
     halves: ClassVar[str] = __name__
-    is_of_steps: ClassVar[bool] = True
+    traits: ClassVar[Traits] = Traits(is_of_steps=True)
     rule: Rule = "adam"
     learning_rate: Positive = 0.01
     beta1: BelowOne = 0.9
@@ -184,7 +184,7 @@ class ServerOptimizerPart(Part):
     role: str = ROLE
 
     def server_step(
-        self, role: str, previous: Arrays, mixed: Arrays, replies: Replies
+        self, role: str, previous: Arrays, mixed: Arrays, replies: Replies, number: int, learning_rate: float
     ) -> tuple[Arrays, ServerOptimizerPart]:
         """Step from the previous parameters along the sites' mean difference."""
         constants = self.study.recipe.ingredient(ROLE).model_dump()

@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from silofl.core.ingredient import Ingredient
+from silofl.core.ingredient import Ingredient, Traits
 from silofl.core.recipe import PRESET_NAMES, Recipe
 from silofl.core.steps import Batch, Loss, Step, plain_step
 from silofl.settings import NotNegative
@@ -23,6 +23,11 @@ class Proximal(Ingredient):
 
     section: ClassVar[str] = "proximal"
     mu: NotNegative = 0.01
+
+    @property
+    def traits(self) -> Traits:
+        """The pull of its steps."""
+        return Traits(pull=self.mu)
 
     def make_step(self) -> Step:
         """Return `proximal_step` with mu."""

@@ -4,7 +4,7 @@ Collins et al., Exploiting Shared Representations for Personalized Federated Lea
 Algorithm 1. The head stays at home as in FedPer.
 """
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import ClassVar
 
@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from silofl.core.ingredient import Ingredient
 from silofl.core.recipe import PRESET_NAMES, Recipe
 from silofl.core.steps import Batch, Loss, Step, frozen_statistics
+from silofl.data.parts import Examples
 from silofl.errors import ConfigError
 from silofl.models.names import head_names
 from silofl.parts.work import SitePart, Work
@@ -43,12 +44,8 @@ class HeadThenBody(Ingredient):
             return f"parts must be without {part}, which counts all steps, where the body takes only the last ones"
         return None
 
-    def check_study(self, study: Study) -> None:
-        """Refuse a round without an epoch for the head.
-
-        Raises:
-            ConfigError: The body's epochs are all that there are, or more.
-        """
+    def check(self, study: Study, shape: Sequence[int] = (), missing: Sequence[str] = ()) -> None:
+        """Refuse a round without an epoch for the head."""
         training = study.training
         if training.local_epochs <= self.body_epochs:
             raise ConfigError(
@@ -110,7 +107,7 @@ class SiteHeadThenBody(SitePart):
         head_epochs = study.training.local_epochs - study.recipe.ingredient(ROLE).body_epochs
         return head_or_body_step(step, head_names(self.work.models[role]), lambda: self._epoch <= head_epochs)
 
-    def epoch(self) -> None:
+    def epoch(self, examples: Examples) -> None:
         """Count the epochs."""
         self._epoch += 1
 

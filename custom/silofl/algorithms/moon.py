@@ -18,15 +18,15 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
-from silofl.core.ingredient import Ingredient
+from silofl.core.ingredient import Ingredient, Traits
 from silofl.core.mixing import Arrays
 from silofl.core.recipe import PRESET_NAMES, Recipe
 from silofl.core.steps import Batch, Loss, Step
 from silofl.errors import ConfigError
 from silofl.models import build_plain_model
-from silofl.models.features import add_projection_head, feature_layer, pool_features, record_inputs
+from silofl.models.features import feature_layer, pool_features, record_inputs
 from silofl.parts.part import Kept, Part
-from silofl.parts.work import SitePart
+from silofl.parts.work import SitePart, keeps
 from silofl.settings import NotNegative, Positive, Width
 from silofl.study import Study
 from silofl.training.local_model import copy_state
@@ -51,16 +51,17 @@ class Contrast(Ingredient):
     # Not among `deciding`: the weights, which decide, hold the head.
     projection_head: Width = 0
 
-    def extend(self, network: nn.Module) -> nn.Module:
-        """Return the network with the projection head, if there is one."""
-        return add_projection_head(network, self.projection_head) if self.projection_head else network
+    @property
+    def traits(self) -> Traits:
+        """The projection head, and that the network is then another than the other methods'."""
+        caution = (
+            f"the network has a projection head of width {self.projection_head}: it is another than that of methods "
+            "without."
+        )
+        return Traits(projection_head=self.projection_head, caution=caution if self.projection_head else "")
 
-    def check_study(self, study: Study) -> None:
-        """Refuse a projection head in a U-Net, and MONAI's networks of which nobody has said where to contrast.
-
-        Raises:
-            ConfigError: Names the network.
-        """
+    def check(self, study: Study, shape: Sequence[int] = (), missing: Sequence[str] = ()) -> None:
+        """Refuse a projection head in a U-Net, and MONAI's networks of which nobody has said where to contrast."""
         model = study.model
         if model.is_segmenting and (model.network or "").startswith("monai."):
             raise ConfigError(
@@ -87,15 +88,6 @@ class Contrast(Ingredient):
             f"Contrastive (MOON): the loss plus mu = {self.mu:g} times a contrast, tau = {self.temperature:g}, which "
             f"draws {z} to the received model's, away from that of the site's own last model; a site's first round has "
             "none."
-        )
-
-    def describe_caution(self) -> str | None:
-        """Say that the network is another than the other methods'."""
-        if not self.projection_head:
-            return None
-        return (
-            f"the network has a projection head of width {self.projection_head}: it is another than that of methods "
-            "without."
         )
 
 
@@ -170,17 +162,12 @@ class ContrastPart(Part):
         feature_layer(build_plain_model(study, study.seed))
         return [cls(study)]
 
-    @property
-    def home_bytes(self) -> int:
-        """Bytes of a site's last model."""
-        return sum(value.nbytes for value in build_plain_model(self.study, 0).state_dict().values())
-
 
 class SiteContrast(SitePart):
     """A site's own model at the end of the last round that its update went into."""
 
     name = ROLE
-    stays = (Kept("its own model", is_vital=True, is_for_training=True),)
+    list_kept = keeps(Kept("its own model", is_vital=True, is_for_training=True, num_models=1))
 
     def step(self, role: str, step: Step) -> Step:
         """Contrast the model in training with the received and the last one; in the first round there is no last."""

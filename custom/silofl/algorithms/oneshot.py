@@ -15,15 +15,17 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from silofl.core.ingredient import Ingredient
+from silofl.core.ingredient import Ingredient, Traits
 from silofl.core.mixing import Arrays
 from silofl.core.recipe import PRESET_NAMES, Recipe
+from silofl.data.parts import Examples
 from silofl.errors import AggregationError, ConfigError, DataError, TrainingError
 from silofl.inference.contents import Contents
 from silofl.inference.directory import FOLDER, write_model_folder
@@ -35,10 +37,10 @@ from silofl.models.roles import SELECTOR, add_role, read_role
 from silofl.parts.answer import SiteAnswer
 from silofl.parts.asked_once import Withheld, check_all_sent, expect_float64, withhold_few_patients
 from silofl.parts.model import collect_part_arrays
-from silofl.parts.part import END, Kept, Kind, Part, Reported, Run, WeightsOf, to_tensors
+from silofl.parts.part import END, Kept, Kind, Outcome, OwnTest, Part, Reported, Run, WeightsOf, to_tensors
 from silofl.parts.super_exchange import collect_facts, collect_selector_results, evaluate_super_model, read_contents
-from silofl.parts.task import COLLECT, TRAIN, Exchange, Expected, Message, Replies
-from silofl.parts.work import SitePart
+from silofl.parts.task import COLLECT, TRAIN, Exchange, Expected, Message, Replies, Wanted
+from silofl.parts.work import SitePart, keeps
 from silofl.study import Study
 from silofl.training.evaluation import compute_outputs, evaluate, yield_pieces
 from silofl.training.local_model import copy_state
@@ -81,7 +83,6 @@ class HandOver(Ingredient):
 
     section: ClassVar[str] = ROLE
     halves: ClassVar[str] = __name__
-    own_model: ClassVar[Literal["handed_over"]] = "handed_over"
     answer: Literal["mean", "choice", "ensemble"] = "mean"
 
     @property
@@ -90,16 +91,12 @@ class HandOver(Ingredient):
         return self.answer != "mean"
 
     @property
-    def deciding(self) -> tuple[str, ...]:  # type: ignore[override]
-        """Its constant, which acts on a prediction; not where all models have equal shares, as older ones all have."""
-        return ("answer",) if self.has_selector else ()
+    def traits(self) -> Traits:
+        """Its constant acts on a prediction; not where all models have equal shares, as older ones all have."""
+        deciding = ("answer",) if self.has_selector else ()
+        return Traits(own_model="handed_over", deciding=deciding, weighs_models=self.answer == "ensemble")
 
-    @property
-    def weighs_models(self) -> bool:
-        """Whether the selector's scores weigh the models."""
-        return self.answer == "ensemble"
-
-    def check_data(self, shape: Sequence[int], missing: Sequence[str]) -> None:
+    def check(self, study: Study, shape: Sequence[int] = (), missing: Sequence[str] = ()) -> None:
         """Refuse images of which the selector could tell too little."""
         if self.has_selector and len(shape) == 3 and min(shape[1:]) < SMALLEST_SIDE:
             size = " x ".join(map(str, shape[1:]))
@@ -155,9 +152,7 @@ class HandOverPart(Part):
     missing: dict[str, str] = field(default_factory=dict)
     withheld: dict[str, str] = field(default_factory=dict)
     role: str = ROLE
-    test_task: ClassVar[str] = ALL_MODELS
-    test_score: ClassVar[type[SuperScore]] = SuperScore
-    entry: ClassVar[type[Withheld]] = Withheld
+    test: ClassVar[OwnTest] = OwnTest(ALL_MODELS, SuperScore)
     saved = ("received", "moments", "withheld")
 
     @classmethod
@@ -179,16 +174,6 @@ class HandOverPart(Part):
         known = tuple(site for site in self.received if site in self.moments)
         return known if len(known) > 1 else ()
 
-    @property
-    def end_bytes(self) -> int:
-        """Bytes of a model."""
-        return sum(value.nbytes for value in self.shapes.values())
-
-    @property
-    def home_bytes(self) -> int:
-        """Bytes of the best model so far."""
-        return self.end_bytes
-
     def asks(self, moment: str, number: int, run: Run) -> Sequence[Exchange]:
         """Ask in the end the sites that have trained and whose models have not come."""
         lacking = tuple(site for site in run.sites if site not in self.received and run.held(site, number))
@@ -202,15 +187,15 @@ class HandOverPart(Part):
             return Message()
         return Message(add_role(ROLE, self._pack_super_model(run)), {ROLE: collect_facts(run, self.outputs)})
 
-    def expected(self, site: str, exchange: Exchange, run: Run) -> Mapping[str, Expected]:
+    def expected(self, site: str, exchange: Exchange, run: Run) -> Wanted:
         """Return the arrays of a whole model, with the last training answer or in the end."""
         if not self._brings_models(exchange):
-            return {}
-        return Expected.whole_model(add_role(ROLE, self.shapes)) | _expect_features(self.study)
+            return Wanted(entry=Withheld)
+        return Wanted(Expected.whole_model(add_role(ROLE, self.shapes)) | _expect_features(self.study), Withheld)
 
     def checked(self, site: str, exchange: Exchange, answer: SiteAnswer, run: Run) -> HandOverPart:
         """Refuse a part of the features, and those of no images; a site may keep back all or nothing."""
-        wanted = {name for name in self.expected(site, exchange, run) if read_role(name) == FEATURES}
+        wanted = {name for name in self.expected(site, exchange, run).arrays if read_role(name) == FEATURES}
         check_all_sent(site, answer, wanted, ROLE, "the moments of its images' features")
         if moments := answer.of(FEATURES):
             try:
@@ -236,7 +221,7 @@ class HandOverPart(Part):
             withheld=earlier.withheld | withheld,
         )
 
-    def notes(self, exchange: Exchange) -> Sequence[str]:
+    def notes(self, exchange: Exchange, run: Run) -> Sequence[str]:
         """Return whose models did not come in the end, or cannot be chosen, and why."""
         missing = self.missing if exchange.task == COLLECT else {}
         withheld = self.withheld if self._brings_models(exchange) else {}
@@ -249,18 +234,17 @@ class HandOverPart(Part):
         """Say which models answer; a round whose validation is the best holds them already."""
         return replace(reported, how=REPORTED) if reported.validation else reported
 
-    def contents(self, run: Run) -> Contents | None:
-        """Return the super model; None where no model has come."""
+    def outcome(self, run: Run, tests: Mapping[str, SuperScore]) -> Outcome:
+        """Return the super model, the value of each model, and the selector's choices where there is one."""
+        found = collect_selector_results(self.outputs, tests) if self.outputs else {}
+        results = SuperResults(**found, threshold=None, threshold_without={}, by_threshold=()) if found else None
+        said = {"super_model": results} if results else {}
+        return Outcome(make_contents=partial(self._make_contents, run), results=said)
+
+    def _make_contents(self, run: Run) -> Contents | None:
         if not self.received or run.image_shape is None:
             return None
         return read_contents(self._pack_super_model(run), collect_facts(run, self.outputs), self.study, run.image_shape)
-
-    def results(self, run: Run, tests: Mapping[str, SuperScore]) -> dict[str, Any]:
-        """Return the value of each model and the selector's choices, where there is one."""
-        if not self.outputs:
-            return {}
-        found = collect_selector_results(self.outputs, tests)
-        return {"super_model": SuperResults(**found, threshold=None, threshold_without={}, by_threshold=())}
 
     def _brings_models(self, exchange: Exchange) -> bool:
         return exchange.task == COLLECT or (exchange.task == TRAIN and exchange.round == self.study.rounds)
@@ -298,7 +282,7 @@ class SiteHandOver(SitePart):
 
     name = ROLE
     tasks = (COLLECT, ALL_MODELS)
-    stays = (Kept("its best model", is_of_model=True),)
+    list_kept = keeps(Kept("its best model", is_of_model=True, num_models=1))
 
     def prepare(self) -> None:
         """Take the best model of the rounds before."""
@@ -306,7 +290,7 @@ class SiteHandOver(SitePart):
         self._best = Best(kept["model"], kept["value"]) if kept else None
         self._epochs = 0
 
-    def epoch(self) -> None:
+    def epoch(self, examples: Examples) -> None:
         """Validate the model as the epoch before left it."""
         if self.work.task != TRAIN:
             return

@@ -19,7 +19,7 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from silofl.core.ingredient import Ingredient
+from silofl.core.ingredient import Ingredient, Traits
 from silofl.core.recipe import PRESET_NAMES, Recipe
 from silofl.core.steps import (
     Batch,
@@ -34,6 +34,7 @@ from silofl.core.steps import (
     set_random_state,
 )
 from silofl.data.batches import num_batches, training_batches
+from silofl.data.parts import Examples
 from silofl.data.transforms import build_augmentation
 from silofl.errors import TrainingError
 from silofl.models import HarmonizedModel
@@ -58,7 +59,7 @@ class MetaStep(Ingredient):
 
     section: ClassVar[str] = ROLE
     halves: ClassVar[str] = __name__
-    own_model: ClassVar[Literal["adapted"]] = "adapted"
+    traits: ClassVar[Traits] = Traits(own_model="adapted")
     alpha: Positive = 0.01
     variant: Literal["fo", "hf"] = "fo"
     delta: Annotated[Positive, Field(ge=1e-4)] = 1e-3
@@ -174,7 +175,7 @@ class SiteMetaStep(SitePart):
         # The model draws its dropout as if it were alone.
         self._draws = OwnDraws(work.device)
 
-    def epoch(self) -> None:
+    def epoch(self, examples: Examples) -> None:
         """Let it begin an epoch with the random numbers that every model begins it with."""
         self._draws.begin()
 

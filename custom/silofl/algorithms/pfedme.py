@@ -4,12 +4,12 @@ Dinh, Tran, Nguyen, Personalized Federated Learning with Moreau Envelopes, NeurI
 """
 
 from collections.abc import Mapping, Sequence
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from silofl.core.ingredient import Ingredient
+from silofl.core.ingredient import Ingredient, Traits
 from silofl.core.model_pair import ModelPair, find_personal_conflict, list_parameters, write_tensors
 from silofl.core.recipe import Recipe
 from silofl.core.steps import Batch, Loss, Step, plain_step, pulled_step
@@ -30,7 +30,7 @@ class Envelope(Ingredient):
 
     section: ClassVar[str] = "envelope"
     halves: ClassVar[str] = "silofl.parts.personal"
-    own_model: ClassVar[Literal["stays"]] = "stays"
+    traits: ClassVar[Traits] = Traits(own_model="stays")
     strength: Positive = 15.0
     inner_steps: Count = 5
     inner_learning_rate: Positive = 0.05
@@ -44,12 +44,8 @@ class Envelope(Ingredient):
             )
         return find_personal_conflict(recipe)
 
-    def check_study(self, study: Study) -> None:
-        """Refuse what is not plain SGD (Algorithm 1), and a rate with which the shared model passes the personal one.
-
-        Raises:
-            ConfigError: Another optimiser, momentum, or eta lambda above 1.
-        """
+    def check(self, study: Study, shape: Sequence[int] = (), missing: Sequence[str] = ()) -> None:
+        """Refuse what is not plain SGD (Algorithm 1), and a rate by which the shared model passes the personal one."""
         training = study.training
         if training.optimizer != "sgd":
             raise ConfigError(f"training.optimizer must be sgd with a Moreau envelope, not {training.optimizer!r}")

@@ -17,22 +17,20 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from silofl.core.ingredient import Ingredient
+from silofl.core.ingredient import Ingredient, Traits
 from silofl.core.mixing import Arrays
 from silofl.core.recipe import PRESET_NAMES, Recipe
 from silofl.core.robust import Robust, bound_updates, find_bounding_rule
 from silofl.core.steps import GradientStep, Step, corrected_step, norm
-from silofl.data.batches import evaluation_batches, training_batches
 from silofl.errors import ConfigError
 from silofl.models import build_plain_model
 from silofl.models.names import as_array, traveling_names
 from silofl.models.precision import keep_exact, round_as_received
 from silofl.models.roles import MODEL, add_role, read_role, select_role
 from silofl.parts.part import Kept, Kind, Part, Run, WeightsOf, to_arrays, to_tensors
-from silofl.parts.task import TRAIN, Exchange, Expected, Message, Replies
-from silofl.parts.work import SitePart
+from silofl.parts.task import TRAIN, Exchange, Expected, Message, Replies, Wanted
+from silofl.parts.work import SitePart, keeps
 from silofl.study import Study
-from silofl.training.device import derive_seed
 from silofl.training.loop import TrainingResult
 
 # A site's own c_i travels to it as control/own/NAME, should it have lost it or another one.
@@ -53,14 +51,13 @@ class Control(Ingredient):
 
     section: ClassVar[str] = ROLE
     halves: ClassVar[str] = __name__
-    counts_steps: ClassVar[bool] = True
     option: Literal[1, 2] = 2
     has_momentum: bool = False
 
     @property
-    def needs(self) -> frozenset[str]:
+    def traits(self) -> Traits:
         """With momentum a fresh optimiser: a buffer of the round before holds gradients that are not this round's."""
-        return frozenset({"fresh_optimizer"} if self.has_momentum else ())
+        return Traits(counts_steps=True, needs=("fresh_optimizer",) if self.has_momentum else ())
 
     def conflict(self, recipe: Recipe) -> str | None:
         """A site is corrected towards the one model of all sites."""
@@ -76,12 +73,8 @@ class Control(Ingredient):
             )
         return None
 
-    def check_study(self, study: Study) -> None:
-        """Refuse what is not plain SGD: the steps' sum would no longer be that of the gradients (Algorithm 1).
-
-        Raises:
-            ConfigError: Another optimiser, or momentum that `has_momentum` does not ask for.
-        """
+    def check(self, study: Study, shape: Sequence[int] = (), missing: Sequence[str] = ()) -> None:
+        """Refuse what is not plain SGD: the steps' sum would no longer be that of the gradients (Algorithm 1)."""
         training = study.training
         if training.optimizer != "sgd":
             raise ConfigError(f"training.optimizer must be sgd with control variates, not {training.optimizer!r}")
@@ -202,9 +195,9 @@ class ControlPart(Part):
         share = self._find_share(site)
         return Message(add_role(ROLE, arrays), {ROLE: {"share": share}} if share != 1 else {})
 
-    def expected(self, site: str, exchange: Exchange, run: Run) -> Mapping[str, Expected]:
+    def expected(self, site: str, exchange: Exchange, run: Run) -> Wanted:
         """Return what a change of c_i must be like."""
-        return Expected.like(add_role(ROLE, self.control)) if exchange.task == TRAIN else {}
+        return Wanted(Expected.like(add_role(ROLE, self.control)) if exchange.task == TRAIN else {})
 
     def merged(self, exchange: Exchange, replies: Replies, weights_of: WeightsOf, run: Run) -> ControlPart:
         """Add the sites' changes: ``c = c + sum_S q_i (c_i' - c_i)``, with q_i that sum to 1 over all sites."""
@@ -246,7 +239,7 @@ class SiteControl(SitePart):
     """A site's own control variate c_i."""
 
     name = ROLE
-    stays = (Kept("its control variate", is_sent_again=True, is_for_training=True),)
+    list_kept = keeps(Kept("its control variate", is_sent_again=True, is_for_training=True))
 
     def step(self, role: str, step: Step) -> Step:
         """Correct every step by ``c - c_i`` (Eq. 3), of c_i as much as counts in c."""
@@ -303,14 +296,10 @@ class SiteControl(SitePart):
 
     def _compute_gradient(self, model: nn.Module) -> Arrays:
         """Return the mean gradient of all training data at the received model."""
-        work, gather, loss = self.work, GradientStep(), self.work.loss
+        gather, loss = GradientStep(), self.work.loss
         # A copy, because a pass in training mode moves running statistics, and this one only probes.
         probe = copy.deepcopy(model).train()
-        part, size = work.data.training, work.study.training.batch_size
-        # Volumes of any size do not go through a network in training: an epoch of their patches stands for them.
-        seed = derive_seed(work.study.seed, work.site, work.number, ROLE)
-        patches = training_batches(part, size, None, seed, work.device) if part.patches else None
-        for batch in patches or evaluation_batches(part, size, work.device):
+        for batch in self.work.batches_of_all(ROLE):
             gather(probe, None, loss, batch)
         return gather.mean(probe)
 

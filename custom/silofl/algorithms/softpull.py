@@ -13,10 +13,11 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from silofl.core.ingredient import Ingredient
+from silofl.core.ingredient import Ingredient, Traits
 from silofl.core.recipe import PRESET_NAMES, Recipe
 from silofl.errors import AggregationError
-from silofl.parts.part import Part, Run
+from silofl.parts.part import BEFORE, Part, Run
+from silofl.parts.task import Exchange
 from silofl.parts.work import SitePart
 from silofl.settings import Share
 from silofl.study import Study
@@ -33,7 +34,7 @@ class SoftPull(Ingredient):
 
     section: ClassVar[str] = ROLE
     halves: ClassVar[str] = __name__
-    is_of_steps: ClassVar[bool] = True
+    traits: ClassVar[Traits] = Traits(is_of_steps=True)
     self_weight: Share = 0.7
 
     def sentence(self) -> str:
@@ -94,12 +95,13 @@ class SoftPullPart(Part):
         least = 1 / len(sites) if len(sites) < len(run.sites) else 0
         return _pull_weights(len(sites), max(self._self_weight, least))
 
-    def doubts(self, num_sites: int) -> Sequence[str]:
-        """Say where a site listens to each other one more than to itself."""
-        if num_sites < 2 or self._self_weight >= 1 / num_sites:
+    def notes(self, exchange: Exchange, run: Run) -> Sequence[str]:
+        """Say before a round where a site listens to each other one more than to itself."""
+        sites = len(run.sites)
+        if exchange.task != BEFORE or sites < 2 or self._self_weight >= 1 / sites:
             return ()
         return (
-            f"algorithm.softpull.self_weight {self._self_weight:g} is below 1/{num_sites} of {num_sites} sites, the "
+            f"algorithm.softpull.self_weight {self._self_weight:g} is below 1/{sites} of {sites} sites, the "
             "uniform mean: each site listens to every other one more than to itself",
         )
 

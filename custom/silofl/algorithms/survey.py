@@ -10,14 +10,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
-from silofl.core.ingredient import Ingredient
+from silofl.core.ingredient import Ingredient, Traits
 from silofl.core.recipe import PRESET_NAMES, Recipe
 from silofl.data.inventories import describe_inventories
 from silofl.data.inventory import Inventory, take_inventory
 from silofl.parts.answer import SiteAnswer
 from silofl.parts.asked_once import AskedOnce, Withheld
 from silofl.parts.part import Kind, Reported, Run, WeightsOf
-from silofl.parts.task import Exchange, Expected, Message, Replies
+from silofl.parts.task import Exchange, Message, Replies
 from silofl.parts.work import SitePart
 
 ROLE = "survey"
@@ -34,7 +34,7 @@ class Survey(Ingredient):
 
     section: ClassVar[str] = "survey"
     halves: ClassVar[str] = "silofl.algorithms.survey"
-    asks_alone: ClassVar[bool] = True
+    traits: ClassVar[Traits] = Traits(asks_alone=True)
 
     def sentence(self) -> str:
         """Return what a report says of it."""
@@ -65,10 +65,6 @@ class SurveyPart(AskedOnce):
     file: ClassVar[str] = FILE
     what: ClassVar[str] = "an inventory"
     leaves = (Kind(ROLE, PURPOSE, RISK, ROLE, is_of_images=True, is_mixed=False, is_entry=True),)
-
-    def arrays(self, run: Run) -> Mapping[str, Expected]:
-        """Return nothing: an inventory has no arrays."""
-        return {}
 
     def checked(self, site: str, exchange: Exchange, answer: SiteAnswer, run: Run) -> SurveyPart:
         """Keep an inventory."""

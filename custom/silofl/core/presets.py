@@ -77,7 +77,7 @@ def find_recipe(algorithm: str, preset: str, changes: Mapping[str, object]) -> R
         for ingredient in recipe.ingredients
     }
 
-    def new(ingredient: Ingredient | None) -> Ingredient | None:
+    def new(ingredient: Ingredient | None) -> Any:  # noqa: ANN401
         return ingredient and changed[ingredient.section]
 
     recipe = replace(

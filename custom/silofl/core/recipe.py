@@ -8,11 +8,14 @@ gives it; a study borrows it by that algorithm's name.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic.dataclasses import dataclass
 
-from silofl.core.ingredient import Ingredient
+from silofl.core.ingredient import Ingredient, Traits
+from silofl.core.robust import Robust
+from silofl.errors import ConfigError
 from silofl.settings import BelowOne, Natural, Positive
 
 if TYPE_CHECKING:
@@ -67,7 +70,7 @@ class Recipe:
     step: Ingredient | None = None
     stays_home: Literal["nothing", "batchnorm", "head", "everything"] = "nothing"
     mixing: Ingredient | None = None
-    robust: Ingredient | None = None
+    robust: Robust | None = None
     parts: tuple[Ingredient, ...] = ()
     weights: Literal["examples", "uniform"] = "examples"
     server_lr: Positive = 1.0
@@ -83,6 +86,11 @@ class Recipe:
             for ingredient in (self.input, self.step, self.mixing, *self.parts, self.robust)
             if ingredient is not None
         )
+
+    @property
+    def traits(self) -> list[Traits]:
+        """What the rest of the program must know of them."""
+        return [one.traits for one in self.ingredients]
 
     def ingredient(self, section: str) -> Any:  # noqa: ANN401 - the answer's own class, which only its algorithm knows
         """Return the answer with a section's constants, or None where the recipe gives no such answer."""
@@ -104,7 +112,7 @@ class Recipe:
     def counts_examples(self) -> bool:
         """Whether a site counts in a mean by its number of training examples."""
         is_chosen = self.weights == "examples" and self.stays_home != "everything"
-        return is_chosen and all(one.counts_examples for one in self.ingredients)
+        return is_chosen and (self.robust is None or self.robust.counts_examples)
 
     @property
     def pairs_models(self) -> bool:
@@ -114,13 +122,13 @@ class Recipe:
     @property
     def personal(self) -> Any:  # noqa: ANN401 - the answer's own class, which only its algorithm knows
         """The answer that keeps a personal model at home; None where none does."""
-        return next((one for one in self.ingredients if one.own_model == "stays"), None)
+        return next((one for one in self.ingredients if one.traits.own_model == "stays"), None)
 
     @property
     def tunes_personal(self) -> bool:
         """Whether the personal model is the global one, which each site fine-tunes in the extra rounds."""
         has_another = self.mixing is not None or self.personal is not None or self.takes_own_steps
-        return self.pairs_models and self.extra_rounds > 0 and not (has_another or self.has_parts_rounds)
+        return self.pairs_models and self.extra_rounds > 0 and not (has_another or self.extra_tasks)
 
     @property
     def trains_one_model(self) -> bool:
@@ -151,22 +159,17 @@ class Recipe:
     @property
     def needs_pretrained(self) -> bool:
         """Whether a pretrained model must be given."""
-        return self.start_from_pretrained or any("pretrained" in ingredient.needs for ingredient in self.ingredients)
-
-    @property
-    def has_parts_rounds(self) -> bool:
-        """Whether the extra rounds belong to a part, which learns alone in them."""
-        return bool(self.extra_tasks)
+        return self.start_from_pretrained or any("pretrained" in one.needs for one in self.traits)
 
     @property
     def extra_tasks(self) -> tuple[str, ...]:
         """The tasks in which a part learns alone, named as the part's section is; none where no part does."""
-        return tuple(ingredient.section for ingredient in self.ingredients if ingredient.takes_extra_rounds)
+        return tuple(ingredient.section for ingredient in self.ingredients if ingredient.traits.takes_extra_rounds)
 
     @property
     def counting_steps(self) -> str | None:
         """The section of an answer that counts steps; None where no answer does."""
-        return next((ingredient.section for ingredient in self.ingredients if ingredient.counts_steps), None)
+        return next((ingredient.section for ingredient in self.ingredients if ingredient.traits.counts_steps), None)
 
     @property
     def takes_own_steps(self) -> bool:
@@ -181,7 +184,17 @@ class Recipe:
     @property
     def weighs_models(self) -> bool:
         """Whether a super model answers with the mean of its models, weighted by its selector's scores."""
-        return any(ingredient.weighs_models for ingredient in self.ingredients)
+        return any(one.weighs_models for one in self.traits)
+
+    @property
+    def selector(self) -> str:
+        """The network of a selector that learns; empty without one."""
+        return next((one.selector for one in self.traits if one.selector), "")
+
+    @property
+    def threshold(self) -> str:
+        """Whether the threshold below which the common model answers is ``tuned`` or ``fixed``; empty without one."""
+        return next((one.threshold for one in self.traits if one.threshold), "")
 
     @property
     def trains_alone(self) -> bool:
@@ -189,10 +202,16 @@ class Recipe:
         return self.stays_home == "everything" and not self.sends_model_once and not self.average_last
 
     def count(self, examples: Mapping[str, int], min_sites: int) -> Mapping[str, float]:
-        """Return how much each site counts in the one mean of all; the arguments of `Ingredient.count`."""
+        """Return how much each site counts in the one mean of all; the arguments of `Robust.count`."""
         if self.weights == "uniform":
             return dict.fromkeys(examples, 1)
         return self.robust.count(examples, min_sites) if self.robust else examples
+
+    def check_images(self, study: Any, shape: Sequence[int], missing: Sequence[str]) -> None:  # noqa: ANN401
+        """Refuse images; of the study alone all was said as it began. The arguments of `Ingredient.check`."""
+        for one in self.ingredients:
+            with suppress(ConfigError):
+                one.check(study, shape, missing)
 
     def make_step(self, role: str) -> Step:
         """Return how a site steps on one batch of a model; a step may remember, so each model takes one of its own."""
@@ -202,7 +221,8 @@ class Recipe:
 
     def shared_rounds(self, rounds: int) -> int:
         """Return how many of a study's rounds every site gets the same mean in."""
-        return self.mixing.shared_rounds(rounds) if self.mixing else rounds
+        shared = self.mixing.traits.shared_rounds if self.mixing else rounds
+        return max(1, rounds // 2) if shared == "half" else shared
 
     def choices(self) -> dict[str, Any]:
         """Return the five answers and all constants, by the keys under which a study chooses them."""
@@ -226,6 +246,8 @@ class Recipe:
             "keeps_personal": self.keeps_personal,
             "takes_own_steps": self.takes_own_steps,
             "sends_model_once": self.sends_model_once,
+            "weighs_models": self.weighs_models,
+            "threshold": self.threshold,
             "cautions": self.cautions,
         }
         return {
@@ -238,7 +260,7 @@ class Recipe:
     @property
     def cautions(self) -> list[str]:
         """What a reader of its results must know."""
-        return [sentence for ingredient in self.ingredients if (sentence := ingredient.describe_caution())]
+        return [one.caution for one in self.traits if one.caution]
 
     def questions(self, kept: Sequence[str] = (), frozen: Sequence[str] = ()) -> dict[str, str]:
         """Return the five questions with this recipe's answers as sentences.
@@ -247,8 +269,8 @@ class Recipe:
             kept: What a site keeps of the parts beside its models, in words.
             frozen: The study's patterns of parameters that neither learn nor travel.
         """
-        sent = [ingredient.beside for ingredient in self.ingredients if ingredient.beside]
-        beside = " ".join([*sent, *(part.sentence() for part in self.parts if part.own_model != "stays")])
+        sent = [one.beside for one in self.traits if one.beside]
+        beside = " ".join([*sent, *(part.sentence() for part in self.parts if part.traits.own_model != "stays")])
         return {
             "How is the input normalised?": self.input.sentence() if self.input else PLAIN_INPUT,
             "How does a site step?": self.step.sentence() if self.step else PLAIN_STEP,
@@ -260,7 +282,7 @@ class Recipe:
         }
 
     def _has_own_model(self, how: str) -> bool:
-        return any(ingredient.own_model == how for ingredient in self.ingredients)
+        return any(one.own_model == how for one in self.traits)
 
     def _home_sentence(self) -> str:
         if self.sends_model_once:
@@ -282,7 +304,7 @@ class Recipe:
         if self.stays_home == "everything":
             return "Nobody: each site trains alone." if self.sends_model_once else "Nobody: no weights leave a site."
         usual = "its number of training examples" if self.counts_examples else "1"
-        weight = next((one.weighed_by for one in self.parts if one.weighed_by), usual)
+        weight = next((one.traits.weighed_by for one in self.parts if one.traits.weighed_by), usual)
         robust = f" {self.robust.sentence()}" if self.robust else ""
         if self.mixing is not None:
             beside = f" The global model is the weighted mean of all; a site's weight is {weight}."

@@ -11,19 +11,21 @@ the sites' median norm: Andrew et al., NeurIPS 2021, arXiv:1905.03871.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
-from typing import Any, ClassVar, Literal
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from silofl.core.ingredient import Ingredient
+from silofl.core.ingredient import Ingredient, Traits
 from silofl.core.mixing import Arrays
 from silofl.core.others import cap_claims, compare_to_others
 from silofl.core.products import Products, multiply_updates
-from silofl.core.recipe import Recipe
 from silofl.errors import ConfigError
 from silofl.settings import Count, Positive
+
+if TYPE_CHECKING:
+    from silofl.core.recipe import Recipe
 
 
 class Robust(Ingredient):
@@ -43,7 +45,7 @@ class Robust(Ingredient):
 
     section: ClassVar[str] = "robust"
     halves: ClassVar[str] = "silofl.parts.robust"
-    is_of_steps: ClassVar[bool] = True
+    traits: ClassVar[Traits] = Traits(is_of_steps=True)
     rule: Literal["median", "trimmed_mean", "clipped", "multi_krum"] = "clipped"
     factor: Positive = 2.0
     attackers: Count = 1
@@ -96,12 +98,8 @@ class Robust(Ingredient):
             )
         return None
 
-    def check_study(self, study: Any) -> None:  # noqa: ANN401 - `silofl.study.Study`
-        """Refuse rounds of fewer sites than the rule needs.
-
-        Raises:
-            ConfigError: Names ``federation.min_sites``.
-        """
+    def check(self, study: Any, shape: Sequence[int] = (), missing: Sequence[str] = ()) -> None:  # noqa: ANN401
+        """Refuse rounds of fewer sites than the rule needs."""
         if study.federation.min_sites < self.fewest_sites:
             raise ConfigError(
                 f"federation.min_sites must be at least {self.fewest_sites} with algorithm.robust {self.rule}, so that "

@@ -121,8 +121,7 @@ def prepare_with_way_back(
     """
     settings, called = steps.study.data, source.first[1]
     lacking = tuple(list_missing_contrasts(settings.channel_names, [source]))
-    for one in steps.study.recipe.ingredients:
-        one.check_data((), lacking)
+    steps.study.recipe.check_images(steps.study, (), lacking)
     for path, one in filter(None, source.files):
         if not path.exists():
             raise DataError(

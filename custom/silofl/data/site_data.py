@@ -175,8 +175,7 @@ def load_site_data(
             "images to dataset.json, or choose another model.normalization for the study"
         )
     missing = manifest.missing(study.data.channel_names)
-    for one in study.recipe.ingredients:
-        one.check_data(data.image_shape, missing)
+    study.recipe.check_images(study, data.image_shape, missing)
     return data
 
 

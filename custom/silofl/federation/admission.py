@@ -39,7 +39,7 @@ def admit_answers(
         exchange: What was asked.
         given: Site -> its answer, which may hold anything.
     """
-    read, unread = _check_each(given, server.read)
+    read, unread = _check_each(given, lambda site, message: server.read(site, exchange, message))
     known, strange = _check_each(read, lambda site, answer: _check_claims(server, site, answer))
     # Before the other checks: what some parts expect has the form of the images, which the server learns from answers.
     server.learn_image_shape(list(known.values()))
@@ -82,14 +82,15 @@ def _compare_updates(
     study, settings = server.study, server.study.federation
     if exchange.task != TRAIN or not answers:
         return {}, {}
-    parts = [server.parts[role] for role in study.recipe.traveling_roles]
+    parts, site = [server.parts[role] for role in study.recipe.traveling_roles], next(iter(answers))
     # Where every site goes on alone, nobody's update is another's matter.
-    mixed = [part for part in parts if part.averaged(exchange, server)]
+    wanted = {part.role: part.expected(site, exchange, server) for part in parts}
+    mixed = {role: found.buffers for role, found in wanted.items() if found.averaged}
     if not mixed:
         return {}, {}
     replies = Replies(dict(answers))
     steps, least = cap_claims(replies.steps, MOST_STEPS), settings.min_sites_for_ratio
-    models = [multiply_updates(replies.updates_of(part.role), part.buffers) for part in mixed]
+    models = [multiply_updates(replies.updates_of(role), buffers) for role, buffers in mixed.items()]
     refused: dict[str, str] = {}
     if settings.max_update_ratio is not None:
         for products in models:

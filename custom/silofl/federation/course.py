@@ -18,7 +18,6 @@ from silofl.federation.known_sites import (
     find_lost,
     is_lost_for_good,
     is_over,
-    list_doubts,
     list_present_sites,
     lost_sentence,
     vital_sentence,
@@ -146,7 +145,7 @@ class Course:
             return Tests({}, {site: why for one in asked for site, why in (one.missing | one.refused).items()})
         self._exchange_all(UNTESTED)
         number = server.reported.round
-        exchange = Exchange(server.test_task, number, is_needed=False, models_round=number)
+        exchange = Exchange(server.test.task, number, is_needed=False, models_round=number)
         _, _, replies = self._ask_and_admit(exchange)
         scores = {site: answer.numbers.metrics.test for site, answer in replies.accepted.items()}
         empty = {site: "its answer holds no test" for site, score in scores.items() if score is None}
@@ -173,7 +172,8 @@ class Course:
             for site, last in find_departed_sites(server).items()
             if server.ledger and site in server.ledger[-1].asked
         ]
-        self._record_once([*self.remarks(), *list_doubts(server)], record)
+        doubts = [note for part in server.parts.values() for note in part.notes(Exchange(BEFORE, number), server)]
+        self._record_once([*self.remarks(), *doubts], record)
         if number in self.repeats.first:
             record.notes.append(self.repeats.reasons[number])
             record.take_missed(self.repeats.first[number])
@@ -356,7 +356,7 @@ class Course:
             record.notes.append(note)
 
     def _write_notes(self, exchange: Exchange, record: Round | None) -> None:
-        notes = [note for part in self.server.parts.values() for note in part.notes(exchange)]
+        notes = [note for part in self.server.parts.values() for note in part.notes(exchange, self.server)]
         for note in notes:
             self.warn(note)
         if record:

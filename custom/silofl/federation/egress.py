@@ -197,7 +197,7 @@ class Gate:
         if kind is not None:
             let = f"only {', '.join(sorted(self.allowed))}" if self.allowed else "no arrays"
             return f"the site lets {let} leave, not {kind}; the answer held {len(names[kind])} such arrays: {ASK}"
-        answer = self._read_answer(message)
+        answer = self._read_answer(request, message)
         if answer is None:
             return (
                 "the site lets only the numbers of an answer leave that the study's schema has, each in its range; ask "
@@ -266,14 +266,14 @@ class Gate:
         server = replace(self._server, image_shape=image_shape)
         return server.expected("site", Exchange(request.task, request.round, request.step))
 
-    def _read_answer(self, message: Message) -> SiteAnswer | None:
+    def _read_answer(self, request: Request, message: Message) -> SiteAnswer | None:
         """Return the answer as the server would read it; None where it holds other numbers, texts or names."""
         meta = message.meta
         if "error" in meta:
             is_plain = meta["error"] == plain_text(meta["error"]) and meta.keys() <= {"round", "error", "held"}
             return SiteAnswer() if is_plain and not message.arrays else None
         try:
-            answer = self._server.read("site", message)
+            answer = self._server.read("site", Exchange(request.task, request.round, request.step), message)
             check_names("site", answer.numbers.metrics, self.study, self._server.parts)
         except AggregationError:
             return None

@@ -10,6 +10,7 @@ from silofl.core.recipe import Recipe
 from silofl.errors import AggregationError, ConfigError
 from silofl.federation.ledger import rounds_since_best
 from silofl.parts.load import is_learning, keeps_in_extra_rounds, list_kept
+from silofl.parts.model import ModelPart
 from silofl.parts.part import Kept
 from silofl.parts.task import Exchange
 from silofl.software import Software, read_software
@@ -24,7 +25,7 @@ BATCHNORM = Kept("its BatchNorm, which no site sends", is_of_model=True)
 def find_recipe_in_use(server: ServerRounds) -> Recipe:
     """Return the study's recipe, with BatchNorm at home where no site sends it."""
     recipe = server.study.recipe
-    is_home = recipe.stays_home == "nothing" and any(part.home for part in server.parts.values())
+    is_home = recipe.stays_home == "nothing" and any(isinstance(p, ModelPart) and p.home for p in server.parts.values())
     return replace(recipe, stays_home="batchnorm") if is_home else recipe
 
 
@@ -50,7 +51,7 @@ def early_end(server: ServerRounds) -> str | None:
     if patience is None or server.finished_rounds >= total:
         return None
     # Until sites listen to each other in their own way, all have the same model, which a later one need not beat.
-    first = mixing.shared_rounds(server.study.rounds) if mixing else 0
+    first = server.study.recipe.shared_rounds(server.study.rounds) if mixing else 0
     if rounds_since_best(server.ledger, first) < patience:
         return None
     return (
@@ -88,11 +89,6 @@ def check_sites(server: ServerRounds) -> None:
             raise ConfigError(f"a site must not be called {site!r}, as one of the models is; give it another name")
 
 
-def list_doubts(server: ServerRounds) -> list[str]:
-    """Return the parts' warnings about their constants, given the run's number of sites."""
-    return [doubt for part in server.parts.values() for doubt in part.doubts(len(server.sites))]
-
-
 def last_with_state(study: Study) -> int:
     """Return the last round of a study that leaves the sites a state."""
     return study.total_rounds if keeps_in_extra_rounds(study) else study.training_rounds
@@ -122,7 +118,7 @@ def list_state_for(server: ServerRounds, site: str, exchange: Exchange) -> list[
     """Return what of its state a site needs for a task."""
     is_training = is_learning(server.study, exchange.task, exchange.round)
     kept = list_kept(server.study, should_hold(server, site, exchange.models_round))
-    kept += [BATCHNORM] * any(part.home for part in server.parts.values())
+    kept += [BATCHNORM] * any(isinstance(p, ModelPart) and p.home for p in server.parts.values())
     return [one for one in kept if is_training or not one.is_for_training]
 
 

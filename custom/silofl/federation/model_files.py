@@ -45,7 +45,7 @@ def save_models(run: Path, name: str, server: ServerRounds, parts: Mapping[str, 
         server: The run after its last round.
         parts: Those of the round whose models they are.
     """
-    models = {site: arrays for part in parts.values() for site, arrays in part.models().items()}
+    models = {site: arrays for part in parts.values() for site, arrays in part.outcome(server, {}).models.items()}
     beside = collect_part_arrays(server)
     for site, arrays in models.items():
         if arrays:

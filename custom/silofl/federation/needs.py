@@ -2,9 +2,12 @@
 
 from collections.abc import Sequence
 
+from silofl.federation.server import ServerRounds
 from silofl.models.networks import build_models
-from silofl.parts.load import start_parts
-from silofl.parts.part import Part
+from silofl.models.roles import read_role
+from silofl.parts.load import list_kept
+from silofl.parts.part import INSTEAD
+from silofl.parts.task import COLLECT, TRAIN, Exchange
 from silofl.study import Study
 
 GIB = 1 << 30
@@ -29,24 +32,33 @@ def traveling_bytes(study: Study) -> int:
 
 
 def part_bytes(study: Study, num_sites: int) -> int:
-    """Return the bytes of what learns besides the models; 0 where nothing does."""
-    return sum(part.num_bytes for part in _start_study_parts(study, num_sites))
+    """Return the bytes that a round brings to a site besides the models; 0 where it brings nothing."""
+    server, last = _start_server(study, num_sites), study.total_rounds
+    rounds = [Exchange(TRAIN, 1), *(server.asks(INSTEAD, last) if last > study.training_rounds else [])]
+    models = {*study.recipe.traveling_roles}
+    tasks = [server.task(server.sites[0], one).arrays for one in rounds]
+    return max(sum(array.nbytes for name, array in one.items() if read_role(name) not in models) for one in tasks)
 
 
 def home_bytes(study: Study) -> int:
     """Return the bytes of site-only state of all parts."""
-    return sum(part.home_bytes for part in _start_study_parts(study, 2))
+    kept = sum(one.num_models for one in list_kept(study, study.total_rounds))
+    return kept * _model_bytes(study, study.recipe.roles[:1])
+
+
+def _end_bytes(study: Study) -> int:
+    """Return the bytes that each site sends once, at the end."""
+    wanted = _start_server(study, 2).expected("site-1", Exchange(COLLECT, study.rounds))
+    return sum(one.num_bytes for one in wanted.values())
 
 
 def site_disk_bytes(study: Study, num_sites: int) -> int:
     """Return the size of a site's state: its kept rounds with their optimisers, and its super models."""
-    # Started once: each time builds a network.
-    parts, one = _start_study_parts(study, num_sites), _model_bytes(study, study.recipe.roles[:1])
-    beside, home = sum(part.num_bytes for part in parts), sum(part.home_bytes for part in parts)
-    kept = KEPT_ROUNDS * ((1 + OPTIMIZER) * (models_bytes(study) + beside) + home)
-    has_all_sites = study.recipe.pairs_models or any(part.end_bytes for part in parts)
+    one, beside = _model_bytes(study, study.recipe.roles[:1]), part_bytes(study, num_sites)
+    kept = KEPT_ROUNDS * ((1 + OPTIMIZER) * (models_bytes(study) + beside) + home_bytes(study))
+    has_all_sites = study.recipe.pairs_models or _end_bytes(study) > 0
     final = one * (num_sites + 1 if has_all_sites else 1) + beside
-    return kept + final + sum(final + one for part in parts if part.keeps_second)
+    return kept + final + sum(final + one for what in list_kept(study, study.total_rounds) if what.has_second)
 
 
 def site_memory_bytes(study: Study) -> int:
@@ -64,10 +76,10 @@ def server_memory_bytes(study: Study, num_sites: int) -> int:
 
 def server_disk_bytes(study: Study, num_sites: int) -> int:
     """Estimate what the server writes: checkpoints of the last and best models, and the super model."""
-    models, parts = traveling_bytes(study), _start_study_parts(study, num_sites)
-    beside, kinds = sum(part.num_bytes for part in parts), 1 if study.recipe.has_one_model else num_sites
+    models, beside = traveling_bytes(study), part_bytes(study, num_sites)
+    kinds = 1 if study.recipe.has_one_model else num_sites
     checkpoint = 2 * (kinds * models + (1 + OPTIMIZER) * beside)
-    in_the_end = num_sites * sum(part.end_bytes for part in parts)
+    in_the_end = num_sites * _end_bytes(study)
     # The last checkpoint, the one before it, and the one that is being written.
     return 3 * checkpoint + kinds * models + in_the_end + beside
 
@@ -82,5 +94,6 @@ def _model_bytes(study: Study, roles: Sequence[str]) -> int:
     return sum(value.nbytes for role in roles for value in models[role].state_dict().values())
 
 
-def _start_study_parts(study: Study, num_sites: int) -> list[Part]:
-    return list(start_parts(study, site_names(num_sites), {}).values())
+def _start_server(study: Study, num_sites: int) -> ServerRounds:
+    """Return a server before its first round, whose messages are weighed."""
+    return ServerRounds.start(study, "estimate", site_names(num_sites), {})

@@ -63,7 +63,7 @@ def finished_results(server: ServerRounds, tests: Tests) -> Results:
             **_empty_case_results(scores),
         ),
         classes=_class_results(study, scores) if study.task != "segmentation" else None,
-        **{key: more for part in server.parts.values() for key, more in part.results(server, scores).items()},
+        **{key: more for part in server.parts.values() for key, more in part.outcome(server, scores).results.items()},
     )
 
 

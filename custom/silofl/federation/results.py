@@ -325,10 +325,6 @@ class Results:
         """Return a value of the recipe; None where it has no such key."""
         return self.recipe.get(key)
 
-    def constant(self, section: str, key: str) -> object:
-        """Return a constant of one of the recipe's answers; None where it gives no such answer."""
-        return self.recipe.get("constants", {}).get(section, {}).get(key)
-
     @property
     def questions(self) -> Mapping[str, str]:
         """The recipe's questions with its answers as sentences; nothing of a run whose recipe is not known."""

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
-from functools import partial, reduce
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -200,9 +200,10 @@ class RunFolder:
             save_models(self.path, "last", server, server.parts)
             save_models(self.path, "best", server, reported)
             self._tested = tests
-        if any(part.models() for part in server.parts.values()):
+        if any(part.outcome(server, tests.scores).models for part in server.parts.values()):
             describe_models(self.path, server)
-        contents = next((made for part in reported.values() if (made := part.contents(server))), None)
+        makers = (part.outcome(server, tests.scores).make_contents for part in reported.values())
+        contents = next((made for make in makers if (made := make())), None)
         results = finished_results(server, tests)
         if contents is not None:
             facts, scores = contents.facts | self._card_facts(results, tests), tests.scores.values()
@@ -212,7 +213,8 @@ class RunFolder:
             if len(contents.models) > 1 and self.study.task != "segmentation":
                 calling = replace(calling, temperatures=pool_temperatures(tests.scores))
             contents = replace(contents, facts=facts, calling=calling)
-            contents = reduce(lambda made, part: part.completed(made), server.parts.values(), contents)
+            for part in server.parts.values():
+                contents = part.outcome(server, tests.scores).complete(contents)
             directory.write_model_folder(self.path / directory.FOLDER, contents)
         return results
 
@@ -330,7 +332,7 @@ class RunFolder:
     def _write_records(self, server: ServerRounds, tests: Mapping[str, SiteScore]) -> None:
         self._write_ledger(server.ledger)
         for part in server.parts.values():
-            for name, values in part.files().items():
+            for name, values in part.outcome(server, tests).files.items():
                 write_json(self.path / name, values)
         self._write_metrics(server, tests)
 

@@ -10,12 +10,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property, reduce
 from operator import or_
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from silofl import schema
 from silofl.core.mixing import Arrays, example_weights
 from silofl.data.domain import Domain
 from silofl.errors import AggregationError
@@ -26,10 +24,11 @@ from silofl.models.precision import widen_arrays
 from silofl.models.roles import read_role
 from silofl.parts.answer import Metrics, SiteAnswer, read_answer
 from silofl.parts.load import find_kind, list_kinds, start_parts
-from silofl.parts.part import Kind, Part, Reported, WeightsOf
-from silofl.parts.task import TEST, TRAIN, Exchange, Expected, Message, Replies, check_arrays
+from silofl.parts.part import Kind, OwnTest, Part, Reported, WeightsOf
+from silofl.parts.task import TRAIN, Exchange, Expected, Message, Replies, check_arrays
 from silofl.software import Software, read_software
 from silofl.study import Study
+from silofl.training.schedule import learning_rate
 from silofl.training.site_score import SiteScore
 
 
@@ -91,13 +90,10 @@ class ServerRounds:
         """The best round on validation, or the last without validation, unless a part has something better."""
         number = self.best_round or self.finished_rounds
         validation = self.ledger[number - 1].validation if number else {}
+        medians = list_medians(self.ledger[: self.study.training_rounds])
         best = Reported(number, self.parts | self.best_parts, validation, explain_choice(self.ledger))
+        best = replace(best, run=self.id, finished=self.finished_rounds, medians=medians)
         return reduce(lambda reported, part: part.reported(reported, self), self.parts.values(), best)
-
-    @property
-    def medians(self) -> list[float | None]:
-        """The median of the sites' validation after each round that trained; None of one without any."""
-        return list_medians(self.ledger[: self.study.training_rounds])
 
     @property
     def has_validated(self) -> bool:
@@ -105,15 +101,9 @@ class ServerRounds:
         return self.finished_rounds > self.study.training_rounds or not self.ledger or bool(self.ledger[-1].validation)
 
     @property
-    def test_task(self) -> str:
-        """The task by which sites test the run's model."""
-        return next((part.test_task for part in self.parts.values() if part.test_task), TEST)
-
-    def facts(self) -> dict[str, Any]:
-        """Return the facts that are written into a model: rounds, and the validation it was chosen by."""
-        best = self.reported
-        rounds = {"rounds": self.finished_rounds, "reported_round": best.one_round}
-        return {"run": self.id, **rounds, "validation": schema.dump_record(best.validation)}
+    def test(self) -> OwnTest:
+        """How sites test the run's model."""
+        return next((part.test for part in self.parts.values() if part.test), OwnTest())
 
     def held(self, site: str, number: int) -> int:
         """Return the newest round <= ``number`` whose saved state the site still has; 0 if none."""
@@ -156,13 +146,14 @@ class ServerRounds:
 
     def expected(self, site: str, exchange: Exchange) -> dict[str, Expected]:
         """Return the arrays of a correct answer, with their conditions."""
-        return {name: one for part in self.parts.values() for name, one in part.expected(site, exchange, self).items()}
+        wanted = (part.expected(site, exchange, self).arrays for part in self.parts.values())
+        return {name: one for arrays in wanted for name, one in arrays.items()}
 
-    def read(self, site: str, message: Message) -> SiteAnswer:
+    def read(self, site: str, exchange: Exchange, message: Message) -> SiteAnswer:
         """Read a site's answer; the errors of `read_answer`."""
-        entries = {role: part.entry for role, part in self.parts.items() if part.entry}
-        test = next((part.test_score for part in self.parts.values() if part.test_task), SiteScore)
-        return read_answer(site, widen_arrays(message.arrays, self.study), message.meta, entries, test)
+        known = {role: part.expected(site, exchange, self).entry for role, part in self.parts.items()}
+        entries = {role: entry for role, entry in known.items() if entry}
+        return read_answer(site, widen_arrays(message.arrays, self.study), message.meta, entries, self.test.score)
 
     def learn_image_shape(self, answers: Sequence[SiteAnswer]) -> None:
         """Take the shape that most answers give, or the first of as many, where none is known yet."""
@@ -207,10 +198,12 @@ class ServerRounds:
         if record.round <= last_with_state(self.study):
             self.lost = {site: number for site, number in self.lost.items() if site not in record.answered}
 
-    def server_step(self, role: str, previous: Arrays, mixed: Arrays, replies: Replies) -> Arrays:
-        """Return a model's next parameters after every part's step at the server."""
+    def server_step(self, role: str, number: int, previous: Arrays, mixed: Arrays, replies: Replies) -> Arrays:
+        """Return a model's next parameters of a round after every part's step at the server."""
+        training = self.study.training
+        rate = learning_rate(training.schedule, training.learning_rate, number, self.study.training_rounds)
         for name, part in self.parts.items():
-            mixed, self.parts[name] = part.server_step(role, previous, mixed, replies)
+            mixed, self.parts[name] = part.server_step(role, previous, mixed, replies, number, rate)
         return mixed
 
     def take_scores(self, metrics: Mapping[str, Metrics]) -> None:

@@ -188,7 +188,7 @@ def _try_exchanges(candidate: Candidate) -> list[Message]:
     with tempfile.TemporaryDirectory(prefix="silofl-check-") as folder:
         rounds = _make_trial_site(candidate, folder)
         left = []
-        first = [Exchange(TRAIN, 1)] if study.rounds else [Exchange(server.test_task, 0)]
+        first = [Exchange(TRAIN, 1)] if study.rounds else [Exchange(server.test.task, 0)]
         for one in server.asks(END, 0) if study.asks_alone else (*first, *asked.values()):
             message = server.task(site, one)
             answer = rounds.carry_out(one.task, message)
@@ -210,7 +210,7 @@ def _find_later_arrays(candidate: Candidate, gate: Gate) -> tuple[Arrays, Arrays
     needed = {name: one for exchange in rounds for name, one in server.expected(site, exchange).items()}
     asked = {
         name: one
-        for task in (COLLECT, server.test_task)
+        for task in (COLLECT, server.test.task)
         for name, one in server.expected(site, Exchange(task, study.rounds)).items()
     }
     # Of too few patients they are withheld.

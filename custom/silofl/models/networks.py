@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from functools import lru_cache, reduce
+from functools import lru_cache
 from typing import Any, Self
 
 import torch
@@ -17,6 +17,7 @@ from silofl.extensions import NETWORKS as GROUP
 from silofl.extensions import is_extension, load_extension
 from silofl.models.activity_cnn import ActivityCNN
 from silofl.models.alexnet import AlexNet
+from silofl.models.features import add_projection_head
 from silofl.models.frozen import freeze_parameters, frozen_names, list_still_layers
 from silofl.models.lenet5 import LeNet5
 from silofl.models.monai_networks import build_monai_network, check_normalization
@@ -235,7 +236,8 @@ def _build_network(study: Study, seed: int) -> nn.Module:
         # By the names that its class gives it, which an answer may change.
         freeze_parameters(network, study.training.frozen)
         # Drawn after the rest, which therefore begins as it would without what is added.
-        return reduce(lambda extended, answer: answer.extend(extended), study.recipe.ingredients, network)
+        heads = [one.projection_head for one in study.recipe.traits if one.projection_head]
+        return add_projection_head(network, heads[0]) if heads else network
 
 
 @lru_cache(maxsize=8)

@@ -53,13 +53,11 @@ def build_selector(study: Study, num_outputs: int, seed: int) -> HarmonizedModel
         num_outputs: Sites, or models, to choose from.
         seed: Seed of the initial weights; torch's own random state is left alone.
     """
-    learning = study.recipe.ingredient("selector")
-    if learning is None:
+    if not study.recipe.selector:
         return HarmonizedModel(nn.Identity(), NearestSite(study.data.in_channels, num_outputs), "float32")
     with torch.random.fork_rng(devices=[]):
         seed_torch(seed)
-        is_light = learning.network == "light"
-        network = SelectorNetwork(study.data.in_channels, num_outputs, is_light)
+        network = SelectorNetwork(study.data.in_channels, num_outputs, study.recipe.selector == "light")
         return HarmonizedModel(nn.Identity(), network, study.model.precision)
 
 

@@ -2,17 +2,17 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from math import prod
 from typing import Any, ClassVar
 
 from silofl.errors import AggregationError
 from silofl.models.roles import add_role
 from silofl.parts.answer import Count, SiteAnswer, Text
-from silofl.parts.part import BEFORE, END, Part, Run
-from silofl.parts.task import Exchange, Expected, Message, Replies
+from silofl.parts.part import BEFORE, END, Outcome, Part, Run
+from silofl.parts.task import Exchange, Expected, Message, Replies, Wanted
 from silofl.parts.work import Work
 from silofl.settings import Section
 from silofl.study import Study
+from silofl.training.site_score import SiteScore
 
 
 class Withheld(Section):
@@ -43,6 +43,7 @@ class AskedOnce(Part):
         study: The study.
         document: What came out as plain values; empty before.
         sentences: It in words.
+        entry: The schema of what a site says beside the arrays.
         file: Name of the document among the run's files.
         what: What a site sends, in messages.
     """
@@ -62,11 +63,11 @@ class AskedOnce(Part):
 
     def arrays(self, run: Run) -> Mapping[str, Expected]:
         """Return the arrays that a site sends, without their role: all or none of them."""
-        raise NotImplementedError
+        return {}
 
-    def expected(self, site: str, exchange: Exchange, run: Run) -> Mapping[str, Expected]:
-        """Return the arrays of an answer."""
-        return add_role(self.role, self.arrays(run)) if exchange.task == self.role else {}
+    def expected(self, site: str, exchange: Exchange, run: Run) -> Wanted:
+        """Return the arrays of an answer, and what it says beside them."""
+        return Wanted(add_role(self.role, self.arrays(run)) if exchange.task == self.role else {}, self.entry)
 
     def is_shared(self, site: str, exchange: Exchange, answer: SiteAnswer, run: Run) -> bool:
         """Return whether an answer holds what was asked for.
@@ -76,7 +77,7 @@ class AskedOnce(Part):
         """
         if exchange.task != self.role or answer.entry(self.role, Withheld).withheld:
             return False
-        check_all_sent(site, answer, self.expected(site, exchange, run), self.role, self.what)
+        check_all_sent(site, answer, self.expected(site, exchange, run).arrays, self.role, self.what)
         return True
 
     def find_silent_sites(self, replies: Replies) -> dict[str, str]:
@@ -84,18 +85,18 @@ class AskedOnce(Part):
         withheld = {site: one.entry(self.role, Withheld).withheld for site, one in replies.accepted.items()}
         return replies.missing | replies.refused | {site: reason for site, reason in withheld.items() if reason}
 
-    def notes(self, exchange: Exchange) -> Sequence[str]:
+    def notes(self, exchange: Exchange, run: Run) -> Sequence[str]:
         """Return what came out in sentences."""
         return self.sentences if exchange.task == self.role else ()
 
-    def files(self) -> dict[str, Any]:
+    def outcome(self, run: Run, tests: Mapping[str, SiteScore]) -> Outcome:
         """Return the document."""
-        return {self.file: self.document} if self.document else {}
+        return Outcome(files={self.file: self.document} if self.document else {})
 
 
 def expect_float64(shape: tuple[int, ...], minimum: float | None = 0) -> Expected:
     """Return what to expect of an array of float64."""
-    return Expected(shape, minimum=minimum, dtype="float64", num_bytes=8 * prod(shape))
+    return Expected(shape, minimum=minimum, dtype="float64")
 
 
 def check_all_sent(site: str, answer: SiteAnswer, wanted: Collection[str], role: str, what: str) -> None:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, reduce
+from operator import or_
 from typing import Any
 
 import numpy as np
@@ -82,7 +83,9 @@ class AveragePart(Part):
     def to_send(self, site: str, exchange: Exchange, run: Run) -> Message:
         """Return all that a validation of the last round brings, with the means in place of its models."""
         if exchange.task == TASK:
-            return run.task(site, replace(exchange, task=VALIDATE)) | self._build_message(site, run)
+            usual = replace(exchange, task=VALIDATE)
+            sent = (part.to_send(site, usual, run) for part in run.parts.values() if part is not self)
+            return reduce(or_, sent, Message()) | self._build_message(site, run)
         return self._build_message(site, run) if exchange.task in (TEST, COLLECT) and self.chosen else Message()
 
     def merged(self, exchange: Exchange, replies: Replies, weights_of: WeightsOf, run: Run) -> AveragePart:
@@ -97,7 +100,7 @@ class AveragePart(Part):
         sentence = self._describe_decision(scores, run.reported, is_better)
         return replace(self, is_decided=True, chosen=scores if is_better else {}, sentence=sentence)
 
-    def notes(self, exchange: Exchange) -> Sequence[str]:
+    def notes(self, exchange: Exchange, run: Run) -> Sequence[str]:
         """Return what came of the validation."""
         return (self.sentence,) if exchange.task == TASK else ()
 
@@ -108,7 +111,8 @@ class AveragePart(Part):
             return reported
         models = {role: self._put_means(role, narrow(run.parts[role], ModelPart)) for role in self.roles}
         number = self.study.training_rounds
-        return Reported(number, dict(run.parts) | models, self.chosen, f"best validation, {self._name}", is_mean=True)
+        parts, how = dict(run.parts) | models, f"best validation, {self._name}"
+        return replace(reported, round=number, parts=parts, validation=self.chosen, how=how, is_mean=True)
 
     @property
     def roles(self) -> tuple[str, ...]:
@@ -165,7 +169,7 @@ class AveragePart(Part):
     def _build_message(self, site: str, run: Run) -> Message:
         arrays: Arrays = {}
         for role, models in self._models.items():
-            mean, home = models.get(site, models.get("", {})), run.parts[role].home
+            mean, home = models.get(site, models.get("", {})), narrow(run.parts[role], ModelPart).home
             arrays |= add_role(role, {name: array for name, array in mean.items() if name not in home})
         return Message(arrays, {ROLE: {"is_sent": True}})
 

@@ -5,7 +5,7 @@ FedSM with another personalisation in SoftPull's place (Xu et al., CVPR 2022, ar
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from silofl.core.mixing import Arrays
@@ -13,7 +13,7 @@ from silofl.models import build_plain_model
 from silofl.models.names import read_arrays, traveling_names
 from silofl.models.roles import add_role
 from silofl.parts.part import END, Kind, Part, Run, WeightsOf
-from silofl.parts.task import COLLECT, Exchange, Expected, Message, Replies
+from silofl.parts.task import COLLECT, Exchange, Expected, Message, Replies, Wanted
 from silofl.parts.work import SitePart
 from silofl.study import Study
 
@@ -47,11 +47,6 @@ class CollectedPart(Part):
         model = build_plain_model(study, study.seed)
         return [cls(read_arrays(model.state_dict(), traveling_names(model, study.recipe)))]
 
-    @property
-    def end_bytes(self) -> int:
-        """Bytes of a model."""
-        return sum(value.nbytes for value in self.shapes.values())
-
     def of(self, site: str) -> Arrays:
         """Return a site's model; nothing where it did not come."""
         return self.received.get(site, {})
@@ -63,9 +58,10 @@ class CollectedPart(Part):
         reported = run.reported.round
         return (Exchange(COLLECT, reported, is_needed=False, models_round=reported),)
 
-    def expected(self, site: str, exchange: Exchange, run: Run) -> Mapping[str, Expected]:
+    def expected(self, site: str, exchange: Exchange, run: Run) -> Wanted:
         """Return the arrays of a whole model."""
-        return Expected.whole_model(add_role(ROLE, self.shapes)) if exchange.task == COLLECT else {}
+        is_asked = exchange.task == COLLECT
+        return Wanted(Expected.whole_model(add_role(ROLE, self.shapes)) if is_asked else {})
 
     def merged(self, exchange: Exchange, replies: Replies, weights_of: WeightsOf, run: Run) -> CollectedPart:
         """Take the models."""
@@ -74,7 +70,7 @@ class CollectedPart(Part):
         received = {site: answer.of(ROLE) for site, answer in replies.accepted.items()}
         return replace(self, received=received, missing=replies.missing | replies.refused)
 
-    def notes(self, exchange: Exchange) -> Sequence[str]:
+    def notes(self, exchange: Exchange, run: Run) -> Sequence[str]:
         """Return whose models did not come, and why."""
         missing = self.missing if exchange.task == COLLECT else {}
         said = "sent no personal model, and the global one answers in its place"

@@ -20,11 +20,12 @@ from silofl.documents import ABSENT, read_json_document
 from silofl.errors import TrainingError
 from silofl.files import make_folder, open_own, write_json
 from silofl.parts.narrow import narrow
-from silofl.parts.part import Kept, Part, Run, WeightsOf
-from silofl.parts.task import TRAIN, Exchange, Replies
+from silofl.parts.part import Kept, Outcome, Part, Run, WeightsOf
+from silofl.parts.task import TRAIN, Exchange, Message, Replies
 from silofl.parts.work import SitePart
 from silofl.study import Study
 from silofl.study.sections import DpSgdSettings
+from silofl.training.loop import TrainingResult
 from silofl.training.private import Spent, add_steps, compute_epsilon, draw_batches, measure_round, private_step
 from silofl.training.site_score import SiteScore
 from silofl.training.spent import Privacy
@@ -55,9 +56,9 @@ class DpSgdPart(Part):
         said = {site: answer.numbers.metrics.epsilon for site, answer in replies.accepted.items()}
         return replace(self, spent=self.spent | {site: one for site, one in said.items() if one is not None})
 
-    def results(self, run: Run, tests: Mapping[str, SiteScore]) -> dict[str, Any]:
+    def outcome(self, run: Run, tests: Mapping[str, SiteScore]) -> Outcome:
         """Return the sites' epsilons."""
-        return {"privacy": Privacy(self.spent, **_read_settings(self.study).model_dump())}
+        return Outcome(results={"privacy": Privacy(self.spent, **_read_settings(self.study).model_dump())})
 
 
 class SiteDpSgd(SitePart):
@@ -76,16 +77,19 @@ class SiteDpSgd(SitePart):
         units, self._of_round = measure_round(self.work.study, self.work.data.training)
         return private_step(_read_settings(self.work.study), self._of_round.rate * units)
 
-    def draw(self, examples: Examples) -> Sequence[NDArray[np.int64]]:
+    def epoch(self, examples: Examples) -> Sequence[NDArray[np.int64]]:
         """Draw an epoch's batches, as soon as the round is counted."""
         if not self._is_counted:
             self._count_round()
             self._is_counted = True
         return draw_batches(examples, self.work.study.training.batch_size, _read_settings(self.work.study).unit)
 
-    def measured(self) -> dict[str, float]:
-        """Return the epsilon of all rounds."""
-        return {"epsilon": compute_epsilon(self._read_count(), _read_settings(self.work.study).delta)}
+    def finish(self, results: Mapping[str, TrainingResult]) -> Message:
+        """Return the epsilon of all rounds; none where none was counted, as in an estimate."""
+        if not self._is_counted:
+            return Message()
+        epsilon = compute_epsilon(self._read_count(), _read_settings(self.work.study).delta)
+        return Message(meta={"metrics": {"epsilon": epsilon}})
 
     def kept(self) -> dict[str, Any]:
         """Return how many steps had been counted, to know whether the count is lost."""

@@ -34,8 +34,8 @@ from silofl.models.roles import add_role
 from silofl.options import SPECIFICITY
 from silofl.parts.answer import SiteAnswer
 from silofl.parts.asked_once import expect_float64
-from silofl.parts.part import Kind, Part, Reported, Run
-from silofl.parts.task import Exchange, Expected, Message
+from silofl.parts.part import Kind, Outcome, OwnTest, Part, Reported, Run
+from silofl.parts.task import Exchange, Message, Wanted
 from silofl.parts.work import SitePart
 from silofl.schema import dump_record
 from silofl.settings import Natural, Section
@@ -43,6 +43,7 @@ from silofl.study import Study
 from silofl.training.evaluation import count_patients
 from silofl.training.floor import find_few
 from silofl.training.metrics import Score
+from silofl.training.site_score import SiteScore
 
 ROLE = "evaluation"
 SCORES = f"{ROLE}/scores"
@@ -97,8 +98,7 @@ class EvaluationPart(Part):
     arrays: Arrays = field(default_factory=dict)
     sites: Mapping[str, HospitalEvaluation] = field(default_factory=dict)
     role: str = ROLE
-    test_task: ClassVar[str] = ROLE
-    entry: ClassVar[type[EvaluationEntry]] = EvaluationEntry
+    test: ClassVar[OwnTest] = OwnTest(ROLE)
     leaves = (Kind(ROLE, PURPOSE, RISK, ROLE, is_of_images=True, is_mixed=False),)
 
     @classmethod
@@ -118,12 +118,12 @@ class EvaluationPart(Part):
         """Return the model."""
         return Message(add_role(ROLE, self.arrays), {ROLE: {"model": dict(self.facts)}})
 
-    def expected(self, site: str, exchange: Exchange, run: Run) -> Mapping[str, Expected]:
+    def expected(self, site: str, exchange: Exchange, run: Run) -> Wanted:
         """Return the array of the scores."""
         if exchange.task != ROLE:
-            return {}
+            return Wanted(entry=EvaluationEntry)
         wanted = expect_float64((len(list_scores(self.study)), COLUMNS), minimum=None)
-        return {SCORES: replace(wanted, is_required=True)}
+        return Wanted({SCORES: replace(wanted, is_required=True)}, EvaluationEntry)
 
     def checked(self, site: str, exchange: Exchange, answer: SiteAnswer, run: Run) -> EvaluationPart:
         """Keep a hospital's scores; refuse numbers that are none.
@@ -151,10 +151,10 @@ class EvaluationPart(Part):
         known = f"{facts['fingerprint'][:16]} of study {facts['study']['name']}, as it was given" if facts else ""
         return replace(reported, how=known or reported.how)
 
-    def files(self) -> dict[str, Any]:
+    def outcome(self, run: Run, tests: Mapping[str, SiteScore]) -> Outcome:
         """Return the record of all hospitals."""
         if not self.sites:
-            return {}
+            return Outcome()
         sites = dict(sorted(self.sites.items()))
         contents = join_model(self.facts, self.arrays, self.study)
         calling, labels = contents.calling, self.study.labels
@@ -169,7 +169,7 @@ class EvaluationPart(Part):
             called_from={labels[number]: one for number, one in shown.items()} or None,
             quality=describe_quality(contents),
         )
-        return {FILE: dump_record(record)}
+        return Outcome(files={FILE: dump_record(record)})
 
 
 class SiteEvaluation(SitePart):

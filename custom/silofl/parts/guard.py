@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -35,13 +35,13 @@ from silofl.inference.directory import FOLDER, OWN, read_model_folder, write_mod
 from silofl.inference.geometry import decide_labels
 from silofl.inference.measured_usual import measure_usual
 from silofl.inference.probabilities import shift_foreground
-from silofl.models import HarmonizedModel, build_plain_model
+from silofl.models import HarmonizedModel
 from silofl.models.roles import add_role
 from silofl.parts.answer import SiteAnswer
 from silofl.parts.average import ROLE as AVERAGE
 from silofl.parts.calling import choose_site_calling
-from silofl.parts.part import TESTED, UNTESTED, Kept, Part, Reported, Run, WeightsOf
-from silofl.parts.task import TEST, TRAIN, Exchange, Message, Replies
+from silofl.parts.part import TESTED, UNTESTED, Kept, Outcome, Part, Reported, Run, WeightsOf
+from silofl.parts.task import TEST, TRAIN, Exchange, Message, Replies, Wanted
 from silofl.parts.work import SitePart, Work
 from silofl.schema import dump_record
 from silofl.settings import Section
@@ -115,23 +115,11 @@ class GuardPart(Part):
     steps: int = 0
     pretrained: Arrays = field(default_factory=dict)
     role: str = ROLE
-    entry: ClassVar[type[GuardEntry]] = GuardEntry
 
     @classmethod
     def start(cls, study: Study, sites: Sequence[str], pretrained: Arrays | None) -> Sequence[Part]:
         """Return the server half before any choice."""
         return [cls(study, pretrained=(pretrained or {}) if study.starts_from_file else {})]
-
-    @property
-    def home_bytes(self) -> int:
-        """Bytes that a site keeps of it in each round: local models with their optimiser, and their best round."""
-        models = 2 * MODELS if self.study.training.has_falling_rate else MODELS
-        return models * sum(value.nbytes for value in build_plain_model(self.study, 0).state_dict().values())
-
-    @property
-    def keeps_second(self) -> bool:
-        """Whether a site keeps one of two models."""
-        return self.study.is_guarded
 
     def asks(self, moment: str, number: int, run: Run) -> Sequence[Exchange]:
         """Let the sites train their own models to the end by rounds; after a federated model's test, then choose."""
@@ -158,7 +146,11 @@ class GuardPart(Part):
 
     def _is_finished(self, run: Run) -> bool:
         """Return whether the federated model was trained to its end."""
-        return is_finished(run.medians, find_patience(self.study))
+        return is_finished(run.reported.medians, find_patience(self.study))
+
+    def expected(self, site: str, exchange: Exchange, run: Run) -> Wanted:
+        """Return what a site may say."""
+        return Wanted(entry=GuardEntry)
 
     def checked(self, site: str, exchange: Exchange, answer: SiteAnswer, run: Run) -> GuardPart:
         """Collect a site's test."""
@@ -174,7 +166,8 @@ class GuardPart(Part):
         last = min(run.finished_rounds, self.study.training_rounds)
         validation = {site: one.validation for site, one in self.tested.items() if one.validation}
         rounds = {site: one.own.best_round for site, one in self.tested.items() if one.own}
-        return Reported(last, run.parts, validation or reported.validation, OWN_BEST, rounds=rounds)
+        own = validation or reported.validation
+        return replace(reported, round=last, parts=run.parts, validation=own, how=OWN_BEST, rounds=rounds)
 
     def merged(self, exchange: Exchange, replies: Replies, weights_of: WeightsOf, run: Run) -> GuardPart:
         """Take up the sites' choices, and whose own models learn no more: a site that is silent has none that does."""
@@ -188,27 +181,28 @@ class GuardPart(Part):
         without = {site: entry.reason or "no answer" for site, entry in entries.items() if not entry.joined}
         return replace(self, choices=choices, unchosen=replies.missing | replies.refused | without)
 
-    def notes(self, exchange: Exchange) -> Sequence[str]:
+    def notes(self, exchange: Exchange, run: Run) -> Sequence[str]:
         """Return each site's choice, or why it made none."""
         if exchange.task != CHOOSE:
             return ()
         chosen = [choice_sentence(site, one) for site, one in self.choices.items()]
         return chosen + [f"site {site!r} made no choice: {reason}" for site, reason in self.unchosen.items()]
 
-    def results(self, run: Run, tests: Mapping[str, Any]) -> dict[str, Any]:
+    def outcome(self, run: Run, tests: Mapping[str, Any]) -> Outcome:
         """Return the sites' choices, and why the others made none; of sites that train alone, their own models."""
         if self.study.recipe.trains_alone:
-            return {"own_models": {site: one.own for site, one in self.tested.items() if one.own} or None}
+            own = {site: one.own for site, one in self.tested.items() if one.own}
+            return Outcome(results={"own_models": own or None})
         without = [site for site in run.sites if site not in self.choices]
         reasons = {site: self.unchosen.get(site, "it did not test the model") for site in without}
-        return {"joining": self.choices or None, "unchosen": reasons or None}
+        return Outcome(results={"joining": self.choices or None, "unchosen": reasons or None})
 
 
 class SiteGuard(SitePart):
     """The local model beside the federated one and after it, and the choice between both."""
 
     name = ROLE
-    tasks = (TRAIN_OWN, CHOOSE)
+    tasks = (TRAIN_OWN, CHOOSE, TEST)
 
     def __init__(self, work: Work) -> None:
         super().__init__(work)
@@ -220,8 +214,9 @@ class SiteGuard(SitePart):
     @classmethod
     def list_kept(cls, study: Study, number: int) -> Sequence[Kept]:
         """Return the local model, which is the run's own one where each site trains alone."""
-        is_alone = study.recipe.trains_alone
-        return [Kept("its best round" if is_alone else "the local model and its best round", is_of_model=is_alone)]
+        is_alone, models = study.recipe.trains_alone, 2 * MODELS if study.training.has_falling_rate else MODELS
+        what = "its best round" if is_alone else "the local model and its best round"
+        return [Kept(what, is_of_model=is_alone, num_models=models, has_second=study.is_guarded)]
 
     @property
     def is_on(self) -> bool:
@@ -266,20 +261,21 @@ class SiteGuard(SitePart):
             return {}
         return {LOCAL: self.local.prepare_learner(self.work.loss, self.work.number)}
 
-    def epoch(self) -> None:
+    def epoch(self, examples: Examples) -> None:
         """Begin an epoch of the model that learns."""
         if self.is_on:
             self._learning.epoch()
 
-    def validated(self, own: Score) -> None:
+    def judged(self, scores: Mapping[str, Score], examples: Examples, is_validation: bool) -> None:
         """Keep the local model where this is its best round so far."""
         work = self.work
         # Before its first round the site has trained none; a mean of the last rounds is validated after them.
-        if LOCAL not in self._kept or work.message.find_entry(AVERAGE).get("is_sent"):
+        if not is_validation or LOCAL not in self._kept or work.message.find_entry(AVERAGE).get("is_sent"):
             return
         # A training task brings the models of the round before.
         number = work.number - 1 if work.task == TRAIN else work.number
-        self.local.validate(number, work.data.validation, own if work.study.recipe.trains_alone else None)
+        own = scores[work.study.recipe.roles[-1]] if work.study.recipe.trains_alone else None
+        self.local.validate(number, work.data.validation, own)
         if work.task != TRAIN:
             self._keep()
 
@@ -296,26 +292,29 @@ class SiteGuard(SitePart):
 
     def deployed(self, role: str, model: HarmonizedModel) -> HarmonizedModel:
         """Return the own model of its best round for the test of a site that trains alone."""
-        if not self._reports_own(self.work.task):
+        if not self._reports_own:
             return model
         best = copy.deepcopy(model)
         best.load_state_dict(self._own[0].best)
         return best
 
-    def add_to_answer(self, task: str) -> Message:
+    def _report_own(self) -> Message:
         """Say which round of its own a site that trains alone has tested, and what its validation was."""
-        if not self._reports_own(task):
+        if not self._reports_own:
             return Message()
         own, is_finished = self._own
         says = {"rounds": own.last, "best_round": own.best_round, "is_finished": is_finished}
         score = self.work.site_models.score(self.work.data.validation)
         return Message(meta={ROLE: {"own": says, "validation": score}})
 
-    def _reports_own(self, task: str) -> bool:
-        return task == TEST and self.work.study.recipe.trains_alone and LOCAL in self._kept
+    @property
+    def _reports_own(self) -> bool:
+        return self.work.task == TEST and self.work.study.recipe.trains_alone and LOCAL in self._kept
 
     def answer(self, task: str) -> Message:
         """Train the own model for a round more, or choose what the site keeps, and test it."""
+        if task == TEST:
+            return self._report_own()
         has_data = len(self.work.data.validation) > 0
         if not has_data or LOCAL not in self._kept:
             reason = "it has trained no model alone" if has_data else "it has no validation data"

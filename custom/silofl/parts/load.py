@@ -65,7 +65,7 @@ def list_kinds(study: Study) -> list[Kind]:
 
 def find_test_task(study: Study) -> str:
     """Return the task by which a study's sites test the run's model."""
-    return next((half.test_task for half in _server_halves(study) if half.test_task), TEST)
+    return next((half.test.task for half in _server_halves(study) if half.test), TEST)
 
 
 def find_kind(kinds: Iterable[Kind], role: str, name: str) -> Kind | None:
@@ -80,7 +80,7 @@ def _server_halves(study: Study) -> list[type[Part]]:
 def _load_modules(study: Study) -> list[ModuleType]:
     recipe = study.recipe
     if study.asks_alone:
-        return [_load_module(one.halves) for one in recipe.ingredients if one.asks_alone]
+        return [_load_module(one.halves) for one in recipe.ingredients if one.traits.asks_alone]
     if not study.rounds:
         return [_load_module("silofl.parts.finished_model")]
     shared = (

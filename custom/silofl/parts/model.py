@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -35,14 +36,13 @@ from silofl.models.precision import round_as_received
 from silofl.models.roles import GLOBAL, add_role, read_role
 from silofl.parts.calling import choose_site_calling
 from silofl.parts.kept_back import Excluded
-from silofl.parts.part import Kept, Kind, Part, Run, WeightsOf
-from silofl.parts.task import TEST, TRAIN, VALIDATE, Exchange, Expected, Message, Replies
+from silofl.parts.part import Kept, Kind, Outcome, Part, Run, WeightsOf
+from silofl.parts.task import TEST, TRAIN, VALIDATE, Exchange, Expected, Message, Replies, Wanted
 from silofl.parts.work import SitePart
 from silofl.study import Study
 from silofl.training.case_pictures import write_test_files
 from silofl.training.evaluation import evaluate, summarise_test
 from silofl.training.loop import Learner, TrainingResult, make_optimizer, set_learning_rate
-from silofl.training.metrics import Score
 from silofl.training.site_score import SiteScore
 
 WEIGHTS = (
@@ -149,20 +149,18 @@ class ModelPart(Part):
             arrays = self._drop_home(arrays)
         return told | Message(add_role(self.role, arrays))
 
-    def expected(self, site: str, exchange: Exchange, run: Run) -> Mapping[str, Expected]:
+    def expected(self, site: str, exchange: Exchange, run: Run) -> Wanted:
         """Return the arrays that travel, any of which a site may keep back."""
-        arrays = self._drop_home(self.of(site)) if exchange.task == TRAIN else {}
+        if exchange.task != TRAIN:
+            return Wanted()
+        arrays = self._drop_home(self.of(site))
         expected = Expected.like(add_role(self.role, arrays))
         # A change may take a variance to 0, from what the site has received of it.
         received = round_as_received({name: one for name, one in arrays.items() if is_variance(name)}, self.study)
-        return expected | {
-            name: replace(expected[name], minimum=-one) for name, one in add_role(self.role, received).items()
-        }
-
-    def averaged(self, exchange: Exchange, run: Run) -> Sequence[Collection[str]]:
-        """Return all names in training, but where every site goes on with a model of its own alone (`weights`)."""
+        expected |= {name: replace(expected[name], minimum=-one) for name, one in add_role(self.role, received).items()}
+        # No mean is taken where every site goes on with a model of its own alone (`weights`).
         is_alone = exchange.round > self.study.rounds and self._has_own_models(exchange.round)
-        return [self.common] if exchange.task == TRAIN and not is_alone else []
+        return Wanted(expected, averaged=() if is_alone else [self.common], buffers=self.buffers)
 
     def merged(self, exchange: Exchange, replies: Replies, weights_of: WeightsOf, run: Run) -> ModelPart:
         """Mix the trained models into the next ones."""
@@ -182,11 +180,13 @@ class ModelPart(Part):
         if not self._has_own_models(exchange.round):
             # All rows of the weights are equal, so that any site's mean is everybody's.
             first = next(iter(mixed))
-            return replace(new, common=self._take_server_step(started[first], mixed[first], replies, run))
+            common = self._take_server_step(exchange.round, started[first], mixed[first], replies, run)
+            return replace(new, common=common)
         own = {site: self.of(site) for site in run.sites}
         for (site, arrays), weight in zip(mixed.items(), weights.diagonal(), strict=True):
             # A site that listens to itself alone goes on with what it trained (`to_send`): no step comes between.
-            own[site] = arrays if weight == 1 else self._take_server_step(started[site], arrays, replies, run)
+            begun = started[site]
+            own[site] = arrays if weight == 1 else self._take_server_step(exchange.round, begun, arrays, replies, run)
         return replace(new, own=own)
 
     def weights(self, role: str, number: int, sites: Sequence[str], run: Run) -> NDArray | None:
@@ -205,8 +205,13 @@ class ModelPart(Part):
         mean = mix(self.own, uniform_weights(len(self.own)))
         return replace(self, own=dict(sorted((self.own | {site: next(iter(mean.values()))}).items())))
 
-    def models(self) -> dict[str, Arrays]:
-        """Return the models that the run's folder keeps by themselves."""
+    def outcome(self, run: Run, tests: Mapping[str, SiteScore]) -> Outcome:
+        """Return the models, what is frozen of them, the super model of one model, and who excludes BatchNorm."""
+        said = {"batchnorm": self.excluded.sentence} if self.excluded.sentence else {}
+        make = partial(self._make_contents, run)
+        return Outcome(models=self._list_models(), arrays=self.frozen, make_contents=make, results=said)
+
+    def _list_models(self) -> dict[str, Arrays]:
         # Global and personal ones are in the super model already.
         if not self._is_only:
             return {}
@@ -216,19 +221,11 @@ class ModelPart(Part):
             for site, arrays in zip(models, map(self._drop_home, models.values()), strict=True)
         }
 
-    def to_save(self) -> Arrays:
-        """Return what is frozen."""
-        return self.frozen
-
-    def notes(self, exchange: Exchange) -> Sequence[str]:
+    def notes(self, exchange: Exchange, run: Run) -> Sequence[str]:
         """Return who excludes BatchNorm, in the round that changed it."""
         return (self.excluded.news,) if exchange.task == TRAIN and self.excluded.news else ()
 
-    def results(self, run: Run, tests: Mapping[str, SiteScore]) -> dict[str, Any]:
-        """Return who excludes BatchNorm."""
-        return {"batchnorm": self.excluded.sentence} if self.excluded.sentence else {}
-
-    def contents(self, run: Run) -> Contents | None:
+    def _make_contents(self, run: Run) -> Contents | None:
         """Return the super model of a run of one model; None where a site adds what stays with it.
 
         One model for all answers everybody. Where each site has its own, a new hospital gets the mean of them all.
@@ -244,9 +241,8 @@ class ModelPart(Part):
             )
             for name, arrays in named.items()
         }
-        return Contents(
-            self.study, run.image_shape, states, "mean" if self.own else "only", facts=run.facts(), domain=run.domain
-        )
+        rule, facts = "mean" if self.own else "only", run.reported.facts
+        return Contents(self.study, run.image_shape, states, rule, facts=facts, domain=run.domain)
 
     def state(self) -> dict[str, Any]:
         """Return a checkpoint."""
@@ -281,11 +277,11 @@ class ModelPart(Part):
     def _drop_home(self, arrays: Arrays) -> Arrays:
         return {name: array for name, array in arrays.items() if name not in self.home}
 
-    def _take_server_step(self, previous: Arrays, mixed: Arrays, replies: Replies, run: Run) -> Arrays:
+    def _take_server_step(self, number: int, previous: Arrays, mixed: Arrays, replies: Replies, run: Run) -> Arrays:
         # Parts step on parameters only: momentum or Adam on a running variance has no meaning.
         parameters = {name: array for name, array in mixed.items() if name not in self.buffers}
         before = {name: previous[name] for name in parameters}
-        mixed = mixed | run.server_step(self.role, before, parameters, replies)
+        mixed = mixed | run.server_step(self.role, number, before, parameters, replies)
         return server_step(previous, mixed, self.study.recipe.server_lr, self.buffers)
 
 
@@ -344,7 +340,7 @@ def fill_state(model: nn.Module, arrays: Arrays) -> dict[str, Tensor]:
 
 def collect_part_arrays(run: Run) -> Arrays:
     """Return the arrays of all parts that belong into every written model."""
-    return {name: array for part in run.parts.values() for name, array in part.to_save().items()}
+    return {name: array for part in run.parts.values() for name, array in part.outcome(run, {}).arrays.items()}
 
 
 class SiteModels(SitePart):
@@ -455,28 +451,14 @@ class SiteModels(SitePart):
             return Message(meta={"metrics": self.work.scores()})
         return Message(meta={"metrics": {"test": self._test_and_write()}})
 
-    def validation(self, examples: Examples) -> dict[str, Any]:
-        """Return the score on validation data, of which every part takes note."""
-        scores = self._evaluate_models(examples)
-        numbers = self._summarise_scores(scores, examples)
-        for part in self.work.parts:
-            part.validated(scores[self.work.study.recipe.roles[-1]])
-        return numbers
-
-    def score(self, examples: Examples) -> dict[str, Any]:
-        """Return the score of the same models on other data, of which no part takes note."""
-        return self._summarise_scores(self._evaluate_models(examples), examples)
-
-    def _evaluate_models(self, examples: Examples) -> dict[str, Score]:
+    def score(self, examples: Examples, is_validation: bool = False) -> dict[str, Any]:
+        """Return the score of the site's own model, or of its models together as a part joins them."""
         work = self.work
-        return {role: evaluate(model, examples, work.study, work.device)[1] for role, model in self.deploy().items()}
-
-    def _summarise_scores(self, scores: Mapping[str, Score], examples: Examples) -> dict[str, Any]:
-        """Return the numbers of the site's own model, or of the models as a part combines them."""
-        judged = next((score for part in self.work.parts if (score := part.combine_scores(scores, examples))), None)
-        found = {role: self.work.withhold_few(one.numbers(), one, examples) for role, one in scores.items()}
+        scores = {role: evaluate(one, examples, work.study, work.device)[1] for role, one in self.deploy().items()}
+        found = {role: work.withhold_few(one.numbers(), one, examples) for role, one in scores.items()}
+        judged = [one for part in work.parts if (one := part.judged(scores, examples, is_validation))]
         models = {role: numbers["value"] for role, numbers in found.items()}
-        return (judged or found[self.work.study.recipe.roles[-1]]) | ({"models": models} if len(models) > 1 else {})
+        return [*judged, found[work.study.recipe.roles[-1]]][0] | ({"models": models} if len(models) > 1 else {})
 
     def _test_and_write(self) -> dict[str, Any]:
         """Test the site's model, and write it as a super model that holds this one model."""

@@ -6,18 +6,23 @@ answers change. Every method has a default that does nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+import inspect
+import traceback
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
+from functools import wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, Self
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from silofl.core.mixing import Arrays
+from silofl.errors import SiloFLError
 from silofl.parts.answer import SiteAnswer
-from silofl.parts.task import Exchange, Expected, Message, Replies, Unlike
-from silofl.settings import Section
+from silofl.parts.task import TEST, Exchange, Message, Replies, Unlike, Wanted
+from silofl.schema import dump_record
 from silofl.study import Study
 from silofl.training.site_score import SiteScore
 
@@ -76,6 +81,8 @@ class Kept:
         is_sent_again: Whether the server brings it where it is lost.
         is_for_training: Whether nothing but training begins from it.
         is_of_model: Whether it belongs to a model, of which the recipe says what stays at home.
+        num_models: How many models it is as large as, beside those that the site trains.
+        has_second: Whether the site keeps a second super model of it in the end, with one model more.
     """
 
     what: str
@@ -83,6 +90,8 @@ class Kept:
     is_sent_again: bool = False
     is_for_training: bool = False
     is_of_model: bool = False
+    num_models: int = 0
+    has_second: bool = False
 
 
 @dataclass(frozen=True)
@@ -96,6 +105,9 @@ class Reported:
         how: How they were chosen.
         is_mean: Whether they are means over several rounds, and no round's own.
         rounds: Site -> the round of its own that it reports; empty where all report one.
+        run: The run's id.
+        finished: Rounds that have finished.
+        medians: The median of the sites' validation after each round that trained; None of one without any.
     """
 
     round: int
@@ -104,6 +116,15 @@ class Reported:
     how: str
     is_mean: bool = False
     rounds: Mapping[str, int] = field(default_factory=dict)
+    run: str = ""
+    finished: int = 0
+    medians: Sequence[float | None] = ()
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """The facts that are written into a model: rounds, and the validation it was chosen by."""
+        rounds = {"rounds": self.finished, "reported_round": self.one_round}
+        return {"run": self.run, **rounds, "validation": dump_record(self.validation)}
 
     @property
     def one_round(self) -> int | None:
@@ -126,6 +147,34 @@ class Compared:
     notes: Sequence[str] = ()
 
 
+class OwnTest(NamedTuple):
+    """The task by which sites test the run's model, and the class of its score."""
+
+    task: str = TEST
+    score: type[SiteScore] = SiteScore
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What run folder, models and results hold of a part.
+
+    Attributes:
+        files: File name -> plain values for the run's folder.
+        models: Site -> the model that the folder keeps; the empty name stands for one model of all sites.
+        arrays: Arrays that every written model gets, by the model's own names.
+        make_contents: Makes the run's super model; None of a part that builds none.
+        complete: Adds to the run's super model, of whichever part.
+        results: Fields of `silofl.federation.results.Results`.
+    """
+
+    files: Mapping[str, Any] = field(default_factory=dict)
+    models: Mapping[str, Arrays] = field(default_factory=dict)
+    arrays: Arrays = field(default_factory=dict)
+    make_contents: Callable[[], Contents | None] = lambda: None
+    complete: Callable[[Contents], Contents] = lambda contents: contents
+    results: Mapping[str, Any] = field(default_factory=dict)
+
+
 class Run(Protocol):
     """What a part may read of its run."""
 
@@ -142,18 +191,8 @@ class Run(Protocol):
     def reported(self) -> Reported:
         """What is reported."""
 
-    def task(self, site: str, exchange: Exchange) -> Message:
-        """Return a site's task, to which every part adds its share."""
-
-    @property
-    def medians(self) -> list[float | None]:
-        """The median of the sites' validation after each round that trained; None of one without any."""
-
     def is_better_than_best(self, validation: Mapping[str, SiteScore]) -> bool:
         """Return whether these scores, of other models than a round's, are better than the best round's."""
-
-    def facts(self) -> dict[str, Any]:
-        """Return the facts that are written into a model: rounds and validation."""
 
     def held(self, site: str, number: int) -> int:
         """Return the newest round <= ``number`` whose saved state the site still has; 0 if none."""
@@ -164,8 +203,8 @@ class Run(Protocol):
     def listens_to_itself(self, site: str, number: int) -> bool:
         """Return whether the site's own mixing weight was 1 in that round."""
 
-    def server_step(self, role: str, previous: Arrays, mixed: Arrays, replies: Replies) -> Arrays:
-        """Return a model's next parameters after every part's `Part.server_step`."""
+    def server_step(self, role: str, number: int, previous: Arrays, mixed: Arrays, replies: Replies) -> Arrays:
+        """Return a model's next parameters of a round after every part's `Part.server_step`."""
 
 
 class Part:
@@ -174,22 +213,20 @@ class Part:
     Attributes:
         role: Prefix of its arrays on the wire.
         leaves: The kinds of its arrays that leave a site.
-        buffers: Names of its arrays, within the role, that are no parameters.
-        test_task: The task by which sites test the run's model, where that is not `TEST`.
-        test_score: The class of such a test's score.
-        entry: The schema of its entry in an answer's meta data; None where it expects none.
-        has_median: Whether its sites learn the same, so that a robust rule may clip their updates around a median.
+        test: How sites test the run's model, where that is its own matter.
         saved: Its fields that a checkpoint holds.
     """
 
     role: str
     leaves: ClassVar[tuple[Kind, ...]] = ()
-    buffers: frozenset[str] = frozenset()
-    test_task: ClassVar[str | None] = None
-    test_score: ClassVar[type[SiteScore]] = SiteScore
-    entry: ClassVar[type[Section] | None] = None
-    has_median: ClassVar[bool] = True
+    test: ClassVar[OwnTest | None] = None
     saved: ClassVar[tuple[str, ...]] = ()
+
+    def __init_subclass__(cls, **options: Any) -> None:  # noqa: ANN401
+        super().__init_subclass__(**options)
+        for name, method in [*vars(cls).items()]:
+            if inspect.isfunction(method) and name in vars(Part) and not name.startswith("_"):
+                setattr(cls, name, _name_in_errors(method))
 
     if TYPE_CHECKING:
         # Every part is a dataclass, and one without a `start` of its own is made from the study alone.
@@ -197,35 +234,10 @@ class Part:
 
         def __init__(self, study: Study) -> None: ...
 
-    # Properties, so that a part may compute them; a plain value takes their place as well.
-    @property
-    def home(self) -> frozenset[str]:
-        """Names of arrays that no site sends, although the recipe lets them travel."""
-        return frozenset()
-
+    # A property, so that a part may compute it; a plain value takes its place as well.
     @property
     def follows_best(self) -> bool:
         """Whether the run reports this part as of its best round instead of its last."""
-        return False
-
-    @property
-    def num_bytes(self) -> int:
-        """Bytes of a network that this part trains, such as a selector; 0 for none."""
-        return 0
-
-    @property
-    def end_bytes(self) -> int:
-        """Bytes that each site sends once, at the end."""
-        return 0
-
-    @property
-    def home_bytes(self) -> int:
-        """Bytes of site-only state saved per round."""
-        return 0
-
-    @property
-    def keeps_second(self) -> bool:
-        """Whether a site keeps a second super model of it in the end, with one model more."""
         return False
 
     @classmethod
@@ -246,12 +258,12 @@ class Part:
         """Return what it adds to a site's task."""
         return Message()
 
-    def expected(self, site: str, exchange: Exchange, run: Run) -> Mapping[str, Expected]:
-        """Return ``role/name`` -> the condition of each array that a site may send for it."""
-        return {}
+    def expected(self, site: str, exchange: Exchange, run: Run) -> Wanted:
+        """Return what a site may send for it."""
+        return Wanted()
 
     def checked(self, site: str, exchange: Exchange, answer: SiteAnswer, run: Run) -> Part:
-        """Return the part after one answer that meets `expected` and `entry`. Tests are answers too.
+        """Return the part after one answer that is as `expected`. Tests are answers too.
 
         Raises:
             AggregationError: The answer is refused for another reason.
@@ -261,13 +273,6 @@ class Part:
     def compared(self, exchange: Exchange, answers: dict[str, SiteAnswer], run: Run) -> Compared:
         """Compare the accepted answers with each other, before they are merged."""
         return Compared(answers)
-
-    def averaged(self, exchange: Exchange, run: Run) -> Sequence[Collection[str]]:
-        """Return names, within the role, of arrays of which it takes a mean over sites: those of one scale together.
-
-        The study's robust rule bounds what each site sends of them.
-        """
-        return ()
 
     def merged(self, exchange: Exchange, replies: Replies, weights_of: WeightsOf, run: Run) -> Part:
         """Return the part after an exchange.
@@ -284,13 +289,20 @@ class Part:
         """Return who listens to whom in a role and round, shape (K', K'); None if this part does not decide it."""
         return None
 
-    def server_step(self, role: str, previous: Arrays, mixed: Arrays, replies: Replies) -> tuple[Arrays, Part]:
-        """Return the model's next parameters and the next part. Buffers are not passed."""
-        return mixed, self
+    def server_step(
+        self, role: str, previous: Arrays, mixed: Arrays, replies: Replies, number: int, learning_rate: float
+    ) -> tuple[Arrays, Part]:
+        """Return the model's next parameters and the next part. Buffers are not passed.
 
-    def doubts(self, num_sites: int) -> Sequence[str]:
-        """Return warnings about its constants, given the number of sites."""
-        return ()
+        Args:
+            role: The model's.
+            previous: Its parameters before the round.
+            mixed: Their weighted mean after the sites' training, as the parts before it have changed it.
+            replies: The sites' answers.
+            number: The round.
+            learning_rate: Of the sites' optimiser in that round.
+        """
+        return mixed, self
 
     def joined(self, site: str) -> Part:
         """Return the part after a late site has joined."""
@@ -300,33 +312,21 @@ class Part:
         """Return what the run reports: the given choice, or something better that this part has."""
         return reported
 
-    def notes(self, exchange: Exchange) -> Sequence[str]:
-        """Return notes for log and ledger about its own exchange that has just ended."""
+    def notes(self, exchange: Exchange, run: Run) -> Sequence[str]:
+        """Return notes for log and ledger about its own exchange that has just ended.
+
+        Before each round it is asked with the task `BEFORE`; what it says then is written once.
+        """
         return ()
 
-    def files(self) -> dict[str, Any]:
-        """Return file name -> plain values for the run's folder."""
-        return {}
+    def outcome(self, run: Run, tests: Mapping[str, Any]) -> Outcome:
+        """Return what run folder, models and results hold of it.
 
-    def models(self) -> dict[str, Arrays]:
-        """Return site -> the model that the run's folder keeps; the empty name stands for one model of all sites."""
-        return {}
-
-    def to_save(self) -> Arrays:
-        """Return arrays that every written model gets, by the model's own names."""
-        return {}
-
-    def contents(self, run: Run) -> Contents | None:
-        """Return the run's super model; None if this part builds none."""
-        return None
-
-    def completed(self, contents: Contents) -> Contents:
-        """Return the run's super model, of whichever part, with what this part adds to it."""
-        return contents
-
-    def results(self, run: Run, tests: Mapping[str, Any]) -> dict[str, Any]:
-        """Return its fields of `silofl.federation.results.Results`; the tests are of the run's ``test_score``."""
-        return {}
+        Args:
+            run: The run.
+            tests: Site -> its test, of the class that the run's test has; empty before it.
+        """
+        return Outcome()
 
     def state(self) -> dict[str, Any]:
         """Return a checkpoint: plain values, and tensors."""
@@ -339,6 +339,26 @@ class Part:
         fields = to_arrays({name: state[name] for name in self.saved})
         # A checkpoint holds tuples as lists.
         return replace(self, **{name: tuple(one) if isinstance(one, list) else one for name, one in fields.items()})
+
+
+def _name_in_errors(method: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a part's method whose faults name both; what it refuses on purpose says so in a note."""
+
+    @wraps(method)
+    def named(part: Part, *arguments: Any, **options: Any) -> Any:  # noqa: ANN401
+        try:
+            return method(part, *arguments, **options)
+        except (SiloFLError, OSError, MemoryError) as error:
+            error.add_note(f"part {part.role!r}, {method.__name__}")
+            raise
+        except Exception as error:
+            place = traceback.extract_tb(error.__traceback__)[-1]
+            raise SiloFLError(
+                f"{method.__name__} of part {part.role!r} must not fail, with {type(error).__name__}: {error} in line "
+                f"{place.lineno} of {Path(place.filename).name}; mend it"
+            ) from error
+
+    return named
 
 
 def to_tensors(value: Any) -> Any:  # noqa: ANN401

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from silofl.core.steps import OwnDraws, Step
+from silofl.data.parts import Examples
 from silofl.models.roles import GLOBAL, PERSONAL
 from silofl.parts.model import SiteModels
 from silofl.parts.part import Kept
@@ -51,7 +52,7 @@ class SitePersonal(SitePart):
             return self._draws.step(self._pair.personal if self._pair else step)
         return self._pair.shared(step) if self._pair else step
 
-    def epoch(self) -> None:
+    def epoch(self, examples: Examples) -> None:
         """Let the personal model begin an epoch with the random numbers that the shared one begins it with."""
         self._draws.begin()
 

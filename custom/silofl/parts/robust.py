@@ -35,8 +35,9 @@ class RobustPart(Part):
         changed, unlike = dict(answers), {}
         if rule is None:
             return Compared(answers, notes=(UNBOUNDED.format(len(answers)),))
-        averaged = [(role, part, names) for role, part in run.parts.items() for names in part.averaged(exchange, run)]
-        for role, part, names in averaged:
+        site = next(iter(answers), "")
+        wanted = {role: part.expected(site, exchange, run) for role, part in run.parts.items()}
+        for role, names in [(role, names) for role, found in wanted.items() for names in found.averaged]:
             updates = {
                 site: {name: array for name, array in arrays.items() if name in names}
                 for site, arrays in Replies(answers).updates_of(role).items()
@@ -44,9 +45,9 @@ class RobustPart(Part):
             is_mixed_alike = all(
                 one.weights(role, exchange.round, list(answers), run) is None for one in run.parts.values()
             )
-            has_median = is_mixed_alike and part.has_median
+            has_median = is_mixed_alike and wanted[role].has_median
             shares = self._share_lengths(Replies(answers), rule.reach(has_median=has_median), is_mixed_alike)
-            bounded, left_out = bound_updates(rule, updates, shares, part.buffers, has_median=has_median)
+            bounded, left_out = bound_updates(rule, updates, shares, wanted[role].buffers, has_median=has_median)
             for site, arrays in bounded.items():
                 # What is not there any more moves nothing, as if the site had kept it back.
                 sent = add_role(role, updates[site]).keys()

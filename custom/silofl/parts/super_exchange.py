@@ -35,7 +35,7 @@ from silofl.training.site_score import SuperScore
 
 def collect_facts(run: Run, outputs: Sequence[str]) -> dict[str, Any]:
     """Return the facts of a run's super model, with the outputs of its selector; none without one."""
-    return {"outputs": list(outputs), "facts": run.facts(), "domain": schema.dump_record(run.domain)}
+    return {"outputs": list(outputs), "facts": run.reported.facts, "domain": schema.dump_record(run.domain)}
 
 
 def read_contents(

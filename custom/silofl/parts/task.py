@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from silofl.errors import AggregationError, quote_value
 from silofl.models.names import is_variance
 from silofl.models.roles import select_role
 from silofl.parts.answer import SiteAnswer
-from silofl.settings import MOST
+from silofl.settings import MOST, Section
 
 # Of every study; a part names further tasks by itself.
 TRAIN, VALIDATE, TEST, COLLECT = "train", "validate", "test", "collect"
@@ -96,7 +97,6 @@ class Expected:
         minimum: The least value that it may hold, or that each of its numbers may be.
         origin: Words that say where the shape comes from, and what to do.
         dtype: Its floating-point type, into which one of the other width is turned.
-        num_bytes: Its size on the wire.
     """
 
     shape: tuple[int, ...] | None
@@ -104,13 +104,17 @@ class Expected:
     minimum: float | NDArray | None = None
     origin: str = ""
     dtype: str = "float32"
-    num_bytes: int = 0
+
+    @property
+    def num_bytes(self) -> int:
+        """Its size; 0 where its shape is not known yet."""
+        return 0 if self.shape is None else prod(self.shape) * np.dtype(self.dtype).itemsize
 
     @classmethod
     def like(cls, arrays: Arrays) -> dict[str, Expected]:
         """Return the expectation of arrays of the same shapes, any of which may be withheld."""
         known = {name: np.asarray(array) for name, array in arrays.items()}
-        return {name: cls(one.shape, dtype=one.dtype.name, num_bytes=one.nbytes) for name, one in known.items()}
+        return {name: cls(one.shape, dtype=one.dtype.name) for name, one in known.items()}
 
     @classmethod
     def whole_model(cls, arrays: Arrays) -> dict[str, Expected]:
@@ -119,6 +123,26 @@ class Expected:
             name: replace(one, is_required=True, minimum=0 if is_variance(name) else None)
             for name, one in cls.like(arrays).items()
         }
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What a right answer may hold for a part; anything else is refused by name.
+
+    Attributes:
+        arrays: ``role/name`` -> the condition of the array.
+        entry: The schema of its entry in the meta data, all with defaults; None where it expects none.
+        averaged: Names, within the role, of arrays of which it takes a mean over sites, those of one scale together.
+            The study's robust rule bounds what each site sends of them.
+        buffers: Those among them that are no parameters.
+        has_median: Whether the sites learn the same, so that a rule may clip their updates around a median.
+    """
+
+    arrays: Mapping[str, Expected] = field(default_factory=dict)
+    entry: type[Section] | None = None
+    averaged: Sequence[Collection[str]] = ()
+    buffers: frozenset[str] = frozenset()
+    has_median: bool = True
 
 
 @dataclass(frozen=True)

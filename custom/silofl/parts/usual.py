@@ -21,10 +21,11 @@ from silofl.models.features import count_features
 from silofl.models.roles import GLOBAL, add_role
 from silofl.parts.answer import SiteAnswer
 from silofl.parts.load import find_test_task
-from silofl.parts.part import Kind, Part, Run
-from silofl.parts.task import Exchange, Expected, Message
-from silofl.parts.work import SitePart
+from silofl.parts.part import Kind, Outcome, Part, Run
+from silofl.parts.task import Exchange, Expected, Message, Wanted
+from silofl.parts.work import SitePart, Work
 from silofl.study import Study
+from silofl.training.site_score import SiteScore
 
 ROLE, KIND = "usual", "usual_values"
 PURPOSE = (
@@ -65,10 +66,10 @@ class UsualPart(Part):
         """Return the server half before the test."""
         return [cls(study, count_features(build_plain_model(study, study.seed)))]
 
-    def expected(self, site: str, exchange: Exchange, run: Run) -> Mapping[str, Expected]:
+    def expected(self, site: str, exchange: Exchange, run: Run) -> Wanted:
         """Return the arrays of the test's answer, all of which a site may keep back."""
         if exchange.task != find_test_task(self.study):
-            return {}
+            return Wanted()
         num_labels, width = len(self.study.labels), self.width
         shapes: dict[str, tuple[int, ...]] = {"codes": (len(CODES),), "score": (SPREAD,)}
         if self.study.task == "segmentation":
@@ -76,8 +77,7 @@ class UsualPart(Part):
         roles = [name for name in (GLOBAL, OWN) if name == OWN or name in self.study.recipe.roles]
         for name in roles if width else ():
             shapes |= {f"{name}.mean": (width,), f"{name}.variance": (width,), f"{name}.distance": (SPREAD,)}
-        # A few kilobytes, not all of which travel: no estimate counts them.
-        return add_role(ROLE, {name: Expected(shape, dtype="float64") for name, shape in shapes.items()})
+        return Wanted(add_role(ROLE, {name: Expected(shape, dtype="float64") for name, shape in shapes.items()}))
 
     def checked(self, site: str, exchange: Exchange, answer: SiteAnswer, run: Run) -> UsualPart:
         """Keep what a site says.
@@ -93,8 +93,11 @@ class UsualPart(Part):
         except (ConfigError, KeyError) as error:
             raise AggregationError(f"site {site!r} must send what is usual as means and deviations; {error}") from None
 
-    def completed(self, contents: Contents) -> Contents:
-        """Return a super model with what is usual at the sites."""
+    def outcome(self, run: Run, tests: Mapping[str, SiteScore]) -> Outcome:
+        """Add what is usual at the sites to the super model."""
+        return Outcome(complete=self._complete)
+
+    def _complete(self, contents: Contents) -> Contents:
         usual = {}
         for site, one in sorted(self.found.items()):
             own = site if site in contents.models else GLOBAL
@@ -106,11 +109,13 @@ class UsualPart(Part):
 class SiteUsual(SitePart):
     """A site's share: measured with the super model that it has just tested, which gets it too."""
 
-    def add_to_answer(self, task: str) -> Message:
+    def __init__(self, work: Work) -> None:
+        super().__init__(work)
+        self.tasks = (find_test_task(work.study),)
+
+    def answer(self, task: str) -> Message:
         """Return what is usual, with the answer to a test; nothing of too few patients, or where it may not leave."""
         work = self.work
-        if task != find_test_task(work.study):
-            return Message()
         contents = read_model_folder(work.folder / FOLDER)
         usual = measure_usual(SuperModel(contents, work.device), work.data, work.site, work.min_patients)
         if usual is None:

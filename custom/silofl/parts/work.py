@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, reduce
 from operator import or_
@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import nn
 
 from silofl.core.steps import Batch, Loss, Step
-from silofl.data.batches import num_batches, training_batches
+from silofl.data.batches import evaluation_batches, num_batches, training_batches
 from silofl.data.domain import Domain
 from silofl.data.parts import Examples
 from silofl.data.site_data import SiteData
@@ -175,12 +176,11 @@ class Work:
         """
         if self.task == TRAIN:
             return self._train()
-        for part in self.parts:
-            if self.task in part.tasks:
-                answer = Message(meta={"round": self.number}) | part.answer(self.task)
-                return reduce(or_, (other.add_to_answer(self.task) for other in self.parts), answer)
-        known = [TRAIN, *(name for part in self.parts for name in part.tasks)]
-        raise TrainingError(f"a task must be one of {', '.join(known)} in this study, not {quote_value(self.task)}")
+        known = dict.fromkeys([TRAIN, *(name for part in self.parts for name in part.tasks)])
+        if self.task not in known:
+            raise TrainingError(f"a task must be one of {', '.join(known)} in this study, not {quote_value(self.task)}")
+        answers = (part.answer(self.task) for part in self.parts if self.task in part.tasks)
+        return reduce(or_, answers, Message(meta={"round": self.number}))
 
     def learners(self) -> dict[str, Learner]:
         """Return all that learns in a round's training by role, the models first."""
@@ -197,12 +197,31 @@ class Work:
         except TrainingError as error:
             raise TrainingError(f"site {self.site!r}, round {number}: {error}") from None
 
+    def batches_of_all(self, *what: object) -> Iterable[Batch]:
+        """Return all training data once, in batches; of volumes an epoch of patches, seeded by ``what`` too."""
+        part, size = self.data.training, self.study.training.batch_size
+        if not part.patches:
+            return evaluation_batches(part, size, self.device)
+        # Volumes of any size do not go through a network in training.
+        seed = derive_seed(self.study.seed, self.site, self.number, *what)
+        return training_batches(part, size, None, seed, self.device)
+
+    def mean_loss(self, model: nn.Module, *what: object) -> float:
+        """Return a model's mean loss over the training data, in evaluation mode; it is left as it was."""
+        was_training, total, count = model.training, 0.0, 0
+        model.eval()
+        with torch.inference_mode():
+            for images, targets in self.batches_of_all(*what):
+                total += float(self.loss(model(images), targets)) * len(images)
+                count += len(images)
+        model.train(was_training)
+        return total / count
+
     def numbers(self, results: Mapping[str, TrainingResult]) -> dict[str, Any]:
         """Return a training's numbers: the own model's loss, others' losses unless they stay home, and the drift."""
         own = self.study.recipe.roles[-1] if self.study.recipe.roles[-1] in results else next(iter(results))
         # A loss is of the images themselves, and no noise covers it.
         metrics = {} if self.study.is_private else {"loss": results[own].loss}
-        metrics |= {name: value for part in self.parts for name, value in part.measured().items()}
         named = [role for role, result in results.items() if role != own and not result.stays_home]
         # A personal model that stays at home was not received, so the drift is that of the model that travels.
         traveling = results.get(self.study.recipe.traveling_roles[-1])
@@ -222,7 +241,7 @@ class Work:
     def validation(self) -> dict[str, Any] | None:
         """Return the score of the site's models on its validation data; None where there is none."""
         examples = self.data.validation
-        return self.site_models.validation(examples) if len(examples) else None
+        return self.site_models.score(examples, is_validation=True) if len(examples) else None
 
     def scores(self) -> dict[str, Any]:
         """Return the scores of a finished round's models: on validation data and, where the study asks, on test data.
@@ -254,7 +273,7 @@ class Work:
         # Last: where anything before fails, the state of the round before stays on the disk.
         self.to_keep = {part.name: kept for part in self.parts if (kept := part.kept())}
         meta = self.numbers(results)
-        return update | Message(meta=meta | {"metrics": scores | meta["metrics"]})
+        return update | Message(meta=meta | {"metrics": scores | meta["metrics"] | update.find_entry("metrics")})
 
     def _draw_epochs(self, examples: Examples, number: int, *what: object) -> Iterator[Iterator[Batch]]:
         settings = self.study.training
@@ -266,9 +285,8 @@ class Work:
             seed = derive_seed(self.study.seed, self.site, number, epoch, *what)
             # Dropout draws from torch's global generator.
             seed_torch(seed)
-            for part in self.parts:
-                part.epoch()
-            drawn = next((rows for part in self.parts if (rows := part.draw(examples)) is not None), None)
+            found = [rows for part in self.parts if (rows := part.epoch(examples)) is not None]
+            drawn = found[0] if found else None
             if drawn is not None:
                 # Secret, because the seed would tell who knows the study what a draw had done to an image.
                 seed = secrets.randbits(63)
@@ -286,6 +304,11 @@ class Work:
             yield batch
 
 
+def keeps(*kept: Kept) -> Any:  # noqa: ANN401 - a `SitePart.list_kept`
+    """Return the `SitePart.list_kept` of a part that keeps the same after every round."""
+    return classmethod(lambda cls, study, number: kept)
+
+
 class SitePart:
     """A part's half at a site, for one task.
 
@@ -294,34 +317,27 @@ class SitePart:
 
     Attributes:
         name: The key of its state in the site's file of a round; empty where it keeps none.
-        tasks: Tasks that this part answers alone.
-        stays: What `kept` returns, in words: for the ledger where it is lost, and for the report.
+        tasks: Tasks that this part answers, alone or beside another part.
     """
 
     name: ClassVar[str] = ""
-    tasks: ClassVar[tuple[str, ...]] = ()
-    stays: ClassVar[tuple[Kept, ...]] = ()
+    tasks: tuple[str, ...] = ()
 
     def __init__(self, work: Work) -> None:
         self.work = work
 
     @classmethod
     def list_kept(cls, study: Study, number: int) -> Sequence[Kept]:
-        """Return those of ``stays`` that a study's sites keep after a round."""
-        is_silent = not cls.stays and cls.kept is not SitePart.kept
-        return (Kept(f"what {cls.name!r} keeps there"),) if is_silent else cls.stays
+        """Return what `kept` returns after a round, in words: for the ledger where it is lost, and for the report."""
+        return () if cls.kept is SitePart.kept else (Kept(f"what {cls.name!r} keeps there"),)
 
     def prepare(self) -> None:
         """Load what the models need before the task begins."""
 
     def answer(self, task: str) -> Message:
-        """Carry out one of its ``tasks``."""
+        """Carry out one of its ``tasks``, or return what it sends beside another part's answer to it."""
         # Unreachable: `Work.answer` asks only parts that list the task.
         raise NotImplementedError(task)
-
-    def add_to_answer(self, task: str) -> Message:
-        """Return what it sends beside another part's answer to a task."""
-        return Message()
 
     def step(self, role: str, step: Step) -> Step:
         """Return the step of a model with this part's additions."""
@@ -331,32 +347,22 @@ class SitePart:
         """Return what this part trains in the same pass over the data."""
         return {}
 
-    def epoch(self) -> None:
-        """Do what an epoch begins with; called after torch was seeded."""
+    def epoch(self, examples: Examples) -> Sequence[NDArray[np.int64]] | None:
+        """Begin an epoch, after torch was seeded; return the rows of each batch if this part draws them."""
+        return None
 
     def deployed(self, role: str, model: HarmonizedModel) -> HarmonizedModel:
         """Return the model that the site validates, tests and keeps: this one, or a copy trained further."""
         return model
 
-    def draw(self, examples: Examples) -> Sequence[NDArray[np.int64]] | None:
-        """Return the rows of each batch of an epoch; None if this part does not draw them."""
+    def judged(self, scores: Mapping[str, Score], examples: Examples, is_validation: bool) -> dict[str, Any] | None:
+        """Receive the scores of the site's models on some data; return one of all together if this part has it."""
         return None
 
-    def measured(self) -> dict[str, float]:
-        """Return numbers that leave with the training's loss."""
-        return {}
-
-    def validated(self, own: Score) -> None:
-        """Receive the score of the site's own model on its validation data."""
-
     def finish(self, results: Mapping[str, TrainingResult]) -> Message:
-        """Return what leaves after training."""
+        """Return what leaves after training; numbers beside the loss in ``meta["metrics"]``."""
         return Message()
 
     def kept(self) -> dict[str, Any]:
-        """Return what stays at home until the next round; ``stays`` names it."""
+        """Return what stays at home until the next round; `list_kept` names it."""
         return {}
-
-    def combine_scores(self, scores: Mapping[str, Score], examples: Examples) -> dict[str, Any] | None:
-        """Return the score of several models together; None if this part does not combine them."""
-        return None

@@ -202,7 +202,7 @@ class Study(Section):
     @property
     def asks_alone(self) -> bool:
         """Whether a run trains and tests nothing, and asks every site once; the data need not fit the study."""
-        return not self.rounds and any(one.asks_alone for one in self.recipe.ingredients)
+        return not self.rounds and any(one.asks_alone for one in self.recipe.traits)
 
     @property
     def model_file(self) -> str | None:
@@ -228,7 +228,7 @@ class Study(Section):
     @property
     def has_fresh_optimizer(self) -> bool:
         """Whether a site's optimisers begin every round empty: by the study's choice, or because an answer needs it."""
-        is_needed = any("fresh_optimizer" in one.needs for one in self.recipe.ingredients)
+        is_needed = any("fresh_optimizer" in one.needs for one in self.recipe.traits)
         return is_needed or self.training.optimizer_state == "fresh"
 
     @property
@@ -256,7 +256,7 @@ class Study(Section):
         """Rounds in which models learn: the study's, and in fine-tuning those in which every site trains alone."""
         # Where a part has the extra rounds, no model changes in them: its selector learns which of the fixed models is
         # the best for an image, a question without an answer while they change.
-        return self.rounds if self.recipe.has_parts_rounds else self.total_rounds
+        return self.rounds if self.recipe.extra_tasks else self.total_rounds
 
     @property
     def closing_rounds(self) -> range:

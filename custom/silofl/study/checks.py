@@ -55,7 +55,7 @@ def check_course(study: Study) -> None:
     _check_privacy(study)
     _check_use(study)
     for one in study.recipe.ingredients:
-        one.check_study(study)
+        one.check(study)
 
 
 def _check_labels(study: Study) -> None:
@@ -234,7 +234,7 @@ def _check_privacy(study: Study) -> None:
     """Refuse what would leak past the noise of `privacy`."""
     if not study.is_private:
         return
-    others = [one.section for one in study.recipe.ingredients if not one.is_of_steps]
+    others = [one.section for one in study.recipe.ingredients if not one.traits.is_of_steps]
     if others:
         raise ConfigError(
             "algorithm.name must be one that sends nothing but models with privacy.dp_sgd, not "
@@ -257,13 +257,10 @@ def _check_privacy(study: Study) -> None:
 
 def _check_use(study: Study) -> None:
     """Refuse a rule on a selector's fallback where there is none, and a point where nothing is called."""
-    super_model, selector = map(study.recipe.ingredient, ("super_model", "selector"))
-    falls_back = super_model is not None and super_model.falls_back(study.recipe)
-    if study.do_not_use and study.do_not_use.on_fallback and not falls_back:
-        chosen = f" with labels {selector.labels} and answer {super_model.answer}" if super_model else ""
+    if study.do_not_use and study.do_not_use.on_fallback and not study.recipe.threshold:
         raise ConfigError(
             "do_not_use.on_fallback must go with a selector that falls back to a global model, as fedsm's with "
-            f"labels site and answer choice, not {quote_value(study.algorithm.name)}{chosen}; remove it"
+            f"labels site and answer choice, not {quote_value(study.algorithm.name)}; remove it"
         )
     if study.operating_point and not study.called:
         raise ConfigError(

@@ -16,7 +16,6 @@ import torch
 from torch import Tensor, nn
 
 from silofl.core.guard_rule import PATIENCE, is_finished
-from silofl.core.ingredient import Ingredient
 from silofl.core.mixing import Arrays
 from silofl.core.steps import Loss, OwnDraws, plain_step
 from silofl.data.cache import describe_source, fingerprint_preparation
@@ -201,9 +200,9 @@ def locate_memo(study: Study, site: str, data: SiteData, cache: Path | None, dev
         return None
     deciding = study.model_dump(mode="json", exclude=NOT_DECIDING) | {"training_rounds": study.training_rounds}
     deciding |= {"patience": find_patience(study)}
-    # What may add to the network; by its constants, as nobody knows which of them do.
-    extending = [one for one in study.recipe.ingredients if type(one).extend is not Ingredient.extend]
-    deciding |= {answer.section: found for answer in extending if (found := answer.model_dump(exclude_defaults=True))}
+    # What adds to the network; by all of its constants.
+    extending = [one for one in study.recipe.ingredients if one.traits.projection_head]
+    deciding |= {answer.section: answer.model_dump(exclude_defaults=True) for answer in extending}
     entry = fingerprint_preparation(describe_source(data.manifest), study)
     text = json.dumps([FORMAT, deciding, site, entry, torch.__version__, device.type], sort_keys=True)
     return cache / entry / f"local-{hashlib.sha256(text.encode()).hexdigest()[:32]}.pt"

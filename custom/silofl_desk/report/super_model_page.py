@@ -291,7 +291,7 @@ def model_meanings(results: Results) -> list[tuple[str, str]]:
 
 def is_ensemble(results: Results) -> bool:
     """Return whether the super model of a run answers with the ensemble instead of one chosen model."""
-    return "ensemble" in (results.constant("super_model", "answer"), results.constant("hand_over", "answer"))
+    return bool(results.recipe_value("weighs_models"))
 
 
 def choices_sentence(results: Results, found: SuperResults) -> str:
@@ -370,9 +370,9 @@ def _compare_with_rival(values: Values, others: Values, rival: str) -> str:
 
 
 def _threshold_origin(results: Results) -> str:
-    wanted = results.constant("super_model", "threshold")
+    wanted = results.recipe_value("threshold")
     if wanted != "tuned":
-        return "The study fixed it." if wanted is not None else ""
+        return "The study fixed it." if wanted else ""
     if not any(score.value is not None for score in results.tested.validation.values()):
         return "No site had validation cases to tune it on, so that the global model always answers."
     return (

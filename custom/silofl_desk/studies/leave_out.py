@@ -230,7 +230,7 @@ def _find_best_threshold(by_threshold: Sequence[Mapping[str, Any]]) -> dict[str,
 def _explain_threshold(contents: Contents) -> str | None:
     if contents.threshold is None:
         return None
-    if contents.study.recipe.ingredient("super_model").threshold != "tuned":
+    if contents.study.recipe.threshold != "tuned":
         return "set by the study"
     scores = (contents.facts.get("validation") or {}).values()
     has_validation = any(score.get("value") is not None for score in scores)

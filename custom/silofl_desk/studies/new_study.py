@@ -159,8 +159,7 @@ def write_new_study(target: Path, job: Path | None, found: Survey, algorithm: st
         values, changed = _replace_algorithm(values, algorithm)
         comments |= changed
     study = parse(Study, values, "the new study.yaml")
-    for one in study.recipe.ingredients:
-        one.check_data((), found.missing)
+    study.recipe.check_images(study, (), found.missing)
     # A pretrained model stays behind, and so do weights: they know the other job's data.
     copy_folder(job, target, *(f"*{suffix}" for suffix in SUFFIXES))
     write_text(
@@ -383,7 +382,7 @@ def _choose_resize(sizes: np.ndarray, template: Study) -> tuple[list[dict[str, A
 
 def _least_side(study: Study) -> int:
     """Return the shortest side, in pixels, that the study's networks can take."""
-    return max(LEAST_SIDE.get(study.model.name, 1), LEAST_SELECTOR_SIDE if study.recipe.ingredient("selector") else 1)
+    return max(LEAST_SIDE.get(study.model.name, 1), LEAST_SELECTOR_SIDE if study.recipe.selector else 1)
 
 
 def _study_text(

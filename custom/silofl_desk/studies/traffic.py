@@ -1,20 +1,21 @@
 """Count the bytes that a run will send and receive, from the server's real messages but without training.
 
-The course of the study runs over a network that weighs each task and answers with nothing new. All sites are sent as
-much, so that the first is counted for all.
+The course of the study runs over a network that weighs each task and answers as the parts expect it, with zeros or the
+least values. All sites are sent as much, so that the first is counted for all.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from silofl.core.mixing import Arrays
+from silofl.errors import AggregationError, ConfigError
 from silofl.federation import needs
 from silofl.federation.course import Answers, Course
 from silofl.federation.server import ServerRounds
-from silofl.models.names import batchnorm_names, read_arrays
-from silofl.models.networks import build_models, build_plain_model
+from silofl.models.names import read_arrays
+from silofl.models.networks import build_plain_model
 from silofl.models.precision import bytes_on_wire
 from silofl.parts.task import VALIDATE, Exchange, Message
 from silofl.software import read_software
@@ -44,7 +45,7 @@ class Traffic:
 
 
 def count_traffic(study: Study, num_sites: int, image_shape: Sequence[int]) -> Traffic:
-    """Count the traffic of a study by running its course with answers that change nothing.
+    """Count the traffic of a study by playing its course.
 
     Args:
         study: The study.
@@ -52,17 +53,16 @@ def count_traffic(study: Study, num_sites: int, image_shape: Sequence[int]) -> T
         image_shape: (C, *spatial) of the images, or patches, on which the size of an input normalisation depends.
 
     Raises:
-        ConfigError: The study does not allow so many sites.
+        SiloFLError: The study does not allow so many sites, or a part fails, or refuses what it expects.
     """
     server = ServerRounds.start(study, "estimate", needs.site_names(num_sites), _random_pretrained(study))
     server.image_shape = tuple(image_shape)
     traffic = Traffic()
-    models = build_models(study, None).items()
-    kept = {f"{role}/{name}" for role, model in models for name in model.state_dict().keys() - batchnorm_names(model)}
 
     def weigh(task: str, messages: Mapping[str, Message]) -> Answers:
         site, message = next(iter(messages.items()))
-        expected = server.expected(site, Exchange(task, message.meta["round"], message.meta["step"]))
+        exchange = Exchange(task, message.meta["round"], message.meta["step"])
+        expected = server.expected(site, exchange)
         size = sum(bytes_on_wire(one.dtype, one.num_bytes, study) for one in expected.values())
         if server.finished_rounds == study.total_rounds or task.startswith(VALIDATE):
             traffic.finish_bytes_to += message.num_bytes
@@ -74,19 +74,29 @@ def count_traffic(study: Study, num_sites: int, image_shape: Sequence[int]) -> T
             traffic.bytes_from += [0] * new
             traffic.bytes_to[-1] += message.num_bytes
             traffic.bytes_from[-1] += size
-        # Differences of models are kept back, so that none is mixed. All else is given: from an answer without it the
-        # server would learn that a site's filter takes BatchNorm out, or that a site keeps back its change of a control
-        # variate. An answer without any array would be refused, so there is the smallest one of them at least.
-        names = [name for name in expected if name not in message.arrays or name not in kept]
-        names = names or sorted(expected, key=lambda name: expected[name].num_bytes)[:1]
-        given = {name: np.zeros(expected[name].shape, np.float32) for name in names}
+        least = {name: 0 if one.minimum is None else np.maximum(0, one.minimum) for name, one in expected.items()}
+        given = {name: np.full(one.shape or (), least[name], one.dtype) for name, one in expected.items()}
         meta = {"round": message.meta["round"], "num_examples": 1, "steps": 1, "metrics": {"loss": 0.0, "drift": 0.0}}
         meta["metrics"] |= {"epsilon": 0.0} if study.is_private else {}
         meta |= {"software": read_software().model_dump()}
-        return Answers(dict.fromkeys(messages, Message(given, meta)), {}, [])
+        answer = Message(given, meta)
+        _check_accepted(server, site, exchange, answer)
+        return Answers(dict.fromkeys(messages, answer), {}, [])
 
     Course(server, weigh).run()
     return traffic
+
+
+def _check_accepted(server: ServerRounds, site: str, exchange: Exchange, answer: Message) -> None:
+    """Refuse a part that refuses what it expects: no hospital is at fault."""
+    try:
+        replace(server, parts=dict(server.parts)).check(site, exchange, server.read(site, exchange, answer))
+    except AggregationError as error:
+        by = ", ".join(getattr(error, "__notes__", ["the server"]))
+        raise ConfigError(
+            f"the answer to {exchange.task} that `expected` describes must be accepted; {by} refuses the least one: "
+            f"{error}: set Expected.minimum, or accept it"
+        ) from error
 
 
 def _random_pretrained(study: Study) -> Arrays | None:

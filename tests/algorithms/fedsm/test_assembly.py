@@ -147,7 +147,7 @@ def test_a_selector_that_learns_the_best_model_needs_no_threshold(fedsm):
     tests = game.finish().scores
     part = super_model_of(game)
     assert game.server.parts["selector"].outputs == ("global", *SITES)
-    assert part.selector.thresholds == () and part.contents(game.server).threshold is None
+    assert part.selector.thresholds == () and part.outcome(game.server, {}).make_contents().threshold is None
     assert all(test.by_threshold == () for test in tests.values())
     # All models before its rounds; the selector, which learnt in them, with the test.
     assert sent_roles(game, "assemble", "east") == ALL

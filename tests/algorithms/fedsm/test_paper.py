@@ -159,9 +159,9 @@ def test_counts_that_do_not_fit_the_thresholds_are_refused(sums):
 
 
 def test_images_must_leave_something_after_five_poolings():
-    Selector().check_data((1, 32, 40), ())
+    Selector().check(None, (1, 32, 40))
     with pytest.raises(DataError, match="at least 32 pixels along each axis for a selector, not 28 x 28; add a Resize"):
-        Selector().check_data((1, 28, 28), ())
+        Selector().check(None, (1, 28, 28))
 
 
 @pytest.mark.parametrize(

@@ -163,7 +163,7 @@ def test_a_site_that_trains_alone_fixes_its_own_amplitude_after_its_own_first_ro
 def test_every_written_model_holds_the_mean(finished):
     game = finished(rounds=1, **PAPER)
     part = game.server.parts["amplitude"]
-    assert part.to_save().keys() == {"input_norm.running_amplitude", "input_norm.is_fixed"}
+    assert part.outcome(game.server, {}).arrays.keys() == {"input_norm.running_amplitude", "input_norm.is_fixed"}
     own = load_tensors(game.folder("east") / "supermodel" / "weights" / "east.pt")
     np.testing.assert_array_equal(own["input_norm.running_amplitude"].numpy(), part.amplitude)
 
@@ -171,7 +171,7 @@ def test_every_written_model_holds_the_mean(finished):
 def test_a_checkpoint_brings_back_mean_shape_and_who_holds_it(play):
     game = play(**PAPER)
     empty = game.server.parts["amplitude"]
-    assert AmplitudePart(game.study).restored(empty.state()) == empty and empty.to_save() == {}
+    assert AmplitudePart(game.study).restored(empty.state()) == empty and empty.outcome(game.server, {}).arrays == {}
     game.round()
     part = game.server.parts["amplitude"]
     again = AmplitudePart(game.study).restored(part.state())

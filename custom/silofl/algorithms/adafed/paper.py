@@ -12,7 +12,7 @@ from scipy.spatial.distance import pdist, squareform
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from silofl.core.ingredient import Ingredient
+from silofl.core.ingredient import Ingredient, Traits
 from silofl.core.others import BEYOND
 from silofl.core.recipe import Recipe
 from silofl.errors import AggregationError, ConfigError
@@ -34,7 +34,6 @@ class Similarity(Ingredient):
 
     section: ClassVar[str] = "statistics"
     halves: ClassVar[str] = "silofl.algorithms.adafed.statistics"
-    beside: ClassVar[str] = "The statistics by which sites are compared, before the round in which the weights begin."
     source: Literal["pretrained", "running"] = "running"
     layers: Literal["all", "last"] = "all"
     rounds: Literal["half"] | Annotated[int, Field(strict=True, ge=1)] = "half"
@@ -42,19 +41,18 @@ class Similarity(Ingredient):
     self_weight: Share = 0.5
 
     @property
-    def needs(self) -> frozenset[str]:
-        """A pretrained model, where sites are compared by one."""
-        return frozenset({"pretrained"} if self.source == "pretrained" else ())
+    def traits(self) -> Traits:
+        """A pretrained model, where sites are compared by one; else all get the same mean in the rounds before."""
+        is_pretrained = self.source == "pretrained"
+        return Traits(
+            beside="The statistics by which sites are compared, before the round in which the weights begin.",
+            needs=("pretrained",) if is_pretrained else (),
+            shared_rounds=0 if is_pretrained else self.rounds,
+        )
 
-    def shared_rounds(self, rounds: int) -> int:
-        """Return the rounds before sites are compared, in which all get the same mean."""
-        if self.source == "pretrained":
-            return 0
-        return max(1, rounds // 2) if self.rounds == "half" else self.rounds
-
-    def check_study(self, study: Study) -> None:
+    def check(self, study: Study, shape: Sequence[int] = (), missing: Sequence[str] = ()) -> None:
         """Refuse a study without a round left for its mixing, or without the layers that sites are compared by."""
-        shared = self.shared_rounds(study.rounds)
+        shared = study.recipe.shared_rounds(study.rounds)
         if shared >= study.rounds:
             raise ConfigError(
                 f"rounds must be more than the {shared} before sites listen to each other by {self.section}, not "

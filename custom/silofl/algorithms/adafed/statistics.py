@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -28,10 +28,11 @@ from silofl.models.names import batchnorm_names, write_arrays
 from silofl.models.roles import add_role
 from silofl.parts.answer import SiteAnswer
 from silofl.parts.asked_once import Withheld, check_all_sent, withhold_few_patients
-from silofl.parts.part import BEFORE, Kind, Part, Run, WeightsOf
-from silofl.parts.task import Exchange, Expected, Message, Replies
+from silofl.parts.part import BEFORE, Kind, Outcome, Part, Run, WeightsOf
+from silofl.parts.task import Exchange, Expected, Message, Replies, Wanted
 from silofl.parts.work import SitePart
 from silofl.study import Study
+from silofl.training.site_score import SiteScore
 
 ROLE, PRETRAINED = "statistics", "pretrained"
 PAIR = ("mean", "variance")
@@ -62,7 +63,6 @@ class StatisticsPart(Part):
     without: dict[str, str] = field(default_factory=dict)
     history: list[dict[str, Any]] = field(default_factory=list)
     role: str = ROLE
-    entry: ClassVar[type[Withheld]] = Withheld
     leaves = (Kind("statistics", PURPOSE, RISK, ROLE, is_of_images=True, is_mixed=False),)
 
     @classmethod
@@ -97,7 +97,7 @@ class StatisticsPart(Part):
 
     def is_due(self, finished: int) -> bool:
         """Return whether all sites are to be asked before the next round, for the first time or again."""
-        shared = self.settings.shared_rounds(self.study.rounds)
+        shared = self.study.recipe.shared_rounds(self.study.rounds)
         if finished < shared or not self.history:
             return finished >= shared
         refresh = self.settings.refresh_every
@@ -108,7 +108,7 @@ class StatisticsPart(Part):
         """Ask all sites when it is due, and in every round those that gave no answer yet."""
         # Asked before round `number`, about the models of the round that has ended. In extra rounds nobody listens.
         finished, rounds = number - 1, self.study.rounds
-        if moment != BEFORE or not self.settings.shared_rounds(rounds) <= finished < rounds:
+        if moment != BEFORE or not self.study.recipe.shared_rounds(rounds) <= finished < rounds:
             return ()
         sites = [s for s in run.sites if self.is_due(finished) or (s not in self.statistics and s not in self.without)]
         # A site that fails here listens to all alike; it keeps no round from running.
@@ -119,21 +119,20 @@ class StatisticsPart(Part):
         """Return the pretrained model, where sites are compared by its layers' inputs."""
         return Message(add_role(PRETRAINED, self.pretrained)) if exchange.task == ROLE else Message()
 
-    def expected(self, site: str, exchange: Exchange, run: Run) -> Mapping[str, Expected]:
+    def expected(self, site: str, exchange: Exchange, run: Run) -> Wanted:
         """Return a mean and a variance for each layer."""
         if exchange.task != ROLE:
-            return {}
-        return {
-            f"{ROLE}/{layer}/{kind}": Expected(
-                (size,), minimum=0 if kind == "variance" else None, dtype="float64", num_bytes=8 * size
-            )
+            return Wanted(entry=Withheld)
+        arrays = {
+            f"{ROLE}/{layer}/{kind}": Expected((size,), minimum=0 if kind == "variance" else None, dtype="float64")
             for layer, size in enumerate(self.sizes)
             for kind in PAIR
         }
+        return Wanted(arrays, Withheld)
 
     def checked(self, site: str, exchange: Exchange, answer: SiteAnswer, run: Run) -> StatisticsPart:
         """Refuse statistics of some layers only; a site may keep back all or nothing."""
-        check_all_sent(site, answer, self.expected(site, exchange, run), ROLE, "its layers' statistics")
+        check_all_sent(site, answer, self.expected(site, exchange, run).arrays, ROLE, "its layers' statistics")
         return self
 
     def merged(self, exchange: Exchange, replies: Replies, weights_of: WeightsOf, run: Run) -> StatisticsPart:
@@ -159,7 +158,7 @@ class StatisticsPart(Part):
 
     def weights(self, role: str, number: int, sites: Sequence[str], run: Run) -> NDArray[np.float64] | None:
         """Return who listens to whom, once sites have been compared."""
-        if role != self.study.recipe.roles[-1] or number <= self.settings.shared_rounds(self.study.rounds):
+        if role != self.study.recipe.roles[-1] or number <= self.study.recipe.shared_rounds(self.study.rounds):
             return None
         return self._weigh(self.distances(sites))
 
@@ -171,7 +170,7 @@ class StatisticsPart(Part):
             distance[np.ix_(known, known)] = distances([self.statistics[sites[i]] for i in known])
         return distance
 
-    def notes(self, exchange: Exchange) -> Sequence[str]:
+    def notes(self, exchange: Exchange, run: Run) -> Sequence[str]:
         """Return one sentence for each site that shares nothing."""
         is_new = exchange.task == ROLE and bool(self.history) and self.history[-1]["round"] == exchange.round
         without = self.history[-1]["without"] if is_new else {}
@@ -181,9 +180,9 @@ class StatisticsPart(Part):
             for site, reason in without.items()
         ]
 
-    def files(self) -> dict[str, Any]:
+    def outcome(self, run: Run, tests: Mapping[str, SiteScore]) -> Outcome:
         """Return the history of the weights."""
-        return {"weights.json": self.history}
+        return Outcome(files={"weights.json": self.history})
 
     def state(self) -> dict[str, Any]:
         """Return a checkpoint."""

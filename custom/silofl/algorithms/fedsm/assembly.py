@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -25,7 +26,7 @@ from silofl.parts.collected import ROLE as COLLECTED
 from silofl.parts.collected import CollectedPart
 from silofl.parts.model import ModelPart, collect_part_arrays
 from silofl.parts.narrow import narrow
-from silofl.parts.part import BEFORE, END, Part, Run, WeightsOf
+from silofl.parts.part import BEFORE, END, Outcome, OwnTest, Part, Run, WeightsOf
 from silofl.parts.super_exchange import (
     collect_facts,
     collect_selector_results,
@@ -34,7 +35,7 @@ from silofl.parts.super_exchange import (
     read_contents,
     read_domain,
 )
-from silofl.parts.task import Exchange, Message, Replies
+from silofl.parts.task import Exchange, Message, Replies, Wanted
 from silofl.parts.work import SitePart
 from silofl.settings import Section
 from silofl.study import Study
@@ -71,9 +72,7 @@ class SuperModelPart(Part):
     threshold: float | None = None
     refused: dict[str, str] = field(default_factory=dict)
     role: str = ROLE
-    test_task: ClassVar[str] = TEST
-    test_score: ClassVar[type[SuperScore]] = SuperScore
-    entry: ClassVar[type[SuperModelEntry]] = SuperModelEntry
+    test: ClassVar[OwnTest] = OwnTest(TEST, SuperScore)
 
     @property
     def selector(self) -> Selector:
@@ -97,6 +96,10 @@ class SuperModelPart(Part):
         has_selector = not is_holder if self.selector.learns_site else exchange.task == TEST
         arrays = ({} if is_holder else _all_models(run)) | (_collect_selector(run) if has_selector else {})
         return Message(add_role(ROLE, arrays), {ROLE: self._collect_facts(run)})
+
+    def expected(self, site: str, exchange: Exchange, run: Run) -> Wanted:
+        """Return what a site may say of its validation."""
+        return Wanted(entry=SuperModelEntry)
 
     def checked(self, site: str, exchange: Exchange, answer: SiteAnswer, run: Run) -> SuperModelPart:
         """Refuse counts that are not one for each threshold, and sums of values that are more than their cases."""
@@ -133,27 +136,26 @@ class SuperModelPart(Part):
         # Each super model is one for all sites, and its selector has an output for each.
         return replace(self, holders=frozenset())
 
-    def notes(self, exchange: Exchange) -> Sequence[str]:
+    def notes(self, exchange: Exchange, run: Run) -> Sequence[str]:
         """Return why sites have no say in the threshold."""
         refused = self.refused.items() if exchange.task == ASSEMBLE else ()
         return [f"site {site!r} has no say in the threshold: {reason}" for site, reason in refused]
 
-    def contents(self, run: Run) -> Contents | None:
-        """Return the super model itself."""
+    def _make_contents(self, run: Run) -> Contents | None:
         if run.image_shape is None:
             return None
         arrays = round_as_received(_all_models(run) | _collect_selector(run), self.study)
         return read_contents(arrays, self._collect_facts(run), self.study, run.image_shape)
 
-    def results(self, run: Run, tests: Mapping[str, SuperScore]) -> dict[str, Any]:
-        """Return the value of each model, the selector's choices, and the values by threshold."""
+    def outcome(self, run: Run, tests: Mapping[str, SuperScore]) -> Outcome:
+        """Return the super model, the value of each model, the selector's choices, and the values by threshold."""
         results = SuperResults(
             **collect_selector_results(_find_selector(run).outputs, tests),
             threshold=self.threshold,
             threshold_without=self.refused,
             by_threshold=_mean_by_threshold(self.selector.thresholds, [test.by_threshold for test in tests.values()]),
         )
-        return {"super_model": results}
+        return Outcome(make_contents=partial(self._make_contents, run), results={"super_model": results})
 
     def _collect_facts(self, run: Run) -> dict[str, Any]:
         # Sites take the candidates from the study; earlier ones of the same release from here.

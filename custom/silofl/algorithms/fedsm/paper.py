@@ -11,13 +11,13 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from silofl.algorithms.softpull import SoftPull
-from silofl.core.ingredient import Ingredient
+from silofl.core.ingredient import Ingredient, Traits
 from silofl.core.mixing import Arrays
 from silofl.core.recipe import Recipe
-from silofl.core.robust import Robust
 from silofl.core.steps import Loss
-from silofl.errors import AggregationError, DataError
+from silofl.errors import AggregationError, ConfigError, DataError
 from silofl.settings import Count, Fraction, Positive
+from silofl.study import Study
 
 # Five poolings halve an image five times.
 SMALLEST_IMAGE = 32
@@ -41,8 +41,6 @@ class Selector(Ingredient):
 
     section: ClassVar[str] = "selector"
     halves: ClassVar[str] = "silofl.algorithms.fedsm.selector"
-    deciding: ClassVar[tuple[str, ...]] = ("network",)
-    own_model: ClassVar[Literal["paired"]] = "paired"
     learning: Literal["gradients", "local_steps", "moments"] = "gradients"
     network: Literal["light", "vgg11"] = "light"
     labels: Literal["site", "best_model", "ensemble"] = "site"
@@ -55,16 +53,26 @@ class Selector(Ingredient):
         return self.labels == "site"
 
     @property
-    def takes_extra_rounds(self) -> bool:
-        """Whether it learns in the extra rounds which model is the best for an image (Eq. 1)."""
-        return not self.learns_site
+    def traits(self) -> Traits:
+        """In extra rounds it learns which model is the best for an image (Eq. 1); sites may know one label each."""
+        caution = (
+            "selector.learning: local_steps teaches each site's selector the one label that the site has, and the mean "
+            "of these may choose at chance: look at its accuracy, and see selector.learning: gradients."
+        )
+        return Traits(
+            caution=caution if self.learning == "local_steps" and self.learns_site else "",
+            deciding=("network",),
+            own_model="paired",
+            selector=self.network,
+            takes_extra_rounds=not self.learns_site,
+        )
 
     @property
     def thresholds(self) -> tuple[float, ...]:
         """The candidates for the paper's gamma; none where the global model is one of its outputs."""
         return THRESHOLDS if self.learns_site else ()
 
-    def check_data(self, shape: Sequence[int], missing: Sequence[str]) -> None:
+    def check(self, study: Study, shape: Sequence[int] = (), missing: Sequence[str] = ()) -> None:
         """Refuse images of which VGG's five poolings would leave nothing, and volumes for a selector that mixes."""
         if len(shape) == 4 and self.labels == "ensemble":
             raise DataError(
@@ -95,7 +103,7 @@ class Selector(Ingredient):
                 f"stays_home must be nothing where a selector hands out the sites' models, not {recipe.stays_home!r}; "
                 "choose a normalisation without BatchNorm to keep what differs apart"
             )
-        if isinstance(recipe.robust, Robust) and recipe.robust.rule != "clipped":
+        if recipe.robust and recipe.robust.rule != "clipped":
             return (
                 "robust must be clipped with a selector, which each site teaches something else, not "
                 f"{recipe.robust.rule}"
@@ -110,15 +118,6 @@ class Selector(Ingredient):
         if self.labels == "ensemble" and recipe.ingredient("super_model").answer != "ensemble":
             return "super_model.answer must be ensemble where the selector learns from the ensemble's loss, not choice"
         return None
-
-    def describe_caution(self) -> str | None:
-        """Warn of a selector that cannot learn at sites that know one label each."""
-        if self.learning != "local_steps" or not self.learns_site:
-            return None
-        return (
-            "selector.learning: local_steps teaches each site's selector the one label that the site has, and the mean "
-            "of these may choose at chance: look at its accuracy, and see selector.learning: gradients."
-        )
 
     def sentence(self) -> str:
         """Describe the answer for the report."""
@@ -146,22 +145,34 @@ class SuperModel(Ingredient):
 
     section: ClassVar[str] = "super_model"
     halves: ClassVar[str] = "silofl.algorithms.fedsm.assembly"
-    deciding: ClassVar[tuple[str, ...]] = ("answer",)
     threshold: Literal["tuned"] | Fraction = "tuned"
     answer: Literal["choice", "ensemble"] = "choice"
 
     @property
-    def weighs_models(self) -> bool:
-        """Whether the selector's scores weigh the models."""
-        return self.answer == "ensemble"
+    def traits(self) -> Traits:
+        """The selector's scores may weigh the models; else its threshold lets the global one answer."""
+        return Traits(
+            deciding=("answer",),
+            threshold="tuned" if self.threshold == "tuned" else "fixed",
+            weighs_models=self.answer == "ensemble",
+        )
+
+    def check(self, study: Study, shape: Sequence[int] = (), missing: Sequence[str] = ()) -> None:
+        """Refuse a rule on the fallback where the selector knows the global model too."""
+        if study.do_not_use and study.do_not_use.on_fallback and not self.falls_back(study.recipe):
+            raise ConfigError(
+                "do_not_use.on_fallback must go with selector.labels site and super_model.answer choice, by which the "
+                f"global model is fallen back to, not {study.recipe.ingredient('selector').labels} and {self.answer}; "
+                "remove it"
+            )
 
     def falls_back(self, recipe: Recipe) -> bool:
         """Return whether the global model answers where no score is above the threshold."""
-        return not self.weighs_models and recipe.ingredient("selector").learns_site
+        return self.answer == "choice" and recipe.ingredient("selector").learns_site
 
     def idle(self, changed: Collection[str], recipe: Recipe) -> Mapping[str, str]:
         """Name the threshold where no case falls back to the global model."""
-        owner = "super_model.answer: choice" if self.weighs_models else "a selector that learns the site"
+        owner = "super_model.answer: choice" if self.answer == "ensemble" else "a selector that learns the site"
         return {"threshold": owner} if "threshold" in changed and not self.falls_back(recipe) else {}
 
     def sentence(self) -> str:

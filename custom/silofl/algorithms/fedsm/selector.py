@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import count
@@ -26,7 +26,7 @@ from silofl.models.precision import keep_exact
 from silofl.models.roles import GLOBAL, PERSONAL, add_role, read_role, select_role
 from silofl.models.selector import build_selector
 from silofl.parts.part import AFTER, INSTEAD, Kept, Kind, Part, Run, WeightsOf, to_arrays, to_tensors
-from silofl.parts.task import TRAIN, VALIDATE, Exchange, Expected, Message, Replies
+from silofl.parts.task import TRAIN, VALIDATE, Exchange, Expected, Message, Replies, Wanted
 from silofl.parts.work import SitePart
 from silofl.study import Study
 from silofl.training.device import derive_seed
@@ -65,8 +65,6 @@ class SelectorPart(Part):
     role: str = ROLE
     saved = ("outputs", "parameters")
     leaves = (Kind("selector", PURPOSE, RISK, ROLE),)
-    # Each site teaches it its own name.
-    has_median = False
 
     @classmethod
     def start(cls, study: Study, sites: Sequence[str], pretrained: Arrays | None) -> Sequence[Part]:
@@ -86,11 +84,6 @@ class SelectorPart(Part):
         """Whether it learns with the models, and not only after them."""
         return self.settings.learns_site
 
-    @property
-    def num_bytes(self) -> int:
-        """Bytes of its parameters."""
-        return sum(array.nbytes for array in self.parameters.values())
-
     def asks(self, moment: str, number: int, run: Run) -> Sequence[Exchange]:
         """Ask for further steps after a round's first one, or for all steps of a round of its own."""
         # Beside the models, step 1 travels with the training task, and sites train the selector in the same pass.
@@ -104,17 +97,16 @@ class SelectorPart(Part):
             return Message()
         return Message(self._arrays, {ROLE: {"outputs": list(self.outputs), "step": self.adam.steps}})
 
-    def expected(self, site: str, exchange: Exchange, run: Run) -> Mapping[str, Expected]:
+    def expected(self, site: str, exchange: Exchange, run: Run) -> Wanted:
         """Return the shapes of a gradient, or of differences to what was sent."""
         is_learning = self._takes_part(exchange) and exchange.task != VALIDATE
-        return Expected.like(self._arrays) if is_learning else {}
-
-    def averaged(self, exchange: Exchange, run: Run) -> Sequence[Collection[str]]:
-        """Return its parameters, and each of Adam's moments: behind long ones of another scale none can hide."""
+        wanted = Expected.like(self._arrays) if is_learning else {}
+        # Its parameters, and each of Adam's moments: behind long ones of another scale none can hide.
         scales: dict[str, list[str]] = {}
-        for name in select_role(ROLE, self.expected("", exchange, run)):
+        for name in select_role(ROLE, wanted):
             scales.setdefault(read_role(name), []).append(name)
-        return list(scales.values())
+        # Each site teaches it its own name.
+        return Wanted(wanted, averaged=list(scales.values()), has_median=False)
 
     def merged(self, exchange: Exchange, replies: Replies, weights_of: WeightsOf, run: Run) -> SelectorPart:
         """Take one step from the sites that sent every array."""
@@ -214,7 +206,7 @@ class SiteSelector(SitePart):
             work.to_keep = {**work.kept, self.name: kept}
         return Message(self._compute_update(), work.numbers(results))
 
-    def combine_scores(self, scores: Mapping[str, Score], examples: Examples) -> dict[str, Any] | None:
+    def judged(self, scores: Mapping[str, Score], examples: Examples, is_validation: bool) -> dict[str, Any] | None:
         """Return the super model's score as far as the site can judge it.
 
         It has no other site's model, so where the selector does not choose this site the global model answers.

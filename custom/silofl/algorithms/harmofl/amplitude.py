@@ -12,19 +12,20 @@ from numpy.typing import ArrayLike, NDArray
 from pydantic import Field
 
 from silofl.algorithms.harmofl.normalization import AmplitudeNorm, half_spectrum
-from silofl.core.ingredient import Ingredient
+from silofl.core.ingredient import Ingredient, Traits
 from silofl.core.mixing import Arrays
 from silofl.core.others import find_unlike
 from silofl.core.robust import bound_updates, find_bounding_rule
 from silofl.errors import ConfigError, DataError, TrainingError
 from silofl.parts.answer import SiteAnswer
 from silofl.parts.narrow import narrow
-from silofl.parts.part import Compared, Kind, Part, Run, WeightsOf
-from silofl.parts.task import TRAIN, Exchange, Expected, Message, Replies
+from silofl.parts.part import Compared, Kind, Outcome, Part, Run, WeightsOf
+from silofl.parts.task import TRAIN, Exchange, Expected, Message, Replies, Wanted
 from silofl.parts.work import SitePart
 from silofl.settings import MOST, Fraction, Positive
 from silofl.study import Study
 from silofl.training.loop import TrainingResult
+from silofl.training.site_score import SiteScore
 
 ROLE, MEAN = "amplitude", "amplitude/mean"
 PURPOSE = "the mean frequency amplitude of the training images, sent once, so that all sites normalise alike"
@@ -46,23 +47,21 @@ class Amplitude(Ingredient):
 
     section: ClassVar[str] = ROLE
     halves: ClassVar[str] = __name__
-    deciding: ClassVar[tuple[str, ...]] = ("band",)
+    traits: ClassVar[Traits] = Traits(
+        beside="The mean amplitude of each site's training images, once.", deciding=("band",)
+    )
     band: Literal["full"] | Annotated[int, Field(strict=True, ge=0, le=MOST)] = "full"
-    beside: ClassVar[str] = "The mean amplitude of each site's training images, once."
     momentum: Fraction = 0.1
     amplitude_factor: Annotated[Positive, Field(gt=1, le=MOST)] | None = None
 
-    def check_study(self, study: Study) -> None:
-        """Refuse channels that are dropped at random."""
+    def check(self, study: Study, shape: Sequence[int] = (), missing: Sequence[str] = ()) -> None:
+        """Refuse channels that are dropped or lacking: zeros have a phase of 0, and would get the others' amplitude."""
         training = study.training
         if training.drop_channels:
             raise ConfigError(
                 f"training.drop_channels must be 0 for {self.section}, which would give a dropped channel the others' "
                 f"amplitude, not {training.drop_channels}; leave it out"
             )
-
-    def check_data(self, shape: Sequence[int], missing: Sequence[str]) -> None:
-        """Refuse images without a contrast: zeros have a phase of 0, and the others' amplitude would make a peak."""
         if missing:
             raise DataError(
                 f"all cases must have all contrasts for {self.section} normalisation; some lack {', '.join(missing)}: "
@@ -162,11 +161,11 @@ class AmplitudePart(Part):
         is_informed = site in self.informed and self.informed[site] <= run.held(site, exchange.models_round)
         return Message() if self.amplitude is None or is_informed else Message({MEAN: self.amplitude})
 
-    def expected(self, site: str, exchange: Exchange, run: Run) -> Mapping[str, Expected]:
+    def expected(self, site: str, exchange: Exchange, run: Run) -> Wanted:
         """Return what an amplitude must be like: the first accepted one has the shape, as the server sees no image."""
         if not self._is_wanted(exchange):
-            return {}
-        return {MEAN: _expect_spectrum(self.shape, run)}
+            return Wanted()
+        return Wanted({MEAN: _expect_spectrum(self.shape, run)})
 
     def checked(self, site: str, exchange: Exchange, answer: SiteAnswer, run: Run) -> AmplitudePart:
         """Remember the first shape, and which sites have trained with the mean and so hold it."""
@@ -196,11 +195,11 @@ class AmplitudePart(Part):
             given, _ = bound_updates(rule, given, dict.fromkeys(given, 1.0), ())
         return replace(self, amplitude=mean_amplitude([one[MEAN] for one in given.values()])) if given else self
 
-    def to_save(self) -> Arrays:
+    def outcome(self, run: Run, tests: Mapping[str, SiteScore]) -> Outcome:
         """Return the buffers of `AmplitudeNorm` that hold the mean."""
         if self.amplitude is None:
-            return {}
-        return {"input_norm.running_amplitude": self.amplitude, "input_norm.is_fixed": np.array(True)}
+            return Outcome()
+        return Outcome(arrays={"input_norm.running_amplitude": self.amplitude, "input_norm.is_fixed": np.array(True)})
 
     def _level(self, amplitude: NDArray, run: Run) -> float:
         """Return `amplitude_level`; z-scored images differ by nothing but noise below their deviation, which is 1."""
@@ -251,7 +250,7 @@ def _expect_spectrum(shape: tuple[int, ...] | None, run: Run) -> Expected:
     """Return what an amplitude must be like: of the first accepted one's shape; before it, by the run's images."""
     shape = shape or (half_spectrum(run.image_shape) if run.image_shape else None)
     origin = " as the other sites' images have it (name a Resize in data.transforms)"
-    return Expected(shape, True, minimum=0, origin=origin, num_bytes=4 * prod(shape) if shape else 0)
+    return Expected(shape, True, minimum=0, origin=origin)
 
 
 def _without_mean(arrays: Arrays) -> Arrays:

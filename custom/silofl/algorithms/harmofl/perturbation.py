@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import ClassVar
 
@@ -38,7 +39,7 @@ class Perturbation(Ingredient):
     alpha: Positive = 0.05
     follows_rate: bool = False
 
-    def check_study(self, study: Study) -> None:
+    def check(self, study: Study, shape: Sequence[int] = (), missing: Sequence[str] = ()) -> None:
         """Refuse to follow a rate that does not fall."""
         if self.follows_rate and not study.training.has_falling_rate:
             raise ConfigError(
