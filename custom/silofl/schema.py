@@ -7,7 +7,7 @@ its docstring their meanings.
 import inspect
 import re
 import types
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field, field, fields, is_dataclass
 from functools import cache
 from pathlib import Path
@@ -54,16 +54,15 @@ def read_record(kind: type[R], values: object, where: str) -> R:
         raise ConfigError(f"{where}: {error}") from None
 
 
-def read_file(kind: type[R], path: Path, upgrade: Callable[[Any], Any] = lambda values: values) -> R | None:
+def read_file(kind: type[R], path: Path) -> R | None:
     """Return the record in a JSON file; None where there is none; the errors of `read_record` and `read_json`.
 
     Args:
         kind: The record's dataclass.
         path: The file.
-        upgrade: Turns the plain values of an older version into those of this one.
     """
     values = read_json(path, absent=None)
-    return None if values is None else _read_current_version(kind, upgrade(values), path)
+    return None if values is None else _read_current_version(kind, values, path)
 
 
 def read_list(kind: type[R], path: Path, known: Sequence[R] = ()) -> list[R] | None:

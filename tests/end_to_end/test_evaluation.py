@@ -44,7 +44,7 @@ def test_a_third_hospital_tests_the_model_without_training(finished, third, tmp_
     assert found["sites"]["east"]["scores"][""]["dice"] == desk["value"]
     assert found["sites"]["east"]["scores"]["organ"]["hd95"] == desk["labels"]["organ"]["hd95"]
     results = read_results(tmp_path / "flare")
-    assert results.status == "COMPLETE" and results.rounds == 0 and results.sites["east"] == desk["value"]["value"]
+    assert results.status == "COMPLETE" and results.rounds == 0 and results.values["east"] == desk["value"]["value"]
     page = (tmp_path / "flare" / "report.html").read_text()
     for text in ("What hospitals say", "lesions found", "over all", "nothing was trained", "no medical device"):
         assert text in page and text in printed + page

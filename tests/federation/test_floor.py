@@ -27,8 +27,8 @@ def test_a_withheld_validation_has_no_vote_and_is_said_to_be_withheld(play):
     assert game.answers["validate"]["west"].meta["metrics"]["validation"] == HIDDEN
     assert all(record.validated.keys() == {"east", "north"} for record in game.server.ledger)
     results = finished_results(game.server, tests)
-    assert results.sites["west"] is None and results.sites["east"] is not None
-    assert "west" not in results.tested.cases and results.status == "COMPLETE"
+    assert results.values["west"] is None and results.values["east"] is not None
+    assert results.tests["west"].is_withheld and results.status == "COMPLETE"
     assert withheld_sentences(results) == [
         f"site west withholds its test score: {WHY}",
         f"site west withholds its validation score: {WHY}",

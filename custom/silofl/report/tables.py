@@ -1,6 +1,6 @@
 """Tables of text for the terminal and the pages, and those of one run's result, by site and by label."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 
@@ -17,6 +17,7 @@ from silofl.federation.results import Results
 from silofl.study.sections import CLASS_MEANS, RANKED, SEGMENTATION_ONLY
 from silofl.training.joined import CHOSEN, FEDERATED, LOCAL, SHIFTED, Joined
 from silofl.training.metrics import mean_of_known, pool_values
+from silofl.training.site_score import SiteScore
 
 MISSING, NOT_SAID = "-", "withheld"
 # The column of `site_table`.
@@ -127,9 +128,11 @@ def site_table(results: Results) -> TextTable:
     """Return one row a site, then the mean over sites, their spread and the mean over all cases."""
     columns = ("site", results.metric or "value", "test cases", "test patients", "excluded cases", "validation")
     rows = []
-    for site, own in results.by_site.items():
-        counts = map(format_count, (own.num_cases, own.num_patients, own.num_excluded))
-        rows.append((site, format_number(own.value), *counts, format_number(own.validation)))
+    for site, one in results.sites.items():
+        is_known, validation = one is not None and not one.is_withheld, results.validation.get(site)
+        counts = (one.num_cases, one.num_patients, one.num_excluded) if is_known else (None, None, None)
+        values = one and one.value, validation and validation.value
+        rows.append((site, format_number(values[0]), *map(format_count, counts), format_number(values[1])))
     summary = _summary_rows(results)
     rows += summary
     means = {METRIC_NAMES[key]: results.mean_of_sites(values, key) for key, values in metric_columns(results).items()}
@@ -149,8 +152,8 @@ def site_table(results: Results) -> TextTable:
 
 def _say_withheld(results: Results, row: tuple[str, ...]) -> tuple[str, ...]:
     """Return a site's row of `site_table`, in which what the site withholds is said to be so."""
-    site, validation = row[0], results.tested.validation.get(row[0])
-    of_test, of_validation = (results.tested.withheld or {}).get(site), validation and validation.withheld
+    test, validation = results.sites.get(row[0]), results.validation.get(row[0])
+    of_test, of_validation = test and test.withheld, validation and validation.withheld
     is_hidden = [
         bool(of_validation and not of_validation.names) if i == VALIDATION else of_test for i in range(len(row))
     ]
@@ -174,19 +177,19 @@ def drop_equal_columns(table: TextTable) -> tuple[TextTable, str]:
 
 def list_extra_metrics(runs: Iterable[Results]) -> dict[str, str]:
     """Return ``package==version/name`` of each metric that some runs were tested by -> the head of its column."""
-    tests = [scores for run in runs for scores in (run.tested.extra_metrics or {}).values()]
-    return {name: name.rpartition("/")[2] for scores in tests for name in scores}
+    tests = [one for run in runs for one in run.tests.values()]
+    return {name: name.rpartition("/")[2] for one in tests for name in one.extra_metrics or ()}
 
 
 def list_extra_values(results: Results, name: str) -> list[float | None]:
     """Return a package's metric of each site, in the order of the result's sites."""
-    scores = [(results.tested.extra_metrics or {}).get(site, {}).get(name) for site in results.sites]
+    scores = [(one and one.extra_metrics or {}).get(name) for one in results.sites.values()]
     return [score and score.value for score in scores]
 
 
 def tested_sites(results: Results) -> str:
     """Return over which sites a mean of tests is: ``sites``, or ``3 of 4 sites``."""
-    num_tested = sum(value is not None for value in results.sites.values())
+    num_tested = sum(value is not None for value in results.values.values())
     return "sites" if num_tested == len(results.sites) else f"{num_tested} of {len(results.sites)} sites"
 
 
@@ -195,7 +198,7 @@ def label_table(results: Results) -> TextTable | None:
 
     Of findings, and of classes with areas under curves, it is one row a class and site, and one of all sites.
     """
-    if results.has_findings or (results.classes and results.classes.class_areas):
+    if results.has_areas:
         return _area_table(results)
     labels = dict(sorted(label_columns(results).items()))
     if len(labels) <= MOST_LABELS_BESIDE_THE_VALUE:
@@ -209,10 +212,10 @@ def _area_table(results: Results) -> TextTable:
     rows, shares = [], ("sensitivity", "specificity") if results.has_findings else ("recall",)
     for name in results.labels.values():
         keys, found = (name, name_absence(name))[: len(shares)], []
-        for site, own in results.by_site.items():
-            cases = results.classes.label_cases.get(site, {})
-            values = (own.areas.get(name), *map(own.labels.get, keys))
-            counts = [0 if one is None else cases.get(key, 0) for key, one in zip((name, *keys), values, strict=True)]
+        for site, one in results.sites.items():
+            labels, areas, cases = (_read_table(one, key) for key in ("labels", "areas", "label_cases"))
+            values = (areas.get(name), *map(labels.get, keys))
+            counts = [0 if v is None else cases.get(key, 0) for key, v in zip((name, *keys), values, strict=True)]
             found.append([*zip(values, counts, strict=True)])
             rows.append((name, site, *_write_shares(found[-1])))
         pooled = [(pool_values(column), sum(count for _, count in column)) for column in zip(*found, strict=True)]
@@ -220,6 +223,11 @@ def _area_table(results: Results) -> TextTable:
     area_name = METRIC_NAMES[results.metric if results.metric in RANKED else "auroc"]
     kind = "finding" if results.has_findings else "class"
     return TextTable((kind, "site", area_name, *shares), tuple(rows), num_text=2)
+
+
+def _read_table(one: SiteScore | None, key: str) -> Mapping[str, float]:
+    """Return a table of a site's test, as its ``labels``; an empty one without a test."""
+    return getattr(one, key, None) or {}
 
 
 def _write_shares(shares: Sequence[tuple[float | None, int]]) -> list[str]:
@@ -233,9 +241,9 @@ def label_sentence(results: Results) -> str:
             "Sensitivity: share of the test cases with a finding in which it is found. Specificity: share of the "
             "cases without it in which it is not found. Both at a probability of 0.5. "
         ) + AREAS
-    if results.classes and results.classes.class_areas:
+    if results.has_areas:
         return "Recall is the share of a class's test cases that is right. " + AREAS
-    if results.classes:
+    if results.has_classes:
         return "Share of a class's test cases that is right, its recall, and their number; a site without one has none."
     return "Values over the test cases of each label alone; a site without a label has none."
 
@@ -280,18 +288,16 @@ def case_metric(metric: str | None) -> str | None:
 
 def label_columns(results: Results) -> dict[str, Column]:
     """Return label -> value of each site, in the order of the result's sites; nothing of a single label."""
-    names = list(dict.fromkeys(name for values in results.tested.by_label.values() for name in values))
-    values = {name: [own.labels.get(name) for own in results.by_site.values()] for name in names}
-    return values if len(names) > 1 else {}
+    tables = [_read_table(one, "labels") for one in results.sites.values()]
+    values = {name: [table.get(name) for table in tables] for name in dict.fromkeys(chain(*tables))}
+    return values if len(values) > 1 else {}
 
 
 def metric_columns(results: Results) -> dict[str, Column]:
     """Return metric -> value of each site, in the order of the result's sites, of a classification's other metrics."""
-    return {
-        key: [own.also.get(key) for own in results.by_site.values()]
-        for key in METRIC_NAMES
-        if key != results.metric and any(key in own.also for own in results.by_site.values())
-    }
+    tables = [_read_table(one, "also") for one in results.sites.values()]
+    keys = [key for key in METRIC_NAMES if key != results.metric and any(key in table for table in tables)]
+    return {key: [table.get(key) for table in tables] for key in keys}
 
 
 def everyone_sentence(results: Results) -> str:
@@ -310,14 +316,14 @@ def everyone_sentence(results: Results) -> str:
 
 def empty_cases_sentence(results: Results) -> str:
     """State what is predicted in test cases that hold no label; nothing where each has one."""
-    tested = results.tested
-    if not tested.empty_cases:
-        return ""
     of_sites = [
-        f"{site} {(tested.false_positive_cases or {}).get(site, 0)} of {count} "
-        f"({format_number((tested.with_truth or {}).get(site))} over the others)"
-        for site, count in tested.empty_cases.items()
+        f"{site} {one.num_false_positive or 0} of {one.num_empty} "
+        f"({format_number(one.value_with_truth)} over the others)"
+        for site, one in results.tests.items()
+        if one.num_empty
     ]
+    if not of_sites:
+        return ""
     counted = "; each counts as 0 in its site's value" if results.metric == "dice" else ""
     return f"false positives in cases without any label: {', '.join(of_sites)}{counted}"
 
@@ -328,11 +334,11 @@ def missing_labels_sentence(results: Results) -> str:
     if not is_over_classes and results.metric not in SEGMENTATION_ONLY["metric"]:
         is_refused = results.mean_of_sites([0.0], "balanced_accuracy") is None
         return UNLIKE_CLASSES if is_refused else ""
-    known = {site: own.areas if is_area else own.labels for site, own in results.by_site.items()}
+    known = {site: _read_table(one, "areas" if is_area else "labels") for site, one in results.sites.items()}
     names = results.labels.values() if results.has_findings and is_area else dict.fromkeys(chain(*known.values()))
     missing = {
         site: [name for name in names if known[site].get(name) is None]
-        for site, value in results.sites.items()
+        for site, value in results.values.items()
         if value is not None
     }
     of_sites = [f"{site} without {' and '.join(names)}" for site, names in missing.items() if names]
@@ -399,21 +405,21 @@ def _further_columns(results: Results) -> dict[str, Column]:
     labels = label_columns(results)
     is_few = len(labels) <= MOST_LABELS_BESIDE_THE_VALUE and not results.has_findings
     # Of a class it is the recall, whatever the metric.
-    what = "recall" if results.classes else results.metric or "value"
+    what = "recall" if results.has_classes else results.metric or "value"
     return known | ({f"{what} of {name}": labels[name] for name in labels} if is_few else {})
 
 
 def _add_counts(results: Results, label: str, texts: list[str]) -> list[str]:
     """Add to each site's recall of a class the number of its test cases; nothing to a segmentation's."""
-    if not results.classes:
+    if not results.has_classes:
         return texts
-    counts = [results.classes.label_cases.get(site, {}).get(label) for site in results.sites]
+    counts = [_read_table(one, "label_cases").get(label) for one in results.sites.values()]
     return [f"{text} of {n}" if n else text for text, n in zip(texts, [*counts, None], strict=True)]
 
 
 def _surface_columns(results: Results) -> dict[str, list[str]]:
     """Return the columns of the surface distances, with their means over sites; nothing where none were measured."""
-    if not results.tested.surface:
+    if not any(one.surface for one in results.tests.values()):
         return {}
     hd95, dice = surface_texts(results)
     return {HD95: hd95, SURFACE_DICE: dice}
@@ -421,7 +427,7 @@ def _surface_columns(results: Results) -> dict[str, list[str]]:
 
 def surface_texts(results: Results) -> tuple[list[str], list[str]]:
     """Return HD95 and surface Dice of each site, in the result's order, then their means; none over mm and pixels."""
-    sites = [(results.tested.surface or {}).get(site) for site in results.sites]
+    sites = [one and one.surface for one in results.sites.values()]
     hd95, dice = [one and one.hd95 for one in sites], [one and one.surface_dice for one in sites]
     units = [one and one.unit for one in sites]
     different = {*units} - {None}
@@ -432,7 +438,7 @@ def surface_texts(results: Results) -> tuple[list[str], list[str]]:
 
 def surface_sentence(results: Results) -> str:
     """Say what the surface distances are, and of how many cases there are none; nothing where none were measured."""
-    surface = results.tested.surface
+    surface = {site: one.surface for site, one in results.tests.items() if one.surface}
     if not surface:
         return ""
     without = [f"{site} {one.num_undefined}" for site, one in surface.items() if one.num_undefined]
@@ -450,7 +456,9 @@ def extra_metrics_sentence(results: Results) -> str:
     """Say what the metrics of packages are, of how many cases, and where they failed; nothing without any."""
     sentences = []
     for name in list_extra_metrics([results]):
-        scores = {site: one[name] for site, one in (results.tested.extra_metrics or {}).items() if name in one}
+        scores = {
+            site: one.extra_metrics[name] for site, one in results.tests.items() if name in (one.extra_metrics or ())
+        }
         counted = [f"{site} {score.num_cases}" for site, score in scores.items() if not score.has_failed]
         failed = [site for site, score in scores.items() if score.has_failed]
         sentences.append(describe_extra_metric(name))
@@ -464,11 +472,11 @@ def _append_mean(values: Column) -> list[str]:
 
 
 def _summary_rows(results: Results) -> list[tuple[str, ...]]:
-    of, tested = tested_sites(results), results.tested
+    of, tests = tested_sites(results), [one for one in results.tests.values() if not one.is_withheld]
     name = "mean over all cases, class by class" if results.metric in CLASS_MEANS else "mean over all cases"
-    cases, excluded = (str(sum(counts.values())) for counts in (tested.cases, tested.excluded_cases))
-    known = [count for count in (tested.patients or {}).values() if count is not None]
-    patients = format_count(sum(known) if known and len(known) == len(tested.cases) else None)
+    cases, excluded = str(sum(one.num_cases for one in tests)), str(sum(one.num_excluded for one in tests))
+    known = [one.num_patients for one in tests if one.num_patients is not None]
+    patients = format_count(sum(known) if known and len(known) == len(tests) else None)
     return [
         (f"mean over {of}", format_number(results.mean), "", "", "", format_number(results.validation_mean)),
         (f"spread over {of} (std)", format_number(results.spread), "", "", "", ""),

@@ -155,6 +155,7 @@ class Study(Section):
         """Return the facts of the study that every result repeats, as plain values."""
         return {
             "study": self.name,
+            "task": self.task,
             "digest": self.digest,
             "algorithm": self.algorithm.name,
             "preset": self.algorithm.preset,

@@ -315,7 +315,7 @@ def _are_local(runs: Sequence[RunRecords]) -> bool:
 
 
 def _group_local(runs: Sequence[RunRecords]) -> dict[str, dict[int | None, float]]:
-    values = [(site, run.results.seed, value) for run in runs for site, value in run.results.sites.items()]
+    values = [(site, run.results.seed, value) for run in runs for site, value in run.results.values.items()]
     sites = dict.fromkeys(site for site, _, value in values if value is not None)
     return {site: {seed: value for one, seed, value in values if one == site and value is not None} for site in sites}
 

@@ -106,7 +106,7 @@ def curve_images(run: RunRecords) -> list[PageImage]:
     if not run.ledger:
         return []
     chosen = [one.validation.get(CHOSEN) for one in (run.results.joining or {}).values()]
-    kept = mean_of_known(chosen) if have_same_classes(run.results.tested.validation.values()) else None
+    kept = mean_of_known(chosen) if have_same_classes(run.results.validation.values()) else None
     found = [
         (training_curves(run.ledger, run.sites, run.metric, run.best_round, kept), _best_sentence(run, kept)),
         (model_curves(run), ACCURACY_CURVES if is_validated_with_selector(run) else MODEL_CURVES),

@@ -326,7 +326,7 @@ def _headline(run: RunRecords) -> list[tuple[str, str]]:
         *(joined or [(f"{results.metric or 'value'}, mean over {tested_sites(results)}", format_number(results.mean))]),
         *(() if results.is_evaluation else rounds),
         ("sites", format_count(len(run.sites) or None)),
-        ("test cases", format_count(sum(results.tested.cases.values()) or None)),
+        ("test cases", format_count(sum(one.num_cases for one in results.tests.values()) or None)),
         (
             "time of all rounds",
             format_duration(sum(record.seconds for record in run.ledger)) if run.ledger else MISSING,
@@ -363,7 +363,8 @@ def _explain_absence(run: RunRecords) -> str:
         return f"There are no pictures: the study classifies images, and a {kind} has no outline."
     if not run.is_simulation:
         return "The pictures stay at the sites: no image ever leaves one. Each site keeps its own as pictures.npz."
-    missing, cases = [site for site in run.sites if site not in run.pictures], run.results.tested.cases
+    missing = [site for site in run.sites if site not in run.pictures]
+    cases = {site: one.num_cases for site, one in run.results.tests.items() if not one.is_withheld}
     reasons = {
         "no test case of theirs counted": [site for site in missing if cases.get(site) == 0],
         "they have not tested the model": [site for site in missing if site not in cases],

@@ -19,6 +19,7 @@ from silofl.inference.own_tests import LEARNT
 from silofl.report.tables import METRIC_NAMES, TextTable, case_metric, format_number, label_columns, name_models
 from silofl.study.sections import SEGMENTATION_ONLY
 from silofl.training.joined import CHOSEN, FEDERATED, LOCAL, SHIFTED, Joined
+from silofl.training.site_score import SiteScore
 
 BATCH_DEPENDENT = "a prediction depends on the other images of its batch"
 SHARED_PATIENTS = "same person in training and test"
@@ -79,7 +80,7 @@ def describe_model(results: Results) -> str:
 def status_sentence(results: Results) -> str:
     """Explain the status of a run with a result."""
     tested = "every site that has not left" if results.left else "every site"
-    if results.is_evaluation and results.status == "COMPLETE" and not results.tested.cases:
+    if results.is_evaluation and results.status == "COMPLETE" and not results.tests:
         return f"{tested.capitalize()} was asked; nothing was trained or tested."
     if results.is_evaluation and results.status == "COMPLETE":
         return _TESTED.format(tested=tested.capitalize())
@@ -96,11 +97,12 @@ def left_sentences(results: Results) -> list[str]:
 
 def withheld_sentences(results: Results) -> list[str]:
     """Say which scores sites withhold, and why."""
-    validated = {site: score.withheld for site, score in results.tested.validation.items() if score.withheld}
     return [
-        f"site {site} withholds its {what} score{_list_of(results, one.names)}: " + explain_withheld(one.least)
-        for what, said in (("test", results.tested.withheld or {}), ("validation", validated))
-        for site, one in said.items()
+        f"site {site} withholds its {what} score{_list_of(results, one.withheld.names)}: "
+        + explain_withheld(one.withheld.least)
+        for what, scores in (("test", results.tests), ("validation", results.validation))
+        for site, one in scores.items()
+        if one.withheld
     ]
 
 
@@ -300,7 +302,7 @@ def describe_problems(results: Results) -> list[tuple[str, str]]:
     model near 0 or below the site's own where the site keeps another one, and a label that no site's test finds.
     """
     joining = results.joining or {}
-    kept = {site: joining[site].tested(CHOSEN) if site in joining else one for site, one in results.sites.items()}
+    kept = {site: joining[site].tested(CHOSEN) if site in joining else one for site, one in results.values.items()}
     which = "the model" if results.is_evaluation else "the model that it keeps"
     found = [
         ("bad", f"{where}: {which} is near 0, {format_number(value)}")
@@ -361,16 +363,14 @@ def _list_unlearnt_labels(results: Results) -> list[tuple[str, str]]:
 
 def _describe_missed_classes(results: Results) -> list[str]:
     """Return a sentence a site whose model recognises no test case of a class."""
-    if results.classes is None:
-        return []
     absences = {name_absence(name): name for name in results.labels.values()} if results.has_findings else {}
     # Examples of several findings are drawn by none.
     sampler = "" if results.has_findings else ", training.sampler"
     # A hospital that only tests can train nothing otherwise.
     advice = "" if results.is_evaluation else f"; see training.class_weights{sampler} and metric: balanced_accuracy"
     sentences = []
-    for site, also in results.classes.also.items():
-        recalls, cases = _read_recalls(results, site), results.classes.label_cases.get(site, {})
+    for site, one in results.tests.items() if results.has_classes else ():
+        recalls, cases, also = _read_recalls(results, one), one.label_cases or {}, one.also or {}
         none = {name: cases[name] for name, recall in recalls.items() if recall == 0 and cases.get(name)}
         everywhere = [f"{name} ({none.pop(absence)})" for absence, name in absences.items() if absence in none]
         if everywhere:
@@ -384,9 +384,9 @@ def _describe_missed_classes(results: Results) -> list[str]:
     return sentences
 
 
-def _read_recalls(results: Results, site: str) -> dict[str, float]:
+def _read_recalls(results: Results, one: SiteScore) -> dict[str, float]:
     """Return the recall of each class at a site, or finding and its absence, at the thresholds that it chose."""
-    recalls, read, names = results.tested.by_label.get(site, {}), results.callings.get(site), [*results.labels.values()]
+    recalls, read, names = one.labels or {}, one.calling, [*results.labels.values()]
     if read is None:
         return dict(recalls)
     others = {name: name_absence(name) if results.has_findings else names[name == names[0]] for name in read.thresholds}
@@ -406,7 +406,7 @@ def joining_table(results: Results) -> TextTable | None:
 
 def joining_note(results: Results) -> str:
     """Explain the columns of `joining_table`."""
-    empty = JOINING_EMPTY if results.tested.empty_cases else ""
+    empty = JOINING_EMPTY if any(one.num_empty for one in results.tests.values()) else ""
     is_map = results.metric in SEGMENTATION_ONLY["metric"]
     return (
         JOINING_NOTE

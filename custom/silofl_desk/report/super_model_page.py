@@ -176,8 +176,9 @@ def unseen_section(unseen: UnseenTest | None) -> PageSection | None:
 
 def model_values(results: Results) -> dict[str, Values]:
     """Return global, where there is one, personal, super, ensemble -> site -> mean test value at the site."""
+    tested = results.super_model.models if results.super_model else {}
     return {
-        name: {site: own.models.get(site if name == PERSONAL else name) for site, own in results.by_site.items()}
+        name: {site: tested.get(site, {}).get(site if name == PERSONAL else name) for site in results.sites}
         for name in MODELS
         if name != GLOBAL or results.has_global_model
     }
@@ -373,7 +374,7 @@ def _threshold_origin(results: Results) -> str:
     wanted = results.constant("super_model", "threshold")
     if wanted != "tuned":
         return "The study fixed it." if wanted is not None else ""
-    if not any(score.value is not None for score in results.tested.validation.values()):
+    if not any(score.value is not None for score in results.validation.values()):
         return "No site had validation cases to tune it on, so that the global model always answers."
     return (
         "It was tuned on the sites' validation cases: each site sent only its sums by threshold. It is above 0 only "

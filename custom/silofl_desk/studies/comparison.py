@@ -124,7 +124,7 @@ def are_comparable(results: Sequence[Results]) -> bool:
 def comparison_notes(results: Sequence[Results]) -> list[str]:
     """Return sentences on runs without a value at a site, and on what limits a comparison."""
     sites = compared_sites(results)
-    lacking = {i: [site for site in sites if run.sites.get(site) is None] for i, run in enumerate(results, start=1)}
+    lacking = {i: [site for site in sites if run.values.get(site) is None] for i, run in enumerate(results, start=1)}
     notes = [_describe_missing_sites(i, without, sites) for i, without in lacking.items() if without or not sites]
     numbered = list(enumerate(results, start=1))
     notes += _name_runs([i for i, run in numbered if run.normalization == "batch_stateless"], BATCH_DEPENDENT)
@@ -142,7 +142,7 @@ def comparison_notes(results: Sequence[Results]) -> list[str]:
         notes += _name_runs(shared, SHARED_BATCHNORM)
     for sentence in dict.fromkeys(run.batchnorm for run in results if run.batchnorm):
         notes += _name_runs([i for i, run in numbered if run.batchnorm == sentence], sentence)
-    surface = [SURFACE] if any(run.tested.surface for run in results) else []
+    surface = [SURFACE] if any(one.surface for run in results for one in run.tests.values()) else []
     return [*notes, *surface, *map(describe_extra_metric, list_extra_metrics(results)), ONE_SEED]
 
 
@@ -157,7 +157,8 @@ def comparison_table(results: Sequence[Results], names: Sequence[str] = ()) -> T
     """
     sites = compared_sites(results) if len(compared_sites(results)) <= MOST_SITES_IN_A_ROW else []
     head = ("study", "algorithm", "preset", "normalization", "seed", "status", "reported round")
-    has_surface, extra = any(run.tested.surface for run in results), list_extra_metrics(results)
+    extra = list_extra_metrics(results)
+    has_surface = any(one.surface for run in results for one in run.tests.values())
     first = [(str(i), *names[i - 1 : i]) for i in range(1, len(results) + 1)]
     rows = tuple((*cells, *_run_row(run, sites, has_surface, extra)) for cells, run in zip(first, results, strict=True))
     further = (*((HD95, SURFACE_DICE) if has_surface else ()), *extra.values())
@@ -171,7 +172,7 @@ def site_comparison_table(results: Sequence[Results]) -> TextTable | None:
     if len(sites) <= MOST_SITES_IN_A_ROW:
         return None
     names = (f"{i}: {run.algorithm or MISSING}" for i, run in enumerate(results, start=1))
-    rows = tuple((site, *(format_number(run.sites.get(site)) for run in results)) for site in sites)
+    rows = tuple((site, *(format_number(run.values.get(site)) for run in results)) for site in sites)
     return TextTable(("site", *names), rows)
 
 
@@ -292,9 +293,9 @@ def _differences(results: Sequence[Results]) -> list[str]:
 def _count_test_cases(results: Sequence[Results]) -> dict[str, set[int]]:
     """Return site -> its numbers of test cases, counted and excluded ones, in the runs that tested there."""
     numbers: dict[str, set[int]] = {}
-    for tested in (run.tested for run in results):
-        for site, counted in tested.cases.items():
-            numbers.setdefault(site, set()).add(counted + tested.excluded_cases.get(site, 0))
+    for site, one in (pair for run in results for pair in run.tests.items()):
+        if not one.is_withheld:
+            numbers.setdefault(site, set()).add(one.num_cases + one.num_excluded)
     return numbers
 
 
@@ -309,7 +310,7 @@ def _run_row(results: Results, sites: Sequence[str], has_surface: bool, extra: I
         *means,
         *surface,
         *(format_number(mean_of_known(list_extra_values(results, name))) for name in extra),
-        *map(format_number, map(results.sites.get, sites)),
+        *map(format_number, map(results.values.get, sites)),
     )
 
 
@@ -355,12 +356,12 @@ def _values_by_model(results: Results) -> dict[str, Values]:
     """Return name -> site -> value of the models of one run; nothing for a run without any value."""
     if results.super_model:
         return model_values(results)
-    if not any(value is not None for value in results.sites.values()):
+    if not any(value is not None for value in results.values.values()):
         return {}
     if results.recipe_value("sends_model_once"):
-        return {ENSEMBLE: results.sites}
+        return {ENSEMBLE: results.values}
     home = str(results.recipe_value("stays_home"))
     # Rows of the mixing matrix differ, and each site's model with them.
     is_mixed = home != "everything" and results.recipe_value("mixing") not in (None, "shared")
     is_personal = is_mixed or results.recipe_value("keeps_personal") or results.recipe_value("takes_own_steps")
-    return {PERSONAL if is_personal else _SINGLE.get(home, "the run's model"): results.sites}
+    return {PERSONAL if is_personal else _SINGLE.get(home, "the run's model"): results.values}

@@ -113,12 +113,12 @@ def print_results(results: Results, console: Console) -> None:
     if table := calling_table(results):
         print_table(table, console)
         print_lines([calling_sentence(results)], console)
-    if results.tested.empty_cases:
-        print_lines([empty_cases_sentence(results)], console)
+    if sentence := empty_cases_sentence(results):
+        print_lines([sentence], console)
     if sentence := missing_labels_sentence(results):
         print_lines([sentence], console)
-    if results.tested.surface:
-        print_lines([surface_sentence(results)], console)
+    if sentence := surface_sentence(results):
+        print_lines([sentence], console)
     if sentence := extra_metrics_sentence(results):
         print_lines([sentence], console)
     if results.privacy:

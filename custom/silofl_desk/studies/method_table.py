@@ -305,7 +305,7 @@ def _excluded_case_notes(methods: Sequence[Method]) -> list[str]:
     names = [
         m.name
         for m in methods
-        if any(run.super_model and any(run.tested.excluded_cases.values()) for run in m.results.values())
+        if any(run.super_model and any(one.num_excluded for one in run.tests.values()) for run in m.results.values())
     ]
     return [f"{name}: pooled means of its other models count the super model's cases." for name in names]
 
