@@ -1,6 +1,6 @@
 """Compare runs: the rows of their tables, what joining gave in each, and what limits the comparison."""
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -29,19 +29,22 @@ from silofl.report.tables import (
 )
 from silofl.training.joined import AT_ZERO, FEDERATED, LOCAL
 from silofl.training.metrics import mean_of_known
-from silofl.training.site_score import Values
 from silofl_desk.report.run_records import RowRuns, RunRecords
 from silofl_desk.report.sentences import (
-    BATCH_DEPENDENT,
     SHARED_BATCHNORM,
     describe_problems,
+    normalization_label,
     regions_text,
     shares_batchnorm,
-    shares_patients,
     split_sentence,
 )
-from silofl_desk.report.super_model_page import ENSEMBLE, GLOBAL, PERSONAL, model_values
-from silofl_desk.studies.conditions import list_differences, results_by_row, rows_by_name
+from silofl_desk.studies.conditions import (
+    describe_groups,
+    group_rows_by_value,
+    list_differences,
+    results_by_row,
+    rows_by_name,
+)
 
 MOST_SITES_IN_A_ROW = 8
 ONE_SEED = (
@@ -73,12 +76,6 @@ DRIFT_NOTE = (
     "All three grow with the learning rate, the steps and the network: compare rows that share these; no accuracy "
     "follows from them. A row without numbers has them with --set training.measures_drift=true."
 )
-_SINGLE = {
-    "everything": "local: each site alone",
-    "batchnorm": "global but for BatchNorm",
-    "head": "global but for the head",
-    "nothing": GLOBAL,
-}
 
 
 @dataclass(frozen=True)
@@ -126,24 +123,38 @@ def comparison_notes(results: Sequence[Results]) -> list[str]:
     sites = compared_sites(results)
     lacking = {i: [site for site in sites if run.values.get(site) is None] for i, run in enumerate(results, start=1)}
     notes = [_describe_missing_sites(i, without, sites) for i, without in lacking.items() if without or not sites]
-    numbered = list(enumerate(results, start=1))
-    notes += _name_runs([i for i, run in numbered if run.normalization == "batch_stateless"], BATCH_DEPENDENT)
-    for unit in sorted({run.split_unit for run in results if shares_patients(run.split_unit)}):
-        notes += _name_runs([i for i, run in numbered if run.split_unit == unit], f"split {split_sentence(unit)}")
-    for regions in sorted({*map(regions_text, results)} - {""}):
-        notes += _name_runs(
-            [i for i, run in numbered if regions_text(run) == regions], f"scored are regions, {regions}"
-        )
-    unlike = [i for i, run in numbered if run.mean is None and run.pooled is not None]
-    notes += _name_runs(unlike, UNLIKE_CLASSES)
-    normalised = [(i, run) for i, run in numbered if run.normalization == "batch"]
-    shared = [i for i, run in normalised if shares_batchnorm(run)]
-    if len(shared) < len(normalised):
-        notes += _name_runs(shared, SHARED_BATCHNORM)
-    for sentence in dict.fromkeys(run.batchnorm for run in results if run.batchnorm):
-        notes += _name_runs([i for i, run in numbered if run.batchnorm == sentence], sentence)
     surface = [SURFACE] if any(one.surface for run in results for one in run.tests.values()) else []
-    return [*notes, *surface, *map(describe_extra_metric, list_extra_metrics(results)), ONE_SEED]
+    limits = list_limits({f"run {i}": [run] for i, run in enumerate(results, start=1)})
+    return [*notes, *limits, *surface, *map(describe_extra_metric, list_extra_metrics(results)), ONE_SEED]
+
+
+def list_limits(rows: Mapping[str, Sequence[Results]], pooled: Collection[str] = ()) -> list[str]:
+    """Return what limits a comparison of rows: split, normalisation, regions, classes and BatchNorm, a sentence each.
+
+    Args:
+        rows: Name -> the results of its runs.
+        pooled: Names of those on data pooled in one place, which have no BatchNorm to share.
+    """
+    runs = [run for of_row in rows.values() for run in of_row]
+    scored = [f"Regions: {describe_groups(rows, lambda run: regions_text(run) or 'each label')}."]
+    lacks_mean = {
+        name: any(one.mean is None and one.pooled is not None for one in found) for name, found in rows.items()
+    }
+    unlike = [name for name, is_so in lacks_mean.items() if is_so]
+    with_batchnorm = {
+        name: any(map(shares_batchnorm, of_row))
+        for name, of_row in rows.items()
+        if name not in pooled and any(run.normalization == "batch" for run in of_row)
+    }
+    shared = [name for name, is_so in with_batchnorm.items() if is_so]
+    return [
+        f"Split: {describe_groups(rows, lambda run: split_sentence(run.split_unit))}.",
+        f"Normalization: {describe_groups(rows, lambda run: normalization_label(run.normalization))}.",
+        *(scored if any(run.regions for run in runs) else []),
+        *([f"{', '.join(unlike)}: {UNLIKE_CLASSES}."] if unlike else []),
+        *([f"{', '.join(shared)}: {SHARED_BATCHNORM}."] if 0 < len(shared) < len(with_batchnorm) else []),
+        *(f"{', '.join(names)}: {why}." for why, names in group_rows_by_value(rows, lambda run: run.batchnorm).items()),
+    ]
 
 
 def comparison_table(results: Sequence[Results], names: Sequence[str] = ()) -> TextTable:
@@ -271,11 +282,6 @@ def _describe_missing_sites(number: int, without: Sequence[str], sites: Sequence
     return f"Run {number} has no value at {where or 'any site'}: do not compare its mean with the others'."
 
 
-def _name_runs(rows: Sequence[int], sentence: str) -> list[str]:
-    """Return a sentence that begins with the rows that it is about; nothing without any."""
-    return [f"Run{'s' * (len(rows) > 1)} {', '.join(map(str, rows))}: {sentence}."] if rows else []
-
-
 def _differences(results: Sequence[Results]) -> list[str]:
     """Return the differences between runs for which their means cannot be compared."""
     differences = []
@@ -332,36 +338,3 @@ def _describe_drift(runs: Sequence[RunRecords], key: str) -> str:
         return MISSING
     # By digits and not by decimals: drifts are as small as their rates.
     return f"{np.mean(known):.3g}" + (f" ± {np.std(known, ddof=1):.2g}" if len(known) > 1 else "")
-
-
-def run_models_table(results: Sequence[Results], names: Sequence[str]) -> TextTable | None:
-    """Return one row for each model of each run, one column a site; None where no run has more than one model.
-
-    Args:
-        results: The runs' results.
-        names: The runs' names.
-    """
-    if not any(run.super_model for run in results):
-        return None
-    sites = compared_sites(results)
-    rows = []
-    for name, run in zip(names, results, strict=True):
-        for model, values in _values_by_model(run).items():
-            row = [*map(values.get, sites)]
-            rows.append((name, model, *map(format_number, [*row, None if None in row else run.mean_of_sites(row)])))
-    return TextTable(("run", "model", *sites, "mean"), tuple(rows), num_text=2)
-
-
-def _values_by_model(results: Results) -> dict[str, Values]:
-    """Return name -> site -> value of the models of one run; nothing for a run without any value."""
-    if results.super_model:
-        return model_values(results)
-    if not any(value is not None for value in results.values.values()):
-        return {}
-    if results.recipe_value("sends_model_once"):
-        return {ENSEMBLE: results.values}
-    home = str(results.recipe_value("stays_home"))
-    # Rows of the mixing matrix differ, and each site's model with them.
-    is_mixed = home != "everything" and results.recipe_value("mixing") not in (None, "shared")
-    is_personal = is_mixed or results.recipe_value("keeps_personal") or results.recipe_value("takes_own_steps")
-    return {PERSONAL if is_personal else _SINGLE.get(home, "the run's model"): results.values}

@@ -132,6 +132,12 @@ def group_rows_by_value(runs: Mapping[str, Sequence[T]], value: Callable[[T], st
     return groups
 
 
+def describe_groups(runs: Mapping[str, Sequence[T]], say: Callable[[T], str]) -> str:
+    """Return the text that all runs share, or each text with its rows."""
+    groups = group_rows_by_value(runs, say)
+    return list_groups(groups) if len(groups) > 1 else next(iter(groups), "-")
+
+
 def list_groups(groups: Mapping[str, Sequence[str]]) -> str:
     """List values, each with its rows."""
     return "; ".join(f"{text} ({', '.join(names)})" for text, names in groups.items())
