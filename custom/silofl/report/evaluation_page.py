@@ -8,6 +8,7 @@ from silofl.report.canvas import PageImage
 from silofl.report.metrics import metric_sentence
 from silofl.report.page import (
     Banner,
+    Block,
     Heading,
     Page,
     PageSection,
@@ -128,6 +129,11 @@ def evaluation_tables(record: Evaluation) -> dict[str, TextTable]:
     """Return the tables by label, or by class with that of the answers, under their headings."""
     found = {"By label": _label_table(record)} if record.labels is not None else _class_tables(record)
     return found | _withheld_table(record)
+
+
+def evaluation_blocks(record: Evaluation) -> list[Block]:
+    """Return the tables with their headings, for a page."""
+    return [block for name, table in evaluation_tables(record).items() for block in (Heading(name), Table(table))]
 
 
 def _label_table(record: Evaluation) -> TextTable:
@@ -269,7 +275,6 @@ def make_evaluation_page(
         refused: Why each case was refused.
         worst: Names the worst case, as a sentence; empty where all are right.
     """
-    tables = [[Heading(name), Table(table)] for name, table in evaluation_tables(record).items()]
     alarms = alarm_lines(record)
     first, *rest = [*alarms, *([worst] if worst else [])] or [""]
     # Where cases are the units, they are counted once.
@@ -287,7 +292,7 @@ def make_evaluation_page(
             "results",
             "Results",
             "Results",
-            [block for pair in tables for block in pair],
+            evaluation_blocks(record),
             make_items(comparison_lines(record)),
             [make_note(note) for note in list_notes(record)],
         ),

@@ -62,6 +62,7 @@ from silofl.software import find_installed_version
 from silofl.study.sections import CLASSIFICATION_ONLY
 from silofl.training.joined import FEDERATED
 from silofl_desk.report.evaluations_page import evaluations_section, list_chance
+from silofl_desk.report.left_out_site import unseen_section
 from silofl_desk.report.result_pictures import case_images, hospitals_image, normalization_images
 from silofl_desk.report.round_tables import participation_table, software_table, traffic_table
 from silofl_desk.report.rounds import (
@@ -91,7 +92,7 @@ from silofl_desk.report.sentences import (
     unfinished_sentence,
     withheld_sentences,
 )
-from silofl_desk.report.super_model_page import super_model_sections, unseen_section
+from silofl_desk.report.super_model_page import super_model_sections
 
 TONES = {"COMPLETE": "good", "INCOMPLETE": "warning", UNFINISHED: "warning", "FAILED": "bad"}
 SEVERITY = ("good", "warning", "bad")
