@@ -67,11 +67,6 @@ def test_each_site_has_a_row_with_its_verdict_its_choice_and_the_interval(joinin
         ({}, {}, ""),
         (
             {"east": joined()},
-            {},
-            f"{ONE}No choice could be made at west: no validation data, or no answer.",
-        ),
-        (
-            {"east": joined()},
             {"west": "no answer in time"},
             f"{ONE}No choice could be made at west: no answer in time.",
         ),

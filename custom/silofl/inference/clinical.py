@@ -318,7 +318,7 @@ class ClassRows:
         bins, several = tuple(group_by_confidence(*self._list_answers(self.shown))), tuple(used) if used[1:] else None
         error_before, calibrated_before = before[0] if before else (None, None)
         return Calibration(
-            error, bins, 1.0 if several else used[0], error_before, several, calibrated, calibrated_before
+            error, bins, calibrated, 1.0 if several else used[0], error_before, several, calibrated_before
         )
 
     def measure_error(self, probabilities: Floats) -> float:

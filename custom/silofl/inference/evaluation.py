@@ -74,20 +74,20 @@ class Calibration:
     Attributes:
         error: Expected calibration error of the class that is answered, or of all answers to findings, over ten bins.
         bins: Those with a case.
+        calibrated: The error that a perfectly calibrated model with these probabilities shows in as many cases, and
+            the range of 95 % of such models.
         temperature: What divided the logits; 1 where nothing did, or each model's own.
         error_before: The error without the temperature, where there is one.
         temperatures: Those of the models that answered, where they differ; the least first.
-        calibrated: The error that a perfectly calibrated model with these probabilities shows in as many cases, and
-            the range of 95 % of such models.
         calibrated_before: The same without the temperature, where there is one.
     """
 
     error: Estimate
     bins: tuple[ReliabilityBin, ...]
+    calibrated: Estimate
     temperature: float = declare_optional(1.0)
     error_before: Estimate | None = declare_optional()
     temperatures: tuple[float, ...] | None = declare_optional()
-    calibrated: Estimate | None = declare_optional()
     calibrated_before: Estimate | None = declare_optional()
 
 

@@ -202,7 +202,7 @@ def _clip_share(found: PooledEstimate) -> PooledEstimate:
 def _collect_scores(record: Evaluation) -> dict[str, dict[str, Estimate]]:
     own = {record.metric: record.value, **(record.also or {})}
     if record.calibration:
-        own |= {ECE: record.calibration.error, CALIBRATED: record.calibration.calibrated or MISSING}
+        own |= {ECE: record.calibration.error, CALIBRATED: record.calibration.calibrated}
     labels = {name: _list_label(one) for name, one in (record.labels or {}).items()}
     classes = {name: _list_class(one) for name, one in (record.classes or {}).items()}
     found = {ALL: own} | labels | classes

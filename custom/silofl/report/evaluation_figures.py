@@ -257,6 +257,6 @@ def reliability_image(calibration: Calibration | None) -> PageImage | None:
     """Draw confidence against accuracy; None without a classification."""
     if calibration is None:
         return None
-    chance = f"; if calibrated {format_number(calibration.calibrated.value)}" if calibration.calibrated else ""
-    alt = f"Expected calibration error {format_number(calibration.error.value)}{chance}."
+    error, calibrated = (format_number(one.value) for one in (calibration.error, calibration.calibrated))
+    alt = f"Expected calibration error {error}; if calibrated {calibrated}."
     return make_image(Reliability(calibration), alt, RELIABILITY_CAPTION)

@@ -119,10 +119,11 @@ def _list_numbers(record: Evaluation) -> list[tuple[str, str]]:
 
 
 def format_error(found: Calibration, is_before: bool = False) -> str:
-    """Return a calibration error beside that of a perfectly calibrated model, which older records do not have."""
-    after, before = (found.error, found.calibrated), (found.error_before or found.error, found.calibrated_before)
-    error, calibrated = before if is_before else after
-    return format_estimate(error) + (f"; if calibrated {format_estimate(calibrated)}" if calibrated else "")
+    """Return a calibration error beside that of a perfectly calibrated model; before the temperature if asked."""
+    error, calibrated = found.error, found.calibrated
+    if is_before and found.error_before and found.calibrated_before:
+        error, calibrated = found.error_before, found.calibrated_before
+    return f"{format_estimate(error)}; if calibrated {format_estimate(calibrated)}"
 
 
 def evaluation_tables(record: Evaluation) -> dict[str, TextTable]:
@@ -196,8 +197,7 @@ def _label_row(name: str, one: LabelScore, record: Evaluation) -> tuple[str, ...
 
 
 def _class_row(name: str, one: ClassScore, has_specificity: bool) -> tuple[str, ...]:
-    # Records of earlier versions have none of a finding.
-    spared = [format_estimate(one.specificity) if one.specificity else MISSING] if has_specificity else []
+    spared = [format_estimate(one.specificity)] if has_specificity and one.specificity else []
     areas = map(format_estimate, (one.auroc, one.average_precision, one.sensitivity))
     counted = name, str(one.recall.num_cases), format_estimate(one.recall)
     return (*counted, *spared, *areas, format_number(one.threshold))

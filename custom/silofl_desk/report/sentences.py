@@ -271,13 +271,9 @@ def _threshold_sentence(joining: Mapping[str, Joined]) -> str:
 
 
 def _unchosen_sentence(results: Results) -> str:
-    """Say which sites made no choice, those with one reason at once; of an older result the reason is not known."""
-    reasons = dict(results.unchosen or {})
-    if results.joining:
-        others = (site for site in results.sites if site not in results.joining and site not in reasons)
-        reasons |= dict.fromkeys(others, "no validation data, or no answer")
+    """Say which sites made no choice, those with one reason at once."""
     sites: dict[str, list[str]] = {}
-    for site, reason in reasons.items():
+    for site, reason in (results.unchosen or {}).items():
         sites.setdefault(reason, []).append(site)
     listed = "; ".join(f"at {', '.join(names)}: {reason}" for reason, names in sites.items())
     return f"No choice could be made {listed}." if listed else ""
