@@ -7,7 +7,7 @@ import pytest
 from silofl.federation.egress import Gate, Request
 from silofl.federation.outcome import finished_results
 from silofl.parts.task import Message
-from silofl.report.tables import site_table
+from silofl_desk.report.result_tables import site_table
 from silofl_desk.report.sentences import withheld_sentences
 
 WHY = "fewer than 3 patients, or such a number could be computed from it"

@@ -10,8 +10,8 @@ from silofl.core.gain import BETTER, ONE_START, WORSE
 from silofl.errors import ConfigError
 from silofl.federation.results import read_results
 from silofl.report.page import Tiles
-from silofl.report.tables import site_table
 from silofl.schema import dump_record
+from silofl_desk.report.result_tables import site_table
 from silofl_desk.report.run_page import make_run_page
 from silofl_desk.report.run_records import RunRecords
 from silofl_desk.report.sentences import describe_problems, joining_note, joining_sentence, joining_table

@@ -36,9 +36,10 @@ from silofl.report.outlines import (
     show_image,
     write_title,
 )
-from silofl.report.tables import MODEL_NAMES, case_metric, format_number
+from silofl.report.tables import format_number
 from silofl.training.joined import CHOSEN, LOCAL, SHIFTED, Joined
 from silofl.training.metrics import mean_of_known
+from silofl_desk.report.result_tables import MODEL_NAMES, case_metric
 from silofl_desk.report.run_records import CasePictures, RowRuns, RunRecords
 
 if TYPE_CHECKING:

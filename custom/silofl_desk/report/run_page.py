@@ -38,32 +38,21 @@ from silofl.report.page import (
     make_section,
     write_with_files,
 )
-from silofl.report.tables import (
-    MISSING,
-    TextTable,
-    calling_sentence,
-    calling_table,
-    describe_round,
-    empty_cases_sentence,
-    everyone_sentence,
-    extra_metrics_sentence,
-    format_count,
-    format_duration,
-    format_number,
-    label_sentence,
-    label_table,
-    missing_labels_sentence,
-    name_models,
-    site_table,
-    surface_sentence,
-    tested_sites,
-)
+from silofl.report.tables import MISSING, TextTable, format_count, format_duration, format_number
 from silofl.software import find_installed_version
 from silofl.study.sections import CLASSIFICATION_ONLY
 from silofl.training.joined import FEDERATED
 from silofl_desk.report.evaluations_page import evaluations_section, list_chance
 from silofl_desk.report.left_out_site import unseen_section
 from silofl_desk.report.result_pictures import case_images, hospitals_image, normalization_images
+from silofl_desk.report.result_tables import (
+    calling_table,
+    describe_round,
+    label_table,
+    name_models,
+    site_table,
+    tested_sites,
+)
 from silofl_desk.report.round_tables import participation_table, software_table, traffic_table
 from silofl_desk.report.rounds import (
     curve_images,
@@ -74,21 +63,28 @@ from silofl_desk.report.rounds import (
 )
 from silofl_desk.report.run_records import RunRecords, all_settings, data_doubts, data_table, list_result_rows, read_run
 from silofl_desk.report.sentences import (
+    calling_sentence,
     caveats,
     changes_sentence,
     describe_problems,
     early_sentence,
+    empty_cases_sentence,
+    everyone_sentence,
+    extra_metrics_sentence,
     joining_note,
     joining_sentence,
     joining_table,
+    label_sentence,
     left_sentences,
     list_incidents,
     list_opposed,
+    missing_labels_sentence,
     normalization_label,
     privacy_sentence,
     regions_text,
     remedy_sentence,
     status_sentence,
+    surface_sentence,
     unfinished_sentence,
     withheld_sentences,
 )

@@ -43,8 +43,9 @@ from silofl.report.page import (
     make_note,
     make_section,
 )
-from silofl.report.tables import MISSING, TextTable, case_metric, format_number, tested_sites
+from silofl.report.tables import MISSING, TextTable, format_number
 from silofl.training.site_score import Counts, Values
+from silofl_desk.report.result_tables import case_metric, tested_sites
 from silofl_desk.report.run_records import RunRecords, SelectorFeatures
 
 if TYPE_CHECKING:

@@ -9,29 +9,24 @@ from rich.console import Console
 
 from silofl.core.gain import WORSE, count_verdicts, holm
 from silofl.federation.results import Results
-from silofl.report.tables import (
-    HD95,
-    MISSING,
-    SURFACE,
-    SURFACE_DICE,
-    UNLIKE_CLASSES,
-    TextTable,
-    describe_extra_metric,
-    describe_round,
-    format_number,
-    list_extra_metrics,
-    list_extra_values,
-    mean_and_deviation,
-    name_models,
-    print_lines,
-    print_table,
-    surface_texts,
-)
+from silofl.report.tables import MISSING, TextTable, format_number, mean_and_deviation, print_lines, print_table
 from silofl.training.joined import AT_ZERO, FEDERATED, LOCAL
 from silofl.training.metrics import mean_of_known
+from silofl_desk.report.result_tables import (
+    HD95,
+    SURFACE_DICE,
+    describe_round,
+    list_extra_metrics,
+    list_extra_values,
+    name_models,
+    surface_texts,
+)
 from silofl_desk.report.run_records import RowRuns, RunRecords
 from silofl_desk.report.sentences import (
     SHARED_BATCHNORM,
+    SURFACE,
+    UNLIKE_CLASSES,
+    describe_extra_metric,
     describe_problems,
     normalization_label,
     regions_text,

@@ -34,7 +34,7 @@ from silofl.report.page import (
     make_table,
     write_with_files,
 )
-from silofl.report.tables import POOLED_MEAN, TextTable, drop_equal_columns, mean_and_deviation
+from silofl.report.tables import TextTable, drop_equal_columns, mean_and_deviation
 from silofl.schema import dump_record
 from silofl_desk.report.result_pictures import hospitals_image
 from silofl_desk.report.rounds import ROUND_TEST, VALIDATION
@@ -48,6 +48,7 @@ from silofl_desk.report.run_records import (
     list_result_rows,
     read_run,
 )
+from silofl_desk.report.sentences import POOLED_MEAN
 from silofl_desk.report.unseen_picture import unseen_images
 from silofl_desk.studies.comparison import (
     DRIFT_NOTE,

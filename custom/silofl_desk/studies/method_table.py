@@ -7,9 +7,9 @@ import numpy as np
 
 from silofl.federation.results import Results
 from silofl.report.metrics import metric_sentence
-from silofl.report.tables import MISSING, POOLED_MEAN, TextTable, mean_and_deviation
+from silofl.report.tables import MISSING, TextTable, mean_and_deviation
 from silofl.training.metrics import mean_of_known
-from silofl_desk.report.sentences import EVERYONE
+from silofl_desk.report.sentences import EVERYONE, POOLED_MEAN
 from silofl_desk.report.super_model_page import is_ensemble
 from silofl_desk.studies.comparison import MOST_SITES_IN_A_ROW, are_comparable, list_limits
 from silofl_desk.studies.conditions import describe_groups
