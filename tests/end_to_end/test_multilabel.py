@@ -135,7 +135,7 @@ def test_prediction_evaluation_and_exports_agree_on_the_findings_of_a_patient(fo
     evaluation = json.loads((tmp_path / "evaluation" / "evaluation.json").read_text())
     results = json.loads((folder / "run" / "results.json").read_text())
     for name in FINDINGS:
-        assert evaluation["classes"][name]["auroc"]["value"] == pytest.approx(
+        assert evaluation["scores"][name]["auroc"]["value"] == pytest.approx(
             results["sites"]["south"]["areas"][name], abs=1e-6
         )
     carried_out("export", model, "--out", tmp_path / "bundle")

@@ -55,7 +55,7 @@ def _name_labels(study: Study, score: SiteScore) -> SiteScore:
     """Return a site's test with labels' names in place of their numbers, and without what a super model adds."""
     names = {"0": "background"} | {str(number): name for number, name in study.labels.items()}
 
-    def named(table: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    def named(table: Mapping[str, Any] | None) -> Any:  # noqa: ANN401 - None of none
         # A region is named already.
         return None if table is None else {names.get(label, label): value for label, value in table.items()}
 

@@ -150,7 +150,7 @@ class Results:
     @property
     def values(self) -> dict[str, float | None]:
         """Site -> the metric, mean over its test cases; None without a test."""
-        return {site: one and one.value for site, one in self.sites.items()}
+        return {site: None if one is None else one.value for site, one in self.sites.items()}
 
     @property
     def tests(self) -> dict[str, SiteScore]:
