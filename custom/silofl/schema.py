@@ -41,7 +41,6 @@ def read_record(kind: type[R], values: object, where: str) -> R:
     """Return the record that plain values describe.
 
     Args:
-        kind: The record's dataclass.
         values: What `dump_record` made.
         where: The file, for errors.
 
@@ -55,12 +54,7 @@ def read_record(kind: type[R], values: object, where: str) -> R:
 
 
 def read_file(kind: type[R], path: Path) -> R | None:
-    """Return the record in a JSON file; None where there is none; the errors of `read_record` and `read_json`.
-
-    Args:
-        kind: The record's dataclass.
-        path: The file.
-    """
+    """Return the record in a JSON file; None where there is none; the errors of `read_record` and `read_json`."""
     values = read_json(path, absent=None)
     return None if values is None else _read_current_version(kind, values, path)
 
@@ -69,8 +63,6 @@ def read_list(kind: type[R], path: Path, known: Sequence[R] = ()) -> list[R] | N
     """Return the records in a JSON file that lists them; None where there is none; the errors of `read_file`.
 
     Args:
-        kind: Of each.
-        path: The file.
         known: The first of them, which are not read again.
     """
     values = read_json(path, list, absent=None)
@@ -104,7 +96,6 @@ def describe_keys(kind: type, is_optional: bool = False) -> Iterator[tuple[str, 
     """Yield key, with ? if it may be absent, type, meaning and inner record of a record's keys and its groups' keys.
 
     Args:
-        kind: The record's dataclass.
         is_optional: Whether all keys may be absent.
     """
     meanings = read_meanings(kind)

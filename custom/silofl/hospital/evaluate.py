@@ -170,7 +170,6 @@ def _list_doubts(models: Mapping[str, tuple[Sequence[Path], SuperModel]], site: 
 
     Args:
         models: Name in a sentence -> the folders that may say what the model learnt from, and the model.
-        site: The cases.
     """
     has_learnt, doubts = {*site.parts} != {"test"}, []
     for name, (records, model) in models.items():

@@ -54,8 +54,6 @@ def _measure_cases(
     """Return the numbers of some cases.
 
     Args:
-        model: The model.
-        fingerprint: Its own.
         site: The cases that it was given.
         cases: Those that it answered, at least one.
         specificity: Of a class, for which a threshold is chosen.

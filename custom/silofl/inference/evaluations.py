@@ -113,8 +113,6 @@ def pack_scores(record: Evaluation, study: Study, few: Collection[str] = (), lea
     """Return a hospital's scores as they travel, shape (scores, 4).
 
     Args:
-        record: Its evaluation.
-        study: The study.
         few: Names of the labels or classes that too few patients have.
         least: Patients that each score must be of.
     """
@@ -134,9 +132,7 @@ def unpack_scores(site: str, rows: NDArray[np.float64], study: Study) -> dict[st
     """Return the scores that a hospital sent.
 
     Args:
-        site: Its name.
         rows: Shape (scores, 4).
-        study: The study.
 
     Raises:
         AggregationError: A number of cases is none, an interval is turned round, or a share is not one.

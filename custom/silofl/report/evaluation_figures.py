@@ -240,7 +240,6 @@ def sizes_image(sizes: Mapping[str, Sequence[tuple[float, float]]], labels: Scor
     Args:
         sizes: As of `SizeDifferences`; labels without a case are left out.
         labels: Label -> its scores.
-        unit: Of the sizes.
     """
     known = {label: pairs for label, pairs in sizes.items() if pairs}
     if not known:

@@ -272,7 +272,6 @@ def make_evaluation_page(
     """Return the page.
 
     Args:
-        record: The numbers.
         site: Name of the folder of the data.
         doubts: What must be known before a number is believed.
         images: ``roc``, ``worst``, ``sizes`` and ``reliability`` -> the figure, or None.

@@ -123,8 +123,6 @@ def markdown_table(table: TextTable, notes: Sequence[str], above: Sequence[str] 
     """Return a table in Markdown, the best cells bold, those level with them underlined, its notes as a list below.
 
     Args:
-        table: The table.
-        notes: Sentences below it.
         above: Sentences that a reader must know before the numbers.
     """
     lines = [tuple(map(escape_markdown, table.columns)), ("---",) * len(table.columns)]

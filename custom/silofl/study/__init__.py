@@ -300,7 +300,6 @@ def load_study(path: Path, context: object = None) -> Study:
     """Read and check a study.yaml; the errors of `silofl.settings.load_settings`, and of a folder in its place.
 
     Args:
-        path: The file.
         context: `STORED`, or None of a study that is to begin.
     """
     inside = path / "app" / "config" / "study.yaml"

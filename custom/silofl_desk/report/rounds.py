@@ -127,10 +127,7 @@ def training_curves(
     With differential privacy losses stay at the sites, and what is spent stands in their place.
 
     Args:
-        ledger: The finished rounds.
         sites: Those that have a line.
-        metric: Of validation.
-        best_round: The reported round.
         kept: Mean validation of what the sites keep, as a line across all rounds; None without a choice.
     """
     key, words = _training_curve_key(ledger)

@@ -202,12 +202,7 @@ def data_blocks(tables: Mapping[str, TextTable], doubts: Sequence[str]) -> list[
 
 
 def link_comparisons(run: Path, pages: Sequence[str]) -> list[Block]:
-    """Lead from a run's page to pages that compare it with other runs; nothing to those that are gone.
-
-    Args:
-        run: The run's folder.
-        pages: Paths from there.
-    """
+    """Lead from a run's page to pages that compare it with other runs; nothing to those that are gone."""
     found = {page: page_address(run / page, run) for page in pages}
     link = Markup('Compared with other runs: <a href="{}">{}</a>')
     return [Text(link.format(address, page)) for page, address in found.items() if address]

@@ -221,7 +221,6 @@ def threshold_table(values: Mapping[float, float | None], gamma: float | None, m
     Args:
         values: Candidate of the threshold -> value.
         gamma: The threshold that was used.
-        metric: The value's name.
     """
     if not values:
         return None

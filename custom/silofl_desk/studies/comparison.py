@@ -158,7 +158,6 @@ def comparison_table(results: Sequence[Results], names: Sequence[str] = ()) -> T
     Nothing is marked as the best: each row is one run with one seed.
 
     Args:
-        results: Of the runs.
         names: The row of the table of methods that each run is of; empty where there is no such table.
     """
     sites = compared_sites(results) if len(compared_sites(results)) <= MOST_SITES_IN_A_ROW else []

@@ -129,10 +129,6 @@ def _find_run(path: Path) -> Path:
 def write_comparison(runs: Sequence[Path], out: Path) -> Path:
     """Write one page with the results, curves and predictions of several runs side by side, and return its path.
 
-    Args:
-        runs: The runs' folders.
-        out: The page's file.
-
     Raises:
         ConfigError: No run was named, a folder is no run, or the page cannot be written.
     """
@@ -146,7 +142,6 @@ def write_rows(rows: RowRuns, out: Path, summary: Summary = NO_SUMMARY) -> Path:
 
     Args:
         rows: Name of the row -> its runs.
-        out: The page's file.
         summary: What they come to.
 
     Raises:

@@ -79,7 +79,6 @@ def list_differences(runs: RowRuns, known: Collection[str] = ()) -> list[str]:
     """Return a sentence on each setting, on pretrained models and on the data, where rows differ besides the algorithm.
 
     Args:
-        runs: Of each row.
         known: Dotted keys, or ``data``, in which the rows' names say that they differ.
     """
     data = [] if "data" in known else _data_differences(runs)

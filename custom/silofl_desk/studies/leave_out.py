@@ -155,7 +155,6 @@ def measure_unseen(model: SuperModel, parts: Sequence[Examples]) -> dict[str, An
     """Measure a super model on all cases of a site that none of its models has seen.
 
     Args:
-        model: The super model.
         parts: All parts of the site's data, with different cases.
 
     Returns:

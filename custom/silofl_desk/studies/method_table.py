@@ -119,7 +119,6 @@ def rank_columns(rows: Sequence[Row], num_seeds: int) -> list[list[int]]:
     Local training counts as any other row; a row that needs pooled data, or lacks a seed in the column, does not.
 
     Args:
-        rows: Of one table.
         num_seeds: Seeds that were asked for.
     """
     return [

@@ -60,7 +60,6 @@ def regroup_by_site(results: Results, scores: Mapping[str, float]) -> Results:
     """Return the result of a run on pooled data, with its test cases grouped by the site that they come from.
 
     Args:
-        results: The run's result.
         scores: Value of each test case, the cases named ``site/case``.
     """
     values = group_by_site(scores)

@@ -47,7 +47,6 @@ def count_traffic(study: Study, num_sites: int, image_shape: Sequence[int]) -> T
     """Count the traffic of a study by running its course with answers that change nothing.
 
     Args:
-        study: The study.
         num_sites: Sites that take part in every round.
         image_shape: (C, *spatial) of the images, or patches, on which the size of an input normalisation depends.
 
