@@ -89,7 +89,7 @@ def train(data: Path, folder: Path, seed: str, rounds: str) -> Results:
 
 def measured(results: Results) -> list[float]:
     """Return the test Dice of the lesion at each site that has drawn them, and the organ's mean over all sites."""
-    tests = results.tested.by_label
+    tests = {site: one.labels for site, one in results.tests.items()}
     lesions = [tests[site][LABELS[LESION_LABEL]] for site in SITES if site not in UNDRAWN]
     return [*lesions, float(np.mean([test[LABELS[ORGAN_LABEL]] for test in tests.values()]))]
 

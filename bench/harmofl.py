@@ -86,7 +86,7 @@ def main() -> None:
     for row, name in rows.items():
         runs = found[name]
         cells = [row, *name, mean_and_deviation([run.mean for run in runs])]
-        cells += [mean_and_deviation([run.sites[site] for run in runs]) for site in sites]
+        cells += [mean_and_deviation([run.values[site] for run in runs]) for site in sites]
         cells.append(mean_and_deviation([validation_of(run) for run in runs]))
         print(f"| {' | '.join(cells)} |")
 

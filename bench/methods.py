@@ -211,7 +211,7 @@ class Row:
     @property
     def lowest(self) -> list[float]:
         """Seed by seed, the value of the site that has the lowest."""
-        return [min(value for value in one.sites.values() if value is not None) for one in self.results]
+        return [min(value for value in one.values.values() if value is not None) for one in self.results]
 
 
 def _page(name: str, final: dict[str, list[Wanted]], out: Path) -> str:
@@ -224,7 +224,7 @@ def _page(name: str, final: dict[str, list[Wanted]], out: Path) -> str:
     # As asked for: of two epochs a round, or with extra rounds, a study has half.
     rounds = next(iter(final.values()))[0].rounds
     rates = ", ".join(f"{rate:g}" for rate in RATES[name])
-    sites = sum(value is not None for value in facts.sites.values())
+    sites = sum(value is not None for value in facts.values.values())
     lines = [
         f"### {name}",
         "",

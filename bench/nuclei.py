@@ -98,7 +98,7 @@ def table(rows: list[tuple[Method, list[Results]]]) -> str:
     lines = ["| method | BatchNorm | seeds | Dice, mean of sites | spread over sites | pooled | lowest site |"]
     lines.append("|---|---|---|---|---|---|---|")
     for method, results in rows:
-        site_means = {site: np.mean([r.sites[site] for r in results]) for site in results[0].sites}
+        site_means = {site: np.mean([r.values[site] for r in results]) for site in results[0].sites}
         lowest = min(site_means, key=site_means.get)
         cells = [method.name, _batchnorm(method, results[0]), str(len(results))]
         cells += [mean_and_deviation([getattr(r, key) for r in results]) for key in ("mean", "spread", "pooled")]

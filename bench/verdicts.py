@@ -209,12 +209,12 @@ def mean_over_sites(run: Path) -> float | None:
 
 def lowest_site(run: Path) -> float | None:
     """Return the test of the site that has the lowest."""
-    return min(value for value in _result(run).sites.values() if value is not None)
+    return min(value for value in _result(run).values.values() if value is not None)
 
 
 def of_site(place: int, run: Path) -> float | None:
     """Return the test of a site, by its place among all in the order of their names."""
-    return sorted(_result(run).sites.items())[place][1]
+    return sorted(_result(run).values.items())[place][1]
 
 
 def spread_over_sites(run: Path) -> float | None:

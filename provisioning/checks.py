@@ -69,7 +69,6 @@ def check_kit(kit: Kit, root: x509.Certificate, classes: dict[str, set[str]], no
     """Return all faults of a kit.
 
     Args:
-        kit: The kit.
         root: The root certificate that all kits must share.
         classes: Names of the classes that jobs have the ``server`` and the ``client`` build.
         now: The time at which certificates must be valid.

@@ -31,7 +31,6 @@ def make_project(path: Path, host: str | None = None, port: int | None = None) -
     """Read a project.yml, set the server's address, and how relays speak.
 
     Args:
-        path: The project.yml.
         host: Name or address under which others reach the server, instead of the file's.
         port: The server's one port, instead of the file's.
 

@@ -26,9 +26,6 @@ class Namespaces:
 
     Use as a context: leaving it removes namespaces, wires and bridge. Their names hold a number that is free on this
     machine, so that several such networks can exist at a time.
-
-    Args:
-        names: The hospitals.
     """
 
     def __init__(self, names: Sequence[str]) -> None:

@@ -31,7 +31,6 @@ def provision_project(workspace: Path, project: Project, state: Path | None = No
 
     Args:
         workspace: The folder of the projects; the new one is on the same disk, readable by its owner only.
-        project: What project.yml says.
         state: The certificates of an earlier provisioning, all of which are used again.
 
     Yields:

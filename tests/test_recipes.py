@@ -331,7 +331,7 @@ def test_the_pages_simulation_is_carried_out_and_its_result_read(finish, tmp_pat
     assert (environment.clients, job) == (["north", "east"], "harmofl_phantoms")
     study = names["recipe"].study
     assert (study.rounds, study.recipe.ingredient("perturbation").alpha) == (2, 0.1)
-    assert names["results"].sites == {"north": 0.5}
+    assert names["results"].values == {"north": 0.5}
 
 
 def test_the_pages_job_is_submitted_with_the_leads_kit_and_its_download_read(finish, tmp_path, monkeypatch):
@@ -342,7 +342,7 @@ def test_the_pages_job_is_submitted_with_the_leads_kit_and_its_download_read(fin
     ((environment, job),) = given
     assert (environment.startup_kit_location, environment.username) == ("kits/lead@hospital", "lead@hospital")
     assert job == "fedsm_phantoms" and names["recipe"].study.federation.min_sites == 3
-    assert names["results"].sites == {"north": 0.5}
+    assert names["results"].values == {"north": 0.5}
 
 
 def test_the_pages_plain_loop_learns_and_like_sites_listen_to_each_other():

@@ -109,7 +109,6 @@ def add_commands(parser: argparse.ArgumentParser, groups: Mapping[str, Mapping[s
     """Add commands, and list them by group at the end of the parser's help.
 
     Args:
-        parser: Gets them.
         groups: Heading -> name -> command; names as ``site check`` are commands of ``site``.
     """
     parser.formatter_class = argparse.RawDescriptionHelpFormatter

@@ -46,7 +46,6 @@ def read_document(path: Path, kind: str, most: int) -> str | None:
     """Return the text of a file; None where there is none.
 
     Args:
-        path: The file.
         kind: Its format, for errors.
         most: The bytes that it may have.
 

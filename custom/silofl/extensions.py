@@ -56,7 +56,6 @@ def find_extension(where: str, group: str, name: str) -> EntryPoint:
 
     Args:
         where: The study's key, for the sentence.
-        group: Of entry points.
         name: ``package==version/name``.
 
     Raises:

@@ -177,7 +177,6 @@ def copy_folder(source: Path, target: Path, *left_out: str) -> Path:
     """Copy a folder for this account alone, whatever its modes are, and return the copy; links are followed.
 
     Args:
-        source: The folder.
         target: Where its files go, among those that are there.
         left_out: Patterns of names that are not copied.
     """
@@ -213,7 +212,6 @@ def read_json(path: Path, kind: type[J] = dict, absent: D = ABSENT) -> J | D:
     """Read a JSON file.
 
     Args:
-        path: The file.
         kind: What it holds: keys and values, or a list.
         absent: Returned where there is no file; where it is not given that is an error.
 
@@ -239,7 +237,6 @@ def write_by_torch(path: Path, save: Callable[[IO[bytes]], object]) -> None:
     """Write a file atomically by a function of torch, of which an error of the disk ends no process.
 
     Args:
-        path: The file.
         save: Saves to a stream.
     """
     write_atomically(path, lambda stream: _save_to(save, stream.write))
@@ -347,7 +344,6 @@ def save_state(path: Path, number: int, belongs_to: Mapping[str, str | int], val
     """Save what a run goes on from, tensors and plain values, after its SHA-256.
 
     Args:
-        path: The file.
         number: Its format, raised whenever an older file would be misread.
         belongs_to: What it is of, such as the run, the site and the round; part of what the checksum is of.
         value: What `load_state` returns.
@@ -370,8 +366,6 @@ def load_state(path: Path, number: int, belongs_to: Mapping[str, str | int]) -> 
     """Load what `save_state` saved, on the CPU.
 
     Args:
-        path: The file.
-        number: Its format.
         belongs_to: What it must be of, as far as that is known.
 
     Raises:

@@ -38,7 +38,6 @@ def check_text(name: object, what: str, error: type[SiloFLError], remedy: str = 
     """Return a name that is shown to people, without blanks at its ends and in one form of its accents.
 
     Args:
-        name: The name.
         what: What it names, for errors.
         error: The class of errors.
         remedy: How it can be renamed.

@@ -135,7 +135,6 @@ def add_job(parser: argparse.ArgumentParser, purpose: str = "", **options: str) 
     """Add the job, by its folder or by the name of a bundled one.
 
     Args:
-        parser: Of the command.
         purpose: What it is for, after a comma; for the help.
         options: As for `argparse.ArgumentParser.add_argument`.
     """

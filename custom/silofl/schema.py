@@ -7,7 +7,7 @@ its docstring their meanings.
 import inspect
 import re
 import types
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field, field, fields, is_dataclass
 from functools import cache
 from pathlib import Path
@@ -41,7 +41,6 @@ def read_record(kind: type[R], values: object, where: str) -> R:
     """Return the record that plain values describe.
 
     Args:
-        kind: The record's dataclass.
         values: What `dump_record` made.
         where: The file, for errors.
 
@@ -54,24 +53,16 @@ def read_record(kind: type[R], values: object, where: str) -> R:
         raise ConfigError(f"{where}: {error}") from None
 
 
-def read_file(kind: type[R], path: Path, upgrade: Callable[[Any], Any] = lambda values: values) -> R | None:
-    """Return the record in a JSON file; None where there is none; the errors of `read_record` and `read_json`.
-
-    Args:
-        kind: The record's dataclass.
-        path: The file.
-        upgrade: Turns the plain values of an older version into those of this one.
-    """
+def read_file(kind: type[R], path: Path) -> R | None:
+    """Return the record in a JSON file; None where there is none; the errors of `read_record` and `read_json`."""
     values = read_json(path, absent=None)
-    return None if values is None else _read_current_version(kind, upgrade(values), path)
+    return None if values is None else _read_current_version(kind, values, path)
 
 
 def read_list(kind: type[R], path: Path, known: Sequence[R] = ()) -> list[R] | None:
     """Return the records in a JSON file that lists them; None where there is none; the errors of `read_file`.
 
     Args:
-        kind: Of each.
-        path: The file.
         known: The first of them, which are not read again.
     """
     values = read_json(path, list, absent=None)
@@ -105,7 +96,6 @@ def describe_keys(kind: type, is_optional: bool = False) -> Iterator[tuple[str, 
     """Yield key, with ? if it may be absent, type, meaning and inner record of a record's keys and its groups' keys.
 
     Args:
-        kind: The record's dataclass.
         is_optional: Whether all keys may be absent.
     """
     meanings = read_meanings(kind)

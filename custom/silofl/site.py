@@ -105,8 +105,6 @@ class Site(Section):
         """Refuse a study that is not as the site has pinned it; a site without pins takes part in every study.
 
         Args:
-            study: The study's name.
-            digest: Of its settings.
             leads: Who has submitted and who has signed it; None for nobody.
 
         Raises:
@@ -135,7 +133,6 @@ class Site(Section):
         """Refuse a study without the differential privacy that the site asks for.
 
         Args:
-            study: The study's name.
             promise: The delta and the unit of its differential privacy; None without it.
 
         Raises:

@@ -46,7 +46,6 @@ class Software(Section):
 
         Args:
             other: Of the other machine.
-            name: Who that is.
 
         Raises:
             ConfigError: The versions of silofl differ in more than that.

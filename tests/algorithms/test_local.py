@@ -54,7 +54,7 @@ def test_each_site_reports_its_own_best_round_and_not_one_for_all(play):
         best = max(values, key=lambda number: (values[number], number))
         own = found.own_models[site]
         assert (own.rounds, own.best_round, own.is_finished) == (4, best, False)
-        assert found.tested.validation[site].value == values[best]
+        assert found.validation[site].value == values[best]
         assert_alike({f"model/{name}": value for name, value in state_of_test(game, site).items()}, states[best][site])
     assert len({own.best_round for own in found.own_models.values()}) > 1
     assert found.best_round is None and found.model == "of each site its own best round on its own validation data"
@@ -78,7 +78,7 @@ def test_local_training_goes_on_as_the_guards_own_model_and_has_its_numbers(play
     (guarded,) = {*names} - {"local"}
     for site, one in results[guarded].joining.items():
         own = results["local"].own_models[site]
-        assert results["local"].sites[site] == one.test["local_uncalibrated"]
+        assert results["local"].values[site] == one.test["local_uncalibrated"]
         assert (own.rounds, own.best_round) == (one.own_rounds, one.own_best_round) and own.rounds > 3
         states = [game.kept(site, 3)["guard"]["local"]["best"]["state"] for game in games.values()]
         assert_alike(*states)
@@ -98,7 +98,7 @@ def test_a_class_has_the_very_value_of_the_column_alone(play, windows_to_choose_
         game = play(("ann", "bob", "eva"), study=study, data=windows_to_choose_by, folder=name)
         results = finish(game)
         values.append(
-            results.sites if name == "local" else {s: one.test["local"] for s, one in results.joining.items()}
+            results.values if name == "local" else {s: one.test["local"] for s, one in results.joining.items()}
         )
         forget(windows_to_choose_by)
     assert values[0] == values[1] == values[2] and None not in values[0].values()

@@ -23,7 +23,7 @@ def test_a_comparison_runs_jobs_methods_and_the_pool_and_ends_with_one_table(tmp
     )
     assert own["seed"] == 4 and own["rounds"] == 1
     rows = {row["name"]: row for row in table["rows"]}
-    assert rows["small super"]["sites"]["north"]["values"] == [own["sites"]["north"]]
+    assert rows["small super"]["sites"]["north"]["values"] == [own["sites"]["north"]["value"]]
     assert rows["small personal"]["sites"]["south"]["values"] == [own["models"]["south"]["south"]]
     # all cases together are the same cases, whatever the site
     assert table["rows"][-1]["pooled"]["mean"] == pytest.approx(pooled["pooled"])

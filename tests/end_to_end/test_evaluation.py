@@ -41,10 +41,14 @@ def test_a_third_hospital_tests_the_model_without_training(finished, third, tmp_
     found, desk = read_json(tmp_path / "alone" / "evaluations.json"), read_json(tmp_path / "desk" / "evaluation.json")
     assert found == read_json(tmp_path / "flare" / "evaluations.json")
     assert found["fingerprint"] == desk["fingerprint"] and found["sites"]["east"]["num_cases"] == 8
-    assert found["sites"]["east"]["scores"][""]["dice"] == desk["value"]
-    assert found["sites"]["east"]["scores"]["organ"]["hd95"] == desk["labels"]["organ"]["hd95"]
+    assert found["sites"]["east"]["scores"][""]["dice"] == desk["scores"][""]["dice"]
+    assert found["sites"]["east"]["scores"]["organ"]["hd95"] == desk["scores"]["organ"]["hd95"]
     results = read_results(tmp_path / "flare")
-    assert results.status == "COMPLETE" and results.rounds == 0 and results.sites["east"] == desk["value"]["value"]
+    assert (
+        results.status == "COMPLETE"
+        and results.rounds == 0
+        and results.values["east"] == desk["scores"][""]["dice"]["value"]
+    )
     page = (tmp_path / "flare" / "report.html").read_text()
     for text in ("What hospitals say", "lesions found", "over all", "nothing was trained", "no medical device"):
         assert text in page and text in printed + page
@@ -101,16 +105,16 @@ def test_a_fifth_hospital_tests_a_classification_over_tls_at_the_threshold_that_
     desk, ours = read_json(tmp_path / "desk" / "evaluation.json"), found["sites"]["midland"]["scores"]
     large, of_all = ours["large"], ours[""]
     for name in ("recall", "specificity", "auroc", "average_precision", "sensitivity"):
-        assert large[name] == desk["classes"]["large"][name]
-    assert of_all["accuracy"] == desk["value"] and of_all["ece"] == desk["calibration"]["error"]
+        assert large[name] == desk["scores"]["large"][name]
+    assert all(of_all[name] == desk["scores"][""][name] for name in ("accuracy", "ece"))
     withheld = desk["withheld"]
     assert 0 < withheld["num_cases"] < 120 and of_all["withheld"]["value"] == withheld["num_cases"] / 120
-    assert of_all["accuracy_used"] == withheld["used"]["accuracy"]
-    assert large["recall_used"] == withheld["used"]["large"]
-    assert large["specificity_used"] == withheld["used"]["specificity of large"]
+    assert of_all["accuracy_used"] == withheld["used"][""]["accuracy"]
+    assert large["recall_used"] == withheld["used"]["large"]["recall"]
+    assert large["specificity_used"] == withheld["used"]["large"]["specificity"]
     # by the threshold that the model brought, from the table of cases
     called_from = found["called_from"]["large"]
-    assert (called_from, found["temperature"]) == (desk["classes"]["large"]["called_from"], calling["temperature"])
+    assert (called_from, found["temperature"]) == (desk["called_from"]["large"], calling["temperature"])
     (kept,) = (data / ".silofl").rglob("midland/*/cases.csv")
     rows = [line.split(",") for line in kept.read_text().splitlines()]
     columns = {name: np.array([row[rows[0].index(name)] for row in rows[1:]]) for name in rows[0]}

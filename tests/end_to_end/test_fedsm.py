@@ -28,8 +28,8 @@ def test_every_site_ends_with_the_servers_super_model_which_predicts_a_scan(tmp_
     assert len(site_folders(run)) == 2
     assert {fingerprint(folder) for folder in site_folders(run)} == {fingerprint(run / "supermodel")}
     for site, models in results["models"].items():
-        assert models["super"] == results["sites"][site]
-        assert set(results["by_label"][site]) == {"organ", "lesion"}
+        assert models["super"] == results["sites"][site]["value"]
+        assert set(results["sites"][site]["labels"]) == {"organ", "lesion"}
     scan = min((phantoms / "north" / "images").iterdir())
     printed = carried_out("predict", run / "supermodel", scan, "-o", out, "--picture")
     (record,) = json.loads((out / "prediction.json").read_text())

@@ -46,5 +46,8 @@ def test_contrasts_come_from_folders_into_a_study_that_trains(silofl, tmp_path):
     assert silofl("simulate", job, "--data", data, "--out", run, "--alone", *tiny)[0] == 0
     results = json.loads((run / "results.json").read_text())
     # a fifth of five patients for the test
-    assert (results["status"], results["cases"]) == ("COMPLETE", {"clinic": 1, "ward": 1})
-    assert set(results["by_label"]["clinic"]) == {"organ", "lesion"}
+    assert (results["status"], {site: one["num_cases"] for site, one in results["sites"].items()}) == (
+        "COMPLETE",
+        {"clinic": 1, "ward": 1},
+    )
+    assert set(results["sites"]["clinic"]["labels"]) == {"organ", "lesion"}

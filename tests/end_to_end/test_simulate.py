@@ -46,7 +46,7 @@ def test_a_run_writes_what_people_and_programs_read(finished, small_job):
     assert results["status"] == "COMPLETE" and set(results["sites"]) == {"north", "south"}
     assert results["algorithm"] == "harmofl" and results["preset"] == "recommended"
     assert 1 <= results["best_round"] <= results["rounds"] == 3
-    assert results["mean"] == pytest.approx(sum(results["sites"].values()) / 2)
+    assert results["mean"] == pytest.approx(sum(one["value"] for one in results["sites"].values()) / 2)
     ledger = json.loads((run / "ledger.json").read_text())
     assert [record["round"] for record in ledger] == [1, 2, 3]
     assert all(record["answered"] == ["north", "south"] and record["drift"] > 0 for record in ledger)

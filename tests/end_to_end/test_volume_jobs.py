@@ -34,7 +34,9 @@ def test_a_shipped_job_trains_volumes_and_labels_a_whole_one(volumes, tmp_path, 
     run = tmp_path / "run"
     carried_out("simulate", JOBS / job, "--data", volumes, "--out", run, "--alone", *changes)
     results = json.loads((run / "results.json").read_text())
-    assert results["status"] == "COMPLETE" and results["cases"] == dict.fromkeys(SITES, 3)
+    assert results["status"] == "COMPLETE" and {
+        site: one["num_cases"] for site, one in results["sites"].items()
+    } == dict.fromkeys(SITES, 3)
     assert {*results.get("joining", ())} == ({*SITES} if guard == "true" else set())
     record = json.loads((volumes / "north" / "dataset.json").read_text())["test"][0]
     scan = {name: volumes / "north" / path for name, path in zip(("T1", "T2"), record["image"], strict=True)}

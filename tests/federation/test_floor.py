@@ -7,7 +7,7 @@ import pytest
 from silofl.federation.egress import Gate, Request
 from silofl.federation.outcome import finished_results
 from silofl.parts.task import Message
-from silofl.report.tables import site_table
+from silofl_desk.report.result_tables import site_table
 from silofl_desk.report.sentences import withheld_sentences
 
 WHY = "fewer than 3 patients, or such a number could be computed from it"
@@ -27,8 +27,8 @@ def test_a_withheld_validation_has_no_vote_and_is_said_to_be_withheld(play):
     assert game.answers["validate"]["west"].meta["metrics"]["validation"] == HIDDEN
     assert all(record.validated.keys() == {"east", "north"} for record in game.server.ledger)
     results = finished_results(game.server, tests)
-    assert results.sites["west"] is None and results.sites["east"] is not None
-    assert "west" not in results.tested.cases and results.status == "COMPLETE"
+    assert results.values["west"] is None and results.values["east"] is not None
+    assert results.tests["west"].is_withheld and results.status == "COMPLETE"
     assert withheld_sentences(results) == [
         f"site west withholds its test score: {WHY}",
         f"site west withholds its validation score: {WHY}",

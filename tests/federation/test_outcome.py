@@ -58,7 +58,7 @@ def test_a_site_that_missed_a_round_or_has_no_test_makes_the_run_incomplete(play
     game.round(change=failing("north", "train", "no GPU"))
     tests = game.finish(change=failing("west", "test", "an unexpected MemoryError"))
     values = finished_results(game.server, tests)
-    assert values.status == "INCOMPLETE" and values.sites["west"] is None
+    assert values.status == "INCOMPLETE" and values.values["west"] is None
     assert {*values.reasons} == {
         "site north missed rounds [1] (no GPU); the study allows 0",
         "site west did not test the model (an unexpected MemoryError)",
@@ -94,7 +94,7 @@ def test_a_site_without_validation_that_came_after_the_best_round_tests_no_rando
     game.round(absent=("east",), change=best_first)
     found = finished_results(game.server, game.finish(change=best_first))
     assert found.best_round == 1 and found.sites.keys() == {"east", "north", "west"}
-    assert found.status == "INCOMPLETE" and found.sites["east"] is None
+    assert found.status == "INCOMPLETE" and found.values["east"] is None
     assert found.reasons == (
         "site east did not test the model (site 'east' must have trained in a round up to 1, because a part of its "
         "model never leaves it, and it has kept none of such a round)",
@@ -114,7 +114,7 @@ def test_a_site_that_never_trained_does_not_choose_the_round(play, name):
     found = finished_results(game.server, game.finish(absent=("east",), change=change))
     assert "error" in game.answers["validate"]["east"].meta
     assert found.best_round == (None if name == "local" else 1)
-    assert found.sites["east"] is None and found.status == "INCOMPLETE"
+    assert found.values["east"] is None and found.status == "INCOMPLETE"
 
 
 @pytest.mark.parametrize(
@@ -138,10 +138,10 @@ def test_a_site_that_comes_late_validates_and_tests_what_others_have_trained(pla
 @pytest.mark.parametrize("options", [{"name": "fedavg"}, {"name": "fedsm", "model": {"normalization": "instance"}}])
 def test_each_site_measures_the_surface_distances_of_its_test_and_of_no_validation(ended, options):
     game, tests = ended(rounds=1, **options)
-    found = finished_results(game.server, tests).tested
-    assert found.surface.keys() == {"east", "north", "west"}
-    for site, surface in found.surface.items():
-        assert surface.num_cases + surface.num_undefined == found.cases[site] + found.excluded_cases[site] == 2
+    found = finished_results(game.server, tests)
+    assert found.tests.keys() == {"east", "north", "west"}
+    for one in found.tests.values():
+        assert one.surface.num_cases + one.surface.num_undefined == one.num_cases + one.num_excluded == 2
     assert all(score.surface is None for score in found.validation.values())
 
 
@@ -156,9 +156,8 @@ def test_regions_are_what_sites_send_and_the_result_names_and_training_knows_not
     assert named.warnings == numbered.warnings
     assert found["regions"] == {"whole": [1]} and "regions" not in known
     # the one region is the one label: the values are the same, under its name
-    assert (found["sites"], found["surface"]) == (known["sites"], known["surface"])
-    for site, by_label in known["by_label"].items():
-        assert found["by_label"][site] == {"whole": by_label["blob"]}
+    for site, one in known["sites"].items():
+        assert found["sites"][site] == one | {"labels": {"whole": one["labels"]["blob"]}}
         assert found["validation"][site]["labels"] == {"whole": known["validation"][site]["labels"]["1"]}
 
 
@@ -170,7 +169,7 @@ def test_the_patients_of_each_sites_test_are_counted_and_null_where_nobody_knows
     east = game.sites["east"].data
     game.sites["east"].data = replace(east, test=replace(east.test, patients=("p", "p")))
     found = finished_results(game.server, game.finish())
-    assert found.tested.patients == {"east": 1, "north": 2, "west": None}
+    assert {site: one.num_patients for site, one in found.tests.items()} == {"east": 1, "north": 2, "west": None}
     assert read_record(Results, json.loads(json.dumps(dump_record(found))), "results.json") == found
 
 

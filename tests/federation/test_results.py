@@ -7,18 +7,25 @@ import pytest
 
 import silofl
 from silofl.errors import ConfigError
-from silofl.federation.results import Results, SiteResult, read_results, schema_page
+from silofl.federation.results import Results, read_results, schema_page
 from silofl.schema import dump_record, read_record
 
-STUDY = {"study": "small", "algorithm": "fedavg", "preset": "recommended", "recipe": {"step": "plain"}, "seed": 0}
+STUDY = {
+    "study": "small",
+    "task": "segmentation",
+    "algorithm": "fedavg",
+    "preset": "recommended",
+    "recipe": {"step": "plain"},
+    "seed": 0,
+}
 STUDY |= {"rounds": 2, "metric": "dice", "labels": {"1": "organ"}, "normalization": "batch", "split_unit": "patient"}
-FAILED = STUDY | {"version": "0.1.0", "status": "FAILED", "reasons": ["no"], "sites": {}}
+FAILED = STUDY | {"version": "0.1.0", "status": "FAILED", "reasons": ["no"], "sites": {}, "validation": {}}
 FAILED |= dict.fromkeys(("best_round", "model", "mean", "spread", "pooled"))
 SCORE = {"value": 0.25, "num_cases": 1, "num_excluded": 0, "labels": {"1": 0.25}}
-COMPLETE = FAILED | {"status": "COMPLETE", "reasons": [], "sites": {"east": 0.5, "west": None}, "mean": 0.5}
-COMPLETE |= {"run": "small-1", "cases": {"east": 2}, "excluded_cases": {"east": 1}, "validation": {"east": SCORE}}
-COMPLETE |= {"by_label": {"east": {"organ": 0.5}}}
-CLASSES = {"also": {"east": {"accuracy": 0.5}}, "label_cases": {"east": {"organ": 2}}}
+EAST = {"value": 0.5, "num_cases": 2, "num_excluded": 1, "labels": {"organ": 0.5}}
+COMPLETE = FAILED | {"status": "COMPLETE", "reasons": [], "sites": {"east": EAST, "west": None}, "mean": 0.5}
+COMPLETE |= {"run": "small-1", "validation": {"east": SCORE}}
+CLASSES = {"sites": {"east": EAST | {"also": {"accuracy": 0.5}, "label_cases": {"organ": 2}}, "west": None}}
 SUPER = {"models": {"east": {"global": 0.5, "east": None}}, "choices": {"east": {"global": 2}}, "threshold": None}
 SUPER |= {"selector": {"outputs": ["east"], "cases": {"east": {"east": 2}}, "slices": {"east": {"east": 9}}}}
 SUPER |= {"threshold_without": {}, "by_threshold": [{"threshold": 0.5, "value": 0.25}]}
@@ -40,11 +47,19 @@ def test_a_result_is_written_with_the_keys_it_was_read_with(values):
     assert json.loads(json.dumps(dump_record(read_record(Results, values, "results.json")))) == values
 
 
-def test_a_site_has_all_that_is_said_of_it_in_one_place():
-    found = read_record(Results, COMPLETE | CLASSES | SUPER, "results.json").by_site
-    models, labels = {"global": 0.5, "east": None}, {"organ": 0.5}
-    assert found["east"] == SiteResult(0.5, 2, None, 1, 0.25, labels, {"accuracy": 0.5}, models)
-    assert found["west"] == SiteResult(None, None, None, None, None, {}, {}, {})
+def test_a_site_has_its_score_as_it_was_sent_and_none_without_a_test():
+    found = read_record(Results, COMPLETE | CLASSES, "results.json")
+    assert dump_record(found.sites) == CLASSES["sites"] and dump_record(found.tests) == {
+        "east": CLASSES["sites"]["east"]
+    }
+    assert found.values == {"east": 0.5, "west": None}
+
+
+def test_a_result_of_a_released_version_is_refused_with_what_reads_it(tmp_path):
+    older = COMPLETE | {"sites": {"east": 0.5}, "cases": {"east": 2}}
+    (tmp_path / "results.json").write_text(json.dumps(older))
+    with pytest.raises(ConfigError, match="results.json: .* must be .*; read it with the version of silofl that wrote"):
+        read_results(tmp_path)
 
 
 @pytest.mark.parametrize("key", [*COMPLETE])
@@ -53,10 +68,10 @@ def test_a_finished_result_without_one_of_its_keys_is_refused(key):
         read_record(Results, without(COMPLETE, key), "results.json")
 
 
-@pytest.mark.parametrize("key", [*CLASSES, *SUPER])
+@pytest.mark.parametrize("key", [*SUPER])
 def test_what_belongs_together_is_all_there_or_absent(key):
     with pytest.raises(ConfigError, match=f"results.json: {key} must be given; it is missing"):
-        read_record(Results, without(COMPLETE | CLASSES | SUPER, key), "results.json")
+        read_record(Results, without(COMPLETE | SUPER, key), "results.json")
 
 
 @pytest.mark.parametrize(
@@ -64,7 +79,7 @@ def test_what_belongs_together_is_all_there_or_absent(key):
     [
         ({"pooledd": 0.5}, r"results.json: pooledd must be a known key; it is not \(did you mean 'pooled'\?\)"),
         ({"validation": {"east": SCORE | {"valeu": 1}}}, "validation.east.valeu .* mean 'value'"),
-        ({"sites": {"east": "0.5"}}, "results.json: sites.east must be a number, not '0.5'"),
+        ({"sites": {"east": "0.5"}}, "results.json: sites.east must be keys and values, not '0.5'"),
         ({"seed": None}, "results.json: seed must be given with status COMPLETE; it is missing"),
         ({"status": "COMPLET"}, r"not 'COMPLET' \(did you mean 'COMPLETE'\?\)"),
     ],
@@ -92,7 +107,7 @@ def test_a_result_is_found_where_a_run_a_download_and_a_simulation_have_it_and_n
         silofl.read_results(None)
     (tmp_path / place).mkdir(parents=True, exist_ok=True)
     (tmp_path / place / "results.json").write_text(json.dumps(COMPLETE))
-    assert silofl.read_results(tmp_path).sites == {"east": 0.5, "west": None}
+    assert silofl.read_results(tmp_path).values == {"east": 0.5, "west": None}
 
 
 def test_a_result_is_read_without_torch(tmp_path):
@@ -123,7 +138,7 @@ def test_a_frame_has_what_joining_gave_each_site():
 
 def test_a_frame_without_pandas_is_refused(monkeypatch):
     monkeypatch.setitem(sys.modules, "pandas", None)
-    with pytest.raises(ConfigError, match="pandas must be installed for to_frame.* by_site"):
+    with pytest.raises(ConfigError, match="pandas must be installed for to_frame.* sites"):
         read_record(Results, COMPLETE, "results.json").to_frame()
 
 

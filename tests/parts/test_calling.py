@@ -96,7 +96,7 @@ def test_the_super_model_has_the_median_and_the_results_have_each_site(play, win
     known = [tests.scores[site].calling for site in SITES]
     assert calling.temperature == np.median([one.temperature for one in known])
     assert calling.thresholds[1] == np.median([one.thresholds["1"] for one in known])
-    found = finished_results(game.server, tests).classes.callings
+    found = finished_results(game.server, tests).callings
     assert found["ann"] == replace(
         known[0],
         thresholds={"fast": known[0].thresholds["1"]},

@@ -28,8 +28,6 @@ RUN_ID = "small-1"
 RECIPE = find_recipe("harmofl", "recommended", {}).as_dict()
 SELECTOR_RECIPE = find_recipe("fedsm", "recommended", {}).as_dict()
 # What stands together in a result, or not at all.
-TESTED = {"run": RUN_ID, "cases": {}, "excluded_cases": {}, "by_label": {}, "validation": {}}
-CLASSES = {"also": {}, "label_cases": {}}
 SUPER = {"models": {}, "choices": {}, "selector": {"outputs": [], "cases": {}, "slices": {}}, "threshold": None}
 SUPER |= {"threshold_without": {}, "by_threshold": []}
 NO_NUMBERS = {"sites": {}, "best_round": None, "model": None, "mean": None, "spread": None, "pooled": None}
@@ -40,16 +38,44 @@ LABELS = {1: "organ", 2: "lesion"}
 def whole(values):
     """Return the values of a result with all that stands together with some of them."""
     if values["status"] == "FAILED":
-        return {key: value for key, value in (values | NO_NUMBERS).items() if key not in TESTED}
-    for together in (TESTED, CLASSES, SUPER):
-        values = (together | values) if together.keys() & values.keys() else values
+        values = {key: value for key, value in values.items() if key not in ("run", "validation")} | NO_NUMBERS
+        return score_sites(values | {"validation": {}})
+    values = (SUPER | values) if SUPER.keys() & values.keys() else values
     validation = {
         site: {"num_cases": int(score["value"] is not None), "num_excluded": 0} | score
         for site, score in values["validation"].items()
     }
     by_site = {site: {} for site in values["sites"]}
     everyone = {"everyone": {"by_site": by_site} | values["everyone"]} if "everyone" in values else {}
-    return values | {"validation": validation} | everyone
+    return score_sites(values | {"validation": validation} | everyone)
+
+
+# Key of a site's score -> the name under which a test gives it by site.
+COLUMNS = {"num_cases": "cases", "num_excluded": "excluded_cases", "num_patients": "patients", "labels": "by_label"}
+COLUMNS |= {"num_empty": "empty_cases", "num_false_positive": "false_positive_cases", "value_with_truth": "with_truth"}
+COLUMNS |= {key: key for key in ("also", "label_cases", "areas", "surface", "extra_metrics", "withheld")}
+COLUMNS |= {"calling": "callings"}
+
+
+def score_sites(values):
+    """Return a result's values in which each site has its score, of what a test gives by site."""
+    columns = {key: values.get(name) or {} for key, name in COLUMNS.items()}
+    columns["areas"] = columns["areas"] or values.get("class_areas") or {}
+    is_classified = {"also", "label_cases", "callings", "class_areas"} & {*values}
+    task = "multilabel" if "areas" in values else "classification" if is_classified else "segmentation"
+    rest = {key: value for key, value in values.items() if key not in (*COLUMNS.values(), "class_areas")}
+
+    def score(site, value):
+        own = {key: column[site] for key, column in columns.items() if column.get(site) is not None}
+        if value is None and not own:
+            return None
+        own = {"num_excluded": 0} | own | {"value": value, "num_cases": own.get("num_cases") or int(value is not None)}
+        if "label_cases" in own:
+            own["labels"] = own.get("labels") or dict.fromkeys(own["label_cases"], 0.5)
+            own["label_cases"] = {key: own["label_cases"].get(key, 0) for key in own["labels"]}
+        return own if value is not None else own | {"num_cases": 0}
+
+    return {"task": task} | rest | {"sites": {site: score(site, value) for site, value in values["sites"].items()}}
 
 
 @pytest.fixture
@@ -387,7 +413,6 @@ def chosen_run(results):
     def build(unseen=None, ledger=(), changes=None, **by_site):
         values = {"joining": {site: dump_record(one) for site, one in by_site.items()}}
         values |= {"sites": {site: one.test["federated"] for site, one in by_site.items()}}
-        values |= {key: dict.fromkeys(by_site, 0) for key in ("cases", "excluded_cases")}
         values |= {"validation": {site: {"value": 0.5} for site in by_site}}
         found = results(**values | (changes or {}))
         fields = {"site": "coast", "fingerprint": "f", "metric": "dice", "rule": "mean", "num_cases": 3}

@@ -3,15 +3,14 @@ import pytest
 
 from silofl.report.canvas import LINE_COLOURS, PAGE, encode_png
 from silofl.report.page import Group, Heading, Picture, Table, Text
+from silofl_desk.report.left_out_site import unseen_section, unseen_sentence
 from silofl_desk.report.run_records import read_run
 from silofl_desk.report.super_model_page import (
     MAX_IMAGES,
     FeatureMap,
     FeaturePlot,
-    alone_table,
     choice_table,
     choices_sentence,
-    describe_choices,
     describe_right,
     feature_image,
     is_ensemble,
@@ -24,10 +23,8 @@ from silofl_desk.report.super_model_page import (
     super_model_sections,
     threshold_sentence,
     threshold_table,
-    unseen_section,
-    unseen_sentence,
 )
-from silofl_desk.studies.comparison import run_models_table
+from silofl_desk.studies.comparison_page import models_table
 from tests.report.conftest import shown_colours
 
 ONE_EXCHANGE = {"sends_model_once": True}
@@ -190,7 +187,6 @@ def test_choices_are_counted_by_site_and_model(super_results):
     assert table.columns == ("test cases of", "global", "east", "west", "cases")
     assert table.rows == (("east", "0", "1", "0", "1"), ("west", "2", "0", "4", "6"), ("all sites", "2", "1", "4", "7"))
     assert choice_table({}) is None
-    assert describe_choices({"west": 1, "global": 3, "east": 0}) == "global 3, west 1" and describe_choices({}) == ""
 
 
 def test_the_threshold_that_was_used_is_named_and_none_is_called_the_best():
@@ -256,8 +252,8 @@ def test_models_of_one_exchange_stand_without_a_global_one(super_results):
     said = dict(model_meanings(found))
     assert "as it trained alone" in said["personal"] and "global" not in said["super"]
     assert told(threshold_sentence, found).startswith("No threshold is used: there is no global model")
-    runs = run_models_table([found], ["oneshot"])
-    assert [row[1] for row in runs.rows] == ["personal", "super", "ensemble"]
+    runs = models_table({"oneshot": found})
+    assert [row[0] for row in runs.rows] == ["oneshot super", "oneshot ensemble", "oneshot personal"]
     counted = {"east": {"east": 2}, "west": {"west": 1, "east": 1}}
     assert choice_table(counted).columns == ("test cases of", "east", "west", "cases")
 
@@ -272,13 +268,6 @@ def test_of_one_exchange_the_page_says_that_sites_train_alone_and_of_no_global_m
     assert once.startswith("Every site trains a model alone") and "not in this run" not in once
 
 
-def test_a_left_out_site_shows_each_model_alone(unseen_plain):
-    table = alone_table(unseen_plain(value=0.5, models={"global": 0.4, "east": 0.6}))
-    assert table.columns == ("model", "super", "global", "east")
-    assert table.rows == (("dice", "0.500", "0.400", "0.600"),) and not table.best_cells
-    assert alone_table(unseen_plain(models={})) is None
-
-
 def test_a_left_out_site_is_told_in_a_sentence(unseen, unseen_plain):
     assert unseen_sentence(unseen(num_cases=1)) == (
         "Site coast took no part in the training. There the super model reaches dice 0.600 over 1 case, "
@@ -289,10 +278,9 @@ def test_a_left_out_site_is_told_in_a_sentence(unseen, unseen_plain):
 
 def test_the_page_shows_a_left_out_site_with_and_without_a_selector(unseen, unseen_plain):
     section = unseen_section(unseen())
-    assert section.blocks[1].text == "Cases by the model that answered: global 3, north 1."
-    assert tables_of(section)[1].columns[2] == "0.9 (used)"
+    answers, by_threshold = tables_of(section)
+    assert answers.rows[0][1:] == ("0.600", "3 (75%)", "1 (25%)") and by_threshold.rows[1][0] == "0.9"
     for found in (unseen_plain(), unseen(answer="ensemble")):
         other = unseen_section(found)
         words = " ".join(str(block.text) for block in other.blocks if isinstance(block, Text))
         assert len(tables_of(other)) == 1 and "gamma" not in words
-        assert found.rule == "selector" or "answered" not in words

@@ -4,21 +4,20 @@ import pytest
 
 from silofl.report.tables import (
     TextTable,
-    calling_sentence,
-    calling_table,
-    everyone_sentence,
-    extra_metrics_sentence,
     format_bytes,
     format_duration,
     format_number,
-    label_sentence,
-    label_table,
     markdown_table,
     mean_and_deviation,
-    metric_columns,
-    missing_labels_sentence,
     print_table,
-    site_table,
+)
+from silofl_desk.report.result_tables import calling_table, label_table, metric_columns, site_table
+from silofl_desk.report.sentences import (
+    calling_sentence,
+    everyone_sentence,
+    extra_metrics_sentence,
+    label_sentence,
+    missing_labels_sentence,
     surface_sentence,
 )
 from silofl_desk.studies.comparison import comparison_notes

@@ -16,6 +16,7 @@ from silofl_desk.studies import simulate
 
 # Folders and results of runs that never trained.
 from ..report.conftest import *  # noqa: F403
+from ..report.conftest import score_sites
 
 JOB = Path(__file__).resolve().parents[2] / "jobs" / "fedavg_phantoms"
 RECEIVER = "nvflare.app_opt.tracking.mlflow.mlflow_receiver.MLflowReceiver"
@@ -38,9 +39,9 @@ def write_result(run, study, **changes):
     """Write a made-up result in which every site has 3 test cases, and return it."""
     sites = changes["sites"]
     values = study.description() | {"version": "0.1.0", "status": "COMPLETE", "reasons": [], "best_round": 1}
-    values |= {"model": "last round, 1", "mean": 0.5, "spread": 0.0, "pooled": 0.5, "run": "run-1", "by_label": {}}
-    values |= {"cases": dict.fromkeys(sites, 3), "excluded_cases": dict.fromkeys(sites, 0), "validation": {}}
-    results = read_record(Results, values | changes, "results.json")
+    values |= {"model": "last round, 1", "mean": 0.5, "spread": 0.0, "pooled": 0.5, "run": "run-1"}
+    values |= {"cases": dict.fromkeys(sites, 3), "validation": {}}
+    results = read_record(Results, score_sites(values | changes), "results.json")
     (run / "results.json").write_text(json.dumps(dump_record(results)))
     return results
 

@@ -12,7 +12,6 @@ from silofl_desk.studies.comparison import (
     comparison_notes,
     comparison_table,
     print_comparison,
-    run_models_table,
     site_comparison_table,
 )
 from tests.report.conftest import joined
@@ -51,10 +50,11 @@ def test_a_run_that_lacks_sites_is_not_compared_however_high_its_mean(results):
 def test_caveats_name_the_runs_they_hold_for(results):
     others = [results(normalization="batch_stateless", split_unit="slices", regions={"all": [1]})] * 2
     notes = comparison_notes([results(), *others])
-    assert "Runs 2, 3: a prediction depends on the other images of its batch." in notes
-    assert "Runs 2, 3: split by slices, same person in training and test." in notes
-    assert "Runs 2, 3: scored are regions, all (organ)." in notes
-    assert not any("regions" in note for note in comparison_notes([results()]))
+    label = "batch_stateless (a prediction depends on the other images of its batch)"
+    assert f"Normalization: batch (run 1); {label} (run 2, run 3)." in notes
+    assert "Split: by patient (run 1); by slices, same person in training and test (run 2, run 3)." in notes
+    assert "Regions: each label (run 1); all (organ) (run 2, run 3)." in notes
+    assert not any("Regions" in note for note in comparison_notes([results()]))
 
 
 def test_every_comparison_says_that_one_seed_marks_no_best(results, printed):
@@ -66,7 +66,7 @@ def test_every_comparison_says_that_one_seed_marks_no_best(results, printed):
 @pytest.mark.parametrize("home", ["nothing", "head"])
 def test_shared_batchnorm_is_said_beside_runs_that_keep_it_at_home(results, home):
     shared, local = (results(normalization="batch", recipe={"stays_home": one}) for one in (home, "batchnorm"))
-    assert any(note.startswith("Run 1: BatchNorm is shared") for note in comparison_notes([shared, local]))
+    assert any(note.startswith("run 1: BatchNorm is shared") for note in comparison_notes([shared, local]))
     assert not any("BatchNorm is shared" in note for note in comparison_notes([shared, shared]))
 
 
@@ -173,36 +173,3 @@ def test_a_comparison_is_printed_with_what_joining_gave_first(joining, printed):
     runs = [RunRecords(Path("run"), one, [], {}, {}) for one in (joining(east=LOSING), joining(east=joined()))]
     text = printed(print_comparison, runs, width=200)
     assert text.index("verdicts") < text.index("BAD  1: ") < text.index("reported round")
-
-
-def test_local_fedavg_and_the_models_of_fedsm_stand_below_one_another(results, super_results):
-    local = results(recipe={"stays_home": "everything"}, sites={"east": 0.3, "west": 0.8})
-    fedavg = results(recipe={"stays_home": "nothing"}, sites={"east": 0.4, "west": None})
-    table = run_models_table([local, fedavg, super_results()], ["1: local", "2: fedavg", "3: fedsm"])
-    assert table.columns == ("run", "model", "east", "west", "mean")
-    assert table.rows[:3] == (
-        ("1: local", "local: each site alone", "0.300", "0.800", "0.550"),
-        ("2: fedavg", "global", "0.400", "-", "-"),
-        ("3: fedsm", "global", "0.400", "0.700", "0.550"),
-    )
-    assert [row[1] for row in table.rows[3:]] == ["personal", "super", "ensemble"]
-    assert not table.best_cells
-    # Runs without models and runs without values add no rows.
-    assert run_models_table([local, fedavg], ["1", "2"]) is None
-    failed = results(status="FAILED")
-    assert {row[0] for row in run_models_table([failed, super_results()], ["1", "2"]).rows} == {"2"}
-
-
-@pytest.mark.parametrize(
-    ("recipe", "words"),
-    [
-        ({"stays_home": "nothing", "mixing": "softpull"}, "personal"),
-        ({"stays_home": "everything", "sends_model_once": True}, "ensemble"),
-        ({"stays_home": "nothing", "mixing": "shared", "takes_own_steps": True}, "personal"),
-        ({"stays_home": "batchnorm", "mixing": "shared"}, "global but for BatchNorm"),
-        ({"stays_home": "nothing", "mixing": "shared", "keeps_personal": True}, "personal"),
-        ({}, "the run's model"),
-    ],
-)
-def test_a_run_without_selector_names_its_one_model(results, super_results, recipe, words):
-    assert run_models_table([results(recipe=recipe), super_results()], ["1", "2"]).rows[0][1] == words

@@ -7,7 +7,13 @@ from silofl.errors import ConfigError
 from silofl.schema import dump_record
 from silofl_desk.report.run_page import write_report
 from silofl_desk.report.run_records import read_run
-from silofl_desk.studies.comparison_page import Summary, make_comparison_page, write_comparison, write_rows
+from silofl_desk.studies.comparison_page import (
+    Summary,
+    make_comparison_page,
+    models_table,
+    write_comparison,
+    write_rows,
+)
 from silofl_desk.studies.conditions import rows_by_name
 from tests.report.conftest import PageText, joined, report, rows_of
 
@@ -138,3 +144,18 @@ def test_report_of_a_folder_that_is_no_run_and_another_file_than_a_page_are_refu
     assert list(tmp_path.iterdir()) == []
     assert main(["report", ".", ".", "--out", "a" * 5000]) == 2
     assert re.fullmatch(r"silofl: --out must end in .html, not 'a{56}\.\.\.; name a page\n", capsys.readouterr().err)
+
+
+def test_local_fedavg_and_the_models_of_fedsm_stand_below_one_another(results, super_results):
+    local = results(recipe={"stays_home": "everything"}, sites={"east": 0.3, "west": 0.8})
+    fedavg = results(recipe={"stays_home": "nothing"}, sites={"east": 0.4, "west": None})
+    failed = results(status="FAILED")
+    table = models_table({"1: local": local, "2: fedavg": fedavg, "3: fedsm": super_results(), "4: failed": failed})
+    assert table.columns == ("model", "east", "west", "mean")
+    assert table.rows[:2] == (("1: local", "0.300", "0.800", "0.550"), ("2: fedavg", "0.400", "-", "-"))
+    assert table.rows[4] == ("3: fedsm global", "0.400", "0.700", "0.550")
+    assert [row[0] for row in table.rows[2:]] == [
+        f"3: fedsm {name}" for name in ("super", "ensemble", "global", "personal")
+    ]
+    # Without several models of a run there is nothing to put side by side.
+    assert not table.best_cells and models_table({"1": local, "2": fedavg}) is None

@@ -140,11 +140,11 @@ def test_the_value_is_that_of_a_left_out_sites_test_and_cases_stay_in_their_tabl
     assert record.parts == ("training", "validation", "test")
     low, high = record.value.interval
     assert f"dice: {record.value.value:.3f} ({low:.3f} to {high:.3f})" in printed
-    organ, lesion = record.labels["organ"], record.labels["lesion"]
-    assert organ.lesion_sensitivity.value == 1 and lesion.lesion_sensitivity.value == 0
+    organ, lesion = record.scores["organ"], record.scores["lesion"]
+    assert organ["lesion_sensitivity"].value == 1 and lesion["lesion_sensitivity"].value == 0
     # every voxel is organ
-    assert record.size_unit == "ml" and organ.size_error.bias > 0
-    assert organ.cut_away is None and "The study crops" not in printed
+    assert record.size_unit == "ml" and organ["size_error"].value > 0
+    assert record.cut is None and "The study crops" not in printed
     page = (out / "evaluation.html").read_text()
     assert all(sentence in page for sentence in ("Worst cases", "Sizes", "no medical device", "organ"))
     assert "no medical device" in printed
@@ -198,9 +198,11 @@ def test_label_maps_are_measured_as_predict_writes_them_on_what_was_drawn(evalua
                 )
                 assert float(rows[name][f"{label} HD95 mm"]) == pytest.approx(float(hd95), abs=1e-5)
             dice.append((label, overlap))
-    assert record.labels["lesion"].num_lesions == 3 * 25
+    assert record.lesions["lesion"] == 3 * 25
     for label in ("organ", "lesion"):
-        assert record.labels[label].dice.value == pytest.approx(np.mean([one for name, one in dice if name == label]))
+        assert record.scores[label]["dice"].value == pytest.approx(
+            np.mean([one for name, one in dice if name == label])
+        )
 
 
 def test_one_part_alone_is_evaluated_and_decoded_images_are_kept_where_asked(evaluate, contents, phantoms, tmp_path):
@@ -299,13 +301,19 @@ def test_what_the_study_crops_away_of_the_truth_is_said(evaluate, tmp_path, data
     (folder / "dataset.json").write_text(json.dumps(content))
     model = Contents(study, SHAPE, {"global": answering(study, SHAPE, 0.0, 9.0, 0.0)}, "only", domain=FORM)
     _, record, printed, _ = evaluate(model, folder, "--part", "test")
-    organ, lesion = record.labels["organ"], record.labels["lesion"]
+    lesion = record.scores["lesion"]
     # Of organ 64 x 64 - 8 x 8 pixels, of which 32 x 32 are left.
-    assert (organ.num_cut, organ.cut_away) == (1, pytest.approx(1 - 32**2 / (64**2 - 8**2), abs=slack))
-    assert (lesion.num_cut, lesion.cut_away, lesion.num_lesions) == (1, 1, 2)
-    assert f"no answer can find: {organ.cut_away:.1%} of organ in 1 of 2 cases, 100.0% of lesion in 1 of 2" in printed
+    assert (record.cut["organ"].num_cases, record.cut["organ"].share) == (
+        1,
+        pytest.approx(1 - 32**2 / (64**2 - 8**2), abs=slack),
+    )
+    assert (record.cut["lesion"].num_cases, record.cut["lesion"].share, record.lesions["lesion"]) == (1, 1, 2)
+    assert (
+        f"no answer can find: {record.cut['organ'].share:.1%} of organ in 1 of 2 cases, 100.0% of lesion in 1 of 2"
+        in printed
+    )
     assert "what was drawn there counts as missed" in printed
-    assert (lesion.dice.value, lesion.lesion_sensitivity.value) == (0, 0)
+    assert (lesion["dice"].value, lesion["lesion_sensitivity"].value) == (0, 0)
 
 
 def test_what_predict_warns_of_is_counted_and_a_learnt_data_set_is_no_test(evaluate, contents, phantoms, tmp_path):
@@ -412,9 +420,9 @@ def test_a_classification_has_the_numbers_of_its_classes(evaluate, windows):
     # 10 slow and 6 fast ones
     wanted = {"slow": {"slow": 10, "fast": 0}, "fast": {"slow": 6, "fast": 0}}
     assert code == ExitCode.COMPLETE and record.confusion == wanted
-    assert record.also["accuracy"].value == 10 / 16 and record.also["balanced_accuracy"].value == 0.5
-    assert record.classes["fast"].auroc.value == 0.5 and record.specificity == 0.8
-    assert record.calibration.error.value == pytest.approx(0.731059 - 10 / 16, abs=1e-6)
+    assert record.scores[""]["accuracy"].value == 10 / 16 and record.scores[""]["balanced_accuracy"].value == 0.5
+    assert record.scores["fast"]["auroc"].value == 0.5 and record.specificity == 0.8
+    assert record.scores[""]["ece"].value == pytest.approx(0.731059 - 10 / 16, abs=1e-6)
     assert (record.unit, record.num_units) == ("recording", 16) and "intervals are over recordings" in printed
     page = (out / "evaluation.html").read_text()
     assert "sensitivity at 0.8 specificity" in page and "Calibration" in page
@@ -434,12 +442,12 @@ def test_a_classification_is_read_as_the_model_says_and_where_that_does_not_help
         nobody = {"slow": 0, "fast": 0}
         assert record.confusion == {"slow": nobody | {answer: 10}, "fast": nobody | {answer: 6}}
         shown = 1 / (1 + (1 / threshold - 1) ** (1 / temperature))
-        one, is_fast = record.classes["fast"], float(answer == "fast")
-        assert (one.called_from, one.recall.value) == (pytest.approx(shown), is_fast)
-        assert one.specificity.value == 1 - is_fast
+        one, is_fast = record.scores["fast"], float(answer == "fast")
+        assert (record.called_from["fast"], one["recall"].value) == (pytest.approx(shown), is_fast)
+        assert one["specificity"].value == 1 - is_fast
         # the most probable is slow, as 10 of 16 are, whatever is called
         sure = 1 / (1 + np.exp(-1 / temperature))
-        assert record.calibration.error.value == pytest.approx(abs(sure - 10 / 16), abs=1e-6)
+        assert record.scores[""]["ece"].value == pytest.approx(abs(sure - 10 / 16), abs=1e-6)
         assert record.calibration.error_before.value == pytest.approx(0.731059 - 10 / 16, abs=1e-6)
         assert ("Here it does not help." in printed) == (not helps) and f"temperature, {temperature:.2f}" in printed
         assert {row["answer"] for row in read_cases(out)} == {answer}
@@ -488,22 +496,22 @@ def test_all_numbers_of_a_classification_are_of_the_probabilities_in_the_table_o
     assert {row["answered by"] for row in rows} == {"east", "west"}
     is_fast, said = (np.array([row[key] == "fast" for row in rows]) for key in ("true class", "answer"))
     shown = np.array([float(row["probability of fast"]) for row in rows])
-    one, confidence = record.classes["fast"], np.maximum(shown, 1 - shown)
-    assert one.auroc.value == record.also["auroc"].value == pytest.approx(roc_auc_score(is_fast, shown))
-    assert one.average_precision.value == pytest.approx(average_precision_score(is_fast, shown))
-    assert record.also["accuracy"].value == record.value.value == pytest.approx((said == is_fast).mean())
+    one, confidence = record.scores["fast"], np.maximum(shown, 1 - shown)
+    assert one["auroc"].value == record.scores[""]["auroc"].value == pytest.approx(roc_auc_score(is_fast, shown))
+    assert one["average_precision"].value == pytest.approx(average_precision_score(is_fast, shown))
+    assert record.scores[""]["accuracy"].value == record.value.value == pytest.approx((said == is_fast).mean())
     recalls = [said[is_fast].mean(), (~said)[~is_fast].mean()]
-    assert [one.recall.value, one.specificity.value] == pytest.approx(recalls)
-    assert record.also["balanced_accuracy"].value == pytest.approx(np.mean(recalls))
+    assert [one["recall"].value, one["specificity"].value] == pytest.approx(recalls)
+    assert record.scores[""]["balanced_accuracy"].value == pytest.approx(np.mean(recalls))
     assert record.confusion["fast"] == {"slow": int((~said)[is_fast].sum()), "fast": int(said[is_fast].sum())}
-    assert (said == (shown >= one.called_from)).all()
+    assert (said == (shown >= record.called_from["fast"])).all()
     # the most sensitivity of all thresholds that keep the specificity
     kept = [least for least in shown if (shown < least)[~is_fast].mean() >= 0.6]
-    assert one.sensitivity.value == pytest.approx((shown >= min(kept))[is_fast].mean())
-    assert (shown < one.threshold)[~is_fast].mean() >= 0.6
+    assert one["sensitivity"].value == pytest.approx((shown >= min(kept))[is_fast].mean())
+    assert (shown < one["threshold"].value)[~is_fast].mean() >= 0.6
     is_right, bins = (shown > 0.5) == is_fast, np.minimum((confidence * 10).astype(int), 9)
     gaps = [(bins == k).mean() * abs((is_right - confidence)[bins == k].mean()) for k in np.unique(bins)]
-    assert record.calibration.error.value == pytest.approx(sum(gaps))
+    assert record.scores[""]["ece"].value == pytest.approx(sum(gaps))
     assert record.calibration.temperatures == (0.5, 4.0) and "own temperature (0.50, 4.00)" in printed
     page = (out / "evaluation.html").read_text()
     assert page.index("ROC curves; AUROC fast") < page.index("By class")
@@ -534,7 +542,7 @@ def test_a_hospital_that_drew_one_label_has_its_score_alone(evaluate, contents, 
     change_data(clinic, training=[], validation=[], **change)
     lesions = replace(contents, models={"global": answering(contents.study, SHAPE, 0.0, 0.0, 9.0)})
     code, record, printed, out = evaluate(lesions, clinic)
-    assert (code, [*record.labels], record.value) == (ExitCode.COMPLETE, ["lesion"], record.labels["lesion"].dice)
+    assert (code, [*record.groups], record.value) == (ExitCode.COMPLETE, ["lesion"], record.scores["lesion"]["dice"])
     said = "the label maps do not show organ: nothing here says how well the model finds it"
     assert said in printed and said in (out / "evaluation.html").read_text()
     # what another label is answered counts as background
@@ -610,7 +618,7 @@ def test_the_numbers_stand_with_and_without_what_the_studys_rule_forbids(evaluat
     used = [float(row["dice"]) for row in rows if not row["do not use"]]
     assert found.num_cases == len(rows) - len(used) and 0 < found.num_cases < len(rows)
     assert found.reasons == {"its intensities are unlike the training images'": found.num_cases}
-    assert found.used["dice"].value == pytest.approx(np.mean(used))
+    assert found.used[""]["dice"].value == pytest.approx(np.mean(used))
     assert record.value.value == pytest.approx(np.mean([float(row["dice"]) for row in rows]))
     assert f"not to be used, by the study's rule: {found.num_cases} of {len(rows)} answers" in printed
     assert "Without answers not to be used" in printed
@@ -640,8 +648,9 @@ def test_a_rule_that_forbids_nothing_or_all_and_no_rule_are_told_apart(evaluate,
 
 
 def assert_same_numbers(found, wanted):
-    for name, one in wanted.numbers.items():
-        assert found.numbers[name].value == pytest.approx(one.value, abs=1e-4), name
+    for group, scores in wanted.main_scores.items():
+        for name, one in scores.items():
+            assert found.scores[group][name].value == pytest.approx(one.value, abs=1e-4), (group, name)
     assert found.num_cases == wanted.num_cases and found.fingerprint == wanted.fingerprint
 
 
@@ -687,7 +696,7 @@ def test_a_bundle_of_a_classification_reads_its_probabilities_as_the_model_did(e
     assert far in said and far in printed
     assert_same_numbers(found, wanted)
     assert found.confusion == wanted.confusion
-    assert found.classes["fast"].called_from == pytest.approx(wanted.classes["fast"].called_from)
+    assert found.called_from == pytest.approx(wanted.called_from)
     assert found.calibration.temperature == 2.0 and "At the model's threshold" in printed
 
 

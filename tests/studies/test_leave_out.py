@@ -22,13 +22,11 @@ from silofl.report.evaluation_page import format_estimate
 from silofl.schema import dump_record
 from silofl.settings import parse
 from silofl.study import Study
+from silofl_desk.report.left_out_site import gamma_table, print_unseen, unseen_table
 from silofl_desk.studies.leave_out import (
     assemble_models,
-    gamma_table,
     measure_unseen,
-    print_unseen,
     run_unseen_test,
-    unseen_table,
 )
 
 from ..conftest import write_site
@@ -288,7 +286,7 @@ def test_what_a_clinic_would_get_comes_first_and_hindsight_is_called_hindsight(u
         ("model of north alone", "0.500", "", ""),
         ("ensemble of all models", "0.575", "", ""),
     )
-    rows = gamma_table(unseen(), unseen().selector.by_threshold).rows
+    rows = gamma_table(unseen()).rows
     assert rows == (("0", "0.500", "0 (0%)"), ("0.9", "0.600", "3 (75%)"), ("1", "0.625", "4 (100%)"))
 
 
@@ -311,7 +309,10 @@ def test_an_ensemble_and_one_model_have_no_gamma(unseen, unseen_plain, printed):
     averaged = unseen(answer="ensemble")
     assert unseen_table(averaged).rows[0][0] == "super model, ensemble: what a clinic would get"
     assert "gamma" in printed(print_unseen, unseen()) and "gamma" not in printed(print_unseen, averaged)
-    assert unseen_table(unseen_plain()).rows == (("global model: what a clinic would get", "0.600"),)
+    assert unseen_table(unseen_plain()).rows == (
+        ("global model: what a clinic would get", "0.600"),
+        ("global model alone", "0.600"),
+    )
 
 
 def test_models_of_sites_answer_by_their_mean_and_it_is_said_where_they_come_from(unseen_plain, printed):

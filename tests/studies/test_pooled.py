@@ -29,10 +29,10 @@ def result(tmp_path):
 
 def test_values_of_a_pool_become_those_of_the_sites(result):
     found = regroup_by_site(result, SCORES)
-    assert found.sites == {"north": 0.625, "south": 1.0}
+    assert found.values == {"north": 0.625, "south": 1.0}
     # the mean of the sites, and of the cases
     assert (found.mean, found.pooled) == (0.8125, 0.75)
-    assert found.tested.cases == {"north": 2, "south": 1}
+    assert {site: one.num_cases for site, one in found.tests.items()} == {"north": 2, "south": 1}
     assert (found.status, found.rounds) == ("COMPLETE", 3)
     # In which no case counts.
     found = regroup_by_site(result, {})

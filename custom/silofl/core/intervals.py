@@ -69,7 +69,6 @@ class Sample:
             statistic: The number of some rows, NaN where it is not defined.
             kinds: The cases that count, shape (N,). Of a number that needs several kinds, as cases of a class and
                 others, each kind: the one with the fewest patients says how sure the variance is.
-            bounds: Of the number.
             num_groups: The most groups in which patients are left out.
         """
         value = statistic(np.arange(len(self.numbers)))
@@ -97,7 +96,6 @@ class Sample:
         Args:
             parts: Of each case, as its lesions that were found.
             wholes: Of each case, as its lesions.
-            bounds: Of the quotient.
         """
 
         def divide(rows: Rows) -> float:
@@ -119,11 +117,8 @@ def find_interval(
     """Return the 95 % interval of a number; None where there is no spread to tell it by.
 
     Args:
-        value: The number.
-        variance: Of the number.
         num_units: Patients that it is of.
         num_groups: Groups of them that the variance is of.
-        bounds: Of the number.
     """
     if bounds == SHARE and min(value, 1 - value) < ROUNDING:
         reach = 1 - OUTSIDE ** (1 / num_units)

@@ -110,11 +110,7 @@ def server_step(
 
 
 def _check_shapes(params: Mapping[str, Arrays]) -> None:
-    """Refuse sites that send other names or shapes than the first site.
-
-    Raises:
-        AggregationError: Names the site and the key.
-    """
+    """Refuse sites that send other names or shapes than the first site."""
     if not params:
         return
     reference_site, reference = next(iter(params.items()))
@@ -132,9 +128,7 @@ def check_array(site: str, name: str, array: NDArray, shape: tuple[int, ...], wh
     """Refuse one array of a site that has another shape or holds numbers that are not finite.
 
     Args:
-        site: Who sent it.
         name: What it is called.
-        array: The array.
         shape: The shape it must have.
         whose: Words that say where that shape comes from.
 

@@ -126,7 +126,6 @@ def find_bounding_rule(recipe: Recipe, answers: int, min_sites: int) -> Robust |
     """Return a recipe's robust rule where it bounds so many answers; None without one, or with fewer.
 
     Args:
-        recipe: Of the study.
         answers: How many there are.
         min_sites: From how many on sites are compared.
     """
@@ -194,7 +193,6 @@ def bound_updates(
     Lengths and distances are of parameters and of buffers apart: behind long buffers no parameters can hide.
 
     Args:
-        rule: The rule.
         updates: Site -> {name: array}.
         shares: Site -> how much a length of its update counts: its examples by training step.
         buffers: Names of arrays that are no parameters.

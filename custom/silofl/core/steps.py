@@ -18,7 +18,6 @@ def plain_step(model: nn.Module, optimizer: torch.optim.Optimizer, loss: Loss, b
     """Take one step of the optimiser down the loss of one batch.
 
     Args:
-        model: In training mode.
         optimizer: Holds the model's parameters.
         loss: Takes the model's output and the targets, returns a scalar.
         batch: Inputs (B, C, *spatial) and targets.
@@ -157,11 +156,7 @@ def set_random_state(device: torch.device, state: Tensor) -> None:
 
 
 class OwnDraws:
-    """The random numbers of one learner, as if no other drew any between its steps.
-
-    Args:
-        device: Where it learns.
-    """
+    """The random numbers of one learner, as if no other drew any between its steps."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device

@@ -35,7 +35,6 @@ def training_batches(
     A last batch of one example joins the batch before it: BatchNorm cannot learn from one value.
 
     Args:
-        part: The examples.
         batch_size: Examples, or patches of them, a batch, at least 1.
         augment: The study's augmentation, from `silofl.data.transforms.build_augmentation`; it is not changed.
         seed: Not negative; a site gives each epoch its own.
@@ -82,7 +81,6 @@ def evaluation_batches(part: Examples, batch_size: int, device: torch.device | s
     """Yield all examples in stored order; forms as `training_batches`, but each volume whole, and alone.
 
     Args:
-        part: The examples.
         batch_size: Examples a batch, at least 1; the last batch may be smaller.
         device: Where the tensors go.
     """

@@ -68,7 +68,6 @@ def load_or_prepare(
 
     Args:
         cache_dir: Folder of all caches.
-        name: The fingerprint.
         prepare: Yields part and case, all cases of the same image size unless they are volumes of one example;
             called only when there is no cache.
         source: The data that they come from.

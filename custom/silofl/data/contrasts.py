@@ -52,7 +52,6 @@ def check_contrasts(names: Sequence[str], where: str) -> None:
     """Refuse names of contrasts that no study can have.
 
     Args:
-        names: The names.
         where: What messages call their place.
 
     Raises:
@@ -75,7 +74,6 @@ def build_source(case: Case, settings: DataSettings) -> ImageFiles:
 
     Args:
         case: The file or DICOM folder, with all channels in the study's order; or a file for each contrast, by name.
-        settings: The study's.
 
     Raises:
         DataError: A contrast is none of the study's, or there is no file.
@@ -133,10 +131,6 @@ def list_case_files(case: Case) -> list[Path]:
 
 def read_source(source: ImageFiles, settings: DataSettings) -> Image:
     """Read an image; where the study names its channels they come in the study's order, zeros for those not there.
-
-    Args:
-        source: Its files.
-        settings: The study's.
 
     Raises:
         DataError: A file cannot be read or holds another number of channels than it must, or two lie on different grids
@@ -228,14 +222,9 @@ def _resample_to_grid(image: Image, first: Image, file: tuple[Path, str], first_
     """Return a volume resampled to the grid of the first contrast, where it lies on another one.
 
     Args:
-        image: The volume.
         first: The first contrast.
         file: Path, and name in messages, of the volume.
         first_file: Of the first contrast.
-
-    Raises:
-        DataError: A grid is none, or not stated by its file, so that readers fill one in; or they do not overlap: all
-            of the contrast would be a repetition of its edge.
     """
     name, what = file[1], first_file[1]
     if image.affine is None or first.affine is None:

@@ -75,8 +75,6 @@ class SiteCounts:
         """Count a site's data, and keep what is doubtful about them.
 
         Args:
-            data: The site's data.
-            doubts: As the attribute.
             contrasts: All of the study's.
         """
         counts = [PartCounts.of(part) for part in (data.training, data.validation, data.test)]
@@ -114,9 +112,7 @@ def list_changed_sites(run: Path, data: Path, study: Study) -> list[str]:
     """Return the sites whose data are no longer those that a run has read; none where it has read none yet.
 
     Args:
-        run: The run's folder.
         data: Folder that holds one data folder per site.
-        study: Of the run.
 
     Raises:
         DataError: A file cannot be read.

@@ -206,7 +206,6 @@ def measure_site(manifest: Manifest, study: Study, min_patients: int, has_progre
     a class from which the share of such a one would follow.
 
     Args:
-        manifest: The site's dataset.json.
         study: The study; its Orientation turns the axes, none of its other transforms counts.
         min_patients: Patients, known by name, that a number must come from.
         has_progress: Whether a terminal shows a progress bar while files are read.

@@ -254,12 +254,7 @@ def _receive_answer(stream: BinaryIO) -> tuple[dict[str, Any], NDArray[np.uint8]
 
 
 def _take_shared() -> NDArray[np.uint8]:
-    """Return a copy of the memory that the other process has passed on: it may change it still.
-
-    Raises:
-        ValueError: It has passed on nothing, or memory of another size than the system says.
-        OSError: Too many files are open.
-    """
+    """Return a copy of the memory that the other process has passed on: it may change it still."""
     flags, found = 0, []
     with suppress(BlockingIOError):
         _, found, flags, _ = socket.recv_fds(_handles, 1, 1)

@@ -25,7 +25,6 @@ def read_elements(path: Path, specific_tags: Sequence[str | int] | None = None, 
     """Return a file's elements before its pixels.
 
     Args:
-        path: The file.
         specific_tags: Names or numbers of those to be read; None for all.
         force: Whether a file without a preamble is read.
 
@@ -55,7 +54,6 @@ class _Inflated:
     """What follows in a deflated file, inflated as far as it is read.
 
     Args:
-        stream: The file.
         name: What messages call it.
     """
 

@@ -34,7 +34,6 @@ def read_segmentation(path: Path, name: str, shape: Sequence[int], affine: Seque
     """Read a segmentation as layers of segments' numbers with the voxels of its image.
 
     Args:
-        path: The file.
         name: What messages call it.
         shape: Size of the image, (X, Y, Z).
         affine: The image's voxel indices to millimetres, (4, 4).
@@ -73,7 +72,6 @@ def find_grid(path: Path, name: str) -> tuple[tuple[int, ...], NDArray[np.float6
     """Return the size and the affine of the grid of a segmentation's own frames, without reading a pixel.
 
     Args:
-        path: The file.
         name: What messages call it.
 
     Returns:

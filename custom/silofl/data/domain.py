@@ -191,7 +191,6 @@ class Domain:
         """Refuse an image of another kind than the training images, or with voxels that no scanner has.
 
         Args:
-            form: The image's.
             name: What messages call it.
 
         Raises:

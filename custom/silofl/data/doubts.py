@@ -141,7 +141,6 @@ def find_label_doubts(data: SiteData, study: Study, counts: Mapping[str, int]) -
     """Return a sentence where no training case has one of the labels that the site annotates, and models train.
 
     Args:
-        data: The data.
         study: The study that they were read for.
         counts: `count_labels` of the training part.
     """

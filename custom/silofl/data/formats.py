@@ -33,7 +33,6 @@ def decode(path: Path, name: str, index: int | None, is_label: bool) -> Decoded:
     """Decode a file or a DICOM folder by its name's ending.
 
     Args:
-        path: Where it lies.
         name: What messages call it.
         index: Which image of an npz file.
         is_label: Whether it is a label map: a palette's numbers are kept, and an npz file's array is ``labels``.
@@ -90,7 +89,6 @@ def build_file_request(path: Path, name: str, index: int | None, is_label: bool)
     """Return what asks the decoders' process for a file; None of a NIfTI without compression, which it does not read.
 
     Args:
-        path: Where it lies.
         name: What messages call it.
         index: Which image of an npz file.
         is_label: As in `decode`.

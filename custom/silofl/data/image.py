@@ -48,7 +48,6 @@ def check_grid(other: Image, image: Image, name: str, what: str, or_else: str = 
 
     Args:
         other: A label map or another contrast.
-        image: The image.
         name: What messages call the other.
         what: What they call the image.
         or_else: What may be done besides making the grids one, as the end of the sentence.

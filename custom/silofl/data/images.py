@@ -32,7 +32,6 @@ def read_image(
         path: The file, or the folder of a DICOM series.
         name: What messages call it; the file's name when not given.
         index: Which one of an npz file's array ``images`` (N, H, W) or (N, H, W, 3), or ``windows`` (N, C, T).
-        background: What padding becomes.
 
     Raises:
         DataError: It is missing, unreadable, truncated, corrupt, of an unknown form, empty, or not finite.
@@ -125,7 +124,6 @@ def check_values(label: Image, labels: Mapping[int, str], name: str, remedy: str
     """Refuse a label map that holds numbers which are not declared.
 
     Args:
-        label: The label map.
         labels: The labels by number; 0 is the background.
         name: What messages call the label map.
         remedy: What to do about such a label map.

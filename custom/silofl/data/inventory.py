@@ -109,7 +109,6 @@ def take_inventory(folder: Path, min_patients: int, has_progress: bool = True) -
     """Return the inventory of a site's data folder, whose images are read once.
 
     Args:
-        folder: Holds dataset.json.
         min_patients: Patients, known by name, that every number must be of.
         has_progress: Whether a terminal shows a progress bar.
 

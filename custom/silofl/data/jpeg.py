@@ -25,7 +25,6 @@ def check_scans(content: bytes, picture: Image.Image | None = None) -> tuple[int
     """Refuse a JPEG of which pixels are missing.
 
     Args:
-        content: The file.
         picture: The file opened by Pillow, which keeps what it decodes; opened here when not given.
 
     Returns:
@@ -44,11 +43,7 @@ def check_scans(content: bytes, picture: Image.Image | None = None) -> tuple[int
 
 
 def _lengthen_scans(content: bytes) -> bytes:
-    """Return a JPEG with more bytes behind each scan.
-
-    Raises:
-        ValueError: Its scans do not give all coefficients of all components to the last bit.
-    """
+    """Return a JPEG with more bytes behind each scan."""
     parts, place, missing = [content[:2]], 2, set()
     while (marker := MARKER.search(content, place)) and (kind := ord(marker[1] or b"\0")) != END_OF_IMAGE:
         start = marker.end()

@@ -44,8 +44,6 @@ def lay_on_image(label: Image, image: Image, name: str, files: Sequence[Path], i
     is interpolated, but where resampling was asked for: then each has the label of the nearest one.
 
     Args:
-        label: The label map.
-        image: Its image.
         name: What messages call the label map.
         files: The files of both, whose headers must state how the axes lie before any is turned.
         is_resampled: Whether the map may lie on any other grid that its header states.
@@ -169,7 +167,6 @@ def match_voxels(affine: NDArray[np.float64], shape: Sequence[int], image: Image
 
     Args:
         affine: The grid's voxel indices to millimetres, (4, 4).
-        shape: Its size.
         image: The image, with a grid of its own.
 
     Returns:

@@ -65,8 +65,6 @@ class Contents:
         anywhere where no patients are kept apart.
 
         Args:
-            part: The case's part.
-            record: The case.
             digests: `digest_content` of each file's image, by the path that dataset.json gives.
 
         Raises:

@@ -37,7 +37,6 @@ def record_learnt(folder: Path, data: SiteData) -> None:
 
     Args:
         folder: The site's folder of the run.
-        data: The site's data.
     """
     if data.manifest is None:
         return
@@ -57,9 +56,7 @@ def find_learnt(folders: Iterable[Path], data: SiteData, parts: Mapping[str, Exa
 
     Args:
         folders: Sites' folders of the run; of one without a record nothing is known.
-        data: The site's data.
         parts: Name -> cases of these data.
-        study: Of the test.
     """
     if data.manifest is None:
         return []

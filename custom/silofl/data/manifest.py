@@ -243,7 +243,6 @@ def check_channels(record: Record, names: tuple[str, ...]) -> None:
     """Refuse a record that names neither one image nor one for each contrast.
 
     Args:
-        record: The record.
         names: The contrasts of its dataset.json.
 
     Raises:

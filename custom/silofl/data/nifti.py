@@ -71,7 +71,6 @@ def read_nifti(path: Path, name: str, content: NDArray[np.uint8] | None = None) 
     """Read a volume with its channels: those of a colour, or the fourth or fifth axis.
 
     Args:
-        path: The file.
         name: What messages call it.
         content: Of a file that is compressed by gzip, its bytes as `silofl.data.packed` unpacks them, (n,).
 

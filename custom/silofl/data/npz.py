@@ -83,11 +83,7 @@ def _load_array(path: Path, keys: tuple[str, ...]) -> tuple[str, NDArray | None]
 
 
 def _check_stated_bytes(stream: IO[bytes], size: int) -> None:
-    """Refuse an array whose header states more than its file holds: NumPy takes memory for what is stated.
-
-    Raises:
-        ValueError: It states more, or has a header of an unknown version.
-    """
+    """Refuse an array whose header states more than its file holds: NumPy takes memory for what is stated."""
     version = np.lib.format.read_magic(stream)
     if version not in HEADERS:
         raise ValueError(f"a header of version {version}")

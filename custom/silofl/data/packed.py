@@ -45,11 +45,7 @@ def unpack_nifti(path: Path, name: str) -> Unpacked:
 
 
 def _cut(start: bytes, blocks: Iterator[bytes], end: int) -> Iterator[bytes]:
-    """Yield what is unpacked up to an end, and read what follows.
-
-    Raises:
-        ValueError: That is much more.
-    """
+    """Yield what is unpacked up to an end, and read what follows."""
     block, place = start, 0
     while block:
         if place < end:
@@ -61,12 +57,7 @@ def _cut(start: bytes, blocks: Iterator[bytes], end: int) -> Iterator[bytes]:
 
 
 def _find_end(start: bytes, name: str) -> int:
-    """Return where a header says that the voxels end; of one that is refused later, where it ends itself.
-
-    Raises:
-        DataError: It states more than may be unpacked, or voxels far behind it.
-        ValueError: A size is negative.
-    """
+    """Return where a header says that the voxels end; of one that is refused later, where it ends itself."""
     length = LENGTHS[start[:4]]
     if len(start) < length:
         return length
@@ -86,12 +77,7 @@ def _find_end(start: bytes, name: str) -> int:
 
 
 def _unpack_gzip(path: Path) -> Iterator[bytes]:
-    """Yield the content of a file that is compressed by gzip, whose parts may follow one another.
-
-    Raises:
-        EOFError: It ends early.
-        zlib.error: It is no such file, or a checksum is wrong.
-    """
+    """Yield the content of a file that is compressed by gzip, whose parts may follow one another."""
     with path.open("rb") as file:
         unpacker = zlib.decompressobj(GZIP)
         while piece := file.read(PIECE):

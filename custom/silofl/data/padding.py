@@ -53,7 +53,6 @@ def describe_padding(own: Padding | None, others: Mapping[str, Padding | None] |
     """Return a sentence where a site's images are padded with a value that others' have not.
 
     Args:
-        own: The site's.
         others: Site -> its padding, of the other sites; None where nothing is known of them, so that only what is below
             all air is named.
     """

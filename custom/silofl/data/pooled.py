@@ -26,7 +26,6 @@ def pool_sites(data: Path, sites: Sequence[str], study: Study, out: Path) -> Pat
 
     Args:
         data: Folder that holds one data folder a site.
-        sites: Their names.
         study: The study that all data must fit.
         out: Folder that will hold the folder ``pooled``.
 

@@ -76,7 +76,6 @@ def build_preparation(study: Study, has_label_map: bool | None = None) -> Prepar
     """Build the preparation of a study.
 
     Args:
-        study: The study.
         has_label_map: Whether label maps are transformed along; by default when the task is segmentation.
 
     Raises:
@@ -95,9 +94,7 @@ def prepare_case(record: Record, manifest: Manifest, steps: Preparation) -> Prep
     their neighbours.
 
     Args:
-        record: The case.
         manifest: Where its files lie.
-        steps: The study's preparation.
 
     Raises:
         DataError: What is wrong with the case, by its name.

@@ -66,7 +66,6 @@ def list_file_doubts(form: Form, missing: Iterable[str], has_frames: bool, study
         form: Of its image in the file.
         missing: Contrasts that it lacks.
         has_frames: Whether its contrasts state different frames of reference.
-        study: The study.
     """
     doubts = [f"contrast {name} is missing; zeros stand in its place" for name in missing]
     if has_frames:
@@ -90,7 +89,6 @@ def prepare_image(source: ImageFiles, study: Study) -> NDArray[np.float32]:
     """Prepare an image without a label for prediction, as training images were prepared.
 
     Args:
-        source: Its files.
         study: The study whose data settings apply.
 
     Returns:

@@ -19,7 +19,6 @@ def track_progress(
 
     Args:
         items: The items to work on.
-        total: Their number.
         title: Name of the work, as ``reading north``.
         has_progress: Whether a terminal shows a bar.
         unit: Name of the items, in the plural.
@@ -39,7 +38,6 @@ def track_slow_progress(items: Iterable[T], total: int, title: str, unit: str = 
 
     Args:
         items: The items to work on.
-        total: Their number.
         title: Name of the work, as ``checking north``.
         unit: Name of the items, in the plural.
     """

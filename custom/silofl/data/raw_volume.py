@@ -71,11 +71,7 @@ def read_raw_volume(path: Path, name: str) -> Decoded:
 
 
 def _read_information(fields: Mapping[str, str]) -> Any:  # noqa: ANN401 (SimpleITK has no types)
-    """Return ITK's reader of those fields alone that say how voxels lie: it would follow others to other files.
-
-    Raises:
-        ValueError: ITK refuses them.
-    """
+    """Return ITK's reader of those fields alone that say how voxels lie: it would follow others to other files."""
     import SimpleITK
 
     if "dimension" in fields:

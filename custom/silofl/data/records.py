@@ -65,10 +65,7 @@ def parse_record(value: object, where: str, task: str, labels: dict[int, str]) -
     """Build a record from its JSON form.
 
     Args:
-        value: The JSON value.
         where: Its name in errors until its case name is known, as ``record 3 of training``.
-        task: The study's.
-        labels: The study's labels.
 
     Raises:
         DataError: A key is unknown or missing, or a value is not of its form.

@@ -73,7 +73,6 @@ def check_tiff(stream: BinaryIO, picture: Image.Image, name: str) -> None:
     """Refuse a TIFF that holds less or more than one picture.
 
     Args:
-        stream: The file.
         picture: The file opened by Pillow.
         name: What messages call it.
 
@@ -96,11 +95,7 @@ def check_tiff(stream: BinaryIO, picture: Image.Image, name: str) -> None:
 
 
 def _read_pieces(tags: Any) -> list[Piece]:  # noqa: ANN401 (Pillow's table of tags, whose values have any type)
-    """Return the strips or tiles of one picture.
-
-    Raises:
-        ValueError: The table has fewer of them.
-    """
+    """Return the strips or tiles of one picture."""
     width, length, samples = tags[WIDTH], tags[LENGTH], tags.get(SAMPLES, 1)
     bits = tags.get(BITS, (1,))
     bits = bits * samples if len(bits) == 1 else bits[:samples]

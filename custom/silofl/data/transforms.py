@@ -121,7 +121,6 @@ def build_augmentation(study: Study, has_label_map: bool | None = None) -> Compo
     """Build the study's random transforms of training images, for `silofl.data.batches.training_batches`.
 
     Args:
-        study: The study.
         has_label_map: Whether a label map is transformed too; by default when the task is segmentation.
     """
     has_label_map = study.task == "segmentation" if has_label_map is None else has_label_map

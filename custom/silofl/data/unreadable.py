@@ -92,7 +92,6 @@ class UnreadableCases:
         """Return why cases are left out, by case.
 
         Args:
-            manifest: All cases.
             cases: Those that were prepared.
 
         Raises:
@@ -119,7 +118,6 @@ def read_unreadable(cache_dir: Path, manifest: Manifest, share: float) -> Unread
 
     Args:
         cache_dir: The folder of decoded images, which all studies share.
-        manifest: The cases.
         share: What the site lets be left out, of all cases.
     """
     # By dataset.json alone: files that were mended or damaged since do not begin another list.

@@ -1,8 +1,8 @@
 """The result of a run: made of the sites' test scores, or of the reasons why there are none."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from typing import Any, TypeVar
+from dataclasses import fields, replace
+from typing import Any
 
 import numpy as np
 
@@ -11,16 +11,13 @@ from silofl.core.recipe import Recipe
 from silofl.errors import ConfigError, SiloFLError
 from silofl.federation.course import Tests
 from silofl.federation.known_sites import early_end, find_departed_sites, find_recipe_in_use, list_present_sites
-from silofl.federation.results import OF_THE_STUDY, UNFINISHED, ClassResults, Results, Status, Tested
+from silofl.federation.results import OF_THE_STUDY, UNFINISHED, Results, Status
 from silofl.federation.server import ServerRounds
 from silofl.parts.answer import plain_text
 from silofl.parts.load import describe_kept
 from silofl.study import Study
-from silofl.study.sections import RANKED
 from silofl.training.metrics import mean_of_known
-from silofl.training.site_score import CallingScore, SiteScore, WithheldNumbers, have_same_classes, pool_scores
-
-N = TypeVar("N", int, float)
+from silofl.training.site_score import SiteScore, have_same_classes, pool_scores
 
 
 def finished_results(server: ServerRounds, tests: Tests) -> Results:
@@ -31,81 +28,46 @@ def finished_results(server: ServerRounds, tests: Tests) -> Results:
         tests: The sites' test scores.
     """
     scores, reported, study = tests.scores, server.reported, server.study
-    values = {site: scores[site].value if site in scores else None for site in server.sites}
+    sites = {site: _name_labels(study, scores[site]) if site in scores else None for site in server.sites}
     # Means over different classes have no mean.
-    known = [one for one in values.values() if one is not None] if have_same_classes(scores.values()) else []
+    known = [one.value for one in sites.values() if one and one.value is not None]
+    known = known if have_same_classes(scores.values()) else []
     reasons = _shortcomings(server, tests)
-    # A test that is withheld whole has no number of cases either.
-    said = {site: score for site, score in scores.items() if not (score.withheld and score.value is None)}
     return Results(
         **_describe_study(study, find_recipe_in_use(server)),
         status="INCOMPLETE" if reasons else "COMPLETE",
         reasons=tuple(reasons),
         best_round=reported.one_round,
         model=reported.how,
-        sites=values,
+        sites=sites,
         mean=mean_of_known(known),
         spread=float(np.std(known)) if known else None,
         pooled=pool_scores(scores.values()),
         run=server.id,
         ended_early=early_end(server),
         left=find_departed_sites(server) or None,
-        tested=Tested(
-            cases={site: score.num_cases for site, score in said.items()},
-            patients={site: score.num_patients for site, score in said.items()},
-            excluded_cases={site: score.num_excluded for site, score in said.items()},
-            by_label={site: _name_labels(study, score.labels or {}) for site, score in scores.items()},
-            validation=reported.validation,
-            surface={site: score.surface for site, score in scores.items() if score.surface} or None,
-            extra_metrics={site: score.extra_metrics for site, score in scores.items() if score.extra_metrics} or None,
-            withheld={site: _name_withheld(study, one) for site, score in scores.items() if (one := score.withheld)}
-            or None,
-            **_empty_case_results(scores),
-        ),
-        classes=_class_results(study, scores) if study.task != "segmentation" else None,
+        validation=reported.validation,
         **{key: more for part in server.parts.values() for key, more in part.outcome(server, scores).results.items()},
     )
 
 
-def _name_withheld(study: Study, one: WithheldNumbers) -> WithheldNumbers:
-    return replace(one, names=tuple(_name_labels(study, dict.fromkeys(one.names, 0))))
-
-
-def _empty_case_results(scores: Mapping[str, SiteScore]) -> dict[str, Any]:
-    some = {site: score for site, score in scores.items() if score.num_empty}
-    if not some:
-        return {}
-    return {
-        "empty_cases": {site: score.num_empty for site, score in some.items()},
-        "false_positive_cases": {site: score.num_false_positive or 0 for site, score in some.items()},
-        "with_truth": {site: score.value_with_truth for site, score in some.items()},
-    }
-
-
-def _class_results(study: Study, scores: Mapping[str, SiteScore]) -> ClassResults:
-    areas = {site: _name_labels(study, score.areas or {}) for site, score in scores.items()}
-    return ClassResults(
-        also={site: score.also or {} for site, score in scores.items()},
-        label_cases={site: _name_labels(study, score.label_cases or {}) for site, score in scores.items()},
-        areas=areas if study.is_multilabel else None,
-        class_areas=areas if not study.is_multilabel and study.metric in RANKED else None,
-        callings={site: _name_calling(study, score.calling) for site, score in scores.items() if score.calling} or None,
-    )
-
-
-def _name_calling(study: Study, calling: CallingScore) -> CallingScore:
-    return replace(
-        calling,
-        thresholds=_name_labels(study, calling.thresholds),
-        sensitivity=_name_labels(study, calling.sensitivity),
-        specificity=_name_labels(study, calling.specificity),
-    )
-
-
-def _name_labels(study: Study, by_label: Mapping[str, N]) -> dict[str, N]:
+def _name_labels(study: Study, score: SiteScore) -> SiteScore:
+    """Return a site's test with labels' names in place of their numbers, and without what a super model adds."""
     names = {"0": "background"} | {str(number): name for number, name in study.labels.items()}
-    # A region is named already.
-    return {names.get(label, label): value for label, value in by_label.items()}
+
+    def named(table: Mapping[str, Any] | None) -> Any:  # noqa: ANN401 - None of none
+        # A region is named already.
+        return None if table is None else {names.get(label, label): value for label, value in table.items()}
+
+    calling, withheld = score.calling, score.withheld
+    plain = {part.name: getattr(score, part.name) for part in fields(SiteScore)} | {"models": None}
+    plain |= {key: named(plain[key]) for key in ("labels", "label_cases", "areas")}
+    if calling:
+        shares = {key: named(getattr(calling, key)) for key in ("thresholds", "sensitivity", "specificity")}
+        plain["calling"] = replace(calling, **shares)
+    if withheld:
+        plain["withheld"] = replace(withheld, names=tuple(names.get(label, label) for label in withheld.names))
+    return SiteScore(**plain)
 
 
 def _describe_study(study: Study, recipe: Recipe | None = None) -> dict[str, Any]:
@@ -177,5 +139,12 @@ def unscored_results(
         known = _describe_study(study) | ({"version": None} if status == UNFINISHED else {})
     nothing: dict[str, Any] = dict.fromkeys(("best_round", "model", "mean", "spread", "pooled"))
     return Results(
-        **known, status=status, reasons=tuple(reasons), sites={}, run=run, was_stopped=was_stopped, **nothing
+        **known,
+        status=status,
+        reasons=tuple(reasons),
+        sites={},
+        validation={},
+        run=run,
+        was_stopped=was_stopped,
+        **nothing,
     )

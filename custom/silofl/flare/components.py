@@ -40,7 +40,6 @@ def check_algorithm(component: object, algorithm: str | None, study: Study) -> N
     Args:
         component: The executor or controller.
         algorithm: Its algorithm; None for any.
-        study: The job's study.
 
     Raises:
         ConfigError: The study names another algorithm.

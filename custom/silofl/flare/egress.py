@@ -146,11 +146,7 @@ def list_open_scopes(kit: Kit) -> list[str]:
 
 
 def _read_privacy(kit: Kit) -> PrivacyManager:
-    """Return the site's ``privacy.json`` as NVFlare reads it.
-
-    Raises:
-        ConfigError: NVFlare cannot read the file, so that the site would not start.
-    """
+    """Return the site's ``privacy.json`` as NVFlare reads it."""
     # NVFlare also logs the fault, with its traceback.
     before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
@@ -174,12 +170,7 @@ def filter_answer(
 
     Args:
         scope: The scope; `check_scope` has found it sound.
-        name: The site's name.
-        study: The study.
         site: The site's settings; the record of what leaves is written below its state folder.
-        task: The task's name.
-        message: The server's message.
-        answer: The site's answer.
     """
     context = FLContext()
     values = {ReservedKey.IDENTITY_NAME: name, ReservedKey.RUN_NUM: "trial"}

@@ -62,9 +62,7 @@ class BatchNormStaysHome(Filter):
         """Return the refusal of an answer.
 
         Args:
-            message: The answer.
             found: The names of its arrays that are BatchNorm's.
-            study: The study.
         """
         reason = (
             f"the site's filter lets no BatchNorm leave; the answer held {len(found)} such arrays, the first "

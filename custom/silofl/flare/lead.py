@@ -125,8 +125,6 @@ def answer_progress(
     """Return how a controller answers a lead who asks for a job's progress: run, newest rounds, and task in flight.
 
     Args:
-        study: The study.
-        run: The run's id.
         folder: The run's folder, whose ledger of numbers is all that is read.
         find_in_flight: Returns what the sites work on; None where that is nothing.
     """
@@ -275,12 +273,7 @@ class Lead:
         return self._session
 
     def _ask(self, question: Callable[[Session], T]) -> T:
-        """Ask the server, again and again while it cannot be reached.
-
-        Raises:
-            ConfigError: It knows no such job, or it is not this person's.
-            TrainingError: It could not be reached for too long, or answers what may not be taken.
-        """
+        """Ask the server, again and again while it cannot be reached."""
         deadline = time.monotonic() + self._patience_s
         while True:
             try:

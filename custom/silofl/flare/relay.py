@@ -44,7 +44,6 @@ def may_pass(message: Message, own: str) -> bool:
     goodbye to the relay. NVFlare has verified whose line it is, by the certificate.
 
     Args:
-        message: As it came.
         own: The relay's name as a cell.
     """
     line = message.get_prop(MessagePropKey.ENDPOINT).name

@@ -70,7 +70,6 @@ def write_clean(candidate: Candidate, target: Path) -> str:
     """Write the site's dataset.json without the cases that cannot be read, and return what was done in a sentence.
 
     Args:
-        candidate: The site.
         target: A new file.
 
     Raises:

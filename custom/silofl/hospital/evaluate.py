@@ -170,7 +170,6 @@ def _list_doubts(models: Mapping[str, tuple[Sequence[Path], SuperModel]], site: 
 
     Args:
         models: Name in a sentence -> the folders that may say what the model learnt from, and the model.
-        site: The cases.
     """
     has_learnt, doubts = {*site.parts} != {"test"}, []
     for name, (records, model) in models.items():
@@ -250,13 +249,13 @@ def _write_page(
     study: Study,
 ) -> None:
     cases, refused = evaluated
-    maps = study.labels if record.labels is not None else {}
-    rows = read_rows(cases, site.units.unit_of) if record.classes else None
+    maps = study.labels if record.is_segmentation else {}
+    rows = None if record.is_segmentation else read_rows(cases, site.units.unit_of)
     images = {
-        "roc": roc_image(rows.draw_rocs(study), record.classes) if rows else None,
+        "roc": roc_image(rows.draw_rocs(study), record.scores) if rows else None,
         "worst": worst_image(pictures, maps, TITLES.get(study.task, "")),
-        "sizes": sizes_image(_collect_sizes(cases, study), record.labels or {}, record.size_unit or ""),
-        "reliability": reliability_image(record.calibration),
+        "sizes": sizes_image(_collect_sizes(cases, study), record.scores, record.size_unit or ""),
+        "reliability": reliability_image(record),
     }
     reasons = [f"{one.case}: {one.reason}" for one in refused]
     name = site.data.manifest.folder.resolve().name

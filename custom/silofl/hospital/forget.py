@@ -56,11 +56,7 @@ def run(options: argparse.Namespace) -> int:
 
 @contextmanager
 def _hold_stopped(kit: Path) -> Iterator[None]:
-    """Keep a site from starting.
-
-    Raises:
-        ConfigError: It runs, or a job of it does: what is deleted could be written once more.
-    """
+    """Keep a site from starting."""
     with ExitStack() as stack:
         for lock in [path for path in (kit / JOB_LOCK, *kit.glob(f"*/{JOB_LOCK}")) if path.is_file()]:
             try:

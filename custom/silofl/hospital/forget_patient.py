@@ -77,8 +77,6 @@ def find_traces(site: Site, name: str, studies: Sequence[str], patient: str, cas
     """Return what a site keeps of a patient, without touching it.
 
     Args:
-        site: The site's settings.
-        name: The site's name.
         studies: The studies to look into; where there is none, the folders that all share.
         patient: As dataset.json named the patient.
         cases: The patient's cases, where no cache knows them any more.

@@ -145,11 +145,7 @@ def _is_writable(place: Path) -> bool:
 
 
 def _read_wanted(lock: Path, wheel: Distribution) -> tuple[str, list[Requirement]]:
-    """Return what packages must be there, after where it is said: in the kit's lock if it has one, else in the wheel.
-
-    Raises:
-        ConfigError: A line of the lock is no package.
-    """
+    """Return what packages must be there, after where it is said: in the kit's lock if there is one, or the wheel."""
     if not lock.is_file():
         wanted = [Requirement(text) for text in wheel.requires or []]
         # What belongs to an extra, as highdicom to `dicom`, nobody has to install.

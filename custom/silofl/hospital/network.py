@@ -191,11 +191,7 @@ def _foreign_issuer(kit: Kit) -> str | None:
 
 
 def _fetch_certificate(kit: Kit) -> bytes:
-    """Return the certificate that is shown at the server's address, trusted or not; nothing is sent to its owner.
-
-    Raises:
-        OSError: There is no handshake, or nobody is there.
-    """
+    """Return the certificate that is shown at the server's address, trusted or not; nothing is sent to its owner."""
     context, address = kit.tls(), kit.address
     context.verify_mode = ssl.CERT_NONE
     with (
@@ -267,11 +263,7 @@ def shake_hands(kit: Kit) -> Handshake:
 
 
 def _receive_reply(secured: ssl.SSLSocket) -> bytes:
-    """Return the first bytes of the server's answer; none where it stays silent, since a refusal comes at once.
-
-    Raises:
-        OSError: The server refuses, or hangs up.
-    """
+    """Return the first bytes of the server's answer; none where it stays silent, since a refusal comes at once."""
     try:
         answer = secured.recv(4096)
     except TimeoutError:

@@ -51,7 +51,6 @@ def find_outdated(kit: Path, days: int, now: float) -> tuple[dict[Path, int], di
 
     Args:
         kit: The site's startup kit.
-        days: The days.
         now: The present time, in seconds since 1970.
 
     Returns:

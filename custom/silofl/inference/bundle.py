@@ -83,7 +83,6 @@ def unpack_contents(
     Args:
         about: ``super_model`` of its metadata; in a bundle of an older version without threshold, and of facts the test
             alone. Of another kind, a key raises KeyError, TypeError or AttributeError, as of the other arguments.
-        study: Its study.
         image_shape: (C, *spatial) of the training images, or of their patches.
         domain: The images that the models learnt from, as plain values.
         calling: How a classification's probabilities are read, as `silofl.inference.contents.pack_calling` packs it.

@@ -35,7 +35,6 @@ def model_card(contents: Contents, versions: Mapping[str, str], fingerprint: str
         contents: The super model's; its facts may hold the run's ``test``, ``data``, ``joining``, ``left``,
             ``kept`` and ``stays_home``.
         versions: Library -> its version.
-        fingerprint: The super model's.
     """
     study, facts = contents.study, contents.facts
     known = dict.fromkeys(("rounds", "reported_round", "run")) | facts

@@ -40,7 +40,6 @@ def choose_answer(contents: Contents, scores: NDArray, threshold: float | None =
     """Return whose model answers: the highest score's if it is above the threshold, else the global one.
 
     Args:
-        contents: The super model's.
         scores: The selector's probabilities of a case, shape (outputs,).
         threshold: Instead of the super model's own gamma; where neither is set, the highest score always answers.
 
@@ -63,7 +62,6 @@ def weigh_models(
     """Return the answer's name, and each model's weight in it.
 
     Args:
-        contents: The super model's.
         scores: As for `choose_answer`.
         threshold: As for `choose_answer`.
         site: Whose model answers, instead of a choice.

@@ -22,7 +22,7 @@ from silofl.core.roc import AreaDifference, compare_aurocs, find_operating_point
 from silofl.errors import DataError
 from silofl.inference.directory import read_versions
 from silofl.inference.evaluated_cases import EvaluatedCase, LabelMeasures, SiteCases
-from silofl.inference.evaluation import Calibration, ClassScore, Comparison, Evaluation, LabelScore, Withheld
+from silofl.inference.evaluation import ALL, MISSING, Calibration, Comparison, Cut, Evaluation, Scores, Withheld
 from silofl.inference.super_model import SuperModel
 from silofl.study import Study
 from silofl.study.sections import RANKED
@@ -44,8 +44,8 @@ def measure_evaluation(
         return record
     used = [case for case in cases if not case.do_not_use]
     reasons = _count_cases(case.do_not_use or () for case in cases)
-    numbers = _measure_cases(model, fingerprint, site, used, specificity).numbers if used else {}
-    return replace(record, withheld=Withheld(len(cases) - len(used), reasons, numbers))
+    scores = _measure_cases(model, fingerprint, site, used, specificity).main_scores if used else {}
+    return replace(record, withheld=Withheld(len(cases) - len(used), reasons, scores))
 
 
 def _measure_cases(
@@ -54,8 +54,6 @@ def _measure_cases(
     """Return the numbers of some cases.
 
     Args:
-        model: The model.
-        fingerprint: Its own.
         site: The cases that it was given.
         cases: Those that it answered, at least one.
         specificity: Of a class, for which a threshold is chosen.
@@ -81,7 +79,6 @@ def _measure_cases(
         num_refused=site.num_cases - len(cases),
         unit=site.units.name,
         num_units=len({unit_of[case.case] for case in cases}),
-        value=measure_value(score, unit_of, found.get("also", {})),
         num_excluded=score.num_excluded,
         answers=dict(Counter(case.model for case in cases)),
         warnings=_count_cases(case.warnings for case in cases),
@@ -99,8 +96,13 @@ def _count_cases(sentences: Iterable[Sequence[str]]) -> dict[str, int]:
 def _measure_maps(site: SiteCases, cases: Sequence[EvaluatedCase], score: Score, study: Study) -> dict[str, Any]:
     units = {"distance_unit": "mm", "size_unit": "ml"} if site.has_sizes else {}
     empty = {"num_empty": len(score.empty), "num_false_positive": sum(score.empty.values())} if score.empty else {}
-    labels = measure_labels(cases, site.units.unit_of, study)
-    return {"labels": labels, "distance_unit": "pixels", "size_unit": "pixels"} | units | empty
+    value = measure_value(score, site.units.unit_of, {})
+    found = {"scores": {ALL: {study.metric: value}} | measure_labels(cases, site.units.unit_of, study)}
+    measures = {study.labels.get(key, key): list_measures(cases, key) for key in list_keys(cases)}
+    found |= {"lesions": {name: sum(one.lesions.num_true for one in known) for name, known in measures.items()}}
+    cut = {name: [one.cut_away for one in known if one.cut_away] for name, known in measures.items()}
+    found["cut"] = {name: Cut(len(shares), float(np.mean(shares))) for name, shares in cut.items() if shares} or None
+    return found | {"distance_unit": "pixels", "size_unit": "pixels"} | units | empty
 
 
 def read_rows(cases: Sequence[EvaluatedCase], unit_of: Mapping[str, str]) -> "ClassRows":
@@ -112,14 +114,24 @@ def read_rows(cases: Sequence[EvaluatedCase], unit_of: Mapping[str, str]) -> "Cl
 def _measure_classes(
     rows: "ClassRows", score: Score, unit_of: Mapping[str, str], study: Study, specificity: float
 ) -> dict[str, Any]:
-    found: dict[str, Any] = {"classes": rows.measure_classes(study, specificity)}
+    classes, thresholds = (
+        rows.measure_classes(study, specificity),
+        rows.callings[0].shown_thresholds(rows.is_multilabel),
+    )
+    # One for all models.
+    called_from = {study.labels[label]: thresholds[label] for label in list_classes(study) if label in thresholds}
+    found: dict[str, Any] = {"called_from": called_from or None}
     # Findings are not answered one instead of another.
     found |= {} if score.is_multilabel else {"confusion": rows.count_answers(study)}
     also = measure_also(score, unit_of)
     if len(study.labels) == 2 and not score.is_multilabel and "auroc" in also:
         # Each class's is the other's.
-        also["auroc"] = found["classes"][study.labels[max(study.labels)]].auroc
-    return found | {"also": also, "specificity": specificity, "calibration": rows.measure_calibration()}
+        also["auroc"] = classes[study.labels[max(study.labels)]]["auroc"]
+    error = Estimate(rows.measure_error(rows.shown), None, len(rows.shown))
+    of_all = {study.metric: measure_value(score, unit_of, also)} | also
+    of_all |= {"ece": error, "ece_calibrated": rows.measure_calibrated(rows.shown)}
+    found |= {"scores": {ALL: of_all} | classes, "specificity": specificity}
+    return found | {"calibration": rows.measure_calibration()}
 
 
 def measure_value(score: Score, unit_of: Mapping[str, str], also: Mapping[str, Estimate]) -> Estimate:
@@ -161,14 +173,23 @@ def measure_also(score: Score, unit_of: Mapping[str, str]) -> dict[str, Estimate
     return {name: replace(one, num_cases=len(score.by_case)) for name, one in found.items()}
 
 
-def measure_labels(cases: Sequence[EvaluatedCase], unit_of: Mapping[str, str], study: Study) -> dict[str, LabelScore]:
+def list_keys(cases: Sequence[EvaluatedCase]) -> list[int | str]:
+    """Return the labels, or regions, that label maps show."""
+    return list(dict.fromkeys(key for case in cases for key in case.labels))
+
+
+def list_measures(cases: Sequence[EvaluatedCase], key: int | str) -> list[LabelMeasures]:
+    """Return what is measured of a label in the cases whose label maps show it."""
+    return [case.labels[key] for case in cases if key in case.labels]
+
+
+def measure_labels(cases: Sequence[EvaluatedCase], unit_of: Mapping[str, str], study: Study) -> Scores:
     """Return the scores of each label, or region, by its name, over the cases whose label maps show it."""
-    keys = dict.fromkeys(key for case in cases for key in case.labels)
     sample = Sample([unit_of[case.case] for case in cases])
-    return {study.labels.get(key, key): _measure_label(key, cases, sample) for key in keys}
+    return {study.labels.get(key, key): _measure_label(key, cases, sample) for key in list_keys(cases)}
 
 
-def _measure_label(key: int | str, cases: Sequence[EvaluatedCase], sample: Sample) -> LabelScore:
+def _measure_label(key: int | str, cases: Sequence[EvaluatedCase], sample: Sample) -> dict[str, Estimate]:
     known = [case.labels.get(key) for case in cases]
 
     def collect(find: Any) -> Floats:  # noqa: ANN401 - from measures to a number or None
@@ -177,19 +198,17 @@ def _measure_label(key: int | str, cases: Sequence[EvaluatedCase], sample: Sampl
 
     dice = np.array([case.score.labels_by_case.get(key, {}).get(case.case, np.nan) for case in cases])
     true, found = collect(lambda one: one.lesions.num_true), collect(lambda one: one.lesions.num_found)
-    has_any: list[LabelMeasures] = [one for one in known if one is not None and (one.predicted or one.true)]
-    cut = [one.cut_away for one in known if one is not None and one.cut_away]
-    return LabelScore(
-        dice=sample.mean(dice),
-        hd95=sample.mean(collect(lambda one: one.distances and one.distances[0]), SIZE),
-        surface_dice=sample.mean(collect(lambda one: one.distances and one.distances[1])),
-        num_lesions=int(np.nansum(true)),
-        lesion_sensitivity=sample.ratio(np.nan_to_num(found), np.nan_to_num(true)),
-        false_lesions=sample.mean(collect(lambda one: one.lesions.num_false), SIZE),
-        size_error=measure_agreement([one.predicted for one in has_any], [one.true for one in has_any]),
-        num_cut=len(cut),
-        cut_away=float(np.mean(cut)) if cut else None,
-    )
+    has_any = [one for one in list_measures(cases, key) if one.predicted or one.true]
+    dice_mean, error = sample.mean(dice), measure_agreement([o.predicted for o in has_any], [o.true for o in has_any])
+    limits = None if error is None or error.low is None or error.high is None else (error.low, error.high)
+    return {
+        "dice": dice_mean,
+        "lesion_sensitivity": sample.ratio(np.nan_to_num(found), np.nan_to_num(true)),
+        "false_lesions": sample.mean(collect(lambda one: one.lesions.num_false), SIZE),
+        "size_error": MISSING if error is None else Estimate(error.bias, limits, max(dice_mean.num_cases, 1)),
+        "hd95": sample.mean(collect(lambda one: one.distances and one.distances[0]), SIZE),
+        "surface_dice": sample.mean(collect(lambda one: one.distances and one.distances[1])),
+    }
 
 
 def list_classes(study: Study) -> list[int]:
@@ -250,17 +269,16 @@ class ClassRows:
         known = {name: roc_curve(*pair)[:2] for name, pair in pairs.items() if 0 < pair[0].sum() < len(pair[0])}
         return {name: (wrong.tolist(), right.tolist()) for name, (wrong, right) in known.items()}
 
-    def measure_classes(self, study: Study, specificity: float) -> dict[str, ClassScore]:
+    def measure_classes(self, study: Study, specificity: float) -> Scores:
         """Return the scores of each class against all others by its name; of two classes the second's alone."""
         return {study.labels[label]: self._measure_class(label, specificity) for label in list_classes(study)}
 
-    def _measure_class(self, label: int, specificity: float) -> ClassScore:
+    def _measure_class(self, label: int, specificity: float) -> dict[str, Estimate]:
         scores, is_positive = self.shown[:, label], self.is_true[:, label]
         kinds = is_positive, ~is_positive
         is_answered = self.is_answered[:, label].astype(np.float64)
         is_spared = self.sample.mean(np.where(is_positive, np.nan, 1 - is_answered))
-        # One for all models.
-        called_from = self.callings[0].shown_thresholds(self.is_multilabel).get(label)
+        is_called = self.is_multilabel or label in self.callings[0].shown_thresholds(self.is_multilabel)
         area = measure_auroc(scores, is_positive, self.units)
         point = find_operating_point(scores, is_positive, specificity)
 
@@ -270,15 +288,15 @@ class ClassRows:
             return np.nan if found is None else found.sensitivity
 
         at_threshold = self.sample.estimate(sensitivity, *kinds, num_groups=GROUPS_OF_A_THRESHOLD)
-        return ClassScore(
-            recall=self.sample.mean(np.where(is_positive, is_answered, np.nan)),
-            auroc=Estimate(area.value, area.interval, len(scores)) if area else Estimate(None, None, 0),
-            average_precision=self.sample.estimate(lambda rows: self._find_area("auprc", label, rows), *kinds),
-            sensitivity=replace(at_threshold, num_cases=int(is_positive.sum()) if area else 0),
-            threshold=point.threshold if point else None,
-            called_from=called_from,
-            specificity=is_spared if self.is_multilabel or called_from is not None else None,
-        )
+        recall = self.sample.mean(np.where(is_positive, is_answered, np.nan))
+        return {
+            "recall": recall,
+            **({"specificity": is_spared} if is_called else {}),
+            "auroc": Estimate(area.value, area.interval, len(scores)) if area else MISSING,
+            "average_precision": self.sample.estimate(lambda rows: self._find_area("auprc", label, rows), *kinds),
+            "sensitivity": replace(at_threshold, num_cases=int(is_positive.sum()) if area else 0),
+            "threshold": Estimate(point.threshold, None, recall.num_cases) if point else MISSING,
+        }
 
     def measure_mean_area(self, metric: str) -> Estimate:
         """Return the mean over the classes, or findings, with cases and others, of the area under a curve.
@@ -309,17 +327,13 @@ class ClassRows:
         }
 
     def measure_calibration(self) -> Calibration:
-        """Return how far the model's confidence is from its accuracy, before the temperature too."""
+        """Return what the model's confidence is against its accuracy, and its error before the temperature."""
         used = sorted({one.temperature for one in self.callings})
-        kinds = [self.shown, self.probabilities][: 1 if used == [1] else 2]
-        (error, calibrated), *before = [
-            (Estimate(self.measure_error(one), None, len(one)), self.measure_calibrated(one)) for one in kinds
-        ]
         bins, several = tuple(group_by_confidence(*self._list_answers(self.shown))), tuple(used) if used[1:] else None
-        error_before, calibrated_before = before[0] if before else (None, None)
-        return Calibration(
-            error, bins, 1.0 if several else used[0], error_before, several, calibrated, calibrated_before
-        )
+        temperature, is_changed = 1.0 if several else used[0], used != [1]
+        error = Estimate(self.measure_error(self.probabilities), None, len(self.probabilities)) if is_changed else None
+        calibrated = self.measure_calibrated(self.probabilities) if is_changed else None
+        return Calibration(bins, temperature, error, several, calibrated)
 
     def measure_error(self, probabilities: Floats) -> float:
         """Return the expected calibration error of the cases' most probable answers."""

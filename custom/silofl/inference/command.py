@@ -130,7 +130,6 @@ def predict_inputs(
         cases: Image files and folders of DICOM series, or several of one case by the names of its contrasts; no two of
             one name, where that of a case with several files is its first one's, or its folder's.
         out: New folder, or that of an earlier prediction.
-        options: The options.
         console: Prints one line an input.
 
     Returns:
@@ -368,11 +367,7 @@ def _check_folder(out: Path) -> None:
 
 
 def _read_earlier_records(out: Path) -> list[dict[str, Any]]:
-    """Return the records of an earlier prediction in the folder; none of a new one.
-
-    Raises:
-        ConfigError: They are no records.
-    """
+    """Return the records of an earlier prediction in the folder; none of a new one."""
     found = read_json_document(out / RECORD)
     records = [] if found is ABSENT else found
     if not isinstance(records, list) or not all(isinstance(record, dict) for record in records):

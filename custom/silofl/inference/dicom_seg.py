@@ -68,12 +68,9 @@ def write_dicom_seg(
     """Write a label map as a DICOM segmentation that belongs to its source's patient, study and frame of reference.
 
     Args:
-        target: The file.
         source: The DICOM file, or the folder of the series, that was predicted.
         label_map: Label numbers, (X, Y, Z).
         affine: Voxel indices to millimetres in NIfTI's world, (4, 4).
-        study: Names the labels.
-        fingerprint: The super model's.
         remark: Whose model answered, and the warnings: each segment's description.
         is_forbidden: Whether the study's rule forbids to use it: lists of series then begin with it.
 
@@ -104,11 +101,7 @@ def write_dicom_seg(
 def _find_slices(
     headers: Sequence[Dataset], label_map: NDArray[np.uint8], affine: NDArray[np.float64]
 ) -> NDArray[np.intp]:
-    """Return which slice of a label map each plane of a series is.
-
-    Raises:
-        DataError: A plane does not say where it lies, or they are not as many as the slices.
-    """
+    """Return which slice of a label map each plane of a series is."""
     step = (LPS_TO_RAS @ affine)[:3, 2]
     planes = [plane for header in headers for plane in read_planes(header)]
     for key in (POSITION, DIRECTION, SPACING):

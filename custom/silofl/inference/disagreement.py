@@ -29,7 +29,6 @@ def share_others(answer: NDArray, said: Iterable[NDArray]) -> NDArray[np.float32
     """Return the share of the models that label each pixel otherwise than the answer.
 
     Args:
-        answer: Label numbers.
         said: Those of each model, of the same shape; one model's at a time, since a volume's are large.
     """
     others, count = np.zeros(answer.shape, np.float32), 0

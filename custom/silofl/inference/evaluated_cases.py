@@ -165,8 +165,6 @@ def evaluate_cases(model: SuperModel, site: SiteCases, name: str = "") -> Iterat
     """Answer each case as `SuperModel.predict` does, and score it; label maps on the grid of the image's file.
 
     Args:
-        model: The model.
-        site: The cases.
         name: The site's, where it is known. Where it trained the model, its own images are like the training images,
             even if the run left its ranges out.
     """
@@ -226,7 +224,6 @@ def lay_on_file(answer: CaseAnswer, record: Record, manifest: Manifest, image: I
 
     Args:
         answer: To the prepared images.
-        record: The case.
         manifest: Where its files lie.
         image: Its image as stored.
         steps: The preparation, without label maps.

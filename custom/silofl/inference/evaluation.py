@@ -6,65 +6,29 @@ from typing import Literal
 
 from silofl.core.calibration import ReliabilityBin
 from silofl.core.intervals import Estimate
-from silofl.core.lesions import Agreement
 from silofl.core.roc import AreaDifference
 from silofl.schema import declare_optional
 from silofl.training.site_score import Counts
 
 FILE = "evaluation.json"
-# Among the main numbers, where a class's name alone is its recall.
-SPECIFICITY_OF = "specificity of {}"
+# The group of the scores of all cases; no label has an empty name.
+ALL = ""
+MISSING = Estimate(None, None, 0)
+# Group, the name of a label or class, or empty -> score -> estimate.
+Scores = Mapping[str, Mapping[str, Estimate]]
 
 
 @dataclass(frozen=True)
-class LabelScore:
-    """How well a model segments one label, or region, on the grids of the images' files.
+class Cut:
+    """What the study crops away of a label, so that no answer can find it.
 
     Attributes:
-        dice: Mean over the cases in which truth or prediction has it.
-        hd95: 95th percentile of the distances between both surfaces, mean over the cases in which both have it.
-        surface_dice: Share of both surfaces within 2 mm, or 2 pixels, of the other; the same mean.
-        num_lesions: Connected components in truth.
-        lesion_sensitivity: Share of them of which at least one voxel is predicted.
-        false_lesions: Predicted components without a voxel of a true one, per case.
-        size_error: Predicted minus true size of each case, in `size_unit`; null where no case has it.
-        num_cut: Cases of whose true voxels the study crops some away, so that no answer can find them.
-        cut_away: The share of them there, mean over these cases.
+        num_cases: Cases that lose true voxels.
+        share: The share of them there, mean over these cases.
     """
 
-    dice: Estimate
-    hd95: Estimate
-    surface_dice: Estimate
-    num_lesions: int
-    lesion_sensitivity: Estimate
-    false_lesions: Estimate
-    size_error: Agreement | None
-    num_cut: int = declare_optional(0)
-    cut_away: float | None = declare_optional()
-
-
-@dataclass(frozen=True)
-class ClassScore:
-    """How well a model tells one class from all others.
-
-    Attributes:
-        recall: Share of its cases that are called so; where the model has a threshold, its sensitivity.
-        auroc: Area under the ROC curve, with an interval of DeLong's variance.
-        average_precision: Area under the precision-recall curve.
-        sensitivity: Share of its cases with at least the threshold's probability.
-        threshold: The probability that gives the most sensitivity at the specificity, chosen on these very cases; null
-            where none is high enough.
-        called_from: The probability from which the model calls a case so, chosen on validation data.
-        specificity: Share of the other cases that are not called so; of a finding, or where there is such a threshold.
-    """
-
-    recall: Estimate
-    auroc: Estimate
-    average_precision: Estimate
-    sensitivity: Estimate
-    threshold: float | None
-    called_from: float | None = declare_optional()
-    specificity: Estimate | None = declare_optional()
+    num_cases: int
+    share: float
 
 
 @dataclass(frozen=True)
@@ -72,22 +36,17 @@ class Calibration:
     """Whether a model is as often right as it is sure.
 
     Attributes:
-        error: Expected calibration error of the class that is answered, or of all answers to findings, over ten bins.
         bins: Those with a case.
         temperature: What divided the logits; 1 where nothing did, or each model's own.
-        error_before: The error without the temperature, where there is one.
+        error_before: The calibration error without the temperature, where there is one.
         temperatures: Those of the models that answered, where they differ; the least first.
-        calibrated: The error that a perfectly calibrated model with these probabilities shows in as many cases, and
-            the range of 95 % of such models.
-        calibrated_before: The same without the temperature, where there is one.
+        calibrated_before: That of a perfectly calibrated model without the temperature.
     """
 
-    error: Estimate
     bins: tuple[ReliabilityBin, ...]
     temperature: float = declare_optional(1.0)
     error_before: Estimate | None = declare_optional()
     temperatures: tuple[float, ...] | None = declare_optional()
-    calibrated: Estimate | None = declare_optional()
     calibrated_before: Estimate | None = declare_optional()
 
 
@@ -116,12 +75,12 @@ class Withheld:
     Attributes:
         num_cases: How many.
         reasons: Why -> cases.
-        used: Number of all answers, as the study's metric, or a label's Dice -> the same over the other answers.
+        used: The main scores, as `Evaluation.main_scores` has them, over the other answers.
     """
 
     num_cases: int
     reasons: Counts
-    used: Mapping[str, Estimate]
+    used: Scores
 
 
 @dataclass(frozen=True)
@@ -140,18 +99,27 @@ class Evaluation:
         num_refused: Cases that were not, as `predict` would refuse them.
         unit: What counts once in an interval: patient, recording or case.
         num_units: How many of them were answered.
-        value: The study's metric.
+        scores: Of all cases under an empty name: the study's metric; of a classification ``accuracy``, the means over
+            the classes that there are, ``balanced_accuracy`` and ``auroc``, and the expected calibration error of the
+            answers over ten bins, ``ece``, with what a perfectly calibrated model has, ``ece_calibrated``. Of a label:
+            ``dice``, mean over the cases in which truth or prediction has it; ``hd95`` and ``surface_dice``, of those
+            in which both have it; ``lesion_sensitivity``, the share of the lesions of which a voxel is predicted;
+            ``false_lesions``, predicted ones without a voxel of a true one, per case; ``size_error``, predicted minus
+            true size with its limits of agreement. Of a class, of two the second alone: ``recall``; ``specificity``,
+            where the model calls it from a threshold, or of a finding; ``auroc`` with DeLong's interval;
+            ``average_precision``; ``sensitivity`` at `specificity`, and the ``threshold`` for it, chosen on these very
+            cases.
         num_excluded: Cases that do not count: a segmentation's without any label in truth and prediction.
         num_empty: Segmentation: cases without any label in truth.
         num_false_positive: Those of them in which a label is predicted.
         answers: Name of a model, or of several together -> cases that it answered.
         warnings: What `predict` warns of -> cases.
-        labels: Segmentation: label, or region -> its scores.
+        lesions: Segmentation: label, or region -> connected components in truth.
+        cut: Segmentation: label, or region -> what the study crops away of it; null where it crops nothing away.
         distance_unit: Of HD95.
         size_unit: Of sizes.
-        classes: Classification: class, or finding -> its scores; of two classes the second alone.
-        also: Classification: accuracy; over the classes that there are the means balanced_accuracy and auroc, and the
-            study's metric where it is such a mean.
+        called_from: Class, or finding -> the probability from which the model calls a case so, chosen on validation
+            data; null where it has none.
         specificity: Classification: the one that thresholds are chosen for.
         confusion: Classification, not multilabel: true class -> answered class -> cases.
         calibration: Classification: of the probabilities.
@@ -171,18 +139,18 @@ class Evaluation:
     num_refused: int
     unit: str
     num_units: int
-    value: Estimate
+    scores: Scores
     num_excluded: int
     answers: Counts
     warnings: Counts
     versions: Mapping[str, str]
     num_empty: int | None = declare_optional()
     num_false_positive: int | None = declare_optional()
-    labels: Mapping[str, LabelScore] | None = declare_optional()
+    lesions: Mapping[str, int] | None = declare_optional()
+    cut: Mapping[str, Cut] | None = declare_optional()
     distance_unit: Literal["mm", "pixels"] | None = declare_optional()
     size_unit: Literal["ml", "pixels"] | None = declare_optional()
-    classes: Mapping[str, ClassScore] | None = declare_optional()
-    also: Mapping[str, Estimate] | None = declare_optional()
+    called_from: Mapping[str, float] | None = declare_optional()
     specificity: float | None = declare_optional()
     confusion: Mapping[str, Mapping[str, int]] | None = declare_optional()
     calibration: Calibration | None = declare_optional()
@@ -195,10 +163,25 @@ class Evaluation:
         return self.task == "multilabel"
 
     @property
-    def numbers(self) -> dict[str, Estimate]:
-        """The study's metric, what else is of all cases, and by its name each label's Dice, or class's two shares."""
-        of_labels = {name: one.dice for name, one in (self.labels or {}).items()}
-        of_classes = {name: one.recall for name, one in (self.classes or {}).items()}
-        spared = {SPECIFICITY_OF.format(name): one.specificity for name, one in (self.classes or {}).items()}
-        known = {name: one for name, one in spared.items() if one is not None}
-        return {self.metric: self.value} | dict(self.also or {}) | of_labels | of_classes | known
+    def is_segmentation(self) -> bool:
+        """Whether label maps are answered."""
+        return self.task == "segmentation"
+
+    @property
+    def value(self) -> Estimate:
+        """The study's metric."""
+        return self.scores[ALL][self.metric]
+
+    @property
+    def groups(self) -> Scores:
+        """The scores of each label, or class, by its name."""
+        return {group: scores for group, scores in self.scores.items() if group != ALL}
+
+    @property
+    def main_scores(self) -> Scores:
+        """The study's metric, what else is of all cases, and each label's Dice, or class's two shares."""
+        own = {name: one for name, one in self.scores[ALL].items() if name not in ("ece", "ece_calibrated")}
+        main = ("dice", "recall", "specificity")
+        return {ALL: own} | {
+            group: {name: scores[name] for name in main if name in scores} for group, scores in self.groups.items()
+        }

@@ -15,14 +15,12 @@ from silofl.core.heterogeneity import PooledEstimate, pool_estimates
 from silofl.core.intervals import ROUNDING, Estimate
 from silofl.errors import AggregationError
 from silofl.inference.clinical import list_classes
-from silofl.inference.evaluation import SPECIFICITY_OF, ClassScore, Evaluation, LabelScore
+from silofl.inference.evaluation import ALL, MISSING, Evaluation, Scores
 from silofl.schema import declare_optional
 from silofl.study import Study
 from silofl.study.sections import CLASS_MEANS
 
 FILE = "evaluations.json"
-# The group of the scores of all cases; no label has an empty name.
-ALL = ""
 ECE, CALIBRATED, THRESHOLD, SIZE_ERROR, HD95 = "ece", "ece_calibrated", "threshold", "size_error", "hd95"
 SPECIFICITY, WITHHELD = "specificity", "withheld"
 # Of the same score over the answers that may be used.
@@ -36,11 +34,8 @@ UNIT_OF = {SIZE_ERROR: "size_unit", HD95: "distance_unit"}
 # answers by itself. A calibration error depends on the number of cases.
 NOT_POOLED = (THRESHOLD, SIZE_ERROR, WITHHELD, ECE, CALIBRATED)
 COLUMNS = 4
-MISSING = Estimate(None, None, 0)
 # In place of a number of cases: the hospital does not say the score, which would be of too few patients.
 NOT_SAID = -1
-# Group, the name of a label or class, or empty -> score -> estimate.
-Scores = Mapping[str, Mapping[str, Estimate]]
 
 
 @dataclass(frozen=True)
@@ -118,8 +113,6 @@ def pack_scores(record: Evaluation, study: Study, few: Collection[str] = (), lea
     """Return a hospital's scores as they travel, shape (scores, 4).
 
     Args:
-        record: Its evaluation.
-        study: The study.
         few: Names of the labels or classes that too few patients have.
         least: Patients that each score must be of.
     """
@@ -139,9 +132,7 @@ def unpack_scores(site: str, rows: NDArray[np.float64], study: Study) -> dict[st
     """Return the scores that a hospital sent.
 
     Args:
-        site: Its name.
         rows: Shape (scores, 4).
-        study: The study.
 
     Raises:
         AggregationError: A number of cases is none, an interval is turned round, or a share is not one.
@@ -200,36 +191,12 @@ def _clip_share(found: PooledEstimate) -> PooledEstimate:
 
 
 def _collect_scores(record: Evaluation) -> dict[str, dict[str, Estimate]]:
-    own = {record.metric: record.value, **(record.also or {})}
-    if record.calibration:
-        own |= {ECE: record.calibration.error, CALIBRATED: record.calibration.calibrated or MISSING}
-    labels = {name: _list_label(one) for name, one in (record.labels or {}).items()}
-    classes = {name: _list_class(one) for name, one in (record.classes or {}).items()}
-    found = {ALL: own} | labels | classes
-    if record.withheld is None:
-        return found
-    own[WITHHELD] = Estimate(record.withheld.num_cases / record.num_cases, None, record.num_cases)
-    keys = [(ALL, record.metric, record.metric), *((name, "dice", name) for name in labels)]
-    keys += [(name, "recall", name) for name in classes]
-    keys += [(name, SPECIFICITY, SPECIFICITY_OF.format(name)) for name in classes]
-    for group, name, key in keys:
-        found[group][name + USED] = record.withheld.used.get(key, MISSING)
+    found = {group: dict(scores) for group, scores in record.scores.items()}
+    if record.withheld is not None:
+        found[ALL][WITHHELD] = Estimate(record.withheld.num_cases / record.num_cases, None, record.num_cases)
+        for group, scores in record.withheld.used.items():
+            found[group] |= {name + USED: one for name, one in scores.items()}
     return found
-
-
-def _list_label(one: LabelScore) -> dict[str, Estimate]:
-    found = {name: getattr(one, name) for name in OF_LABELS if name != SIZE_ERROR}
-    error = one.size_error
-    if error is None:
-        return found
-    limits = None if error.low is None or error.high is None else (error.low, error.high)
-    return found | {SIZE_ERROR: Estimate(error.bias, limits, max(one.dice.num_cases, 1))}
-
-
-def _list_class(one: ClassScore) -> dict[str, Estimate]:
-    threshold = MISSING if one.threshold is None else Estimate(one.threshold, None, one.recall.num_cases)
-    found = {name: getattr(one, name) for name in OF_CLASSES if name != THRESHOLD} | {THRESHOLD: threshold}
-    return found | ({} if one.specificity is None else {SPECIFICITY: one.specificity})
 
 
 def _pack_estimate(one: Estimate) -> Sequence[float]:

@@ -42,7 +42,6 @@ def measure_usual(model: SuperModel, data: SiteData, site: str, min_patients: in
 
     Args:
         model: Whose answers they are.
-        data: The site's data.
         site: Its name, as the selector knows it.
         min_patients: Patients that the numbers must come from, which are at least `LEAST_PATIENTS`.
     """

@@ -28,7 +28,6 @@ def open_model(folder: Path, device: torch.device) -> tuple[SuperModel, str]:
     Args:
         folder: A super model, a MONAI bundle that ``silofl export`` wrote, or a run's folder ``model`` with one for
             all sites.
-        device: Where it computes.
 
     Raises:
         ConfigError: It is none of these, or broken.

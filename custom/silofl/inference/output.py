@@ -77,7 +77,6 @@ def write_map(
     Args:
         folder: Where it is written.
         stem: `input_stem` of the input.
-        source: The input.
         values: Label numbers, or shares from 0 to 1, in PNG 0 to 255; (X, Y, Z) or (rows, columns).
         affine: Voxel indices to millimetres, (4, 4), for NIfTI; None of a picture, for PNG.
         what: `LABELS` or `DISAGREEMENT`.

@@ -140,7 +140,6 @@ def save_program(program: ExportedProgram, path: Path, contents: Contents, finge
         program: Of `to_programs`.
         path: A file whose name ends in ``.pt2``.
         contents: Of the same super model.
-        fingerprint: The super model's.
     """
     study, patches = contents.study, contents.study.data.patches
     about = {

@@ -14,7 +14,6 @@ def super_model_readme(contents: Contents, rule: str) -> str:
     """Return the text, with this super model's models, labels, image size and training images filled in.
 
     Args:
-        contents: The super model's.
         rule: Its rule, as a sentence.
     """
     study, sites, domain = contents.study, contents.sites, contents.domain
@@ -136,7 +135,6 @@ def bundle_readme(contents: Contents, members: Sequence[str]) -> str:
     """Return the README.md of an exported MONAI bundle.
 
     Args:
-        contents: The super model's.
         members: The models that its programs hold, in their order.
     """
     study, image_shape, calling = contents.study, contents.image_shape, list_calling(contents)

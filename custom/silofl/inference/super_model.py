@@ -51,7 +51,6 @@ class SuperModel:
     """All models of a federation behind one rule that says, case by case, whose model answers.
 
     Args:
-        contents: Its contents.
         device: The device that it computes on.
 
     Attributes:
@@ -78,7 +77,6 @@ class SuperModel:
         """Load a super model's folder.
 
         Args:
-            path: The folder.
             device: ``auto`` takes a GPU where there is one; ``cpu`` or ``cuda``.
 
         Raises:
@@ -330,7 +328,6 @@ class SuperModel:
         """Return how the probabilities of a case are read.
 
         Args:
-            model: What answered it.
             site: Whose model answered, instead of a choice: no threshold was chosen for it alone.
         """
         calling = self.contents.calling

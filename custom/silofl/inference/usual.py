@@ -171,9 +171,7 @@ def compare_answer(
 
     Args:
         usual: Hospital -> what is usual there.
-        answer: The answer.
         sizes_ml: Label -> its size in millilitres; None where voxels' sizes are not known.
-        study: Names the labels.
         codes: What the file states, by `silofl.data.dicom_codes.read_codes`.
     """
     checks = {

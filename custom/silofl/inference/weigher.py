@@ -102,7 +102,6 @@ def build_weigher(contents: Contents, selector: nn.Module | None) -> nn.Module:
     """Return the rule of a super model.
 
     Args:
-        contents: The super model's.
         selector: One case's images (n, C, *spatial) to logits (slices, outputs); None without a selector.
     """
     order = member_names(contents)

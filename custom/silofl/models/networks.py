@@ -166,7 +166,6 @@ def check_network(study: Study, image_shape: Sequence[int]) -> None:
     """Refuse a network that does not take a study's images, by trying it once.
 
     Args:
-        study: The study.
         image_shape: (C, *spatial) of the images, or patches.
 
     Raises:
@@ -197,7 +196,6 @@ def build_models(study: Study, image_shape: Sequence[int] | None) -> dict[str, H
     """Build a site's models by role, all with the same initial weights.
 
     Args:
-        study: The study.
         image_shape: (C, *spatial) of the images, or patches; None leaves out the input normalisation.
     """
 
@@ -208,11 +206,7 @@ def build_models(study: Study, image_shape: Sequence[int] | None) -> dict[str, H
 
 
 def _build_behind(input_norm: nn.Module, study: Study, seed: int) -> HarmonizedModel:
-    """Build a study's model with its frozen parameters.
-
-    Raises:
-        ConfigError: The errors of `freeze_parameters`; or with what stays at home nothing would travel.
-    """
+    """Build a study's model with its frozen parameters."""
     network = _build_network(study, seed)
     model = HarmonizedModel(input_norm, network, study.model.precision, study.data.patches)
     if study.training.frozen:
@@ -269,11 +263,7 @@ class _WithoutMemory(TorchFunctionMode):
 
 @contextmanager
 def _limit_size() -> Iterator[None]:
-    """Refuse a network that grows beyond all bounds while it is built.
-
-    Raises:
-        ConfigError: It has more than `MOST_PARAMETERS` or `MOST_ARRAYS`.
-    """
+    """Refuse a network that grows beyond all bounds while it is built."""
     arrays = parameters = 0
 
     # Layers name their parameters before they write their first values, so that no memory is filled.
@@ -300,11 +290,7 @@ def _find_builder(settings: ModelSettings) -> Callable[[ModelSettings, int, int,
 
 
 def _build_from_package(settings: ModelSettings, in_channels: int, out_channels: int, dimensions: int) -> nn.Module:
-    """Build a package's network, by ``part(in_channels, out_channels, normalization, **model.arguments)``.
-
-    Raises:
-        ConfigError: It cannot be built with these arguments, or has other normalisation layers than the study says.
-    """
+    """Build a package's network, by ``part(in_channels, out_channels, normalization, **model.arguments)``."""
     build = load_extension("model.network", GROUP, settings.network)
     try:
         network = build(in_channels, out_channels, settings.normalization, **settings.arguments)

@@ -64,10 +64,6 @@ def _read_finished(path: Path, study: Study) -> Arrays:
 def read_pretrained(path: Path, study: Study) -> Arrays:
     """Read a pretrained model: the state of the study's network, as ``silofl pretrain`` and a finished run write it.
 
-    Args:
-        path: The file.
-        study: Names the network.
-
     Returns:
         Name -> array of all floating-point parameters and buffers.
 

@@ -97,10 +97,8 @@ def make_image(plot: Plot, alt: str, caption: str, dpi: int = DPI, is_trimmed: b
     """Draw a figure for a page, for a phone where it would be too small there, and as SVG.
 
     Args:
-        plot: What is drawn.
         alt: A description for readers who do not see it.
         caption: How to read it.
-        dpi: Of the PNG.
         is_trimmed: Whether empty margins are cut.
     """
     figure = plot.draw(PAGE)
@@ -118,7 +116,6 @@ def lay_out_panels(
     """Return a new figure with panels in as few rows as leave each of them its least width.
 
     Args:
-        number: Of the panels.
         width: Of the figure, in inches.
         height: Of a panel, in inches.
         least: Width of a panel, in inches.

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from numpy.typing import NDArray
 
 from silofl.core.calibration import BINS
-from silofl.inference.evaluation import Calibration, ClassScore, LabelScore
+from silofl.inference.evaluation import ALL, Calibration, Evaluation, Scores
 from silofl.report.canvas import (
     INK,
     LINE_COLOURS,
@@ -117,7 +117,7 @@ class SizeDifferences:
     """
 
     sizes: Mapping[str, Sequence[tuple[float, float]]]
-    labels: Mapping[str, LabelScore]
+    labels: Scores
     unit: str
 
     def data(self) -> PlotData:
@@ -132,12 +132,11 @@ class SizeDifferences:
             means, differences = zip(*(((one + other) / 2, one - other) for one, other in pairs), strict=True)
             style_axes(axes, f"{label}: predicted minus true, {self.unit}", f"mean of both, {self.unit}")
             axes.scatter(means, differences, s=16, color=LINE_COLOURS[0], alpha=0.7, linewidths=0)
-            error = self.labels[label].size_error
+            error = self.labels[label]["size_error"]
             axes.axhline(0, color=MUTED, linewidth=0.8)
-            axes.axhline(error.bias, color=INK, linewidth=1.4)
-            for limit in (error.low, error.high):
-                if limit is not None:
-                    axes.axhline(limit, color=INK, linewidth=1, linestyle=(0, (4, 3)))
+            axes.axhline(error.value, color=INK, linewidth=1.4)
+            for limit in error.interval or ():
+                axes.axhline(limit, color=INK, linewidth=1, linestyle=(0, (4, 3)))
         return figure
 
 
@@ -151,7 +150,7 @@ class RocCurves:
     """
 
     curves: Mapping[str, tuple[Sequence[float], Sequence[float]]]
-    classes: Mapping[str, ClassScore]
+    classes: Scores
 
     def data(self) -> PlotData:
         """Return one row per class and threshold."""
@@ -166,9 +165,10 @@ class RocCurves:
         for number, (name, curve) in enumerate(self.curves.items()):
             colour, one = LINE_COLOURS[number % len(LINE_COLOURS)], self.classes[name]
             style = LINE_STYLES[number // len(LINE_COLOURS) % len(LINE_STYLES)]
-            axes.plot(*curve, style, color=colour, linewidth=1.6, label=f"{name}, AUROC {one.auroc.value:.3f}")
-            if one.specificity is not None and one.specificity.value is not None:
-                axes.plot(1 - one.specificity.value, one.recall.value, "o", color=colour, markersize=7)
+            axes.plot(*curve, style, color=colour, linewidth=1.6, label=f"{name}, AUROC {one['auroc'].value:.3f}")
+            spared = one["specificity"].value if "specificity" in one else None
+            if spared is not None:
+                axes.plot(1 - spared, one["recall"].value, "o", color=colour, markersize=7)
         axes.set(xlim=(-0.02, 1.02), ylim=(-0.02, 1.02))
         # Curves of poor models run behind it.
         axes.legend(loc="lower right", fontsize=8, framealpha=0.85, edgecolor="none")
@@ -204,9 +204,7 @@ class Reliability:
         return figure
 
 
-def roc_image(
-    curves: Mapping[str, tuple[Sequence[float], Sequence[float]]], classes: Mapping[str, ClassScore]
-) -> PageImage | None:
+def roc_image(curves: Mapping[str, tuple[Sequence[float], Sequence[float]]], classes: Scores) -> PageImage | None:
     """Draw ROC curves; None without any.
 
     Args:
@@ -215,7 +213,7 @@ def roc_image(
     """
     if not curves:
         return None
-    areas = "; ".join(f"{name} {format_number(classes[name].auroc.value)}" for name in curves)
+    areas = "; ".join(f"{name} {format_number(classes[name]['auroc'].value)}" for name in curves)
     return make_image(RocCurves(curves, classes), f"ROC curves; AUROC {areas}.", ROC_CAPTION)
 
 
@@ -236,27 +234,24 @@ def worst_image(pictures: Sequence[CasePicture], labels: Mapping[int, str], abov
     return make_trimmed_image(WorstCases(pictures, labels), alt, caption)
 
 
-def sizes_image(
-    sizes: Mapping[str, Sequence[tuple[float, float]]], labels: Mapping[str, LabelScore], unit: str
-) -> PageImage | None:
+def sizes_image(sizes: Mapping[str, Sequence[tuple[float, float]]], labels: Scores, unit: str) -> PageImage | None:
     """Draw predicted minus true sizes by label; None without any.
 
     Args:
         sizes: As of `SizeDifferences`; labels without a case are left out.
         labels: Label -> its scores.
-        unit: Of the sizes.
     """
     known = {label: pairs for label, pairs in sizes.items() if pairs}
     if not known:
         return None
-    biases = "; ".join(f"{label} {labels[label].size_error.bias:+.3g} {unit}" for label in known)
+    biases = "; ".join(f"{label} {labels[label]['size_error'].value:+.3g} {unit}" for label in known)
     return make_image(SizeDifferences(known, labels, unit), f"Mean size error: {biases}.", SIZES_CAPTION)
 
 
-def reliability_image(calibration: Calibration | None) -> PageImage | None:
+def reliability_image(record: Evaluation) -> PageImage | None:
     """Draw confidence against accuracy; None without a classification."""
-    if calibration is None:
+    if record.calibration is None:
         return None
-    chance = f"; if calibrated {format_number(calibration.calibrated.value)}" if calibration.calibrated else ""
-    alt = f"Expected calibration error {format_number(calibration.error.value)}{chance}."
-    return make_image(Reliability(calibration), alt, RELIABILITY_CAPTION)
+    error, calibrated = (format_number(record.scores[ALL][name].value) for name in ("ece", "ece_calibrated"))
+    alt = f"Expected calibration error {error}; if calibrated {calibrated}."
+    return make_image(Reliability(record.calibration), alt, RELIABILITY_CAPTION)

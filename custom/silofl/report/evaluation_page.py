@@ -3,11 +3,12 @@
 from collections.abc import Mapping, Sequence
 
 from silofl.core.intervals import Estimate, Interval
-from silofl.inference.evaluation import Calibration, ClassScore, Evaluation, LabelScore
+from silofl.inference.evaluation import ALL, Evaluation
 from silofl.report.canvas import PageImage
 from silofl.report.metrics import metric_sentence
 from silofl.report.page import (
     Banner,
+    Block,
     Heading,
     Page,
     PageSection,
@@ -111,27 +112,30 @@ def _format_difference(value: float, interval: Interval | None) -> str:
 
 
 def _list_numbers(record: Evaluation) -> list[tuple[str, str]]:
-    numbers = {record.metric: record.value} | dict(record.also or {})
+    numbers = record.main_scores[ALL]
     named = [(METRIC_NAMES.get(name, name), format_estimate(one)) for name, one in numbers.items()]
-    found = record.calibration
-    return named + ([("ECE", format_error(found))] if found else [])
+    own = record.scores[ALL]
+    return named + ([("ECE", _format_error(own["ece"], own["ece_calibrated"]))] if "ece" in own else [])
 
 
-def format_error(found: Calibration, is_before: bool = False) -> str:
-    """Return a calibration error beside that of a perfectly calibrated model, which older records do not have."""
-    after, before = (found.error, found.calibrated), (found.error_before or found.error, found.calibrated_before)
-    error, calibrated = before if is_before else after
-    return format_estimate(error) + (f"; if calibrated {format_estimate(calibrated)}" if calibrated else "")
+def _format_error(error: Estimate, calibrated: Estimate) -> str:
+    """Return a calibration error beside that of a perfectly calibrated model."""
+    return f"{format_estimate(error)}; if calibrated {format_estimate(calibrated)}"
 
 
 def evaluation_tables(record: Evaluation) -> dict[str, TextTable]:
     """Return the tables by label, or by class with that of the answers, under their headings."""
-    found = {"By label": _label_table(record)} if record.labels is not None else _class_tables(record)
+    found = {"By label": _label_table(record)} if record.is_segmentation else _class_tables(record)
     return found | _withheld_table(record)
 
 
+def evaluation_blocks(record: Evaluation) -> list[Block]:
+    """Return the tables with their headings, for a page."""
+    return [block for name, table in evaluation_tables(record).items() for block in (Heading(name), Table(table))]
+
+
 def _label_table(record: Evaluation) -> TextTable:
-    rows = tuple(_label_row(name, one, record) for name, one in (record.labels or {}).items())
+    rows = tuple(_label_row(name, one, record) for name, one in record.groups.items())
     columns = ("label", "Dice", "lesions found", "false lesions a case", f"size error, {record.size_unit}")
     return TextTable((*columns, f"HD95, {UNITS[record.distance_unit]}", "surface Dice"), rows)
 
@@ -139,15 +143,23 @@ def _label_table(record: Evaluation) -> TextTable:
 def _class_tables(record: Evaluation) -> dict[str, TextTable]:
     found, (kind, share) = {}, _name_class(record)
     shares = (share, "specificity") if record.has_findings else (share,)
-    if record.classes:
-        rows = tuple(_class_row(name, one, record.has_findings) for name, one in record.classes.items())
-        wanted = f"sensitivity at {record.specificity:g} specificity"
-        found[f"By {kind}"] = TextTable((kind, "cases", *shares, "AUROC", "PR-AUC", wanted, "threshold"), rows)
-    called = [(name, one) for name, one in (record.classes or {}).items() if one.called_from is not None]
-    if called:
+    wanted, keys = f"sensitivity at {record.specificity:g} specificity", ("auroc", "average_precision", "sensitivity")
+    keys = ("recall", "specificity", *keys) if record.has_findings else ("recall", *keys)
+    rows = tuple(
+        (
+            name,
+            str(one["recall"].num_cases),
+            *(format_estimate(one[key]) for key in keys),
+            format_number(one["threshold"].value),
+        )
+        for name, one in record.groups.items()
+    )
+    found[f"By {kind}"] = TextTable((kind, "cases", *shares, "AUROC", "PR-AUC", wanted, "threshold"), rows)
+    if record.called_from:
         rows = tuple(
-            (name, format_number(one.called_from), format_estimate(one.recall), format_estimate(one.specificity))
-            for name, one in called
+            (name, format_number(called), format_estimate(one["recall"]), format_estimate(one["specificity"]))
+            for name, called in record.called_from.items()
+            for one in (record.scores[name],)
         )
         found["At the model's threshold"] = TextTable((kind, "threshold", "sensitivity", "specificity"), rows)
     if record.confusion:
@@ -167,46 +179,43 @@ def _withheld_table(record: Evaluation) -> dict[str, TextTable]:
     if found is None or not 0 < found.num_cases < record.num_cases:
         return {}
     rows = tuple(
-        (METRIC_NAMES.get(name, name), format_estimate(one), format_estimate(found.used[name]))
-        for name, one in record.numbers.items()
-        if name in found.used
+        (_name_score(group, name), format_estimate(one), format_estimate(found.used[group][name]))
+        for group, scores in record.main_scores.items()
+        for name, one in scores.items()
+        if name in found.used.get(group, {})
     )
     return {"Without answers not to be used": TextTable(("number", "all answers", "without these"), rows)}
 
 
-def _label_row(name: str, one: LabelScore, record: Evaluation) -> tuple[str, ...]:
-    lesions = f"{format_estimate(one.lesion_sensitivity, 2)} of {one.num_lesions}"
-    error = one.size_error
-    limits = "" if error is None or error.low is None else f" ({error.low:.3g} to {error.high:.3g})"
+def _name_score(group: str, name: str) -> str:
+    """Return the name of a score of all cases; of a label or class its own, which is its Dice or recall."""
+    return METRIC_NAMES.get(name, name) if group == ALL else f"{name} of {group}" if name == "specificity" else group
+
+
+def _label_row(name: str, one: Mapping[str, Estimate], record: Evaluation) -> tuple[str, ...]:
+    error = one["size_error"]
+    limits = f" ({error.interval[0]:.3g} to {error.interval[1]:.3g})" if error.interval else ""
     return (
         name,
-        format_estimate(one.dice),
-        lesions,
-        format_estimate(one.false_lesions, 2),
-        MISSING if error is None else f"{error.bias:+.3g}{limits}",
-        format_estimate(one.hd95, 1),
-        format_estimate(one.surface_dice),
+        format_estimate(one["dice"]),
+        f"{format_estimate(one['lesion_sensitivity'], 2)} of {(record.lesions or {})[name]}",
+        format_estimate(one["false_lesions"], 2),
+        MISSING if error.value is None else f"{error.value:+.3g}{limits}",
+        format_estimate(one["hd95"], 1),
+        format_estimate(one["surface_dice"]),
     )
-
-
-def _class_row(name: str, one: ClassScore, has_specificity: bool) -> tuple[str, ...]:
-    # Records of earlier versions have none of a finding.
-    spared = [format_estimate(one.specificity) if one.specificity else MISSING] if has_specificity else []
-    areas = map(format_estimate, (one.auroc, one.average_precision, one.sensitivity))
-    counted = name, str(one.recall.num_cases), format_estimate(one.recall)
-    return (*counted, *spared, *areas, format_number(one.threshold))
 
 
 def list_notes(record: Evaluation) -> list[str]:
     """Return how to read the numbers."""
-    auroc = "" if record.labels is not None else ", DeLong's for AUROC"
+    auroc = "" if record.is_segmentation else ", DeLong's for AUROC"
     notes = [metric_sentence(record.metric, record.has_findings), INTERVALS.format(unit=record.unit, auroc=auroc)]
-    if record.labels is not None:
+    if record.is_segmentation:
         notes.append(LABELS_NOTE.format(unit=record.distance_unit))
         return [*notes, CROP_NOTE] if _list_cut(record) else notes
     notes += [FINDINGS_NOTE if record.has_findings else CLASSES_NOTE, THRESHOLD_NOTE.format(record.specificity)]
-    notes += [MEANS_NOTE] if len(record.classes or {}) > 1 else []
-    if any(one.called_from is not None for one in (record.classes or {}).values()):
+    notes += [MEANS_NOTE] if len(record.groups) > 1 else []
+    if record.called_from:
         notes.append(CALLED_NOTE.format(share=_name_class(record)[1]))
     return [*notes, *_list_calibration_notes(record)]
 
@@ -214,10 +223,11 @@ def list_notes(record: Evaluation) -> list[str]:
 def _list_calibration_notes(record: Evaluation) -> list[str]:
     """Say what the error is, and whether the model's temperature brings it down here."""
     found = record.calibration
-    if found is None or found.error_before is None:
+    if found is None or found.error_before is None or found.calibrated_before is None:
         return [CALIBRATION_NOTE]
-    end = "" if found.error.value < found.error_before.value else " Here it does not help."
-    before, after = (format_error(found, is_before) for is_before in (True, False))
+    error, calibrated = record.scores[ALL]["ece"], record.scores[ALL]["ece_calibrated"]
+    end = "" if error.value < found.error_before.value else " Here it does not help."
+    before, after = _format_error(found.error_before, found.calibrated_before), _format_error(error, calibrated)
     temperature = f"The model's temperature, {found.temperature:.2f}, was chosen on validation data"
     if found.temperatures:
         several = ", ".join(f"{one:.2f}" for one in found.temperatures)
@@ -228,13 +238,13 @@ def _list_calibration_notes(record: Evaluation) -> list[str]:
 def alarm_lines(record: Evaluation) -> list[str]:
     """Return what a reader must know before all numbers: answers not to be used, and what the model never finds."""
     found = _list_withheld(record) if record.withheld and record.withheld.num_cases else []
-    classes, confusion = (record.classes or {}) if record.has_findings else {}, record.confusion or {}
+    findings, confusion = record.groups if record.has_findings else {}, record.confusion or {}
     never = [(name, sum(row.values())) for name, row in confusion.items() if any(row.values()) and not row[name]]
-    never += [(name, one.recall.num_cases) for name, one in classes.items() if one.recall.value == 0]
+    never += [(name, one["recall"].num_cases) for name, one in findings.items() if one["recall"].value == 0]
     found += [f"no case of {name} is recognised: recall 0 in {number} cases" for name, number in never]
-    spared = [name for name, one in classes.items() if one.specificity and one.specificity.value == 0]
+    spared = [name for name, one in findings.items() if one["specificity"].value == 0]
     found += [f"no case without {name} is recognised: specificity 0" for name in spared]
-    labels = [(name, one.dice) for name, one in (record.labels or {}).items()]
+    labels = [(name, one["dice"]) for name, one in record.groups.items() if record.is_segmentation]
     return found + [f"{name} is never found: Dice 0 in {one.num_cases} cases" for name, one in labels if one.value == 0]
 
 
@@ -247,8 +257,8 @@ def warning_lines(record: Evaluation) -> list[str]:
 
 def _list_cut(record: Evaluation) -> list[str]:
     """Return how many cases lose how much of each label."""
-    found = [(name, one) for name, one in (record.labels or {}).items() if one.cut_away is not None]
-    return [f"{one.cut_away:.1%} of {name} in {one.num_cut} of {record.num_cases} cases" for name, one in found]
+    found = (record.cut or {}).items()
+    return [f"{one.share:.1%} of {name} in {one.num_cases} of {record.num_cases} cases" for name, one in found]
 
 
 def make_evaluation_page(
@@ -262,14 +272,12 @@ def make_evaluation_page(
     """Return the page.
 
     Args:
-        record: The numbers.
         site: Name of the folder of the data.
         doubts: What must be known before a number is believed.
         images: ``roc``, ``worst``, ``sizes`` and ``reliability`` -> the figure, or None.
         refused: Why each case was refused.
         worst: Names the worst case, as a sentence; empty where all are right.
     """
-    tables = [[Heading(name), Table(table)] for name, table in evaluation_tables(record).items()]
     alarms = alarm_lines(record)
     first, *rest = [*alarms, *([worst] if worst else [])] or [""]
     # Where cases are the units, they are counted once.
@@ -287,7 +295,7 @@ def make_evaluation_page(
             "results",
             "Results",
             "Results",
-            [block for pair in tables for block in pair],
+            evaluation_blocks(record),
             make_items(comparison_lines(record)),
             [make_note(note) for note in list_notes(record)],
         ),

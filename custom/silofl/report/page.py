@@ -384,7 +384,6 @@ def write_with_files(path: Path, page: Page, numbers: Sequence[DataclassInstance
 
     Args:
         path: The page's file; the others go beside it.
-        page: The page.
         numbers: Rows of one table; without any it has no file.
 
     Raises:
@@ -449,11 +448,7 @@ def _list_images(blocks: Iterable[Block]) -> Iterator[PageImage]:
 
 
 def _write_bytes(path: Path, content: bytes) -> None:
-    """Write a file, whole or not at all.
-
-    Raises:
-        ConfigError: It cannot be written.
-    """
+    """Write a file, whole or not at all."""
     try:
         write_atomically(path, lambda stream: stream.write(content))
     except OSError as error:

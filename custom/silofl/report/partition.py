@@ -77,7 +77,6 @@ def write_partition(folder: Path, counts: Counts, examples: Examples) -> tuple[P
     """Write the plot and the table as ``partition.png`` and ``partition.md`` and return their paths.
 
     Args:
-        folder: Where they go.
         counts: As for `partition_table`.
         examples: The same.
     """

@@ -1,8 +1,7 @@
-"""Tables of text for the terminal and the pages, and those of one run's result, by site and by label."""
+"""Tables of text for the terminal and the pages, and numbers as they are written in them."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
 
 import numpy as np
 from rich.box import SIMPLE_HEAD
@@ -11,45 +10,12 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from silofl.core.findings import name_absence
 from silofl.errors import escape_markdown, make_printable
-from silofl.federation.results import Results
-from silofl.study.sections import CLASS_MEANS, RANKED, SEGMENTATION_ONLY
-from silofl.training.joined import CHOSEN, FEDERATED, LOCAL, SHIFTED, Joined
-from silofl.training.metrics import mean_of_known, pool_values
 
 MISSING, NOT_SAID = "-", "withheld"
-# The column of `site_table`.
-VALIDATION = 5
-# No area under a curve of all sites' cases: only a site knows its cases' scores.
-POOLED_MEAN = "mean over all cases; of means over classes class by class, weighted by a site's cases of the class"
 MARK_STYLES = {"*": "bold", "=": "underline", "": ""}
-MOST_LABELS_BESIDE_THE_VALUE = 4
-HD95, SURFACE_DICE = "HD95", "surface Dice"
 UNITS = {"mm": "mm", "pixels": "px"}
 METRIC_NAMES = {"accuracy": "accuracy", "balanced_accuracy": "balanced accuracy", "auroc": "AUROC", "auprc": "AUPRC"}
-SURFACE = (
-    "HD95 and surface Dice compare the surfaces of truth and prediction: the 95th percentile of their distances, "
-    "where low is good; and the share of both surfaces that lies within 2 mm, where high is good. If a file does not "
-    "state the size of its voxels, the site's distances are in pixels (px) of the prepared images, with slices one "
-    "pixel apart. Both are undefined if a label is only in truth or only in prediction."
-)
-CALLINGS = (
-    "Each site chose a temperature for its model's probabilities on its validation cases; it changes no answer. ECE "
-    "(expected calibration error): how far the probability of the answer is from the share of right answers in the "
-    "test; 0 is perfect. In brackets: what a perfectly calibrated model with the same probabilities would show by "
-    "chance in as many cases."
-)
-THRESHOLDS = (
-    "The threshold of the probability (before the temperature) was chosen on validation cases too; sensitivity and "
-    "specificity are of the test. The other numbers of the run do not use it. The super model uses the median of the "
-    "sites' thresholds: its sensitivity and specificity differ at a site whose own threshold is far from it."
-)
-AREAS = "All sites: mean weighted by the number of cases, as only a site knows its cases' scores."
-UNLIKE_CLASSES = "sites have test cases of different classes: balanced accuracy and areas have no mean over sites"
-Column = list[float | None]
-# The federated model has a decision threshold at each hospital, as the other two do; beside it stands the usual 0.5.
-MODEL_NAMES = {LOCAL: "alone", SHIFTED: "federated", FEDERATED: "at 0.5", CHOSEN: "kept"}
 
 
 @dataclass(frozen=True)
@@ -73,12 +39,6 @@ class TextTable:
     level_cells: frozenset[tuple[int, int]] = frozenset()
 
 
-def name_models(joining: Iterable[Joined]) -> dict[str, str]:
-    """Return `MODEL_NAMES`, without the federated model at 0.5 where no site's threshold moves it."""
-    is_moved = any(one.tested(FEDERATED) != one.tested(SHIFTED) for one in joining)
-    return {model: name for model, name in MODEL_NAMES.items() if is_moved or model != FEDERATED}
-
-
 def format_number(value: float | None) -> str:
     """Return a value with three decimals, ``-`` where there is none."""
     return MISSING if value is None else f"{value:.3f}"
@@ -95,11 +55,6 @@ def mean_and_deviation(values: Sequence[float]) -> str:
         return MISSING
     text = f"{np.mean(values):.3f}"
     return f"{text} ± {np.std(values, ddof=1):.3f}" if len(values) > 1 else text
-
-
-def describe_round(results: Results) -> str:
-    """Return which round a run reports, ``-`` where it is none."""
-    return "each site's own" if results.own_models else format_count(results.best_round)
 
 
 def format_count(value: int | None) -> str:
@@ -123,40 +78,6 @@ def format_bytes(size: float) -> str:
     return f"{size:.1f} TB"
 
 
-def site_table(results: Results) -> TextTable:
-    """Return one row a site, then the mean over sites, their spread and the mean over all cases."""
-    columns = ("site", results.metric or "value", "test cases", "test patients", "excluded cases", "validation")
-    rows = []
-    for site, own in results.by_site.items():
-        counts = map(format_count, (own.num_cases, own.num_patients, own.num_excluded))
-        rows.append((site, format_number(own.value), *counts, format_number(own.validation)))
-    summary = _summary_rows(results)
-    rows += summary
-    means = {METRIC_NAMES[key]: results.mean_of_sites(values, key) for key, values in metric_columns(results).items()}
-    more = {
-        name: [*map(format_number, values), format_number(means.get(name, mean_of_known(values)))]
-        for name, values in _further_columns(results).items()
-    }
-    more |= _surface_columns(results)
-    extra = list_extra_metrics([results])
-    texts = [*more.values(), *(_append_mean(list_extra_values(results, name)) for name in extra)]
-    # The mean over sites is the first of the summary's rows; the others have values in the first columns alone.
-    filled = [[*column, *[""] * (len(rows) - len(column))] for column in texts]
-    columns = (*columns, *more, *extra.values())
-    cells = [(*row, *(column[i] for column in filled)) for i, row in enumerate(rows)]
-    return TextTable(columns, tuple(_say_withheld(results, row) for row in cells), num_summary=len(summary))
-
-
-def _say_withheld(results: Results, row: tuple[str, ...]) -> tuple[str, ...]:
-    """Return a site's row of `site_table`, in which what the site withholds is said to be so."""
-    site, validation = row[0], results.tested.validation.get(row[0])
-    of_test, of_validation = (results.tested.withheld or {}).get(site), validation and validation.withheld
-    is_hidden = [
-        bool(of_validation and not of_validation.names) if i == VALIDATION else of_test for i in range(len(row))
-    ]
-    return tuple(NOT_SAID if cell == MISSING and hidden else cell for cell, hidden in zip(row, is_hidden, strict=True))
-
-
 def drop_equal_columns(table: TextTable) -> tuple[TextTable, str]:
     """Return a table without the columns of words in which all of several rows are equal, and what these rows share.
 
@@ -170,180 +91,6 @@ def drop_equal_columns(table: TextTable) -> tuple[TextTable, str]:
     shared = ", ".join(f"{table.columns[i]} {columns[i][0]}" for i in sorted(equal))
     names = tuple(table.columns[i] for i in kept)
     return replace(table, columns=names, rows=rows, num_text=table.num_text - len(equal)), shared
-
-
-def list_extra_metrics(runs: Iterable[Results]) -> dict[str, str]:
-    """Return ``package==version/name`` of each metric that some runs were tested by -> the head of its column."""
-    tests = [scores for run in runs for scores in (run.tested.extra_metrics or {}).values()]
-    return {name: name.rpartition("/")[2] for scores in tests for name in scores}
-
-
-def list_extra_values(results: Results, name: str) -> list[float | None]:
-    """Return a package's metric of each site, in the order of the result's sites."""
-    scores = [(results.tested.extra_metrics or {}).get(site, {}).get(name) for site in results.sites]
-    return [score and score.value for score in scores]
-
-
-def tested_sites(results: Results) -> str:
-    """Return over which sites a mean of tests is: ``sites``, or ``3 of 4 sites``."""
-    num_tested = sum(value is not None for value in results.sites.values())
-    return "sites" if num_tested == len(results.sites) else f"{num_tested} of {len(results.sites)} sites"
-
-
-def label_table(results: Results) -> TextTable | None:
-    """Return one row a site, one column a label by name, and the mean over sites; None where `site_table` has them.
-
-    Of findings, and of classes with areas under curves, it is one row a class and site, and one of all sites.
-    """
-    if results.has_findings or (results.classes and results.classes.class_areas):
-        return _area_table(results)
-    labels = dict(sorted(label_columns(results).items()))
-    if len(labels) <= MOST_LABELS_BESIDE_THE_VALUE:
-        return None
-    columns = [_add_counts(results, name, _append_mean(values)) for name, values in labels.items()]
-    rows = zip((*results.sites, "mean over sites"), *columns, strict=True)
-    return TextTable(("site", *labels), tuple(rows), num_summary=1)
-
-
-def _area_table(results: Results) -> TextTable:
-    rows, shares = [], ("sensitivity", "specificity") if results.has_findings else ("recall",)
-    for name in results.labels.values():
-        keys, found = (name, name_absence(name))[: len(shares)], []
-        for site, own in results.by_site.items():
-            cases = results.classes.label_cases.get(site, {})
-            values = (own.areas.get(name), *map(own.labels.get, keys))
-            counts = [0 if one is None else cases.get(key, 0) for key, one in zip((name, *keys), values, strict=True)]
-            found.append([*zip(values, counts, strict=True)])
-            rows.append((name, site, *_write_shares(found[-1])))
-        pooled = [(pool_values(column), sum(count for _, count in column)) for column in zip(*found, strict=True)]
-        rows.append((name, "all sites", *_write_shares(pooled)))
-    area_name = METRIC_NAMES[results.metric if results.metric in RANKED else "auroc"]
-    kind = "finding" if results.has_findings else "class"
-    return TextTable((kind, "site", area_name, *shares), tuple(rows), num_text=2)
-
-
-def _write_shares(shares: Sequence[tuple[float | None, int]]) -> list[str]:
-    return [f"{format_number(value)} of {count}" if count else MISSING for value, count in shares]
-
-
-def label_sentence(results: Results) -> str:
-    """Say what the values by label are."""
-    if results.has_findings:
-        return (
-            "Sensitivity: share of the test cases with a finding in which it is found. Specificity: share of the "
-            "cases without it in which it is not found. Both at a probability of 0.5. "
-        ) + AREAS
-    if results.classes and results.classes.class_areas:
-        return "Recall is the share of a class's test cases that is right. " + AREAS
-    if results.classes:
-        return "Share of a class's test cases that is right, its recall, and their number; a site without one has none."
-    return "Values over the test cases of each label alone; a site without a label has none."
-
-
-def calling_table(results: Results) -> TextTable | None:
-    """Return one row per site: how its tested model's classes are called; None where none are."""
-    if not results.callings:
-        return None
-    called = list(dict.fromkeys(name for one in results.callings.values() for name in one.thresholds))
-    columns = [f"{what} {name}" for name in called for what in ("threshold of", "sensitivity", "specificity")]
-    rows = []
-    for site, one in results.callings.items():
-        tables = (one.thresholds, one.sensitivity, one.specificity)
-        cells = [format_number(table.get(name)) for name in called for table in tables]
-        pairs = (one.error, one.calibrated), (one.error_after, one.calibrated_after)
-        # Older results do not have what chance alone brings.
-        errors = [format_number(e) + ("" if chance is None else f" ({chance:.3f})") for e, chance in pairs]
-        rows.append((site, f"{one.temperature:.2f}", *errors, *cells))
-    return TextTable(("site", "temperature", "ECE without", "ECE with", *columns), tuple(rows))
-
-
-def calling_sentence(results: Results) -> str:
-    """Explain `calling_table`, and say where a temperature does not help; nothing without any."""
-    callings = results.callings
-    if not callings:
-        return ""
-    changed = {site: one for site, one in callings.items() if one.temperature != 1}
-    idle = [site for site in callings if site not in changed]
-    vain = [site for site, one in changed.items() if not one.helps]
-    sentences = [CALLINGS]
-    sentences += [f"Too few validation cases, or none answered wrongly, at {', '.join(idle)}."] if idle else []
-    sentences += [f"It does not help in the test of {', '.join(vain)}."] if vain else []
-    if any(one.thresholds for one in callings.values()):
-        sentences.append(THRESHOLDS)
-    return " ".join(sentences)
-
-
-def case_metric(metric: str | None) -> str | None:
-    """Return the metric of a mean over single cases, which have an accuracy and no balanced one."""
-    return "accuracy" if metric in METRIC_NAMES else metric
-
-
-def label_columns(results: Results) -> dict[str, Column]:
-    """Return label -> value of each site, in the order of the result's sites; nothing of a single label."""
-    names = list(dict.fromkeys(name for values in results.tested.by_label.values() for name in values))
-    values = {name: [own.labels.get(name) for own in results.by_site.values()] for name in names}
-    return values if len(names) > 1 else {}
-
-
-def metric_columns(results: Results) -> dict[str, Column]:
-    """Return metric -> value of each site, in the order of the result's sites, of a classification's other metrics."""
-    return {
-        key: [own.also.get(key) for own in results.by_site.values()]
-        for key in METRIC_NAMES
-        if key != results.metric and any(key in own.also for own in results.by_site.values())
-    }
-
-
-def everyone_sentence(results: Results) -> str:
-    """State the sites' models' result on the test data of all sites; nothing where it was not measured."""
-    everyone = results.everyone
-    if everyone is None:
-        return ""
-    values = f"accuracy {everyone.accuracy:.3f}, balanced accuracy {everyone.balanced_accuracy:.3f}"
-    areas = [own.get(results.metric or "") for own in everyone.by_site.values()]
-    if results.metric in RANKED and None not in areas:
-        values = f"{METRIC_NAMES[results.metric]} {format_number(mean_of_known(areas))}, {values}"
-    missing = [site for site in results.sites if site not in everyone.by_site]
-    without = f" (without {', '.join(missing)})" if missing else ""
-    return f"on all sites' test data ({everyone.num_cases} cases): {values}, mean over the sites' models{without}"
-
-
-def empty_cases_sentence(results: Results) -> str:
-    """State what is predicted in test cases that hold no label; nothing where each has one."""
-    tested = results.tested
-    if not tested.empty_cases:
-        return ""
-    of_sites = [
-        f"{site} {(tested.false_positive_cases or {}).get(site, 0)} of {count} "
-        f"({format_number((tested.with_truth or {}).get(site))} over the others)"
-        for site, count in tested.empty_cases.items()
-    ]
-    counted = "; each counts as 0 in its site's value" if results.metric == "dice" else ""
-    return f"false positives in cases without any label: {', '.join(of_sites)}{counted}"
-
-
-def missing_labels_sentence(results: Results) -> str:
-    """Say whose value is a mean over fewer labels than the others', or not over all classes; else nothing."""
-    is_area, is_over_classes = results.metric in RANKED, results.metric in CLASS_MEANS
-    if not is_over_classes and results.metric not in SEGMENTATION_ONLY["metric"]:
-        is_refused = results.mean_of_sites([0.0], "balanced_accuracy") is None
-        return UNLIKE_CLASSES if is_refused else ""
-    known = {site: own.areas if is_area else own.labels for site, own in results.by_site.items()}
-    names = results.labels.values() if results.has_findings and is_area else dict.fromkeys(chain(*known.values()))
-    missing = {
-        site: [name for name in names if known[site].get(name) is None]
-        for site, value in results.sites.items()
-        if value is not None
-    }
-    of_sites = [f"{site} without {' and '.join(names)}" for site, names in missing.items() if names]
-    if not of_sites or (not is_over_classes and len(names) < 2):
-        return ""
-    kind = "findings" if results.has_findings else "classes"
-    what, other = (f"some {kind} alone", "all") if is_over_classes else ("different labels", "not annotated there")
-    why = f"in none of a site's test cases, or {'in ' * is_over_classes}{other}"
-    is_refused = is_over_classes and results.mean is None
-    end = "; they have no mean over sites, and are pooled class by class" if is_refused else ""
-    return f"values are means over {what} and compare sites badly: {', '.join(of_sites)} ({why}){end}"
 
 
 def print_lines(lines: Sequence[str], console: Console) -> None:
@@ -376,8 +123,6 @@ def markdown_table(table: TextTable, notes: Sequence[str], above: Sequence[str] 
     """Return a table in Markdown, the best cells bold, those level with them underlined, its notes as a list below.
 
     Args:
-        table: The table.
-        notes: Sentences below it.
         above: Sentences that a reader must know before the numbers.
     """
     lines = [tuple(map(escape_markdown, table.columns)), ("---",) * len(table.columns)]
@@ -388,101 +133,6 @@ def markdown_table(table: TextTable, notes: Sequence[str], above: Sequence[str] 
         "".join(f"- {escape_markdown(sentence)}\n" for sentence in sentences) for sentences in (above, notes)
     )
     return f"{before}\n{text}\n\n{after}" if above else f"{text}\n\n{after}"
-
-
-def _further_columns(results: Results) -> dict[str, Column]:
-    """Return the further columns of `site_table`: a classification's other metrics, and a few labels."""
-    if not results.sites:
-        return {}
-    others = {METRIC_NAMES[key]: values for key, values in metric_columns(results).items()}
-    known = {name: values for name, values in others.items() if any(value is not None for value in values)}
-    labels = label_columns(results)
-    is_few = len(labels) <= MOST_LABELS_BESIDE_THE_VALUE and not results.has_findings
-    # Of a class it is the recall, whatever the metric.
-    what = "recall" if results.classes else results.metric or "value"
-    return known | ({f"{what} of {name}": labels[name] for name in labels} if is_few else {})
-
-
-def _add_counts(results: Results, label: str, texts: list[str]) -> list[str]:
-    """Add to each site's recall of a class the number of its test cases; nothing to a segmentation's."""
-    if not results.classes:
-        return texts
-    counts = [results.classes.label_cases.get(site, {}).get(label) for site in results.sites]
-    return [f"{text} of {n}" if n else text for text, n in zip(texts, [*counts, None], strict=True)]
-
-
-def _surface_columns(results: Results) -> dict[str, list[str]]:
-    """Return the columns of the surface distances, with their means over sites; nothing where none were measured."""
-    if not results.tested.surface:
-        return {}
-    hd95, dice = surface_texts(results)
-    return {HD95: hd95, SURFACE_DICE: dice}
-
-
-def surface_texts(results: Results) -> tuple[list[str], list[str]]:
-    """Return HD95 and surface Dice of each site, in the result's order, then their means; none over mm and pixels."""
-    sites = [(results.tested.surface or {}).get(site) for site in results.sites]
-    hd95, dice = [one and one.hd95 for one in sites], [one and one.surface_dice for one in sites]
-    units = [one and one.unit for one in sites]
-    different = {*units} - {None}
-    unit = different.pop() if len(different) == 1 else None
-    means = (mean_of_known(hd95), mean_of_known(dice)) if unit else (None, None)
-    return list(map(format_distance, [*hd95, means[0]], [*units, unit])), list(map(format_number, [*dice, means[1]]))
-
-
-def surface_sentence(results: Results) -> str:
-    """Say what the surface distances are, and of how many cases there are none; nothing where none were measured."""
-    surface = results.tested.surface
-    if not surface:
-        return ""
-    without = [f"{site} {one.num_undefined}" for site, one in surface.items() if one.num_undefined]
-    counted = f" Cases without a distance, which do not count: {', '.join(without)}." if without else ""
-    return f"{SURFACE}{counted}"
-
-
-def describe_extra_metric(name: str) -> str:
-    """Say what the column of a package's metric is."""
-    package, _, part = name.rpartition("/")
-    return f"{part} is a metric of the package {package}, mean over the cases in which it is defined; it chose nothing."
-
-
-def extra_metrics_sentence(results: Results) -> str:
-    """Say what the metrics of packages are, of how many cases, and where they failed; nothing without any."""
-    sentences = []
-    for name in list_extra_metrics([results]):
-        scores = {site: one[name] for site, one in (results.tested.extra_metrics or {}).items() if name in one}
-        counted = [f"{site} {score.num_cases}" for site, score in scores.items() if not score.has_failed]
-        failed = [site for site, score in scores.items() if score.has_failed]
-        sentences.append(describe_extra_metric(name))
-        sentences += [f"Cases: {', '.join(counted)}."] if counted else []
-        sentences += [f"It failed at {', '.join(failed)}; the site's own log says how."] if failed else []
-    return " ".join(sentences)
-
-
-def _append_mean(values: Column) -> list[str]:
-    return [*map(format_number, values), format_number(mean_of_known(values))]
-
-
-def _summary_rows(results: Results) -> list[tuple[str, ...]]:
-    of, tested = tested_sites(results), results.tested
-    name = "mean over all cases, class by class" if results.metric in CLASS_MEANS else "mean over all cases"
-    cases, excluded = (str(sum(counts.values())) for counts in (tested.cases, tested.excluded_cases))
-    known = [count for count in (tested.patients or {}).values() if count is not None]
-    patients = format_count(sum(known) if known and len(known) == len(tested.cases) else None)
-    return [
-        (f"mean over {of}", format_number(results.mean), "", "", "", format_number(results.validation_mean)),
-        (f"spread over {of} (std)", format_number(results.spread), "", "", "", ""),
-        (name, format_number(results.pooled), cases, patients, excluded, ""),
-        *_kept_row(results),
-    ]
-
-
-def _kept_row(results: Results) -> list[tuple[str, ...]]:
-    """Return the row of what the sites keep; nothing without a choice."""
-    if not results.joining:
-        return []
-    name = f"kept by {len(results.joining)} site{'s' * (len(results.joining) != 1)}, mean"
-    return [(name, format_number(results.joining_means[CHOSEN]), "", "", "", "")]
 
 
 def _marked_text(cell: str, table: TextTable, row: int, column: int) -> Text:

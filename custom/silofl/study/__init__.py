@@ -155,6 +155,7 @@ class Study(Section):
         """Return the facts of the study that every result repeats, as plain values."""
         return {
             "study": self.name,
+            "task": self.task,
             "digest": self.digest,
             "algorithm": self.algorithm.name,
             "preset": self.algorithm.preset,
@@ -299,7 +300,6 @@ def load_study(path: Path, context: object = None) -> Study:
     """Read and check a study.yaml; the errors of `silofl.settings.load_settings`, and of a folder in its place.
 
     Args:
-        path: The file.
         context: `STORED`, or None of a study that is to begin.
     """
     inside = path / "app" / "config" / "study.yaml"

@@ -25,11 +25,7 @@ Modality = Literal["CT", "MR", "PT", "NM", "US", "DX", "MG", "XA", "RF", "OP", "
 
 
 def _refuse_ambiguous(value: object) -> object:
-    """Refuse what JSON, and so the study's digest, does not tell apart: numbers that are none, and keys of two types.
-
-    Raises:
-        ValueError: The value holds such a number or key.
-    """
+    """Refuse what JSON, and so the study's digest, does not tell apart: numbers that are none, keys of two types."""
     if isinstance(value, float) and not math.isfinite(value):
         raise ValueError("finite numbers")
     for key, one in value.items() if isinstance(value, dict) else enumerate(value if isinstance(value, list) else ()):

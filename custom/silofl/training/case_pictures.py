@@ -26,10 +26,8 @@ def write_test_files(
 
     Args:
         folder: The site's folder of the run.
-        result: The scores.
         predictions: In the part's order.
         model: Its input normalisation is shown.
-        part: The test's examples.
         shown: The channels of an image itself, among those of its neighbours.
     """
     write_scores(folder / SCORES, result.by_case)
@@ -72,7 +70,6 @@ def add_own(path: Path, part: Examples, predictions: Array, by_case: Mapping[str
 
     Args:
         path: As `write_pictures` wrote it; without it nothing is done.
-        part: The test's examples.
         predictions: The own model's, in the part's order.
         by_case: Its value of each case; NaN is written of a case without one.
     """

@@ -20,7 +20,6 @@ def check_extra_metrics(study: Study, image_shape: Sequence[int]) -> None:
     """Refuse a package's metric that gives no number for a perfect prediction, by trying each once.
 
     Args:
-        study: The study.
         image_shape: (C, *spatial) of the images, or patches.
 
     Raises:

@@ -31,7 +31,6 @@ def withhold_few(
         score: What they are of.
         patient_of: Case -> its patient; None where nobody knows, who counts for nothing.
         least: Patients that each number must be of.
-        study: Names the labels.
     """
     if not least:
         return dict(numbers)

@@ -45,7 +45,6 @@ class LocalModel:
 
     Args:
         study: The study; of its algorithm nothing is used.
-        device: Where it computes.
         kept: What the task before left of it; empty at first.
         start: The arrays that it begins from over those that the study's seed gives.
         rounds: Those that its learning rate falls in, where it falls.
@@ -145,8 +144,6 @@ class LocalModel:
         """Keep its state after a round where it is the best so far on validation data, of two that are level the later.
 
         Args:
-            number: The round.
-            examples: The validation data.
             found: Its score on them, where it is known.
         """
         if number != self.last or number in self.kept.get("values", {}):

@@ -28,7 +28,6 @@ def make_loss(
     study with differential privacy a loss is asked for one example at a time.
 
     Args:
-        study: The study.
         annotated: The labels that a site's label maps show, in rising order, where those are not all of the study's:
             the others count as background then, in the targets and in the network's answer.
         has_ignored: Whether pixels of the targets may be `IGNORED`, which are left out.
@@ -67,7 +66,6 @@ def check_loss(study: Study, image_shape: Sequence[int]) -> None:
     """Refuse a package's loss that gives no number for a study's answers and labels, by trying it once.
 
     Args:
-        study: The study.
         image_shape: (C, *spatial) of the images, or patches.
 
     Raises:

@@ -90,7 +90,6 @@ def draw_batches(examples: Examples, batch_size: int, unit: str) -> list[NDArray
     """Draw an epoch's batches, secretly: of each drawn unit one example, so that no unit weighs more than another.
 
     Args:
-        examples: The training examples.
         batch_size: Units that a batch has on average, or all where there are fewer.
         unit: ``patient`` or ``example``.
 
@@ -119,7 +118,6 @@ def private_step(settings: DpSgdSettings, units: float) -> Step:
     alone undoes the noise.
 
     Args:
-        settings: Norm and noise.
         units: Examples that a batch has on average.
     """
     opacus, generators = _import_opacus(), {}
@@ -162,11 +160,7 @@ def private_step(settings: DpSgdSettings, units: float) -> Step:
 
 
 def _check_apart(model: nn.Module, inputs: Tensor) -> None:
-    """Refuse a network whose answer to an image depends on others: only what it does to its own gradient is clipped.
-
-    Raises:
-        TrainingError: It depends.
-    """
+    """Refuse a network whose answer to an image depends on others: only what it does to its own gradient is clipped."""
     is_cuda = inputs.device.type == "cuda"
     with torch.random.fork_rng([inputs.device] if is_cuda else []), torch.no_grad():
         probe = torch.rand(3, *inputs.shape[1:], device=inputs.device)
@@ -256,11 +250,7 @@ def _compute_example_gradients(
 
 
 def _import_opacus() -> ModuleType:
-    """Return Opacus, which only studies with differential privacy need.
-
-    Raises:
-        ConfigError: It is not installed.
-    """
+    """Return Opacus, which only studies with differential privacy need."""
     try:
         import opacus
         import opacus.accountants

@@ -203,6 +203,11 @@ class SiteScore:
             raise ConfigError(f"label_cases must be given for the labels {labels}, not for {list(self.label_cases)}")
 
     @property
+    def is_withheld(self) -> bool:
+        """Whether all of it is withheld, the number of cases too."""
+        return self.withheld is not None and self.value is None
+
+    @property
     def by_class(self) -> Mapping[str, float] | None:
         """The classes' values that the value is the mean of; None where it is the mean over cases."""
         tables = {"labels": self.labels, "areas": self.areas}

@@ -75,8 +75,6 @@ def prepare_poc(poc: Poc, server: Server, sites: dict[str, Site], others: Sequen
     What NVFlare lets them build stays, so that its own jobs run there as before.
 
     Args:
-        poc: The workspace.
-        server: The server's settings.
         sites: Name -> settings of the site.
         others: Classes that a job may name beside SiloFL's own.
     """

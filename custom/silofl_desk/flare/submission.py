@@ -26,10 +26,6 @@ READY = frozenset(
 def check_job(job: Path, study: Study) -> list[str]:
     """Return what sites may refuse of a job, each as a sentence for its lead; first the digest that some have pinned.
 
-    Args:
-        job: The job's folder.
-        study: Its study.
-
     Raises:
         ConfigError: The job holds files, or says of itself, what no server takes, lacks a file that it must hold, or
             names the executor or controller of another algorithm.

@@ -70,7 +70,6 @@ def link_sites(folder: Path, data: Path, sites: Sequence[str]) -> None:
     Args:
         folder: Holds the links; those of earlier sites go.
         data: Holds a folder per site.
-        sites: The sites.
     """
     shutil.rmtree(folder, ignore_errors=True)
     make_folder(folder)

@@ -82,7 +82,6 @@ def export_bundle(super_model_folder: Path, out: Path) -> Path:
     Of slices, and of volumes of one size, there is TorchScript too.
 
     Args:
-        super_model_folder: The super model.
         out: The bundle's folder; it must not exist, or be empty.
 
     Returns:
@@ -124,11 +123,7 @@ def _write_bundle(folder: Path, super_model: SuperModel, fingerprint: str) -> No
 
 
 def _refuse_commands(value: object, own: object) -> None:
-    """Refuse what MONAI would run, look up or build of a configuration, but for what SiloFL itself has written there.
-
-    Raises:
-        ConfigError: Quotes the name.
-    """
+    """Refuse what MONAI would run, look up or build of a configuration, but for what SiloFL itself wrote there."""
     if isinstance(value, dict):
         known = own if isinstance(own, dict) else {}
         for key, one in value.items():

@@ -133,7 +133,6 @@ def make_phantoms(
         seed: 0 or more; the same seed gives the same files.
         patients: the sites to make and how many patients each has, at least 6; if None the set's own, with its further
             test and validation patients.
-        kind: the set.
 
     Returns:
         `target`.

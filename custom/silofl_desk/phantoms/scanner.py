@@ -90,7 +90,6 @@ def scan(rng: np.random.Generator, tissue: TissueMap, scanner: Scanner) -> NDArr
     Args:
         rng: the patient's own generator.
         tissue: one `Tissue` a voxel, shape (X, Y, Z) with (X, Y) the scanner's matrix.
-        scanner: the machine.
 
     Returns:
         Stored grey values, same shape.

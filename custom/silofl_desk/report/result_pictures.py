@@ -36,9 +36,10 @@ from silofl.report.outlines import (
     show_image,
     write_title,
 )
-from silofl.report.tables import MODEL_NAMES, case_metric, format_number
+from silofl.report.tables import format_number
 from silofl.training.joined import CHOSEN, LOCAL, SHIFTED, Joined
 from silofl.training.metrics import mean_of_known
+from silofl_desk.report.result_tables import MODEL_NAMES, case_metric
 from silofl_desk.report.run_records import CasePictures, RowRuns, RunRecords
 
 if TYPE_CHECKING:
@@ -315,7 +316,7 @@ def _are_local(runs: Sequence[RunRecords]) -> bool:
 
 
 def _group_local(runs: Sequence[RunRecords]) -> dict[str, dict[int | None, float]]:
-    values = [(site, run.results.seed, value) for run in runs for site, value in run.results.sites.items()]
+    values = [(site, run.results.seed, value) for run in runs for site, value in run.results.values.items()]
     sites = dict.fromkeys(site for site, _, value in values if value is not None)
     return {site: {seed: value for one, seed, value in values if one == site and value is not None} for site in sites}
 

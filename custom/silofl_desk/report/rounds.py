@@ -106,7 +106,7 @@ def curve_images(run: RunRecords) -> list[PageImage]:
     if not run.ledger:
         return []
     chosen = [one.validation.get(CHOSEN) for one in (run.results.joining or {}).values()]
-    kept = mean_of_known(chosen) if have_same_classes(run.results.tested.validation.values()) else None
+    kept = mean_of_known(chosen) if have_same_classes(run.results.validation.values()) else None
     found = [
         (training_curves(run.ledger, run.sites, run.metric, run.best_round, kept), _best_sentence(run, kept)),
         (model_curves(run), ACCURACY_CURVES if is_validated_with_selector(run) else MODEL_CURVES),
@@ -127,10 +127,7 @@ def training_curves(
     With differential privacy losses stay at the sites, and what is spent stands in their place.
 
     Args:
-        ledger: The finished rounds.
         sites: Those that have a line.
-        metric: Of validation.
-        best_round: The reported round.
         kept: Mean validation of what the sites keep, as a line across all rounds; None without a choice.
     """
     key, words = _training_curve_key(ledger)

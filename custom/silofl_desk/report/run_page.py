@@ -38,31 +38,21 @@ from silofl.report.page import (
     make_section,
     write_with_files,
 )
-from silofl.report.tables import (
-    MISSING,
-    TextTable,
-    calling_sentence,
-    calling_table,
-    describe_round,
-    empty_cases_sentence,
-    everyone_sentence,
-    extra_metrics_sentence,
-    format_count,
-    format_duration,
-    format_number,
-    label_sentence,
-    label_table,
-    missing_labels_sentence,
-    name_models,
-    site_table,
-    surface_sentence,
-    tested_sites,
-)
+from silofl.report.tables import MISSING, TextTable, format_count, format_duration, format_number
 from silofl.software import find_installed_version
 from silofl.study.sections import CLASSIFICATION_ONLY
 from silofl.training.joined import FEDERATED
 from silofl_desk.report.evaluations_page import evaluations_section, list_chance
+from silofl_desk.report.left_out_site import unseen_section
 from silofl_desk.report.result_pictures import case_images, hospitals_image, normalization_images
+from silofl_desk.report.result_tables import (
+    calling_table,
+    describe_round,
+    label_table,
+    name_models,
+    site_table,
+    tested_sites,
+)
 from silofl_desk.report.round_tables import participation_table, software_table, traffic_table
 from silofl_desk.report.rounds import (
     curve_images,
@@ -73,25 +63,32 @@ from silofl_desk.report.rounds import (
 )
 from silofl_desk.report.run_records import RunRecords, all_settings, data_doubts, data_table, list_result_rows, read_run
 from silofl_desk.report.sentences import (
+    calling_sentence,
     caveats,
     changes_sentence,
     describe_problems,
     early_sentence,
+    empty_cases_sentence,
+    everyone_sentence,
+    extra_metrics_sentence,
     joining_note,
     joining_sentence,
     joining_table,
+    label_sentence,
     left_sentences,
     list_incidents,
     list_opposed,
+    missing_labels_sentence,
     normalization_label,
     privacy_sentence,
     regions_text,
     remedy_sentence,
     status_sentence,
+    surface_sentence,
     unfinished_sentence,
     withheld_sentences,
 )
-from silofl_desk.report.super_model_page import super_model_sections, unseen_section
+from silofl_desk.report.super_model_page import super_model_sections
 
 TONES = {"COMPLETE": "good", "INCOMPLETE": "warning", UNFINISHED: "warning", "FAILED": "bad"}
 SEVERITY = ("good", "warning", "bad")
@@ -205,12 +202,7 @@ def data_blocks(tables: Mapping[str, TextTable], doubts: Sequence[str]) -> list[
 
 
 def link_comparisons(run: Path, pages: Sequence[str]) -> list[Block]:
-    """Lead from a run's page to pages that compare it with other runs; nothing to those that are gone.
-
-    Args:
-        run: The run's folder.
-        pages: Paths from there.
-    """
+    """Lead from a run's page to pages that compare it with other runs; nothing to those that are gone."""
     found = {page: page_address(run / page, run) for page in pages}
     link = Markup('Compared with other runs: <a href="{}">{}</a>')
     return [Text(link.format(address, page)) for page, address in found.items() if address]
@@ -326,7 +318,7 @@ def _headline(run: RunRecords) -> list[tuple[str, str]]:
         *(joined or [(f"{results.metric or 'value'}, mean over {tested_sites(results)}", format_number(results.mean))]),
         *(() if results.is_evaluation else rounds),
         ("sites", format_count(len(run.sites) or None)),
-        ("test cases", format_count(sum(results.tested.cases.values()) or None)),
+        ("test cases", format_count(sum(one.num_cases for one in results.tests.values()) or None)),
         (
             "time of all rounds",
             format_duration(sum(record.seconds for record in run.ledger)) if run.ledger else MISSING,
@@ -363,7 +355,8 @@ def _explain_absence(run: RunRecords) -> str:
         return f"There are no pictures: the study classifies images, and a {kind} has no outline."
     if not run.is_simulation:
         return "The pictures stay at the sites: no image ever leaves one. Each site keeps its own as pictures.npz."
-    missing, cases = [site for site in run.sites if site not in run.pictures], run.results.tested.cases
+    missing = [site for site in run.sites if site not in run.pictures]
+    cases = {site: one.num_cases for site, one in run.results.tests.items() if not one.is_withheld}
     reasons = {
         "no test case of theirs counted": [site for site in missing if cases.get(site) == 0],
         "they have not tested the model": [site for site in missing if site not in cases],

@@ -19,7 +19,7 @@ from silofl.data.manifest import PARTS
 from silofl.errors import ConfigError
 from silofl.federation.ledger import Round, find_best_round, read_ledger
 from silofl.federation.outcome import unscored_results
-from silofl.federation.results import UNFINISHED, Results, SiteResult, read_results
+from silofl.federation.results import UNFINISHED, Results, read_results
 from silofl.files import read_json
 from silofl.inference.directory import plain_study
 from silofl.inference.evaluations import FILE as EVALUATIONS
@@ -31,7 +31,7 @@ from silofl.settings import setting_text
 from silofl.study import STORED, Study, load_study
 from silofl.study.sections import RANKED, SEGMENTATION_ONLY
 from silofl.training.joined import CHOSEN, FEDERATED, LOCAL, SHIFTED, Joined
-from silofl.training.site_score import SurfaceScore
+from silofl.training.site_score import SiteScore, SurfaceScore, Values
 
 COMPARISONS = "comparisons.json"
 # Of a simulation's copy of its job.
@@ -40,6 +40,7 @@ T = TypeVar("T", "CasePictures", "SelectorFeatures")
 ROUNDING = 1e-5
 COUNTED = {"cases": "cases", "patients": "patients", "examples": "images"}
 UNKNOWN = "unknown"
+UNTESTED = SiteScore(value=None, num_cases=0, num_excluded=0)
 
 
 @dataclass(frozen=True)
@@ -338,11 +339,10 @@ def count_data(run: RunRecords, site: str) -> dict[tuple[str, str], int | None]:
         parts = {part: getattr(run.data[site], part) for part in PARTS}
         return {(part, unit): getattr(counts, unit) for part, counts in parts.items() for unit in COUNTED}
     counts = dict.fromkeys((part, unit) for part in PARTS for unit in COUNTED)
-    tested, validated = run.results.tested, run.results.tested.validation.get(site)
-    if site in tested.cases:
-        counts["test", "cases"] = tested.cases[site] + tested.excluded_cases.get(site, 0)
-    if validated is not None:
-        counts["validation", "cases"] = validated.num_cases + validated.num_excluded
+    scores = {"test": run.results.sites.get(site), "validation": run.results.validation.get(site)}
+    for part, one in scores.items():
+        if one is not None and not (part == "test" and one.is_withheld):
+            counts[part, "cases"] = one.num_cases + one.num_excluded
     examples = [record.examples[site] for record in run.ledger if site in record.examples]
     return counts | {("training", "examples"): examples[-1] if examples else None}
 
@@ -404,34 +404,37 @@ def list_result_rows(runs: Mapping[str, Sequence[RunRecords]]) -> list[ResultRow
 def _list_run_rows(method: str, run: RunRecords) -> Iterator[ResultRow]:
     results = run.results
     row = partial(ResultRow, method=method, run=results.run, algorithm=results.algorithm, seed=results.seed)
-    for site, own in results.by_site.items():
+    for site, test in results.sites.items():
+        one = test or UNTESTED
+        cases = None if test is None or test.is_withheld else test.num_cases
         of_site = partial(row, site=site, metric=str(results.metric))
-        yield from _tested_rows(results, own, of_site)
+        models = results.super_model.models.get(site, {}) if results.super_model else {}
+        yield from _tested_rows(results, one, models, partial(of_site, cases=cases))
         if site in (results.joining or {}):
-            yield from _joined_rows(
-                results.joining[site], partial(of_site, cases=_count_of_models(results.metric, own.num_cases))
-            )
-        yield from _surface_rows((results.tested.surface or {}).get(site), of_site)
-        for name, score in (results.tested.extra_metrics or {}).get(site, {}).items():
+            of_models = partial(of_site, cases=_count_of_models(results.metric, cases))
+            yield from _joined_rows(results.joining[site], of_models)
+        yield from _surface_rows(one.surface, of_site)
+        for name, score in (one.extra_metrics or {}).items():
             yield of_site(metric=name, value=score.value, cases=score.num_cases)
-        if own.validation is not None:
-            yield of_site(part="validation", value=own.validation, cases=results.tested.validation[site].num_cases)
+        validation = results.validation.get(site)
+        if validation is not None and validation.value is not None:
+            yield of_site(part="validation", value=validation.value, cases=validation.num_cases)
     if run.unseen:
         yield from _unseen_rows(run.unseen, row)
 
 
-def _tested_rows(results: Results, own: SiteResult, row: partial[ResultRow]) -> Iterable[ResultRow]:
+def _tested_rows(results: Results, one: SiteScore, models: Values, row: partial[ResultRow]) -> Iterable[ResultRow]:
     """Yield the test of the run's models at one site: of all labels, of each, and by other metrics."""
-    yield row(value=own.value, cases=own.num_cases)
+    yield row(value=one.value)
     # Of a class it is the recall, whatever the metric.
-    of_label = partial(row, metric="recall") if results.classes else row
-    yield from (of_label(label=label, value=value) for label, value in own.labels.items())
-    of_area = partial(row, metric=results.metric if results.metric in RANKED else "auroc")
-    yield from (of_area(label=label, value=value) for label, value in own.areas.items())
-    also = {name: value for name, value in own.also.items() if name != results.metric}
-    yield from (row(metric=name, value=value, cases=own.num_cases) for name, value in also.items())
-    cases = _count_of_models(results.metric, own.num_cases)
-    yield from (row(model=model, value=value, cases=cases) for model, value in own.models.items())
+    of_label = partial(row, cases=None, **({"metric": "recall"} if results.has_classes else {}))
+    yield from (of_label(label=label, value=value) for label, value in (one.labels or {}).items())
+    of_area = partial(row, cases=None, metric=results.metric if results.metric in RANKED else "auroc")
+    yield from (of_area(label=label, value=value) for label, value in (one.areas or {}).items())
+    also = {name: value for name, value in (one.also or {}).items() if name != results.metric}
+    yield from (row(metric=name, value=value) for name, value in also.items())
+    of_model = partial(row, cases=_count_of_models(results.metric, row.keywords["cases"]))
+    yield from (of_model(model=model, value=value) for model, value in models.items())
 
 
 def _joined_rows(one: Joined, row: partial[ResultRow]) -> Iterable[ResultRow]:

@@ -3,6 +3,7 @@
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from shlex import quote
 from typing import Any
@@ -16,9 +17,18 @@ from silofl.federation.ledger import Round, format_spans
 from silofl.federation.results import Results
 from silofl.federation.unlike import SHORT
 from silofl.inference.own_tests import LEARNT
-from silofl.report.tables import METRIC_NAMES, TextTable, case_metric, format_number, label_columns, name_models
-from silofl.study.sections import SEGMENTATION_ONLY
+from silofl.report.tables import METRIC_NAMES, TextTable, format_number
+from silofl.study.sections import CLASS_MEANS, RANKED, SEGMENTATION_ONLY
 from silofl.training.joined import CHOSEN, FEDERATED, LOCAL, SHIFTED, Joined
+from silofl.training.metrics import mean_of_known
+from silofl.training.site_score import SiteScore
+from silofl_desk.report.result_tables import (
+    case_metric,
+    label_columns,
+    list_extra_metrics,
+    name_models,
+    read_table,
+)
 
 BATCH_DEPENDENT = "a prediction depends on the other images of its batch"
 SHARED_PATIENTS = "same person in training and test"
@@ -68,6 +78,27 @@ JOINING_BALANCED = (
 # Near 0 are the updates of sites that have learnt what there is.
 OPPOSED = -0.1
 LATE_REASON = "no answer in time"
+# No area under a curve of all sites' cases: only a site knows its cases' scores.
+POOLED_MEAN = "mean over all cases; of means over classes class by class, weighted by a site's cases of the class"
+SURFACE = (
+    "HD95 and surface Dice compare the surfaces of truth and prediction: the 95th percentile of their distances, "
+    "where low is good; and the share of both surfaces that lies within 2 mm, where high is good. If a file does not "
+    "state the size of its voxels, the site's distances are in pixels (px) of the prepared images, with slices one "
+    "pixel apart. Both are undefined if a label is only in truth or only in prediction."
+)
+CALLINGS = (
+    "Each site chose a temperature for its model's probabilities on its validation cases; it changes no answer. ECE "
+    "(expected calibration error): how far the probability of the answer is from the share of right answers in the "
+    "test; 0 is perfect. In brackets: what a perfectly calibrated model with the same probabilities would show by "
+    "chance in as many cases."
+)
+THRESHOLDS = (
+    "The threshold of the probability (before the temperature) was chosen on validation cases too; sensitivity and "
+    "specificity are of the test. The other numbers of the run do not use it. The super model uses the median of the "
+    "sites' thresholds: its sensitivity and specificity differ at a site whose own threshold is far from it."
+)
+AREAS = "All sites: mean weighted by the number of cases, as only a site knows its cases' scores."
+UNLIKE_CLASSES = "sites have test cases of different classes: balanced accuracy and areas have no mean over sites"
 
 
 def describe_model(results: Results) -> str:
@@ -79,7 +110,7 @@ def describe_model(results: Results) -> str:
 def status_sentence(results: Results) -> str:
     """Explain the status of a run with a result."""
     tested = "every site that has not left" if results.left else "every site"
-    if results.is_evaluation and results.status == "COMPLETE" and not results.tested.cases:
+    if results.is_evaluation and results.status == "COMPLETE" and not results.tests:
         return f"{tested.capitalize()} was asked; nothing was trained or tested."
     if results.is_evaluation and results.status == "COMPLETE":
         return _TESTED.format(tested=tested.capitalize())
@@ -96,11 +127,12 @@ def left_sentences(results: Results) -> list[str]:
 
 def withheld_sentences(results: Results) -> list[str]:
     """Say which scores sites withhold, and why."""
-    validated = {site: score.withheld for site, score in results.tested.validation.items() if score.withheld}
     return [
-        f"site {site} withholds its {what} score{_list_of(results, one.names)}: " + explain_withheld(one.least)
-        for what, said in (("test", results.tested.withheld or {}), ("validation", validated))
-        for site, one in said.items()
+        f"site {site} withholds its {what} score{_list_of(results, one.withheld.names)}: "
+        + explain_withheld(one.withheld.least)
+        for what, scores in (("test", results.tests), ("validation", results.validation))
+        for site, one in scores.items()
+        if one.withheld
     ]
 
 
@@ -269,13 +301,9 @@ def _threshold_sentence(joining: Mapping[str, Joined]) -> str:
 
 
 def _unchosen_sentence(results: Results) -> str:
-    """Say which sites made no choice, those with one reason at once; of an older result the reason is not known."""
-    reasons = dict(results.unchosen or {})
-    if results.joining:
-        others = (site for site in results.sites if site not in results.joining and site not in reasons)
-        reasons |= dict.fromkeys(others, "no validation data, or no answer")
+    """Say which sites made no choice, those with one reason at once."""
     sites: dict[str, list[str]] = {}
-    for site, reason in reasons.items():
+    for site, reason in (results.unchosen or {}).items():
         sites.setdefault(reason, []).append(site)
     listed = "; ".join(f"at {', '.join(names)}: {reason}" for reason, names in sites.items())
     return f"No choice could be made {listed}." if listed else ""
@@ -300,7 +328,7 @@ def describe_problems(results: Results) -> list[tuple[str, str]]:
     model near 0 or below the site's own where the site keeps another one, and a label that no site's test finds.
     """
     joining = results.joining or {}
-    kept = {site: joining[site].tested(CHOSEN) if site in joining else one for site, one in results.sites.items()}
+    kept = {site: joining[site].tested(CHOSEN) if site in joining else one for site, one in results.values.items()}
     which = "the model" if results.is_evaluation else "the model that it keeps"
     found = [
         ("bad", f"{where}: {which} is near 0, {format_number(value)}")
@@ -361,16 +389,14 @@ def _list_unlearnt_labels(results: Results) -> list[tuple[str, str]]:
 
 def _describe_missed_classes(results: Results) -> list[str]:
     """Return a sentence a site whose model recognises no test case of a class."""
-    if results.classes is None:
-        return []
     absences = {name_absence(name): name for name in results.labels.values()} if results.has_findings else {}
     # Examples of several findings are drawn by none.
     sampler = "" if results.has_findings else ", training.sampler"
     # A hospital that only tests can train nothing otherwise.
     advice = "" if results.is_evaluation else f"; see training.class_weights{sampler} and metric: balanced_accuracy"
     sentences = []
-    for site, also in results.classes.also.items():
-        recalls, cases = _read_recalls(results, site), results.classes.label_cases.get(site, {})
+    for site, one in results.tests.items() if results.has_classes else ():
+        recalls, cases, also = _read_recalls(results, one), one.label_cases or {}, one.also or {}
         none = {name: cases[name] for name, recall in recalls.items() if recall == 0 and cases.get(name)}
         everywhere = [f"{name} ({none.pop(absence)})" for absence, name in absences.items() if absence in none]
         if everywhere:
@@ -384,9 +410,9 @@ def _describe_missed_classes(results: Results) -> list[str]:
     return sentences
 
 
-def _read_recalls(results: Results, site: str) -> dict[str, float]:
+def _read_recalls(results: Results, one: SiteScore) -> dict[str, float]:
     """Return the recall of each class at a site, or finding and its absence, at the thresholds that it chose."""
-    recalls, read, names = results.tested.by_label.get(site, {}), results.callings.get(site), [*results.labels.values()]
+    recalls, read, names = one.labels or {}, one.calling, [*results.labels.values()]
     if read is None:
         return dict(recalls)
     others = {name: name_absence(name) if results.has_findings else names[name == names[0]] for name in read.thresholds}
@@ -406,7 +432,7 @@ def joining_table(results: Results) -> TextTable | None:
 
 def joining_note(results: Results) -> str:
     """Explain the columns of `joining_table`."""
-    empty = JOINING_EMPTY if results.tested.empty_cases else ""
+    empty = JOINING_EMPTY if any(one.num_empty for one in results.tests.values()) else ""
     is_map = results.metric in SEGMENTATION_ONLY["metric"]
     return (
         JOINING_NOTE
@@ -473,3 +499,116 @@ def _incidents(record: Round) -> Iterator[tuple[str, str]]:
     for site, found in (record.unlike or {}).items():
         yield from ((f"{site}: unlike the others", SHORT.get(what, f"its {what}")) for what in found)
     yield from (("noted", note) for note in record.notes)
+
+
+def label_sentence(results: Results) -> str:
+    """Say what the values by label are."""
+    if results.has_findings:
+        return (
+            "Sensitivity: share of the test cases with a finding in which it is found. Specificity: share of the "
+            "cases without it in which it is not found. Both at a probability of 0.5. "
+        ) + AREAS
+    if results.has_areas:
+        return "Recall is the share of a class's test cases that is right. " + AREAS
+    if results.has_classes:
+        return "Share of a class's test cases that is right, its recall, and their number; a site without one has none."
+    return "Values over the test cases of each label alone; a site without a label has none."
+
+
+def calling_sentence(results: Results) -> str:
+    """Explain `calling_table`, and say where a temperature does not help; nothing without any."""
+    callings = results.callings
+    if not callings:
+        return ""
+    changed = {site: one for site, one in callings.items() if one.temperature != 1}
+    idle = [site for site in callings if site not in changed]
+    vain = [site for site, one in changed.items() if not one.helps]
+    sentences = [CALLINGS]
+    sentences += [f"Too few validation cases, or none answered wrongly, at {', '.join(idle)}."] if idle else []
+    sentences += [f"It does not help in the test of {', '.join(vain)}."] if vain else []
+    if any(one.thresholds for one in callings.values()):
+        sentences.append(THRESHOLDS)
+    return " ".join(sentences)
+
+
+def everyone_sentence(results: Results) -> str:
+    """State the sites' models' result on the test data of all sites; nothing where it was not measured."""
+    everyone = results.everyone
+    if everyone is None:
+        return ""
+    values = f"accuracy {everyone.accuracy:.3f}, balanced accuracy {everyone.balanced_accuracy:.3f}"
+    areas = [own.get(results.metric or "") for own in everyone.by_site.values()]
+    if results.metric in RANKED and None not in areas:
+        values = f"{METRIC_NAMES[results.metric]} {format_number(mean_of_known(areas))}, {values}"
+    missing = [site for site in results.sites if site not in everyone.by_site]
+    without = f" (without {', '.join(missing)})" if missing else ""
+    return f"on all sites' test data ({everyone.num_cases} cases): {values}, mean over the sites' models{without}"
+
+
+def empty_cases_sentence(results: Results) -> str:
+    """State what is predicted in test cases that hold no label; nothing where each has one."""
+    of_sites = [
+        f"{site} {one.num_false_positive or 0} of {one.num_empty} "
+        f"({format_number(one.value_with_truth)} over the others)"
+        for site, one in results.tests.items()
+        if one.num_empty
+    ]
+    if not of_sites:
+        return ""
+    counted = "; each counts as 0 in its site's value" if results.metric == "dice" else ""
+    return f"false positives in cases without any label: {', '.join(of_sites)}{counted}"
+
+
+def missing_labels_sentence(results: Results) -> str:
+    """Say whose value is a mean over fewer labels than the others', or not over all classes; else nothing."""
+    is_area, is_over_classes = results.metric in RANKED, results.metric in CLASS_MEANS
+    if not is_over_classes and results.metric not in SEGMENTATION_ONLY["metric"]:
+        is_refused = results.mean_of_sites([0.0], "balanced_accuracy") is None
+        return UNLIKE_CLASSES if is_refused else ""
+    known = {site: read_table(one, "areas" if is_area else "labels") for site, one in results.sites.items()}
+    names = results.labels.values() if results.has_findings and is_area else dict.fromkeys(chain(*known.values()))
+    missing = {
+        site: [name for name in names if known[site].get(name) is None]
+        for site, value in results.values.items()
+        if value is not None
+    }
+    of_sites = [f"{site} without {' and '.join(names)}" for site, names in missing.items() if names]
+    if not of_sites or (not is_over_classes and len(names) < 2):
+        return ""
+    kind = "findings" if results.has_findings else "classes"
+    what, other = (f"some {kind} alone", "all") if is_over_classes else ("different labels", "not annotated there")
+    why = f"in none of a site's test cases, or {'in ' * is_over_classes}{other}"
+    is_refused = is_over_classes and results.mean is None
+    end = "; they have no mean over sites, and are pooled class by class" if is_refused else ""
+    return f"values are means over {what} and compare sites badly: {', '.join(of_sites)} ({why}){end}"
+
+
+def surface_sentence(results: Results) -> str:
+    """Say what the surface distances are, and of how many cases there are none; nothing where none were measured."""
+    surface = {site: one.surface for site, one in results.tests.items() if one.surface}
+    if not surface:
+        return ""
+    without = [f"{site} {one.num_undefined}" for site, one in surface.items() if one.num_undefined]
+    counted = f" Cases without a distance, which do not count: {', '.join(without)}." if without else ""
+    return f"{SURFACE}{counted}"
+
+
+def describe_extra_metric(name: str) -> str:
+    """Say what the column of a package's metric is."""
+    package, _, part = name.rpartition("/")
+    return f"{part} is a metric of the package {package}, mean over the cases in which it is defined; it chose nothing."
+
+
+def extra_metrics_sentence(results: Results) -> str:
+    """Say what the metrics of packages are, of how many cases, and where they failed; nothing without any."""
+    sentences = []
+    for name in list_extra_metrics([results]):
+        scores = {
+            site: one.extra_metrics[name] for site, one in results.tests.items() if name in (one.extra_metrics or ())
+        }
+        counted = [f"{site} {score.num_cases}" for site, score in scores.items() if not score.has_failed]
+        failed = [site for site, score in scores.items() if score.has_failed]
+        sentences.append(describe_extra_metric(name))
+        sentences += [f"Cases: {', '.join(counted)}."] if counted else []
+        sentences += [f"It failed at {', '.join(failed)}; the site's own log says how."] if failed else []
+    return " ".join(sentences)

@@ -15,9 +15,7 @@ from markupsafe import Markup
 from numpy.typing import NDArray
 
 from silofl.federation.results import Results, SuperResults
-from silofl.inference.evaluation import Evaluation
 from silofl.inference.super_results import SelectorResults
-from silofl.inference.unseen import OwnModelsTest, UnseenTest
 from silofl.report.canvas import (
     GRID,
     INK,
@@ -29,16 +27,13 @@ from silofl.report.canvas import (
     make_panels,
     point_style,
 )
-from silofl.report.evaluation_page import evaluation_tables, summary_lines
 from silofl.report.page import (
-    Block,
     Blocks,
     Group,
     Heading,
     HeatCell,
     HeatRow,
     HeatTable,
-    Items,
     PageSection,
     Pairs,
     Picture,
@@ -48,8 +43,9 @@ from silofl.report.page import (
     make_note,
     make_section,
 )
-from silofl.report.tables import MISSING, TextTable, case_metric, format_count, format_number, tested_sites
+from silofl.report.tables import MISSING, TextTable, format_number
 from silofl.training.site_score import Counts, Values
+from silofl_desk.report.result_tables import case_metric, tested_sites
 from silofl_desk.report.run_records import RunRecords, SelectorFeatures
 
 if TYPE_CHECKING:
@@ -75,11 +71,6 @@ THRESHOLDS_NOTE = (
     "Score of the super model on the test cases with other thresholds, mean over sites: 0 always takes a site's "
     "model, 1 always the global one. It shows how much depends on gamma, and was not used to choose it."
 )
-ALONE_NOTE = (
-    "Score over all its cases, with the super model and with each of its models alone. Nobody at the new site could "
-    "have known beforehand which is the highest."
-)
-UNSEEN_THRESHOLDS_NOTE = "The same cases with other thresholds, which were not used to choose gamma."
 MOST_OUTPUTS_IN_A_PAIR = 7
 _RIVALS = {PERSONAL: "the site's own personalised model", GLOBAL: "the global model"}
 SEED = 0
@@ -152,32 +143,11 @@ def _count_blocks(selector: SelectorResults) -> Blocks:
     ]
 
 
-def unseen_section(unseen: UnseenTest | None) -> PageSection | None:
-    """Return the section on a site that was left out of the training; None where none was."""
-    if unseen is None:
-        return None
-    selector, alone, by_threshold = unseen.choosing, alone_table(unseen), None
-    if selector:
-        thresholds = {row.threshold: row.value for row in selector.by_threshold}
-        by_threshold = threshold_table(thresholds, selector.threshold, unseen.metric)
-    chosen = describe_choices(selector.choices) if selector else ""
-    return make_section(
-        "unseen",
-        "Left-out site",
-        "A site that was left out",
-        Text(unseen_sentence(unseen)),
-        Text(f"Cases by the model that answered: {chosen}.") if chosen else None,
-        [Table(alone), make_note(ALONE_NOTE)] if alone else None,
-        Text(own_sentence(unseen.own)) if unseen.own else None,
-        [Table(by_threshold), make_note(UNSEEN_THRESHOLDS_NOTE)] if by_threshold else None,
-        _evaluation_blocks(unseen.evaluation) if unseen.evaluation else None,
-    )
-
-
 def model_values(results: Results) -> dict[str, Values]:
     """Return global, where there is one, personal, super, ensemble -> site -> mean test value at the site."""
+    tested = results.super_model.models if results.super_model else {}
     return {
-        name: {site: own.models.get(site if name == PERSONAL else name) for site, own in results.by_site.items()}
+        name: {site: tested.get(site, {}).get(site if name == PERSONAL else name) for site in results.sites}
         for name in MODELS
         if name != GLOBAL or results.has_global_model
     }
@@ -251,26 +221,12 @@ def threshold_table(values: Mapping[float, float | None], gamma: float | None, m
     Args:
         values: Candidate of the threshold -> value.
         gamma: The threshold that was used.
-        metric: The value's name.
     """
     if not values:
         return None
     names = tuple(f"{threshold:g}{' (used)' if threshold == gamma else ''}" for threshold in values)
     cells = (f"{metric} of the test cases", *map(format_number, values.values()))
     return TextTable(("threshold gamma", *names), (cells,))
-
-
-def _evaluation_blocks(found: Evaluation) -> list[Block]:
-    tables = [[Heading(name), Table(table)] for name, table in evaluation_tables(found).items()]
-    return [Items(summary_lines(found)), *(block for pair in tables for block in pair)]
-
-
-def alone_table(unseen: UnseenTest) -> TextTable | None:
-    """Return the value of the super model and of each of its models at a left-out site; None without any model."""
-    if not unseen.models:
-        return None
-    values = [unseen.value, *unseen.models.values()]
-    return TextTable(("model", SUPER, *unseen.models), ((unseen.metric, *map(format_number, values)),))
 
 
 def model_meanings(results: Results) -> list[tuple[str, str]]:
@@ -329,32 +285,6 @@ def threshold_sentence(results: Results, found: SuperResults) -> str:
     return f"The threshold gamma is {found.threshold:g}: {rule} {_threshold_origin(results)}".rstrip()
 
 
-def unseen_sentence(unseen: UnseenTest) -> str:
-    """State the super model's result at a site that took no part in the training."""
-    cases, gamma = unseen.num_cases, unseen.choosing.threshold if unseen.choosing else None
-    by = f", with the threshold gamma = {gamma:g} that the training sites found" if gamma is not None else ""
-    value = f"{unseen.metric} {format_number(unseen.value)} over {cases} case{'s' * (cases != 1)}"
-    place = f"Site {unseen.site} took no part in the training"
-    if unseen.num_seen:
-        place = (
-            f"The sites learnt from {unseen.num_seen} of the {cases} cases of {unseen.site}, which is no unseen site"
-        )
-    return f"{place}. There the super model reaches {value}{by}."
-
-
-def own_sentence(own: OwnModelsTest) -> str:
-    """Say what the hospitals' own models score at a left-out site, each alone and all together."""
-    values = ", ".join(f"{site} {format_number(value)}" for site, value in own.models.items())
-    together = format_number(own.value)
-    return f"The hospitals' own models there: {values}; the mean of their answers, if each were handed out: {together}."
-
-
-def describe_choices(choices: Counts) -> str:
-    """List the number of cases that each model answered."""
-    ranked = sorted(((name, cases) for name, cases in choices.items() if cases), key=lambda item: (-item[1], item[0]))
-    return ", ".join(f"{name} {format_count(cases)}" for name, cases in ranked)
-
-
 def _compare_with_rival(values: Values, others: Values, rival: str) -> str:
     """Name the sites where values, in the three decimals shown, are below a rival's; nothing where no site has both."""
     pairs = {s: (v, others[s]) for s, v in values.items() if v is not None and others[s] is not None}
@@ -373,7 +303,7 @@ def _threshold_origin(results: Results) -> str:
     wanted = results.recipe_value("threshold")
     if wanted != "tuned":
         return "The study fixed it." if wanted else ""
-    if not any(score.value is not None for score in results.tested.validation.values()):
+    if not any(score.value is not None for score in results.validation.values()):
         return "No site had validation cases to tune it on, so that the global model always answers."
     return (
         "It was tuned on the sites' validation cases: each site sent only its sums by threshold. It is above 0 only "

@@ -110,7 +110,6 @@ def plan_examples(examples: ClassificationSet, options: ImportOptions) -> dict[s
     """Deal examples to sites by ``options.partition`` and split every site.
 
     Args:
-        examples: The set.
         options: With a value for all that the partition uses; without a test fraction the set's own parts stay.
 
     Raises:

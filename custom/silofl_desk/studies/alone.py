@@ -35,9 +35,6 @@ def run_alone(
     An interrupted run continues after its last finished round.
 
     Args:
-        study: The study.
-        folder: The run's folder.
-        sites: The sites' names.
         settings: Settings of all sites; ``{site}`` in them tells the sites apart.
         pretrained: All arrays of the pretrained model, where the study needs one.
         on_round: Called after every exchange with the sites.

@@ -71,7 +71,6 @@ def compare(asked: ComparisonPlan, out: Path, console: Console, processes: int =
     Finished runs of the same study are used again and unfinished ones continue; the others run even if one fails.
 
     Args:
-        asked: The comparison.
         out: Folder of the runs and the table.
         console: Shows progress and the table.
         processes: Runs at a time.
@@ -126,7 +125,6 @@ def collect_methods(runs: Sequence[ComparedRun], failures: Mapping[Path, str]) -
     """Group the results of all runs by method, in the order of the runs.
 
     Args:
-        runs: All runs.
         failures: Folder -> why a run could not be carried out.
     """
     methods = []

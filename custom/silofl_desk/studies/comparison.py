@@ -1,6 +1,6 @@
 """Compare runs: the rows of their tables, what joining gave in each, and what limits the comparison."""
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -9,39 +9,37 @@ from rich.console import Console
 
 from silofl.core.gain import WORSE, count_verdicts, holm
 from silofl.federation.results import Results
-from silofl.report.tables import (
-    HD95,
-    MISSING,
-    SURFACE,
-    SURFACE_DICE,
-    UNLIKE_CLASSES,
-    TextTable,
-    describe_extra_metric,
-    describe_round,
-    format_number,
-    list_extra_metrics,
-    list_extra_values,
-    mean_and_deviation,
-    name_models,
-    print_lines,
-    print_table,
-    surface_texts,
-)
+from silofl.report.tables import MISSING, TextTable, format_number, mean_and_deviation, print_lines, print_table
 from silofl.training.joined import AT_ZERO, FEDERATED, LOCAL
 from silofl.training.metrics import mean_of_known
-from silofl.training.site_score import Values
+from silofl_desk.report.result_tables import (
+    HD95,
+    SURFACE_DICE,
+    describe_round,
+    list_extra_metrics,
+    list_extra_values,
+    name_models,
+    surface_texts,
+)
 from silofl_desk.report.run_records import RowRuns, RunRecords
 from silofl_desk.report.sentences import (
-    BATCH_DEPENDENT,
     SHARED_BATCHNORM,
+    SURFACE,
+    UNLIKE_CLASSES,
+    describe_extra_metric,
     describe_problems,
+    normalization_label,
     regions_text,
     shares_batchnorm,
-    shares_patients,
     split_sentence,
 )
-from silofl_desk.report.super_model_page import ENSEMBLE, GLOBAL, PERSONAL, model_values
-from silofl_desk.studies.conditions import list_differences, results_by_row, rows_by_name
+from silofl_desk.studies.conditions import (
+    describe_groups,
+    group_rows_by_value,
+    list_differences,
+    results_by_row,
+    rows_by_name,
+)
 
 MOST_SITES_IN_A_ROW = 8
 ONE_SEED = (
@@ -73,12 +71,6 @@ DRIFT_NOTE = (
     "All three grow with the learning rate, the steps and the network: compare rows that share these; no accuracy "
     "follows from them. A row without numbers has them with --set training.measures_drift=true."
 )
-_SINGLE = {
-    "everything": "local: each site alone",
-    "batchnorm": "global but for BatchNorm",
-    "head": "global but for the head",
-    "nothing": GLOBAL,
-}
 
 
 @dataclass(frozen=True)
@@ -124,26 +116,40 @@ def are_comparable(results: Sequence[Results]) -> bool:
 def comparison_notes(results: Sequence[Results]) -> list[str]:
     """Return sentences on runs without a value at a site, and on what limits a comparison."""
     sites = compared_sites(results)
-    lacking = {i: [site for site in sites if run.sites.get(site) is None] for i, run in enumerate(results, start=1)}
+    lacking = {i: [site for site in sites if run.values.get(site) is None] for i, run in enumerate(results, start=1)}
     notes = [_describe_missing_sites(i, without, sites) for i, without in lacking.items() if without or not sites]
-    numbered = list(enumerate(results, start=1))
-    notes += _name_runs([i for i, run in numbered if run.normalization == "batch_stateless"], BATCH_DEPENDENT)
-    for unit in sorted({run.split_unit for run in results if shares_patients(run.split_unit)}):
-        notes += _name_runs([i for i, run in numbered if run.split_unit == unit], f"split {split_sentence(unit)}")
-    for regions in sorted({*map(regions_text, results)} - {""}):
-        notes += _name_runs(
-            [i for i, run in numbered if regions_text(run) == regions], f"scored are regions, {regions}"
-        )
-    unlike = [i for i, run in numbered if run.mean is None and run.pooled is not None]
-    notes += _name_runs(unlike, UNLIKE_CLASSES)
-    normalised = [(i, run) for i, run in numbered if run.normalization == "batch"]
-    shared = [i for i, run in normalised if shares_batchnorm(run)]
-    if len(shared) < len(normalised):
-        notes += _name_runs(shared, SHARED_BATCHNORM)
-    for sentence in dict.fromkeys(run.batchnorm for run in results if run.batchnorm):
-        notes += _name_runs([i for i, run in numbered if run.batchnorm == sentence], sentence)
-    surface = [SURFACE] if any(run.tested.surface for run in results) else []
-    return [*notes, *surface, *map(describe_extra_metric, list_extra_metrics(results)), ONE_SEED]
+    surface = [SURFACE] if any(one.surface for run in results for one in run.tests.values()) else []
+    limits = list_limits({f"run {i}": [run] for i, run in enumerate(results, start=1)})
+    return [*notes, *limits, *surface, *map(describe_extra_metric, list_extra_metrics(results)), ONE_SEED]
+
+
+def list_limits(rows: Mapping[str, Sequence[Results]], pooled: Collection[str] = ()) -> list[str]:
+    """Return what limits a comparison of rows: split, normalisation, regions, classes and BatchNorm, a sentence each.
+
+    Args:
+        rows: Name -> the results of its runs.
+        pooled: Names of those on data pooled in one place, which have no BatchNorm to share.
+    """
+    runs = [run for of_row in rows.values() for run in of_row]
+    scored = [f"Regions: {describe_groups(rows, lambda run: regions_text(run) or 'each label')}."]
+    lacks_mean = {
+        name: any(one.mean is None and one.pooled is not None for one in found) for name, found in rows.items()
+    }
+    unlike = [name for name, is_so in lacks_mean.items() if is_so]
+    with_batchnorm = {
+        name: any(map(shares_batchnorm, of_row))
+        for name, of_row in rows.items()
+        if name not in pooled and any(run.normalization == "batch" for run in of_row)
+    }
+    shared = [name for name, is_so in with_batchnorm.items() if is_so]
+    return [
+        f"Split: {describe_groups(rows, lambda run: split_sentence(run.split_unit))}.",
+        f"Normalization: {describe_groups(rows, lambda run: normalization_label(run.normalization))}.",
+        *(scored if any(run.regions for run in runs) else []),
+        *([f"{', '.join(unlike)}: {UNLIKE_CLASSES}."] if unlike else []),
+        *([f"{', '.join(shared)}: {SHARED_BATCHNORM}."] if 0 < len(shared) < len(with_batchnorm) else []),
+        *(f"{', '.join(names)}: {why}." for why, names in group_rows_by_value(rows, lambda run: run.batchnorm).items()),
+    ]
 
 
 def comparison_table(results: Sequence[Results], names: Sequence[str] = ()) -> TextTable:
@@ -152,12 +158,12 @@ def comparison_table(results: Sequence[Results], names: Sequence[str] = ()) -> T
     Nothing is marked as the best: each row is one run with one seed.
 
     Args:
-        results: Of the runs.
         names: The row of the table of methods that each run is of; empty where there is no such table.
     """
     sites = compared_sites(results) if len(compared_sites(results)) <= MOST_SITES_IN_A_ROW else []
     head = ("study", "algorithm", "preset", "normalization", "seed", "status", "reported round")
-    has_surface, extra = any(run.tested.surface for run in results), list_extra_metrics(results)
+    extra = list_extra_metrics(results)
+    has_surface = any(one.surface for run in results for one in run.tests.values())
     first = [(str(i), *names[i - 1 : i]) for i in range(1, len(results) + 1)]
     rows = tuple((*cells, *_run_row(run, sites, has_surface, extra)) for cells, run in zip(first, results, strict=True))
     further = (*((HD95, SURFACE_DICE) if has_surface else ()), *extra.values())
@@ -171,7 +177,7 @@ def site_comparison_table(results: Sequence[Results]) -> TextTable | None:
     if len(sites) <= MOST_SITES_IN_A_ROW:
         return None
     names = (f"{i}: {run.algorithm or MISSING}" for i, run in enumerate(results, start=1))
-    rows = tuple((site, *(format_number(run.sites.get(site)) for run in results)) for site in sites)
+    rows = tuple((site, *(format_number(run.values.get(site)) for run in results)) for site in sites)
     return TextTable(("site", *names), rows)
 
 
@@ -270,11 +276,6 @@ def _describe_missing_sites(number: int, without: Sequence[str], sites: Sequence
     return f"Run {number} has no value at {where or 'any site'}: do not compare its mean with the others'."
 
 
-def _name_runs(rows: Sequence[int], sentence: str) -> list[str]:
-    """Return a sentence that begins with the rows that it is about; nothing without any."""
-    return [f"Run{'s' * (len(rows) > 1)} {', '.join(map(str, rows))}: {sentence}."] if rows else []
-
-
 def _differences(results: Sequence[Results]) -> list[str]:
     """Return the differences between runs for which their means cannot be compared."""
     differences = []
@@ -292,9 +293,9 @@ def _differences(results: Sequence[Results]) -> list[str]:
 def _count_test_cases(results: Sequence[Results]) -> dict[str, set[int]]:
     """Return site -> its numbers of test cases, counted and excluded ones, in the runs that tested there."""
     numbers: dict[str, set[int]] = {}
-    for tested in (run.tested for run in results):
-        for site, counted in tested.cases.items():
-            numbers.setdefault(site, set()).add(counted + tested.excluded_cases.get(site, 0))
+    for site, one in (pair for run in results for pair in run.tests.items()):
+        if not one.is_withheld:
+            numbers.setdefault(site, set()).add(one.num_cases + one.num_excluded)
     return numbers
 
 
@@ -309,7 +310,7 @@ def _run_row(results: Results, sites: Sequence[str], has_surface: bool, extra: I
         *means,
         *surface,
         *(format_number(mean_of_known(list_extra_values(results, name))) for name in extra),
-        *map(format_number, map(results.sites.get, sites)),
+        *map(format_number, map(results.values.get, sites)),
     )
 
 
@@ -331,36 +332,3 @@ def _describe_drift(runs: Sequence[RunRecords], key: str) -> str:
         return MISSING
     # By digits and not by decimals: drifts are as small as their rates.
     return f"{np.mean(known):.3g}" + (f" ± {np.std(known, ddof=1):.2g}" if len(known) > 1 else "")
-
-
-def run_models_table(results: Sequence[Results], names: Sequence[str]) -> TextTable | None:
-    """Return one row for each model of each run, one column a site; None where no run has more than one model.
-
-    Args:
-        results: The runs' results.
-        names: The runs' names.
-    """
-    if not any(run.super_model for run in results):
-        return None
-    sites = compared_sites(results)
-    rows = []
-    for name, run in zip(names, results, strict=True):
-        for model, values in _values_by_model(run).items():
-            row = [*map(values.get, sites)]
-            rows.append((name, model, *map(format_number, [*row, None if None in row else run.mean_of_sites(row)])))
-    return TextTable(("run", "model", *sites, "mean"), tuple(rows), num_text=2)
-
-
-def _values_by_model(results: Results) -> dict[str, Values]:
-    """Return name -> site -> value of the models of one run; nothing for a run without any value."""
-    if results.super_model:
-        return model_values(results)
-    if not any(value is not None for value in results.sites.values()):
-        return {}
-    if results.recipe_value("sends_model_once"):
-        return {ENSEMBLE: results.sites}
-    home = str(results.recipe_value("stays_home"))
-    # Rows of the mixing matrix differ, and each site's model with them.
-    is_mixed = home != "everything" and results.recipe_value("mixing") not in (None, "shared")
-    is_personal = is_mixed or results.recipe_value("keeps_personal") or results.recipe_value("takes_own_steps")
-    return {PERSONAL if is_personal else _SINGLE.get(home, "the run's model"): results.sites}

@@ -51,7 +51,6 @@ def curves_image(
 
     Args:
         measure: What they are of.
-        runs: The runs.
         centralised: Runs on the same sites' data in one place, one a seed.
     """
     curves = run_curves(measure, runs, centralised)

@@ -2,7 +2,7 @@
 
 import argparse
 import os
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -34,7 +34,7 @@ from silofl.report.page import (
     make_table,
     write_with_files,
 )
-from silofl.report.tables import POOLED_MEAN, TextTable, drop_equal_columns
+from silofl.report.tables import TextTable, drop_equal_columns, mean_and_deviation
 from silofl.schema import dump_record
 from silofl_desk.report.result_pictures import hospitals_image
 from silofl_desk.report.rounds import ROUND_TEST, VALIDATION
@@ -48,6 +48,7 @@ from silofl_desk.report.run_records import (
     list_result_rows,
     read_run,
 )
+from silofl_desk.report.sentences import POOLED_MEAN
 from silofl_desk.report.unseen_picture import unseen_images
 from silofl_desk.studies.comparison import (
     DRIFT_NOTE,
@@ -56,7 +57,6 @@ from silofl_desk.studies.comparison import (
     compare_joining,
     comparison_notes,
     comparison_table,
-    run_models_table,
     site_comparison_table,
 )
 from silofl_desk.studies.comparison_figures import comparison_images, curves_image
@@ -69,6 +69,7 @@ from silofl_desk.studies.conditions import (
     settings_rows,
 )
 from silofl_desk.studies.hospitals import NOTE, conclude, explain_losses, hospital_table, unseen_tables
+from silofl_desk.studies.method_rows import Method, make_method_rows, method_sites
 
 PAYS = "Does joining pay?"
 MEANS_NOTE = f"mean and standard deviation over a run's sites; {POOLED_MEAN}."
@@ -128,10 +129,6 @@ def _find_run(path: Path) -> Path:
 def write_comparison(runs: Sequence[Path], out: Path) -> Path:
     """Write one page with the results, curves and predictions of several runs side by side, and return its path.
 
-    Args:
-        runs: The runs' folders.
-        out: The page's file.
-
     Raises:
         ConfigError: No run was named, a folder is no run, or the page cannot be written.
     """
@@ -145,7 +142,6 @@ def write_rows(rows: RowRuns, out: Path, summary: Summary = NO_SUMMARY) -> Path:
 
     Args:
         rows: Name of the row -> its runs.
-        out: The page's file.
         summary: What they come to.
 
     Raises:
@@ -298,9 +294,22 @@ def _same_case_section(runs: Sequence[RunRecords]) -> PageSection | None:
 
 
 def _answers_section(runs: Sequence[RunRecords]) -> PageSection | None:
-    table = run_models_table([run.results for run in runs], list(run_names(runs)))
+    table = models_table({name: run.results for name, run in run_names(runs).items()})
     title = "The models of each run"
     return make_section("models", "Models", title, Table(table), make_note(MODELS_NOTE)) if table else None
+
+
+def models_table(runs: Mapping[str, Results]) -> TextTable | None:
+    """Return one row for each model of each run, one column a site; None where no run has more than one model.
+
+    Args:
+        runs: Name -> result; one without any value has no row.
+    """
+    if not any(run.super_model for run in runs.values()):
+        return None
+    methods = [Method(name, {0: run}) for name, run in runs.items() if {*run.values.values()} - {None}]
+    rows = [(row.name, *map(mean_and_deviation, (*row.sites, row.client_average))) for row in make_method_rows(methods)]
+    return TextTable(("model", *method_sites(methods), "mean"), tuple(rows))
 
 
 def _drift_section(rows: RowRuns) -> PageSection | None:

@@ -79,7 +79,6 @@ def list_differences(runs: RowRuns, known: Collection[str] = ()) -> list[str]:
     """Return a sentence on each setting, on pretrained models and on the data, where rows differ besides the algorithm.
 
     Args:
-        runs: Of each row.
         known: Dotted keys, or ``data``, in which the rows' names say that they differ.
     """
     data = [] if "data" in known else _data_differences(runs)
@@ -130,6 +129,12 @@ def group_rows_by_value(runs: Mapping[str, Sequence[T]], value: Callable[[T], st
             if text is not None:
                 groups.setdefault(text, []).append(name)
     return groups
+
+
+def describe_groups(runs: Mapping[str, Sequence[T]], say: Callable[[T], str]) -> str:
+    """Return the text that all runs share, or each text with its rows."""
+    groups = group_rows_by_value(runs, say)
+    return list_groups(groups) if len(groups) > 1 else next(iter(groups), "-")
 
 
 def list_groups(groups: Mapping[str, Sequence[str]]) -> str:

@@ -82,12 +82,7 @@ def _prepare_job(run: str, job: Path | None, kit: Kit, scratch: Path, changes: M
     Args:
         run: The run's id, or without a job NVFlare's id of the job.
         job: The run's job folder.
-        kit: The study lead's.
-        scratch: Takes the copy.
         changes: To its study, by dotted key; still to be made.
-
-    Raises:
-        ConfigError: There is no such job.
     """
     if job is not None:
         study_file(job)
@@ -103,11 +98,7 @@ def _prepare_job(run: str, job: Path | None, kit: Kit, scratch: Path, changes: M
 
 
 def _check_unfinished(folder: Path, changes: Mapping[str, object]) -> None:
-    """Refuse a folder without a job that could go on; the errors of `_check_incomplete`.
-
-    Raises:
-        ConfigError: It holds no job.
-    """
+    """Refuse a folder without a job that could go on; the errors of `_check_incomplete`."""
     if not (folder / JOB).is_dir():
         raise ConfigError(
             f"{folder} must hold the job that goes on, as a folder that silofl run has written; of another, name the "
@@ -117,11 +108,7 @@ def _check_unfinished(folder: Path, changes: Mapping[str, object]) -> None:
 
 
 def _check_incomplete(job: Path, changes: Mapping[str, object], results: Results | None) -> None:
-    """Refuse to go on with a run that has all that its study asks for.
-
-    Raises:
-        ConfigError: It is complete.
-    """
+    """Refuse to go on with a run that has all that its study asks for."""
     if results and results.status == "COMPLETE" and results.rounds >= changed_study(job, changes).rounds:
         raise ConfigError(
             f"run {results.run} must have been stopped, not be COMPLETE after {results.rounds} rounds; ask for "
@@ -130,12 +117,7 @@ def _check_incomplete(job: Path, changes: Mapping[str, object], results: Results
 
 
 def _download_job(number: str, kit: Kit, scratch: Path, changes: Mapping[str, object]) -> Path:
-    """Download a job that has ended, and have it go on with its run; anew where no round has finished.
-
-    Raises:
-        ConfigError: The job has not ended, is not this lead's or not as this lead signed it, has begun no run, its
-            run is complete, or the server sent another number of jobs than one.
-    """
+    """Download a job that has ended, and have it go on with its run; anew where no round has finished."""
     with Lead(kit, PATIENCE_S) as lead:
         status, _ = lead.status(number)
         if not has_ended(status):

@@ -50,7 +50,6 @@ def cross_test(contents: Contents, data: Mapping[str, SiteData]) -> dict[str, di
     """Test each site's model on each site's test data, and on all of them together.
 
     Args:
-        contents: The sites' models.
         data: Site -> its data.
 
     Returns:

@@ -69,7 +69,6 @@ def run_demo(out: Path, changes: dict[str, object], console: Console) -> int:
     Args:
         out: Folder of the phantoms, the runs, ``report.html`` and ``log.txt``, which has the details.
         changes: Keys of the studies to change: rounds, seed; the phantoms have the same seed.
-        console: Shows the story.
 
     Returns:
         The first exit code that is not 0, or 0; 130 interrupted.

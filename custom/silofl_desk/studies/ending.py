@@ -12,33 +12,28 @@ from silofl.federation.ledger import read_ledger
 from silofl.federation.results import Results, read_results
 from silofl.federation.run_folder import PHASE
 from silofl.parts.load import list_kinds
-from silofl.report.tables import (
-    MISSING,
-    calling_sentence,
-    calling_table,
-    empty_cases_sentence,
-    everyone_sentence,
-    extra_metrics_sentence,
-    missing_labels_sentence,
-    print_lines,
-    print_table,
-    site_table,
-    surface_sentence,
-)
+from silofl.report.tables import MISSING, print_lines, print_table
 from silofl.study import Study
+from silofl_desk.report.result_tables import calling_table, site_table
 from silofl_desk.report.sentences import (
+    calling_sentence,
     describe_model,
     describe_problems,
     early_sentence,
+    empty_cases_sentence,
+    everyone_sentence,
+    extra_metrics_sentence,
     joining_sentence,
     joining_table,
     left_sentences,
     list_opposed,
+    missing_labels_sentence,
     normalization_label,
     privacy_sentence,
     regions_text,
     shares_patients,
     split_sentence,
+    surface_sentence,
     withheld_sentences,
 )
 from silofl_desk.studies.progress import POLL_S, RoundLines, repeat_in_background
@@ -113,12 +108,12 @@ def print_results(results: Results, console: Console) -> None:
     if table := calling_table(results):
         print_table(table, console)
         print_lines([calling_sentence(results)], console)
-    if results.tested.empty_cases:
-        print_lines([empty_cases_sentence(results)], console)
+    if sentence := empty_cases_sentence(results):
+        print_lines([sentence], console)
     if sentence := missing_labels_sentence(results):
         print_lines([sentence], console)
-    if results.tested.surface:
-        print_lines([surface_sentence(results)], console)
+    if sentence := surface_sentence(results):
+        print_lines([sentence], console)
     if sentence := extra_metrics_sentence(results):
         print_lines([sentence], console)
     if results.privacy:

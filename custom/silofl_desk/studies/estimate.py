@@ -252,7 +252,6 @@ def estimate_training(study: Study, shape: tuple[int, ...], examples: Sequence[i
     """Return the seconds of all rounds' training where sites take turns, by a few steps that are measured here.
 
     Args:
-        study: The study.
         shape: (C, *spatial) of what its network learns from.
         examples: Training examples of each site.
 
@@ -369,11 +368,7 @@ def _count_passes(study: Study, sites: int) -> int:
 
 
 def _measure_cost(study: Study, shape: tuple[int, ...], volume: tuple[int, ...] | None, sites: int) -> StepCost:
-    """Measure a step on random examples, with the models that the first round trains, and a look at a whole volume.
-
-    Raises:
-        ConfigError: As `check_network` has it.
-    """
+    """Measure a step on random examples, with the models that the first round trains, and a look at a whole volume."""
     check_network(study, shape)
     names = needs.site_names(sites)
     task = ServerRounds.start(study, "estimate", names, {}).task(names[0], Exchange(TRAIN, 1))

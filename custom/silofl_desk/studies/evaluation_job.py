@@ -47,7 +47,6 @@ def write_evaluation_job(model: Path, target: Path) -> Study:
 
     Args:
         model: The super model's folder.
-        target: New folder.
 
     Raises:
         ConfigError: The super model is broken, or the folder exists.

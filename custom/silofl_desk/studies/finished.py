@@ -57,7 +57,6 @@ def read_sites(
     """Read the data of a simulation's sites, and check that they are those that runs learnt from.
 
     Args:
-        study: Of the run.
         run: Folder of the run.
         moved: Folders that are not where the run read them.
         learnt: Folder of a run -> site -> what it learnt from.
@@ -98,10 +97,7 @@ def report_measurement(
 
     Args:
         options: With ``run``, the folder, and ``json``.
-        name: Of the files.
-        values: For programs.
         image: Its caption stands below the table.
-        table: For people.
     """
     console, numbers, picture = make_console(options), options.run / f"{name}.json", options.run / f"{name}.png"
     write_json(numbers, values)

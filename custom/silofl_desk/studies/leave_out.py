@@ -32,16 +32,13 @@ from silofl.inference.clinical import measure_evaluation
 from silofl.inference.contents import Contents
 from silofl.inference.evaluated_cases import EvaluatedCase, SiteCases, evaluate_cases, sort_answers
 from silofl.inference.geometry import check_images
-from silofl.inference.unseen import SelectorTest, ThresholdTest, UnseenTest, read_unseen
+from silofl.inference.unseen import UnseenTest, read_unseen
 from silofl.models.roles import GLOBAL
 from silofl.options import SPECIFICITY
-from silofl.report.evaluation_page import evaluation_tables, summary_lines
-from silofl.report.tables import TextTable, format_number, print_lines, print_table
 from silofl.schema import dump_record, read_record
 from silofl.study import Study
 from silofl.training.device import choose_device, set_threads
 from silofl.training.metrics import value_or_none
-from silofl.training.site_score import Counts
 
 HOME = {
     "nothing": "the last steps of each model",
@@ -53,9 +50,6 @@ NO_SUPER_MODEL = (
     "The run wrote no super model, because {home} stayed at the sites; in a simulation it is put together from "
     "{source}, and all of them answer: mean of all sites."
 )
-CLINIC = "what a clinic would get"
-HINDSIGHT = "best in hindsight: chosen on the test data, shown and never used"
-_ALONE = {GLOBAL: "global model alone", ENSEMBLE: "ensemble of all models"}
 
 
 def run_unseen_test(run: Path, site: str, digest: str, load: Callable[[], SiteData], console: Console) -> UnseenTest:
@@ -161,7 +155,6 @@ def measure_unseen(model: SuperModel, parts: Sequence[Examples]) -> dict[str, An
     """Measure a super model on all cases of a site that none of its models has seen.
 
     Args:
-        model: The super model.
         parts: All parts of the site's data, with different cases.
 
     Returns:
@@ -252,87 +245,3 @@ def _read_earlier_test(run: Path) -> UnseenTest | None:
         return read_unseen(run)
     except ConfigError:
         return None
-
-
-def unseen_table(unseen: UnseenTest) -> TextTable:
-    """Return one row for each way to answer, first the one that a clinic would get, then each model alone."""
-    if unseen.selector is None:
-        return TextTable(("answer", unseen.metric), tuple(_plain_rows(unseen)))
-    sites = [name for name in unseen.models if name not in (GLOBAL, ENSEMBLE)]
-    models = [*([GLOBAL] if GLOBAL in unseen.models else []), *sites]
-    columns = ("answer", unseen.metric, *(f"chosen: {name}" for name in models))
-    alone = [(_single_model_label(name), format_number(unseen.models[name])) for name in (*models, ENSEMBLE)]
-    empty = [""] * len(models)
-    others = tuple((*row, *empty) for row in (*alone, *_own_rows(unseen)))
-    return TextTable(columns, (*_super_rows(unseen, unseen.selector, models), *others))
-
-
-def gamma_table(unseen: UnseenTest, tests: Sequence[ThresholdTest]) -> TextTable:
-    """Return one row for each candidate of gamma: the value, and how many cases the global model answers."""
-    rows = tuple(
-        (f"{test.threshold:g}", format_number(test.value), _percent(test.choices[GLOBAL], unseen.num_cases))
-        for test in tests
-    )
-    return TextTable(("gamma", unseen.metric, "chosen: global"), rows, num_text=0)
-
-
-def print_unseen(unseen: UnseenTest, console: Console) -> None:
-    """Print the super model's result at a site that was left out, with each way to answer."""
-    excluded = unseen.num_cases - unseen.num_counted
-    without = f" ({excluded} with empty truth and prediction excluded)" if excluded else ""
-    seen = "" if unseen.num_seen is None else f", {unseen.num_seen or 'none'} of them seen in training"
-    lines = ["", f"unseen site {unseen.site}: {unseen.num_cases} cases{without}{seen}"]
-    if unseen.assembled_from:
-        lines.append(f"the super model was put together from {unseen.assembled_from}: only a simulation can do this")
-    print_lines([*lines, f"metric: {unseen.metric}"], console)
-    print_table(unseen_table(unseen), console)
-    if unseen.evaluation:
-        print_lines(["", "as silofl evaluate has it", *summary_lines(unseen.evaluation)], console)
-        for name, table in evaluation_tables(unseen.evaluation).items():
-            print_lines(["", name], console)
-            print_table(table, console)
-    if unseen.choosing and unseen.choosing.by_threshold:
-        print_lines(["", "by threshold (gamma): a site's model answers where its score is above it"], console)
-        print_table(gamma_table(unseen, unseen.choosing.by_threshold), console)
-
-
-def _super_rows(unseen: UnseenTest, selector: SelectorTest, models: Sequence[str]) -> list[tuple[str, ...]]:
-    def row(label: str, value: float | None, choices: Counts) -> tuple[str, ...]:
-        chosen = (_percent(choices[name] if name in choices else 0, unseen.num_cases) for name in models)
-        return label, format_number(value), *chosen
-
-    if selector.answer == "ensemble":
-        return [row(f"super model, ensemble: {CLINIC}", unseen.value, selector.choices)]
-    if selector.threshold is None:
-        return [row(f"super model, most probable model: {CLINIC}", unseen.value, selector.choices)]
-    # The candidates of the threshold are sorted and begin with 0.
-    used, lowest = f"gamma {selector.threshold:g} ({selector.threshold_from})", selector.by_threshold[0]
-    rows = [row(f"super model, {used}: {CLINIC}", unseen.value, selector.choices)]
-    rows.append(row("super model, gamma 0 (always a site's model)", lowest.value, lowest.choices))
-    best = selector.best_in_hindsight
-    if best:
-        rows.append(row(f"super model, gamma {best.threshold:g} ({HINDSIGHT})", best.value, best.choices))
-    return rows
-
-
-def _plain_rows(unseen: UnseenTest) -> list[tuple[str, str]]:
-    name = "global model" if unseen.rule == "only" else "mean of all sites"
-    rows = [(f"{name}: {CLINIC}", format_number(unseen.value))]
-    alone = unseen.models if unseen.rule == "mean" else {}
-    rows += ((_single_model_label(site), format_number(value)) for site, value in alone.items())
-    return [*rows, *_own_rows(unseen)]
-
-
-def _own_rows(unseen: UnseenTest) -> Iterator[tuple[str, str]]:
-    """Yield the hospitals' own models there, and the mean of their answers."""
-    if unseen.own:
-        yield "mean of the own models, were they handed out", format_number(unseen.own.value)
-        yield from ((f"own model of {site}", format_number(value)) for site, value in unseen.own.models.items())
-
-
-def _single_model_label(name: str) -> str:
-    return _ALONE[name] if name in _ALONE else f"model of {name} alone"
-
-
-def _percent(part: int, total: int) -> str:
-    return f"{part} ({part / total:.0%})" if total else str(part)

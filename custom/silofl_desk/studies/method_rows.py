@@ -112,8 +112,8 @@ def compute_further_averages(results: Results, sites: Sequence[str]) -> dict[str
 
     An average needs a test at every site, and a value; that of the AUROC is over the sites that have one.
     """
-    by_site, found = results.by_site, {}
-    tested = [by_site[site].also for site in sites if site in by_site and by_site[site].also]
+    tests, found = results.tests, {}
+    tested = [tests[site].also for site in sites if site in tests and tests[site].also]
     for key in METRIC_NAMES if len(tested) == len(sites) else ():
         known = [also[key] for also in tested if also.get(key) is not None]
         # A site whose test cases are all of one class has no AUROC, however well it does.
@@ -163,7 +163,7 @@ def make_method_rows(methods: Sequence[Method]) -> list[Row]:
 def _model_rows(method: Method, sites: Sequence[str]) -> list[tuple[str, list[_ModelValues]]]:
     """Return the name of each row of a method with the values of its runs."""
     runs = list(method.results.values())
-    own = [_ModelValues(run, run.sites, run.pooled, compute_further_averages(run, sites)) for run in runs]
+    own = [_ModelValues(run, run.values, run.pooled, compute_further_averages(run, sites)) for run in runs]
     if not any(run.super_model for run in runs):
         return [(f"{method.name} ({POOLED_DATA})" if method.needs_pool else method.name, own)]
     names = ("ensemble", *(("global",) if any(run.has_global_model for run in runs) else ()), "personal")
@@ -173,10 +173,11 @@ def _model_rows(method: Method, sites: Sequence[str]) -> list[tuple[str, list[_M
 
 def _model_values(results: Results, model: str) -> _ModelValues:
     """Return the value of one model at each site and over all cases; ``personal`` is each site's model at that site."""
-    sites = {site: own for site, own in results.by_site.items() if own.models}
-    values = {site: own.models.get(site if model == "personal" else model) for site, own in sites.items()}
+    models = results.super_model.models if results.super_model else {}
+    sites = [site for site in results.sites if models.get(site)]
+    values = {site: models[site].get(site if model == "personal" else model) for site in sites}
     # Weighed by cases, the sites' means are the mean over all cases, if there is one.
-    known = [(value, sites[site].num_cases or 0) for site, value in values.items() if value is not None]
+    known = [(value, results.tests[site].num_cases) for site, value in values.items() if value is not None]
     has_mean = results.mean_of_sites(values.values()) is not None
     return _ModelValues(results, values, pool_values(known) if has_mean else None)
 

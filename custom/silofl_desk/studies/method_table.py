@@ -7,19 +7,12 @@ import numpy as np
 
 from silofl.federation.results import Results
 from silofl.report.metrics import metric_sentence
-from silofl.report.tables import MISSING, POOLED_MEAN, TextTable, mean_and_deviation
+from silofl.report.tables import MISSING, TextTable, mean_and_deviation
 from silofl.training.metrics import mean_of_known
-from silofl_desk.report.sentences import (
-    EVERYONE,
-    SHARED_BATCHNORM,
-    normalization_label,
-    regions_text,
-    shares_batchnorm,
-    split_sentence,
-)
+from silofl_desk.report.sentences import EVERYONE, POOLED_MEAN
 from silofl_desk.report.super_model_page import is_ensemble
-from silofl_desk.studies.comparison import MOST_SITES_IN_A_ROW, are_comparable
-from silofl_desk.studies.conditions import group_rows_by_value, list_groups
+from silofl_desk.studies.comparison import MOST_SITES_IN_A_ROW, are_comparable, list_limits
+from silofl_desk.studies.conditions import describe_groups
 from silofl_desk.studies.method_rows import (
     AVERAGES_ALSO,
     Method,
@@ -94,23 +87,19 @@ def methods_notes(methods: Sequence[Method], seeds: Sequence[int]) -> list[str]:
         methods: In the order of the rows.
         seeds: Seeds that were asked for.
     """
-    rows = make_method_rows(methods)
+    rows, runs = make_method_rows(methods), {method.name: list(method.results.values()) for method in methods}
     return [
         *_marking_notes(methods, seeds),
-        f"Metric: {_group_texts(methods, lambda run: str(run.metric))}; client average: mean over sites; "
+        f"Metric: {describe_groups(runs, lambda run: str(run.metric))}; client average: mean over sites; "
         f"pooled: {POOLED_MEAN}.",
-        *_region_notes(methods),
         *(f"{AVERAGES_ALSO[key]}: {_define_average(key, methods)}" for key in list_further_averages(methods)),
         _seeds_note(seeds),
-        f"Split: {_group_texts(methods, lambda run: split_sentence(run.split_unit))}.",
-        f"Normalization: {_group_texts(methods, lambda run: normalization_label(run.normalization))}.",
-        f"Rounds: {_group_texts(methods, _rounds_text)}.",
+        *list_limits(runs, [method.name for method in methods if method.needs_pool]),
+        f"Rounds: {describe_groups(runs, _rounds_text)}.",
         *_early_ends(methods),
         *_reported_rounds(methods),
         *_threshold_notes(methods),
         *_pooling_notes(methods),
-        *_shared_batchnorm(methods),
-        *_excluded_batchnorm(methods),
         *_excluded_case_notes(methods),
         *(_rows_ahead(rows, len(seeds)) if is_comparable(methods) else []),
         *_unfinished_notes(methods),
@@ -130,7 +119,6 @@ def rank_columns(rows: Sequence[Row], num_seeds: int) -> list[list[int]]:
     Local training counts as any other row; a row that needs pooled data, or lacks a seed in the column, does not.
 
     Args:
-        rows: Of one table.
         num_seeds: Seeds that were asked for.
     """
     return [
@@ -207,21 +195,9 @@ def _seeds_note(seeds: Sequence[int]) -> str:
     return f"Seeds {named}: mean ± standard deviation over them."
 
 
-def _group_texts(methods: Sequence[Method], say: Callable[[Results], str]) -> str:
-    """Return the text that all runs share, or each text with its methods."""
-    groups = group_rows_by_value({method.name: list(method.results.values()) for method in methods}, say)
-    return list_groups(groups) if len(groups) > 1 else next(iter(groups), "-")
-
-
 def _define_average(key: str, methods: Sequence[Method]) -> str:
     has_findings = any(run.has_findings for method in methods for run in method.results.values())
     return EVERYONE if key == "everyone_balanced_accuracy" else metric_sentence(key, has_findings)
-
-
-def _region_notes(methods: Sequence[Method]) -> list[str]:
-    """Return a sentence on the regions that are scored; nothing where all runs score single labels."""
-    has_regions = any(run.regions for method in methods for run in method.results.values())
-    return [f"Regions: {_group_texts(methods, lambda run: regions_text(run) or 'each label')}."] if has_regions else []
 
 
 def _reported_rounds(methods: Sequence[Method]) -> list[str]:
@@ -281,31 +257,12 @@ def _pooling_notes(methods: Sequence[Method]) -> list[str]:
     return notes
 
 
-def _shared_batchnorm(methods: Sequence[Method]) -> list[str]:
-    """Return a sentence where some methods share BatchNorm and others keep it at home."""
-    is_shared = {
-        m.name: shares_batchnorm(run)
-        for m in methods
-        for run in m.results.values()
-        if run.normalization == "batch" and not m.needs_pool
-    }
-    shared = [name for name, is_so in is_shared.items() if is_so]
-    return [f"{', '.join(shared)}: {SHARED_BATCHNORM}."] if 0 < len(shared) < len(is_shared) else []
-
-
-def _excluded_batchnorm(methods: Sequence[Method]) -> list[str]:
-    """Say of which methods sites took BatchNorm out of their answers."""
-    runs = {method.name: list(method.results.values()) for method in methods}
-    groups = group_rows_by_value(runs, lambda run: run.batchnorm)
-    return [f"{', '.join(names)}: {sentence}." for sentence, names in groups.items()]
-
-
 def _excluded_case_notes(methods: Sequence[Method]) -> list[str]:
     """Say how the single models of a super model are pooled where cases were excluded."""
     names = [
         m.name
         for m in methods
-        if any(run.super_model and any(run.tested.excluded_cases.values()) for run in m.results.values())
+        if any(run.super_model and any(one.num_excluded for one in run.tests.values()) for run in m.results.values())
     ]
     return [f"{name}: pooled means of its other models count the super model's cases." for name in names]
 

@@ -261,11 +261,7 @@ def _fit_classes(values: dict[str, Any], found: Survey) -> dict[str, str]:
 
 
 def _replace_algorithm(values: dict[str, Any], name: str) -> tuple[dict[str, Any], dict[str, str]]:
-    """Return the study with another algorithm and what this needs, and a remark at each key that it changes.
-
-    Raises:
-        ConfigError: There is no such algorithm.
-    """
+    """Return the study with another algorithm and what this needs, and a remark at each key that it changes."""
     recipe = find_recipe(name, "recommended", {})
     model = values.get("model", {})
     if model.get("normalization", "batch") == "batch":

@@ -139,11 +139,9 @@ def write_planned_job(target: Path, job: Path, values: Mapping[str, Any], plan: 
     """Write a job with a commented study.yaml.
 
     Args:
-        target: New folder.
         job: The job that everything else is taken from.
         values: The planned study's plain values.
         plan: The plan, whose rules become comments.
-        study: The planned study.
     """
     answers = [type(one) for one in study.recipe.ingredients]
     remarks = list_key_choices(study.task, answers) | {one.key: one.reason for one in plan.decisions}

@@ -13,6 +13,7 @@ from silofl.errors import ConfigError
 from silofl.federation.results import Results
 from silofl.study.sections import CLASS_MEANS
 from silofl.training.metrics import mean_of_known
+from silofl.training.site_score import SiteScore
 from silofl_desk.studies.compared_runs import CENTRALISED, ComparedRun, ComparisonPlan, check_all_data, make_seeded_runs
 from silofl_desk.studies.simulation import Simulation, settle_job
 
@@ -59,7 +60,6 @@ def regroup_by_site(results: Results, scores: Mapping[str, float]) -> Results:
     """Return the result of a run on pooled data, with its test cases grouped by the site that they come from.
 
     Args:
-        results: The run's result.
         scores: Value of each test case, the cases named ``site/case``.
     """
     values = group_by_site(scores)
@@ -67,11 +67,12 @@ def regroup_by_site(results: Results, scores: Mapping[str, float]) -> Results:
     everyone = results.everyone
     return replace(
         results,
-        sites=means,
+        sites={
+            site: SiteScore(value=mean, num_cases=len(values[site]), num_excluded=0) for site, mean in means.items()
+        },
         mean=mean_of_known(means.values()),
         spread=float(np.std(list(means.values()))) if means else None,
         pooled=mean_of_known(scores.values()),
-        tested=replace(results.tested, cases={site: len(found) for site, found in values.items()}, patients=None),
         # The one model is every site's.
         everyone=everyone and replace(everyone, by_site=dict.fromkeys(means, everyone.by_site[POOLED_SITE])),
     )

@@ -56,9 +56,6 @@ def prepare_simulation(
     """Prepare the workspace of NVFlare's simulator for a job, and read the sites' data.
 
     Args:
-        workspace: The simulator's workspace.
-        job: The job's folder.
-        wanted: Data and sites.
         names: What NVFlare will call the sites, by their names or by numbers; all sites where empty.
 
     Returns:
@@ -80,7 +77,6 @@ def write_workspace(workspace: Path, job: Path, simulation: Simulation) -> Path:
     The simulator may call the sites by their names, or by numbers as `name_sites` does.
 
     Args:
-        workspace: The simulator's workspace.
         job: The job, whose other classes it may build too, where they are trusted.
         simulation: Names the sites, the data and the decoded images, as `settle_job` returns them, and says whether the
             job is trusted.
@@ -131,10 +127,6 @@ def _prepare_poc(job: Path, wanted: Simulation) -> None:
 
 def prepare_poc_kits(job: Path, wanted: Simulation) -> tuple[Path, dict[str, str]]:
     """Prepare the kits of NVFlare's POC for a job, and read the sites' data.
-
-    Args:
-        job: The job's folder.
-        wanted: Data and sites.
 
     Returns:
         The folder of the results, and name in the POC -> site of the data.
@@ -187,11 +179,7 @@ def _choose_sites(job: Path, wanted: Simulation, names: Sequence[str]) -> _Chose
 
 
 def _choose_site(name: str, everyone: Simulation) -> str:
-    """Return the site of the data that NVFlare calls by this name or number.
-
-    Raises:
-        ConfigError: There is none.
-    """
+    """Return the site of the data that NVFlare calls by this name or number."""
     known = name_sites(everyone.sites)
     if name not in known:
         raise ConfigError(

@@ -62,7 +62,6 @@ def pretrain(
     Args:
         job: Job folder whose study names network, training and seed.
         out: New file, ending in ``.pt``.
-        wanted: Data and sites.
         changes: To the study, by dotted key; the ``.json`` names them.
         share: Of each site's training examples, above 0 and at most 1.
         epochs: Passes over the pooled examples; as many as the study has rounds times local epochs where None.

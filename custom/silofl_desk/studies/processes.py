@@ -29,7 +29,6 @@ class ProcessTree:
     """A command with all its descendants; one of SiloFL's ends with this process.
 
     Args:
-        command: Program and arguments.
         log: Where standard output and error go, appended. Without one they are this process's own, and the command
             waits for what `tell` gives it.
     """

@@ -39,7 +39,6 @@ class RoundLines:
 
     Args:
         study: The study that runs.
-        run: The run's folder.
         console: Where the lines go.
         began: When the run was started, in seconds as of `time.time`; now where None.
     """
@@ -95,7 +94,6 @@ def read_phase(run: Path, rounds: int, began: float) -> tuple[str, float]:
     """Return what the sites of a run do, in words, and since when, in seconds as of `time.time`.
 
     Args:
-        run: The run's folder.
         rounds: All rounds of the study.
         began: When the run was started, which a task of an earlier start is older than.
     """
@@ -117,7 +115,6 @@ def announce(what: str, console: Console, describe: Callable[[], str] = str) -> 
     """Print that something begins, every 25 s how long it goes on, and how long it took, in lines of 100 columns.
 
     Args:
-        what: What begins.
         console: Where the line goes.
         describe: Says how far it is; nothing by default.
     """
@@ -172,7 +169,6 @@ def show_bar(title: str, run: Path, rounds: int, console: Console) -> Iterator[N
     Args:
         title: Name of the run.
         run: Its folder, in which nothing need be yet.
-        rounds: All its rounds.
         console: Where it is shown.
     """
     began = time.time()

@@ -81,7 +81,6 @@ def follow_new_job(job: Path, kit: Kit, out: Path, retries: int, console: Consol
     Args:
         job: An NVFlare job folder with ``app/config/study.yaml``. Where it goes on with a run, the ledger beside it
             says for which sites is waited.
-        kit: The study lead's.
         out: Folder of the results, which then holds the job too.
         retries: How often a run that was stopped goes on.
         console: Shows rounds and results.
@@ -274,12 +273,7 @@ class WatchedRun:
 
 
 def set_run(job: Path, run: str) -> None:
-    """Have a job go on with a run; comments in its study.yaml are lost.
-
-    Args:
-        job: The job's folder.
-        run: The run's id.
-    """
+    """Have a job go on with a run; comments in its study.yaml are lost."""
     path = study_file(job)
     content = read_yaml(path)
     if content.get("continue_run") != run:

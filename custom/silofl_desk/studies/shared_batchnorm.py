@@ -27,7 +27,6 @@ def list_batchnorm_cautions(study: Study, find_cases: Callable[[], Cases]) -> li
     """Return the caution where sites share BatchNorm and their images look different.
 
     Args:
-        study: The study.
         find_cases: Prepares the cases, where they are needed.
     """
     is_shared = study.model.normalization == "batch" and study.recipe.stays_home in ("nothing", "head")

@@ -29,7 +29,6 @@ def run_side_by_side(runs: Sequence[ComparedRun], out: Path, processes: int, con
         runs: In the order in which they start.
         out: Folder of the comparison; each run's output goes to a file under ``logs``.
         processes: Runs at a time.
-        console: Shows the lines.
 
     Returns:
         Folder of a run that could not be carried out -> why.

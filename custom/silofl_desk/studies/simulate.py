@@ -29,12 +29,13 @@ from silofl.site import Server
 from silofl.study import STORED, Study, load_study
 from silofl_desk.flare.workspace import other_classes, prepare_workspace, read_simulated_site
 from silofl_desk.report.evaluations_page import print_evaluations
+from silofl_desk.report.left_out_site import print_unseen
 from silofl_desk.report.run_page import write_report
 from silofl_desk.report.sentences import changes_sentence
 from silofl_desk.studies.alone import run_alone
 from silofl_desk.studies.ending import print_beginning, print_notes, print_results
 from silofl_desk.studies.everyone import measure_on_everyone
-from silofl_desk.studies.leave_out import print_unseen, run_unseen_test
+from silofl_desk.studies.leave_out import run_unseen_test
 from silofl_desk.studies.processes import ProcessTree, enable_interrupts
 from silofl_desk.studies.progress import POLL_S, RoundLines, announce, repeat_in_background
 from silofl_desk.studies.simulated_sites import load_site, look_at_data, read_data, site_settings

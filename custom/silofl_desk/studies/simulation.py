@@ -217,8 +217,6 @@ def copy_job(job: Path, target: Path, changes: Mapping[str, object], start_file:
     """Copy a job's folder, change the copy as `change_job` does, and return its study.
 
     Args:
-        job: The job's folder.
-        target: New folder.
         changes: Dotted key -> value.
         start_file: The pretrained model or the weights that the study names, in place of the job's own.
 

@@ -129,7 +129,6 @@ def check_sweep(sweep: Sweep, changes: Mapping[str, str], data: str | None) -> N
     """Refuse a sweep of what another option settles.
 
     Args:
-        sweep: The sweep.
         changes: Dotted key that is set for every row, or for one -> the option that sets it.
         data: Folder that was given.
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from silofl.federation.results import SiteResult
+from silofl.federation.results import Results
 from silofl.report.canvas import (
     PageImage,
     PlotData,
@@ -21,6 +21,7 @@ from silofl.report.canvas import (
     style_axes,
 )
 from silofl.report.tables import MISSING, TextTable, mean_and_deviation
+from silofl.training.site_score import SiteScore
 from silofl_desk.studies.method_rows import Method
 
 if TYPE_CHECKING:
@@ -37,9 +38,9 @@ MOST_LETTERS = 40
 # Inches that a panel wants.
 LEAST_SWEEP = 3.0
 # What a site has of a part.
-PARTS: dict[str, Callable[[SiteResult], float | None]] = {
-    "validation": lambda site: site.validation,
-    "test": lambda site: site.value,
+PARTS: dict[str, Callable[[Results], Mapping[str, SiteScore]]] = {
+    "validation": lambda run: run.validation,
+    "test": lambda run: run.tests,
 }
 
 
@@ -75,7 +76,7 @@ class SweptRow:
             sites: Those that some run of the sweep has a value of; the others have no data of this part.
         """
         runs = self.method.results.values()
-        found = [[PARTS[part](own) for site, own in run.by_site.items() if site in sites] for run in runs]
+        found = [[_find_value(run, part, site) for site in run.sites if site in sites] for run in runs]
         return [float(np.mean(values)) for values in found if values and None not in values]
 
 
@@ -163,8 +164,13 @@ def _distinct_lines(rows: Sequence[SweptRow]) -> list[tuple[str, ...]]:
 
 def _measured_sites(rows: Sequence[SweptRow], part: str) -> set[str]:
     """Return the sites that some run has a value of."""
-    sites = (own for row in rows for run in row.method.results.values() for own in run.by_site.items())
-    return {site for site, own in sites if PARTS[part](own) is not None}
+    runs = [run for row in rows for run in row.method.results.values()]
+    return {site for run in runs for site in run.sites if _find_value(run, part, site) is not None}
+
+
+def _find_value(run: Results, part: str, site: str) -> float | None:
+    one = PARTS[part](run).get(site)
+    return one and one.value
 
 
 def _positions(places: Sequence[str]) -> dict[str, float]:

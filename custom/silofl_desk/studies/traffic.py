@@ -48,7 +48,6 @@ def count_traffic(study: Study, num_sites: int, image_shape: Sequence[int]) -> T
     """Count the traffic of a study by playing its course.
 
     Args:
-        study: The study.
         num_sites: Sites that take part in every round.
         image_shape: (C, *spatial) of the images, or patches, on which the size of an input normalisation depends.
 

@@ -129,13 +129,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def search(own: Trial, normalizations: Sequence[str], measure: Measure) -> Found:
-    """Try a grid around the study's values, one step beyond its edge, and further seeds where others lead.
-
-    Args:
-        own: The study's values.
-        normalizations: Those to try.
-        measure: Trains trials.
-    """
+    """Try a grid around the study's values, one step beyond its edge, and further seeds where others lead."""
     grid = [Trial(name, rate) for name in normalizations for rate in rates_around(own.rate)]
     found = Found(own, measure(grid, 1))
     best = found.best
@@ -167,7 +161,6 @@ def list_normalizations(
 
     Args:
         study: The job's study with the changes.
-        job: The job's folder.
         changes: Changes to its study, by dotted key.
         data: Site -> its data, by whose looks shared BatchNorm is tried or not.
     """

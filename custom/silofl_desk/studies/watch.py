@@ -120,7 +120,6 @@ def follow_job(watch: WatchedJob, page: Path | None, console: Console, folder: P
     """Show a job's rounds until it has ended, one line each above a table of its sites.
 
     Args:
-        watch: The job.
         page: Where its page goes; None for no page.
         console: Shows rounds and sites.
         folder: Where the job's result goes once it has ended, which it may have done before; None for nowhere.

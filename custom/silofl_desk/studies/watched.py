@@ -196,8 +196,6 @@ def describe_in_flight(task: InFlight, heard: Mapping[str, float], whole: Whole,
     Args:
         task: What they work on.
         heard: Connected site -> when the server last heard it, which is every few seconds of one that is there.
-        whole: The study.
-        ledger: Its finished rounds.
     """
     doing = describe_task(task.task, task.round, whole.total_rounds)
     what = f"round {task.round} in flight" if task.task == TRAIN else doing

@@ -206,7 +206,6 @@ def check_complete(site: str, images: Iterable[str], masks: Iterable[str], or_el
     """Refuse a site whose cases with an image and cases with a mask are not the same.
 
     Args:
-        site: Its name.
         images: The cases with an image.
         masks: The cases with a mask.
         or_else: What may be done besides, as the end of the sentence.
@@ -241,10 +240,8 @@ def plan_cases(
     """Plan a site: images are copied, masks get the site's numbers.
 
     Args:
-        found: Its cases.
         patients: Case -> patient, or None for all where they are not known.
         values: What the masks may hold.
-        options: Fractions and seed.
 
     Raises:
         DataError: The site has fewer than two patients.

@@ -145,7 +145,6 @@ def find_exams(folder: Path, options: ImportOptions) -> tuple[SiteCases, tuple[s
     """Find the cases of a site, and count what is left over.
 
     Args:
-        folder: The site's folder.
         options: Its patterns, and the folder in which each series gets links to its files.
 
     Raises:

@@ -181,7 +181,6 @@ def plan_layers(
         masks: Label -> its file, which holds 0 and another number.
         image: The image that they must lie on, of several contrasts the first.
         case: The name of the case.
-        values: The labels.
         name: What messages call the site.
         is_resampled: Whether volumes may lie on another grid than their image.
     """
@@ -232,11 +231,7 @@ def _find_own_grid(mask: Path, image: Image, name: str) -> Image:
 
 
 def _measure_change(label: Image, laid: Image, image: Image, names: Mapping[int, str], name: str) -> Changes:
-    """Count what labels lost where a mask was resampled.
-
-    Raises:
-        DataError: More than a few voxels of one lay beside the image, or none is left of one.
-    """
+    """Count what labels lost where a mask was resampled."""
     beside = Counter(find_beside(label, image).tolist())
     resampled = {}
     for number, called in names.items():
@@ -268,7 +263,6 @@ def save_with_header(stored: Path, numbers: NDArray[np.uint8], target: Path) -> 
     """Save a label map with the grid and the header of a NIfTI file.
 
     Args:
-        stored: The NIfTI file.
         numbers: (X, Y, Z).
         target: The new NIfTI file.
     """

@@ -103,7 +103,6 @@ class ImportOptions:
         """Return the options with a layout's values for those that are not given.
 
         Args:
-            layout: The layout's name.
             defaults: Field -> value, for all fields that the layout uses.
 
         Raises:

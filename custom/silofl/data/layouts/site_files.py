@@ -100,10 +100,6 @@ def plan_pairs(
     """Plan a segmentation site whose images are split by patient, or each by itself where one's patient is not known.
 
     Args:
-        site: Its name.
-        pairs: Its cases.
-        labels: Name by number.
-        options: Fractions and seed.
         channel_names: The contrasts in the order of each case's images, where they have names.
         tested: Patients whom the set itself releases for the test; a site with such patients and others has no further
             ones in its test.
@@ -153,9 +149,7 @@ def split_patients(
     """Return a site's part by patient, with training and test kept apart.
 
     Args:
-        site: Its name.
         patients: The patient of each example, or another unit that must stay in one part.
-        options: Fractions and seed.
         units: Name of the units in errors.
         classes: Patient -> class, where each has one.
 
@@ -220,7 +214,6 @@ def read_description(source: Path, wanted: Iterable[str]) -> dict:
     """Read the dataset.json that describes a public set.
 
     Args:
-        source: The set's folder.
         wanted: Keys it must have.
 
     Raises:

@@ -152,11 +152,7 @@ def _read_table(table: Path) -> dict[str, SiteTable]:
 
 
 def _list_finding_columns(tables: Iterable[SiteTable], given: Sequence[str] | None) -> tuple[str, ...]:
-    """Return the columns of findings; none where a column names the label.
-
-    Raises:
-        DataError: A table has neither, or not the columns of another one.
-    """
+    """Return the columns of findings; none where a column names the label."""
     columns = {table.name: [*next(iter(table.rows), {LABEL: ""})] for table in tables}
     if all(LABEL in found for found in columns.values()):
         return ()
@@ -184,11 +180,7 @@ def _list_finding_columns(tables: Iterable[SiteTable], given: Sequence[str] | No
 
 
 def _join_findings(table: SiteTable, findings: Sequence[str]) -> SiteTable:
-    """Return a table with the findings of a row in its column label, where each has a column of 0 and 1.
-
-    Raises:
-        DataError: There is another number or none.
-    """
+    """Return a table with the findings of a row in its column label, where each has a column of 0 and 1."""
     rows = []
     for row in table.rows:
         for finding in findings:
@@ -250,12 +242,7 @@ def _split_findings(text: str) -> tuple[str, ...]:
 
 
 def _number_classes(found: Iterable[str], given: Sequence[str] | None) -> dict[int, str]:
-    """Return the classes by number, from 0.
-
-    Raises:
-        ConfigError: A label is none of those that are given.
-        DataError: The labels measure something, or there is only one.
-    """
+    """Return the classes by number, from 0."""
     names = {*found}
     if given is not None:
         if names - {*given}:
@@ -334,7 +321,6 @@ def _name_missing(
     Args:
         parts: Part -> the numbers of the classes of each patient, or image, in it.
         everyone: Those of all of them.
-        labels: Name by number.
     """
     here = {number for own in everyone for number in own}
     for part, why in (("test", "is measured"), ("validation", "chooses the model")):
