@@ -15,13 +15,13 @@ from silofl.errors import DataError
 from silofl.study import load_study
 from silofl_desk.studies.simulation import study_file
 
-from ..conftest import case_builder
+from ..conftest import SMALL_UNET, case_builder
 from .conftest import JOBS, carried_out, write_small_job
 
-pytestmark = pytest.mark.long
+pytestmark = [pytest.mark.long, pytest.mark.usefixtures("decoded_here", "undrawn")]
 
 MARKS = "training validation test".split()
-TINY = ["--rounds", 1, "--set", "model.features=[4,4,4,4,4,4]", "--set", "device=cpu", "--set", "guard=false"]
+TINY = ["--rounds", 1, "--set", f"model={json.dumps(SMALL_UNET)}", "--set", "device=cpu", "--set", "guard=false"]
 
 
 @pytest.fixture(scope="module")

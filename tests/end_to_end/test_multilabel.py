@@ -18,7 +18,7 @@ from silofl_desk.studies.simulation import study_file
 
 from .conftest import carried_out
 
-pytestmark = pytest.mark.long
+pytestmark = [pytest.mark.long, pytest.mark.usefixtures("decoded_here", "undrawn")]
 
 SITES, FINDINGS = ("east", "north", "south"), ("device", "effusion")
 TRAINING = {"loss": "cross_entropy", "batch_size": 8, "local_epochs": 3, "learning_rate": 0.003}

@@ -193,7 +193,7 @@ def reach(five):
 
 @pytest.mark.parametrize(
     ("algorithm", "rules"),
-    [("fedavg", RULES), *((name, ("clipped",)) for name in ("fedopt", "harmofl", "feddyn", "fedbn", "ditto"))],
+    [("fedavg", RULES), *((name, ("clipped",)) for name in ("fedopt", "feddyn", "ditto"))],
 )
 def test_an_attack_that_turns_the_mean_round_does_not_turn_the_robust_model(five, algorithm, rules):
     attack = scaled(-10, is_update)
@@ -201,7 +201,7 @@ def test_an_attack_that_turns_the_mean_round_does_not_turn_the_robust_model(five
     def learnt(rule=None, change=attack):
         game = five("attacked" if change else "honest", rule, name=algorithm, rounds=4)
         before = flatten(game.models("east"))
-        game.rounds(2, change=change)
+        game.round(change=change)
         return flatten(game.models("east")) - before
 
     def cosine(update):

@@ -10,6 +10,8 @@ from silofl.settings import parse
 from silofl.site import Site
 from silofl.study import Study
 
+from ..conftest import SMALL_UNET
+
 KINDS = ("weights", "batchnorm", "amplitude", "statistics", "selector")
 UPDATE = np.array([[1, -2], [0.5, 4]], np.float32)
 STUDY = {"name": "small", "task": "segmentation", "labels": {1: "organ"}, "rounds": 2}
@@ -19,7 +21,7 @@ STUDY = {"name": "small", "task": "segmentation", "labels": {1: "organ"}, "round
 def make_study():
     def make(**algorithm):
         normalization = "instance" if algorithm["name"] == "fedsm" else "batch"
-        model = {"features": [4] * 6, "normalization": normalization}
+        model = SMALL_UNET | {"normalization": normalization}
         training = {"optimizer": "sgd", "momentum": 0.0}
         return parse(Study, STUDY | {"model": model, "algorithm": algorithm, "training": training}, "study.yaml")
 

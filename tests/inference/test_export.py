@@ -26,6 +26,8 @@ from silofl.study import STORED, Study
 from silofl.study.sections import DoNotUseSettings
 from silofl_desk.inference.export import _channel_names, _refuse_commands, export_bundle
 
+from ..conftest import SMALL_UNET
+
 pytestmark = pytest.mark.long
 
 # What follows the README's code.
@@ -111,7 +113,7 @@ def write_named(tmp_path, make_contents):
         is_map = task == "segmentation"
         values = {"name": "small", "task": task, "rounds": 1, "algorithm": {"name": "fedsm"}}
         values |= (
-            {"labels": {1: name, 2: "a"}, "model": {"features": [4] * 6}}
+            {"labels": {1: name, 2: "a"}, "model": SMALL_UNET}
             if is_map
             else {
                 "labels": {0: name, 1: "a"},

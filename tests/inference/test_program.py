@@ -221,5 +221,5 @@ def test_a_network_that_cannot_be_exported_is_refused_in_one_sentence(make_conte
 
     super_model = SuperModel(make_contents("only"), CPU)
     super_model._models["global"] = Looks()
-    with pytest.raises(ConfigError, match="unet must be a network that torch.export takes; it is not"):
+    with pytest.raises(ConfigError, match="UNet must be a network that torch.export takes; it is not"):
         to_programs(super_model)

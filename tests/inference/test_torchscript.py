@@ -81,9 +81,13 @@ def test_the_nearest_sites_model_answers_in_the_script_too(nearest, answer):
     assert_equal(SuperModel(nearest(answer), CPU), [images(2), images(11) + 0.03, images(3) + 0.015])
 
 
-@pytest.mark.parametrize("algorithm", [{}, {"name": "moon", "preset": "paper"}], ids=["fedsm", "projection_head"])
-def test_classes_have_their_script(make_contents, make_study, algorithm):
-    study = make_study("classification", model={"name": "densenet121"}, **algorithm)
+@pytest.mark.parametrize(
+    ("network", "algorithm"),
+    [("densenet121", {}), ("lenet5", {"name": "moon", "preset": "paper"})],
+    ids=["fedsm", "projection_head"],
+)
+def test_classes_have_their_script(make_contents, make_study, network, algorithm):
+    study = make_study("classification", model={"name": network}, **algorithm)
     assert_equal(SuperModel(make_contents("only", study=study), CPU), [images(2)])
 
 

@@ -12,6 +12,7 @@ from silofl.study import load_study
 from silofl_desk.studies.new_study import _choose_resize
 from silofl_desk.studies.simulation import Simulation, settle_job, study_file
 
+from ..conftest import SMALL_UNET
 from .conftest import JOB
 
 JOBS = JOB.parent
@@ -327,7 +328,7 @@ def test_volumes_are_cut_into_slices_where_these_are_thick(new_study, silofl, tm
     assert f"based on {job}." in file.read_text() and f"own trains {said}" in out
     assert study.data.dimensions == (2 if job == "fedavg_masks" else 3)
     changes = ["rounds=1", "device=cpu", "guard=false", "training.local_epochs=1"]
-    changes += ["model.features=[4,4,4,4,4,4]"] * (task == "segmentation")
+    changes += [f"model={json.dumps(SMALL_UNET)}"] * (task == "segmentation")
     changes += ["data.patches.per_volume=1"] * (job == "fedavg_masks_3d")
     settings = [word for change in changes for word in ("--set", change)]
     assert silofl("simulate", "own", "--data", data, "--out", "run", "--alone", *settings)[0] == 0
