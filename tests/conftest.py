@@ -56,6 +56,7 @@ SMALL_UNET = {
     "arguments": {"channels": [4, 4], "strides": [2]},
     "normalization": "batch",
 }
+DROPPING = SMALL_UNET | {"arguments": SMALL_UNET["arguments"] | {"dropout": 0.3}}
 
 # What a site computes with by default; more threads only get in each other's way on a busy machine.
 torch.set_num_threads(1)

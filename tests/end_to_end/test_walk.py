@@ -8,6 +8,7 @@ import zipfile
 import pytest
 import torch
 
+from ..conftest import SMALL_UNET
 from ..sets.test_nuclei_dsb2018 import GREY_DARK, GREY_LIGHT, ON_PURPLE, add_image
 from ..test_docs import ROOT, commands, fences, text_of
 from .conftest import carried_out
@@ -15,7 +16,7 @@ from .conftest import carried_out
 pytestmark = [pytest.mark.long, pytest.mark.usefixtures("decoded_here", "undrawn")]
 
 TITLE = "## A first comparison on real data"
-SMALL = ["--seeds", "0", "--rounds", "2", "--set", "model.features=[4,4,4,4,4,4]"]
+SMALL = ["--seeds", "0", "--rounds", "2", "--set", f"model={json.dumps(SMALL_UNET)}"]
 SMALL += ["--set", "guard=false", "--set", "data.transforms=[{Resize: {spatial_size: [32, 32]}}]"]
 # Site -> size and look of its images; the last kind is none of the import's.
 KINDS = {

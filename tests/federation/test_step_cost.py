@@ -10,8 +10,6 @@ from silofl.settings import parse
 from silofl.study import Study
 from silofl_desk.studies.random_examples import random_part, random_volume
 
-from ..conftest import SMALL_UNET
-
 
 def timed(study, count):
     task = ServerRounds.start(study, "run", ["a", "b"]).task("a", Exchange(TRAIN, 1))
@@ -21,7 +19,7 @@ def timed(study, count):
 
 def make_study(name, training=None, **constants):
     values = {"name": "small", "task": "segmentation", "labels": {1: "blob"}, "rounds": 2}
-    values |= {"model": SMALL_UNET | {"normalization": "instance"}}
+    values |= {"model": {"normalization": "instance", "features": [4] * 6}}
     values |= {"training": {"batch_size": 2, **(training or {})}, "algorithm": {"name": name, **constants}}
     return parse(Study, values, "study.yaml")
 

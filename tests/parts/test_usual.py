@@ -10,6 +10,10 @@ from silofl.inference.usual import FeatureSpread, Usual
 from silofl.parts.task import TEST
 from silofl.parts.usual import KIND, ROLE, pack_arrays, unpack_arrays
 
+from .conftest import UNET
+
+NETWORK = UNET
+
 
 @pytest.fixture
 def usual_of(play):
