@@ -32,7 +32,6 @@ from .conftest import (
     find_super_model,
     finished_rounds,
     same,
-    silofl,
     weights,
     write_small_job,
 )
@@ -119,12 +118,6 @@ def test_fedavg_at_sites_whose_filter_excludes_batchnorm_is_fedbn(tmp_path, phan
         answers.append(np.asarray(nibabel.load(file).dataobj))
     assert answers[0].shape == nibabel.load(scan).shape and answers[0].any()
     np.testing.assert_array_equal(*answers)
-
-
-@pytest.mark.slow
-def test_fewer_threads_than_sites_give_the_same_weights(finished, tmp_path, phantoms, small_job):
-    silofl("simulate", small_job, "--data", phantoms, "--out", tmp_path / "one", "--threads", 1)
-    assert same(weights(finished[0]), weights(tmp_path / "one"))
 
 
 @pytest.mark.slow

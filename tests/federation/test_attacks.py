@@ -227,7 +227,6 @@ def test_the_ledger_names_whom_multi_krum_leaves_out(five):
 
 # What travels beside the model: the selector's constants, its kind of moments that the server keeps, and the task.
 BESIDE = {
-    "selector": ({}, "mean", "train"),
     "its further steps": ({"steps": 2}, "mean", "selector"),
     "its moments": ({"learning": "moments"}, "square", "train"),
 }
@@ -259,8 +258,8 @@ def test_the_rule_bounds_the_amplitude_too_and_few_examples_move_it_no_further(f
     np.testing.assert_array_equal(found("few", few, robust="clipped"), clipped)
 
 
-@pytest.mark.parametrize("rule", [None, *RULES])
-def test_every_rule_bounds_scaffolds_control_in_all_rounds(five, rule):
+@pytest.mark.parametrize("rule", [None, "clipped", "multi_krum"])
+def test_a_rule_bounds_scaffolds_control_in_all_rounds(five, rule):
     game = five(robust=rule, name="scaffold", training={"optimizer": "sgd", "momentum": 0}, rounds=6)
     lengths = []
     for _ in range(3):

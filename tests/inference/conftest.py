@@ -44,7 +44,7 @@ def make_study():
             settings |= {"metric": "accuracy", "training": {"loss": "cross_entropy"}}
             smallest = RESNET if settings["data"].get("dimensions") == 3 else {"name": "lenet5"}
             settings["model"] = smallest | settings["model"]
-        elif "network" not in settings["model"]:
+        elif "name" not in settings["model"]:
             settings["model"] = SMALL_UNET | settings["model"]
         return parse(Study, settings, "study.yaml")
 

@@ -334,8 +334,12 @@ def test_volumes_are_cut_into_slices_where_these_are_thick(new_study, silofl, tm
     assert silofl("simulate", "own", "--data", data, "--out", "run", "--alone", *settings)[0] == 0
 
 
-@pytest.mark.parametrize("name", [name for name in algorithm_names() if name not in ("advice", "plan")])
-@pytest.mark.parametrize("task", ["masks", "classes"])
+NAMES = [name for name in algorithm_names() if name not in ("advice", "plan")]
+
+
+@pytest.mark.parametrize(
+    ("task", "name"), [*(("masks", name) for name in NAMES), ("classes", "adafed"), ("classes", "moon")]
+)
 def test_any_algorithm_may_take_the_jobs_place_with_what_it_needs(new_study, pictures, stains, tmp_path, name, task):
     study, file, _ = new_study(None, stains if task == "masks" else pictures, "own", "--algorithm", name)
     assert (study.algorithm.name, study.algorithm.preset) == (name, "recommended")
