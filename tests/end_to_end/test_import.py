@@ -12,7 +12,7 @@ from silofl_desk.studies.simulation import study_file
 
 from ..conftest import SMALL_UNET
 
-pytestmark = pytest.mark.usefixtures("decoded_here", "undrawn")
+pytestmark = [pytest.mark.long, pytest.mark.usefixtures("decoded_here", "undrawn")]
 JOB = Path(__file__).resolve().parents[2] / "jobs" / "fedavg_phantoms"
 PATTERNS = ["--image-pattern", "T1={case}/t1.nii.gz,T2={case}/t2.nii.gz", "--mask-pattern", "{case}/seg.nii.gz"]
 

@@ -79,14 +79,14 @@ def test_a_table_of_labels_leads_to_a_report(walk, tmp_path):
 
 
 def test_a_run_and_a_comparison_go_on_without_an_exam_that_is_cut_in_half(silofl, tmp_path):
-    data = make_phantoms(tmp_path / "data", seed=7, patients=dict.fromkeys(("north", "south"), 5))
+    data = make_phantoms(tmp_path / "data", seed=7, patients=dict.fromkeys(("north", "south"), 6))
     damaged = next(iter(sorted((data / "north" / "images").iterdir())))
     damaged.write_bytes(damaged.read_bytes()[: damaged.stat().st_size // 2])
     how = ["--data", data, *SMALL, *TINY, "--set", "data.transforms=[{Resize: {spatial_size: [32, 32]}}]"]
     code, _, error = silofl("simulate", "fedavg_phantoms", "--out", tmp_path / "refused", *how)
     assert code == 2 and damaged.name.partition(".")[0] in error
     code, out, error = silofl("simulate", "fedavg_phantoms", "--out", tmp_path / "run", "--skip-unreadable", 0.2, *how)
-    assert code == 0 and "north: 1 of 5 cases cannot be read and are left out" in out + error
+    assert code == 0 and "north: 1 of 6 cases cannot be read and are left out" in out + error
     (ledger,) = json.loads((tmp_path / "run" / "ledger.json").read_text())
     assert ledger["unreadable"] == {"north": {"damaged": 1}}
     assert "cases left out" in (tmp_path / "run" / "report.html").read_text()

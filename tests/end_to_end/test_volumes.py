@@ -107,7 +107,6 @@ def run(hospitals, tmp_path):
     return start
 
 
-# FedSM and FedBN train volumes below too.
 OWN = ("harmofl", "adafed")
 OTHERS = "fedavg fedsm fedprox fedbn local scaffold fednova fedopt moon apfl ditto pfedme fedrep fedper".split()
 OTHERS += ["perfedavg", "finetuning"]

@@ -8,6 +8,8 @@ from silofl.parts.task import Message
 
 from ..conftest import assert_alike, write_site
 
+pytestmark = pytest.mark.long
+
 ATTACKER = "west"
 FIVE = ("coast", "east", "north", "south", ATTACKER)
 RULES = ("median", "trimmed_mean", "clipped", "multi_krum")

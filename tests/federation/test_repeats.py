@@ -13,6 +13,8 @@ from silofl.study import Study
 from ..conftest import SMALL_UNET, UNET, assert_alike
 from .faults import flatten
 
+pytestmark = pytest.mark.long
+
 SITES = ("east", "north", "west")
 PLAIN = {"training": {"optimizer": "sgd", "momentum": 0}}
 RECIPES = {

@@ -55,15 +55,12 @@ SLOW = pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "settings"),
     [
-        # The programs with a decision bias below are of such models too.
-        of({"rule": "only"}, {}, SLOW),
         of({"rule": "mean"}, {}, SLOW),
         of({"scores": (0.3, 0.7)}, {}, SLOW),
         of({"scores": (0.45, 0.55)}, {}, SLOW),
         of({"scores": (0.2, 0.5, 0.3), "threshold": None, "outputs": ("global", "north", "south")}, {}, SLOW),
         of({"scores": None, "threshold": 0.5}, {}, SLOW),
         of({"scores": None}, {"super_model": {"answer": "ensemble"}}, SLOW),
-        of({"scores": None}, {"labels": {1: "organ"}}, SLOW),
         of({"scores": None}, {"input": "harmofl", "amplitude": {"band": "full"}}, SLOW),
         of({"rule": "only"}, {"input": "harmofl", "amplitude": {"band": 0}}),
         of({"scores": None}, {"model": {"normalization": "batch_stateless"}}, SLOW),
