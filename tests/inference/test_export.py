@@ -109,16 +109,11 @@ def write_named(tmp_path, make_contents):
     """Write a super model with a label that no study may have, of an older version or of nobody's good will."""
 
     def write(name, task="segmentation"):
-        is_map = task == "segmentation"
         values = {"name": "small", "task": task, "rounds": 1, "algorithm": {"name": "fedsm"}}
-        values |= (
-            {"labels": {1: name, 2: "a"}, "model": SMALL_UNET}
-            if is_map
-            else {
-                "labels": {0: name, 1: "a"},
-                **{"metric": "accuracy", "training": {"loss": "cross_entropy"}, "model": {"name": "lenet5"}},
-            }
-        )
+        values |= {"labels": {1: name, 2: "a"}, "model": SMALL_UNET}
+        if task == "classification":
+            values |= {"labels": {0: name, 1: "a"}, "metric": "accuracy", "model": {"name": "lenet5"}}
+            values |= {"training": {"loss": "cross_entropy"}}
         study = parse(Study, values, "study.yaml", STORED)
         write_model_folder(tmp_path / "supermodel", make_contents("mean", study=study))
         return tmp_path / "supermodel"

@@ -25,7 +25,7 @@ pytestmark = pytest.mark.long
 
 COUNTS = {"east": 5, "north": 4, "west": 3}
 SGD = {"optimizer": "sgd", "momentum": 0.0, "batch_size": 2, "learning_rate": 0.05}
-NAMES = ("ditto", "apfl", "pfedme")
+NAMES = ("ditto", "apfl")
 
 
 @pytest.fixture
@@ -306,7 +306,7 @@ def test_a_site_that_lost_its_fine_tuned_model_says_so(play):
     assert "site 'north' must hold its personal model of round 2, which is not in its state" in record.failed["north"]
 
 
-@pytest.mark.parametrize("name", ["ditto", *FROM_SHARED])
+@pytest.mark.parametrize("name", ["ditto", "finetuning"])
 def test_to_the_guard_the_super_model_is_one_candidate_and_the_local_model_the_other(played, monkeypatch, name):
     seen = []
     choose = guard.SiteGuard._choose
@@ -318,7 +318,7 @@ def test_to_the_guard_the_super_model_is_one_candidate_and_the_local_model_the_o
     assert all(list(found["federated"].models) == ["global", *SITES] for found in seen)
 
 
-@pytest.mark.parametrize("name", ["ditto", *FROM_SHARED])
+@pytest.mark.parametrize("name", ["ditto", "finetuning"])
 def test_the_estimate_counts_what_they_send(play, name):
     options = FROM_SHARED.get(name, {"rounds": 2, "training": SGD})
     game = play(**options | find_method_algorithm(f"fedsm-{name}"))
