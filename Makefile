@@ -18,8 +18,9 @@ federation-week: .venv/installed
 	rm -rf federation-week
 	$(RUN) -m tests.provisioning.week --out federation-week
 
+# make test ROOM=tests/core: those of one room.
 test: .venv/installed
-	$(RUN) -m pytest -m "not long and not slow and not fuzz and not faults" -n logical --dist loadfile
+	$(RUN) -m pytest $(ROOM) -m "not long and not slow and not fuzz and not faults" -n logical --dist loadfile
 
 # Files of whole runs, of networks and of exports; .ci/run runs them too.
 test-long: .venv/installed

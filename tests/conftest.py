@@ -1,3 +1,4 @@
+import gc
 import importlib.util
 import json
 import os
@@ -56,6 +57,7 @@ SMALL_UNET = {
     "arguments": {"channels": [4, 4], "strides": [2]},
     "normalization": "batch",
 }
+DROPPING = SMALL_UNET | {"arguments": SMALL_UNET["arguments"] | {"dropout": 0.3}}
 
 # What a site computes with by default; more threads only get in each other's way on a busy machine.
 torch.set_num_threads(1)
@@ -66,6 +68,8 @@ def pytest_configure():
     is_usable = MEMORY.is_dir() and os.access(MEMORY, os.W_OK) and not os.statvfs(MEMORY).f_flag & os.ST_NOEXEC
     if is_usable and shutil.disk_usage(MEMORY).free >= ROOM:
         os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
+    # To look through all that the libraries have made, each time that a little is added, takes a seventh of the time.
+    gc.set_threshold(50_000, 20, 50)
 
 
 def pytest_ignore_collect(collection_path, config):
@@ -562,7 +566,7 @@ def play(tmp_path, site_data, make_study):
 @pytest.fixture
 def undrawn(monkeypatch):
     """Encode no figure of a page whose words are read, for that takes nine tenths of a page's time."""
-    monkeypatch.setattr("silofl.report.canvas.encode_png", lambda *_: b"\x89PNG")
+    monkeypatch.setattr("silofl.report.canvas.encode_png", lambda *_, **__: b"\x89PNG")
     monkeypatch.setattr("silofl.report.canvas.encode_svg", lambda *_: b"<svg/>")
 
 

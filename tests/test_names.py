@@ -12,11 +12,13 @@ from silofl.cli import main
 from silofl.errors import ExitCode
 from silofl_desk.phantoms.phantoms import UNSEEN_SITE, make_phantoms
 
+from .conftest import SMALL_UNET
+
 JOB = Path(__file__).resolve().parents[1] / "jobs" / "fedsm_phantoms"
 # As they come from a browser, from a shell, and from nobody's good will.
 ODD = ("..precious", "%2e%2e%2fprecious", "~", "$HOME", "-o", "a..", "a b", "*")
 # Names do not depend on the network's size, all the time does.
-SMALL = ("--set", "model.features=[4,4,4,4,4,4]", "--set", "data.transforms=[{Resize: {spatial_size: [32, 32]}}]")
+SMALL = ("--set", f"model={json.dumps(SMALL_UNET)}", "--set", "data.transforms=[{Resize: {spatial_size: [32, 32]}}]")
 CASES = ("../../precious", "/precious", "..", ".", "{case}", "$HOME/precious")
 
 
@@ -65,6 +67,7 @@ def test_an_import_writes_into_its_target_alone(give, place, options):
 
 
 @pytest.mark.long
+@pytest.mark.usefixtures("undrawn")
 def test_a_study_of_odd_names_writes_into_its_folders_alone(give, place):
     """Simulated, reported, compared, exported, and its answers to files of such names, one command after the other."""
     data = make_phantoms(place / "data", seed=7, patients={"north": 8, "south": 8, UNSEEN_SITE: 6})

@@ -20,6 +20,7 @@ from silofl.settings import parse
 from silofl.study import STORED, Study
 from silofl_desk.studies.new_study import section_lines
 
+from .conftest import SMALL_UNET
 from .data.layouts import test_bids, test_nnunet, test_table
 
 CODE = "$__import__('os').system('touch ran')"
@@ -213,7 +214,7 @@ def test_names_of_real_data_go_from_the_import_to_the_bundle_as_they_are(tmp_pat
     data, job, run, bundle = (tmp_path / name for name in ("data", "job", "run $(id)", "bundle"))
     give("import", "folders", site.parent, data, "--labels", ",".join(labels))
     give("new-study", data, job, "--from", "fedavg_phantoms")
-    small = ("--rounds", "1", "--set", "model.features=[4,4,4,4,4,4]", "--set", "data.split_unit=unknown")
+    small = ("--rounds", "1", "--set", f"model={json.dumps(SMALL_UNET)}", "--set", "data.split_unit=unknown")
     give("simulate", job, "--data", data, "--out", run, "--alone", *small)
     give("report", run)
     assert "$\\frac$ |x| &lt;b&gt; " in (run / "report.html").read_text()

@@ -14,9 +14,10 @@ from silofl.federation.run_folder import RunFolder
 from silofl.federation.state import SiteState
 from silofl.files import copy_folder, hold_lock, save_tensors, write_json
 from silofl.training.case_pictures import write_scores
-from silofl_desk.phantoms.phantoms import UNSEEN_SITE, make_phantoms
+from silofl_desk.phantoms.phantoms import make_phantoms
 
 from .data.layouts.test_table import ROWS, write_site
+from .test_names import SMALL
 
 JOB = Path(__file__).resolve().parents[1] / "jobs" / "fedavg_phantoms"
 
@@ -103,10 +104,10 @@ def test_a_pipe_in_a_copied_folder_is_refused_and_not_waited_for(tmp_path):
 @pytest.mark.parametrize("backend", [["--alone"], []])
 def test_all_that_a_run_writes_is_for_its_owner(tmp_path, backend):
     """Job, cache, TensorBoard's events, NVFlare's workspace and the report, by either backend."""
-    data = make_phantoms(tmp_path / "data", seed=7, patients={"north": 6, "south": 6, UNSEEN_SITE: 6})
+    data = make_phantoms(tmp_path / "data", seed=7, patients={"north": 6, "south": 6})
     run, cache = tmp_path / "run", tmp_path / "cache"
     command = ["simulate", str(JOB), "--data", str(data), "--out", str(run), "--cache", str(cache), "--rounds", "1"]
-    assert main([*command, *backend]) == ExitCode.COMPLETE
+    assert main([*command, *SMALL, *backend]) == ExitCode.COMPLETE
     assert (run / "tensorboard").is_dir() != bool(backend) and any(cache.rglob("*.npy"))
     found = {path: stat.S_IMODE(path.lstat().st_mode) for root in (run, cache) for path in (root, *root.rglob("*"))}
     assert [path for path, mode in found.items() if not path.is_symlink() and mode & 0o077] == []

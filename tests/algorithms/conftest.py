@@ -6,7 +6,7 @@ from torch import nn
 from silofl.models import build_plain_model
 
 from ..conftest import Play
-from ..parts.conftest import assert_same_course, make_study, windows_to_choose_by  # noqa: F401
+from ..parts.conftest import assert_same_course, lose_state, make_study, windows_to_choose_by  # noqa: F401
 
 KEYS = ("0.weight", "0.bias", "2.weight", "2.bias")
 COUNTS = {"east": 5, "north": 4, "west": 3}
@@ -54,12 +54,6 @@ def assert_plain_rounds(game, train, absent="north"):
         assert found.keys() == {f"model/{name}" for name, value in x.items() if value.is_floating_point()}
         assert_same_course(found, x, start)
     return x
-
-
-def lose_state(game, site):
-    """Remove what a site kept of its rounds."""
-    for path in (game.folder(site) / "rounds").iterdir():
-        path.unlink()
 
 
 class Casting(nn.Module):

@@ -16,6 +16,8 @@ from silofl.training.metrics import Score
 from ..conftest import WINDOWS, assert_alike
 from .conftest import COUNTS, windows_to_choose_by  # noqa: F401
 
+pytestmark = pytest.mark.long
+
 SITES = tuple(COUNTS)
 SEEDS = count(500)
 SETTINGS = WINDOWS | {"rounds": 3, "training": {"loss": "cross_entropy", "batch_size": 4}}

@@ -31,6 +31,6 @@ NEEDS = {"moon": {"network": UNET}, "perfedavg": {"meta_step": {"alpha": 0.2}}}
 
 @pytest.mark.parametrize(("name", "more"), [(name, more) for name, rows in TOGETHER.items() for more in rows], ids=str)
 def test_an_algorithm_goes_with_another_answer(play, name, more):
-    game = play(name=name, training=SGD | {"local_epochs": 3}, **NEEDS.get(name, {}) | more)
+    game = play(name=name, rounds=2, training=SGD | {"local_epochs": 2}, **NEEDS.get(name, {}) | more)
     assert set(game.finish().scores) == set(COUNTS)
     assert [record.answered for record in game.server.ledger] == [list(COUNTS)] * game.study.total_rounds

@@ -9,9 +9,10 @@ from layer_statistics import correlations, layer_pairs, main, statistics_image, 
 
 from silofl.errors import ConfigError
 
+from ..conftest import SMALL_UNET
 from ..studies.conftest import JOB
 
-SMALL = ["--set", "model.features=[4,4,4,4,4,4]", "--set", "data.transforms=[{Resize: {spatial_size: [32, 32]}}]"]
+SMALL = ["--set", f"model={json.dumps(SMALL_UNET)}", "--set", "data.transforms=[{Resize: {spatial_size: [32, 32]}}]"]
 
 
 def pair(running, of_inputs):
@@ -40,8 +41,8 @@ def test_every_batchnorm_layer_of_each_sites_model_is_measured_and_no_image_of_a
     code, out, _ = script(main, "run", "--json", "--cache", "moved")
     found = json.loads((tmp_path / "run" / "layer_statistics.json").read_text())
     assert code == 0 and json.loads(out) == found and list(found) == ["north", "south"]
-    # the U-Net has 18 layers of BatchNorm
-    assert {len(layers) for kinds in found.values() for layers in kinds.values()} == {18}
+    # the network has 2 layers of BatchNorm
+    assert {len(layers) for kinds in found.values() for layers in kinds.values()} == {2}
     assert all(-1 <= value <= 1 for kinds in found.values() for layers in kinds.values() for value in layers)
     assert (tmp_path / "run" / "layer_statistics.png").is_file()
     assert script(landscape.main, "run", "--cache", "moved", "--images", 1, "--steps", 1)[0] == 0

@@ -9,6 +9,8 @@ import yaml
 
 from .conftest import carried_out, silofl
 
+pytestmark = pytest.mark.long
+
 F_ADAFED = {"name": "adafed", "preset": "recommended"}
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from .conftest import carried_out, silofl, write_small_job
 
-pytestmark = pytest.mark.usefixtures("decoded_here", "undrawn")
+pytestmark = [pytest.mark.long, pytest.mark.usefixtures("decoded_here", "undrawn")]
 
 
 def fingerprint(folder):

@@ -10,7 +10,9 @@ import pytest
 from silofl.study import load_study
 from silofl_desk.studies.simulation import study_file
 
-pytestmark = pytest.mark.usefixtures("decoded_here", "undrawn")
+from ..conftest import SMALL_UNET
+
+pytestmark = [pytest.mark.long, pytest.mark.usefixtures("decoded_here", "undrawn")]
 JOB = Path(__file__).resolve().parents[2] / "jobs" / "fedavg_phantoms"
 PATTERNS = ["--image-pattern", "T1={case}/t1.nii.gz,T2={case}/t2.nii.gz", "--mask-pattern", "{case}/seg.nii.gz"]
 
@@ -42,7 +44,7 @@ def test_contrasts_come_from_folders_into_a_study_that_trains(silofl, tmp_path):
     assert silofl("new-study", data, job, "--from", JOB)[0] == 0
     study = load_study(study_file(job))
     assert (study.data.channel_names, study.labels) == (("T1", "T2"), {1: "organ", 2: "lesion"})
-    tiny = ["--rounds", 1, "--set", "model.features=[4,4,4,4,4,4]", "--set", "device=cpu", "--set", "guard=false"]
+    tiny = ["--rounds", 1, "--set", f"model={json.dumps(SMALL_UNET)}", "--set", "device=cpu", "--set", "guard=false"]
     assert silofl("simulate", job, "--data", data, "--out", run, "--alone", *tiny)[0] == 0
     results = json.loads((run / "results.json").read_text())
     # a fifth of five patients for the test

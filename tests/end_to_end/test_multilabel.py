@@ -18,7 +18,7 @@ from silofl_desk.studies.simulation import study_file
 
 from .conftest import carried_out
 
-pytestmark = pytest.mark.long
+pytestmark = [pytest.mark.long, pytest.mark.usefixtures("decoded_here", "undrawn")]
 
 SITES, FINDINGS = ("east", "north", "south"), ("device", "effusion")
 TRAINING = {"loss": "cross_entropy", "batch_size": 8, "local_epochs": 3, "learning_rate": 0.003}
@@ -85,15 +85,6 @@ def test_the_page_speaks_of_findings_and_names_those_without_a_value(folder, tmp
     assert "mean over the findings. A finding counts if some" in page and "a finding has no outline" in page
     assert "mean over all cases, class by class" in page
     assert "on all sites&#39; test data (36 cases): AUROC" in page
-
-
-# That both come to the same weights is carried out in `test_simulate` with another task.
-@pytest.mark.slow
-def test_the_simulator_comes_to_the_same_result_as_one_process(folder, tmp_path):
-    carried_out("simulate", folder / "own", "--data", folder / "data", "--out", tmp_path / "run")
-    ours, theirs = (json.loads((run / "results.json").read_text()) for run in (tmp_path / "run", folder / "run"))
-    assert ours["digest"] == theirs["digest"]
-    assert [key for key in ours if ours[key] != theirs.get(key)] == ["run"]
 
 
 def test_a_comparison_defines_its_averages_for_findings(folder, tmp_path):

@@ -28,7 +28,7 @@ from silofl_desk.studies import simulate
 from ..conftest import WINDOWS
 from .conftest import JOBS, finished_rounds, silofl
 
-pytestmark = pytest.mark.long
+pytestmark = [pytest.mark.long, pytest.mark.usefixtures("decoded_here")]
 
 RECORD = Path(__file__).with_name("weights.json")
 

@@ -4,7 +4,6 @@ import itertools
 import json
 import random
 import re
-import signal
 import subprocess
 import sys
 import sysconfig
@@ -32,7 +31,6 @@ from .conftest import (
     find_super_model,
     finished_rounds,
     same,
-    silofl,
     weights,
     write_small_job,
 )
@@ -122,12 +120,6 @@ def test_fedavg_at_sites_whose_filter_excludes_batchnorm_is_fedbn(tmp_path, phan
 
 
 @pytest.mark.slow
-def test_fewer_threads_than_sites_give_the_same_weights(finished, tmp_path, phantoms, small_job):
-    silofl("simulate", small_job, "--data", phantoms, "--out", tmp_path / "one", "--threads", 1)
-    assert same(weights(finished[0]), weights(tmp_path / "one"))
-
-
-@pytest.mark.slow
 def test_over_nvflare_with_fewer_threads_than_sites_each_site_chooses_as_in_one_process(tmp_path, phantoms):
     job, found = write_small_job(tmp_path / "job", guard=True), {}
     for name, options in (("flare", ("--threads", 1)), ("alone", ("--alone",))):
@@ -187,31 +179,19 @@ def test_ctrl_c_ends_every_process_and_leaves_a_run_to_resume(tmp_path, phantoms
     assert not (run / "results.json").exists() and 1 <= finished_rounds(run) < 50
 
 
-@pytest.mark.slow
-def test_nothing_is_left_running_when_only_the_command_is_killed(tmp_path, phantoms, federation):
-    run = tmp_path / "orphaned"
-    running = federation("simulate", write_small_job(tmp_path / "job", rounds=50), "--data", phantoms, "--out", run)
-    running.wait_for_rounds(run, 1)
-    running.process.kill()
-    deadline = time.monotonic() + 20
-    while running.alive() and time.monotonic() < deadline:
-        time.sleep(0.2)
-    assert running.alive() == []
-
-
 @pytest.fixture
 def lose_south(tmp_path, phantoms, federation):
-    """Return a function that runs a job whose site south gets a signal after the first round.
+    """Return a function that runs a job whose site south is killed after the first round.
 
-    It returns the exit code, the seconds from the signal to the command's end, and the contents of result and ledger.
+    It returns the exit code, the seconds from then to the command's end, and the contents of result and ledger.
     """
 
-    def lose(number, rounds, **limits):
+    def lose(rounds, **limits):
         run = tmp_path / "run"
         job = write_small_job(tmp_path / "job", rounds=rounds, federation=limits)
         running = federation("simulate", job, "--data", phantoms, "--out", run)
         running.wait_for_rounds(run, 1)
-        running.site_process("south").send_signal(number)
+        running.site_process("south").kill()
         started = time.monotonic()
         code = running.process.wait(timeout=LIMIT_S)
         seconds = time.monotonic() - started
@@ -223,7 +203,7 @@ def lose_south(tmp_path, phantoms, federation):
 
 @pytest.mark.slow
 def test_a_site_that_dies_makes_the_run_incomplete_and_holds_nobody_up(lose_south):
-    code, _, results, ledger = lose_south(signal.SIGKILL, rounds=6, min_sites=1)
+    code, _, results, ledger = lose_south(rounds=6, min_sites=1)
     assert code == 3
     assert results["status"] == "INCOMPLETE" and "south" in results["reasons"][0]
     assert "its process has ended" in results["reasons"][0]
@@ -235,19 +215,10 @@ def test_a_site_that_dies_makes_the_run_incomplete_and_holds_nobody_up(lose_sout
 
 @pytest.mark.slow
 def test_too_few_answers_end_the_run_as_failed_at_once(lose_south):
-    code, seconds, results, _ = lose_south(signal.SIGKILL, rounds=50, min_sites=2)
+    code, seconds, results, _ = lose_south(rounds=50, min_sites=2)
     assert code == 1 and seconds < 120
     assert results["status"] == "FAILED" and "must have answers of at least 2 sites, not 1" in results["reasons"][0]
     assert "south: its process has ended" in results["reasons"][0]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("min_sites", "code", "status"), [(1, 3, "INCOMPLETE"), (2, 1, "FAILED")])
-def test_a_site_that_hangs_is_late_and_holds_up_neither_the_run_nor_its_end(lose_south, min_sites, code, status):
-    found, seconds, results, _ = lose_south(signal.SIGSTOP, rounds=6, min_sites=min_sites, task_timeout_s=30)
-    assert (found, results["status"]) == (code, status)
-    assert "south" in results["reasons"][0] and "no answer in time" in results["reasons"][0]
-    assert seconds < 30 + 90
 
 
 class Stamped(io.StringIO):
@@ -271,7 +242,7 @@ def test_a_run_with_a_long_round_is_never_silent_for_long(tmp_path, phantoms, mo
     # What is read is told there.
     monkeypatch.setattr(sys, "stderr", log)
     wanted = Simulation(str(phantoms), ("north", "south"), is_alone=is_alone)
-    job, changes = write_small_job(tmp_path / "job", rounds=1), {"training.local_epochs": 100}
+    job, changes = write_small_job(tmp_path / "job", rounds=1), {"training.local_epochs": 30}
     assert simulate.start_simulation(job, tmp_path / "run", wanted, changes, Console(file=log, width=200)) == 0
     silences = [later - earlier for earlier, later in itertools.pairwise([*log.times, time.monotonic()])]
     (seconds,) = (record["seconds"] for record in json.loads((tmp_path / "run" / "ledger.json").read_text()))

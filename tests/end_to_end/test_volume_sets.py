@@ -13,7 +13,7 @@ from tests.data.layouts.test_brats import CONTRASTS, LABELS, write_case
 from tests.end_to_end.conftest import JOBS, carried_out, find_super_model, predicted
 from tests.end_to_end.test_volumes import draw, grid, write_volume
 
-pytestmark = pytest.mark.long
+pytestmark = [pytest.mark.long, pytest.mark.usefixtures("decoded_here", "undrawn")]
 
 
 def trained(data, job, folder, *settings):

@@ -16,7 +16,7 @@ from silofl.study import Study
 from silofl_desk.studies.alone import run_alone
 from tests.end_to_end.conftest import JOBS
 
-pytestmark = pytest.mark.long
+pytestmark = [pytest.mark.long, pytest.mark.usefixtures("decoded_here", "undrawn")]
 
 SITES = ("east", "north", "west")
 PARTS = {"training": 2, "validation": 1, "test": 2}
@@ -107,8 +107,9 @@ def run(hospitals, tmp_path):
     return start
 
 
-OWN = ("fedavg", "harmofl", "adafed", "fedsm")
-OTHERS = "fedprox fedbn local scaffold fednova fedopt moon apfl ditto pfedme fedrep fedper perfedavg finetuning".split()
+OWN = ("harmofl", "adafed")
+OTHERS = "fedavg fedsm fedprox fedbn local scaffold fednova fedopt moon apfl ditto pfedme fedrep fedper".split()
+OTHERS += ["perfedavg", "finetuning"]
 
 
 @pytest.mark.parametrize("name", [*OWN, *(pytest.param(name, marks=pytest.mark.slow) for name in OTHERS)])

@@ -8,14 +8,15 @@ import zipfile
 import pytest
 import torch
 
+from ..conftest import SMALL_UNET
 from ..sets.test_nuclei_dsb2018 import GREY_DARK, GREY_LIGHT, ON_PURPLE, add_image
 from ..test_docs import ROOT, commands, fences, text_of
 from .conftest import carried_out
 
-pytestmark = pytest.mark.long
+pytestmark = [pytest.mark.long, pytest.mark.usefixtures("decoded_here", "undrawn")]
 
 TITLE = "## A first comparison on real data"
-SMALL = ["--seeds", "0", "--rounds", "2", "--set", "model.features=[4,4,4,4,4,4]"]
+SMALL = ["--seeds", "0", "--rounds", "2", "--set", f"model={json.dumps(SMALL_UNET)}"]
 SMALL += ["--set", "guard=false", "--set", "data.transforms=[{Resize: {spatial_size: [32, 32]}}]"]
 # Site -> size and look of its images; the last kind is none of the import's.
 KINDS = {
@@ -78,7 +79,8 @@ def test_a_head_alone_travels_once_its_body_is_everywhere(tmp_path, monkeypatch)
     said = []
     for _, arguments in commands(f"```\n{block}```\n"):
         small = {"rounds=10": "rounds=3"} | {one: DENSENET for one in arguments if one.startswith("model=")}
-        said.append(carried_out(*(small.get(one, one) for one in arguments)))
+        alone = ["--alone"] if arguments[0] == "simulate" else []
+        said.append(carried_out(*(small.get(one, one) for one in arguments), *alone))
     assert len(said) == 5 and "everybody starts from weights.pt" in said[3]
     bytes_to, bytes_from = {}, {}
     for run in ("whole", "head"):

@@ -33,9 +33,8 @@ def read_result(path):
     return json.loads((path / "results.json").read_text())
 
 
-@pytest.mark.parametrize("name", ["adafed", "fedsm"])
-def test_a_run_alone_is_what_its_course_comes_to(alone, play, name):
-    options = {"name": name, "rounds": 2, "model": {"normalization": "instance" if name == "fedsm" else "batch"}}
+def test_a_run_alone_is_what_its_course_comes_to(alone, play):
+    options = {"name": "fedsm", "rounds": 2, "model": {"normalization": "instance"}}
     path = alone(**options)
     game = play(("east", "west"), min_patients=Site.model_fields["min_patients"].default, **options)
     game.finish()
@@ -46,8 +45,7 @@ def test_a_run_alone_is_what_its_course_comes_to(alone, play, name):
         for site in game.sites:
             assert_alike(server.parts[role].of(site), game.server.parts[role].of(site))
     assert read_result(path)["status"] == "COMPLETE"
-    if name == "fedsm":
-        assert {"global", "selector"} <= {file.stem for file in (path / "supermodel" / "weights").iterdir()}
+    assert {"global", "selector"} <= {file.stem for file in (path / "supermodel" / "weights").iterdir()}
 
 
 def test_a_task_that_cannot_be_written_ends_no_run(alone, tmp_path):

@@ -11,7 +11,7 @@ from silofl.schema import dump_record
 from silofl.settings import parse
 from silofl.study import Study
 
-from ..conftest import UNET, assert_alike
+from ..conftest import DROPPING, UNET, assert_alike
 
 pytestmark = pytest.mark.long
 
@@ -50,7 +50,7 @@ OPTIONS = {
     "normalised steps": {"name": "fednova", "training": {"optimizer": "sgd", "local_epochs": 2}},
     "contrast": {"name": "moon", "training": SGD, "network": UNET},
     "head, then body": {"name": "fedrep", "training": {"local_epochs": 2}},
-    "meta-steps": {"name": "perfedavg", "training": {"local_epochs": 2}, "network": UNET, "model": {"dropout": 0.3}},
+    "meta-steps": {"name": "perfedavg", "training": {"local_epochs": 2}, "network": DROPPING},
     "meta-steps of differences": {
         "name": "perfedavg",
         "meta_step": {"variant": "hf"},

@@ -16,7 +16,7 @@ from silofl.parts.task import Message
 from silofl.schema import dump_record
 from silofl.training.evaluation import evaluate
 
-from ..conftest import UNET, assert_alike
+from ..conftest import DROPPING, assert_alike
 
 CPU = torch.device("cpu")
 
@@ -313,8 +313,8 @@ SGD = {"optimizer": "sgd", "momentum": 0.0}
 TESTED = {
     "guarded": {"name": "fedbn", "guard": True},
     "super model": {"name": "fedsm", "model": {"normalization": "instance"}},
-    "personal": {"name": "ditto", "training": SGD, "network": UNET, "model": {"dropout": 0.3}},
-    "own steps": {"name": "perfedavg", "training": {"local_epochs": 2}, "network": UNET, "model": {"dropout": 0.3}},
+    "personal": {"name": "ditto", "training": SGD, "network": DROPPING},
+    "own steps": {"name": "perfedavg", "training": {"local_epochs": 2}, "network": DROPPING},
     "amplitude": {"name": "harmofl", "average_last": 0.9},
     "rounds of a part": {
         "name": "fedsm",

@@ -10,6 +10,8 @@ from silofl.settings import parse
 from silofl.site import Site
 from silofl.study import Study
 
+from ..conftest import SMALL_UNET
+
 KINDS = ("weights", "batchnorm", "amplitude", "statistics", "selector")
 UPDATE = np.array([[1, -2], [0.5, 4]], np.float32)
 STUDY = {"name": "small", "task": "segmentation", "labels": {1: "organ"}, "rounds": 2}
@@ -19,7 +21,7 @@ STUDY = {"name": "small", "task": "segmentation", "labels": {1: "organ"}, "round
 def make_study():
     def make(**algorithm):
         normalization = "instance" if algorithm["name"] == "fedsm" else "batch"
-        model = {"features": [4] * 6, "normalization": normalization}
+        model = SMALL_UNET | {"normalization": normalization}
         training = {"optimizer": "sgd", "momentum": 0.0}
         return parse(Study, STUDY | {"model": model, "algorithm": algorithm, "training": training}, "study.yaml")
 
@@ -44,8 +46,8 @@ SENDERS = {
     "selector": {"name": "fedsm"},
 }
 NAMES = {
-    "weights": "model/network.final_conv.weight",
-    "batchnorm": "model/network.conv_0.conv_0.adn.N.running_mean",
+    "weights": "model/network.model.2.conv.weight",
+    "batchnorm": "model/network.model.0.adn.N.running_mean",
     "amplitude": "amplitude/mean",
     "statistics": "statistics/0/mean",
     "selector": "selector/network.head.bias",
@@ -204,7 +206,7 @@ def test_an_array_is_known_by_its_name_and_every_kind_has_a_purpose_of_its_own(g
 
 def test_what_no_part_of_the_study_knows_or_another_algorithm_would_send_is_unknown(gate):
     others = [NAMES["amplitude"], NAMES["statistics"], NAMES["selector"]]
-    for name in ("image", "network.final_conv.weight", "model/image", "personal/network.x", "other/a", *others):
+    for name in ("image", "network.model.2.conv.weight", "model/image", "personal/network.x", "other/a", *others):
         assert gate().kind(name) == UNKNOWN, name
     assert gate().purpose(UNKNOWN) == OTHERS[UNKNOWN]
 

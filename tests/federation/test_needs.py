@@ -7,11 +7,13 @@ from silofl.parts.task import TRAIN, Exchange
 from silofl.settings import parse
 from silofl.study import Study
 
+from ..conftest import SMALL_UNET
+
 
 def make_study(guard=False, **algorithm):
     values = {"name": "small", "task": "segmentation", "labels": {1: "blob"}, "rounds": 2, "algorithm": algorithm}
     values |= {"guard": guard}
-    return parse(Study, values | {"model": {"normalization": "instance", "features": [4] * 6}}, "study.yaml")
+    return parse(Study, values | {"model": SMALL_UNET | {"normalization": "instance"}}, "study.yaml")
 
 
 def test_a_model_weighs_what_travels_of_it_and_memory_at_the_server_grows_by_five_models_a_site():

@@ -12,6 +12,8 @@ from silofl_desk.report.sentences import early_sentence
 
 from ..conftest import assert_alike
 
+pytestmark = pytest.mark.long
+
 
 def validated(number, value):
     scores = {} if value is None else {"a": SiteScore(value=value, num_cases=1, num_excluded=0)}

@@ -20,6 +20,8 @@ from PIL import Image
 from silofl.flare.policy import JOB_FILES, SITE_CLASSES
 from silofl.hospital.candidate import read_candidate
 
+from ..conftest import SMALL_UNET
+
 BUILDERS = ("workspace.WorkspaceBuilder", "static_file.StaticFileBuilder", "cert.CertBuilder")
 SITE_CONFIGS = Path(__file__).parents[2] / "site_configs"
 STUDY = {
@@ -28,7 +30,7 @@ STUDY = {
     "labels": {1: "blob"},
     "rounds": 4,
     "device": "cpu",
-    "model": {"features": [4, 4, 4, 4, 4, 4], "normalization": "batch"},
+    "model": SMALL_UNET,
     "training": {"batch_size": 2, "learning_rate": 0.01},
     "algorithm": {"name": "fedavg"},
 }

@@ -20,6 +20,7 @@ from silofl.hospital.policy import (
     check_pin,
 )
 
+from ..conftest import SMALL_UNET
 from .conftest import change_json, change_site
 
 
@@ -46,7 +47,7 @@ def test_the_digest_is_shown_and_a_pinned_study_compared_and_its_lead_shown(cand
 
 def test_a_study_whose_promise_means_less_than_the_site_asks_is_named_before_it_joins(candidate, kit):
     change_site(kit, max_epsilon=8, max_delta=0.001, privacy_unit="patient")
-    private = {"guard": False, "model": {"features": [4] * 6, "normalization": "instance"}}
+    private = {"guard": False, "model": SMALL_UNET | {"normalization": "instance"}}
     private |= {"privacy": {"dp_sgd": {"noise": 2.0, "clip": 1.0, "delta": 0.1}}}
     answer = check_pin(candidate(**private))
     assert answer.status == "failed"

@@ -27,6 +27,7 @@ from silofl.training.private import Spent, compute_epsilon
 from silofl_desk.studies.methods import find_method_algorithm
 from silofl_desk.studies.random_examples import random_volume
 
+from ..conftest import SMALL_UNET
 from .conftest import STUDY, change_json, change_site
 
 JOBS = Path(__file__).resolve().parents[2] / "jobs"
@@ -222,7 +223,7 @@ def test_the_weights_of_a_projection_head_are_weights(candidate, pictures):
     assert head <= {*kinds["weights"]["names"]}
 
 
-PRIVATE = {"guard": False, "model": {"features": [4] * 6, "normalization": "instance"}}
+PRIVATE = {"guard": False, "model": SMALL_UNET | {"normalization": "instance"}}
 PRIVATE |= {"privacy": {"dp_sgd": {"noise": 2.0, "clip": 1.0, "delta": 0.01}}}
 
 

@@ -14,9 +14,15 @@ from silofl.models.selector import build_selector
 from silofl.settings import parse
 from silofl.study import Study
 
+from ..conftest import SMALL_UNET
 from ..report.conftest import unseen, unseen_plain  # noqa: F401
 
 SHAPE = (1, 32, 32)
+# Of volumes.
+RESNET = {
+    "network": "monai.networks.nets.ResNet",
+    "arguments": {"block": "basic", "layers": [1, 1, 1, 1], "block_inplanes": [4, 4, 4, 8], "conv1_t_size": 3},
+}
 
 
 @pytest.fixture
@@ -36,10 +42,10 @@ def make_study():
         }
         if not is_map:
             settings |= {"metric": "accuracy", "training": {"loss": "cross_entropy"}}
-            name = "densenet121" if settings["data"].get("dimensions") == 3 else "lenet5"
-            settings["model"] = {"name": name, **settings["model"]}
-        elif "network" not in settings["model"]:
-            settings["model"] = {"features": [4, 4, 4, 4, 4, 4], **settings["model"]}
+            smallest = RESNET if settings["data"].get("dimensions") == 3 else {"name": "lenet5"}
+            settings["model"] = smallest | settings["model"]
+        elif "name" not in settings["model"]:
+            settings["model"] = SMALL_UNET | settings["model"]
         return parse(Study, settings, "study.yaml")
 
     return make
@@ -50,7 +56,8 @@ def balanced(study, seed, shape=SHAPE):
     model = build_model(study, shape, seed).eval()
     if study.recipe.input is not None:
         model.input_norm.fix(np.ones((*shape[:-1], shape[-1] // 2 + 1), np.float32))
-    layers = torch.nn.Conv2d | torch.nn.Conv3d | torch.nn.Linear
+    nn = torch.nn
+    layers = nn.Conv2d | nn.Conv3d | nn.ConvTranspose2d | nn.ConvTranspose3d | nn.Linear
     last = [module for module in model.modules() if isinstance(module, layers)][-1]
     with torch.no_grad():
         logits = model(torch.from_numpy(noise(4, shape, seed=9)))

@@ -98,7 +98,7 @@ def test_weights_whose_answer_overflows_are_refused_with_the_image(make, write_v
     model = make()
     with torch.no_grad():
         for value in model.network("global").parameters():
-            value.fill_(1e6)
+            value.fill_(1e30)
     with pytest.raises(DataError, match="the model 'global' must answer with finite probabilities"):
         model.predict(write_volume())
 

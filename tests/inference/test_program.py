@@ -55,15 +55,12 @@ SLOW = pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "settings"),
     [
-        # The programs with a decision bias below are of such models too.
-        of({"rule": "only"}, {}, SLOW),
         of({"rule": "mean"}, {}, SLOW),
         of({"scores": (0.3, 0.7)}, {}, SLOW),
         of({"scores": (0.45, 0.55)}, {}, SLOW),
         of({"scores": (0.2, 0.5, 0.3), "threshold": None, "outputs": ("global", "north", "south")}, {}, SLOW),
         of({"scores": None, "threshold": 0.5}, {}, SLOW),
         of({"scores": None}, {"super_model": {"answer": "ensemble"}}, SLOW),
-        of({"scores": None}, {"labels": {1: "organ"}}, SLOW),
         of({"scores": None}, {"input": "harmofl", "amplitude": {"band": "full"}}, SLOW),
         of({"rule": "only"}, {"input": "harmofl", "amplitude": {"band": 0}}),
         of({"scores": None}, {"model": {"normalization": "batch_stateless"}}, SLOW),
@@ -221,5 +218,5 @@ def test_a_network_that_cannot_be_exported_is_refused_in_one_sentence(make_conte
 
     super_model = SuperModel(make_contents("only"), CPU)
     super_model._models["global"] = Looks()
-    with pytest.raises(ConfigError, match="unet must be a network that torch.export takes; it is not"):
+    with pytest.raises(ConfigError, match="UNet must be a network that torch.export takes; it is not"):
         to_programs(super_model)

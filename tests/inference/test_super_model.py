@@ -216,7 +216,9 @@ def test_counters_of_batches_may_be_missing_and_nothing_else(make_contents):
 
 
 def test_weights_of_another_network_are_refused(make_contents, make_study):
-    other = build_model(make_study(model={"features": [8, 4, 4, 4, 4, 4]}), (1, 32, 32), 0).state_dict()
+    other = build_model(
+        make_study(model={"arguments": {"channels": [8, 4], "strides": [2]}}), (1, 32, 32), 0
+    ).state_dict()
     with pytest.raises(ConfigError, match="weights of 'global' must have the shapes"):
         SuperModel(replace(make_contents("only"), models={"global": other}), CPU)
 

@@ -131,11 +131,13 @@ def test_what_is_usual_comes_back_from_plain_values():
 
 
 @pytest.fixture
-def known(make_contents):
+def known(make_contents, make_study):
     """Build a super model of one model, by how much its features' usual mean is beside a case's; returns that too."""
 
     def make(beside):
-        contents, images = make_contents("only"), np.random.default_rng(0).random((3, 1, 32, 32), dtype=np.float32)
+        # Of the smallest network nobody has said where its features are.
+        contents = make_contents("only", study=make_study(model={"name": "unet", "features": [4] * 6}))
+        images = np.random.default_rng(0).random((3, 1, 32, 32), dtype=np.float32)
         found = SuperModel(contents, CPU).answer(images).features["global"]
         spread = FeatureSpread(tuple((found + beside).tolist()), (1.0,) * len(found), Spread(0.0, 0.3))
         return replace(contents, usual={"north": Usual(features={"global": spread})}), images

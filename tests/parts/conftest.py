@@ -2,13 +2,14 @@
 
 import json
 import shutil
+from functools import partial
 
 import numpy as np
 import pytest
 
 from silofl.models import build_plain_model
 
-from ..conftest import SMALL_UNET, UNET
+from ..conftest import SMALL_UNET
 
 SITES = ("east", "north", "west")
 
@@ -43,12 +44,7 @@ def assert_same_course(arrays, wanted, start):
 def make_study(make_study, request):
     smallest = getattr(request.module, "NETWORK", SMALL_UNET)
 
-    def make(model=None, **options):
-        # The smallest has no dropout.
-        network = UNET if "dropout" in (model or {}) else smallest
-        return make_study(model=model, **{"network": network} | options)
-
-    return make
+    return partial(make_study, network=smallest)
 
 
 @pytest.fixture

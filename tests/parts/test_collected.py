@@ -18,13 +18,14 @@ from silofl.training.losses import make_loss
 from silofl_desk.studies.methods import find_method_algorithm
 from silofl_desk.studies.traffic import count_traffic
 
+from ..conftest import DROPPING
 from .conftest import SITES
 
 pytestmark = pytest.mark.long
 
 COUNTS = {"east": 5, "north": 4, "west": 3}
 SGD = {"optimizer": "sgd", "momentum": 0.0, "batch_size": 2, "learning_rate": 0.05}
-NAMES = ("ditto", "apfl", "pfedme")
+NAMES = ("ditto", "apfl")
 
 
 @pytest.fixture
@@ -211,10 +212,10 @@ FROM_SHARED = {
     ],
 )
 def test_its_global_model_is_fedavgs_and_its_personal_ones_are_those_of_the_algorithm_alone(play, name, best):
-    options = FROM_SHARED[name] | {"model": {"dropout": 0.3}}
+    options = FROM_SHARED[name] | {"network": DROPPING}
     game = play(folder="inside", **options | find_method_algorithm(f"fedsm-{name}"))
     alone = play(folder="alone", **options, name=name)
-    fedavg = play(folder="fedavg", rounds=4, training=options["training"], model=options["model"])
+    fedavg = play(folder="fedavg", rounds=4, training=options["training"], network=DROPPING)
     for one in (game, alone, fedavg):
         one.finish(change=best_at(best))
         assert one.server.reported.round == best and one.server.finished_rounds == 4
@@ -287,7 +288,7 @@ def test_of_fine_tuning_only_the_shared_model_travels_in_every_round_and_of_per_
 
 @pytest.mark.parametrize("name", ["finetuning", pytest.param("perfedavg", marks=pytest.mark.slow)])
 def test_a_run_of_them_goes_on_from_its_checkpoint(play, name):
-    options = FROM_SHARED[name] | {"model": {"dropout": 0.3}} | find_method_algorithm(f"fedsm-{name}")
+    options = FROM_SHARED[name] | {"network": DROPPING} | find_method_algorithm(f"fedsm-{name}")
     whole, halved = play(folder="whole", **options), play(folder="halved", **options)
     halved.goes_on_as(whole)
     assert whole.finish().scores == halved.finish().scores
@@ -305,7 +306,7 @@ def test_a_site_that_lost_its_fine_tuned_model_says_so(play):
     assert "site 'north' must hold its personal model of round 2, which is not in its state" in record.failed["north"]
 
 
-@pytest.mark.parametrize("name", ["ditto", *FROM_SHARED])
+@pytest.mark.parametrize("name", ["ditto", "finetuning"])
 def test_to_the_guard_the_super_model_is_one_candidate_and_the_local_model_the_other(played, monkeypatch, name):
     seen = []
     choose = guard.SiteGuard._choose
@@ -317,7 +318,7 @@ def test_to_the_guard_the_super_model_is_one_candidate_and_the_local_model_the_o
     assert all(list(found["federated"].models) == ["global", *SITES] for found in seen)
 
 
-@pytest.mark.parametrize("name", ["ditto", *FROM_SHARED])
+@pytest.mark.parametrize("name", ["ditto", "finetuning"])
 def test_the_estimate_counts_what_they_send(play, name):
     options = FROM_SHARED.get(name, {"rounds": 2, "training": SGD})
     game = play(**options | find_method_algorithm(f"fedsm-{name}"))

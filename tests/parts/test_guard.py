@@ -27,7 +27,7 @@ from silofl.training.local_model import copy_state
 from silofl.training.metrics import Score, group_positions
 from silofl.training.units import average_by_unit, find_units
 
-from ..conftest import JOBS, WINDOWS, assert_alike
+from ..conftest import DROPPING, JOBS, UNET, WINDOWS, assert_alike
 from .conftest import SITES, weights_of_a_file
 
 pytestmark = pytest.mark.long
@@ -41,11 +41,11 @@ ALGORITHMS = {
     "own models": {"name": "softpull"},
     "fine-tuning": {"name": "finetuning", "extra_rounds": 1},
     "super model": {"name": "fedsm", "model": {"normalization": "instance"}},
-    "dropout": {"name": "fedavg", "model": {"dropout": 0.3}},
+    "dropout": {"name": "fedavg", "network": DROPPING},
     "a falling rate": {"name": "fedprox", "training": {"schedule": "poly"}},
     "normalised steps": {"name": "fednova", "training": {"optimizer": "sgd", "momentum": 0.9}},
-    "a contrast": {"name": "moon", "model": {"dropout": 0.3}},
-    "meta-steps": {"name": "perfedavg", "training": {"local_epochs": 2}, "model": {"dropout": 0.3}},
+    "a contrast": {"name": "moon", "network": UNET, "model": {"dropout": 0.3}},
+    "meta-steps": {"name": "perfedavg", "training": {"local_epochs": 2}, "network": DROPPING},
     "head, then body": {"name": "fedrep", "training": {"local_epochs": 2}},
 }
 # The longest.

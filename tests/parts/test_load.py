@@ -19,9 +19,7 @@ from silofl.parts.load import find_kind, list_kinds, start_parts
 from silofl.parts.part import Part
 from silofl.parts.work import Work
 
-from ..conftest import SMALL_UNET, UNET, assert_alike
-
-NETWORK = UNET
+from ..conftest import SMALL_UNET, assert_alike
 
 INSTANCE = {"normalization": "instance"}
 ROLES = {
@@ -65,8 +63,8 @@ def test_site_halves_are_those_of_the_same_files(make_study):
 def test_an_array_is_of_the_kind_that_holds_it(make_study):
     sent = list_kinds(make_study(name="harmofl"))
     assert find_kind(sent, "amplitude", "mean").name == "amplitude"
-    assert find_kind(sent, "model", "network.final_conv.weight").name == "weights"
-    assert find_kind(sent, "selector", "network.final_conv.weight") is None
+    assert find_kind(sent, "model", "network.model.2.conv.weight").name == "weights"
+    assert find_kind(sent, "selector", "network.model.2.conv.weight") is None
     assert len({(kind.role, kind.name) for kind in sent}) == len(sent)
 
 

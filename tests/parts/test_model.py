@@ -20,10 +20,8 @@ from .conftest import SITES, assert_same_course, lose_state, weights_of_a_file
 
 pytestmark = pytest.mark.long
 
-NETWORK = UNET
-
 INSTANCE = {"normalization": "instance"}
-NAME = "model/network.final_conv.weight"
+NAME = "model/network.model.2.conv.weight"
 
 
 # --- mixing
@@ -500,7 +498,7 @@ def test_every_model_of_a_site_begins_afresh_the_guards_too(play, name):
 
 # --- frozen parameters
 
-FROZEN = {"frozen": ["conv_0.*", "down_*"]}
+FROZEN = {"frozen": ["model.0.*"]}
 SGD = {"optimizer": "sgd", "momentum": 0.0}
 # Of the algorithms all that has a rule of its own for what travels, or for how a site steps.
 RUNS = {
@@ -515,7 +513,7 @@ RUNS = {
     "fedsm": {"selector": {"steps": 2}},
     "fedsm-collected": {"name": "fedsm", "mixing": "shared", "parts": ["fedsm", "ditto"], "selector": {"steps": 2}},
     "ditto": {},
-    "moon": {"training": SGD},
+    "moon": {"network": UNET, "training": SGD | {"frozen": ["conv_0.*"]}},
     "oneshot": {"model": INSTANCE},
     "averaged": {"name": "fedavg", "average_last": 1.0 - 1e-9},
 }
@@ -524,7 +522,7 @@ SOON = ("fedbn",)
 
 def read_frozen(state):
     """Return the arrays of a model's state, with or without a role, that `FROZEN` keeps."""
-    kept = tuple(f"network.{part}" for part in ("conv_0.", "down_"))
+    kept = tuple(f"network.{part}" for part in ("model.0.", "conv_0."))
     return {name: value for name, value in state.items() if name.rpartition("/")[2].startswith(kept)}
 
 

@@ -10,7 +10,7 @@ from silofl.models.networks import build_model
 from silofl.training.losses import make_loss
 from silofl_desk.studies.traffic import count_traffic
 
-from ..conftest import assert_alike
+from ..conftest import DROPPING, assert_alike
 from .conftest import SITES, lose_state
 
 pytestmark = pytest.mark.long
@@ -147,14 +147,11 @@ def test_three_rounds_follow_a_plain_implementation(personal, name):
 # --- two models
 
 
-DROPOUT = {"dropout": 0.3}
-
-
 @pytest.mark.parametrize("name", ["ditto", "apfl"])
 def test_the_shared_model_is_fedavgs_and_a_pull_of_zero_is_local_training(personal, play, name):
     # APFL goes with plain SGD alone.
     training = SGD if name == "apfl" else {"batch_size": 2}
-    options = {"training": training | {"local_epochs": 2}, "model": DROPOUT}
+    options = {"training": training | {"local_epochs": 2}, "network": DROPPING}
     without = {"pull": {"strength": 0.0}} if name == "ditto" else {}
     ours, fedavg = personal(name, **options | without), play(folder="fedavg", **options)
     ours.rounds(3), fedavg.rounds(3)

@@ -10,7 +10,7 @@ from silofl.inference.usual import FeatureSpread, Usual
 from silofl.parts.task import TEST
 from silofl.parts.usual import KIND, ROLE, pack_arrays, unpack_arrays
 
-from .conftest import UNET
+from ..conftest import UNET
 
 NETWORK = UNET
 

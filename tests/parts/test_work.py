@@ -22,10 +22,6 @@ from silofl.settings import parse
 from silofl.study import Study
 from silofl.training.evaluation import predict, score_predictions
 
-from ..conftest import UNET
-
-NETWORK = UNET
-
 CPU = torch.device("cpu")
 SITES = ["east", "north", "west"]
 CLASSES = np.array([0, 0, 0, 1])
@@ -110,7 +106,7 @@ def test_a_case_counts_with_the_personalised_model_where_the_selector_knows_the_
     study = make_study(name="fedsm", model={"normalization": "instance"})
     work = with_selector(study, blobs, Always(taken_for), SITES)
     with torch.no_grad():
-        work.models["personal"].network.final_conv.bias += 10
+        work.models["personal"].network.model[2].conv.bias += 10
     found = work.validation()
     assert found["value"] == role_score(work, role).value
     assert found["selector_accuracy"] == float(taken_for == "east")
@@ -121,7 +117,7 @@ def test_a_case_counts_with_the_personalised_model_where_the_selector_knows_the_
 def test_without_a_selector_the_personalised_model_counts(make_study, blobs):
     work = begin(make_study(name="fedsm", model={"normalization": "instance"}), blobs)
     with torch.no_grad():
-        work.models["personal"].network.final_conv.bias += 10
+        work.models["personal"].network.model[2].conv.bias += 10
     found = work.validation()
     assert found["value"] == role_score(work, "personal").value and "selector_accuracy" not in found
 

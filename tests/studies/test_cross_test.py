@@ -7,6 +7,7 @@ import torch
 from silofl.data.site_data import SiteData
 from silofl_desk.studies.cross_test import cross_image, cross_table, cross_test
 
+from ..conftest import SMALL_UNET
 from .conftest import JOB
 from .test_leave_out import make_contents, make_part
 
@@ -65,7 +66,7 @@ def change_a_mask(folder):
 def test_local_training_has_on_the_diagonal_what_its_run_reports_wherever_its_data_are_now(
     silofl, refused, data, tmp_path, monkeypatch
 ):
-    run, small = tmp_path / "run", ["--set", "model.features=[4,4,4,4,4,4]", "--set", "guard=false"]
+    run, small = tmp_path / "run", ["--set", f"model={json.dumps(SMALL_UNET)}", "--set", "guard=false"]
     small += ["--set", "data.transforms=[{Resize: {spatial_size: [32, 32]}}]", "--set", "algorithm={name: local}"]
     options = ["--data", data, "--out", "run", "--alone", "--rounds", 1, "--cache", "cache", *small]
     assert silofl("simulate", JOB, *options)[0] == 0

@@ -23,13 +23,15 @@ from silofl_desk.studies.estimate import (
 )
 from silofl_desk.studies.simulation import changed_study
 
+from ..conftest import SMALL_UNET, UNET
+
 FILE = Path("app") / "config" / "study.yaml"
 JOB = Path(__file__).resolve().parents[2] / "jobs" / "fedavg_phantoms"
 
 
 # The time goes into building networks.
-SMALL = {"model.features": [4] * 6, "training.batch_size": 2}
-SMALL_OPTIONS = ("--set", "model.features=[4,4,4,4,4,4]")
+SMALL = {"model": SMALL_UNET, "training.batch_size": 2, "rounds": 3}
+SMALL_OPTIONS = ("--set", f"model={json.dumps(SMALL_UNET)}", "--set", "rounds=3")
 
 
 @pytest.fixture
@@ -70,7 +72,7 @@ def test_a_size_that_is_none_is_refused(text):
         ({}, Setting(2, 1e9, seconds_per_step=float("nan")), "--seconds-per-step must be a number above 0"),
         ({}, Setting(1, 1e9), "--sites must be at least federation.min_sites, 2, not 1"),
         (
-            {"model.normalization": "instance", "data.transforms": []},
+            {"model": UNET | {"name": "unet", "normalization": "instance"}, "data.transforms": []},
             Setting(2, 50e6, image_size=(16, 16)),
             "unet must answer an image of 16 x 16",
         ),
@@ -86,7 +88,7 @@ def test_hours_are_the_transfers_on_the_servers_line_and_the_training(study):
     # 499 examples are 250 batches of at most 2, one epoch a round
     assert found.training_seconds == 250 * 2.0
     assert found.transfer_seconds == pytest.approx(4 * found.traffic.site_bytes * 8 / 50e6)
-    assert found.hours == pytest.approx((found.transfer_seconds + 24 * 500) / 3600)
+    assert found.hours == pytest.approx((found.transfer_seconds + 3 * 500) / 3600)
 
 
 def test_the_timeout_is_three_times_the_slowest_round_and_at_least_ten_minutes(study):
@@ -114,7 +116,6 @@ def test_a_step_and_its_memory_are_measured_where_the_step_is_not_given(study):
 
 def test_the_training_of_sites_that_take_turns_is_the_sum_of_theirs(study, monkeypatch):
     monkeypatch.setattr(module, "_measure_cost", lambda *asked: StepCost(0.5, 0.25, 0))
-    study = study.model_copy(update={"rounds": 3})
     # batches of 2: 5 and 2 steps an epoch, of one epoch; 3 rounds * 7 steps * (0.5 + 0.25) s
     assert estimate_training(study, (1, 32, 32), [10, 3]) == 15.75
 
@@ -147,12 +148,12 @@ def test_the_estimate_says_what_the_guard_costs(study, monkeypatch):
 
 
 def test_the_estimate_says_what_frozen_parameters_save(study):
-    frozen = study.model_copy(update={"training": study.training.model_copy(update={"frozen": ("down_*",)})})
+    frozen = study.model_copy(update={"training": study.training.model_copy(update={"frozen": ("model.0.*",)})})
     whole, found = (estimate(one, Setting(2, 1e9, seconds_per_step=1.0)) for one in (study, frozen))
     model = build_plain_model(study, 0).state_dict()
-    size = sum(array.nbytes for name, array in model.items() if ".down_" in name and array.is_floating_point())
-    # 24 rounds there and back, and twice more there
-    assert found.saved_bytes == whole.traffic.site_bytes - found.traffic.site_bytes == 50 * size > 0
+    size = sum(array.nbytes for name, array in model.items() if "model.0." in name and array.is_floating_point())
+    # 3 rounds there and back, and twice more there
+    assert found.saved_bytes == whole.traffic.site_bytes - found.traffic.site_bytes == 8 * size > 0
     assert whole.saved_bytes == 0 and "frozen" not in print_of(whole)
     saved, rest = (f"{value / (1 << 20):.1f} MiB" for value in (found.saved_bytes, whole.traffic.site_bytes))
     assert f"frozen parameters: save {saved} of {rest} on the line of each site\n" in print_of(found)
@@ -160,7 +161,7 @@ def test_the_estimate_says_what_frozen_parameters_save(study):
 
 def test_an_estimate_is_plain_json_and_says_what_is_assumed(study):
     found = json.loads(json.dumps(estimate(study, Setting(2, 1e9, 10, seconds_per_step=1.0)).as_dict()))
-    assert [record["round"] for record in found["rounds"]] == list(range(1, 25))
+    assert [record["round"] for record in found["rounds"]] == [1, 2, 3]
     assert found["image_shape"] == [1, 96, 96] and not found["is_size_assumed"]
     assert found["federation"] == {"task_timeout_s": 600}
     open_size = parse(Study, study.model_dump() | {"data": {}}, "study.yaml")
@@ -171,9 +172,9 @@ def test_an_estimate_is_plain_json_and_says_what_is_assumed(study):
 def test_rounds_alike_are_one_row(study):
     text = print_of(estimate(study, Setting(2, 1e9, examples=10, seconds_per_step=1.0)))
     assert "examples at the largest site: 10, of size 1x96x96\n" in text
-    assert "1-24" in text and "federation.task_timeout_s: 600" in text
-    # 5 batches of 2 a round, 24 rounds of 5 s
-    assert "training of a round: 5.0 s, 1.000 s a step" in text and "the whole run: about 2.0 min, without" in text
+    assert "1-3" in text and "federation.task_timeout_s: 600" in text
+    # 5 batches of 2 a round, 3 rounds of 5 s
+    assert "training of a round: 5.0 s, 1.000 s a step" in text and "the whole run: about 15.0 s, without" in text
 
 
 @pytest.mark.parametrize(
@@ -223,14 +224,14 @@ def test_estimate_and_the_job_that_it_writes_have_what_is_set(silofl, tmp_path):
 
 def test_what_differential_privacy_spends_depends_on_the_patients(study, refused):
     changes = {"guard": False, "privacy": {"dp_sgd": {"noise": 1.0, "clip": 1.0, "delta": 0.001}}}
-    changes |= {"model.normalization": "instance", "training.has_batch_dice": False}
+    changes |= {"model": SMALL_UNET | {"normalization": "instance"}, "training.has_batch_dice": False}
     private = changed_study(JOB, SMALL | changes)
     spent = {
         patients: estimate(private, Setting(2, 1e9, examples=100, seconds_per_step=1.0, patients=patients)).epsilon
         for patients in (50, 75, None)
     }
-    # 50 batches an epoch, 24 rounds.
-    assert spent[50] == compute_epsilon([Spent(1.0, 2 / 50, 24 * 50)], 0.001)
+    # 50 batches an epoch, 3 rounds.
+    assert spent[50] == compute_epsilon([Spent(1.0, 2 / 50, 3 * 50)], 0.001)
     assert spent[50] > spent[75] > spent[None]
     assert estimate(study, Setting(2, 1e9, seconds_per_step=1.0)).epsilon is None
     with pytest.raises(ConfigError, match="--patients must go with privacy.dp_sgd and be at most --examples, 100"):

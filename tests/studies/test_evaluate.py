@@ -37,6 +37,8 @@ from silofl_desk.inference.export import export_bundle
 from silofl_desk.phantoms.phantoms import UNSEEN_SITE
 from silofl_desk.studies.leave_out import measure_unseen
 
+from ..conftest import SMALL_UNET
+
 pytestmark = [pytest.mark.long, pytest.mark.usefixtures("undrawn")]
 SHAPE, CPU = (1, 32, 32), torch.device("cpu")
 FORM = Domain(kinds=("volumes",))
@@ -49,7 +51,8 @@ FINE = {
 def answering(study, shape, *biases):
     """Return the state of a network whose answer is the largest bias, whatever the image."""
     model = build_model(study, shape, seed=0)
-    last = [m for m in model.modules() if isinstance(m, torch.nn.Conv2d | torch.nn.Linear)][-1]
+    layers = torch.nn.Conv2d | torch.nn.ConvTranspose2d | torch.nn.Linear
+    last = [m for m in model.modules() if isinstance(m, layers)][-1]
     with torch.no_grad():
         last.weight.zero_()
         last.bias.copy_(torch.tensor(biases))
@@ -62,7 +65,7 @@ def make_study(**more):
         "volume_transforms": [{"Orientation": {"axcodes": "LPS"}}],
         "transforms": [{"Resize": {"spatial_size": [32, 32]}}],
     } | more
-    model = {"features": [4, 4, 4, 4, 4, 4], "normalization": "instance"}
+    model = SMALL_UNET | {"normalization": "instance"}
     rest = {"device": "cpu", "data": data, "model": model, "algorithm": {"name": "fedavg"}}
     return parse(Study, settings | rest, "study.yaml")
 

@@ -29,7 +29,7 @@ from silofl_desk.studies.leave_out import (
     run_unseen_test,
 )
 
-from ..conftest import write_site
+from ..conftest import SMALL_UNET, write_site
 from .conftest import write_result
 from .test_evaluate import answering as answering_by_biases
 from .test_evaluate import classify
@@ -40,7 +40,7 @@ CPU = torch.device("cpu")
 
 def make_study(**algorithm):
     settings = {"name": "small", "task": "segmentation", "labels": {1: "blob"}, "rounds": 1, "device": "cpu"}
-    settings |= {"model": {"features": [4, 4, 4, 4, 4, 4], "normalization": "instance"}}
+    settings |= {"model": SMALL_UNET | {"normalization": "instance"}}
     return parse(Study, settings | {"algorithm": {"name": "fedsm", **algorithm}}, "study.yaml")
 
 

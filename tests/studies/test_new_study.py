@@ -12,6 +12,7 @@ from silofl.study import load_study
 from silofl_desk.studies.new_study import _choose_resize
 from silofl_desk.studies.simulation import Simulation, settle_job, study_file
 
+from ..conftest import SMALL_UNET
 from .conftest import JOB
 
 JOBS = JOB.parent
@@ -327,14 +328,18 @@ def test_volumes_are_cut_into_slices_where_these_are_thick(new_study, silofl, tm
     assert f"based on {job}." in file.read_text() and f"own trains {said}" in out
     assert study.data.dimensions == (2 if job == "fedavg_masks" else 3)
     changes = ["rounds=1", "device=cpu", "guard=false", "training.local_epochs=1"]
-    changes += ["model.features=[4,4,4,4,4,4]"] * (task == "segmentation")
+    changes += [f"model={json.dumps(SMALL_UNET)}"] * (task == "segmentation")
     changes += ["data.patches.per_volume=1"] * (job == "fedavg_masks_3d")
     settings = [word for change in changes for word in ("--set", change)]
     assert silofl("simulate", "own", "--data", data, "--out", "run", "--alone", *settings)[0] == 0
 
 
-@pytest.mark.parametrize("name", [name for name in algorithm_names() if name not in ("advice", "plan")])
-@pytest.mark.parametrize("task", ["masks", "classes"])
+NAMES = [name for name in algorithm_names() if name not in ("advice", "plan")]
+
+
+@pytest.mark.parametrize(
+    ("task", "name"), [*(("masks", name) for name in NAMES), ("classes", "adafed"), ("classes", "moon")]
+)
 def test_any_algorithm_may_take_the_jobs_place_with_what_it_needs(new_study, pictures, stains, tmp_path, name, task):
     study, file, _ = new_study(None, stains if task == "masks" else pictures, "own", "--algorithm", name)
     assert (study.algorithm.name, study.algorithm.preset) == (name, "recommended")

@@ -10,6 +10,7 @@ from silofl.study import load_study
 from silofl_desk.studies.simulated_sites import read_data
 from silofl_desk.studies.simulation import Simulation, study_file
 
+from ..conftest import SMALL_UNET
 from .conftest import JOB
 
 pytestmark = [pytest.mark.long, pytest.mark.usefixtures("undrawn")]
@@ -67,7 +68,7 @@ def begun(tmp_path_factory, north_phantoms):
     path = study_file(folder / "job")
     study = yaml.safe_load(path.read_text()) | {"rounds": 2, "federation": {"min_sites": 1}}
     study["data"]["transforms"] = [{"Resize": {"spatial_size": [32, 32]}}]
-    study["model"]["features"] = [4, 4, 4, 4, 4, 4]
+    study["model"] = SMALL_UNET
     path.write_text(yaml.safe_dump(study))
     command = ["simulate", folder / "job", "--data", north_phantoms, "--out", folder / "run", "--alone"]
     assert main([*map(str, command), "--cache", str(folder / "cache")]) == 0

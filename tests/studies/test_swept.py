@@ -37,7 +37,7 @@ def test_further_settings_are_columns_of_their_own_and_a_hole_is_a_dash(swept):
     ]
 
 
-@pytest.mark.parametrize("values", [("0.001", "0.1", "1"), ("1", "2"), ("even", "odd"), ("0", "100"), ("-1", "1")])
+@pytest.mark.parametrize("values", [("0.001", "0.1", "1"), ("even", "odd"), ("0", "100")])
 def test_the_figure_has_a_line_a_row_over_numbers_near_and_far_and_over_words(swept, values, monkeypatch):
     widths, draw = [], Axes.errorbar
     monkeypatch.setattr(Axes, "errorbar", lambda self, *a, **k: widths.append(k["elinewidth"]) or draw(self, *a, **k))

@@ -10,6 +10,7 @@ from silofl.files import save_tensors
 from silofl_desk.studies.simulation import study_file
 from silofl_desk.studies.weights import find_weights_file, with_weights
 
+from ..conftest import SMALL_UNET
 from .conftest import JOB
 
 
@@ -93,10 +94,11 @@ def test_a_simulation_and_an_estimate_say_what_is_from_the_file(silofl, phantoms
     first = tmp_path / "first"
     options = ["--data", phantoms, "--rounds", "1", "--alone"]
     options += ["--set", "data.transforms=[{Resize: {spatial_size: [32, 32]}}]"]
-    small = ["--set", "model.features=[4,4,4,4,4,4]", "--set", "guard=false"]
+    small = ["--set", f"model={json.dumps(SMALL_UNET)}", "--set", "guard=false"]
     assert silofl("simulate", JOB, "--out", first, *options, *small)[0] == 0
     # A network of the same names, the first level wider: what touches it has other shapes.
-    wider = ["--set", "model.features=[8,4,4,4,4,8]", "--set", "guard=false"]
+    arguments = {"channels": [8, 4], "strides": [2]}
+    wider = ["--set", f"model={json.dumps(SMALL_UNET | {'arguments': arguments})}", "--set", "guard=false"]
     code, out, _ = silofl("simulate", JOB, "--out", tmp_path / "next", *options, *wider, "--weights", first)
     assert code == 0
     sentence = next(line for line in out.splitlines() if line.startswith("everybody starts from"))

@@ -10,13 +10,15 @@ from silofl.models import build_model
 from silofl.training.case_pictures import add_own, write_pictures, write_scores, write_test_files
 from silofl.training.metrics import Score
 
+from ..conftest import SMALL_UNET
+
 ALL = slice(None)
 
 
 @pytest.fixture
 def model(make_study):
     algorithm = {"name": "harmofl", "preset": "paper"}
-    model = build_model(make_study(model={"features": [4] * 6}, algorithm=algorithm), (1, 32, 32), 0)
+    model = build_model(make_study(model=SMALL_UNET, algorithm=algorithm), (1, 32, 32), 0)
     model.input_norm.fix(np.full((1, 32, 17), 2.0, np.float32))
     return model
 
@@ -73,7 +75,7 @@ def test_a_volume_is_shown_by_its_largest_slice_with_rows_and_columns_the_other_
 
 def test_of_a_slice_with_neighbours_the_slice_itself_is_shown(tmp_path, make_study):
     algorithm = {"name": "harmofl", "preset": "paper"}
-    study = make_study(model={"features": [4] * 6}, algorithm=algorithm, data={"neighbours": 1})
+    study = make_study(model=SMALL_UNET, algorithm=algorithm, data={"neighbours": 1})
     model = build_model(study, (3, 32, 32), 0)
     # An amplitude of its own for each channel
     model.input_norm.fix(np.float32([1, 2, 3])[:, None, None] * np.ones((3, 32, 17), np.float32))

@@ -31,13 +31,15 @@ from silofl.training.private import (
     private_step,
 )
 
+from ..conftest import SMALL_UNET
+
 STUDY = {
     "name": "small",
     "task": "segmentation",
     "labels": {1: "blob"},
     "rounds": 2,
     "guard": False,
-    "model": {"features": [4] * 6, "normalization": "instance"},
+    "model": SMALL_UNET | {"normalization": "instance"},
     "training": {"batch_size": 4},
     "algorithm": {"name": "fedavg"},
     "privacy": {"dp_sgd": {"noise": 1.0, "clip": 1.0, "delta": 0.001}},
@@ -187,7 +189,7 @@ def test_no_two_steps_have_the_same_noise_whatever_torchs_seed():
 
 @pytest.mark.parametrize("normalization", ["instance", "group"])
 def test_a_u_net_learns_by_it_and_is_left_as_it_was_made(normalization):
-    study = parse(Study, STUDY | {"model": {"features": [4] * 6, "normalization": normalization}}, "study.yaml")
+    study = parse(Study, STUDY | {"model": SMALL_UNET | {"normalization": normalization}}, "study.yaml")
     model = build_plain_model(study, 0).train()
     optimizer, names = torch.optim.Adam(model.parameters()), list(model.state_dict())
     images, targets = torch.rand(3, 1, 32, 32), torch.randint(0, 2, (3, 32, 32))
