@@ -245,15 +245,12 @@ def _sum_up(
 
 
 def _summarise_looks(found: Sequence[_Measures], names: Sequence[str], least: int) -> dict[str, Look]:
-    by_patient: dict[tuple[bool, str], list[NDArray[np.float64]]] = {}
-    for one in found:
-        # Images of other channels than most have other measures.
-        if len(one.looks) == len(names):
-            by_patient.setdefault(one.patient, []).append(one.looks)
+    # Images of other channels than most have other measures.
+    fitting = [one for one in found if len(one.looks) == len(names)]
+    means = _average_by_patient(fitting, [one.looks for one in fitting])
     looks = {}
     for i, name in enumerate(names):
-        values = {patient: np.mean([row[i] for row in rows]) for patient, rows in by_patient.items()}
-        there = {patient: value for patient, value in values.items() if np.isfinite(value)}
+        there = {patient: values[i] for patient, values in means.items() if np.isfinite(values[i])}
         if there and sum(is_known for is_known, _ in there) >= least:
             numbers = np.array(list(there.values()))
             deviation = round_number(numbers.std(ddof=1)) if len(numbers) > 1 else 0.0
@@ -263,11 +260,15 @@ def _summarise_looks(found: Sequence[_Measures], names: Sequence[str], least: in
 
 def _find_median(found: Sequence[_Measures], values: Sequence[NDArray]) -> tuple[float, ...]:
     """Return the median over patients, of whom each has the mean over the own cases."""
+    middle = np.median([*_average_by_patient(found, values).values()], axis=0)
+    return tuple(round_number(value) for value in middle)
+
+
+def _average_by_patient(found: Sequence[_Measures], values: Sequence[NDArray]) -> dict[tuple[bool, str], NDArray]:
     by_patient: dict[tuple[bool, str], list[NDArray]] = {}
     for one, value in zip(found, values, strict=True):
         by_patient.setdefault(one.patient, []).append(value)
-    middle = np.median([np.mean(rows, axis=0) for rows in by_patient.values()], axis=0)
-    return tuple(round_number(value) for value in middle)
+    return {patient: np.mean(rows, axis=0) for patient, rows in by_patient.items()}
 
 
 def round_number(value: float) -> float:
