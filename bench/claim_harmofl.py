@@ -31,10 +31,10 @@ from verdicts import (
 )
 
 from silofl.data.batches import evaluation_batches
-from silofl.data.importers import ImportOptions, import_layout
 from silofl.data.site_data import SiteData, load_site_data
 from silofl.federation.ledger import read_ledger
 from silofl.federation.results import read_results
+from silofl.importing.importers import ImportOptions, import_layout
 from silofl.training.evaluation import compute_softmax
 from silofl.training.losses import make_loss
 from silofl.training.metrics import mean_of_known

@@ -21,7 +21,7 @@ import scale
 from matplotlib.ticker import NullFormatter, ScalarFormatter
 from reading import write_tiles
 
-from silofl.data.importers import ImportOptions, import_layout
+from silofl.importing.importers import ImportOptions, import_layout
 
 MIB = 2**20
 LINEAR = 1.05

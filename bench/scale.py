@@ -22,7 +22,7 @@ import numpy as np
 from echo import Echoed, echoed
 from memory import GIB, watched
 
-from silofl.data.importers import ImportOptions, import_layout
+from silofl.importing.importers import ImportOptions, import_layout
 from silofl.options import parse_setting
 from silofl_desk.studies.simulation import Simulation, settle_job
 

@@ -32,7 +32,6 @@ from pydicom.uid import (
 
 from silofl.cli import main
 from silofl.data.batches import training_batches
-from silofl.data.decoded import Unpacked
 from silofl.data.transforms import build_augmentation
 from silofl.federation.checkpoint import checkpoint, restore_run
 from silofl.federation.course import Answers, Course, separate_failures
@@ -40,6 +39,7 @@ from silofl.federation.server import ServerRounds
 from silofl.federation.site import SiteRounds
 from silofl.federation.state import SiteState
 from silofl.flare.components import name_components
+from silofl.reading.decoded import Unpacked
 from silofl.settings import parse
 from silofl.site import Site
 from silofl.study import Study
@@ -114,14 +114,14 @@ def decoded_here(monkeypatch):
     def decode(request):
         asked = json.loads(request)
         module, function = asked["reader"].split(".")
-        read = getattr(import_module(f"silofl.data.{module}"), function)
+        read = getattr(import_module(f"silofl.reading.{module}"), function)
         decoded = read(Path(asked["path"]), asked["name"], **asked["options"])
         # What comes from another process is nobody else's.
         if isinstance(decoded, Unpacked):
             return decoded._replace(content=np.frombuffer(bytearray(b"".join(decoded.content)), np.uint8))
         return decoded._replace(array=decoded.array.copy(order="K"))
 
-    monkeypatch.setattr("silofl.data.formats.decode_in_subprocess", decode)
+    monkeypatch.setattr("silofl.reading.formats.decode_in_subprocess", decode)
     for module in ("site_data", "data_fingerprint"):
         monkeypatch.setattr(f"silofl.data.{module}.decode_ahead", nullcontext)
 

@@ -32,6 +32,8 @@ BELOW = {
     "study": {"extensions", "core", "naming", "settings", "errors"},
 }
 BELOW["models"] = {*BELOW, "files"}
+# It knows no study.
+BELOW["reading"] = {"core", "documents", "errors"}
 BELOW["data"] = {*BELOW} - {"models"}
 BELOW["options"] = {"bundled_jobs", "settings", "errors"}
 for _room, _below in (
@@ -43,12 +45,13 @@ for _room, _below in (
     ("federation", ("parts",)),
     ("flare", ("federation",)),
     ("report", ("federation",)),
-    ("hospital", ("flare", "report")),
-    ("arguments", ("federation",)),
+    ("importing", ("data",)),
+    ("hospital", ("flare", "report", "importing")),
+    ("arguments", ("federation", "importing")),
     ("cli", ("command", "errors")),
     ("__main__", ("cli", "parent")),
-    ("desk/layouts", ("data",)),
-    ("desk/sets", ("data",)),
+    ("desk/layouts", ("importing",)),
+    ("desk/sets", ("importing",)),
     ("desk/phantoms", ("data",)),
     ("desk/inference", ("inference",)),
     ("desk/flare", ("flare",)),

@@ -10,8 +10,8 @@ import pytest
 from silofl import __version__
 from silofl.cli import COMMANDS, DESK, FORMER, ROLES, CommandParser
 from silofl.command import WITHOUT_TORCH
-from silofl.data.importers import list_layouts
 from silofl.errors import ConfigError, ExitCode
+from silofl.importing.importers import list_layouts
 from silofl.options import make_console
 from silofl_desk.studies.methods import method_names
 

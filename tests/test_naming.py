@@ -11,17 +11,18 @@ import yaml
 from PIL import Image
 
 from silofl.cli import main
-from silofl.data.importers import ImportOptions, import_layout
 from silofl.data.manifest import read_manifest
 from silofl.data.survey import survey_sites
 from silofl.errors import ConfigError, DataError, ExitCode
+from silofl.importing.importers import ImportOptions, import_layout
 from silofl.naming import check_name
 from silofl.settings import parse
 from silofl.study import STORED, Study
 from silofl_desk.studies.new_study import section_lines
 
 from .conftest import SMALL_UNET
-from .data.layouts import test_bids, test_nnunet, test_table
+from .importing import test_table
+from .layouts import test_bids, test_nnunet
 
 CODE = "$__import__('os').system('touch ran')"
 HOSTILE = (

@@ -7,16 +7,16 @@ from pathlib import Path
 import pytest
 
 from silofl.cli import main
-from silofl.data.importers import import_layout
 from silofl.errors import ConfigError, ExitCode
 from silofl.federation.egress_log import LOCK, EgressLog
 from silofl.federation.run_folder import RunFolder
 from silofl.federation.state import SiteState
 from silofl.files import copy_folder, hold_lock, save_tensors, write_json
+from silofl.importing.importers import import_layout
 from silofl.training.case_pictures import write_scores
 from silofl_desk.phantoms.phantoms import make_phantoms
 
-from .data.layouts.test_table import ROWS, write_site
+from .importing.test_table import ROWS, write_site
 from .test_names import SMALL
 
 JOB = Path(__file__).resolve().parents[1] / "jobs" / "fedavg_phantoms"

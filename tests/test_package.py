@@ -50,7 +50,7 @@ def test_both_wheels_have_one_version():
 
 def test_each_wheel_holds_its_own_package():
     found = find_packages(ROOT / "custom", include=SETTINGS["tool"]["setuptools"]["packages"]["find"]["include"])
-    assert {"silofl", "silofl.data.layouts"} <= {*found} and not any(name.startswith("silofl_desk") for name in found)
+    assert {"silofl", "silofl.importing"} <= {*found} and not any(name.startswith("silofl_desk") for name in found)
     held = {"silofl_desk", *(f"silofl_desk.{name}" for name in find_packages(ROOT / "custom" / "silofl_desk"))}
     assert {*DESK["tool"]["setuptools"]["packages"]} == held
 

@@ -8,8 +8,8 @@ import pydicom
 import pytest
 from PIL import Image
 
-from silofl.data.images import read_image
 from silofl.errors import DataError
+from silofl.reading.images import read_image
 from silofl.settings import parse
 from silofl.study import Study
 

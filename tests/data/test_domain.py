@@ -5,9 +5,9 @@ import pytest
 
 from silofl.data.contrasts import ImageFiles
 from silofl.data.domain import Domain, Form, Range, VoxelSizes, measure_domain, measure_images, read_form
-from silofl.data.header import Header
-from silofl.data.image import Image
 from silofl.errors import ConfigError, DataError
+from silofl.reading.header import Header
+from silofl.reading.image import Image
 from silofl.schema import dump_record, read_record
 
 VOLUME = Form("volumes", "grey", "LPS", Header("MR", True, True))

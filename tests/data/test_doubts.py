@@ -4,9 +4,9 @@ import pytest
 from PIL import ExifTags, Image
 
 from silofl.data.doubts import count_labels, find_doubts, find_label_doubts
-from silofl.data.images import read_image
 from silofl.data.parts import Examples
 from silofl.data.site_data import load_site_data
+from silofl.reading.images import read_image
 from tests.data.conftest import edit
 
 pytestmark = pytest.mark.usefixtures("decoded_here")

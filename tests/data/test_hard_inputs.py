@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import SimpleITK
 
-from silofl.data.images import read_image, read_label
-from silofl.data.importers import ImportOptions, import_layout
-from silofl.data.label_grid import lay_on_image
 from silofl.errors import DataError
+from silofl.importing.importers import ImportOptions, import_layout
+from silofl.reading.images import read_image, read_label
+from silofl.reading.label_grid import lay_on_image
 from tests.conftest import case_builder
 
 pytestmark = pytest.mark.usefixtures("decoded_here")

@@ -9,12 +9,13 @@ import pydicom
 import pytest
 
 from silofl import errors
-from silofl.data import cache, formats, leakage, preparation
-from silofl.data.images import read_image
+from silofl.data import cache, leakage, preparation
 from silofl.data.padding import Padding
 from silofl.data.site_data import load_site_data
 from silofl.data.survey import survey_sites
 from silofl.errors import ConfigError, DataError
+from silofl.reading import formats
+from silofl.reading.images import read_image
 from silofl.study.sections import ModelSettings
 
 from .conftest import add_volume
@@ -265,7 +266,7 @@ def test_a_study_without_transforms_needs_no_monai_and_a_manifest_no_torch(site,
     site.write()
     (tmp_path / "study.json").write_text(study().model_dump_json())
     code = (
-        "import sys, silofl.data.manifest, silofl.data.images; heavy = {'monai', 'torch'}; "
+        "import sys, silofl.data.manifest, silofl.reading.images; heavy = {'monai', 'torch'}; "
         "print(heavy & set(sys.modules)); from pathlib import Path; from silofl.study import Study; "
         "from silofl.data.site_data import load_site_data; here = Path(sys.argv[1]); "
         "study = Study.model_validate_json((here / 'study.json').read_text()); "

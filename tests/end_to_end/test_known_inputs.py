@@ -8,10 +8,10 @@ import nibabel
 import numpy as np
 import pytest
 
-from silofl.data.images import read_image, read_label
 from silofl.data.site_data import load_site_data
 from silofl.data.targets import IGNORED
 from silofl.errors import DataError
+from silofl.reading.images import read_image, read_label
 from silofl.study import load_study
 from silofl_desk.studies.simulation import study_file
 

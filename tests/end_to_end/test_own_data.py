@@ -9,8 +9,8 @@ from PIL import Image
 from silofl_desk.phantoms.phantoms import make_phantoms
 
 from ..conftest import SMALL_UNET
-from ..data.layouts.exams import write_exam
-from ..data.layouts.test_bids import write_tree
+from ..importing.exams import write_exam
+from ..layouts.test_bids import write_tree
 
 pytestmark = [pytest.mark.long, pytest.mark.usefixtures("undrawn")]
 

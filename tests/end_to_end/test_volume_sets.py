@@ -9,9 +9,9 @@ from monai.inferers import sliding_window_inference
 
 from silofl.inference import SuperModel
 from silofl.inference.probabilities import to_probabilities
-from tests.data.layouts.test_brats import CONTRASTS, LABELS, write_case
 from tests.end_to_end.conftest import JOBS, carried_out, find_super_model, predicted
 from tests.end_to_end.test_volumes import draw, grid, write_volume
+from tests.layouts.test_brats import CONTRASTS, LABELS, write_case
 
 pytestmark = [pytest.mark.long, pytest.mark.usefixtures("decoded_here", "undrawn")]
 

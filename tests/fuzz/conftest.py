@@ -17,8 +17,8 @@ from pathlib import Path
 import pytest
 
 from silofl.cli import main
-from silofl.data.decoder import end_decoder
 from silofl.errors import SiloFLError
+from silofl.reading.decoder import end_decoder
 
 # Of each fuzzer; all fuzzers together stay below 2,000.
 EXAMPLES = 50

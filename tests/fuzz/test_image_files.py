@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from silofl.data.images import read_image, read_label
+from silofl.reading.images import read_image, read_label
 
 from .conftest import build_dicom, build_npz, build_png, files_opened, one_sentence
 

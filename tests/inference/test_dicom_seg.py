@@ -8,10 +8,10 @@ import pytest
 from pydicom.uid import generate_uid
 
 from silofl.cli import main
-from silofl.data.images import read_image, read_label
 from silofl.errors import ConfigError, DataError
 from silofl.inference.dicom_seg import check_can_write, write_dicom_seg
 from silofl.inference.directory import write_model_folder
+from silofl.reading.images import read_image, read_label
 
 highdicom = pytest.importorskip("highdicom")
 

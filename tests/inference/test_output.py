@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from silofl.data.images import read_image
 from silofl.errors import DataError
 from silofl.inference.output import input_stem, model_sentence, prediction_record, prediction_sentence, write_map
 from silofl.inference.prediction import Prediction
+from silofl.reading.images import read_image
 
 
 @pytest.mark.parametrize(

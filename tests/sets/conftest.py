@@ -1,6 +1,6 @@
 import pytest
 
-from silofl.data.importers import ImportOptions, import_layout
+from silofl.importing.importers import ImportOptions, import_layout
 
 from ..data.conftest import deny, site, study  # noqa: F401
 

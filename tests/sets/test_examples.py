@@ -3,8 +3,8 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from silofl.data.layouts.options import ImportOptions
 from silofl.errors import ConfigError, DataError
+from silofl.importing.options import ImportOptions
 from silofl_desk.sets.examples import MIN_EXAMPLES, ClassificationSet, Stacked, plan_examples
 
 NUM = 240

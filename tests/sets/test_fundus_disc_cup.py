@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from silofl.data.importers import import_layout
 from silofl.data.site_data import load_site_data
 from silofl.errors import DataError
+from silofl.importing.importers import import_layout
 from silofl.study import load_study
 
 STUDY = Path(__file__).resolve().parents[2] / "jobs" / "fedsm_fundus" / "app" / "config" / "study.yaml"

@@ -4,9 +4,9 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from silofl.data.importers import ImportOptions, import_layout
 from silofl.data.site_data import load_site_data
 from silofl.errors import DataError
+from silofl.importing.importers import ImportOptions, import_layout
 from silofl_desk.sets.hmp import ACTIVITIES
 
 LABELS = {0: "Walk", 1: "Comb_hair"}

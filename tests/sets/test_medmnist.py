@@ -4,9 +4,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from silofl.data.importers import ImportOptions, import_layout
 from silofl.data.site_data import load_site_data
 from silofl.errors import ConfigError, DataError
+from silofl.importing.importers import ImportOptions, import_layout
 from silofl.study import load_study
 
 JOBS = Path(__file__).resolve().parents[2] / "jobs"

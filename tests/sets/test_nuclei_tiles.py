@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from silofl.data.importers import ImportOptions, import_layout
 from silofl.errors import DataError
+from silofl.importing.importers import ImportOptions, import_layout
 
 LAYOUT, PARTS = "nuclei-tiles", ("training", "validation", "test")
 LABORATORIES = ("histo_purple", "histo_white")

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from silofl.data.importers import list_layouts
+from silofl.importing.importers import list_layouts
 
 
 def test_an_unknown_layout_is_refused_with_the_known_ones(refused, tmp_path):

@@ -6,7 +6,7 @@ import pytest
 from silofl.parts.answer import read_answer
 from silofl.settings import parse
 from silofl.study import Study
-from silofl.training.floor import EMPTY, SURFACE, find_few, is_withheld, withhold_few
+from silofl.training.floor import EMPTY, SURFACE, find_small_labels, is_withheld, withhold_few
 from silofl.training.metrics import Score, accuracy_by_case, dice_by_case
 
 LEAST = 5
@@ -91,7 +91,7 @@ def test_a_label_that_two_patients_have_and_two_without_any_are_withheld():
     found = withhold_few(score.numbers() | {"surface": surface}, score, patient_of, LEAST, own)
     assert found["labels"].keys() == {"1"} and found["withheld"] == {"least": 5, "names": sorted([EMPTY, SURFACE, "2"])}
     assert not found.keys() & {"num_empty", "num_false_positive", "value_with_truth", "surface"}
-    assert find_few(score, patient_of, 2, own) == set()
+    assert find_small_labels(score, patient_of, 2, own) == set()
 
 
 def test_what_is_withheld_is_an_answer_that_the_server_reads():
@@ -108,4 +108,4 @@ def test_findings_are_withheld_with_their_absence():
     tables |= {1: dict.fromkeys(list(by_case)[:5], 1.0), "no b": dict.fromkeys(list(by_case)[5:], 1.0)}
     score = Score.of(by_case, tables, "accuracy", {}, is_multilabel=True)
     own = study("multilabel", "accuracy", ("a", "b"))
-    assert find_few(score, {case: case for case in by_case}, LEAST, own) == {0, "no a"}
+    assert find_small_labels(score, {case: case for case in by_case}, LEAST, own) == {0, "no a"}

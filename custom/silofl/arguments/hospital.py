@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from silofl.data.patient_names import normalise_name
 from silofl.errors import quote_value
 from silofl.federation.egress_log import FILE
 from silofl.options import KIT, add_site_config, expect_path, parse_count, parse_names, parse_natural, parse_share
+from silofl.reading.patient_names import normalise_name
 from silofl.settings import SHA256
 
 SITE_CONFIG = expect_path("a site.yaml")
@@ -58,7 +58,7 @@ def add_import(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``silofl import``."""
     # Imported here, because no other command's arguments need what reads the sets.
     from silofl.command import DESK_WHEEL
-    from silofl.data.importers import OWN, PARTITIONS, list_layouts
+    from silofl.importing.importers import OWN, PARTITIONS, list_layouts
 
     descriptions = {name: layout.description for name, layout in sorted(list_layouts().items())}
     listed = [f"  {name}\n      {text.splitlines()[0]}" for name, text in descriptions.items()]

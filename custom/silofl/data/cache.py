@@ -16,7 +16,6 @@ from pathlib import Path
 
 import numpy as np
 
-from silofl.data.access import TOO_MANY_OPEN, open_error, read_states
 from silofl.data.cache_entries import INDEX, SOURCE, CacheSource, protect_entries
 from silofl.data.manifest import PARTS, Manifest
 from silofl.data.npy_stream import NpyStream
@@ -24,6 +23,7 @@ from silofl.data.parts import Examples, PreparedCase
 from silofl.data.volumes import Array, Volumes
 from silofl.errors import DataError
 from silofl.files import make_folder, write_text
+from silofl.reading.access import TOO_MANY_OPEN, open_error, read_states
 from silofl.study import Study
 
 # To be raised when the preparation changes, so that older caches are not used.

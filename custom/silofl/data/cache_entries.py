@@ -16,10 +16,10 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from silofl.data.patient_names import key_patient
 from silofl.documents import read_json_document
 from silofl.errors import ConfigError
 from silofl.files import hold_lock, make_folder, open_own, write_text
+from silofl.reading.patient_names import key_patient
 
 INDEX, SOURCE, LOCK = "index.json", "source.json", "lock"
 # An entry is named by a fingerprint; while it is made, or once its process was killed, with letters of its own behind.

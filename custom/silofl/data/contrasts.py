@@ -8,11 +8,11 @@ from pathlib import Path
 
 import numpy as np
 
-from silofl.data.access import input_name
-from silofl.data.header import check_affine, read_frame_of_reference, read_header, read_patient_id
-from silofl.data.image import Image, check_grid, is_identity, is_same_grid, overlaps
-from silofl.data.images import read_image
 from silofl.errors import ConfigError, DataError, quote_value
+from silofl.reading.access import input_name
+from silofl.reading.header import check_affine, read_frame_of_reference, read_header, read_patient_id
+from silofl.reading.image import Image, check_grid, is_identity, is_same_grid, overlaps
+from silofl.reading.images import read_image
 from silofl.study.data_settings import CHANNEL_NAME, DataSettings
 
 

@@ -16,9 +16,6 @@ from numpy.typing import NDArray
 from silofl.core.few import find_few
 from silofl.core.findings import unpack_findings
 from silofl.data.contrasts import list_missing_contrasts, read_source
-from silofl.data.decoder import decode_ahead
-from silofl.data.header import check_affine
-from silofl.data.image import Image
 from silofl.data.intensity import to_channels
 from silofl.data.manifest import Manifest
 from silofl.data.preparation import build_requests, read_label_map
@@ -26,6 +23,9 @@ from silofl.data.progress import track_progress
 from silofl.data.records import Record
 from silofl.data.targets import IGNORED, find_labelled
 from silofl.errors import ConfigError, DataError
+from silofl.reading.decoder import decode_ahead
+from silofl.reading.header import check_affine
+from silofl.reading.image import Image
 from silofl.study import Study
 
 # Of a case's foreground: 0.5, 50 and 99.5 percentile, mean, standard deviation.

@@ -9,13 +9,13 @@ from numpy.typing import NDArray
 from silofl.core.findings import unpack_findings
 from silofl.data.batches import limit_batch_size
 from silofl.data.contrasts import ImageFiles, has_several_frames
-from silofl.data.formats import PICTURES
-from silofl.data.header import MOST_MM, read_header
-from silofl.data.image_grid import find_turned
 from silofl.data.intensity import LEAST_RANGE
 from silofl.data.parts import Examples
-from silofl.data.patient_ids import count_shared_ids, read_own_id
 from silofl.data.site_data import SiteData
+from silofl.reading.formats import PICTURES
+from silofl.reading.header import MOST_MM, read_header
+from silofl.reading.image_grid import find_turned
+from silofl.reading.patient_ids import count_shared_ids, read_own_id
 from silofl.study import Study
 
 PIECE = 256

@@ -15,16 +15,16 @@ from pydantic import AfterValidator, Field, Strict
 from silofl.core.few import find_few
 from silofl.core.findings import unpack_findings
 from silofl.data.contrasts import check_contrasts, read_source
-from silofl.data.decoder import decode_ahead
 from silofl.data.domain import image_kind
-from silofl.data.header import read_header, read_manufacturer
-from silofl.data.image import Image
 from silofl.data.manifest import Manifest, parse_channel_names, read_content, read_manifest
 from silofl.data.preparation import build_requests, read_label_map
 from silofl.data.progress import track_progress
 from silofl.data.records import Record
 from silofl.data.survey import read_task_and_labels
 from silofl.errors import ConfigError, DataError, one_line
+from silofl.reading.decoder import decode_ahead
+from silofl.reading.header import read_header, read_manufacturer
+from silofl.reading.image import Image
 from silofl.settings import Section, parse
 from silofl.study import Study
 from silofl.study.sections import FITTING
@@ -244,15 +244,12 @@ def _sum_up(
 
 
 def _summarise_looks(found: Sequence[_Measures], names: Sequence[str], least: int) -> dict[str, Look]:
-    by_patient: dict[tuple[bool, str], list[NDArray[np.float64]]] = {}
-    for one in found:
-        # Images of other channels than most have other measures.
-        if len(one.looks) == len(names):
-            by_patient.setdefault(one.patient, []).append(one.looks)
+    # Images of other channels than most have other measures.
+    fitting = [one for one in found if len(one.looks) == len(names)]
+    means = _average_by_patient(fitting, [one.looks for one in fitting])
     looks = {}
     for i, name in enumerate(names):
-        values = {patient: np.mean([row[i] for row in rows]) for patient, rows in by_patient.items()}
-        there = {patient: value for patient, value in values.items() if np.isfinite(value)}
+        there = {patient: values[i] for patient, values in means.items() if np.isfinite(values[i])}
         if there and sum(is_known for is_known, _ in there) >= least:
             numbers = np.array(list(there.values()))
             deviation = round_number(numbers.std(ddof=1)) if len(numbers) > 1 else 0.0
@@ -262,11 +259,15 @@ def _summarise_looks(found: Sequence[_Measures], names: Sequence[str], least: in
 
 def _find_median(found: Sequence[_Measures], values: Sequence[NDArray]) -> tuple[float, ...]:
     """Return the median over patients, of whom each has the mean over the own cases."""
+    middle = np.median([*_average_by_patient(found, values).values()], axis=0)
+    return tuple(round_number(value) for value in middle)
+
+
+def _average_by_patient(found: Sequence[_Measures], values: Sequence[NDArray]) -> dict[tuple[bool, str], NDArray]:
     by_patient: dict[tuple[bool, str], list[NDArray]] = {}
     for one, value in zip(found, values, strict=True):
         by_patient.setdefault(one.patient, []).append(value)
-    middle = np.median([np.mean(rows, axis=0) for rows in by_patient.values()], axis=0)
-    return tuple(round_number(value) for value in middle)
+    return {patient: np.mean(rows, axis=0) for patient, rows in by_patient.items()}
 
 
 def round_number(value: float) -> float:

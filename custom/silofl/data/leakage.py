@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from silofl.data.patient_names import key_patient
 from silofl.data.records import Record
 from silofl.errors import DataError
+from silofl.reading.patient_names import key_patient
 
 Parts = Mapping[str, tuple[Record, ...]]
 PartRecord = tuple[str, Record]

@@ -4,8 +4,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from silofl.data.domain import image_kind
-from silofl.data.image import Image
 from silofl.errors import DataError
+from silofl.reading.image import Image
 from silofl.study.data_settings import DataSettings
 
 

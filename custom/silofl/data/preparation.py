@@ -12,12 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from silofl.data.contrasts import join_contrasts, list_missing_contrasts, read_images
-from silofl.data.formats import build_file_request
-from silofl.data.header import check_affine, find_segmentation, read_header
-from silofl.data.image import Image
-from silofl.data.images import RENUMBER, check_values, read_label
 from silofl.data.intensity import scale_intensity, to_channels
-from silofl.data.label_grid import lay_on_image
 from silofl.data.leakage import digest_content
 from silofl.data.manifest import Manifest
 from silofl.data.neighbours import check_has_slices, stack_neighbours
@@ -27,6 +22,11 @@ from silofl.data.targets import IGNORE, IGNORED
 from silofl.data.transforms import compose, metadata_tracking
 from silofl.errors import DataError, UnreadableError, error_text
 from silofl.extensions import is_extension
+from silofl.reading.formats import build_file_request
+from silofl.reading.header import check_affine, find_segmentation, read_header
+from silofl.reading.image import Image
+from silofl.reading.images import RENUMBER, check_values, read_label
+from silofl.reading.label_grid import lay_on_image
 from silofl.study import Study
 from silofl.study.data_settings import DataSettings
 

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath, PureWindowsPath
 
 from silofl.core.findings import pack_findings
-from silofl.data.access import open_error
-from silofl.data.patient_names import normalise_name
 from silofl.documents import check_kind
 from silofl.errors import DataError, quote_value, suggest_nearest
 from silofl.naming import is_one_line
+from silofl.reading.access import open_error
+from silofl.reading.patient_names import normalise_name
 
 KEYS = ("image", "label", "patient", "case", "slices", "index", "recording")
 # No volume has as many slices; a set of them is built to find overlaps.

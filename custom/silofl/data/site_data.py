@@ -11,11 +11,7 @@ import numpy as np
 from silofl.data.cache import describe_source, fingerprint_preparation, load_or_prepare
 from silofl.data.cache_entries import is_cached, prune
 from silofl.data.contrasts import has_several_frames, list_missing_contrasts
-from silofl.data.decoder import decode_ahead, end_decoder
 from silofl.data.domain import Domain, Form, measure_domain, read_form
-from silofl.data.header import read_padding_value
-from silofl.data.image import Image
-from silofl.data.images import AS_STORED, read_image
 from silofl.data.leakage import Contents
 from silofl.data.manifest import Manifest, agree_split_unit, read_manifest
 from silofl.data.padding import Padding, find_padding, measure_padding
@@ -26,6 +22,10 @@ from silofl.data.progress import track_progress
 from silofl.data.records import Record
 from silofl.data.unreadable import UnreadableCases, count_reasons, read_unreadable
 from silofl.errors import DataError, Faults, UnreadableError
+from silofl.reading.decoder import decode_ahead, end_decoder
+from silofl.reading.header import read_padding_value
+from silofl.reading.image import Image
+from silofl.reading.images import read_image
 from silofl.study import Study
 from silofl.study.data_settings import BackgroundSettings
 
@@ -51,7 +51,7 @@ class SiteData:
     manifest: Manifest | None = None
     unreadable: Mapping[str, int] = field(default_factory=dict)
     num_lost: int = 0
-    background: BackgroundSettings = AS_STORED
+    background: BackgroundSettings = BackgroundSettings()
 
     @classmethod
     def empty(cls) -> "SiteData":

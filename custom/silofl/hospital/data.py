@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 
 from silofl.data.doubts import count_labels, find_doubts, find_label_doubts
-from silofl.data.images import read_image
 from silofl.data.inventory import Inventory, take_inventory
 from silofl.data.manifest import Manifest, agree_split_unit, drop_cases
 from silofl.data.padding import describe_padding
@@ -17,6 +16,7 @@ from silofl.files import write_json
 from silofl.hospital.candidate import Candidate
 from silofl.hospital.finding import Finding, ok, warning
 from silofl.parts.narrow import narrow
+from silofl.reading.images import read_image
 from silofl.schema import dump_record
 from silofl.study.data_settings import BackgroundSettings
 

@@ -18,13 +18,13 @@ from silofl.data.cache_entries import list_entries, list_unfinished_entries, rea
 from silofl.data.learnt import FILE as LEARNT
 from silofl.data.learnt import LearntFrom
 from silofl.data.manifest import FILE_NAME, PARTS, read_content
-from silofl.data.patient_names import key_patient
 from silofl.data.records import find_case_name
 from silofl.errors import DataError
 from silofl.federation.egress_log import FILE, LOCK, sum_sent_arrays
 from silofl.federation.ledger import format_spans
 from silofl.files import hold_lock, list_unfinished, write_atomically, write_json, write_text
 from silofl.inference.cases_table import FILE as CASES
+from silofl.reading.patient_names import key_patient
 from silofl.schema import dump_record, read_file
 from silofl.settings import NAME
 from silofl.site import Site

@@ -4,8 +4,8 @@ import argparse
 import json
 from dataclasses import asdict
 
-from silofl.data.importers import ImportOptions, ImportSummary, import_layout, list_content
 from silofl.errors import ExitCode, make_printable
+from silofl.importing.importers import ImportOptions, ImportSummary, import_layout, list_content
 from silofl.options import make_console
 
 

@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.export.passes import move_to_device_pass
 
-from silofl.data.access import input_name
 from silofl.data.contrasts import list_case_files, parse_case
 from silofl.data.domain import Domain
 from silofl.errors import ConfigError, DataError
@@ -30,6 +29,7 @@ from silofl.inference.super_model import BATCH_SIZE, SuperModel
 from silofl.inference.usual import unpack_usual
 from silofl.models.networks import apply_by_windows
 from silofl.models.roles import GLOBAL
+from silofl.reading.access import input_name
 from silofl.schema import read_record
 from silofl.study import STORED, Study, load_study
 

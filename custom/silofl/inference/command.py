@@ -14,9 +14,7 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.progress import Progress
 
-from silofl.data.access import content_digest, input_name
 from silofl.data.contrasts import Case, list_case_files, parse_case
-from silofl.data.header import is_dicom
 from silofl.documents import ABSENT, read_json_document
 from silofl.errors import ConfigError, DataError, ExitCode, SiloFLError
 from silofl.files import hold_lock, is_free, make_folder, write_atomically, write_json
@@ -37,6 +35,8 @@ from silofl.inference.output import (
 from silofl.inference.prediction import Prediction
 from silofl.inference.super_model import BATCH_SIZE, SuperModel
 from silofl.options import make_console
+from silofl.reading.access import content_digest, input_name
+from silofl.reading.header import is_dicom
 
 RECORD, LOCK = "prediction.json", "prediction.lock"
 
@@ -279,9 +279,9 @@ class _Runner:
 
     def _draw_picture(self, one: Input, prediction: Prediction) -> bytes:
         # Imported here: matplotlib is slow to load, and most predictions need no picture.
-        from silofl.data.header import read_header
-        from silofl.data.images import read_image
         from silofl.inference.picture import draw_overlay
+        from silofl.reading.header import read_header
+        from silofl.reading.images import read_image
 
         study = self.model.contents.study
         said = model_sentence if prediction.label_map is not None else partial(prediction_sentence, study=study)

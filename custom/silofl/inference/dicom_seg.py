@@ -14,12 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from silofl import __version__
-from silofl.data.dicom_planes import DIRECTION, POSITION, SPACING, read_planes
-from silofl.data.header import dicom_headers
-from silofl.data.raw_volume import LPS_TO_RAS
 from silofl.errors import ConfigError, DataError, one_line, quote_value
 from silofl.files import write_atomically
 from silofl.inference.output import FORBIDDEN
+from silofl.reading.dicom_planes import DIRECTION, POSITION, SPACING, read_planes
+from silofl.reading.header import dicom_headers
+from silofl.reading.raw_volume import LPS_TO_RAS
 from silofl.study import Study
 
 if TYPE_CHECKING:

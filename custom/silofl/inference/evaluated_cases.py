@@ -10,9 +10,7 @@ from numpy.typing import NDArray
 
 from silofl.core.calling import MOST_PROBABLE, Calling
 from silofl.core.lesions import LesionCounts, count_lesions
-from silofl.data.decoder import end_decoder
 from silofl.data.domain import Domain
-from silofl.data.image import Image
 from silofl.data.manifest import Manifest
 from silofl.data.parts import Examples, Spacing
 from silofl.data.preparation import Preparation, build_preparation, measure_spacing, read_label_map
@@ -25,6 +23,8 @@ from silofl.errors import DataError
 from silofl.inference.geometry import check_is_not_blank, decide_answers, decide_on_input, map_to_input
 from silofl.inference.prediction import MM3_IN_ML, CaseAnswer, measure_case_ml
 from silofl.inference.super_model import SuperModel
+from silofl.reading.decoder import end_decoder
+from silofl.reading.image import Image
 from silofl.training.evaluation import score_predictions, select_regions
 from silofl.training.metrics import Label, Score, group_positions, leave_out_ignored, mask_labels
 from silofl.training.surface import surface_by_case

@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from silofl.core.spread import Spread
-from silofl.data.dicom_codes import group_codes, read_codes
 from silofl.data.parts import Examples
 from silofl.data.site_data import SiteData, sample_evenly
 from silofl.inference.geometry import decide_labels
@@ -18,6 +17,7 @@ from silofl.inference.prediction import measure_case_ml
 from silofl.inference.super_model import SuperModel
 from silofl.inference.usual import FeatureSpread, Usual, log_odds, log_sizes, share_labels
 from silofl.models.roles import GLOBAL
+from silofl.reading.dicom_codes import group_codes, read_codes
 from silofl.training.joined import LOCAL
 from silofl.training.metrics import group_positions
 

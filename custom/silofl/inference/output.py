@@ -12,9 +12,6 @@ from numpy.typing import NDArray
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
-from silofl.data.access import input_name
-from silofl.data.formats import READERS
-from silofl.data.nifti import read_nifti_header
 from silofl.errors import DataError, quote_value
 from silofl.files import write_atomically
 from silofl.inference.choice import ENSEMBLE, MEAN
@@ -22,6 +19,9 @@ from silofl.inference.disagreement import Disagreement
 from silofl.inference.prediction import Prediction
 from silofl.models.roles import GLOBAL
 from silofl.naming import is_one_line
+from silofl.reading.access import input_name
+from silofl.reading.formats import READERS
+from silofl.reading.nifti import read_nifti_header
 from silofl.study import Study
 from silofl.training.joined import LOCAL, describe_bias
 

@@ -172,7 +172,7 @@ def compare_answer(
     Args:
         usual: Hospital -> what is usual there.
         sizes_ml: Label -> its size in millilitres; None where voxels' sizes are not known.
-        codes: What the file states, by `silofl.data.dicom_codes.read_codes`.
+        codes: What the file states, by `silofl.reading.dicom_codes.read_codes`.
     """
     checks = {
         "the selector's score": _check_score(usual, answer),

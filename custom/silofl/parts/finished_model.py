@@ -41,7 +41,7 @@ from silofl.schema import dump_record
 from silofl.settings import Natural, Section
 from silofl.study import Study
 from silofl.training.evaluation import count_patients
-from silofl.training.floor import find_few
+from silofl.training.floor import find_small_labels
 from silofl.training.metrics import Score
 from silofl.training.site_score import SiteScore
 
@@ -201,7 +201,7 @@ class SiteEvaluation(SitePart):
         patient_of, least = work.data.test.patient_of, work.min_patients
         numbers = work.withhold_few(count_patients(score, work.data.test), score, work.data.test)
         patients = {*map(patient_of.get, (case.case for case in cases))} - {None}
-        labels = find_few(score, patient_of, least, study)
+        labels = find_small_labels(score, patient_of, least, study)
         few = {study.labels[key] if isinstance(key, int) and key in study.labels else str(key) for key in labels}
         return Message(
             {SCORES: pack_scores(record, study, few, least)},

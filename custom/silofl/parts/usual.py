@@ -9,7 +9,6 @@ import numpy as np
 
 from silofl.core.mixing import Arrays
 from silofl.core.spread import Spread
-from silofl.data.dicom_codes import STATED
 from silofl.errors import AggregationError, ConfigError
 from silofl.inference.contents import Contents
 from silofl.inference.directory import FOLDER, read_model_folder, write_model_folder
@@ -24,6 +23,7 @@ from silofl.parts.load import find_test_task
 from silofl.parts.part import Kind, Outcome, Part, Run
 from silofl.parts.task import Exchange, Expected, Message, Wanted
 from silofl.parts.work import SitePart, Work
+from silofl.reading.dicom_codes import STATED
 from silofl.study import Study
 from silofl.training.site_score import SiteScore
 

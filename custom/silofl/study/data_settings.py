@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
+from silofl.core.modality import Modality
 from silofl.errors import ConfigError, quote_value
 from silofl.settings import Count, Finite, Fraction, NotNegative, Section, Whole
 
@@ -20,8 +21,6 @@ ChannelName = Annotated[str, Field(pattern=CHANNEL_NAME)]
 # A patch's side; a larger one would fill the memory.
 Side = Annotated[Whole, Field(ge=1, le=512)]
 Neighbours = Annotated[Whole, Field(ge=0, le=8)]
-# DICOM's codes for the images of the studies that hospitals ask for; DX stands for CR too.
-Modality = Literal["CT", "MR", "PT", "NM", "US", "DX", "MG", "XA", "RF", "OP", "OPT", "SM", "GM", "ES", "XC"]
 
 
 def _refuse_ambiguous(value: object) -> object:

@@ -6,7 +6,7 @@ What stays is said to be withheld, and is never 0 or absent.
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from silofl.core.few import find_few as few_groups
+from silofl.core.few import find_few
 from silofl.core.findings import name_absence
 from silofl.study import Study
 from silofl.study.sections import CLASS_MEANS
@@ -36,7 +36,7 @@ def withhold_few(
         return dict(numbers)
     if has_few(score.by_case, patient_of, least):
         return _withhold_all(numbers, least)
-    few = {str(label) for label in find_few(score, patient_of, least, study)}
+    few = {str(label) for label in find_small_labels(score, patient_of, least, study)}
     kept, few = _withhold_measures(numbers, few, least)
     if not few:
         return kept
@@ -55,11 +55,11 @@ def withhold_few(
     return kept | {"withheld": {"least": least, "names": sorted(few)}}
 
 
-def find_few(score: Score, patient_of: Patients, least: int, study: Study) -> set[Label]:
+def find_small_labels(score: Score, patient_of: Patients, least: int, study: Study) -> set[Label]:
     """Return the labels, classes or findings of too few patients, and those from which they would follow."""
     counts = {label: _count(cases, patient_of) for label, cases in score.labels_by_case.items() if cases}
     is_partition = study.task == "classification"
-    few = few_groups(counts, least, is_partition)
+    few = find_few(counts, least, is_partition)
     if score.is_multilabel:
         pairs = [(number, name_absence(name)) for number, name in study.labels.items()]
         return {label for pair in pairs if few.intersection(pair) for label in pair}
@@ -71,7 +71,9 @@ def find_few(score: Score, patient_of: Patients, least: int, study: Study) -> se
 
 def is_withheld(score: Score, patient_of: Patients, least: int, study: Study) -> bool:
     """Return whether a score, or one of its labels, is of too few patients."""
-    return least > 0 and (has_few(score.by_case, patient_of, least) or bool(find_few(score, patient_of, least, study)))
+    return least > 0 and (
+        has_few(score.by_case, patient_of, least) or bool(find_small_labels(score, patient_of, least, study))
+    )
 
 
 def has_few(cases: Collection[str], patient_of: Patients, least: int) -> bool:

@@ -29,13 +29,13 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from silofl.data.layouts.cases import SiteCases, plan_cases, shorten_names, split_contrasts
-from silofl.data.layouts.folders import OPTIONS, read_values
-from silofl.data.layouts.masks import ENDINGS
-from silofl.data.layouts.options import FIFTHS, ImportOptions, Layout, Listing
-from silofl.data.layouts.patients import assign_sites, read_rows
-from silofl.data.layouts.site_files import SitePlan, visible_folders
 from silofl.errors import ConfigError, DataError
+from silofl.importing.cases import SiteCases, plan_cases, shorten_names, split_contrasts
+from silofl.importing.folders import OPTIONS, read_values
+from silofl.importing.masks import ENDINGS
+from silofl.importing.options import FIFTHS, ImportOptions, Layout, Listing
+from silofl.importing.patients import assign_sites, read_rows
+from silofl.importing.site_files import SitePlan, visible_folders
 
 TABLE, SUBJECT, SITE = "participants.tsv", "participant_id", "site"
 COLUMNS = ("site", "place", "kind", "files", "subjects", "sessions")

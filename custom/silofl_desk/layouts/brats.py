@@ -28,12 +28,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from silofl.data.layouts.cases import CASE, Patterns, SiteCases, find_cases, plan_cases, shorten_names
-from silofl.data.layouts.masks import Values
-from silofl.data.layouts.options import FIFTHS, ImportOptions, Layout
-from silofl.data.layouts.patients import assign_sites, read_columns
-from silofl.data.layouts.site_files import SitePlan, choose_labels, visible_folders
 from silofl.errors import DataError
+from silofl.importing.cases import CASE, Patterns, SiteCases, find_cases, plan_cases, shorten_names
+from silofl.importing.masks import Values
+from silofl.importing.options import FIFTHS, ImportOptions, Layout
+from silofl.importing.patients import assign_sites, read_columns
+from silofl.importing.site_files import SitePlan, choose_labels, visible_folders
 
 CHANNELS = ("T1", "T1Gd", "T2", "FLAIR")
 LABELS = ("necrotic core", "oedema", "enhancing tumour")

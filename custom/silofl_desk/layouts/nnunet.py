@@ -37,14 +37,14 @@ from itertools import combinations
 from pathlib import Path
 
 from silofl.data.contrasts import check_contrasts
-from silofl.data.formats import PICTURES
-from silofl.data.layouts.cases import CASE, Patterns, SiteCases, find_cases, plan_cases, shorten_names
-from silofl.data.layouts.masks import ENDINGS, Values
-from silofl.data.layouts.options import FIFTHS, ImportOptions, Layout
-from silofl.data.layouts.patients import TABLES, read_patients, warn_unknown_patients
-from silofl.data.layouts.site_files import SitePlan, choose_labels, read_description, visible_folders
 from silofl.data.targets import IGNORE
 from silofl.errors import DataError, quote_value
+from silofl.importing.cases import CASE, Patterns, SiteCases, find_cases, plan_cases, shorten_names
+from silofl.importing.masks import ENDINGS, Values
+from silofl.importing.options import FIFTHS, ImportOptions, Layout
+from silofl.importing.patients import TABLES, read_patients, warn_unknown_patients
+from silofl.importing.site_files import SitePlan, choose_labels, read_description, visible_folders
+from silofl.reading.formats import PICTURES
 
 PARTS = ("dataset.json", "imagesTr", "labelsTr")
 # The key of dataset.json with the files of each case, where they do not lie in these folders.

@@ -20,10 +20,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from silofl.data.access import read_bytes
-from silofl.data.layouts.options import DEALT, FIFTHS, ImportOptions, Layout
-from silofl.data.layouts.site_files import SitePlan, choose_labels
 from silofl.errors import DataError
+from silofl.importing.options import DEALT, FIFTHS, ImportOptions, Layout
+from silofl.importing.site_files import SitePlan, choose_labels
+from silofl.reading.access import read_bytes
 from silofl_desk.sets.examples import ClassificationSet, Linked, plan_examples
 
 COLUMNS = ("patient", "node", "x_coord", "y_coord", "tumor", "center")

@@ -21,10 +21,10 @@ from pathlib import Path
 
 import numpy as np
 
-from silofl.data.formats import PICTURES
-from silofl.data.layouts.options import DEALT, ImportOptions, Layout
-from silofl.data.layouts.site_files import SitePlan, number_labels, visible_folders
 from silofl.errors import DataError
+from silofl.importing.options import DEALT, ImportOptions, Layout
+from silofl.importing.site_files import SitePlan, number_labels, visible_folders
+from silofl.reading.formats import PICTURES
 from silofl_desk.sets.examples import ClassificationSet, Linked, plan_examples
 
 # The classes of the set, and how copies of it spell them besides.

@@ -14,11 +14,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from silofl.data.access import link_or_copy
-from silofl.data.layouts.options import ImportOptions
-from silofl.data.layouts.site_files import UNKNOWN, JsonRecord, SitePlan, Writer, split_patients
 from silofl.data.manifest import PARTS
-from silofl.data.partition import (
+from silofl.errors import ConfigError, DataError
+from silofl.importing.options import ImportOptions
+from silofl.importing.partition import (
     assign_sites,
     deal_equally,
     draw_class_shares,
@@ -27,7 +26,8 @@ from silofl.data.partition import (
     shard_sites,
     split_by_class,
 )
-from silofl.errors import ConfigError, DataError
+from silofl.importing.site_files import UNKNOWN, JsonRecord, SitePlan, Writer, split_patients
+from silofl.reading.access import link_or_copy
 
 # With fewer a site that is cut into parts has too little to train on: BatchNorm cannot learn from one example.
 MIN_EXAMPLES = 8

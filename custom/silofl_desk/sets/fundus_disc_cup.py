@@ -23,10 +23,9 @@ from pathlib import Path
 
 import numpy as np
 
-from silofl.data.formats import PICTURES
-from silofl.data.images import read_label
-from silofl.data.layouts.options import FIFTHS, ImportOptions, Layout
-from silofl.data.layouts.site_files import (
+from silofl.errors import DataError
+from silofl.importing.options import FIFTHS, ImportOptions, Layout
+from silofl.importing.site_files import (
     CaseFiles,
     SitePlan,
     choose_labels,
@@ -34,7 +33,8 @@ from silofl.data.layouts.site_files import (
     plan_pairs,
     visible_folders,
 )
-from silofl.errors import DataError
+from silofl.reading.formats import PICTURES
+from silofl.reading.images import read_label
 
 # Above the first a grey is the rim, above the second the background.
 GREYS = (50, 200)

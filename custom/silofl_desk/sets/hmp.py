@@ -28,10 +28,10 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
-from silofl.data.access import open_error, read_bytes
-from silofl.data.layouts.options import DEALT, ImportOptions, Layout
-from silofl.data.layouts.site_files import SitePlan, choose_labels, read_description, sample_file
 from silofl.errors import DataError
+from silofl.importing.options import DEALT, ImportOptions, Layout
+from silofl.importing.site_files import SitePlan, choose_labels, read_description, sample_file
+from silofl.reading.access import open_error, read_bytes
 from silofl_desk.sets.examples import ClassificationSet, Stacked, plan_examples
 
 LARGEST = 63

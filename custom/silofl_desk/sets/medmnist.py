@@ -20,10 +20,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from silofl.data.access import open_error
-from silofl.data.layouts.options import DEALT, ImportOptions, Layout
-from silofl.data.layouts.site_files import SitePlan, number_labels, read_description
 from silofl.errors import ConfigError, DataError
+from silofl.importing.options import DEALT, ImportOptions, Layout
+from silofl.importing.site_files import SitePlan, number_labels, read_description
+from silofl.reading.access import open_error
 from silofl_desk.sets.examples import ClassificationSet, Stacked, plan_examples
 
 PREFIXES = {"training": "train", "validation": "val", "test": "test"}

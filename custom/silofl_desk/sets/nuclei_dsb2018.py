@@ -34,10 +34,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from silofl.data.images import read_image, read_label
-from silofl.data.layouts.masks import Values, plan_mask
-from silofl.data.layouts.options import FIFTHS, ImportOptions, Layout
-from silofl.data.layouts.site_files import (
+from silofl.errors import DataError
+from silofl.importing.masks import Values, plan_mask
+from silofl.importing.options import FIFTHS, ImportOptions, Layout
+from silofl.importing.site_files import (
     CaseFiles,
     SitePlan,
     choose_labels,
@@ -47,7 +47,7 @@ from silofl.data.layouts.site_files import (
     sample_file,
     visible_folders,
 )
-from silofl.errors import DataError
+from silofl.reading.images import read_image, read_label
 
 TILE = 256
 # Look and size -> site, and how many tiles are cut along each axis.

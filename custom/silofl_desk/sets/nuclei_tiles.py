@@ -26,10 +26,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from silofl.data.images import read_image, read_label
-from silofl.data.layouts.options import ImportOptions, Layout
-from silofl.data.layouts.site_files import JsonRecord, SitePlan, choose_labels
 from silofl.errors import DataError
+from silofl.importing.options import ImportOptions, Layout
+from silofl.importing.site_files import JsonRecord, SitePlan, choose_labels
+from silofl.reading.images import read_image, read_label
 from silofl_desk.sets.examples import ClassificationSet, Stacked, plan_examples
 from silofl_desk.sets.nuclei_dsb2018 import plan_nuclei
 

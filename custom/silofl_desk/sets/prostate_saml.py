@@ -19,10 +19,10 @@ from pathlib import Path
 
 import numpy as np
 
-from silofl.data.images import read_image, read_label
-from silofl.data.layouts.masks import save_with_header
-from silofl.data.layouts.options import FIFTHS, ImportOptions, Layout
-from silofl.data.layouts.site_files import (
+from silofl.errors import DataError
+from silofl.importing.masks import save_with_header
+from silofl.importing.options import FIFTHS, ImportOptions, Layout
+from silofl.importing.site_files import (
     CaseFiles,
     SitePlan,
     choose_labels,
@@ -30,7 +30,7 @@ from silofl.data.layouts.site_files import (
     plan_pairs,
     visible_folders,
 )
-from silofl.errors import DataError
+from silofl.reading.images import read_image, read_label
 
 VOLUME = re.compile(r"(?P<case>[^.].*?)(?P<segmentation>_segmentation)?\.nii(\.gz)?", re.IGNORECASE)
 

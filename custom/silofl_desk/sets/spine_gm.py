@@ -30,10 +30,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from silofl.data.images import read_image, read_label
-from silofl.data.layouts.masks import Values, copy_checked, read_mask, save_with_header
-from silofl.data.layouts.options import ImportOptions, Layout
-from silofl.data.layouts.site_files import (
+from silofl.data.manifest import PARTS
+from silofl.errors import ConfigError, DataError
+from silofl.importing.masks import Values, copy_checked, read_mask, save_with_header
+from silofl.importing.options import ImportOptions, Layout
+from silofl.importing.site_files import (
     CaseFiles,
     JsonRecord,
     SitePlan,
@@ -43,8 +44,7 @@ from silofl.data.layouts.site_files import (
     read_description,
     sample_file,
 )
-from silofl.data.manifest import PARTS
-from silofl.errors import ConfigError, DataError
+from silofl.reading.images import read_image, read_label
 
 DOWNLOAD = "training-data-gm-sc-challenge-ismrm16-v20160302b"
 IMAGE = re.compile(r"(?P<patient>(?P<site>site\d+)-sc\d+)-image\.nii\.gz")

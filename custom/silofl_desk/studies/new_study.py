@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from silofl.bundled_jobs import JOBS
 from silofl.core.ingredient import Ingredient
 from silofl.core.presets import find_recipe
-from silofl.data.image import Image
 from silofl.data.manifest import FILE_NAME
 from silofl.data.prepared_image import prepare_image
 from silofl.data.survey import Survey, survey_sites
@@ -21,6 +20,7 @@ from silofl.errors import ConfigError, ExitCode, make_printable
 from silofl.files import copy_folder, read_json, write_json, write_text
 from silofl.models.weights import SUFFIXES
 from silofl.options import make_console
+from silofl.reading.image import Image
 from silofl.settings import dump_yaml, parse, read_yaml
 from silofl.study import Study, load_study
 from silofl.study.sections import FITTING

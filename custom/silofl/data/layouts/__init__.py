@@ -1,1 +1,0 @@
-"""Readers of the layouts in which hospitals keep their images, and what all readers share."""

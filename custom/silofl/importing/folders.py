@@ -1,0 +1,160 @@
+"""Folders of images and masks for each site, as many hospitals keep their annotated images.
+
+Own data, from nowhere else::
+
+    SOURCE/
+      north/                 a folder for each site
+        images/a.png ...     pictures, NIfTI, MHA or NRRD volumes, or folders of a DICOM series
+        masks/a.png ...      of the same name but for the ending; 0 is the background, 1 or in pictures 255 the label;
+                             also DICOM segmentations, or those of 3D Slicer (a.seg.nrrd)
+        patients.csv         whose image it is, in the columns file and patient (or patients.tsv)
+      south/ ...
+
+Files that lie elsewhere, or several contrasts of a case, are named by patterns: paths relative to a site's folder, in
+which {case} is the name of a case, a folder's or a part of a name::
+
+    --image-pattern "scans/{case}_t1.nii.gz" --mask-pattern "scans/{case}_seg.nii.gz"
+    --image-pattern "T1={case}/t1.nii.gz,T2={case}/t2.nii.gz" --mask-pattern "{case}/seg.nii.gz"
+
+Where each label has a file of its own, {label} stands for its name, as TotalSegmentator saves organs::
+
+    --image-pattern "{case}/ct.nii.gz" --mask-pattern "{case}/segmentations/{label}.nii.gz" --labels liver,spleen
+
+A file that fits several patterns belongs to the one with most letters beside {case}; images that fit none are counted.
+Where a case lacks a contrast, the import counts it and dataset.json has null. In patients.csv file is the case, or the
+path of one of its images.
+
+Without patients.csv the patients are those of the DICOM headers (PatientID), where these differ. Otherwise nobody knows
+whose images they are: they are split by file.
+
+--labels organ,lesion says that 1 is organ and 2 lesion, --labels 1=organ,4=lesion that 4 is: at the site it becomes 2.
+Segmentations of DICOM and 3D Slicer are numbered by the names of their segments. Masks with another number or name are
+refused, and so are masks whose voxels are not those of their image; --resample-masks brings these to its grid.
+"""
+
+from pathlib import Path
+
+from silofl.errors import ConfigError, DataError
+from silofl.importing.cases import (
+    Patterns,
+    SiteCases,
+    check_complete,
+    check_utf8_name,
+    find_cases,
+    parse_patterns,
+    plan_cases,
+    shorten_names,
+)
+from silofl.importing.masks import ENDINGS, Values, split_ending
+from silofl.importing.options import FIFTHS, ImportOptions, Layout
+from silofl.importing.patients import read_patients, warn_unknown_patients
+from silofl.importing.site_files import SitePlan, visible_files, visible_folders
+from silofl.naming import normalise_accents
+from silofl.reading.detached_voxels import find_voxel_file
+from silofl.reading.endings import has_dicom_mark
+from silofl.reading.segments import UNNAMED_LABEL
+
+REMEDY = "name each value with --labels, as --labels 1=organ,4=lesion, or save the mask with these"
+
+
+def plan_folders(source: Path, options: ImportOptions) -> dict[str, SitePlan]:
+    """Plan the import of SOURCE/<site>/images and SOURCE/<site>/masks, or of the files that patterns name.
+
+    Raises:
+        ConfigError: A pattern is not one, or only one of the two is given.
+        DataError: No site is found, an image has no mask or a mask no image, no site has some contrast, or patients.csv
+            does not fit.
+    """
+    patterns = _read_patterns(options)
+    folders = visible_folders(source)
+    if not folders:
+        raise DataError(
+            f"{source.name} must hold a folder for each site with images and masks in it, not none; make one"
+        )
+    if patterns is None and {"images", "masks"} <= {folder.name for folder in folders}:
+        raise DataError(
+            f"{source.name} must hold a folder for each site, not images and masks themselves; put them into a folder "
+            "that is named as their site"
+        )
+    sites = [
+        _match_by_stem(folder) if patterns is None else find_cases(folder.name, folder, patterns) for folder in folders
+    ]
+    if patterns is not None:
+        _check_patterns(sites, patterns)
+    values = read_values(options)
+    plans = {found.site: plan_cases(found, read_patients(found), values, options) for found in sites}
+    if patterns is not None:
+        plans = {found.site: plans[found.site].with_notes(_describe_left_out(found)) for found in sites}
+    return warn_unknown_patients(plans)
+
+
+def read_values(options: ImportOptions) -> Values:
+    """Return what masks may hold by the labels of a command line; one label without a name where none is given."""
+    names = options.labels or (UNNAMED_LABEL,)
+    return Values(dict(zip(options.label_values or range(1, 1 + len(names)), names, strict=True)), REMEDY)
+
+
+def _read_patterns(options: ImportOptions) -> Patterns | None:
+    if (options.image_pattern is None) != (options.mask_pattern is None):
+        raise ConfigError("image-pattern and mask-pattern must be given together, not one alone; give both or none")
+    return (
+        None
+        if options.image_pattern is None
+        else parse_patterns(options.image_pattern, options.mask_pattern, options.labels or ())
+    )
+
+
+def _check_patterns(sites: list[SiteCases], patterns: Patterns) -> None:
+    """Refuse a pattern that no site has a file for: it is mistyped."""
+    for name, pattern in zip(patterns.channel_names, patterns.images, strict=False):
+        if all(found.missing.get(name) == len(found.images) for found in sites):
+            raise DataError(f"some site must have a file as {pattern} for {name}, not none; correct the pattern")
+
+
+def _describe_left_out(found: SiteCases) -> list[str]:
+    """Return a sentence that counts the images that fit no pattern."""
+    layers = {path for by_label in found.layers.values() for path in by_label.values()}
+    taken = layers | {*found.masks.values(), *(path for paths in found.images.values() for path in paths)}
+    names = [
+        path.relative_to(found.folder).as_posix()
+        for path in visible_files(found.folder)
+        if taken.isdisjoint((path, *path.parents)) and (path.name.lower().endswith(ENDINGS) or has_dicom_mark(path))
+    ]
+    count, first = len(names), shorten_names(names)
+    return [f"{found.site}: images that fit no pattern are left out: {count}, as {first}"] if names else []
+
+
+def _match_by_stem(folder: Path) -> SiteCases:
+    """Return the cases of a site whose images and masks lie in folders of these names."""
+    site, images, masks = folder.name, _files_by_stem(folder, "images"), _files_by_stem(folder, "masks")
+    check_complete(site, images, masks, ", or name the files with --image-pattern and --mask-pattern")
+    return SiteCases(site, folder, {case: (image,) for case, image in images.items()}, masks, images_in="images")
+
+
+def _files_by_stem(folder: Path, kind: str) -> dict[str, Path]:
+    if not (folder / kind).is_dir():
+        raise DataError(
+            f"site {folder.name!r} must have the folder {kind!r}; it is not there: make it, or name the files with"
+            " --image-pattern and --mask-pattern"
+        )
+    found: dict[str, Path] = {}
+    paths = sorted(path for path in (folder / kind).iterdir() if not path.name.startswith("."))
+    beside = {*filter(None, map(find_voxel_file, paths))}
+    for path in paths:
+        if path in beside:
+            continue
+        stem, _ = split_ending(path, f"{kind}/{path.name}")
+        check_utf8_name(folder.name, path.name)
+        stem = normalise_accents(stem)
+        if stem in found:
+            raise DataError(
+                f"site {folder.name!r} must have one file {stem!r} in {kind}, not {found[stem].name} and {path.name}"
+            )
+        found[stem] = path
+    if not found:
+        raise DataError(f"site {folder.name!r} must have files in {kind!r}, not none; add them or remove the folder")
+    return found
+
+
+OPTIONS = {"label_values": None, "image_pattern": None, "mask_pattern": None, "resample_masks": False}
+LAYOUT = Layout(plan_folders, {**FIFTHS, **OPTIONS})

@@ -1,0 +1,256 @@
+"""Import data: write a dataset.json and its files for each site, or nothing if anything fails."""
+
+import json
+import re
+import tempfile
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+
+from silofl import __version__
+from silofl.command import DESK_WHEEL, find_desk, load_desk
+from silofl.data.progress import track_slow_progress
+from silofl.data.records import slice_numbers
+from silofl.errors import ConfigError, DataError, Faults, quote_value, suggest_nearest
+from silofl.files import fill_folder, is_free
+from silofl.importing import dicom, folders, table
+from silofl.importing.masks import Changes, describe_changes
+from silofl.importing.options import PARTITIONS, ImportOptions, Layout, Listing
+from silofl.importing.site_files import JsonRecord, SitePlan, list_paths
+from silofl.naming import check_name, is_one_line
+from silofl.reading.access import open_error
+
+__all__ = ["PARTITIONS", "ImportOptions", "ImportSummary", "import_layout", "list_content", "list_layouts"]
+
+
+OWN: Mapping[str, Layout] = {
+    "folders": folders.LAYOUT,
+    "dicom": dicom.LAYOUT,
+    "table": table.LAYOUT,
+}
+# At most so many wrong masks are listed at once.
+MOST_MASKS = 500
+SITE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
+
+
+@dataclass(frozen=True)
+class ImportSummary:
+    """The counts of what an import wrote.
+
+    Attributes:
+        examples: By site and part, how many pictures, slices or windows.
+        patients: By site, how many patients are known.
+        classes: By site, part and label name, how many examples; empty for segmentation.
+        notes: Sentences that whoever imports should read.
+    """
+
+    examples: dict[str, dict[str, int]]
+    patients: dict[str, int]
+    classes: dict[str, dict[str, dict[str, int]]]
+    notes: tuple[str, ...]
+
+
+@cache
+def list_layouts() -> Mapping[str, Layout]:
+    """Return name -> layout: those of files that hospitals have, and others where the desk's wheel is installed.
+
+    Raises:
+        ConfigError: The desk's wheel is of another version.
+    """
+    if (desk := find_desk()) and desk.version != __version__:
+        raise ConfigError(
+            f"package {DESK_WHEEL} must be of version {__version__}, as silofl is, not {desk.version}; install it anew"
+        )
+    return {**OWN, **load_desk("silofl.layouts")}
+
+
+def import_layout(layout: str, source: Path, target: Path, options: ImportOptions | None = None) -> ImportSummary:
+    """Write TARGET/<site>/dataset.json and the files it names, from a known layout.
+
+    Everything is written beside TARGET first, so an interrupted import leaves nothing behind.
+
+    Args:
+        layout: A name in `list_layouts`.
+        source: The public set's folder or file.
+        target: A folder that is empty or absent.
+        options: What is chosen; the layout's own values for the rest.
+
+    Raises:
+        ConfigError: The layout is not known, or an option cannot go with it.
+        DataError: SOURCE is not of this layout, or TARGET cannot be written or is not empty.
+    """
+    chosen = _find_layout(layout, source)
+    if not is_free(target):
+        raise DataError(f"TARGET must be an empty folder or none, not {target.name} with something in it; name another")
+    options = (options or ImportOptions()).filled(layout, chosen.defaults)
+    with tempfile.TemporaryDirectory(prefix="silofl-import-") as scratch:
+        return _import_plans(chosen, source, target, replace(options, scratch=Path(scratch)))
+
+
+def list_content(layout: str, source: Path) -> Listing:
+    """List what SOURCE holds, for who does not know yet what to import of it.
+
+    Raises:
+        ConfigError: The layout is not known, or lists nothing.
+        DataError: SOURCE is not of this layout.
+    """
+    chosen = _find_layout(layout, source)
+    if chosen.list_content is None:
+        raise ConfigError(f"TARGET must be given with layout {layout!r}, which lists nothing; name a new folder")
+    try:
+        return chosen.list_content(source)
+    except OSError as error:
+        raise open_error(source.name, error) from None
+
+
+def _find_layout(layout: str, source: Path) -> Layout:
+    layouts = list_layouts()
+    if layout not in layouts:
+        more = "" if len(layouts) > len(OWN) else f"; the wheel {DESK_WHEEL} has more layouts"
+        raise ConfigError(
+            f"the layout must be one of {', '.join(layouts)}, not {layout!r}{suggest_nearest(layout, layouts)}{more}"
+        )
+    if not source.exists():
+        raise DataError(f"SOURCE must exist; {source.name} is not there: give the folder of the data")
+    return layouts[layout]
+
+
+def _import_plans(layout: Layout, source: Path, target: Path, options: ImportOptions) -> ImportSummary:
+    try:
+        plans = layout.plan(source, options)
+    except OSError as error:
+        raise open_error(source.name, error) from None
+    plans = _check_names(plans)
+    if options.is_truncated:
+        smallest = min(sum(map(_count_examples, plan.records["training"])) for plan in plans.values())
+        plans = {site: _truncate_training(plan, smallest, options.seed) for site, plan in plans.items()}
+    return _summarise_import(_write_sites(plans, target))
+
+
+def _check_names(plans: Mapping[str, SitePlan]) -> dict[str, SitePlan]:
+    """Return the plans with labels and regions as they are kept; refuse names that other programs take for commands."""
+    if not plans:
+        raise DataError("SOURCE must hold at least one site, not 0; is it this layout?")
+    checked = {}
+    for site, plan in plans.items():
+        if not SITE_NAME.fullmatch(site):
+            raise DataError(f"a site's name must be letters, digits, '_', '.' and '-', not {site!r}; rename its folder")
+        remedy = "name all labels with --labels" if plan.task == "segmentation" else "rename it in the table"
+        labels = {number: check_name(name, "a label", DataError, remedy) for number, name in plan.labels.items()}
+        regions = {check_name(name, "a region", DataError): numbers for name, numbers in plan.regions.items()}
+        checked[site] = replace(plan, labels=labels, regions=regions)
+        for record in (record for part in plan.records.values() for record in part):
+            for key in ("case", "patient"):
+                if key in record and not is_one_line(str(record[key])):
+                    raise DataError(
+                        f"the {key} of site {site!r} must be a text on one line, without control characters, not "
+                        f"{quote_value(record[key])}; rename it"
+                    )
+    return checked
+
+
+def _truncate_training(plan: SitePlan, count: int, seed: int) -> SitePlan:
+    """Keep `count` training examples, drawn by case, and all of validation and test."""
+    training, kept = plan.records["training"], {}
+    for place in np.random.default_rng(seed).permutation(len(training)).tolist():
+        taken = min(_count_examples(training[place]), count)
+        count -= taken
+        if taken:
+            kept[place] = _keep_middle_slices(training[place], taken)
+    records = {**plan.records, "training": [kept[place] for place in sorted(kept)]}
+    used = {path for part in records.values() for record in part for path in list_paths(record)}
+    return replace(plan, records=records, files={name: write for name, write in plan.files.items() if name in used})
+
+
+def _keep_middle_slices(record: JsonRecord, count: int) -> JsonRecord:
+    """Return a record with the middle `count` of its slices, where an organ is likeliest."""
+    if count == _count_examples(record):
+        return record
+    numbers = slice_numbers(record["slices"])
+    start = (len(numbers) - count) // 2
+    kept = numbers[start : start + count]
+    return {**record, "slices": [kept[0], kept[-1], *record["slices"][2:]]}
+
+
+def _write_sites(plans: Mapping[str, SitePlan], target: Path) -> Mapping[str, SitePlan]:
+    """Write the sites, and return their plans with what is to be said of their masks."""
+    try:
+        with fill_folder(target) as folder:
+            plans = _write_masks(plans, folder)
+            for site, plan in plans.items():
+                _write_site(plan, folder / site)
+    except OSError as error:
+        raise DataError(
+            f"TARGET must be a place to write to; the system said {error.strerror!r}: name another"
+        ) from None
+    return plans
+
+
+def _write_masks(plans: Mapping[str, SitePlan], folder: Path) -> dict[str, SitePlan]:
+    """Write the masks of all sites, each of which is checked; all wrong ones are told before any image is copied."""
+    faults, told = Faults(MOST_MASKS), {}
+    for site, plan in plans.items():
+        masks, changes = _list_masks(plan), list[Changes]()
+        for name in track_slow_progress(masks, len(masks), f"checking {site}", unit="masks"):
+            with faults.collect_fault():
+                if isinstance(found := _write_file(plan, folder / site, name), Changes):
+                    changes.append(found)
+        told[site] = plan.with_notes(f"{site}: {sentence}" for sentence in describe_changes(changes))
+    faults.tell()
+    return told
+
+
+def _list_masks(plan: SitePlan) -> list[str]:
+    if plan.task != "segmentation":
+        return []
+    return list(dict.fromkeys(r["label"] for part in plan.records.values() for r in part if r["label"] in plan.files))
+
+
+def _write_file(plan: SitePlan, folder: Path, name: str) -> object:
+    (folder / name).parent.mkdir(parents=True, exist_ok=True)
+    return plan.files[name](folder / name)
+
+
+def _write_site(plan: SitePlan, folder: Path) -> None:
+    for name in plan.files.keys() - {*_list_masks(plan)}:
+        _write_file(plan, folder, name)
+    folder.mkdir(exist_ok=True)
+    (folder / "dataset.json").write_text(
+        json.dumps(plan.dataset, indent=1, ensure_ascii=False) + "\n", encoding="utf-8"
+    )
+
+
+def _summarise_import(plans: Mapping[str, SitePlan]) -> ImportSummary:
+    examples = {
+        site: {part: sum(map(_count_examples, plan.records[part])) for part in plan.records}
+        for site, plan in plans.items()
+    }
+    patients = {
+        site: len({r["patient"] for part in plan.records.values() for r in part if "patient" in r})
+        for site, plan in plans.items()
+    }
+    classes = {site: _count_classes(plan) for site, plan in plans.items() if plan.task != "segmentation"}
+    notes = dict.fromkeys(note for plan in plans.values() for note in plan.notes)
+    return ImportSummary(examples, patients, classes, tuple(notes))
+
+
+def _count_classes(plan: SitePlan) -> dict[str, dict[str, int]]:
+    counts = {
+        part: Counter(number for record in records for number in _list_classes(record))
+        for part, records in plan.records.items()
+    }
+    return {part: {name: found[number] for number, name in plan.labels.items()} for part, found in counts.items()}
+
+
+def _list_classes(record: JsonRecord) -> list[int]:
+    """Return the class of a record, or all its findings."""
+    label = record["label"]
+    return label if isinstance(label, list) else [label]
+
+
+def _count_examples(record: JsonRecord) -> int:
+    return len(slice_numbers(record["slices"])) if "slices" in record else 1

@@ -1,0 +1,246 @@
+"""The plan of an import: a site's dataset.json and its files, before anything is written."""
+
+import json
+import shutil
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from silofl.data.manifest import PARTS
+from silofl.data.targets import IGNORE
+from silofl.documents import build_table
+from silofl.errors import ConfigError, DataError
+from silofl.importing.options import ImportOptions
+from silofl.importing.partition import split_by_patient
+from silofl.reading.access import read_bytes
+from silofl.reading.detached_voxels import find_voxel_file
+from silofl.reading.patient_names import unify_patients
+
+Writer = Callable[[Path], object]
+# A file's path at the site, and the function that writes it.
+File = tuple[str, Writer]
+JsonRecord = dict[str, object]
+
+
+UNKNOWN = "the set names no patients: one person may stand in training and test; split_unit is unknown"
+
+
+@dataclass(frozen=True)
+class SitePlan:
+    """A site's dataset.json, and the functions that write its files, by path relative to dataset.json.
+
+    `notes` are sentences for the person who imports; `channel_names` are the contrasts whose files each case lists;
+    `labels_annotated` are the numbers of the labels that the masks show, none where they show all; `ignored` is the
+    number of what nobody annotated; `regions` are proposed for the study, name -> numbers of labels.
+    """
+
+    task: str
+    labels: dict[int, str]
+    records: dict[str, list[JsonRecord]]
+    files: dict[str, Writer]
+    split_unit: str = "patient"
+    notes: tuple[str, ...] = ()
+    channel_names: tuple[str, ...] = ()
+    labels_annotated: tuple[int, ...] = ()
+    ignored: int | None = None
+    regions: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+
+    def with_notes(self, notes: Iterable[str]) -> "SitePlan":
+        """Return the plan with further sentences for the person who imports."""
+        return replace(self, notes=(*self.notes, *notes))
+
+    @property
+    def dataset(self) -> dict[str, object]:
+        """The content of dataset.json."""
+        labels = {str(number): name for number, name in self.labels.items()}
+        channels = {"channel_names": list(self.channel_names)} if self.channel_names else {}
+        annotated = {"labels_annotated": list(self.labels_annotated)} if self.labels_annotated else {}
+        regions = {"regions": {name: list(own) for name, own in self.regions.items()}} if self.regions else {}
+        more = regions | annotated | ({} if self.ignored is None else {IGNORE: self.ignored}) | channels
+        return {"task": self.task, "labels": labels, "split_unit": self.split_unit, **more, **self.records}
+
+
+@dataclass(frozen=True)
+class CaseFiles:
+    """A case's image, or its images of several contrasts, and its mask.
+
+    `images` has None for a contrast that the case lacks; `patient` is None where the set names none; `slices` are the
+    first and the last slice of a volume, where known.
+    """
+
+    case: str
+    patient: str | None
+    images: tuple[File | None, ...]
+    mask: File = field(repr=False)
+    slices: tuple[int, int] | None = None
+
+    @property
+    def record(self) -> JsonRecord:
+        """What dataset.json says of the case."""
+        images = [None if image is None else image[0] for image in self.images]
+        record: JsonRecord = {"image": images if len(images) > 1 else images[0], "label": self.mask[0]}
+        record |= {} if self.patient is None else {"patient": self.patient}
+        return record | {"case": self.case} | ({} if self.slices is None else {"slices": list(self.slices)})
+
+
+def list_paths(record: JsonRecord) -> list[object]:
+    """Return the files that a record names."""
+    images = record["image"] if isinstance(record["image"], list) else [record["image"]]
+    return [*images, record["label"]] if isinstance(record["label"], str) else images
+
+
+def plan_pairs(
+    site: str,
+    pairs: Iterable[CaseFiles],
+    labels: Mapping[int, str],
+    options: ImportOptions,
+    channel_names: tuple[str, ...] = (),
+    tested: Collection[str] = (),
+) -> SitePlan:
+    """Plan a segmentation site whose images are split by patient, or each by itself where one's patient is not known.
+
+    Args:
+        channel_names: The contrasts in the order of each case's images, where they have names.
+        tested: Patients whom the set itself releases for the test; a site with such patients and others has no further
+            ones in its test.
+
+    Raises:
+        DataError: The site has fewer than two patients, so that training and test cannot be kept apart.
+    """
+    pairs = list(pairs)
+    named, said = unify_spellings(site, [pair.patient for pair in pairs])
+    pairs = [replace(pair, patient=patient) for pair, patient in zip(pairs, named, strict=True)]
+    spelled = unify_patients([*filter(None, named), *tested])
+    tested = {spelled[name] for name in tested}
+    is_known = all(pair.patient is not None for pair in pairs)
+    units = [str(pair.patient) if is_known else pair.case for pair in pairs]
+    others = [unit for unit in units if unit not in tested]
+    if others and len(others) < len(units):
+        part_of = dict.fromkeys(units, "test") | split_by_patient(others, 0, options.validation, options.seed)
+    else:
+        part_of = split_patients(site, units, options, "patients" if is_known else "images")
+    records: dict[str, list[JsonRecord]] = {part: [] for part in PARTS}
+    for pair, unit in zip(pairs, units, strict=True):
+        records[part_of[unit]].append(pair.record)
+    # Masks first: one that is refused is refused before many images are copied.
+    files = dict([*(pair.mask for pair in pairs), *(file for pair in pairs for file in pair.images if file)])
+    split_unit, notes = ("patient", ()) if is_known else ("unknown", (UNKNOWN,))
+    return SitePlan("segmentation", dict(labels), records, files, split_unit, (*said, *notes), channel_names)
+
+
+def unify_spellings(site: str, patients: Sequence[str | None]) -> tuple[list[str | None], tuple[str, ...]]:
+    """Return patients with one spelling each, and a sentence where there were several."""
+    one = unify_patients(filter(None, patients))
+    several = len({other for name, other in one.items() if name != other})
+    notes = (
+        f"{site}: patients that are written in several ways, which differ in capitals or a ^ at the end alone, count "
+        f"as one each: {several}; where these are different persons, name them apart",
+    )
+    return [None if name is None else one[name] for name in patients], notes * bool(several)
+
+
+def split_patients(
+    site: str,
+    patients: Iterable[str],
+    options: ImportOptions,
+    units: str = "patients",
+    classes: Mapping[str, int] | None = None,
+) -> dict[str, str]:
+    """Return a site's part by patient, with training and test kept apart.
+
+    Args:
+        patients: The patient of each example, or another unit that must stay in one part.
+        units: Name of the units in errors.
+        classes: Patient -> class, where each has one.
+
+    Raises:
+        DataError: The site has fewer than two patients, or no share is for the test.
+    """
+    part_of = split_by_patient(list(patients), options.test, options.validation, options.seed, classes)
+    if len(part_of) < 2:
+        raise DataError(
+            f"site {site!r} must have at least 2 {units} to keep training and test apart, not {len(part_of)}; join it "
+            "with another site or leave it out"
+        )
+    if "test" not in part_of.values():
+        raise DataError(f"site {site!r} must have a share of its {units} for the test, not {options.test}; raise it")
+    return part_of
+
+
+def visible_folders(source: Path) -> list[Path]:
+    """Return the folders directly in a folder, by name, without hidden ones."""
+    return sorted(path for path in source.iterdir() if path.is_dir() and not path.name.startswith("."))
+
+
+def visible_files(folder: Path) -> list[Path]:
+    """Return the files in a folder and in the folders within it, in order, without hidden ones."""
+    # Where a file is hidden, or lies in a hidden folder, a file system or a program has put it there.
+    return [
+        path
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and not any(part.startswith(".") for part in path.relative_to(folder).parts)
+    ]
+
+
+def copy_image(source: Path, target: Path) -> None:
+    """Copy a file, with its voxels where they lie beside it, or a folder (a DICOM series)."""
+    if source.is_dir():
+        shutil.copytree(source, target)
+        return
+    target.write_bytes(read_bytes(source, source.name))
+    if voxels := find_voxel_file(source):
+        # By this name the header knows them.
+        (target.parent / voxels.name).write_bytes(read_bytes(voxels, voxels.name))
+
+
+def number_labels(names: Iterable[str], first: int) -> dict[int, str]:
+    """Number label names from `first`: 1 for segmentation, 0 for classification."""
+    return dict(enumerate(names, start=first))
+
+
+def choose_labels(given: Sequence[str] | None, own: Iterable[str], first: int) -> dict[int, str]:
+    """Number a set's labels from `first`, by the names that are given or by its own.
+
+    Raises:
+        ConfigError: There are more or fewer names than labels.
+    """
+    own = tuple(own)
+    if given is not None and len(given) != len(own):
+        raise ConfigError(f"labels must name {len(own)} labels, instead of {', '.join(own)}, not {len(given)}")
+    return number_labels(given or own, first)
+
+
+def read_description(source: Path, wanted: Iterable[str]) -> dict:
+    """Read the dataset.json that describes a public set.
+
+    Args:
+        wanted: Keys it must have.
+
+    Raises:
+        DataError: It is missing, unreadable, not JSON, or lacks a key.
+    """
+    name = f"dataset.json in {source.name}"
+    try:
+        content = json.loads(read_bytes(source / "dataset.json", name), object_pairs_hook=build_table)
+    except DataError:
+        raise
+    except ValueError as error:
+        raise DataError(f"{name} must be JSON, not broken ({error}); download the set again") from None
+    missing = [key for key in wanted if not isinstance(content, dict) or key not in content]
+    if missing:
+        raise DataError(f"{name} must have the keys {', '.join(wanted)}; {', '.join(missing)} missing: is it this set?")
+    return content
+
+
+def sample_file(source: Path, sample: Mapping[str, object], key: str) -> Path:
+    """Return a file that a sample of a public set names.
+
+    Raises:
+        DataError: The sample does not name it, or it is not there or not inside the set.
+    """
+    name = sample.get(key)
+    if not isinstance(name, str):
+        raise DataError(f"sample {sample.get('id')!r} of {source.name} must name its {key!r}; it is missing")
+    if not (source / name).is_file() or source.resolve() not in (source / name).resolve().parents:
+        raise DataError(f"{source.name} must hold {name}, which its dataset.json names; download the set again")
+    return source / name

@@ -1,0 +1,129 @@
+"""Decode image files to arrays, one function a format: all in a process of its own but NIfTI without compression.
+
+Pictures (PNG, JPEG, TIFF, npz) come as (C, rows, columns), windows of time series (npz) as (C, 1, T). Volumes come as
+(C, X, Y, Z) in the stored order with an affine to millimetres in NIfTI's world (x to the right, y to the front, z to
+the head); a volume file that holds one plane is a volume of one slice.
+"""
+
+import os
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from silofl.errors import DataError, UnreadableError
+from silofl.reading.access import is_system_error, open_error
+from silofl.reading.decoded import Decoded, Unpacked
+from silofl.reading.decoder import build_request, decode_in_subprocess
+from silofl.reading.endings import suggest_remedy
+from silofl.reading.nifti import read_nifti
+from silofl.reading.pixels import shape_pixels
+from silofl.reading.text_header import METAIMAGE, NRRD
+
+Read = TypeVar("Read")
+PICTURES = (".png", ".jpg", ".jpeg", ".tif", ".tiff")
+# Where in its own source a C++ library found an error, and the address of the object.
+_LOCATION = re.compile(r"Exception thrown in \S+ \S+ |\S+\.[ch]xx:\d+(?: \(\))?:\s*(?:ITK ERROR: )?|\(0x[0-9a-f]+\)")
+
+
+def decode(path: Path, name: str, index: int | None, is_label: bool) -> Decoded:
+    """Decode a file or a DICOM folder by its name's ending.
+
+    Args:
+        name: What messages call it.
+        index: Which image of an npz file.
+        is_label: Whether it is a label map: a palette's numbers are kept, and an npz file's array is ``labels``.
+
+    Raises:
+        DataError: The format is not known, or the system failed.
+        UnreadableError: The file is truncated, corrupt or of a form that is not supported.
+    """
+    request = build_file_request(path, name, index, is_label)
+    return _explain_errors(lambda: _decode(request, path, name, is_label), path, name)
+
+
+def _decode(request: bytes | None, path: Path, name: str, is_label: bool) -> Decoded:
+    if request is None:
+        return read_nifti(path, name)
+    found = decode_in_subprocess(request)
+    if not isinstance(found, Unpacked):
+        return found
+    is_picture = path.suffix.lower() in PICTURES
+    return shape_pixels(found, name, is_label) if is_picture else read_nifti(path, name, found.content)
+
+
+def decode_segmentation(path: Path, name: str, shape: Sequence[int], affine: NDArray[np.float64]) -> Decoded:
+    """Decode a DICOM segmentation on the grid of its image, of a shape (X, Y, Z) and an affine; errors as `decode`."""
+    grid = {"shape": list(shape), "affine": affine.tolist()}
+    request = build_request("dicom_segments.read_segmentation", path, name, **grid)
+    return _explain_errors(lambda: decode_in_subprocess(request), path, name)
+
+
+def find_segmentation_grid(path: Path, name: str) -> tuple[tuple[int, ...], NDArray[np.float64]]:
+    """Return the shape (X, Y, Z) and the affine of a DICOM segmentation's own frames; errors as `decode`."""
+    from silofl.reading.dicom_segments import find_grid
+
+    return _explain_errors(lambda: find_grid(path, name), path, name)
+
+
+def _explain_errors(read: Callable[[], Read], path: Path, name: str) -> Read:
+    """Return what a reader reads; whatever it raises becomes one sentence without the path."""
+    try:
+        return read()
+    except DataError as error:
+        raise UnreadableError(str(error)) from None
+    except Exception as error:  # decoders raise whatever their libraries raise on broken bytes
+        if is_system_error(error):
+            raise open_error(name, error) from None
+        # A library may name the full path, which must not leave the site with the message.
+        reason = " ".join(_LOCATION.sub("", str(error).replace(str(path), name)).split())[-160:] or type(error).__name__
+        raise UnreadableError(
+            f"{name} must be a whole file, not a truncated or corrupt one ({reason}); copy it again from its source"
+        ) from None
+
+
+def build_file_request(path: Path, name: str, index: int | None, is_label: bool) -> bytes | None:
+    """Return what asks the decoders' process for a file; None of a NIfTI without compression, which it does not read.
+
+    Args:
+        name: What messages call it.
+        index: Which image of an npz file.
+        is_label: As in `decode`.
+
+    Raises:
+        DataError: The format is not known.
+    """
+    reader = "dicom.read_dicom_series" if os.path.isdir(path) else _find_reader(path, name)
+    if reader is None:
+        return None
+    given = {"index": index, "is_label": is_label}
+    return build_request(reader, path, name, **{key: given[key] for key in OPTIONS.get(reader, ())})
+
+
+def _find_reader(path: Path, name: str) -> str | None:
+    lower = path.name.lower()
+    for ending, reader in READERS.items():
+        if lower.endswith(ending):
+            return reader
+    raise DataError(
+        f"{name} must be a DICOM folder or end in one of {', '.join(READERS)}, not {path.suffix!r}; "
+        f"{suggest_remedy(path)}"
+    )
+
+
+# In `silofl.data`, and run in the decoders' process; a NIfTI without compression stays in its file until it is needed.
+READERS: dict[str, str | None] = {
+    **dict.fromkeys(PICTURES, "pictures.unpack_picture"),
+    ".nii": None,
+    ".nii.gz": "packed.unpack_nifti",
+    ".hdr": "nifti.read_nifti",
+    **dict.fromkeys((".mgh", ".mgz"), "mgh.read_mgh"),
+    **dict.fromkeys((*METAIMAGE, *NRRD), "raw_volume.read_raw_volume"),
+    ".dcm": "dicom.read_dicom_file",
+    ".npz": "npz.read_npz",
+}
+# What they take besides path and name.
+OPTIONS = {"pictures.unpack_picture": ("is_label",), "npz.read_npz": ("index", "is_label")}

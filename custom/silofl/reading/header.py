@@ -1,0 +1,207 @@
+"""The facts that an image file states beside its pixels: its modality, the size of its voxels, how its axes lie."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from silofl.core.modality import Modality
+from silofl.errors import DataError
+from silofl.reading.access import list_files
+from silofl.reading.dicom_files import read_elements
+from silofl.reading.dicom_planes import DIRECTION, POSITION, SPACING, read_planes
+from silofl.reading.mgh import has_mgh_grid
+from silofl.reading.nifti import affine_mm, has_two_directions, read_nifti_header, unit_mm
+from silofl.reading.text_header import BODY, METAIMAGE, NRRD, UNITS_MM, list_units, read_text_header
+
+if TYPE_CHECKING:
+    from pydicom import Dataset
+
+SPACING_MM = (0.001, 1000.0)
+# Longer sides of voxels are a header's fault: slices are up to 10 mm apart, and a resized image has larger pixels than
+# its scan.
+MOST_MM = 50.0
+# Of one size of voxels that is stated twice, rounded.
+SAME_SIZE = 0.01
+# Of three axes of length 1; a box has 1, a scan that was sheared by its gantry's tilt more than 0.5.
+LEAST_VOLUME = 0.001
+# Computed radiography differs from digital radiography in the detector alone.
+SAME_MODALITY = {"CR": "DX"}
+# DICOM's Segmentation Storage and Label Map Segmentation Storage.
+SEGMENTATIONS = ("1.2.840.10008.5.1.4.1.1.66.4", "1.2.840.10008.5.1.4.1.1.66.7")
+
+
+@dataclass(frozen=True)
+class Header:
+    """The facts that an image file states; nothing of a picture.
+
+    Attributes:
+        modality: DICOM's code; None where the file states none, or one that no study names.
+        has_spacing: Whether it states the size of its voxels along all axes; readers fill in 1 mm where it does not.
+        has_orientation: Whether it states how its axes lie in the body.
+        has_place: Whether it states where its first voxel lies; readers put it at 0, or the middle, where it does not.
+    """
+
+    modality: str | None = None
+    has_spacing: bool = False
+    has_orientation: bool = False
+    has_place: bool = False
+
+
+def read_header(path: Path) -> Header:
+    """Read the header of a file or DICOM folder that `silofl.reading.images.read_image` can read."""
+    name = path.name.lower()
+    if is_dicom(path):
+        return _read_dicom_header(path)
+    if name.endswith((".nii", ".nii.gz", ".hdr")):
+        return _read_nifti_header(path)
+    if name.endswith((".mgh", ".mgz")):
+        has_grid = has_mgh_grid(path)
+        return Header(None, has_grid, has_grid, has_grid)
+    if name.endswith((*NRRD, *METAIMAGE)):
+        return _read_text_header(path)
+    return Header()
+
+
+def is_dicom(path: Path) -> bool:
+    """Return whether an input is a DICOM file or the folder of a series."""
+    return path.name.lower().endswith(".dcm") or os.path.isdir(path)
+
+
+def find_segmentation(path: Path) -> Path | None:
+    """Return the DICOM segmentation that a file is, or that is the only file of a folder; None of others."""
+    if not is_dicom(path):
+        return None
+    from pydicom.filereader import read_file_meta_info
+
+    # Those that begin with a dot are the notes of a file system.
+    files = [file for file in islice(list_files(path), 4) if not file.name.startswith(".")]
+    with suppress(Exception):  # pydicom raises whatever its parsers raise on what is no DICOM
+        if len(files) == 1 and read_file_meta_info(files[0]).get("MediaStorageSOPClassUID") in SEGMENTATIONS:
+            return files[0]
+    return None
+
+
+def read_patient_id(path: Path) -> str | None:
+    """Return the patient whom a DICOM file or folder names; None of another form, and where it names none."""
+    return _read_dicom_element(path, "PatientID")
+
+
+def read_frame_of_reference(path: Path) -> str | None:
+    """Return the frame of reference that a DICOM file or folder states; None of another form, and where it has none.
+
+    Places in mm are those of one another in one frame alone: a patient who was moved lies in a new one.
+    """
+    return _read_dicom_element(path, "FrameOfReferenceUID")
+
+
+def read_series(path: Path) -> str | None:
+    """Return the UID of the series that a DICOM file or folder is of; None of another form, and where it has none."""
+    return _read_dicom_element(path, "SeriesInstanceUID")
+
+
+def read_manufacturer(path: Path) -> str | None:
+    """Return who made the scanner, by a DICOM file or folder; None of another form, and where it does not say."""
+    return _read_dicom_element(path, "Manufacturer")
+
+
+def read_padding_value(path: Path) -> float | None:
+    """Return the intensity that a DICOM file or folder states to be padding; None of another form, or where none is."""
+    first = next(dicom_headers(path), {}) if is_dicom(path) else {}
+    with suppress(KeyError, TypeError, ValueError):
+        slope, intercept = float(first.get("RescaleSlope", 1)), float(first.get("RescaleIntercept", 0))
+        return float(first["PixelPaddingValue"].value) * slope + intercept
+    return None
+
+
+def check_affine(affine: NDArray[np.float64], name: str) -> None:
+    """Refuse a grid of voxels that no scanner has.
+
+    Args:
+        affine: Voxel indices to millimetres, (4, 4).
+        name: What messages call the image.
+
+    Raises:
+        DataError: A number is not finite, a voxel is not of 0.001 to 1000 mm, or axes are parallel.
+    """
+    low, high = SPACING_MM
+    remedy = "correct its header, or export it again"
+    if not np.isfinite(affine).all():
+        raise DataError(
+            f"{name} must have a finite position, spacing and direction, not NaN or infinite ones; {remedy}"
+        )
+    spacing = np.linalg.norm(affine[:3, :3], axis=0)
+    if spacing.min() < low or spacing.max() > high:
+        shown = " x ".join(f"{size:g}" for size in spacing)
+        raise DataError(f"{name} must have voxels of {low:g} to {high:g} mm, not {shown} mm; {remedy}")
+    if abs(np.linalg.det(affine[:3, :3] / spacing)) < LEAST_VOLUME:
+        raise DataError(f"{name} must have axes in three directions, not in fewer; {remedy}")
+
+
+def dicom_headers(path: Path) -> Iterator[Dataset]:
+    """Yield the headers of a DICOM file, or of the images in the folder of a series, without their pixels."""
+    # As GDCM reads them, without the preamble too, which old archives leave out.
+    headers = (read_elements(file, force=True) for file in list_files(path))
+    # A folder may hold a DICOMDIR, or what is no DICOM: neither has rows of pixels.
+    return (header for header in headers if "Rows" in header)
+
+
+def _read_dicom_element(path: Path, key: str) -> str | None:
+    first = next(dicom_headers(path), {}) if is_dicom(path) else {}
+    return str(first.get(key) or "").strip() or None
+
+
+def _read_dicom_header(path: Path) -> Header:
+    # Two tell whether there are slices to be apart.
+    images = list(islice(dicom_headers(path), 2))
+    if not images:
+        return Header()
+    first = images[0]
+    modality = SAME_MODALITY.get(first.get("Modality"), first.get("Modality"))
+    return Header(modality if modality in get_args(Modality) else None, *_read_dicom_grid(first, len(images) > 1))
+
+
+def _read_dicom_grid(first: Dataset, has_others: bool) -> tuple[bool, bool, bool]:
+    """Return whether a file states its voxels' size, how its axes lie, and where; no text that is no number does."""
+    try:
+        planes = list(islice(read_planes(first), 2))
+        plane, spacing = planes[0], planes[0][SPACING]
+        is_sized = bool(spacing) and min(spacing) > 0 and plane[POSITION] is not None
+    except (TypeError, ValueError):
+        return False, False, False
+    # Of frames without places of their own, as in secondary capture, nobody says how far they are apart.
+    is_sized = is_sized and (has_others or len(planes) > 1)
+    return is_sized, plane[DIRECTION] is not None, plane[POSITION] is not None
+
+
+def _read_nifti_header(path: Path) -> Header:
+    header = read_nifti_header(path)
+    sizes, affine = header.get_zooms()[:3], affine_mm(header)
+    factor = unit_mm(header)
+    has_grid = int(header["sform_code"]) > 0 or int(header["qform_code"]) > 0
+    # Without a grid the voxels' size may be given still; 1 mm is what writers put there who know none.
+    is_given = has_grid or any(size != 1 for size in sizes)
+    # Two that differ, as after a copy of one matrix alone, are none: programs take one or the other.
+    lengths = np.linalg.norm(affine[:3, : len(sizes)], axis=0)
+    is_one = factor is not None and np.allclose(lengths, np.multiply(sizes, factor), rtol=SAME_SIZE)
+    return Header(None, is_given and is_one, has_grid and not has_two_directions(header), has_grid)
+
+
+def _read_text_header(path: Path) -> Header:
+    fields = read_text_header(path).fields
+    is_sized = not fields.keys().isdisjoint(("spacings", "space directions", "ElementSpacing", "ElementSize"))
+    is_oriented = fields.get("space", "").lower() in BODY and "space directions" in fields
+    return Header(
+        # The numbers of another unit are read as millimetres.
+        has_spacing=is_sized and UNITS_MM.keys() >= {*list_units(fields)},
+        has_orientation=is_oriented or "TransformMatrix" in fields,
+        has_place=not fields.keys().isdisjoint(("space origin", "Offset")),
+    )

@@ -1,0 +1,121 @@
+"""An image as its file holds it, and whether two lie on the same grid."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from silofl.errors import DataError
+from silofl.reading.header import check_affine
+from silofl.reading.segments import Covered
+
+# Tools round affines differently: by a tenth of a millimetre, and of a voxel, however small voxels are.
+GRID_TOLERANCE_MM, SAME_VOXEL = 0.1, 0.1
+
+
+@dataclass(frozen=True)
+class Image:
+    """A picture, a volume or a window of a time series, as stored in its file.
+
+    Attributes:
+        array: (C, rows, columns) of a picture, (C, X, Y, Z) of a volume, (C, 1, T) of a window, in the stored type.
+        affine: Voxel indices to millimetres (right, front, head), shape (4, 4); None without such a grid.
+        dtype_max: The largest value that the stored type can hold, 1 for one bit; None when it is no integer type.
+        is_window: Whether the channels are a sensor's, which are never converted between grey and colour.
+        has_contrasts: Whether the channels are no colours but images of their own, as a 4D NIfTI holds.
+        is_resampled: Whether a contrast was brought to the grid of another.
+        covered: Of a label map whose segments overlap: (label, the label that has its voxels) -> how many.
+    """
+
+    array: NDArray
+    affine: NDArray[np.float64] | None
+    dtype_max: int | None
+    is_window: bool = False
+    has_contrasts: bool = False
+    is_resampled: bool = False
+    covered: Covered = field(default_factory=Counter)
+
+    @property
+    def spatial_shape(self) -> tuple[int, ...]:
+        """Size without channels."""
+        return self.array.shape[1:]
+
+
+def check_grid(other: Image, image: Image, name: str, what: str, or_else: str = "") -> None:
+    """Refuse an array that does not lie voxel on voxel on an image.
+
+    Args:
+        other: A label map or another contrast.
+        name: What messages call the other.
+        what: What they call the image.
+        or_else: What may be done besides making the grids one, as the end of the sentence.
+
+    Raises:
+        DataError: Sizes or grids differ, or one is a grid that no scanner has.
+    """
+    if other.spatial_shape != image.spatial_shape:
+        raise DataError(
+            f"{name} must have the size of {what}, {image.spatial_shape}, not {other.spatial_shape}; "
+            f"export both from the same grid{or_else}"
+        )
+    if not is_same_grid(other, image):
+        check_affine(other.affine, name)
+        check_affine(image.affine, what)
+        distance = np.abs(_measure_corners(other, image)).max()
+        # Of small voxels all may lie within a tenth of a millimetre.
+        shown = f"{distance:.1f}" if distance > GRID_TOLERANCE_MM else f"{distance:.2g}"
+        raise DataError(
+            f"{name} must lie where {what} lies (same origin, spacing and axes), not up to {shown} mm away; resample "
+            f"it to {what}{or_else}"
+        )
+
+
+def is_same_grid(other: Image, image: Image) -> bool:
+    """Return whether two grids of one size are the same but for rounding; True where one is no grid in space."""
+    if other.affine is None or image.affine is None:
+        return True
+    apart = _measure_corners(other, image)
+    return bool(np.abs(apart).max() <= GRID_TOLERANCE_MM) and is_same_voxel(apart, image.affine[:3, :3])
+
+
+def is_identity(image: Image) -> bool:
+    """Return whether a grid's voxels of 1 mm begin at 0, in NIfTI's world or DICOM's: programs write it for none."""
+    return is_at_zero(image) and np.allclose(np.abs(np.diag(image.affine)), 1)
+
+
+def is_at_zero(image: Image) -> bool:
+    """Return whether a grid states no more than the sizes of voxels: they begin at 0, along the axes of the body."""
+    return np.allclose(image.affine, np.diag(np.diag(image.affine)))
+
+
+def is_same_voxel(apart: NDArray[np.float64], axes: NDArray[np.float64]) -> bool:
+    """Return whether no distance is more than a tenth of a voxel along any axis.
+
+    Args:
+        apart: The distances in millimetres, (3, n).
+        axes: The sides of a voxel in millimetres as columns, (3, 3).
+    """
+    # Along an axis a distance d measures a.d / |a|^2 voxels.
+    return bool((np.abs(axes.T @ apart) <= SAME_VOXEL * np.square(axes).sum(axis=0)[:, None]).all())
+
+
+def _measure_corners(other: Image, image: Image) -> NDArray[np.float64]:
+    """Return by how many millimetres the corners of two grids differ, (3, 8)."""
+    # The difference of two affine maps is affine: it is largest at a corner.
+    return ((other.affine - image.affine) @ corners(image.spatial_shape))[:3]
+
+
+def overlaps(other: Image, image: Image) -> bool:
+    """Return whether two grids meet, by boxes along the axes of the first; True where one is no grid in space."""
+    if other.affine is None or image.affine is None:
+        return True
+    ends = (np.linalg.inv(other.affine) @ image.affine @ corners(image.spatial_shape))[:3]
+    # A voxel reaches half of its size beyond its centre.
+    return bool((ends.max(axis=1) > -0.5).all() and (ends.min(axis=1) < np.array(other.spatial_shape) - 0.5).all())
+
+
+def corners(shape: Sequence[int]) -> NDArray:
+    """Return the indices of the voxels at the eight corners of a grid, each with a 1: (4, 8)."""
+    return np.array(np.meshgrid(*[(0, n - 1) for n in shape], [1])).reshape(4, -1)

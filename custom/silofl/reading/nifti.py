@@ -1,0 +1,215 @@
+"""NIfTI files (.nii, .nii.gz, or .hdr with .img), read by nibabel; what it takes for something else is judged here.
+
+Sources: nifti.nimh.nih.gov/pub/dist/src/niftilib/nifti1.h, and NIfTI-2. Lengths are returned in millimetres.
+"""
+
+import gzip
+import math
+from io import BytesIO
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from silofl.errors import DataError
+from silofl.reading.decoded import MAX_BYTES, Decoded, check_bytes
+from silofl.reading.detached_voxels import find_voxel_file
+from silofl.reading.packed import LENGTHS
+
+GZIP = b"\x1f\x8b"
+# They say whether more than the header follows.
+EXTENSION_BYTES = 4
+# The lowest bits of xyzt_units, and the millimetres of each unit; most writers leave the unit out.
+SPACE_BITS, MILLIMETRES = 7, {0: 1.0, 1: 1000.0, 2: 1.0, 3: 0.001}
+# Of a quaternion, whose three numbers are rounded: beyond it they are wrong.
+ROUNDING = 0.01
+# Of one axis by both grids: 45 degrees. A scan that was turned to an atlas lies nearer to what it was.
+LEAST_COSINE = 0.7
+# The ending of a header whose voxels lie in an .img file, and how such a header ends.
+PAIR, PAIR_MAGIC = ".hdr", (b"ni1", b"ni2")
+# Where NIfTI-1 has it; the same bytes of Analyze have no meaning.
+MAGIC = 344
+# Intents of CIFTI: greyordinates along the axes of a matrix.
+CIFTI = range(3000, 3100)
+
+
+def read_nifti_header(path: Path) -> Any:  # noqa: ANN401 (nibabel has no types)
+    """Return nibabel's header of a file, with a rounded quaternion of length 1, as ITK takes it.
+
+    Raises:
+        Exception: Whatever nibabel raises of a broken header.
+    """
+    with _open(path) as stream:
+        return _read_header(stream)
+
+
+def unit_mm(header: Any) -> float | None:  # noqa: ANN401 (as above)
+    """Return the millimetres of a header's unit of length; None of a number that stands for no unit."""
+    return MILLIMETRES.get(int(header["xyzt_units"]) & SPACE_BITS)
+
+
+def affine_mm(header: Any) -> NDArray[np.float64]:  # noqa: ANN401 (as above)
+    """Return voxel indices to millimetres (right, front, head), (4, 4): by sform, by qform, or by sizes alone."""
+    factor = unit_mm(header) or 1.0
+    return np.diag([factor, factor, factor, 1.0]) @ np.asarray(header.get_best_affine(), dtype=np.float64)
+
+
+def has_two_directions(header: Any) -> bool:  # noqa: ANN401 (as above)
+    """Return whether sform and qform are both stated, and an axis of one runs far from the other's."""
+    if min(int(header["sform_code"]), int(header["qform_code"])) <= 0:
+        return False
+    try:
+        sform, qform = header.get_sform()[:3, :3], header.get_qform()[:3, :3]
+    except ValueError:  # of a quaternion that is none, which states nothing
+        return False
+    lengths = np.linalg.norm(sform, axis=0) * np.linalg.norm(qform, axis=0)
+    return bool(np.any(np.sum(sform * qform, axis=0) < LEAST_COSINE * lengths))
+
+
+def read_nifti(path: Path, name: str, content: NDArray[np.uint8] | None = None) -> Decoded:
+    """Read a volume with its channels: those of a colour, or the fourth or fifth axis.
+
+    Args:
+        name: What messages call it.
+        content: Of a file that is compressed by gzip, its bytes as `silofl.reading.packed` unpacks them, (n,).
+
+    Raises:
+        DataError: It is no volume of numbers, its scale is not finite, it is too large, or its name's ending is wrong.
+        Exception: Whatever nibabel raises of a file that is not whole.
+    """
+    from nibabel.arrayproxy import ArrayProxy
+
+    if content is None:
+        _check_ending(path, name)
+    with path.open("rb") if content is None else BytesIO(content[: max(LENGTHS.values())]) as stream:
+        header = _read_header(stream)
+        _check_header(header, name, is_pair=path.name.lower().endswith(PAIR))
+        # Without compression the voxels stay in the file until they are needed.
+        voxels = ArrayProxy(_find_voxels(path, name) if content is None else stream, header)
+        array = _read_voxels(voxels, name, content)
+    return _split_channels(array, affine_mm(header), name)
+
+
+def _find_voxels(path: Path, name: str) -> Path:
+    """Return the file that holds the voxels: itself, or the one beside a header."""
+    if not path.name.lower().endswith(PAIR):
+        return path
+    found = find_voxel_file(path)
+    if found is None:
+        raise DataError(
+            f"{name} must lie beside the plain file of its voxels, of the same name with the ending .img; it is not "
+            "there: put it there, or save both as one .nii file"
+        )
+    return found
+
+
+def _open(path: Path) -> BinaryIO:
+    return gzip.open(path) if path.name.lower().endswith(".gz") else path.open("rb")
+
+
+def _read_header(stream: BinaryIO) -> Any:  # noqa: ANN401 (as above)
+    import nibabel
+
+    length = LENGTHS.get(stream.read(4))
+    if length is None:
+        raise ValueError("it does not begin with the length of its header, 348 or 540")
+    stream.seek(0)
+    # Without the extensions behind it, of which a file of 1 MiB may hold 1 GiB.
+    header = (nibabel.Nifti1Header if length == 348 else nibabel.Nifti2Header)(stream.read(length))
+    keys = ("quatern_b", "quatern_c", "quatern_d")
+    norm = math.hypot(*(float(header[key]) for key in keys))
+    if 1 < norm < 1 + ROUNDING:
+        for key in keys:
+            header[key] = header[key] / norm
+    return header
+
+
+def _check_ending(path: Path, name: str) -> None:
+    with path.open("rb") as file:
+        content = file.read(MAGIC + 4)
+    start, magic = content[:4], content[MAGIC:].rstrip(b"\0")
+    if path.name.lower().endswith(PAIR) and LENGTHS.get(start) == len(content) and magic not in PAIR_MAGIC:
+        raise DataError(
+            f"{name} must be the header of a NIfTI pair (magic ni1), not of Analyze, which does not say how its axes "
+            "lie in the body; save it as one .nii file with the program that wrote it"
+        )
+    if start.startswith(GZIP):
+        raise DataError(f"{name} must end in .nii.gz, as its content is compressed by gzip; rename it")
+
+
+def _check_header(header: Any, name: str, is_pair: bool) -> None:  # noqa: ANN401 (as above)
+    """Refuse what holds no volume of numbers, and a scale that is none."""
+    if int(header["intent_code"]) in CIFTI:
+        raise DataError(
+            f"{name} must be an image of voxels, not of a brain's surface and regions (CIFTI, intent "
+            f"{int(header['intent_code'])}); name the volume from which it was computed"
+        )
+    if not is_pair and header["magic"].item() in PAIR_MAGIC:
+        raise DataError(
+            f"{name} must hold its voxels itself, not lie beside an .img file (magic ni1); save it as one .nii file"
+        )
+    offset, least = float(header["vox_offset"]), 0 if is_pair else int(header["sizeof_hdr"]) + EXTENSION_BYTES
+    if not offset >= least:
+        raise DataError(
+            f"{name} must have its voxels behind its header (vox_offset of {least} or more), not at {offset:g}; export "
+            "it again"
+        )
+    if header.get_data_dtype().kind == "c":
+        raise DataError(f"{name} must hold real numbers, not complex ones; save their magnitude")
+    slope, inter = float(header["scl_slope"]), float(header["scl_inter"])
+    if math.isnan(slope) and (math.isnan(inter) or inter == 0) and header.get_data_dtype().kind in "iu":
+        # So nibabel, SPM and others write that whole numbers have no scale.
+        return
+    if not math.isfinite(slope) or (slope != 0 and not math.isfinite(inter)):
+        raise DataError(
+            f"{name} must have a finite scale of its intensities (scl_slope and scl_inter), not {slope:g} and "
+            f"{inter:g}; export it again, or write 1 and 0 if its numbers need none"
+        )
+
+
+def _read_voxels(voxels: Any, name: str, content: NDArray[np.uint8] | None) -> NDArray:  # noqa: ANN401 (as above)
+    """Return the voxels by their scale; as stored where it is 1, since intensities and labels are checked by type."""
+    from nibabel.volumeutils import apply_read_scaling
+
+    is_stored = voxels.dtype.names is not None or (voxels.slope, voxels.inter) == (1, 0)
+    # Numbers of 16 bits lose nothing in a float32: a CT of the whole body has 2 GiB and more in float64.
+    is_large = math.prod(voxels.shape) * 8 > MAX_BYTES and voxels.dtype.itemsize <= 2
+    dtype = voxels.dtype if is_stored else np.dtype(np.float32 if is_large else np.float64)
+    check_bytes(name, voxels.shape, dtype.itemsize)
+    if content is None:
+        stored = voxels.get_unscaled()
+    else:
+        stored = np.ndarray(voxels.shape, voxels.dtype, content, int(voxels.offset), order="F")
+    if is_stored:
+        return stored
+    slope, inter = np.float64(voxels.slope), np.float64(voxels.inter)
+    if is_large:
+        return _scale_by_slices(stored, slope, inter)
+    return apply_read_scaling(stored, slope, inter).astype(dtype, copy=False)
+
+
+def _scale_by_slices(stored: NDArray, slope: np.float64, inter: np.float64) -> NDArray[np.float32]:
+    """Return scaled voxels, of which no more than a slice is ever in memory as float64."""
+    scaled = np.empty(stored.shape, np.float32, order="F")
+    for place in range(stored.shape[-1]):
+        scaled[..., place] = stored[..., place] * slope + inter
+    return scaled
+
+
+def _split_channels(array: NDArray, affine: NDArray[np.float64], name: str) -> Decoded:
+    while array.ndim > 3 and array.shape[-1] == 1:
+        array = array[..., 0]
+    # NIfTI's fifth axis is that of a voxel's values; some writers leave the fourth, time, at 1 before it.
+    if array.ndim == 5 and array.shape[3] == 1:
+        array = array[:, :, :, 0]
+    is_colour = array.dtype.names is not None
+    if array.ndim not in (2, 3) if is_colour else array.ndim not in (2, 3, 4):
+        raise DataError(
+            f"{name} must hold 2 or 3 axes, or 4 with channels last, of numbers, not {array.ndim} axes of "
+            f"{'colours' if is_colour else array.dtype}; save one time point a file"
+        )
+    if array.ndim == 4:
+        return Decoded(np.moveaxis(array, 3, 0), affine, has_contrasts=True)
+    array = array.reshape(*array.shape, *([1] * (3 - array.ndim)))
+    return Decoded(np.stack([array[key] for key in "RGB"]) if is_colour else array[None], affine)

@@ -1,0 +1,95 @@
+"""Unpack .nii.gz files; `silofl.reading.nifti` makes an array of what is unpacked.
+
+Sources: RFC 1952, GZIP file format specification; nifti.nimh.nih.gov/pub/dist/src/niftilib/nifti1.h, and NIfTI-2.
+"""
+
+import struct
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+
+from silofl.errors import DataError
+from silofl.reading.decoded import Unpacked, check_bytes
+
+# The length of a header of NIfTI-1 and NIfTI-2, with which a file begins in either order of bytes.
+LENGTHS = {length.to_bytes(4, order): length for length in (348, 540) for order in ("little", "big")}
+# By that length, where the header has the number of axes and their sizes, the type of numbers, and where voxels begin.
+PLACES = {348: ((40, "8h"), (70, "h"), (108, "f")), 540: ((16, "8q"), (12, "h"), (168, "q"))}
+# Bytes of a voxel by the type; of one that nibabel alone may know, the most.
+VOXEL_BYTES = {2: 1, 4: 2, 8: 4, 16: 4, 64: 8, 128: 3, 256: 1, 512: 2, 768: 4, 1024: 8, 1280: 8, 1536: 16, 2304: 4}
+MOST_VOXEL_BYTES = 32
+# Compressed bytes that are read at once, and unpacked ones that are sent.
+PIECE, BLOCK = 1 << 16, 1 << 18
+# What may follow the voxels, and what other programs may have put between them and the header.
+MOST_AFTER, MOST_BETWEEN = 1 << 20, 1 << 24
+GZIP = 16 + zlib.MAX_WBITS
+
+
+def unpack_nifti(path: Path, name: str) -> Unpacked:
+    """Unpack a .nii.gz file up to the last voxel that its header states, and read it to its end for its checksum.
+
+    Raises:
+        DataError: It is not compressed, or its header states more than may be unpacked.
+        ValueError: It does not begin as NIfTI does.
+    """
+    with path.open("rb") as file:
+        if file.read(4) in LENGTHS:
+            raise DataError(f"{name} must end in .nii, as its content is not compressed; rename it")
+    blocks, start = _unpack_gzip(path), b""
+    while len(start) < max(PLACES) and (block := next(blocks, b"")):
+        start += block
+    if start[:4] not in LENGTHS:
+        raise ValueError("it does not begin with the length of its header, 348 or 540")
+    end = _find_end(start, name)
+    return Unpacked(_cut(start, blocks, end), end, {})
+
+
+def _cut(start: bytes, blocks: Iterator[bytes], end: int) -> Iterator[bytes]:
+    """Yield what is unpacked up to an end, and read what follows."""
+    block, place = start, 0
+    while block:
+        if place < end:
+            yield block[: end - place]
+        place += len(block)
+        if place > end + MOST_AFTER:
+            raise ValueError("much more than its voxels")
+        block = next(blocks, b"")
+
+
+def _find_end(start: bytes, name: str) -> int:
+    """Return where a header says that the voxels end; of one that is refused later, where it ends itself."""
+    length = LENGTHS[start[:4]]
+    if len(start) < length:
+        return length
+    order = "<" if start[:4] == length.to_bytes(4, "little") else ">"
+    (count, *sizes), (kind,), (offset,) = (
+        struct.unpack_from(order + form, start, place) for place, form in PLACES[length]
+    )
+    if not offset >= 0:
+        return length
+    if offset > length + MOST_BETWEEN:
+        raise DataError(
+            f"{name} must have its voxels within {MOST_BETWEEN >> 20} MiB behind its header (vox_offset), not at "
+            f"{offset:g}; save it anew, without what other programs have added to its header"
+        )
+    voxels = check_bytes(name, sizes[: max(count, 0)], VOXEL_BYTES.get(kind, MOST_VOXEL_BYTES))
+    return max(int(offset), length) + voxels
+
+
+def _unpack_gzip(path: Path) -> Iterator[bytes]:
+    """Yield the content of a file that is compressed by gzip, whose parts may follow one another."""
+    with path.open("rb") as file:
+        unpacker = zlib.decompressobj(GZIP)
+        while piece := file.read(PIECE):
+            while piece:
+                if unpacker.eof:
+                    # Zeros may fill up the end of a part.
+                    piece = piece.lstrip(b"\0")
+                    if not piece:
+                        break
+                    unpacker = zlib.decompressobj(GZIP)
+                if block := unpacker.decompress(piece, BLOCK):
+                    yield block
+                piece = unpacker.unused_data if unpacker.eof else unpacker.unconsumed_tail
+        if not unpacker.eof:
+            raise EOFError("its compressed stream ends early")

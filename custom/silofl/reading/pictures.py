@@ -1,0 +1,121 @@
+"""Unpack pictures with Pillow: PNG, JPEG and TIFF; `silofl.reading.pixels` makes an array of what is unpacked.
+
+Each must hold all pixels that its header states. A damaged PNG is noticed by the checksums of its chunks, the pixels of
+a TIFF compressed with Deflate by those of its strips. A JPEG, a TIFF of another compression or of none, and a TIFF's
+tags have no checksums: of these only what cannot be decoded, and what is missing, is noticed.
+"""
+
+from pathlib import Path
+from typing import BinaryIO
+
+from PIL import Image, ImageOps, UnidentifiedImageError
+
+from silofl.errors import DataError
+from silofl.reading.decoded import Unpacked
+from silofl.reading.jpeg import check_scans
+from silofl.reading.png import check_png
+from silofl.reading.tiff import COMPRESSION, PHOTOMETRIC, check_tiff, several_error
+
+FORMATS = ("PNG", "JPEG", "TIFF")
+MODES = ("1", "L", "LA", "P", "RGB", "RGBA", "I", "F", "I;16", "I;16B", "I;16L")
+MAX_PIXELS = 178_956_970
+WHITE_IS_ZERO = 0
+SAMPLE_FORMAT, SIGNED = 339, (2,)
+GREY_AND_MORE = "LX"
+# JPEG, JPEG 2000 and WebP within a TIFF.
+LOSSY = (6, 7, 33003, 33004, 33005, 34712, 50001)
+# Pillow spreads grey of two and four bits over eight: what 1 becomes, by its name for how they are stored.
+SPREAD = {"L;2": 85, "L;4": 17}
+
+
+def unpack_picture(path: Path, name: str, is_label: bool) -> Unpacked:
+    """Unpack one picture as it is shown, turned by its tag of orientation; a palette's numbers are kept in a label map.
+
+    Returns:
+        The pixels, and of them: ``shape``, (rows, columns) or (rows, columns, colours), and ``dtype`` as NumPy writes
+        it; ``is_binary`` of one bit; ``sign``, i or u, where integers of a TIFF may be taken for others; ``spread``, by
+        which Pillow has multiplied grey of two or four bits.
+
+    Raises:
+        DataError: It holds several pictures, too many pixels, colours other than grey and RGB, or numbers that Pillow
+            reads as others.
+        Exception: Whatever Pillow raises on broken bytes.
+    """
+    Image.MAX_IMAGE_PIXELS = None  # MAX_PIXELS is checked instead, with a sentence
+    # Not by its name: Pillow would map a TIFF without compression into memory, with the sides that it has once turned.
+    with path.open("rb") as stream, _open_picture(stream) as picture:
+        if picture.width * picture.height > MAX_PIXELS:
+            size = f"{picture.width} x {picture.height}"
+            raise DataError(f"{name} must have at most {MAX_PIXELS} pixels, not {size}; cut it into tiles")
+        if getattr(picture, "n_frames", 1) > 1:
+            raise several_error(name, picture.n_frames)
+        stored = _stored_form(picture)
+        _check_numbers(picture, stored, name, is_label)
+        _check_whole(stream, picture, name)
+        sign = None
+        if picture.format == "TIFF":
+            sign = "i" if picture.tag_v2.get(SAMPLE_FORMAT) == SIGNED else "u"
+        ImageOps.exif_transpose(picture, in_place=True)
+        shown = picture
+        if (picture.mode == "P" and not is_label) or picture.mode in ("PA", "CMYK", "YCbCr"):
+            shown = picture.convert("RGB")
+        if shown.mode not in MODES:
+            raise DataError(f"{name} must be grey or RGB, not {shown.mode!r}; convert it")
+        pixels = shown.__array_interface__
+    facts = {"shape": pixels["shape"], "dtype": pixels["typestr"], "is_binary": shown.mode == "1"}
+    facts |= {"sign": sign, "spread": SPREAD.get(stored[:3], 1)}
+    return Unpacked([pixels["data"]], len(pixels["data"]), facts)
+
+
+def _open_picture(stream: BinaryIO) -> Image.Image:
+    try:
+        return Image.open(stream, formats=FORMATS)
+    except UnidentifiedImageError:
+        raise ValueError(
+            "or one of a form that Pillow does not know, as 64-bit numbers or five channels, to be saved as PNG"
+        ) from None
+
+
+def _stored_form(picture: Image.Image) -> str:
+    """Return Pillow's name for how the pixels are stored, which it forgets once they are loaded."""
+    arguments = picture.tile[0].args if picture.tile else ""
+    return arguments if isinstance(arguments, str) else str(arguments[0])
+
+
+def _check_numbers(picture: Image.Image, stored: str, name: str, is_label: bool) -> None:
+    """Refuse numbers that Pillow reads as others, and label numbers that their compression has changed."""
+    tags = picture.tag_v2 if picture.format == "TIFF" else None
+    if is_label and (tags.get(COMPRESSION) in LOSSY if tags else picture.format != "PNG"):
+        raise DataError(
+            f"{name} must hold label numbers as they were drawn, not as JPEG, which changes them; export the mask "
+            "anew as PNG"
+        )
+    # Pillow turns eight bits round and not sixteen, and takes 0 for white without the tag.
+    is_turned = picture.mode in ("1", "L")
+    if tags and tags.get(PHOTOMETRIC, 0 if is_turned else 1) == WHITE_IS_ZERO and (is_label or not is_turned):
+        # Of a mask nobody knows whether the numbers or the colours count.
+        raise DataError(f"{name} must have 0 as black, not as white (PhotometricInterpretation 0); save it as PNG")
+    if stored == GREY_AND_MORE:
+        raise DataError(
+            f"{name} must hold one number a pixel, not a second one of unknown meaning (ExtraSamples 0); save each "
+            "channel as a file of its own"
+        )
+    if len(picture.getbands()) > 1 and ";16" in stored:
+        if is_label:
+            raise DataError(f"{name} must hold label numbers of 16 bits as grey, not as colours; save it as grey")
+        # It reads the upper eight alone: of the 12 bits of a camera, the upper four.
+        raise DataError(f"{name} must hold colours of 8 bits, not of 16; save it with 8, scaled to its whole range")
+
+
+def _check_whole(stream: BinaryIO, picture: Image.Image, name: str) -> None:
+    """Refuse a picture of which bytes are missing, or wrong by a checksum; Pillow fills in what is missing."""
+    # Pillow goes on to read where it stood.
+    place = stream.tell()
+    stream.seek(0)
+    if picture.format == "PNG":
+        check_png(stream.read())
+    elif picture.format == "TIFF":
+        check_tiff(stream, picture, name)
+    else:
+        check_scans(stream.read(), picture)
+    stream.seek(place)

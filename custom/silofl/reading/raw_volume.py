@@ -1,0 +1,174 @@
+"""Volumes of NRRD and MetaImage, in the decoders' process: ITK reads their grid, and this module their voxels.
+
+ITK neither compares a stream with its checksum nor a file with its size, fills up what is missing, and has no bzip2.
+So the sizes are compared with the bytes that are there before memory is taken, and a stream is unpacked to its end.
+"""
+
+import bz2
+import os
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+from tempfile import NamedTemporaryFile
+from typing import Any, BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from silofl.errors import DataError
+from silofl.reading.decoded import Decoded, check_bytes
+from silofl.reading.detached_voxels import find_voxel_file
+from silofl.reading.text_header import (
+    LAST,
+    LOCAL,
+    NRRD_FIELDS,
+    UNITS_MM,
+    TextHeader,
+    check_text_header,
+    is_true,
+    list_units,
+    read_text_header,
+)
+
+BLOCK = 1 << 20
+ZLIB_OR_GZIP = 32 + zlib.MAX_WBITS
+# A number of text has a digit and a blank; more than this are decimals that nobody needs.
+MOST_LETTERS = 32
+LPS_TO_RAS = np.diag([-1.0, -1.0, 1.0, 1.0])
+
+
+def read_raw_volume(path: Path, name: str) -> Decoded:
+    """Read a volume, whose channels are ITK's components.
+
+    Args:
+        path: The file, or the header beside its voxels.
+        name: What messages call it.
+
+    Raises:
+        DataError: The volume has other than two or three axes, or is too large, or as `check_text_header`.
+        ValueError: The header is not a whole one, there are not as many voxels as it says, or their checksum differs.
+    """
+    header = read_text_header(path)
+    check_text_header(path, header, name)
+    voxels = path if header.file_name is None else find_voxel_file(path)
+    if voxels is None:
+        raise DataError(
+            f"{name} must name its voxels as a plain file beside it, not as a path, a link, a list or what is not "
+            "there; save header and voxels as one file"
+        )
+    reader = _read_information(header.fields)
+    if reader.GetDimension() not in (2, 3):
+        raise DataError(f"{name} must hold 2 or 3 axes, not {reader.GetDimension()}; save one time point a file")
+    affine, dtype = _read_affine(reader, header), _read_dtype(reader, header.fields)
+    size = check_bytes(name, (*reader.GetSize(), reader.GetNumberOfComponents()), dtype.itemsize)
+    with voxels.open("rb") as stream:
+        stream.seek(header.end if voxels == path else 0)
+        content = _read_content(stream, header.fields, dtype, size)
+    array = _lay_out(np.frombuffer(content, dtype), reader, header.channel_axis or 0)
+    # What has more than eight bits are measurements, as the contrasts of a patient or the directions of a field.
+    is_colour = array.dtype == np.uint8 and len(array) in (3, 4)
+    return Decoded(array, affine, has_contrasts=len(array) > 1 and not is_colour)
+
+
+def _read_information(fields: Mapping[str, str]) -> Any:  # noqa: ANN401 (SimpleITK has no types)
+    """Return ITK's reader of those fields alone that say how voxels lie: it would follow others to other files."""
+    import SimpleITK
+
+    if "dimension" in fields:
+        used = [f"{field}: {fields[field]}" for field in NRRD_FIELDS if field in fields]
+        ending, lines = ".nrrd", ["NRRD0005", *used, "", ""]
+    else:
+        used = [f"{key} = {value}" for key, value in fields.items() if not key.startswith("Compressed") and key != LAST]
+        ending, lines = ".mha", [*used, f"{LAST} = {LOCAL}", ""]
+    with NamedTemporaryFile(suffix=ending) as file:
+        file.write("\n".join(lines).encode())
+        file.flush()
+        reader = SimpleITK.ImageFileReader()
+        reader.SetFileName(file.name)
+        try:
+            reader.ReadImageInformation()
+        except RuntimeError as error:
+            raise ValueError(str(error).replace(file.name, "its header")) from None
+    return reader
+
+
+def _read_affine(reader: Any, header: TextHeader) -> NDArray[np.float64]:  # noqa: ANN401
+    """Return voxel indices to millimetres (right, front, head), (4, 4), in the units that ITK passes over."""
+    count, fields = reader.GetDimension(), header.fields
+    axes = np.reshape(reader.GetDirection(), (count, count)) * reader.GetSpacing()
+    # ITK takes a spacing that is no number for 1.
+    steps, units = [float(step) for step in fields.get("spacings", "").split()], list_units(fields)
+    for values in (steps, units):
+        if len(values) == count + 1:
+            del values[header.channel_axis or 0]
+    if not np.isfinite([*axes.flat, *steps]).all() or np.linalg.det(axes) == 0:
+        raise ValueError("its axes must span the space")
+    factors, affine = np.array([UNITS_MM.get(unit, 1.0) for unit in units]), np.eye(4)
+    affine[:count, :count] = axes * factors.reshape(-1, 1)
+    affine[:count, 3] = np.array(reader.GetOrigin()) * factors
+    return LPS_TO_RAS @ affine
+
+
+def _read_dtype(reader: Any, fields: Mapping[str, str]) -> np.dtype:  # noqa: ANN401 (as above)
+    """Return the type of a number with its byte order, which ITK does not tell."""
+    import SimpleITK
+
+    pixel = SimpleITK.Image([1, 1], reader.GetPixelID(), min(reader.GetNumberOfComponents(), 2))
+    is_big = fields.get("endian", "").lower() == "big" or is_true(fields, "BinaryDataByteOrderMSB")
+    return SimpleITK.GetArrayViewFromImage(pixel).dtype.newbyteorder(">" if is_big else "<")
+
+
+def _lay_out(numbers: NDArray, reader: Any, channel_axis: int) -> NDArray:  # noqa: ANN401 (as above)
+    """Return the numbers (n,) of a file as (C, X, Y, Z)."""
+    stored = [*reader.GetSize()]
+    stored.insert(channel_axis, reader.GetNumberOfComponents())
+    # z, y, x, channel, as SimpleITK lays it out: sums depend on the order in memory.
+    array = np.ascontiguousarray(np.moveaxis(numbers.reshape(stored[::-1]), len(stored) - 1 - channel_axis, -1))
+    array = array.reshape(*([1] * (4 - len(stored))), *array.shape).transpose(3, 2, 1, 0)
+    return array.astype(array.dtype.newbyteorder("="), copy=False)
+
+
+def _read_content(stream: BinaryIO, fields: Mapping[str, str], dtype: np.dtype, size: int) -> bytes | bytearray:
+    encoding = fields.get("encoding", "raw").lower()
+    if encoding in ("text", "txt", "ascii"):
+        return _parse_text(stream, dtype, size)
+    if encoding in ("bzip2", "bz2"):
+        return _inflate_stream(stream, size, bz2.BZ2Decompressor())
+    if encoding in ("gzip", "gz") or is_true(fields, "CompressedData"):
+        return _inflate_stream(stream, size, zlib.decompressobj(ZLIB_OR_GZIP))
+    rest = os.fstat(stream.fileno()).st_size - stream.tell()
+    if rest != size:
+        raise ValueError(f"{rest} bytes of voxels, not {size}")
+    return bytearray(stream.read(size))
+
+
+def _parse_text(stream: BinaryIO, dtype: np.dtype, size: int) -> bytes:
+    """Return numbers that are written as text, whole ones exactly."""
+    count = size // dtype.itemsize
+    rest = os.fstat(stream.fileno()).st_size - stream.tell()
+    if not 2 * count - 1 <= rest <= MOST_LETTERS * count + BLOCK:
+        raise ValueError(f"{rest} bytes of text for {count} voxels")
+    words = stream.read(rest).replace(b",", b" ").split()
+    if len(words) != count:
+        raise ValueError(f"{len(words)} voxels as text, not {count}")
+    if dtype.kind == "f":
+        return np.array(words, np.float64).astype(dtype).tobytes()
+    numbers = np.array([int(word) for word in words], object)
+    limits = np.iinfo(dtype)
+    if numbers.min() < limits.min or numbers.max() > limits.max:
+        raise ValueError(f"voxels of text beyond those of {dtype.name}")
+    return numbers.astype(dtype).tobytes()
+
+
+def _inflate_stream(stream: BinaryIO, size: int, decompressor: Any) -> bytearray:  # noqa: ANN401 (zlib's has no name)
+    """Return the whole content of a compressed stream, of which no more than one byte too many is ever decompressed."""
+    content = bytearray()
+    while block := stream.read(BLOCK):
+        if not decompressor.eof:
+            content += decompressor.decompress(block, size + 1 - len(content))
+            block = decompressor.unused_data
+        if len(content) > size or block and decompressor.eof:
+            raise ValueError(f"more than {size} bytes of voxels")
+    if len(content) != size or not decompressor.eof:
+        raise ValueError(f"{len(content)} bytes of voxels, not {size}, or no end of their stream")
+    return content

@@ -1,0 +1,251 @@
+"""The segments that the header of a label map names, and the numbers that a study has for their names.
+
+A DICOM segmentation states them in its SegmentSequence. 3D Slicer writes a segment's name, number and layer as
+Segment0_Name, Segment0_LabelValue and Segment0_Layer into NRRD; ITK keeps them in MHA. It numbers segments in the order
+in which they were drawn, so that one organ has other numbers in other files.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from silofl.errors import DataError
+from silofl.reading.dicom_files import read_elements
+from silofl.reading.header import find_segmentation
+from silofl.reading.patient_names import normalise_name
+from silofl.reading.text_header import METAIMAGE, NRRD, read_text_header
+
+# Of an import whose labels nobody has named: a segment's name cannot disagree with it.
+UNNAMED_LABEL = "foreground"
+KEY = re.compile(r"Segment(?P<place>\d+)_(?P<field>Name|LabelValue|Layer)")
+# What 3D Slicer calls a segment that nobody has named.
+NO_NAME = re.compile(r"(segment[ _]?\d*)?", re.IGNORECASE)
+# What to do about a segment that others cover.
+LATER = "name it after the others in --labels, or give it a higher number in labels of dataset.json"
+# (label, the label that has its voxels) -> how many.
+Covered = Counter[tuple[str, str]]
+
+
+@dataclass(frozen=True)
+class Segment:
+    """A segment: its name, its number in the file, and the layer that it lies in, of those that may overlap.
+
+    The layer is None where the number is that of no other segment in any layer.
+    """
+
+    name: str
+    number: int
+    layer: int | None
+
+
+def read_segments(path: Path, name: str) -> tuple[Segment, ...]:
+    """Return the segments that a file's header names; none of a format that names none.
+
+    Args:
+        path: A file that `silofl.reading.formats.decode` can read.
+        name: What messages call it.
+
+    Raises:
+        DataError: A segment's number is none, or two have the same one.
+    """
+    if file := find_segmentation(path):
+        return _read_dicom_segments(file, name)
+    keys = read_text_header(path).keys if path.suffix.lower() in (*NRRD, *METAIMAGE) else {}
+    fields: dict[int, dict[str, str]] = {}
+    for key, value in keys.items():
+        if match := KEY.fullmatch(key):
+            fields.setdefault(int(match["place"]), {})[match["field"]] = value.strip()
+    found = tuple(_parse_segment(place, fields[place], name) for place in sorted(fields))
+    twins = [one for one in found if sum((one.number, one.layer) == (it.number, it.layer) for it in found) > 1]
+    if twins:
+        raise DataError(
+            f"{name} must give each segment a number (LabelValue) of its own, not {twins[0].number} to "
+            f"{' and '.join(repr(one.name) for one in twins)}; save it anew in 3D Slicer"
+        )
+    return found
+
+
+def number_by_names(
+    numbers: NDArray[np.number], segments: Sequence[Segment], labels: Mapping[int, str] | None, name: str
+) -> tuple[NDArray[np.int32], Covered]:
+    """Return a label map with the numbers that a study has for the names of its segments.
+
+    Names are compared without regard to capitals and to blanks, '_' and '-' between words. The number of a segment that
+    nobody has named stays. Segments of one name are one label.
+
+    Args:
+        numbers: The layers of the label map, (layers, *spatial).
+        segments: Those of its file.
+        labels: The study's labels by number; None where nobody has named them.
+        name: What messages call the file.
+
+    Returns:
+        The label map, (1, *spatial), and what `join_layers` counts.
+
+    Raises:
+        DataError: The map holds a segment that is none of the labels, two of different names that are one, a number
+            without a segment, or a segment that others cover.
+    """
+    is_named = labels is not None and tuple(labels.values()) != (UNNAMED_LABEL,)
+    _check_layers(numbers, segments, name)
+    segments = _leave_out_background(segments, labels if is_named else {}, name)
+    if len(numbers) == 1 and not (segments and is_named):
+        return numbers.astype(np.int32, copy=False), Counter()
+    _check_known(numbers, segments, name)
+    drawn = [segment for segment in segments if _find_voxels(numbers, segment).any()]
+    number_of = {one: _find_number(one, labels, name) if is_named else one.number for one in drawn}
+    for number in number_of.values():
+        rivals = [segment.name for segment in drawn if number_of[segment] == number]
+        if len({*map(_simplify, rivals)}) > 1 or (len(rivals) > 1 and NO_NAME.fullmatch(rivals[0])):
+            known = labels.get(number, number) if is_named else number
+            raise DataError(
+                f"{name} must have one segment for {known}, not {' and '.join(map(repr, rivals))}; "
+                f"{'join or rename them' if is_named else 'name them with --labels'}"
+            )
+    if len(numbers) == 1 and all(segment.number == number for segment, number in number_of.items()):
+        return numbers.astype(np.int32, copy=False), Counter()
+    ordered = sorted(drawn, key=number_of.__getitem__)
+    names = labels if is_named else {number: one.name for one, number in number_of.items()}
+    layers = ((number_of[one], names.get(number_of[one], one.name), _find_voxels(numbers, one)) for one in ordered)
+    joined, covered = join_layers(layers, numbers.shape[1:], name)
+    return joined[None], covered
+
+
+def join_layers(
+    layers: Iterable[tuple[int, str, NDArray[np.bool_]]], shape: Sequence[int], name: str
+) -> tuple[NDArray[np.int32], Covered]:
+    """Return one label map of parts that may overlap; a voxel belongs to the label that comes last.
+
+    Regions of nnU-Net and labels that 3D Slicer exports follow this rule too.
+
+    Args:
+        layers: Number and name of each label, and where it was drawn, (*spatial).
+        shape: The size of all.
+        name: What messages call the file.
+
+    Returns:
+        The label map, (*spatial), and how many voxels of which label became another one's.
+
+    Raises:
+        DataError: Others cover all that was drawn at one place in the order.
+    """
+    joined, parts, taken = np.zeros(shape, np.int32), [(0, "", 0)], Counter[tuple[int, int]]()
+    for place, (number, label, voxels) in enumerate(layers, start=1):
+        counts = np.bincount(joined[voxels]).tolist()
+        parts.append((number, label, sum(counts)))
+        others = {below for below, count in enumerate(counts) if count and parts[below][0] not in (0, number)}
+        taken.update({(below, place): counts[below] for below in others})
+        joined[voxels] = place
+    _check_left(parts, taken, name)
+    covered: Covered = Counter()
+    for (below, above), count in taken.items():
+        covered[parts[below][1], parts[above][1]] += count
+    return np.array([number for number, *_ in parts], np.int32)[joined], covered
+
+
+def _check_left(parts: Sequence[tuple[int, str, int]], taken: Mapping[tuple[int, int], int], name: str) -> None:
+    """Refuse a part, (number, label, voxels), of which others take all: (place, place of the other) -> voxels."""
+    for place, (_, label, drawn) in enumerate(parts):
+        others = {above: count for (below, above), count in taken.items() if below == place}
+        if others and sum(others.values()) == drawn:
+            # In another order one of the others would have none.
+            is_same = any(count == parts[above][2] for above, count in others.items())
+            raise DataError(
+                f"{name} must have a voxel left of each segment, not none of {label!r}, which "
+                f"{' and '.join(repr(parts[above][1]) for above in others)} covers; "
+                + ("delete it: a study may score labels together, as one of its regions" if is_same else LATER)
+            )
+
+
+def _leave_out_background(segments: Sequence[Segment], labels: Mapping[int, str], name: str) -> tuple[Segment, ...]:
+    """Return the segments without the one of number 0, which a label map of DICOM describes too."""
+    known = {*map(_simplify, labels.values())}
+    odd = [segment.name for segment in segments if segment.number == 0 and _simplify(segment.name) in known]
+    if odd:
+        raise DataError(
+            f"{name} must give {odd[0]!r} a number from 1, not 0, which is the background; export it again, or leave "
+            "the name out of the labels"
+        )
+    return tuple(segment for segment in segments if segment.number)
+
+
+def _check_layers(numbers: NDArray[np.number], segments: Sequence[Segment], name: str) -> None:
+    """Refuse a map that lacks a layer of its segments."""
+    layers = {segment.layer for segment in segments if segment.layer is not None}
+    # A file of one layer may give it any number.
+    if len(layers) > 1 and len(numbers) <= max(layers):
+        raise DataError(
+            f"{name} must hold the voxels of each Layer of its segments, 0 to {max(layers)}, not of {len(numbers)}; "
+            "save it anew in 3D Slicer"
+        )
+
+
+def _check_known(numbers: NDArray[np.number], segments: Sequence[Segment], name: str) -> None:
+    """Refuse a number that no segment has."""
+    for place, layer in enumerate(numbers):
+        known = [segment.number for segment in segments if len(numbers) == 1 or segment.layer in (place, None)]
+        is_unknown = np.isin(layer, [0, *known], invert=True)
+        if is_unknown.any():
+            raise DataError(
+                f"{name} must name a segment for each number that it holds, not none for {layer[is_unknown].flat[0]}; "
+                "save it anew in 3D Slicer"
+            )
+
+
+def _find_voxels(numbers: NDArray[np.number], segment: Segment) -> NDArray[np.bool_]:
+    if segment.layer is None:
+        return (numbers == segment.number).any(axis=0)
+    return numbers[segment.layer if len(numbers) > 1 else 0] == segment.number
+
+
+def _read_dicom_segments(file: Path, name: str) -> tuple[Segment, ...]:
+    header = read_elements(file, specific_tags=["SegmentSequence", "SegmentationType"])
+    found = header.get("SegmentSequence") or []
+    # A label map describes its background, whose pixels are 0.
+    first = 0 if header.get("SegmentationType") == "LABELMAP" else 1
+    if not all(isinstance(one.get("SegmentNumber"), int) and one.SegmentNumber >= first for one in found):
+        raise DataError(
+            f"{name} must give each segment a whole number from {first} (SegmentNumber), not another value or none; "
+            "export it again"
+        )
+    return tuple(Segment(str(one.get("SegmentLabel", "")), int(one.SegmentNumber), None) for one in found)
+
+
+def _parse_segment(place: int, fields: Mapping[str, str], name: str) -> Segment:
+    # Files of before 2020 give no number to a segment, which is then 1 in a layer of its own.
+    number, layer = fields.get("LabelValue", "1"), fields.get("Layer", "0" if "LabelValue" in fields else str(place))
+    if not re.fullmatch(r"[0-9]{1,4}", layer):
+        raise DataError(
+            f"{name} must give segment {fields.get('Name')!r} a whole number from 0 as its Layer, not {layer!r}; save "
+            "it anew in 3D Slicer"
+        )
+    if not re.fullmatch(r"[0-9]{1,9}", number) or int(number) == 0:
+        raise DataError(
+            f"{name} must give segment {fields.get('Name')!r} a whole number above 0 (LabelValue), not {number!r}; "
+            "save it anew in 3D Slicer"
+        )
+    return Segment(fields.get("Name", ""), int(number), int(layer))
+
+
+def _find_number(segment: Segment, labels: Mapping[int, str], name: str) -> int:
+    if NO_NAME.fullmatch(segment.name):
+        return segment.number
+    exact = {label: number for number, label in labels.items()}
+    alike = {_simplify(label): number for number, label in labels.items()}
+    number = exact.get(segment.name, alike.get(_simplify(segment.name)))
+    if number is None:
+        known = ", ".join(labels[number] for number in sorted(labels))
+        raise DataError(
+            f"{name} must name its segments as the labels, {known}, not {segment.name!r}; rename the segment, or add "
+            "its name to --labels"
+        )
+    return number
+
+
+def _simplify(label: str) -> str:
+    return normalise_name(re.sub("[_-]", " ", label).casefold())

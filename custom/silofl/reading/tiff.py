@@ -1,0 +1,183 @@
+"""Check that a TIFF holds the pixels that its tags state, and those of one picture.
+
+Source: Adobe, TIFF Revision 6.0. Pillow believes neither how many strips and tiles there must be nor how long they are,
+and libtiff keeps to itself what a scan of JPEG or fax lacks.
+"""
+
+import io
+import re
+import struct
+from dataclasses import dataclass
+from itertools import product
+from math import ceil, prod
+from typing import Any, BinaryIO
+
+from PIL import Image
+
+from silofl.errors import DataError
+from silofl.reading.inflate import measure_stream
+from silofl.reading.jpeg import check_scans
+
+WIDTH, LENGTH, BITS, COMPRESSION, PHOTOMETRIC, FILL_ORDER, DESCRIPTION = 256, 257, 258, 259, 262, 266, 270
+SAMPLES, STRIP_ROWS, PLANAR, FAX_OPTIONS, TILE_WIDTH, TILE_LENGTH = 277, 278, 284, (292, 293), 322, 323
+# Where strips and tiles begin, and how long they are.
+STRIPS, TILES = (273, 279), (324, 325)
+JPEG_TABLES, DEPTH, METAMORPH_PLANES = 347, 32997, 33629
+PLAIN, FAX, OLD_JPEG, JPEG, DEFLATE = 1, (2, 3, 4), 6, 7, (8, 32946)
+SEPARATE, LOWEST_FIRST = 2, 2
+# Each byte with its bits in the other order.
+TURNED_ROUND = bytes(int(f"{byte:08b}"[::-1], 2) for byte in range(256))
+START_OF_IMAGE = b"\xff\xd8"
+HEADER_BYTES = 8
+# How many planes one table of tags stands for, as ImageJ and OME say it; tifffile gives the shape of all.
+STATED = (
+    re.compile(r"\AImageJ=.*^images=(\d+)", re.MULTILINE | re.DOTALL),
+    *(re.compile(rf'<Pixels\b[^>]*\bSize{axis}="(\d+)"') for axis in "ZT"),
+)
+SHAPE = re.compile(r'\A\{.*"shape": \[([\d, ]+)\]')
+# What follows a smaller plane may be as long as planes by chance.
+LEAST_PLANE = 1 << 10
+# What a piece may hold beyond the rows of its picture.
+SLACK = 1 << 26
+# Bits that change nothing behind the rows of a fax: runs, runs in the horizontal mode of two dimensions (2 white and 2
+# black), and an end of line before runs; and its own end, behind which nothing is read.
+MORE, END_OF_FAX = ("1" * 512, "001011111" * 64, ("0" * 15 + "1" * 17) * 16), ("0" * 11 + "1") * 2
+TAIL_BYTES = 8
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A strip or a tile: where it starts, its bytes in the file (None without the tag), and the pixels in it."""
+
+    start: int
+    length: int | None
+    columns: int
+    rows: int
+    bits: int
+
+    @property
+    def size(self) -> int:
+        """Its bytes once decoded: each row begins with a byte of its own."""
+        return self.rows * ceil(self.columns * self.bits / 8)
+
+
+def several_error(name: str, count: int) -> DataError:
+    """Return the error for a file of several pictures: nothing in it says how far apart they are."""
+    return DataError(
+        f"{name} must hold one picture, not {count}; save each as a file of its own, or a volume as .nii.gz with the "
+        "size of its voxels"
+    )
+
+
+def check_tiff(stream: BinaryIO, picture: Image.Image, name: str) -> None:
+    """Refuse a TIFF that holds less or more than one picture.
+
+    Args:
+        picture: The file opened by Pillow.
+        name: What messages call it.
+
+    Raises:
+        DataError: It is a stack of several pictures with one table of tags, of which Pillow reads the first.
+        ValueError: Strips or tiles are missing, lie outside of the file, or end early.
+    """
+    tags, end = picture.tag_v2, stream.seek(0, io.SEEK_END)
+    pieces, kind = _read_pieces(tags), tags.get(COMPRESSION, PLAIN)
+    if (planes := _count_planes(tags, pieces, end)) > 1:
+        raise several_error(name, planes)
+    for piece in pieces:
+        length = piece.size if kind == PLAIN else piece.length or 0
+        is_given = piece.length is None or (piece.length >= length and piece.length > 0)
+        if piece.start < HEADER_BYTES or not is_given or piece.start + length > end:
+            raise ValueError("a strip or a tile is not there, or not all of it")
+    for piece in pieces if kind in (OLD_JPEG, JPEG, *FAX, *DEFLATE) else ():
+        stream.seek(piece.start)
+        _check_content(stream.read(piece.length), piece, tags)
+
+
+def _read_pieces(tags: Any) -> list[Piece]:  # noqa: ANN401 (Pillow's table of tags, whose values have any type)
+    """Return the strips or tiles of one picture."""
+    width, length, samples = tags[WIDTH], tags[LENGTH], tags.get(SAMPLES, 1)
+    bits = tags.get(BITS, (1,))
+    bits = bits * samples if len(bits) == 1 else bits[:samples]
+    layers = bits if tags.get(PLANAR) == SEPARATE else (sum(bits),)
+    is_tiled = STRIPS[0] not in tags
+    columns = tags[TILE_WIDTH] if is_tiled else width
+    rows = tags[TILE_LENGTH] if is_tiled else min(tags.get(STRIP_ROWS, length), length)
+    starts, lengths = (tags.get(key, ()) for key in (TILES if is_tiled else STRIPS))
+    count = len(layers) * ceil(width / columns) * ceil(length / rows)
+    if len(starts) < count or 0 < len(lengths) < count:
+        raise ValueError(f"{len(starts)} strips or tiles, not {count}")
+    places = product(layers, range(0, length, rows), range(0, width, columns))
+    return [
+        # The last tiles are whole ones, and the last strip ends with the picture.
+        Piece(start, size, columns, rows if is_tiled else min(rows, length - top), depth)
+        for start, size, (depth, top, _) in zip(starts, lengths or [None] * count, places, strict=False)
+    ]
+
+
+def _count_planes(tags: Any, pieces: list[Piece], end: int) -> int:  # noqa: ANN401 (as above)
+    """Return how many pictures a table of tags stands for."""
+    counted = max(len(tags.get(STRIPS[0], tags.get(TILES[0], ()))) // len(pieces), tags.get(DEPTH, 1))
+    plane, last = sum(piece.size for piece in pieces), max(piece.start + piece.size for piece in pieces)
+    if tags.get(COMPRESSION, PLAIN) != PLAIN or counted > 1:
+        return counted
+    # A file of one plane may tell of others that lie in other files.
+    if end - last >= plane and (stated := _count_stated_planes(tags)) > 1:
+        return stated
+    if plane < LEAST_PLANE:
+        return 1
+    given = sum(min(piece.length or 0, end - piece.start) for piece in pieces)
+    is_followed = tags.offset < last < end and (end - last) % plane == 0
+    return max(1, given // plane, 1 + is_followed * (end - last) // plane)
+
+
+def _count_stated_planes(tags: Any) -> int:  # noqa: ANN401 (as above)
+    text = str(tags.get(DESCRIPTION, ""))
+    stated = [int(found[1]) for pattern in STATED if (found := pattern.search(text))]
+    if found := SHAPE.match(text):
+        stated.append(prod(map(int, found[1].split(","))) // (tags[WIDTH] * tags[LENGTH] * tags.get(SAMPLES, 1)))
+    # Six numbers tell of a plane.
+    return max([*stated, len(tags.get(METAMORPH_PLANES, ())) // 6, 1])
+
+
+def _check_content(content: bytes, piece: Piece, tags: Any) -> None:  # noqa: ANN401 (as above)
+    kind = tags[COMPRESSION]
+    if kind in DEFLATE:
+        size, is_whole = measure_stream([content], piece.size + SLACK)
+        # libtiff stops where a strip is full, and so before the checksum.
+        if not is_whole or size < piece.size:
+            raise ValueError("a strip without its end")
+    elif kind in (OLD_JPEG, JPEG):
+        tables = tags.get(JPEG_TABLES, b"")
+        if kind == OLD_JPEG and not content.startswith(START_OF_IMAGE):
+            return  # its parts lie apart, as nothing has written them for decades
+        columns, rows = check_scans(tables[:-2] + content[2 if tables else 0 :])
+        if columns < piece.columns or rows < piece.rows:
+            raise ValueError(f"a strip or a tile of {columns} x {rows} pixels, not {piece.columns} x {piece.rows}")
+    else:
+        if tags.get(FILL_ORDER) == LOWEST_FIRST:
+            content = content.translate(TURNED_ROUND)
+        whole = _decode_fax(content, piece, tags)
+        if not all(whole == _decode_fax(_continue_fax(content, more), piece, tags) for more in MORE):
+            raise ValueError("a strip without its end")
+
+
+def _continue_fax(content: bytes, more: str) -> bytes:
+    head, tail = content[:-TAIL_BYTES], content[-TAIL_BYTES:]
+    bits = f"{int.from_bytes(tail, 'big'):0{8 * len(tail)}b}"
+    bits = (bits[: bits.rindex(END_OF_FAX)] if END_OF_FAX in bits else bits) + more
+    bits += "0" * (-len(bits) % 8)
+    return head + int(bits, 2).to_bytes(len(bits) // 8, "big")
+
+
+def _decode_fax(content: bytes, piece: Piece, tags: Any) -> bytes:  # noqa: ANN401 (as above)
+    """Decode a strip as a file of its own."""
+    length = len(content)
+    values = {WIDTH: piece.columns, LENGTH: piece.rows, BITS: 1, COMPRESSION: tags[COMPRESSION], PHOTOMETRIC: 1}
+    values |= {STRIPS[0]: HEADER_BYTES, STRIP_ROWS: piece.rows, STRIPS[1]: length}
+    values |= {key: tags[key] for key in FAX_OPTIONS if key in tags}
+    entries = [struct.pack("<HHII", key, 4, 1, value) for key, value in sorted(values.items())]
+    table = struct.pack("<H", len(entries)) + b"".join(entries) + bytes(4)
+    file = struct.pack("<2sHI", b"II", 42, HEADER_BYTES + length) + content + table
+    with Image.open(io.BytesIO(file), formats=["TIFF"]) as picture:
+        return picture.tobytes()

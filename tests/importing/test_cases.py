@@ -1,0 +1,120 @@
+import pytest
+
+from silofl.data.contrasts import check_contrasts
+from silofl.errors import ConfigError, DataError
+from silofl.importing.cases import Patterns, find_cases, parse_patterns
+
+
+@pytest.fixture
+def find(tmp_path):
+    """Find the cases of a site with such files, which are empty."""
+
+    def run(files, images, mask):
+        for name in files:
+            (tmp_path / "north" / name).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / "north" / name).touch()
+        return find_cases("north", tmp_path / "north", parse_patterns(images, mask))
+
+    return run
+
+
+def names_of(found):
+    return {case: found.image_names(case) for case in found.images}
+
+
+# --- patterns
+
+
+def test_one_pattern_has_no_name_and_several_have_one_each():
+    assert parse_patterns("a/{case}.png", "b/{case}.png") == Patterns(("a/{case}.png",), "b/{case}.png")
+    found = parse_patterns("T1=./{case}/t1.nii.gz, T2 = {case}/t2.nii.gz", "{case}/seg.nii.gz")
+    assert (found.images, found.channel_names) == (("{case}/t1.nii.gz", "{case}/t2.nii.gz"), ("T1", "T2"))
+    assert parse_patterns("T1={case}.nii", "{case}_seg.nii").channel_names == ("T1",)
+
+
+@pytest.mark.parametrize(
+    ("images", "mask", "sentence"),
+    [
+        ("a.png", "{case}.png", "image-pattern must hold {case} and no other braces, as {case}/t1.nii.gz, not 'a.png'"),
+        ("{case}.png", "{Case}.png", "mask-pattern must hold {case} and no other braces, .* not '{Case}.png'"),
+        ("{site}/{case}.png", "{case}.png", "image-pattern must hold {case} and no other braces"),
+        ("T1=,T2={case}.png", "{case}.png", "image-pattern must hold {case} and no other braces, .* not ''"),
+        ("/data/{case}.png", "{case}.png", "image-pattern must be a path within the folder of a site, not '/data/"),
+        ("{case}.png", "../{case}.png", "mask-pattern must be a path within the folder of a site, not '../"),
+        ("{case}.png,{case}_2.png", "{case}_seg.png", "image-pattern must be one pattern, or NAME="),
+        ("T1={case}.png,{case}_2.png", "{case}_seg.png", "image-pattern must be one pattern, or NAME=PATTERN"),
+        ("{case}.png", "./{case}.png", "a pattern must stand for one kind of file, not {case}.png for two"),
+        ("T1={case}.png,T2={case}.png", "{case}_seg.png", "a pattern must stand for one kind of file"),
+        ("T1={case}.png,T1={case}_2.png", "{case}_seg.png", "must give each contrast a name of its own, .* 'T1' twice"),
+        ("={case}.png", "{case}_seg.png", "image-pattern must give each contrast a name of its own, .* not ''"),
+    ],
+)
+def test_what_is_no_pattern_is_refused(images, mask, sentence):
+    with pytest.raises(ConfigError, match=sentence):
+        parse_patterns(images, mask)
+
+
+@pytest.mark.parametrize("name", ["T2/FLAIR", "é", "x" * 33, "-"])
+def test_a_name_that_no_study_takes_is_refused(name):
+    check_contrasts(("T1", "T2 FLAIR", "x" * 32, "b-0+1.5"), "here")
+    with pytest.raises(ConfigError, match="here must give each contrast a name of its own, of at most 32 letters"):
+        check_contrasts(("T1", name), "here")
+
+
+# --- files
+
+
+def test_a_case_may_be_a_part_of_a_name_or_a_folder_and_stand_twice(find):
+    files = ["scans/a-1_t1.nii", "scans/b_t1.nii", "labels/a-1/a-1_seg.nii", "labels/b/b_seg.nii", "labels/b/c_seg.nii"]
+    found = find(files, "scans/{case}_t1.nii", "labels/{case}/{case}_seg.nii")
+    assert names_of(found) == {"a-1": ["scans/a-1_t1.nii"], "b": ["scans/b_t1.nii"]}
+    assert found.channel_names == () and found.missing == {}
+
+
+def test_a_contrast_that_a_case_lacks_is_none_and_counted(find):
+    files = [f"{case}/{name}.nii" for case in "abc" for name in ("t1", "t2", "seg")]
+    files.remove("b/t1.nii")
+    files.remove("b/t2.nii")
+    found = find([*files, "b/flair.nii"], "T1={case}/t1.nii,T2={case}/t2.nii,F={case}/flair.nii", "{case}/seg.nii")
+    assert names_of(found)["b"] == [None, None, "b/flair.nii"]
+    assert names_of(found)["a"] == ["a/t1.nii", "a/t2.nii", None]
+    assert found.missing == {"T1": 1, "T2": 1, "F": 2}
+
+
+def test_a_file_that_fits_two_patterns_belongs_to_the_longer_one(find):
+    files = ["a.nii", "a_t2.nii", "a_seg.nii", "b.nii", "b_t2.nii", "b_seg.nii"]
+    found = find(files, "T1={case}.nii,T2={case}_t2.nii", "{case}_seg.nii")
+    assert names_of(found) == {case: [f"{case}.nii", f"{case}_t2.nii"] for case in "ab"}
+    assert {case: path.name for case, path in found.masks.items()} == {"a": "a_seg.nii", "b": "b_seg.nii"}
+
+
+def test_signs_that_other_patterns_use_mean_themselves(find):
+    found = find(["[1]/a+.nii", "1/a+.nii", "[1]/aa.nii", "m1.nii"], "[{case}]/a+.nii", "m{case}.nii")
+    assert names_of(found) == {"1": ["[1]/a+.nii"]}
+
+
+def test_hidden_files_and_deeper_ones_are_left_out_and_a_folder_of_a_series_may_be_an_image(find):
+    files = ["a.nii", "a_seg.nii", "._a.nii", "._a_seg.nii", "x/b.nii", "x/b_seg.nii"]
+    assert names_of(find(files, "{case}.nii", "{case}_seg.nii")) == {"a": ["a.nii"]}
+    found = find(["a/t1/1.dcm", "a/t1/2.dcm", "a/seg.nii"], "{case}/t1", "{case}/seg.nii")
+    assert names_of(found) == {"a": ["a/t1"]}
+
+
+@pytest.mark.parametrize(
+    ("files", "sentence"),
+    [
+        (["a.nii"], "site 'north' must have files as {case}/t1.nii, {case}/t2.nii, {case}/seg.nii, not none"),
+        (["a/t1.nii", "b/t2.nii", "b/seg.nii"], "site 'north' must have masks for a; add them or remove the others"),
+        (["a/t1.nii", "a/seg.nii", "b/seg.nii"], "site 'north' must have images for b; add them or remove the others"),
+        ([f"{case}/t1.nii" for case in "edcba"], "site 'north' must have masks for a, b, c and 2 more"),
+        (["a\udce4/t1.nii"], r"site 'north' must have file names in UTF-8, .* not 'a\\udce4/t1.nii'"),
+    ],
+)
+def test_a_site_without_whole_cases_is_refused(find, files, sentence):
+    with pytest.raises(DataError, match=sentence):
+        find(files, "T1={case}/t1.nii,T2={case}/t2.nii", "{case}/seg.nii")
+
+
+def test_a_file_of_an_unknown_ending_is_refused(find):
+    with pytest.raises(DataError, match=r"site 'north': a/t1.bmp must end in one of .png"):
+        find(["a/t1.bmp", "a/seg.png"], "{case}/t1.bmp", "{case}/seg.png")

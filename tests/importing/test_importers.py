@@ -1,0 +1,248 @@
+import json
+import shutil
+from importlib.metadata import PackageNotFoundError
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from PIL import ExifTags, Image
+
+import silofl
+from silofl.cli import main
+from silofl.data.manifest import read_manifest
+from silofl.errors import ConfigError, DataError
+from silofl.importing import cases, importers
+from silofl.importing.importers import ImportOptions, import_layout, list_layouts
+from silofl.importing.site_files import SitePlan
+
+
+@pytest.fixture
+def source(tmp_path):
+    """Two sites with six pictures and masks of 0 and 255 each."""
+    rng = np.random.default_rng(0)
+    for site in ("north", "south"):
+        for kind in ("images", "masks"):
+            (tmp_path / "source" / site / kind).mkdir(parents=True)
+            for number in range(6):
+                high = 256 if kind == "images" else 2
+                pixels = rng.integers(0, high, (8, 8), dtype=np.uint8) * (1 if kind == "images" else 255)
+                Image.fromarray(pixels).save(tmp_path / "source" / site / kind / f"{number}.png")
+        rows = ["file,patient", *(f"{number}.png,{site}{number}" for number in range(6))]
+        (tmp_path / "source" / site / "patients.csv").write_text("\n".join(rows))
+    return tmp_path / "source"
+
+
+def content_of(folder):
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+def test_the_layouts_are_known_by_name():
+    nuclei = {"nuclei-dsb2018", "nuclei-histology"}
+    own = {"folders", "dicom", "bids", "nnunet"}
+    segmentation = nuclei | own | {"brats", "spine-gm", "prostate-saml", "fundus-disc-cup"}
+    classes = {"camelyon17-wilds", "covid-xray", "hmp", "medmnist", "nuclei-tiles", "pamap2", "table"}
+    assert set(list_layouts()) == segmentation | classes
+
+
+@pytest.fixture
+def with_papers(monkeypatch):
+    """Let the package of public sets be missing, or of a version."""
+
+    def change(version):
+        def find(name):
+            if version is None:
+                raise PackageNotFoundError(name)
+            return SimpleNamespace(version=version, entry_points=())
+
+        list_layouts.cache_clear()
+        monkeypatch.setattr("silofl.command.distribution", find)
+
+    yield change
+    list_layouts.cache_clear()
+
+
+def test_without_the_package_of_public_sets_the_layouts_are_those_of_hospitals(with_papers, source, tmp_path):
+    with_papers(None)
+    assert [*list_layouts()] == ["folders", "dicom", "table"]
+    with pytest.raises(ConfigError, match="not 'medmnist'; the wheel silofl-desk has more layouts"):
+        import_layout("medmnist", source, tmp_path / "target")
+
+
+def test_a_package_of_public_sets_of_another_version_is_refused(with_papers, source, tmp_path):
+    with_papers("0.0.1")
+    with pytest.raises(ConfigError, match=f"silofl-desk must be of version {silofl.__version__},.* not 0.0.1"):
+        import_layout("folders", source, tmp_path / "target")
+
+
+def test_an_import_says_what_it_wrote_and_writes_the_same_files_by_the_same_seed(source, tmp_path):
+    for name, seed in (("first", 1), ("second", 1), ("other", 2)):
+        summary = import_layout("folders", source, tmp_path / name, ImportOptions(seed=seed))
+        # 6 patients: round(6 * 0.2) = 1 test, round(5 * 0.2) = 1 validation, 4 training.
+        counts = {"training": 4, "validation": 1, "test": 1}
+        assert summary.examples == {"north": counts, "south": counts}
+        assert summary.patients == {"north": 6, "south": 6}
+    assert content_of(tmp_path / "first") == content_of(tmp_path / "second") != content_of(tmp_path / "other")
+
+
+# --- truncation
+
+
+@pytest.fixture
+def uneven(source):
+    """The two sites, the north with three patients less."""
+    for kind in ("images", "masks"):
+        for number in range(3):
+            (source / "north" / kind / f"{number}.png").unlink()
+    return source
+
+
+def test_truncation_cuts_the_training_alone_and_only_where_there_is_more(uneven, tmp_path):
+    summary = import_layout("folders", uneven, tmp_path / "target", ImportOptions(is_truncated=True))
+    # north, 3 patients: 1 test, round(2 * 0.2) = 0 but at least 1 validation, 1 training; south had 4 for training
+    assert summary.examples == {site: {"training": 1, "validation": 1, "test": 1} for site in ("north", "south")}
+    whole = import_layout("folders", uneven, tmp_path / "whole")
+    assert whole.examples["south"]["training"] == 4
+    cut, all_of_it = (json.loads((tmp_path / run / "south/dataset.json").read_text()) for run in ("target", "whole"))
+    assert all(cut[part] == all_of_it[part] for part in ("validation", "test"))
+    # No file is written that nothing names.
+    records = [record for part in ("training", "validation", "test") for record in cut[part]]
+    named = {record[key] for record in records for key in ("image", "label")}
+    assert set(content_of(tmp_path / "target" / "south")) == {"dataset.json", *named}
+
+
+def test_truncation_follows_the_seed(uneven, tmp_path):
+    kept = []
+    for name, seed in (("first", 0), ("again", 0), ("second", 1), ("third", 2)):
+        import_layout("folders", uneven, tmp_path / name, ImportOptions(seed=seed, is_truncated=True))
+        content = json.loads((tmp_path / name / "south" / "dataset.json").read_text())
+        kept.append(content["training"][0]["case"])
+    assert content_of(tmp_path / "first") == content_of(tmp_path / "again")
+    assert len(set(kept)) > 1
+
+
+def test_truncation_changes_nothing_between_equal_sites(source, tmp_path):
+    import_layout("folders", source, tmp_path / "whole")
+    import_layout("folders", source, tmp_path / "cut", ImportOptions(is_truncated=True))
+    assert content_of(tmp_path / "cut") == content_of(tmp_path / "whole")
+
+
+# of the slices 4 to 9: all six, the middle four, the middle one (6.5 goes down)
+@pytest.mark.parametrize(("count", "slices"), [(6, [4, 9]), (4, [5, 8]), (1, [6, 6])])
+def test_a_volume_is_cut_to_its_middle_slices(count, slices):
+    record = {"image": "a.nii", "label": "b.nii", "patient": "p", "case": "a", "slices": [4, 9]}
+    plan = SitePlan("segmentation", {1: "x"}, {"training": [record], "test": []}, {})
+    (cut,) = importers._truncate_training(plan, count, seed=0).records["training"]
+    assert cut["slices"] == slices
+
+
+def test_the_command_line_truncates(uneven, tmp_path, capsys):
+    assert main(["import", "folders", str(uneven), str(tmp_path / "target"), "--truncate", "--json"]) == 0
+    counts = json.loads(capsys.readouterr().out)["examples"]
+    assert {site: parts["training"] for site, parts in counts.items()} == {"north": 1, "south": 1}
+
+
+# --- targets
+
+
+def test_an_empty_target_is_used_and_an_imported_site_may_be_moved(source, tmp_path, study):
+    (tmp_path / "target").mkdir()
+    import_layout("folders", source, tmp_path / "target", ImportOptions(labels=("nucleus",)))
+    shutil.move(tmp_path / "target" / "north", tmp_path / "moved")
+    assert len(read_manifest(tmp_path / "moved", study()).training) == 4
+    assert str(tmp_path) not in (tmp_path / "moved" / "dataset.json").read_text()
+
+
+@pytest.mark.parametrize("target", ["target", "target/mine", "target/mine/deeper"])
+def test_a_target_with_something_in_it_or_that_is_a_file_is_left_alone(source, tmp_path, target):
+    (tmp_path / "target").mkdir()
+    (tmp_path / "target" / "mine").write_text("mine")
+    with pytest.raises(DataError, match="TARGET must be"):
+        import_layout("folders", source, tmp_path / target)
+    assert content_of(tmp_path / "target") == {"mine": b"mine"}
+
+
+def test_all_masks_that_do_not_lie_on_their_images_are_told_before_any_image_is_copied(source, tmp_path, monkeypatch):
+    Image.fromarray(np.zeros((4, 8), np.uint8)).save(source / "north" / "masks" / "1.png")
+    Image.fromarray(np.zeros((9, 9), np.uint8)).save(source / "south" / "masks" / "0.png")
+    Image.fromarray(np.full((8, 8), 7, np.uint8)).save(source / "south" / "masks" / "3.png")
+    (source / "south" / "masks" / "2.png").write_bytes(b"no picture")
+    monkeypatch.setattr(cases, "copy_image", lambda *arguments: pytest.fail("an image was copied"))
+    with pytest.raises(DataError) as error:
+        import_layout("folders", source, tmp_path / "target")
+    told = str(error.value)
+    assert told.startswith("4 faults: (1) ")
+    for sentence in (
+        "site 'north': masks/1.png must have the size of its image, (8, 8), not (4, 8); export both",
+        "site 'south': masks/0.png must have the size of its image, (8, 8), not (9, 9)",
+        "site 'south': masks/2.png must be a whole file",
+        "site 'south': masks/3.png must hold the label values 0 (background), 1 (foreground), not 7",
+    ):
+        assert sentence in told
+    assert [path.name for path in tmp_path.iterdir()] == ["source"]
+
+
+def test_more_wrong_masks_are_told_than_faults_elsewhere(source, tmp_path):
+    for number in range(6, 36):
+        Image.fromarray(np.zeros((8, 8), np.uint8)).save(source / "north" / "images" / f"{number}.png")
+        Image.fromarray(np.zeros((4, 4), np.uint8)).save(source / "north" / "masks" / f"{number}.png")
+    (source / "north" / "patients.csv").unlink()
+    with pytest.raises(DataError, match=r"^30 faults: .*masks/35\.png") as error:
+        import_layout("folders", source, tmp_path / "target")
+    assert str(error.value).count("must have the size of its image") == 30
+
+
+def test_images_that_a_camera_turned_are_counted_where_their_masks_are_not(source, tmp_path):
+    tags = Image.Exif()
+    tags[ExifTags.Base.Orientation] = 6
+    for number in (0, 4):
+        path = source / "north" / "images" / f"{number}.png"
+        Image.open(path).save(path, exif=tags)
+    (note,) = import_layout("folders", source, tmp_path / "target").notes
+    assert note.startswith("north: masks must lie on their images as these are shown; 2 of 6 images are turned by")
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), DataError("broken"), OSError(28, "No space left on device")])
+def test_an_interrupted_import_leaves_nothing(source, tmp_path, monkeypatch, error):
+    write_site, calls = importers._write_site, []
+
+    def interrupted(plan, folder):
+        if calls:
+            raise error
+        calls.append(folder)
+        write_site(plan, folder)
+
+    monkeypatch.setattr(importers, "_write_site", interrupted)
+    expected = DataError if isinstance(error, OSError) else type(error)
+    with pytest.raises(expected):
+        import_layout("folders", source, tmp_path / "target")
+    assert [path.name for path in tmp_path.iterdir()] == ["source"]
+
+
+def test_an_unknown_layout_is_refused_with_the_nearest(source, tmp_path):
+    with pytest.raises(ConfigError, match="must be one of folders,.* not 'spine_gm'.*did you mean 'spine-gm'"):
+        import_layout("spine_gm", source, tmp_path / "target")
+
+
+@pytest.mark.parametrize("layout", list_layouts())
+def test_a_source_that_is_missing_or_of_another_layout_is_refused(tmp_path, layout):
+    with pytest.raises(DataError, match="SOURCE must exist; nowhere is not there"):
+        import_layout(layout, tmp_path / "nowhere", tmp_path / "target")
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "text").write_text("x")
+    for wrong in ("empty", "text"):
+        with pytest.raises(DataError, match="must"):
+            import_layout(layout, tmp_path / wrong, tmp_path / "target")
+    assert not (tmp_path / "target").exists()
+
+
+@pytest.mark.parametrize("name", ["our site", "süd"])
+def test_a_site_name_that_the_network_cannot_use_is_refused(source, tmp_path, name):
+    (source / "south").rename(source / name)
+    with pytest.raises(DataError, match="a site's name must be letters, digits"):
+        import_layout("folders", source, tmp_path / "target")
+
+
+@pytest.mark.parametrize("layout", ["folders", "dicom", "bids", "nnunet", "brats"])
+def test_layouts_of_own_masks_take_the_resampling_that_their_messages_offer(layout):
+    options = ImportOptions(resample_masks=True).filled(layout, list_layouts()[layout].defaults)
+    assert options.resample_masks

@@ -1,0 +1,259 @@
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from silofl.errors import DataError
+from silofl.importing.partition import (
+    assign_sites,
+    deal_equally,
+    draw_class_shares,
+    draw_shares,
+    group_sites,
+    shard_sites,
+    split_by_class,
+    split_by_patient,
+)
+
+PATIENTS = [f"p{number}" for number in range(50)]
+LABELS = np.repeat(np.arange(4), [100, 200, 50, 150])
+
+
+def dirichlet_sites(labels, num_sites, alpha, seed):
+    """Spread labelled examples over sites with different label shares."""
+    shares = draw_shares(max(labels, default=0) + 1, num_sites, alpha, seed)
+    return assign_sites(np.asarray(labels), shares, seed)
+
+
+def test_patients_are_split_by_the_fractions():
+    # 50 * 0.2 = 10 for the test; 40 * 0.25 = 10 for the validation; 30 stay.
+    parts = split_by_patient(PATIENTS, test=0.2, validation=0.25, seed=0)
+    assert Counter(parts.values()) == {"training": 30, "validation": 10, "test": 10}
+    assert parts.keys() == set(PATIENTS)
+    assert set(split_by_patient(PATIENTS, 0.2, 0, 0).values()) == {"training", "test"}
+
+
+def test_patients_with_a_class_are_split_within_each():
+    classes = {name: int(number >= 44) for number, name in enumerate(PATIENTS)}
+    parts = split_by_patient(PATIENTS, 0.2, 0.2, 0, classes)
+    # Of 44: round(8.8) = 9 for the test, round(35 * 0.2) = 7 for the validation. Of 6: round(1.2) = 1, then 5 * 0.2.
+    counts = Counter((classes[name], part) for name, part in parts.items())
+    assert counts == {
+        (0, "training"): 28,
+        (0, "validation"): 7,
+        (0, "test"): 9,
+        (1, "training"): 4,
+        (1, "validation"): 1,
+        (1, "test"): 1,
+    }
+    assert parts == split_by_patient(PATIENTS[::-1], 0.2, 0.2, 0, classes) != split_by_patient(PATIENTS, 0.2, 0.2, 0)
+
+
+def test_classes_too_small_for_every_part_are_split_as_one():
+    # Within classes of two nobody would be for the validation.
+    classes = {name: number // 2 for number, name in enumerate(PATIENTS)}
+    assert split_by_patient(PATIENTS, 0.2, 0.2, 0, classes) == split_by_patient(PATIENTS, 0.2, 0.2, 0)
+
+
+@pytest.mark.parametrize(
+    "deal",
+    [
+        lambda seed: split_by_patient(PATIENTS, 0.2, 0.2, seed),
+        lambda seed: split_by_class(PATIENTS, np.arange(50) % 2, 0.5, 0, seed),
+        lambda seed: dirichlet_sites(LABELS, 5, 0.5, seed).tolist(),
+        lambda seed: group_sites(PATIENTS[:20], 4, seed).tolist(),
+        lambda seed: shard_sites(LABELS, 5, 2, seed).tolist(),
+        lambda seed: deal_equally(LABELS, draw_class_shares(5, 4, 0.5, 0), seed).tolist(),
+        lambda seed: draw_class_shares(5, 4, 0.5, seed).tolist(),
+    ],
+)
+def test_the_same_seed_deals_alike_and_another_one_otherwise(deal):
+    assert deal(1) == deal(1) != deal(2)
+
+
+def test_a_split_does_not_follow_the_order_or_repetition():
+    assert split_by_patient(PATIENTS, 0.2, 0.2, 3) == split_by_patient(PATIENTS[::-1] * 2, 0.2, 0.2, 3)
+    labels = [n % 2 for n in range(50)]
+    assert split_by_class(PATIENTS, labels, 0.5, 0, 1) == split_by_class(PATIENTS[::-1], labels[::-1], 0.5, 0, 1)
+
+
+FRACTION = "must be a fraction from 0 to below 1, not"
+ALPHA = "alpha must be above 0 and finite, not"
+AT_LEAST_1 = "num_sites must be at least 1, not 0"
+AT_MOST = "num_sites must be at most the number of"
+
+
+@pytest.mark.parametrize(
+    ("deal", "sentence"),
+    [
+        *((lambda x=x: split_by_patient(PATIENTS, x, 0.2, 0), f"test {FRACTION}") for x in (-0.1, 1, float("nan"))),
+        (lambda: split_by_patient(PATIENTS, 0.2, 1, 0), f"validation {FRACTION}"),
+        (lambda: split_by_class(["a"], [0], 0.5, 1, 0), f"validation {FRACTION} 1"),
+        *((lambda x=x: dirichlet_sites(LABELS, 3, x, 0), ALPHA) for x in (0, float("nan"), float("inf"))),
+        (lambda: draw_class_shares(5, 4, 0, 0), ALPHA),
+        (lambda: dirichlet_sites(LABELS, 0, 1, 0), AT_LEAST_1),
+        (lambda: draw_class_shares(0, 4, 0.1, 0), AT_LEAST_1),
+        (lambda: group_sites(list("aab"), 0, 0), AT_LEAST_1),
+        (lambda: shard_sites(np.zeros(11, int), 0, 2, 0), AT_LEAST_1),
+        (lambda: dirichlet_sites([], 3, 1, 0), f"{AT_MOST} examples, 0, not 3"),
+        (lambda: dirichlet_sites([0, 1], 3, 1, 0), f"{AT_MOST} examples, 2, not 3"),
+        (lambda: deal_equally(LABELS, draw_class_shares(501, 4, 1, 0), 0), f"{AT_MOST} examples, 500, not 501"),
+        (lambda: group_sites(list("aab"), 3, 0), f"{AT_MOST} groups, 2, not 3"),
+        (lambda: shard_sites(np.zeros(11, int), 6, 2, 0), f"{AT_MOST} examples by 2 shards a site, 5, not 6"),
+        (lambda: shard_sites(np.zeros(11, int), 3, 0, 0), "shards must be at least 1 a site, not 0"),
+        (
+            lambda: assign_sites(np.zeros(11, int), np.ones((1, 3)) / 3, seed=0, at_least=4),
+            f"{AT_MOST} examples by 4 a site, 2, not 3",
+        ),
+    ],
+)
+def test_what_cannot_be_dealt_is_refused(deal, sentence):
+    with pytest.raises(DataError, match=sentence):
+        deal()
+
+
+@pytest.mark.parametrize(
+    ("count", "expected"),
+    [
+        (0, {}),
+        (1, {"training": 1}),
+        (2, {"training": 1, "test": 1}),
+        (3, {"training": 1, "validation": 1, "test": 1}),
+        (4, {"training": 2, "validation": 1, "test": 1}),
+    ],
+)
+def test_each_part_gets_a_patient_where_there_are_enough(count, expected):
+    assert Counter(split_by_patient(PATIENTS[:count], 0.2, 0.2, 0).values()) == expected
+
+
+def test_training_is_never_left_empty():
+    for count in range(1, 8):
+        assert "training" in split_by_patient(PATIENTS[:count], 0.99, 0.99, 0).values()
+
+
+@pytest.mark.parametrize("alpha", [0.01, 100])
+@pytest.mark.parametrize("num_sites", [1, 20, 500])
+def test_every_example_has_a_site_and_every_site_an_example(alpha, num_sites):
+    sites = dirichlet_sites(LABELS, num_sites, alpha, seed=0)
+    assert sites.shape == LABELS.shape
+    assert set(sites) == set(range(num_sites))
+
+
+def test_a_large_alpha_gives_equal_shares_and_a_small_one_few_classes():
+    even = np.bincount(dirichlet_sites(LABELS, 5, 1e6, 0))
+    np.testing.assert_allclose(even, 100, atol=3)
+    sites = dirichlet_sites(LABELS, 5, 0.01, 0)
+    dominant = [np.bincount(sites[LABELS == label]).max() / (LABELS == label).sum() for label in range(4)]
+    assert np.mean(dominant) > 0.9
+
+
+def test_examples_are_dealt_by_the_shares_of_their_class():
+    shares = np.array([[0.5, 0.5], [0.1, 0.9]])
+    labels = np.repeat([0, 1], [20, 30])
+    sites = assign_sites(labels, shares, seed=0)
+    # 20 * (0.5, 0.5) and 30 * (0.1, 0.9)
+    assert np.bincount(sites[:20]).tolist() == [10, 10]
+    assert np.bincount(sites[20:]).tolist() == [3, 27]
+
+
+@pytest.mark.parametrize("alpha", [1e-300, 1e-3, 1, 1e6])
+def test_shares_sum_to_one(alpha):
+    np.testing.assert_allclose(draw_shares(6, 4, alpha, 0).sum(axis=1), 1)
+    shares = draw_class_shares(20, 4, max(alpha, 1e-4), seed=0)
+    assert shares.shape == (20, 4)
+    np.testing.assert_allclose(shares.sum(axis=1), 1)
+
+
+@pytest.mark.parametrize(
+    ("count", "shares", "at_least", "sizes"),
+    # 18, 2 and 0 by the shares; 2 and 4 more come from the largest
+    [(20, [0.9, 0.1, 0.0], 4, [12, 4, 4]), (10, [1.0, 0.0, 0.0], 1, [8, 1, 1])],
+)
+def test_a_site_with_too_few_examples_is_filled_up_from_the_largest(count, shares, at_least, sizes):
+    sites = assign_sites(np.zeros(count, int), np.array([shares]), seed=0, at_least=at_least)
+    assert np.bincount(sites).tolist() == sizes
+
+
+# --- recordings by class
+
+
+@pytest.mark.parametrize(("count", "num_test"), [(1, 0), (2, 1), (7, 3)])
+def test_half_of_a_classs_recordings_rounded_down_are_for_the_test(count, num_test):
+    recordings = [f"r{number}" for number in range(count) for _ in range(3)]
+    parts = Counter(split_by_class(recordings, [0] * len(recordings), 0.5, 0, seed=0).values())
+    assert (parts["test"], parts["training"], parts["validation"]) == (num_test, count - num_test, 0)
+
+
+def test_every_class_is_split_for_itself():
+    recordings, labels = [f"{label}-{n}" for label in "abc" for n in range(10)], np.repeat([0, 1, 2], 10)
+    part_of = split_by_class(recordings, labels, 0.3, 0.5, seed=0)
+    # of 10: 10 * 0.3 = 3 for the test, floor(7 * 0.5) = 3 for the validation, 4 stay
+    for name in "abc":
+        parts = Counter(part for recording, part in part_of.items() if recording[0] == name)
+        assert parts == {"test": 3, "validation": 3, "training": 4}
+
+
+@pytest.mark.parametrize(("fraction", "count", "num_test"), [(0.7, 10, 7), (0.29, 100, 29)])
+def test_a_fraction_that_has_no_binary_form_loses_no_recording(fraction, count, num_test):
+    part_of = split_by_class([f"r{n}" for n in range(count)], [0] * count, fraction, 0, seed=0)
+    assert Counter(part_of.values())["test"] == num_test
+
+
+# --- groups
+
+
+def test_groups_stay_whole_and_sites_even():
+    groups = np.repeat(list("abcdef"), [50, 30, 20, 20, 20, 10])
+    sites = group_sites(groups, 3, seed=0)
+    assert all(len(set(sites[groups == name])) == 1 for name in "abcdef")
+    # the largest first to the emptiest: 50; 30 + 20; 20 + 20 + 10
+    assert np.bincount(sites).tolist() == [50, 50, 50]
+
+
+def test_as_many_sites_as_groups_get_one_each():
+    assert sorted(group_sites(list("aabbbc"), 3, seed=0).tolist()) == [0, 0, 0, 1, 1, 2]
+
+
+# --- shards
+
+
+def test_sites_get_the_same_number_of_equal_shards_of_few_classes():
+    labels = np.tile(np.arange(10), 40)
+    sites = shard_sites(labels, num_sites=20, shards_per_site=2, seed=0)
+    # 400 examples in 40 shards of 10; a class of 40 fills 4 shards, so a shard has one class and a site one or two
+    assert np.bincount(sites).tolist() == [20] * 20
+    assert max(len(set(labels[sites == site])) for site in range(20)) == 2
+
+
+@pytest.mark.parametrize(("count", "sizes"), [(10, [2, 2, 2, 2, 2]), (13, [2, 2, 3, 3, 3])])
+def test_shards_take_in_every_example(count, sizes):
+    # 13 in 5 shards: 3, 3, 3, 2 and 2
+    assert sorted(np.bincount(shard_sites(np.arange(count) % 3, 5, 1, seed=0)).tolist()) == sizes
+
+
+# --- sites of equal size
+
+
+@pytest.mark.parametrize("num_sites", [1, 7, 500])
+def test_every_site_gets_the_same_number_and_fewer_than_the_sites_are_left(num_sites):
+    sites = deal_equally(LABELS, draw_class_shares(num_sites, 4, 0.1, seed=3), seed=3)
+    # 500 examples: 500 // 7 = 71 each, and 3 are left over
+    counts = Counter(sites.tolist())
+    left = counts.pop(-1, 0)
+    assert counts == dict.fromkeys(range(num_sites), 500 // num_sites) and left == 500 % num_sites
+
+
+def test_a_used_up_class_is_replaced_by_the_others_in_the_sites_own_shares():
+    labels = np.repeat([0, 1, 2], [10, 400, 400])
+    # 810 // 3 = 270 each; 10 examples of class 0, which all three want alone, do not go far
+    shares = np.array([[1 - 1e-9, 0.9e-9, 0.1e-9], [1 - 1e-9, 0.1e-9, 0.9e-9], [1.0, 0, 0]])
+    sites = deal_equally(labels, shares, seed=0)
+    found = np.stack([np.bincount(labels[sites == site], minlength=3) for site in range(3)])
+    assert found.sum(axis=1).tolist() == [270] * 3 and found[:, 0].sum() == 10
+    assert found[0, 1] > 4 * found[0, 2] and found[1, 2] > 4 * found[1, 1]
+
+
+def test_a_site_without_any_share_left_takes_what_there_is():
+    labels = np.repeat([0, 1], [2, 8])
+    sites = deal_equally(labels, np.array([[1.0, 0.0], [1.0, 0.0]]), seed=0)
+    assert np.bincount(sites).tolist() == [5, 5]

@@ -1,0 +1,203 @@
+import shutil
+from dataclasses import replace
+
+import numpy as np
+import pydicom
+import pytest
+
+from silofl.errors import DataError
+from silofl.importing.cases import SiteCases, plan_cases
+from silofl.importing.masks import Values
+from silofl.importing.options import ImportOptions
+from silofl.importing.patients import assign_sites, read_patients, warn_unknown_patients
+from silofl.importing.site_files import UNKNOWN, SitePlan
+
+
+@pytest.fixture
+def patients(tmp_path):
+    """Read a table of the patients of three cases with two contrasts each, of which the last lacks one."""
+    images = {case: (tmp_path / f"{case}/t1.nii", tmp_path / f"{case}/t2.nii") for case in "abc"}
+    found = SiteCases("north", tmp_path, images | {"c": (None, images["c"][1])}, {}, ("T1", "T2"))
+
+    def read(*rows):
+        (tmp_path / "patients.csv").write_text("\n".join(rows))
+        return read_patients(found)
+
+    return read
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        ["a,p1", "b,p2", "c,p1"],
+        ["a/t1.nii,p1", "b/t2.nii,p2", "c/t2.nii,p1"],
+        ["a,p1", "a/t1.nii,p1", "a/t2.nii,p1", "b,p2", "c,", "c,p1", "d,p9"],
+        ["./a/t1.nii,p1", r"b\t1.nii,p2", "c/t2.NII,p1"],
+        ["a,p1", "a,\uff501\u200b", "b, p2", "c,p1\u200b"],
+    ],
+)
+def test_a_row_names_a_case_or_one_of_its_images(patients, rows):
+    assert patients("file,patient", *rows) == {"a": "p1", "b": "p2", "c": "p1"}
+
+
+@pytest.mark.parametrize("header", ['"patient","age","file"', " patient ; age ; file ", "patient\tage\tfile"])
+def test_columns_are_found_by_their_names(patients, header):
+    separator = next(sign for sign in "\t;," if sign in header)
+    rows = [separator.join([patient, "60", case]) for patient, case in zip("xyz", "abc", strict=True)]
+    assert patients(header, *rows) == {"a": "x", "b": "y", "c": "z"}
+
+
+def test_a_case_of_two_patients_is_refused(patients):
+    for rows in (["a,p1", "a,p2"], ["a/t1.nii,p2", "a/t2.nii,p1"]):
+        with pytest.raises(DataError, match="patients.csv of site 'north' must name one patient of a, not p1, p2"):
+            patients("file,patient", *rows, "b,p2", "c,p3")
+
+
+@pytest.mark.parametrize("rows", [["a,p1", "t1.nii,p2"], ["a,p1", "b,", "c"]])
+def test_a_case_without_a_row_is_refused_with_what_a_row_holds(patients, rows):
+    hint = "add rows whose file is the case, as b, or its image, as b/t2.nii"
+    with pytest.raises(DataError, match=f"patients.csv of site 'north' must name the patient of b, c; {hint}"):
+        patients("file,patient", *rows)
+
+
+def test_a_case_whose_rows_spell_its_patient_in_two_ways_has_one(patients):
+    assert patients("file,patient", "a,p1", "a,P1^", "b,p2", "c,p3")["a"] == "P1^"
+
+
+@pytest.mark.parametrize("word", ["nan", "NaN", "NA", "n/a", "#N/A", "None", "NULL", "-", " "])
+def test_a_word_for_nothing_names_no_patient(patients, word):
+    with pytest.raises(DataError, match="must name the patient of b; .* .a word as nan or NA names nobody"):
+        patients("file,patient", "a,p1", f"b,{word}", "c,p2")
+    assert patients("file,patient", "a,p1", f"b,{word}", "b,p3", "c,p2")["b"] == "p3"
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        ["File,Patient", "a,x", "b,y", "c,z"],
+        ["FILE;PATIENT", "a;x", "b;y", "c;z"],
+        ["sep=;", "file;patient", "a;x", "b;y", "c;z"],
+        ['"sep=|"', "file|patient", "a|x", "b|y", "c|z"],
+        ["\ufefffile,patient", "a,x", "b,y", "c,z"],
+        [",file,patient,", "0,a,x,", "1,b,y,", "2,c,z,"],
+    ],
+)
+def test_a_table_is_read_as_pandas_and_excel_write_it(patients, table):
+    assert patients(*table) == {"a": "x", "b": "y", "c": "z"}
+
+
+def test_a_column_twice_and_a_row_with_more_fields_than_columns_are_refused(patients):
+    with pytest.raises(DataError, match="must have each column once, not 'patient' twice; rename or remove one"):
+        patients("file,patient,Patient", "a,x,1", "b,y,2", "c,z,3")
+    with pytest.raises(DataError, match="at most 2 fields in a row, .* not 3 in row 2 below them; put a text with ','"):
+        patients("file,patient", "a,x", "b,y, jr", "c,z")
+    # As they say.
+    assert patients("file,patient,old", "a,x,1", 'b,"y, jr",2', "c,z,3")["b"] == "y, jr"
+
+
+@pytest.mark.parametrize("named", [("MRN1", "mrn1", "MRN1^", "p2"), ("p2", "MRN1", "mrn1 ^")])
+def test_a_patient_in_several_spellings_is_in_one_part_and_said(series, named):
+    found = series(*named)
+    options = ImportOptions(test=0.5, validation=0)
+    plan = plan_cases(found, read_patients(found), Values({1: "x"}), options)
+    parts = {part: {record["patient"] for record in records} for part, records in plan.records.items() if records}
+    first = next(name for name in named if name.startswith("MRN1"))
+    assert sorted(parts) == ["test", "training"] and sorted(map(sorted, parts.values())) == [[first], ["p2"]]
+    assert any(
+        "written in several ways, which differ in capitals or a ^ at the end alone" in note for note in plan.notes
+    )
+    assert any("the patients are those of the DICOM headers" in note for note in plan.notes)
+
+
+def test_one_patient_in_two_spellings_for_all_is_an_archives(series):
+    assert read_patients(series("MRN1", "mrn1^")) == {"c0": None, "c1": None}
+
+
+def test_a_patient_at_two_sites_is_one_in_any_spelling():
+    with pytest.raises(DataError, match="patient 'mrn1' must be at one site, not at 'north' and 'south'; move it"):
+        assign_sites([("MRN1^", "north"), ("p2", "south"), ("mrn1", "south")], "move it")
+    assert assign_sites([("a.png", "north"), ("A.png", "south")], "", "file") == {"a.png": "north", "A.png": "south"}
+
+
+@pytest.mark.parametrize(
+    ("form", "images_in"),
+    [
+        *((form, "images") for form in ("{}.png", r"images\{}.png", "./images/{}.PNG", "{}")),
+        # The name of a file alone.
+        ("{}.png", "."),
+    ],
+)
+def test_a_row_names_an_image_in_the_folder_of_the_images_or_of_the_site(tmp_path, form, images_in):
+    images = {case: (tmp_path / "images" / f"{case}.png",) for case in "ab"}
+    rows = [f"{form.format(case)},p{case}" for case in "ab"]
+    (tmp_path / "patients.csv").write_text("\n".join(["file,patient", *rows]))
+    assert read_patients(SiteCases("north", tmp_path, images, {}, images_in=images_in)) == {"a": "pa", "b": "pb"}
+
+
+def test_a_row_that_names_a_mask_names_no_image(tmp_path):
+    images = {case: (tmp_path / "images" / f"{case}.png",) for case in "ab"}
+    (tmp_path / "patients.csv").write_text("file,patient\nmasks/a.png,p1\nmasks/b.png,p2")
+    hint = "add rows whose file is the case, as a, or its image, as images/a.png"
+    with pytest.raises(DataError, match=f"must name the patient of a, b; {hint}"):
+        read_patients(SiteCases("north", tmp_path, images, {}, images_in="images"))
+
+
+@pytest.fixture
+def series(tmp_path, write_dicom):
+    """Cases that are DICOM series with these PatientIDs, without a table."""
+
+    def build(*patients):
+        for number, patient in enumerate(patients):
+            volume = np.random.default_rng(number).integers(0, 9, (4, 4, 2)).astype(np.int16)
+            for file in write_dicom(tmp_path / f"c{number}", volume).iterdir():
+                header = pydicom.dcmread(file)
+                header.PatientID = patient
+                header.save_as(file)
+        images = {f"c{number}": (tmp_path / f"c{number}",) for number in range(len(patients))}
+        return SiteCases("north", tmp_path, images, {case: tmp_path / f"{case}.nii" for case in images})
+
+    return build
+
+
+def test_without_a_table_patients_are_those_of_dicom_headers(series, tmp_path):
+    found = series("p0", "p1", " p0 ")
+    assert read_patients(found) == {"c0": "p0", "c1": "p1", "c2": "p0"}
+    (tmp_path / "patients.csv").write_text("file,patient\nc0,a\nc1,b\nc2,c")
+    assert read_patients(found) == {"c0": "a", "c1": "b", "c2": "c"}
+
+
+@pytest.mark.parametrize("patients", [("p0", "p0"), ("p0", ""), ("p0", "ANON")])
+def test_patients_whom_headers_do_not_tell_apart_are_unknown(series, patients):
+    assert read_patients(series(*patients)) == dict.fromkeys(["c0", "c1"])
+
+
+def test_what_follows_from_patients_by_headers_is_said(series, tmp_path):
+    options, values = ImportOptions(test=0.5, validation=0), Values({1: "x"})
+
+    def notes_of(found):
+        return plan_cases(found, read_patients(found), values, options).notes
+
+    assert notes_of(series("p0", "p1")) == ("north: the patients are those of the DICOM headers (PatientID)",)
+    shutil.rmtree(tmp_path / "c0"), shutil.rmtree(tmp_path / "c1")
+    found = series("p0", "p0")
+    assert notes_of(found)[1].startswith("north: one PatientID stands in all DICOM headers that have one, as archives")
+    (tmp_path / "patients.csv").write_text("file,patient\nc0,a\nc1,b")
+    (note,) = notes_of(found)
+    assert note.startswith("north: 1 of 1 PatientIDs in DICOM headers stand for several patients; see that these are")
+
+
+def test_a_table_that_is_broken_is_refused(patients):
+    sentence = r"patients.csv of site 'north' must be a table of columns, not broken .field larger"
+    with pytest.raises(DataError, match=sentence):
+        patients("file,patient", f"a,{'x' * (1 << 18)}")
+
+
+def test_what_follows_from_unknown_patients_is_said_in_the_place_of_the_quiet_sentence():
+    records = {"training": [{}, {}], "validation": [], "test": [{}]}
+    known = SitePlan("segmentation", {1: "x"}, records, {}, notes=("another",))
+    unknown = replace(known, split_unit="unknown", notes=(UNKNOWN, "another"))
+    plans = warn_unknown_patients({"north": known, "south": unknown, "west": unknown})
+    assert plans["north"] == known
+    loud, other = plans["south"].notes
+    assert loud.startswith("PATIENTS UNKNOWN: no patients.csv says whose the 6 images are (south 3, west 3)")
+    assert other == "another" and plans["west"].notes[0] == loud

@@ -1,0 +1,69 @@
+import numpy as np
+import pydicom
+import pytest
+from pydicom.uid import generate_uid
+
+from silofl.importing.series import Series, read_export
+
+from .exams import write_report, write_series
+
+VOLUME = np.zeros((6, 5, 3), np.int16)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "is_named"),
+    [("MR/T1*", True), ("mr/*ax", True), ("T1*", True), ("T1", False), ("CT/*", False), ("*", True)],
+)
+def test_a_pattern_names_modality_and_description_without_regard_to_capitals(pattern, is_named):
+    assert Series((), "", "", "", 1, "MR", "t1 Ax", None).fits(pattern) is is_named
+
+
+def test_a_series_is_its_files_wherever_they_lie_with_their_size(tmp_path):
+    study = generate_uid()
+    write_series(tmp_path / "a", VOLUME, "p0", "Head  native ", study)
+    (tmp_path / "b").mkdir()
+    (tmp_path / "a" / "IM01002").rename(tmp_path / "b" / "IM01002")
+    write_report(tmp_path, "p0", study)
+    report, series = sorted(read_export(tmp_path).series, key=lambda one: one.is_image)
+    # 6 columns, 5 rows, 3 slices
+    assert (series.name, series.patient, series.size, len(series.files)) == ("CT/Head native", "p0", (6, 5, 3), 3)
+    assert (report.name, report.size) == ("SR/Report", None)
+
+
+def test_a_localizer_in_the_series_of_a_volume_is_one_of_its_own(tmp_path):
+    write_series(tmp_path, VOLUME, "p0", "Head", generate_uid())
+    first = pydicom.dcmread(tmp_path / "IM01000")
+    first.ImageType = ["ORIGINAL", "PRIMARY", "LOCALIZER"]
+    first.save_as(tmp_path / "IM01000")
+    assert [one.size for one in read_export(tmp_path).images] == [(6, 5, 2)]
+
+
+def test_a_file_that_ends_within_its_header_stays_in_its_series(tmp_path):
+    write_series(tmp_path, VOLUME, "p0", "Head", generate_uid())
+    path = tmp_path / "IM01002"
+    # Behind the series' UID, before the size of the pixels.
+    series = pydicom.dcmread(path).SeriesInstanceUID.encode()
+    content = path.read_bytes()
+    path.write_bytes(content[: content.index(series) + len(series) + 8])
+    (found,) = read_export(tmp_path).images
+    assert len(found.files) == 3
+
+
+def test_hidden_files_are_passed_over(tmp_path):
+    write_series(tmp_path / "a", VOLUME, "p0", "Head", generate_uid())
+    (tmp_path / ".Trash").mkdir()
+    for name in ("a/.DS_Store", ".Trash/old"):
+        (tmp_path / name).write_text("x")
+    found = read_export(tmp_path)
+    assert (len(found.series), found.others, found.damaged) == (1, (), ())
+
+
+def test_images_with_one_number_for_all_are_no_copies_of_one_another(tmp_path):
+    write_series(tmp_path, VOLUME, "p0", "Head", generate_uid())
+    for path in [*tmp_path.iterdir()]:
+        header = pydicom.dcmread(path)
+        header.SOPInstanceUID = "1.2.3"
+        header.save_as(path)
+    (tmp_path / "IM01001 (1)").write_bytes((tmp_path / "IM01001").read_bytes())
+    found = read_export(tmp_path)
+    assert [len(one.files) for one in found.images] == [3] and found.num_copies == 1

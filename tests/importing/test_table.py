@@ -1,0 +1,327 @@
+import json
+import re
+import shutil
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from silofl.errors import ConfigError, DataError
+from silofl.importing.importers import ImportOptions, import_layout
+
+from .exams import write_exam
+
+
+def write_site(folder, rows, header="file,label,patient"):
+    rng = np.random.default_rng(0)
+    for row in rows:
+        path = folder / re.split("[,;]", row)[0]
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(rng.integers(0, 256, (8, 8), dtype=np.uint8)).save(path)
+    (folder / "labels.csv").write_text("\n".join([header, *rows]))
+
+
+ROWS = [f"scans/{n}.png,{('healthy', 'sick')[n % 2]},p{n // 2}" for n in range(10)]
+
+
+def write_sites(source, rows, header="file,label,patient"):
+    for site in ("north", "south"):
+        write_site(source / site, rows, header)
+
+
+@pytest.fixture
+def source(tmp_path):
+    write_sites(tmp_path / "source", ROWS)
+    return tmp_path / "source"
+
+
+@pytest.fixture
+def run(source, tmp_path):
+    def go(site="north", place=source, **options):
+        summary = import_layout("table", place, tmp_path / "target", ImportOptions(**options))
+        content = json.loads((tmp_path / "target" / site / "dataset.json").read_text())
+        records = [record for part in ("training", "validation", "test") for record in content[part]]
+        return summary, content, {record["case"]: record for record in records}
+
+    return go
+
+
+def test_a_table_becomes_a_classification_whose_classes_are_those_of_all_sites(run, source, tmp_path):
+    write_site(source / "south", [row.replace("sick", "very sick") for row in ROWS])
+    summary, content, records = run()
+    assert (content["task"], content["labels"]) == ("classification", {"0": "healthy", "1": "sick", "2": "very sick"})
+    assert records["scans/3.png"] == {
+        "image": "images/scans/3.png",
+        "label": 1,
+        "patient": "p1",
+        "case": "scans/3.png",
+    }
+    copied = tmp_path / "target" / "north" / "images" / "scans" / "3.png"
+    assert copied.read_bytes() == (source / "north" / "scans" / "3.png").read_bytes()
+    # 5 patients with two images each: 1 for the test, round(4 * 0.2) = 1 for the validation
+    assert summary.examples["north"] == {"training": 6, "validation": 2, "test": 2}
+    assert summary.patients == {"north": 5, "south": 5}
+
+
+def test_labels_give_the_order_of_the_classes_and_leave_out_none(run):
+    with pytest.raises(ConfigError, match="labels must name all classes of the tables, not leave out sick"):
+        run(labels=("healthy", "ill"))
+    assert run(labels=("sick", "healthy"))[1]["labels"] == {"0": "sick", "1": "healthy"}
+
+
+def test_one_table_may_name_the_sites(run, source):
+    rows = [f"{site}/{row}-{site},{site}" for site in ("north", "south") for row in ROWS]
+    (source / "all.csv").write_text("\n".join(["file,label,patient,site", *rows]))
+    summary, _, records = run(place=source / "all.csv")
+    assert summary.patients == {"north": 5, "south": 5}
+    assert records["north/scans/0.png"]["image"] == "images/north/scans/0.png"
+
+
+def test_without_a_column_of_patients_they_are_unknown_which_is_said(run, source):
+    write_site(source / "north", [row.rpartition(",")[0] for row in ROWS], "file,label")
+    summary, content, records = run()
+    assert content["split_unit"] == "unknown" and not any("patient" in record for record in records.values())
+    (note,) = (note for note in summary.notes if note.startswith("PATIENTS UNKNOWN"))
+    assert "Add the column patient to labels.csv" in note and "patients.csv" not in note
+
+
+def test_a_folder_without_tables_is_told_what_a_table_holds(source):
+    (source / "north" / "labels.csv").unlink()
+    with pytest.raises(DataError, match="site 'north' must have labels.csv; it is not there"):
+        import_layout("table", source, source.with_name("out"))
+    (source / "south" / "labels.csv").unlink()
+    with pytest.raises(DataError, match=r"labels\.csv .columns file, label and patient."):
+        import_layout("table", source, source.with_name("out"))
+
+
+def test_patients_of_dicom_series_are_those_of_their_headers(run, source, tmp_path):
+    shutil.rmtree(source / "north")
+    for number in range(4):
+        folder = tmp_path / "raw" / str(number)
+        write_exam(folder, f"id{number}", number)
+        series = source / "north" / f"exam{number}"
+        series.mkdir(parents=True)
+        for path in folder.glob("IM02*"):
+            shutil.copy(path, series / f"{path.name}.dcm")
+    rows = [f"exam{number},{('healthy', 'sick')[number % 2]}" for number in range(4)]
+    (source / "north" / "labels.csv").write_text("\n".join(["file,label", *rows]))
+    summary, _, records = run()
+    assert {case: record["patient"] for case, record in records.items()} == {f"exam{n}": f"id{n}" for n in range(4)}
+    assert "north: the patients are those of the DICOM headers (PatientID)" in summary.notes
+
+
+@pytest.mark.parametrize("values", [["3.5", "4.25", "7"], [str(n) for n in range(21)]])
+def test_a_label_that_measures_something_is_refused(run, source, values):
+    write_sites(source, [f"{n}.png,{value},p{n}" for n, value in enumerate(values)])
+    with pytest.raises(DataError, match="label must be the name of a class, not a number.*SiloFL has no regression"):
+        run()
+
+
+def test_numbers_of_few_kinds_are_classes_in_their_order(run, source):
+    write_sites(source, [f"{n}.png,{(10, 9, 0)[n % 3]},p{n}" for n in range(9)])
+    assert run()[1]["labels"] == {"0": "0", "1": "9", "2": "10"}
+
+
+@pytest.mark.parametrize(
+    ("row", "sentence"),
+    [
+        ("scans/77.png,sick,p9", "labels.csv of site 'north' must name files that are there, not 'scans/77.png'"),
+        ("../x.png,sick,p9", "must name files by their path within its folder, not '../x.png'"),
+        ("scans/1.png,sick,p0", "must have one row a file, not several of scans/1.png"),
+        ("scans/1.tga,,p9", "labels.csv of site 'north': scans/1.tga must end in one of .png"),
+        ("scans/new.png,,p9", "must name the class of scans/new.png, not nothing"),
+        ("scans/new.png,sick,", "must name the patient of scans/new.png, as of the others"),
+        ("scans/new.png,Sick,p9", "label must write a class in one way, not as Sick and sick"),
+    ],
+)
+def test_a_row_that_fits_nothing_is_refused(run, source, row, sentence):
+    for name in ("new.png", "1.tga"):
+        shutil.copy(source / "north" / "scans" / "1.png", source / "north" / "scans" / name)
+    with (source / "north" / "labels.csv").open("a") as table:
+        table.write(f"\n{row}")
+    with pytest.raises(DataError, match=sentence):
+        run()
+
+
+@pytest.mark.parametrize("rows", [["a.png,healthy,p0", "b.png,healthy,p1"], ["a.png,Nodule|Nodule,p0", "b.png,,p1"]])
+def test_a_single_class_and_a_single_finding_are_refused(run, source, rows):
+    write_sites(source, rows)
+    with pytest.raises(DataError, match="label must name at least 2 classes, not 1"):
+        run()
+
+
+FINDINGS = ["a.png, Effusion | Nodule|Effusion,p0", "b.png,No Finding,p1", "c.png,,p2", "d.png,Nodule,p3"]
+FINDINGS += ["e.png,Effusion,p4"]
+
+
+def test_rows_of_several_labels_make_findings_of_all_labels(run, source):
+    for site in ("north", "south"):
+        write_site(source / site, FINDINGS if site == "north" else FINDINGS[3:])
+    summary, content, records = run()
+    assert (content["task"], content["labels"]) == ("multilabel", {"0": "Effusion", "1": "Nodule"})
+    labels = {case: record["label"] for case, record in records.items()}
+    assert labels == {"a.png": [0, 1], "b.png": [], "c.png": [], "d.png": [1], "e.png": [0]}
+    counts = summary.classes["north"]
+    assert sum(part["Effusion"] for part in counts.values()) == sum(part["Nodule"] for part in counts.values()) == 2
+
+
+def write_findings(source, values=("0", "1"), sites=("north", "south"), header="file,effusion,old device,patient"):
+    for site in sites:
+        rows = [f"{n}.png,{values[n % 2]},{values[n // 2 % 2]},p{n}" for n in range(8)]
+        write_site(source / site, rows, header)
+
+
+@pytest.mark.parametrize("values", [("0", "1"), ("0.0", "1.0")])
+def test_a_column_of_0_and_1_for_each_finding_is_a_multilabel_task(run, source, values):
+    write_findings(source, values)
+    _, content, records = run()
+    assert (content["task"], content["labels"]) == ("multilabel", {"0": "effusion", "1": "old device"})
+    assert [records[f"{n}.png"]["label"] for n in range(4)] == [[], [0], [1], [0, 1]]
+    assert records["3.png"]["patient"] == "p3"
+
+
+@pytest.mark.parametrize(("column", "labels"), [("No Finding", None), ("age", ("effusion",))])
+def test_another_column_than_those_of_findings_is_none(run, source, column, labels):
+    write_findings(source, header=f"file,effusion,{column},patient")
+    _, content, records = run(labels=labels)
+    assert content["labels"] == {"0": "effusion"} and records["3.png"]["label"] == [0]
+
+
+@pytest.mark.parametrize("value", ["-1", "", "yes"])
+def test_a_finding_that_is_neither_there_nor_not_is_refused(run, source, value):
+    write_findings(source, ("0", value), sites=("south",))
+    write_findings(source, sites=("north",))
+    with pytest.raises(DataError, match=f"labels.csv of site 'south' must hold 0 or 1 in the column.*, not '{value}'"):
+        run()
+
+
+def test_sites_with_other_columns_of_findings_are_refused(run, source):
+    write_findings(source)
+    write_findings(source, sites=("south",), header="file,effusion,nodule,patient")
+    with pytest.raises(DataError, match="labels.csv of site 'south' must have the column 'old device'"):
+        run()
+
+
+def write_table(source, patients=("p{n}", "q{n}"), files=("a{n}.png", "b{n}.png"), header="file,label,patient,site"):
+    rows = [
+        f"{file.format(n=n)},{('healthy', 'sick')[n % 2]},{patient.format(n=n)},{site}"
+        for n in range(6)
+        for file, patient, site in zip(files, patients, ("north", "south"), strict=True)
+    ]
+    write_site(source, rows, header)
+    return source / "labels.csv"
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"patients": ("p{n}", "p{n}")}, r"patient 'p\d'"),
+        ({"files": ("a{n}.png", "./a{n}.png"), "header": "file,label,scan,site"}, r"file 'a\d.png'"),
+    ],
+)
+def test_a_table_of_all_sites_with_a_patient_or_a_file_at_two_is_refused(run, source, changes, sentence):
+    with pytest.raises(DataError, match=f"{sentence} must be at one site, not at 'north' and 'south'; correct the"):
+        run(place=write_table(source, **changes))
+
+
+def test_a_table_of_all_sites_with_a_patient_of_dicom_headers_at_two_is_refused(run, source):
+    rows = []
+    for n in range(6):
+        write_exam(source / f"e{n}", f"P{n % 3}", n)
+        rows.append(f"e{n},{('healthy', 'sick')[n % 2]},{('north', 'south')[n // 4]}")
+    (source / "labels.csv").write_text("\n".join(["file,label,site", *rows]))
+    with pytest.raises(DataError, match="patient 'P[0-2]' must be at one site, not at 'north' and 'south'"):
+        run(place=source / "labels.csv")
+
+
+@pytest.mark.parametrize("word", ["nan", "NA", "N/A", "None", "none", "null", "NaN", "#N/A", "<NA>"])
+def test_a_word_for_nothing_is_no_class_unless_the_labels_name_it(run, source, word):
+    write_sites(source, [*ROWS, f"scans/x.png,{word},p9", "scans/y.png,,p9"])
+    with pytest.raises(
+        DataError, match="of site 'north' must name the class of scans/x.png, not nothing, as .*"
+    ) as caught:
+        run()
+    said = str(caught.value)
+    assert f"as '{word}'; fill the column label, remove the row, or, where a label is called so, name all with" in said
+    assert "class of scans/y.png, not nothing; fill the column label, remove the row" in said
+    write_sites(source, [*ROWS, f"scans/x.png,{word},p9"])
+    assert run(labels=("healthy", "sick", word))[2]["scans/x.png"]["label"] == 2
+
+
+def test_rows_without_a_label_may_be_removed(run, source):
+    write_sites(source, [*ROWS, "scans/x.png,NaN,p9"])
+    with pytest.raises(DataError, match="remove the row"):
+        run()
+    write_sites(source, ROWS)
+    assert len(run()[2]) == 10
+
+
+@pytest.mark.parametrize("word", ["nan", "mass|nan", "N/A"])
+def test_an_exam_that_nobody_has_read_is_not_without_findings(run, source, word):
+    rows = [f"scans/{n}.png,{('mass|nodule', 'No Finding', 'mass', '')[n % 4]},p{n}" for n in range(8)]
+    write_sites(source, [*rows, f"scans/x.png,{word},p9"])
+    with pytest.raises(DataError, match="must name the findings of scans/x.png, not nothing, .* with No Finding where"):
+        run()
+    write_sites(source, [*rows, "scans/x.png,No Finding,p9"])
+    assert run()[2]["scans/x.png"]["label"] == []
+
+
+def test_a_finding_that_nobody_has_decided_is_refused(run, source):
+    rows = [f"scans/{n}.png,{n % 2},{n % 3 % 2},p{n}" for n in range(8)]
+    write_sites(source, [*rows, "scans/x.png,1,nan,p9"], "file,mass,nodule,patient")
+    with pytest.raises(DataError, match="must hold 0 or 1 in the column 'nodule' of findings, not 'nan'; decide it"):
+        run()
+
+
+def test_columns_may_be_written_in_capitals(run, source):
+    write_sites(source, ROWS, "File,Label,PATIENT")
+    summary, content, _ = run()
+    assert content["split_unit"] == "patient" and summary.patients == {"north": 5, "south": 5}
+
+
+def test_patients_without_names_are_unknown_and_some_without_are_refused(run, source):
+    write_sites(source, [*ROWS, "scans/x.png,sick,NA"])
+    with pytest.raises(DataError, match="must name the patient of scans/x.png, .* .a word as nan or NA names nobody"):
+        run()
+    write_sites(source, [row.rpartition(",")[0] + ",nan" for row in ROWS])
+    assert run()[1]["split_unit"] == "unknown"
+
+
+def test_a_patient_in_several_spellings_is_one(run, source):
+    spelled = [row.replace(",p1", ",P1^" if "/3" in row else ",p1") for row in ROWS]
+    write_sites(source, spelled)
+    summary, _, records = run()
+    assert records["scans/2.png"]["patient"] == records["scans/3.png"]["patient"] == "p1"
+    assert summary.patients == {"north": 5, "south": 5}
+    assert any("patients that are written in several ways" in note for note in summary.notes)
+
+
+RARE = [f"{n}.png,{'rare' if n < 3 else 'common'},p{n}" for n in range(20)]
+
+
+def test_a_rare_class_has_a_case_in_each_part(run, source):
+    write_sites(source, RARE)
+    for seed in range(5):
+        shutil.rmtree(source.parent / "target", ignore_errors=True)
+        summary, content, _ = run(seed=seed)
+        for part in ("training", "validation", "test"):
+            assert [record["label"] for record in content[part]].count(1) == 1
+        assert not any("rare" in note for note in summary.notes)
+
+
+def test_a_class_without_a_test_case_is_named_with_a_remedy_that_works(run, source):
+    write_site(source / "north", RARE[1:])
+    write_site(source / "south", RARE)
+    wanted = "north: no validation case of rare, so that nothing of it chooses the model; give the class at least 3"
+    assert any(note.startswith(wanted) for note in run()[0].notes)
+
+
+def test_a_class_of_patients_with_several_may_get_a_test_case_by_another_seed(run, source):
+    rows = [*(f"{n}.png,common,p{n}" for n in range(9)), "x.png,rare,p0"]
+    write_sites(source, rows)
+    wanted = "north: no test case of rare, so that nothing of it is measured; import again with another --seed"
+    found = []
+    for seed in range(9):
+        shutil.rmtree(source.parent / "target", ignore_errors=True)
+        found.append(any(note.startswith(wanted) for note in run(seed=seed)[0].notes))
+    assert {*found} == {True, False}

@@ -1,0 +1,131 @@
+import errno
+import hashlib
+import os
+import resource
+import socket
+
+import pytest
+
+from silofl.data.manifest import read_manifest
+from silofl.errors import DataError
+from silofl.reading.access import content_digest, link_or_copy, list_files, open_error, read_bytes
+from silofl.reading.decoder import end_decoder
+from silofl.reading.images import read_image
+
+
+@pytest.fixture
+def file(tmp_path):
+    (tmp_path / "a.png").write_bytes(b"abc")
+    return tmp_path / "a.png"
+
+
+@pytest.mark.parametrize("read", [read_bytes, content_digest])
+def test_a_missing_and_an_unreadable_file_are_told_apart_from_corrupt_data(file, deny, read):
+    assert read(file, "a.png") in (b"abc", hashlib.sha256(b"abc").hexdigest())
+    with pytest.raises(DataError, match="images/b.png must exist; it is not there"):
+        read(file.with_name("b.png"), "images/b.png")
+    deny("a.png")
+    with pytest.raises(DataError, match="images/a.png must be readable; permission was denied"):
+        read(file, "images/a.png")
+
+
+def test_another_fault_is_told_in_the_systems_words():
+    sentence = str(open_error("a.png", OSError(5, "Input/output error")))
+    assert sentence.startswith("a.png must be readable; the system said 'Input/output error'")
+
+
+@pytest.fixture
+def make_special(tmp_path):
+    """Make a pipe, a socket or a device, or a link to one; opening the first would wait for a writer for good."""
+
+    def make(kind, name):
+        path = tmp_path / name
+        if kind == "pipe":
+            os.mkfifo(path)
+        elif kind == "socket":
+            with socket.socket(socket.AF_UNIX) as server:
+                server.bind(str(path))
+        else:
+            path.symlink_to("/dev/zero")
+        return path
+
+    return make
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("kind", ["pipe", "socket", "device"])
+def test_what_is_no_file_is_refused_at_once(make_special, tmp_path, kind):
+    path = make_special(kind, "a.png")
+    for read in (read_bytes, content_digest, read_image):
+        with pytest.raises(DataError, match=f"images/a.png must be a file or a folder, not a {kind}"):
+            read(path, "images/a.png")
+    with pytest.raises(DataError, match=f"series must be a file or a folder, not a {kind}"):
+        read_image(tmp_path, "series")
+
+
+@pytest.mark.timeout(20)
+def test_a_dataset_json_or_an_image_that_is_no_file_is_refused_at_once(make_special, site, study):
+    site.write()
+    for name, sentence in (("b.png", "case 'b': b.png must be"), ("dataset.json", "folder 'north' must be")):
+        (site.folder / name).unlink()
+        make_special("pipe", f"north/{name}")
+        with pytest.raises(DataError, match=f"{sentence} a file or a folder, not a pipe"):
+            read_manifest(site.folder, study())
+
+
+@pytest.mark.parametrize("name", ["a.png", "a.nii", "a.mha", "a.npz"])
+def test_too_many_open_files_are_not_told_as_a_fault_of_the_data(tmp_path, name):
+    end_decoder()
+    (tmp_path / name).write_bytes(b"x")
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with (tmp_path / name).open("rb") as last:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (last.fileno() + 1, limits[1]))
+        try:
+            with pytest.raises(DataError, match=f"{name} must be opened, but too many files are open .*ulimit -n"):
+                read_image(tmp_path / name, index=0)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+
+def test_too_few_files_for_the_decoder_are_not_told_as_a_fault_of_the_picture(file, monkeypatch):
+    def refuse(*args, **kwargs):
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    end_decoder()
+    monkeypatch.setattr("subprocess.Popen", refuse)
+    with pytest.raises(DataError, match="a.png must be opened, but too many files are open"):
+        read_image(file)
+
+
+def test_a_folders_digest_follows_its_files(tmp_path):
+    for name in ("2.dcm", "1.dcm"):
+        (tmp_path / name).write_bytes(name.encode())
+    parts = [hashlib.sha256(name.encode()).digest() for name in ("1.dcm", "2.dcm")]
+    assert content_digest(tmp_path, "series") == hashlib.sha256(b"".join(parts)).hexdigest()
+    assert [path.name for path in list_files(tmp_path)] == ["1.dcm", "2.dcm"]
+
+
+@pytest.mark.parametrize("has_links", [True, False])
+def test_a_file_is_linked_or_copied_with_its_times_and_a_symbolic_link_is_resolved(file, monkeypatch, has_links):
+    def refuse(*places):
+        raise OSError(18, "Invalid cross-device link")
+
+    if not has_links:
+        monkeypatch.setattr(os, "link", refuse)
+    os.utime(file, ns=(5, 7_000_000_000))
+    file.with_name("link").symlink_to("a.png")
+    for name in ("a.png", "link"):
+        target = file.with_name(f"of {name}")
+        link_or_copy(file.with_name(name), target, name)
+        assert target.read_bytes() == b"abc" and not target.is_symlink()
+        assert os.path.samefile(file, target) == has_links and target.stat().st_mtime_ns == 7_000_000_000
+
+
+def test_a_file_that_cannot_be_linked_because_it_is_missing_is_called_missing(tmp_path):
+    with pytest.raises(DataError, match="images/a.png must exist; it is not there"):
+        link_or_copy(tmp_path / "a.png", tmp_path / "b.png", "images/a.png")
+
+
+def test_a_place_that_cannot_be_written_is_not_blamed_on_the_file(file):
+    with pytest.raises(FileNotFoundError, match="nowhere"):
+        link_or_copy(file, file.parent / "nowhere" / "b", "a")

@@ -1,0 +1,391 @@
+import errno
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import zlib
+
+import nibabel
+import numpy as np
+import psutil
+import pydicom
+import pytest
+from PIL import Image as Picture
+
+from silofl.errors import DataError
+from silofl.reading import decoder, decoder_process
+from silofl.reading.formats import build_file_request
+from silofl.reading.images import read_image
+
+GREY = np.random.default_rng(0).integers(0, 256, (30, 50), dtype=np.uint8)
+
+
+@pytest.fixture
+def picture(tmp_path):
+    Picture.fromarray(GREY).save(tmp_path / "a.png")
+    decoder.end_decoder()
+    yield tmp_path / "a.png"
+    decoder.end_decoder()
+
+
+def test_one_process_decodes_file_after_file_whether_one_is_refused_or_not(picture, tmp_path):
+    read_image(picture)
+    first = decoder._process.pid
+    (tmp_path / "b.png").write_bytes(picture.read_bytes()[:100])
+    with pytest.raises(DataError, match="b.png must be a whole file"):
+        read_image(tmp_path / "b.png")
+    np.testing.assert_array_equal(read_image(picture).array, GREY[None])
+    assert decoder._process.pid == first
+
+
+def test_after_a_crash_another_process_is_started(picture):
+    read_image(picture)
+    os.kill(decoder._process.pid, signal.SIGSEGV)
+    decoder._process.wait()
+    np.testing.assert_array_equal(read_image(picture).array, GREY[None])
+
+
+@pytest.fixture
+def run_as_decoder(monkeypatch):
+    """Run a code of the test as the decoders' process."""
+
+    def run(code):
+        process = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        monkeypatch.setattr(decoder, "_process", process)
+
+    yield run
+    decoder.end_decoder()
+
+
+@pytest.mark.parametrize(
+    ("answer", "sentence"),
+    [
+        ({"broken": "", "errno": errno.EIO}, "a.png must be readable; the system said 'Input/output error'"),
+        ({"broken": "", "errno": errno.EMFILE}, "a.png must be opened, but too many files are open"),
+        ({"broken": "no chunk", "errno": None}, "a.png must be a whole file, .*no chunk"),
+    ],
+)
+def test_a_disk_that_fails_is_not_told_as_a_fault_of_the_file(picture, run_as_decoder, answer, sentence):
+    run_as_decoder(f"import sys; sys.stdin.readline(); print({json.dumps(answer)!r}, flush=True)")
+    with pytest.raises(DataError, match=sentence):
+        read_image(picture)
+
+
+def test_a_file_that_takes_more_memory_than_a_decoder_may_have_is_refused(tmp_path, run_as_decoder):
+    header = b"NDims = 3\nDimSize = 512 512 1024\nElementType = MET_UCHAR\nCompressedData = True\n"
+    header += b"ElementDataFile = LOCAL\n"
+    (tmp_path / "a.mha").write_bytes(header + zlib.compress(bytes(1 << 28), 1))
+    run_as_decoder("from silofl.reading import decoder_process as it\nit.MOST_BYTES = 1 << 27\nit.main()")
+    with pytest.raises(DataError, match="a.mha must be a whole file, .*more memory than a decoder may have"):
+        read_image(tmp_path / "a.mha")
+
+
+def test_a_fork_leaves_the_process_alone(picture):
+    read_image(picture)
+    if (child := os.fork()) == 0:
+        os._exit(decoder._process is not None)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    np.testing.assert_array_equal(read_image(picture).array, GREY[None])
+
+
+def test_the_order_in_memory_is_kept(tmp_path):
+    # (rows, columns, colours) in memory: means of other orders differ in the last bit.
+    Picture.fromarray(np.stack([GREY, GREY + 1, GREY + 2], axis=-1)).save(tmp_path / "a.png")
+    assert np.moveaxis(read_image(tmp_path / "a.png").array, 0, -1).flags.c_contiguous
+
+
+def test_the_process_ends_with_the_one_that_started_it(picture):
+    code = (
+        "import os, sys; from pathlib import Path; from silofl.reading import decoder\n"
+        "request = decoder.build_request('pictures.unpack_picture', Path(sys.argv[1]), 'a', is_label=False)\n"
+        "decoder.decode_in_subprocess(request); print(decoder._process.pid, flush=True); os._exit(0)"
+    )
+    output = subprocess.run([sys.executable, "-c", code, str(picture)], capture_output=True, text=True, check=True)
+    psutil.wait_procs(_running(int(output.stdout)), timeout=20)
+    assert not _running(int(output.stdout))
+
+
+HOSTILE = (
+    "import os; from silofl.reading import decoder_process, pictures\n"
+    "decoder_process.CPU_SECONDS, read = 1, pictures.unpack_picture\n"
+    "def read_hostile(path, name, **options):\n"
+    "    if name == 'crashes.png': os.kill(os.getpid(), 11)\n"
+    "    while name == 'hangs.png': pass\n"
+    "    if name == 'bomb.png': bytearray(8 << 30)\n"
+    "    return read(path, name, **options)\n"
+    "pictures.unpack_picture = read_hostile\n"
+    "decoder_process.main()"
+)
+HOW_IT_ENDS = {
+    "crashes.png": "^crashes.png must be a whole file.*ended with SIGSEGV",
+    "hangs.png": "^hangs.png must be a whole file.*keeps its decoder busy",
+    "bomb.png": "^bomb.png must be a whole file.*more memory than a decoder may have",
+}
+
+
+@pytest.fixture
+def start_decoders(monkeypatch):
+    """Start decoders that run a code of the test, and return all that were started."""
+    start, started = subprocess.Popen, []
+
+    def begin(code):
+        def popen(command, **options):
+            started.append(start([*command[:3], "-c", code, *command[4:]], **options))
+            return started[-1]
+
+        monkeypatch.setattr(subprocess, "Popen", popen)
+        decoder.end_decoder()
+        return started
+
+    yield begin
+    decoder.end_decoder()
+
+
+def _write_pictures(folder, names):
+    """Write a picture of its own for each name; returns path -> its pixels."""
+    rng, pictures = np.random.default_rng(0), {}
+    for name in names:
+        pixels = rng.integers(0, 256, (30, 50), dtype=np.uint8)
+        Picture.fromarray(pixels).save(folder / name)
+        pictures[folder / name] = pixels
+    return pictures
+
+
+def _ahead(paths):
+    return decoder.decode_ahead([build_file_request(path, path.name, None, False) for path in paths])
+
+
+def _read_each(files, **reasons):
+    """Check that files that are decoded ahead are read as they were written, or refused for a reason by their name."""
+    with _ahead(files):
+        for path, wanted in files.items():
+            if reason := reasons.get(path.name):
+                with pytest.raises(DataError, match=reason):
+                    read_image(path)
+            else:
+                np.testing.assert_array_equal(read_image(path).array[0], wanted)
+
+
+def test_hostile_files_within_a_batch_are_each_named_and_cost_themselves_alone(tmp_path, start_decoders):
+    started = start_decoders(HOSTILE)
+    pictures = _write_pictures(tmp_path, ["a.png", "crashes.png", "b.png", "hangs.png", "bomb.png", "c.png"])
+    _read_each(pictures, **HOW_IT_ENDS)
+    # The second after the crash, the third after the hang; the bomb is refused.
+    assert len(started) == 3
+
+
+def test_a_hostile_file_that_nobody_asks_for_is_not_told_of_the_next_one(tmp_path, start_decoders):
+    start_decoders(HOSTILE)
+    pictures = _write_pictures(tmp_path, ["a.png", "crashes.png", "c.png"])
+    with _ahead(pictures):
+        for name in ("a.png", "c.png"):
+            np.testing.assert_array_equal(read_image(tmp_path / name).array[0], pictures[tmp_path / name])
+
+
+def test_files_are_decoded_before_they_are_asked_for(tmp_path):
+    pictures = _write_pictures(tmp_path, [f"{number}.png" for number in range(5)])
+    with _ahead(pictures):
+        read_image(tmp_path / "0.png")
+        # The second answer comes though nobody has asked for it.
+        assert decoder._process.stdout.peek(1)
+        assert len(decoder._waiting) == 4
+    assert decoder._process is None and not decoder._waiting
+
+
+@pytest.mark.parametrize("order", [[4, 3, 2, 1, 0], [0, 2, 4], [1, 1, 0, 4, 4]])
+def test_files_may_be_asked_for_in_another_order_than_was_said(tmp_path, order):
+    pictures = _write_pictures(tmp_path, [f"{number}.png" for number in range(5)])
+    paths = [*pictures]
+    with _ahead(paths):
+        for number in order:
+            np.testing.assert_array_equal(read_image(paths[number]).array[0], pictures[paths[number]])
+
+
+def test_files_of_more_than_a_pipe_holds_do_not_wait_for_one_another(tmp_path):
+    # 70 requests of 500 bytes and answers of 150 kB are more than the two pipes hold.
+    folder = tmp_path / ("f" * 200) / ("g" * 200)
+    folder.mkdir(parents=True)
+    pixels = np.random.default_rng(0).integers(0, 256, (300, 500), dtype=np.uint8)
+    pictures = {folder / f"{number}.png": pixels for number in range(70)}
+    for path in pictures:
+        Picture.fromarray(pixels).save(path, compress_level=0)
+    _read_each(pictures)
+
+
+UNCHECKED = (
+    "from silofl.reading import decoder_process, dicom\n"
+    "dicom.check_pixels = lambda header, name: None\n"
+    "decoder_process.main()"
+)
+
+
+def _write_short(write_dicom, folder, size, frames, held):
+    """Write a file that says that it has more frames than it holds."""
+    path = write_dicom(folder, np.zeros((size, size, 1), np.int16)) / "99.dcm"
+    data = pydicom.dcmread(path)
+    data.SpacingBetweenSlices = 2
+    data.NumberOfFrames, data.PixelData = frames, data.PixelData[: int(size * size * 2 * held)]
+    data.save_as(path)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("size", "frames", "held", "is_ahead"),
+    [(64, 18, 1, True), (64, 1, 0.5, False), (8, 4, 1, True), (256, 18, 1, False)],
+)
+def test_a_file_that_is_short_brings_nothing_of_the_file_before(
+    start_decoders, write_dicom, tmp_path, size, frames, held, is_ahead
+):
+    # They do not look whether all pixels are there.
+    start_decoders(UNCHECKED)
+    patient = np.random.default_rng(0).integers(500, 2000, (size, size, 18)).astype(np.int16)
+    series = write_dicom(tmp_path / "series", patient)
+    # Four voxels in a row are no chance.
+    known = np.ascontiguousarray(patient.T).view(np.uint64)
+    short = _write_short(write_dicom, tmp_path / "short", size, frames, held)
+    with _ahead([series, short] * 2 * is_ahead):
+        for _ in range(2):
+            np.testing.assert_array_equal(read_image(series).array[0], patient)
+            found = np.ascontiguousarray(read_image(short).array[0].T)
+            assert not np.isin(found.view(np.uint64), known).any()
+
+
+def test_one_process_reads_nifti_and_dicom(write_dicom, tmp_path):
+    # nibabel imports pydicom where it can.
+    array = np.arange(24, dtype=np.int16).reshape(2, 3, 4)
+    nibabel.save(nibabel.Nifti1Image(array, np.eye(4)), tmp_path / "a.nii.gz")
+    series = write_dicom(tmp_path / "series", array)
+    decoder.end_decoder()
+    for path in (tmp_path / "a.nii.gz", series, tmp_path / "a.nii.gz"):
+        np.testing.assert_array_equal(read_image(path).array[0], array)
+
+
+def test_a_file_that_is_short_is_refused_after_another_one(write_dicom, tmp_path):
+    series = write_dicom(tmp_path / "series", np.ones((64, 64, 18), np.int16))
+    assert read_image(series).spatial_shape == (64, 64, 18)
+    with pytest.raises(DataError, match="99.dcm must hold 147456 bytes of PixelData, not 8192"):
+        read_image(_write_short(write_dicom, tmp_path / "short", 64, 18, 1))
+
+
+@pytest.mark.skipif(not decoder.IS_OVERWRITTEN, reason="each file has a process of its own")
+def test_memory_that_is_taken_again_holds_nothing_of_what_it_held(monkeypatch):
+    monkeypatch.setenv("GLIBC_TUNABLES", "glibc.malloc.arena_max=2")
+    code = (
+        "import ctypes; libc = ctypes.CDLL(None)\n"
+        "libc.malloc.restype, libc.free.argtypes = ctypes.c_void_p, [ctypes.c_void_p]\n"
+        "for size in [100, 5000, 1 << 20] * 3:\n"
+        "    place = libc.malloc(size); assert b'secret' not in ctypes.string_at(place, size)\n"
+        "    ctypes.memset(place, 7, size); ctypes.memmove(place + 40, b'secret', 6); libc.free(place)"
+    )
+    environment = decoder._build_environment()
+    assert environment["GLIBC_TUNABLES"].startswith("glibc.malloc.arena_max=2:")
+    subprocess.run([sys.executable, "-c", code], env=environment, check=True)
+
+
+def test_where_freed_memory_is_not_overwritten_each_file_has_a_process(picture, monkeypatch):
+    monkeypatch.setattr(decoder, "IS_OVERWRITTEN", False)
+    pids = set()
+    for _ in range(2):
+        np.testing.assert_array_equal(read_image(picture).array, GREY[None])
+        assert decoder._process.returncode is not None
+        pids.add(decoder._process.pid)
+    assert len(pids) == 2
+
+
+# Writes volumes whose bytes are too many for the pipe; what it does besides is told by the name.
+LYING = (
+    "import os, socket, sys; from silofl.reading import decoder_process, packed\n"
+    "unpack, write, send_fds, kept = packed.unpack_nifti, decoder_process._to_line, socket.send_fds, []\n"
+    "def read(path, name):\n"
+    "    global name_; name_ = name\n"
+    "    for one in kept:\n"
+    "        os.pwrite(one, bytes(1 << 20), 0)\n"
+    "    return unpack(path, name)\n"
+    "def pass_on(socket, line, handles):\n"
+    "    if name_ == 'keeps.nii.gz': kept.append(os.dup(handles[0]))\n"
+    "    if name_ == 'cuts.nii.gz': os.ftruncate(handles[0], 1000)\n"
+    "    if name_ == 'claims.nii.gz': os.ftruncate(handles[0], 3 << 30)\n"
+    "    if name_ == 'pipe.nii.gz': handles = os.pipe()[:1]\n"
+    "    if name_ != 'nothing.nii.gz': send_fds(socket, line, handles)\n"
+    "packed.unpack_nifti, socket.send_fds = read, pass_on\n"
+    "decoder_process.main()"
+)
+LIES = {
+    "cuts.nii.gz": "buffer is too small",
+    "claims.nii.gz": "at most 2 GiB",
+    "pipe.nii.gz": "not seekable",
+    "nothing.nii.gz": "no memory was passed on",
+}
+
+
+def _write_volumes(folder, names):
+    """Write a volume of its own, of 1 MiB, for each name; returns path -> its voxels."""
+    rng, volumes = np.random.default_rng(0), {}
+    for name in names:
+        voxels = rng.integers(0, 256, (64, 128, 128), dtype=np.uint8)
+        nibabel.save(nibabel.Nifti1Image(voxels, np.eye(4)), folder / name)
+        volumes[folder / name] = voxels
+    return volumes
+
+
+def test_a_decoder_that_lies_about_what_it_passes_on_costs_that_file_alone(tmp_path, start_decoders):
+    start_decoders(LYING)
+    _read_each(_write_volumes(tmp_path, ["a.nii.gz", *LIES, "b.nii.gz"]), **LIES)
+
+
+def test_what_a_decoder_writes_later_into_memory_that_it_has_passed_on_changes_no_image(tmp_path, start_decoders):
+    start_decoders(LYING)
+    volumes = _write_volumes(tmp_path, ["keeps.nii.gz", "b.nii.gz"])
+    found = [read_image(path).array[0] for path in volumes]
+    for array, voxels in zip(found, volumes.values(), strict=True):
+        np.testing.assert_array_equal(array, voxels)
+
+
+# Fails where the decoders' process still has memory of the file before.
+LOOKING = (
+    "import os; from silofl.reading import decoder_process, packed\n"
+    "unpack = packed.unpack_nifti\n"
+    "def read(path, name):\n"
+    "    there = [os.readlink(f'/proc/self/fd/{one}') for one in os.listdir('/proc/self/fd')\n"
+    "             if os.path.islink(f'/proc/self/fd/{one}')]\n"
+    "    assert not [one for one in [*there, open('/proc/self/maps').read()] if 'memfd' in one]\n"
+    "    return unpack(path, name)\n"
+    "packed.unpack_nifti = read\n"
+    "decoder_process.main()"
+)
+
+
+@pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="bytes go by the pipe")
+def test_a_decoder_keeps_no_handle_of_the_memory_of_the_file_before(tmp_path, start_decoders):
+    start_decoders(LOOKING)
+    volumes = _write_volumes(tmp_path, ["a.nii.gz", "b.nii.gz", "c.nii.gz"])
+    before = len(os.listdir("/proc/self/fd"))
+    _read_each(volumes)
+    # Nor does this process: a data set has more files than a process may open.
+    assert len(os.listdir("/proc/self/fd")) <= before
+
+
+def test_the_bytes_of_one_file_alone_wait_to_be_taken():
+    ours, theirs = socket.socketpair()
+    answers, end = os.pipe()
+    with ours, theirs:
+        theirs.setblocking(False)
+        sender = decoder_process.Sender(end, theirs)
+        for is_taken in (True, False):
+            sender.send({}, [bytes(decoder_process.LEAST_SHARED)], decoder_process.LEAST_SHARED)
+            if is_taken:
+                ours.send(b"\n")
+        with pytest.raises(BlockingIOError):
+            sender.send({}, [bytes(decoder_process.LEAST_SHARED)], decoder_process.LEAST_SHARED)
+    os.close(answers)
+    os.close(end)
+
+
+def _running(pid):
+    try:
+        process = psutil.Process(pid)
+        return [process] * (process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return []

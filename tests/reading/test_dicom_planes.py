@@ -1,0 +1,138 @@
+import numpy as np
+import pytest
+from pydicom.dataset import Dataset
+
+from silofl.errors import DataError
+from silofl.reading.dicom_planes import (
+    DIRECTION,
+    GROUPS,
+    INDEX,
+    POSITION,
+    SPACING,
+    order_frames,
+    read_planes,
+    step_between,
+)
+
+UPRIGHT = [1, 0, 0, 0, 1, 0]
+
+
+def planes(positions, directions=UPRIGHT):
+    several = directions if isinstance(directions[0], list) else [directions] * len(positions)
+    size = {SPACING: [1, 1], "Rows": 4, "Columns": 5, INDEX: None}
+    return [{POSITION: p, DIRECTION: d, **size} for p, d in zip(positions, several, strict=True)]
+
+
+def test_the_step_is_that_of_the_positions_aside_too_and_none_without_two_of_them():
+    # From (0, 0, 0) to (2, 4, 6) in two steps.
+    np.testing.assert_array_equal(step_between(planes([[0, 0, 0], [1, 2, 3], [2, 4, 6]]), "scan"), [1, 2, 3])
+    assert step_between(planes([None, None]), "scan") is None
+    assert step_between(planes([[0, 0, 0]]), "scan") is None
+
+
+def test_rounding_of_a_writer_is_no_other_direction():
+    turned = [1, 0, 0, 0, 0.99999, 0.00002]
+    assert step_between(planes([[0, 0, 0], [0, 0, 3]], [UPRIGHT, turned]), "scan") is not None
+    turned[-1] = 0.002
+    with pytest.raises(DataError, match="scan must have slices of one direction"):
+        step_between(planes([[0, 0, 0], [0, 0, 3]], [UPRIGHT, turned]), "scan")
+
+
+def test_a_tenth_of_a_step_is_no_gap():
+    # The mean step is 3.05, the largest difference from it 0.25.
+    assert step_between(planes([[0, 0, z] for z in (0, 3, 6, 9.3, 12.2)]), "scan")[2] == pytest.approx(3.05)
+    with pytest.raises(DataError, match="scan must have slices at even distances on one line, not 3.00 to 6.00 mm"):
+        step_between(planes([[0, 0, z] for z in (0, 3, 6, 12)]), "scan")
+
+
+@pytest.mark.parametrize("heights", [(0, 3, 3, 6), (0, 3, 6, 3), (0, 3, 6, 0, 3, 6)])
+def test_two_images_at_one_place_are_named_as_such_wherever_they_stand(heights):
+    with pytest.raises(DataError, match="scan must hold one image at each place, not two"):
+        step_between(planes([[0, 0, z] for z in heights]), "scan")
+
+
+def test_the_files_of_two_images_at_one_place_are_named_and_without_one_of_them_the_others_are_read():
+    slices, files = planes([[0, 0, z] for z in (0, 3, 3, 6)]), ["a", "b", "b2", "c"]
+    with pytest.raises(DataError, match="not two, as b and b2; remove the older version of an image, and save"):
+        step_between(slices, "scan", files)
+    assert step_between(slices[:2] + slices[3:], "scan", files[:2] + files[3:])[2] == 3
+
+
+def test_a_slice_without_a_place_among_others_is_refused():
+    with pytest.raises(DataError, match="scan must have the place of every slice .*, or of none, not of 2 of 3"):
+        step_between(planes([[0, 0, 0], None, [0, 0, 6]]), "scan")
+
+
+@pytest.mark.parametrize(
+    ("places", "changes", "sentence"),
+    [
+        ([1], {"Columns": 6}, "one pixel size and one number of pixels, which differ .Columns."),
+        ([1, 2], {SPACING: [2, 2]}, "one pixel size .*which differ .PixelSpacing"),
+        ([1], {SPACING: None}, "one pixel size .*which differ .PixelSpacing"),
+        # All are the root of 3 * 3 + 2 * 2, 3.61 mm apart, in a zigzag.
+        ([1], {POSITION: [3, 0, 2]}, "on one line, not 3.61 to 3.61 mm apart and up to 3.00 mm"),
+    ],
+)
+def test_slices_that_are_no_one_volume_are_refused_as_such(places, changes, sentence):
+    slices = [
+        {**plane, **(changes if z in places else {})} for z, plane in enumerate(planes([[0, 0, z] for z in (0, 2, 4)]))
+    ]
+    with pytest.raises(DataError, match=f"scan must have slices .*{sentence}"):
+        step_between(slices, "scan")
+
+
+def upright(heights, indices=None):
+    found = planes([[0, 0, z] for z in heights])
+    return [plane | {INDEX: index} for plane, index in zip(found, indices or [None] * len(found), strict=True)]
+
+
+@pytest.mark.parametrize(
+    ("frames", "order"),
+    [
+        # Columns run to the back and rows to the feet: the normal runs to the right, against the first axis.
+        (planes([[x, 5, 5] for x in (4, 0, 6, 2)], [0, 1, 0, 0, 0, -1]), [2, 0, 3, 1]),
+        # They run on already.
+        (upright((0, 3, 6)), [0, 1, 2]),
+        (upright((6, 3, 0)), [0, 1, 2]),
+        (upright((0, 3, 3, 6)), [0, 1, 2, 3]),
+        (upright((7,)), [0]),
+        # One states no place or no direction.
+        ([{**upright((0,))[0], POSITION: None}, *upright((6, 3))], [0, 1, 2]),
+        ([{**upright((0,))[0], DIRECTION: None}, *upright((6, 3))], [0, 1, 2]),
+        # Of one stack and one time, whatever numbers the places have; or the number in the stack alone.
+        (upright((0, 6, 3), [(1, 1, 1), (1, 3, 1), (1, 2, 1)]), [0, 2, 1]),
+        (upright((0, 6, 3), [1, 3, 2]), [0, 2, 1]),
+        # Of two times.
+        (upright((0, 6, 3), [(1, 1), (2, 3), (1, 2)]), [0, 1, 2]),
+    ],
+)
+def test_frames_come_in_the_order_of_their_places_where_these_alone_differ(frames, order):
+    assert order_frames(frames).tolist() == order
+
+
+@pytest.mark.parametrize(
+    ("offsets", "heights"), [([0, 2, 4], [5, 3, 1]), ([5, 7, 9], [5, 7, 9]), (0, [5]), ([0, -2, -4], [5, 7, 9])]
+)
+def test_planes_of_a_dose_lie_at_offsets_along_the_normal_or_at_heights(offsets, heights):
+    header = Dataset()
+    # Columns run to the right and rows to the back: the normal runs to the feet.
+    header.ImagePositionPatient, header.ImageOrientationPatient = [1, 2, 5], [-1, 0, 0, 0, 1, 0]
+    header.GridFrameOffsetVector = offsets
+    assert [plane[POSITION] for plane in read_planes(header)] == [[1, 2, height] for height in heights]
+
+
+def test_a_frame_has_its_own_then_the_shared_then_the_headers_value():
+    def group(key, value):
+        inner, outer = Dataset(), Dataset()
+        setattr(inner, key, value)
+        setattr(outer, GROUPS[key], [inner])
+        return outer
+
+    header = Dataset()
+    header.PixelSpacing, header.ImageOrientationPatient = [3, 3], [1, 0, 0, 0, 0, 1]
+    assert [plane[SPACING] for plane in read_planes(header)] == [[3, 3]]
+    header.SharedFunctionalGroupsSequence = [group(DIRECTION, UPRIGHT)]
+    header.PerFrameFunctionalGroupsSequence = [group(POSITION, [0, 0, 0]), group(DIRECTION, [0, 1, 0, 0, 0, 1])]
+    first, second = read_planes(header)
+    assert (first[POSITION], first[DIRECTION], first[SPACING]) == ([0, 0, 0], UPRIGHT, [3, 3])
+    assert (second[POSITION], second[DIRECTION]) == (None, [0, 1, 0, 0, 0, 1])

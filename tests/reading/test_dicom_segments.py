@@ -1,0 +1,421 @@
+import nibabel
+import numpy as np
+import pytest
+from PIL import Image
+from pydicom import Dataset, dcmread
+from pydicom.encaps import encapsulate
+from pydicom.uid import (
+    DeflatedExplicitVRLittleEndian,
+    JPEG2000Lossless,
+    RLELossless,
+    SurfaceSegmentationStorage,
+    generate_uid,
+)
+
+from silofl.errors import DataError
+from silofl.importing.masks import Values, plan_mask
+from silofl.reading import decoded, decoder
+from silofl.reading.dicom_segments import read_segmentation
+from silofl.reading.header import find_segmentation
+from silofl.reading.images import read_image, read_label
+from silofl.reading.label_grid import lay_on_image
+from silofl.reading.segments import Segment, read_segments
+from tests.data.conftest import edit
+
+LABELS = {1: "organ", 2: "lesion"}
+# 15 pixels a frame, so that of 1 bit frames begin within a byte, and end where the byte after the next begins.
+SHAPE = (5, 3, 7)
+MASK = np.random.default_rng(0).integers(0, 3, SHAPE).astype(np.uint8)
+
+
+@pytest.fixture
+def series(write_series_to_segment):
+    return write_series_to_segment(SHAPE)
+
+
+@pytest.fixture
+def write(write_segmentation, series):
+    def save(frames, names=LABELS, **options):
+        return write_segmentation(series, frames, names, **options)
+
+    return save
+
+
+@pytest.fixture
+def whole(write):
+    """A segmentation of all of the mask."""
+    return write(frames_of(MASK))
+
+
+def frames_of(mask, slices=range(SHAPE[2]), numbers=(1, 2)):
+    return [(number, z, mask[..., z] == number) for number in numbers for z in slices]
+
+
+def read(path, series, labels=LABELS):
+    return read_label(path, "c0/seg", labels=labels, image=read_image(series)).array[0]
+
+
+def assert_refused(sentence, path, series, labels=LABELS):
+    with pytest.raises(DataError, match=f"^c0/seg must {sentence}"):
+        read(path, series, labels)
+
+
+def test_frames_are_laid_on_the_slices_of_their_image(write, series):
+    # In an order of their own.
+    frames = frames_of(MASK)
+    path = write([frames[place] for place in np.random.default_rng(1).permutation(len(frames))])
+    np.testing.assert_array_equal(read(path, series), MASK)
+    assert read_segments(path, "seg") == (Segment("organ", 1, None), Segment("lesion", 2, None))
+
+
+@pytest.mark.parametrize("slices", [[3], [1, 5], [0, 1, 4]])
+def test_slices_without_a_frame_are_background(write, series, slices):
+    wanted = np.zeros_like(MASK)
+    wanted[..., slices] = MASK[..., slices]
+    np.testing.assert_array_equal(read(write(frames_of(MASK, slices)), series), wanted)
+
+
+def test_segment_0_of_a_label_map_is_the_background(write, series):
+    frames = [(None, z, MASK[..., z]) for z in range(SHAPE[2])]
+    path = write(frames, {0: "Background", 1: "organ", 2: "lesion"}, kind="LABELMAP")
+    np.testing.assert_array_equal(read(path, series), MASK)
+    assert_refused("name its segments as the labels, organ, not 'lesion'", path, series, {1: "organ"})
+
+
+def test_segment_0_is_no_label(write, series):
+    labelmap = write([(None, 0, MASK[..., 0])], {0: "organ", 1: "lesion", 2: "lesion"}, kind="LABELMAP")
+    assert_refused("give 'organ' a number from 1, not 0, which is the background; export it again", labelmap, series)
+    np.testing.assert_array_equal(read(labelmap, series, {1: "lesion"})[..., 0], MASK[..., 0] > 0)
+    assert_refused("give each segment a whole number from 1", write(frames_of(MASK), {0: "organ"}), series)
+
+
+def test_two_segments_of_one_name_are_one_label(write, series):
+    np.testing.assert_array_equal(
+        read(write(frames_of(MASK), {1: "lesion", 2: "lesion"}), series, {1: "lesion"}), MASK > 0
+    )
+
+
+def test_numbers_are_those_of_the_labels_by_the_names_of_segments(write, series):
+    path = write(frames_of(MASK), {1: "Lesion", 2: "organ"})
+    np.testing.assert_array_equal(read(path, series), np.choose(MASK, [0, 2, 1]))
+
+
+def test_where_segments_overlap_the_label_that_is_named_later_covers_the_other(write, series, tmp_path):
+    organ, lesion = MASK > 0, MASK == 2
+    frames = [(1, z, lesion[..., z]) for z in range(7)] + [(2, z, organ[..., z]) for z in range(7)]
+    np.testing.assert_array_equal(read(write(frames, {1: "lesion", 2: "organ"}), series), MASK)
+    assert_refused("name its segments as the labels, organ, not 'lesion'", tmp_path / "seg.dcm", series, {1: "organ"})
+
+
+def test_segments_that_are_nowhere_drawn_may_have_any_name(write, series):
+    frames = [*frames_of(MASK), (3, 0, np.zeros(SHAPE[:2], bool))]
+    np.testing.assert_array_equal(read(write(frames, {**LABELS, 3: "skin"}), series), MASK)
+
+
+@pytest.mark.parametrize("form", [{"bits": 8}, {"bits": 16}, {"syntax": RLELossless}])
+def test_a_label_map_of_dicom_holds_the_numbers_of_segments(write, series, form):
+    path = write([(None, z, MASK[..., z]) for z in range(7)], kind="LABELMAP", **form)
+    np.testing.assert_array_equal(read(path, series), MASK)
+
+
+@pytest.mark.parametrize("value", [1, 255, 254])
+def test_shares_are_segments_where_each_is_nothing_or_all(write, series, value):
+    frames = [(number, z, pixels * np.uint8(value)) for number, z, pixels in frames_of(MASK)]
+    path = write(frames, kind="FRACTIONAL", MaximumFractionalValue=255 if value == 254 else value)
+    if value == 254:
+        assert_refused("say of each pixel whether .*FRACTIONAL.*254 of 255", path, series)
+    else:
+        np.testing.assert_array_equal(read(path, series), MASK)
+
+
+def test_a_folder_with_one_segmentation_is_read_as_it(whole, series, tmp_path):
+    (tmp_path / "export").mkdir()
+    whole.rename(tmp_path / "export" / "1.2.3")
+    np.testing.assert_array_equal(read(tmp_path / "export", series), MASK)
+    assert find_segmentation(series) is None and find_segmentation(next(series.iterdir())) is None
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_a_segmentation_lies_on_the_nifti_of_its_series(whole, series, tmp_path, turned):
+    image = read_image(series)
+    array, affine = image.array[0], image.affine
+    if turned:
+        # As dcm2niix writes it: rows run to the front, and columns may run to the right.
+        affine = affine @ np.diag([-1, -1, 1, 1])
+        affine[:3, 3] = (image.affine @ [4, 2, 0, 1])[:3]
+    nibabel.save(nibabel.Nifti1Image(array, affine), tmp_path / "a.nii.gz")
+    found = read(whole, tmp_path / "a.nii.gz")
+    np.testing.assert_array_equal(found, MASK[::-1, ::-1] if turned else MASK)
+
+
+def places_of(header):
+    """Return the places of the frames, which may be changed."""
+    return [frame.PlanePositionSequence[0].ImagePositionPatient for frame in header.PerFrameFunctionalGroupsSequence]
+
+
+def test_a_frame_of_a_part_of_the_slice_is_padded(write, series):
+    def move(header):
+        for place in places_of(header):
+            # One column of 0.5 mm and one row of 0.75 mm on.
+            place[:2] = [place[0] + 0.5, place[1] + 0.75]
+
+    path = edit(write([(number, z, pixels[1:3, 1:]) for number, z, pixels in frames_of(MASK)]), move)
+    wanted = np.zeros_like(MASK)
+    wanted[1:3, 1:] = MASK[1:3, 1:]
+    np.testing.assert_array_equal(read(path, series), wanted)
+
+
+# Between two slices, and behind the last and before the first one.
+@pytest.mark.parametrize("height", [37, 50, 28])
+def test_a_frame_beside_the_slices_of_its_image_is_refused(whole, series, height):
+    edit(whole, lambda header: places_of(header)[3].__setitem__(2, height))
+    assert_refused("lie on the voxels of its image; its frame 4 lies between or outside of them", whole, series)
+
+
+def test_two_frames_of_a_segment_at_one_place_are_refused(write, series):
+    path = write([*frames_of(MASK), frames_of(MASK)[0]])
+    assert_refused("hold one frame of each segment at each place, not two", path, series)
+
+
+def test_a_segmentation_of_another_frame_of_reference_is_refused(whole, series, tmp_path):
+    image = read_image(series)
+    label = read_label(whole, labels=LABELS, image=image)
+    assert lay_on_image(label, image, "m", (whole, series)) is label
+    edit(whole, FrameOfReferenceUID=generate_uid())
+    sentence = "must be drawn on its image, not in another frame of reference"
+    with pytest.raises(DataError, match=f"m {sentence} .*UID.; name"):
+        lay_on_image(label, image, "m", (whole, series))
+    with pytest.raises(DataError, match=f"p1/seg {sentence}"):
+        resample(whole, series, tmp_path)
+
+
+def test_a_segmentation_of_a_picture_is_refused(whole, tmp_path):
+    Image.fromarray(np.zeros((3, 5), np.uint8)).save(tmp_path / "a.png")
+    assert_refused("lie on a volume with places in mm, as a DICOM segmentation", whole, tmp_path / "a.png")
+
+
+def first_of(header, sequence):
+    return getattr(header.PerFrameFunctionalGroupsSequence[0], sequence)[0]
+
+
+REFUSED = {
+    "fewer pixels": (lambda h: setattr(h, "PixelData", h.PixelData[:-4]), "hold 27 bytes of PixelData, not 2[34]"),
+    "more frames": (lambda h: setattr(h, "NumberOfFrames", 5000), "describe each of its 5000 frames, not 14"),
+    "no pixels": (lambda h: delattr(h, "PixelData"), "hold PixelData"),
+    "no places": (
+        lambda h: [frame.pop("PlanePositionSequence") for frame in h.PerFrameFunctionalGroupsSequence],
+        "state the place, the direction and the pixel size of each frame",
+    ),
+    "no number": (
+        lambda h: h.PerFrameFunctionalGroupsSequence[0].pop("SegmentIdentificationSequence"),
+        "name the segment of each frame .ReferencedSegmentNumber.",
+    ),
+    "zero": (
+        lambda h: setattr(first_of(h, "SegmentIdentificationSequence"), "ReferencedSegmentNumber", 0),
+        "name the segment of each frame .ReferencedSegmentNumber., from 1 to 65535, not 0",
+    ),
+    "no segment": (lambda h: delattr(h.SegmentSequence[0], "SegmentNumber"), "give each segment a whole number"),
+    "kind": (lambda h: setattr(h, "SegmentationType", "PROBABLE"), "have a SegmentationType of .*, not PROBABLE"),
+    "bits": (lambda h: setattr(h, "BitsAllocated", 8), "have BitsAllocated 1 for BINARY, not 8"),
+    "samples": (lambda h: setattr(h, "SamplesPerPixel", 3), "have SamplesPerPixel 1, not 3"),
+    "tiles": (lambda h: h.update({"TotalPixelMatrixRows": 30, "TotalPixelMatrixColumns": 50}), ".* not tiles of a"),
+    "place": (
+        lambda h: setattr(first_of(h, "PlanePositionSequence"), "ImagePositionPatient", [1]),
+        "have 3 decimal number.s. as ImagePositionPatient",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_segmentation_that_is_not_whole_is_refused(whole, series, name):
+    change, sentence = REFUSED[name]
+    assert_refused(sentence, edit(whole, change), series)
+
+
+@pytest.mark.parametrize("syntax", [JPEG2000Lossless, DeflatedExplicitVRLittleEndian])
+def test_another_compression_is_refused(whole, series, syntax):
+    def state(header):
+        header.file_meta.TransferSyntaxUID = syntax
+        header.PixelData = encapsulate([header.PixelData]) if syntax == JPEG2000Lossless else header.PixelData
+
+    assert_refused("be stored as it is or as RLE, not as (JPEG 2000|Deflated)", edit(whole, state), series)
+
+
+def test_a_surface_is_refused(whole, series):
+    def turn(header):
+        header.SOPClassUID = header.file_meta.MediaStorageSOPClassUID = SurfaceSegmentationStorage
+
+    edit(whole, turn, drop=["PixelData", "Rows"])
+    assert_refused(".*, not a DICOM (segmentation|file of the kind 'Surface Seg)", whole, series)
+
+
+def test_a_segment_that_the_file_does_not_describe_is_refused(write, series):
+    path = write(frames_of(MASK), {1: "organ"})
+    assert_refused("name a segment for each number that it holds, not none for 2", path, series)
+
+
+def test_many_overlapping_segments_are_bounded_before_memory_is_taken(write, series, monkeypatch):
+    # The image has 105 voxels of two bytes; two layers are more than a limit of 400.
+    monkeypatch.setattr(decoded, "MAX_BYTES", 400)
+    path = write(frames_of(np.ones_like(MASK), numbers=[1]) + [(2, 0, np.ones((5, 3), bool))])
+    with pytest.raises(DataError, match="seg must hold at most .* once decoded"):
+        read_segmentation(path, "seg", SHAPE, read_image(series).affine.tolist())
+
+
+def test_a_short_file_is_refused_in_the_decoders_process(whole, series):
+    whole.write_bytes(whole.read_bytes()[:600])
+    process = decoder._process
+    assert_refused("", whole, series)
+    assert decoder._process is process or process is None
+
+
+def test_a_segmentation_is_no_image(whole):
+    with pytest.raises(DataError, match="seg.dcm must be an image, not a DICOM segmentation; name it as the mask"):
+        read_image(whole)
+
+
+def resample(path, image, tmp_path, labels=LABELS):
+    """Import a segmentation as a mask on the grid of an image, and return it."""
+    values = Values({number: name for number, name in labels.items()}, of_all=labels)
+    name, write_mask = plan_mask(path, image, "p1", values, "p1/seg", is_resampled=True)
+    (tmp_path / "masks").mkdir(exist_ok=True)
+    write_mask(tmp_path / name)
+    return read_label(tmp_path / name).array[0]
+
+
+def save_image(series, tmp_path, factors, shape):
+    """Write an image whose voxels are other ones than those of a series, and begin where they begin."""
+    affine = read_image(series).affine @ np.diag([*factors, 1])
+    # The corner of the first voxel stays where it is.
+    affine[:3, 3] += read_image(series).affine[:3, :3] @ (np.array(factors) - 1) / 2
+    nibabel.save(nibabel.Nifti1Image(np.zeros(shape, np.int16), affine), tmp_path / "a.nii.gz")
+    return tmp_path / "a.nii.gz"
+
+
+@pytest.mark.parametrize("slices", [range(7), [5, 1, 2]])
+def test_a_segmentation_on_another_grid_is_resampled_where_it_was_asked_for(write, series, tmp_path, slices):
+    path, image = write(frames_of(MASK, slices)), save_image(series, tmp_path, (1, 0.5, 0.5), (5, 6, 14))
+    assert_refused("lie on the voxels of its image.*import with --resample-masks", path, image)
+    wanted = np.zeros_like(MASK)
+    wanted[..., list(slices)] = MASK[..., list(slices)]
+    # Each of its voxels holds two rows and two slices of the image.
+    np.testing.assert_array_equal(resample(path, image, tmp_path), wanted.repeat(2, axis=1).repeat(2, axis=2))
+
+
+def test_a_segmentation_that_is_resampled_lies_as_its_nifti_does(whole, series, tmp_path):
+    image = save_image(series, tmp_path, (0.7, 1.1, 1.6), (8, 3, 9))
+    nibabel.save(nibabel.Nifti1Image(MASK, read_image(series).affine), tmp_path / "mask.nii.gz")
+    wanted = resample(tmp_path / "mask.nii.gz", image, tmp_path)
+    assert wanted.any()
+    np.testing.assert_array_equal(resample(whole, image, tmp_path), wanted)
+
+
+@pytest.fixture
+def thin(series, tmp_path):
+    """An image of slices of 1 mm, of which two are one of the segmentation."""
+    return save_image(series, tmp_path, (1, 1, 0.5), (5, 3, 14))
+
+
+def change_sizes(path, change):
+    """Change the shared sizes of a segmentation's pixels and slices."""
+    edit(path, lambda header: change(header.SharedFunctionalGroupsSequence[0].PixelMeasuresSequence[0]))
+
+
+def assert_not_resampled(sentence, path, image, tmp_path):
+    with pytest.raises(DataError, match=f"p1/seg must {sentence}"):
+        resample(path, image, tmp_path)
+
+
+APART = "state how far its slices lie apart .SpacingBetweenSlices"
+UNEVEN = "have frames above one another at even distances"
+
+
+def test_a_segmentation_of_one_slice_is_as_thick_as_it_says(write, thin, tmp_path):
+    path = write(frames_of(MASK, [2]))
+    wanted = np.zeros((5, 3, 14))
+    wanted[..., 4:6] = MASK[..., 2:3]
+    np.testing.assert_array_equal(resample(path, thin, tmp_path), wanted)
+    change_sizes(path, lambda sizes: sizes.pop("SliceThickness"))
+    assert_not_resampled(APART, path, thin, tmp_path)
+
+
+def test_slices_of_a_segmentation_without_a_frame_are_no_part_of_thick_ones(write, thin, tmp_path):
+    path = write(frames_of(MASK, [0, 4]))
+    # 8 mm apart and 2 mm thick: nobody knows whether there are slices between.
+    assert_not_resampled(APART, path, thin, tmp_path)
+    change_sizes(path, lambda sizes: sizes.update({"SpacingBetweenSlices": 2}))
+    wanted = np.zeros((5, 3, 14))
+    wanted[..., :2], wanted[..., 8:10] = MASK[..., :1], MASK[..., 4:5]
+    np.testing.assert_array_equal(resample(path, thin, tmp_path), wanted)
+
+
+def test_frames_lie_less_than_a_tenth_of_a_pixel_aside_to_be_resampled(whole, thin, tmp_path):
+    edit(whole, lambda header: places_of(header)[3].__setitem__(0, 10.04))
+    assert resample(whole, thin, tmp_path).any()
+    change_sizes(whole, lambda sizes: sizes.update({"PixelSpacing": [0.02, 0.02]}))
+    assert_not_resampled(UNEVEN, whole, thin, tmp_path)
+
+
+def test_frames_that_are_no_volume_are_not_resampled(whole, thin, tmp_path):
+    edit(whole, lambda header: places_of(header)[3].__setitem__(0, 11))
+    assert_not_resampled(UNEVEN, whole, thin, tmp_path)
+
+
+def refer_to(path, uid):
+    """Let a segmentation name the series on which it was drawn."""
+    named = Dataset()
+    named.SeriesInstanceUID = uid
+    edit(path, ReferencedSeriesSequence=[named])
+
+
+def uid_of(series):
+    return dcmread(next(series.iterdir())).SeriesInstanceUID
+
+
+TOO_THICK = "have a frame for each slice of its image, 2 mm apart, not for slices {} mm apart; name the series on which"
+
+
+@pytest.mark.parametrize("key", ["SpacingBetweenSlices", "SliceThickness"])
+@pytest.mark.parametrize("slices", [[2, 4], [1, 5], [3]], ids=str)
+def test_a_segmentation_of_thicker_slices_is_refused(write, series, key, slices):
+    path = write(frames_of(MASK, slices))
+    change_sizes(path, lambda sizes: sizes.update({key: 4}))
+    with pytest.raises(DataError, match=f"^c0/seg must {TOO_THICK.format(4)}"):
+        lay(path, series)
+
+
+def lay(path, series):
+    image = read_image(series)
+    return lay_on_image(read_label(path, "c0/seg", labels=LABELS, image=image), image, "c0/seg", (path, series)).array[
+        0
+    ]
+
+
+@pytest.mark.parametrize("slices", [[2, 4], [3]], ids=str)
+def test_a_segmentation_that_names_its_series_may_have_frames_of_some_slices(write, series, slices):
+    path = write(frames_of(MASK, slices))
+    # Slices may overlap: thicker than they lie apart.
+    change_sizes(path, lambda sizes: sizes.update({"SpacingBetweenSlices": 4}))
+    refer_to(path, uid_of(series))
+    assert not lay(path, series)[..., 5].any() and lay(path, series).any()
+
+
+@pytest.mark.parametrize(
+    ("slices", "is_read"), [([1, 5], False), ([2, 4], False), ([1, 2, 5], True), ([3], True)], ids=str
+)
+def test_a_segmentation_of_another_series_must_have_frames_of_neighbouring_slices(write, series, slices, is_read):
+    path = write(frames_of(MASK, slices))
+    refer_to(path, "1.2.3")
+    if is_read:
+        assert lay(path, series).any()
+        return
+    with pytest.raises(DataError, match=f"c0/seg must {TOO_THICK.format(8 if slices == [1, 5] else 4)}"):
+        lay(path, series)
+
+
+def test_slices_between_thicker_ones_are_filled_where_the_mask_is_resampled(write, series, tmp_path):
+    frames = [(1, z, np.ones((5, 3))) for z in (0, 2, 4)]
+    path = write(frames)
+    change_sizes(path, lambda sizes: sizes.update({"SpacingBetweenSlices": 4}))
+    found = resample(path, series, tmp_path)
+    assert found[..., :5].all() and not found[..., 6].any()

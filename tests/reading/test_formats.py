@@ -1,0 +1,425 @@
+import shutil
+
+import nibabel
+import numpy as np
+import pydicom
+import pytest
+import SimpleITK
+from PIL import Image
+
+from silofl.errors import DataError
+from silofl.reading.images import read_image, read_label
+from tests.data.conftest import assert_refused, edit
+
+VOLUME = np.random.default_rng(0).integers(-900, 900, (5, 6, 7), dtype=np.int16)
+
+
+@pytest.fixture
+def series(write_dicom, tmp_path):
+    return write_dicom(tmp_path / "series", VOLUME)
+
+
+@pytest.fixture
+def slice_file(write_dicom, tmp_path):
+    """A DICOM file with the first slice of the volume."""
+    return write_dicom(tmp_path / "slice", VOLUME[..., :1]) / "99.dcm"
+
+
+@pytest.fixture
+def write_file(slice_file):
+    """Write a picture, an npz file, a DICOM file or a volume, as the path's ending says; some can be packed."""
+
+    def write(path, is_packed=False):
+        ramp = np.add.outer(np.arange(60), np.arange(40)).astype(np.uint8)
+        if path.suffix in (".png", ".jpg", ".tif"):
+            Image.fromarray(ramp).save(path, **{"compression": "tiff_adobe_deflate"} if is_packed else {})
+        elif path.suffix == ".npz":
+            np.savez(path, images=ramp[None])
+        elif path.suffix == ".dcm":
+            slice_file.rename(path)
+        else:
+            SimpleITK.WriteImage(SimpleITK.GetImageFromArray(ramp[None]), path, useCompression=is_packed)
+        return path
+
+    return write
+
+
+@pytest.mark.parametrize("ending", ["nii", "nii.gz"])
+def test_a_nifti_volume_keeps_its_axes_and_its_affine(tmp_path, ending):
+    affine = np.diag([-0.5, 0.75, 2, 1])
+    nibabel.save(nibabel.Nifti1Image(VOLUME, affine), tmp_path / f"v.{ending}")
+    image = read_image(tmp_path / f"v.{ending}")
+    np.testing.assert_array_equal(image.array, VOLUME[None])
+    np.testing.assert_allclose(image.affine, affine)
+    assert image.dtype_max == 32767
+
+
+def test_a_nifti_with_a_scale_factor_has_no_integer_range(tmp_path):
+    image = nibabel.Nifti1Image(VOLUME, np.eye(4))
+    image.header.set_slope_inter(0.5, 10)
+    nibabel.save(image, tmp_path / "v.nii")
+    read = read_image(tmp_path / "v.nii")
+    np.testing.assert_allclose(read.array[0], VOLUME * 0.5 + 10)
+    assert read.dtype_max is None
+
+
+def test_one_plane_of_a_nifti_is_a_volume_of_one_slice(tmp_path):
+    nibabel.save(nibabel.Nifti1Image(VOLUME[..., 0], np.eye(4)), tmp_path / "v.nii")
+    nibabel.save(nibabel.Nifti1Image(VOLUME[..., None], np.eye(4)), tmp_path / "w.nii")
+    assert read_image(tmp_path / "v.nii").array.shape == (1, 5, 6, 1)
+    assert read_image(tmp_path / "w.nii").array.shape == (1, 5, 6, 7)
+
+
+@pytest.mark.parametrize("shape", [(5, 6, 7, 2), (5, 6, 7, 1, 2)])
+def test_the_last_axis_of_a_nifti_holds_contrasts(tmp_path, shape):
+    stored = np.stack([VOLUME, VOLUME + 1], axis=3)
+    nibabel.save(nibabel.Nifti1Image(stored.reshape(shape), np.eye(4)), tmp_path / "v.nii")
+    image = read_image(tmp_path / "v.nii")
+    assert image.has_contrasts and image.affine.shape == (4, 4)
+    np.testing.assert_array_equal(image.array, [VOLUME, VOLUME + 1])
+
+
+def test_a_nifti_with_channels_and_time_points_is_refused(tmp_path):
+    nibabel.save(nibabel.Nifti1Image(np.zeros((5, 6, 7, 2, 3), np.int16), np.eye(4)), tmp_path / "v.nii")
+    assert_refused("v.nii must hold 2 or 3 axes, or 4 with channels last, of numbers, not 5 axes", tmp_path / "v.nii")
+
+
+@pytest.mark.parametrize("ending", ["mha", "nrrd"])
+def test_an_itk_volume_is_the_same_as_its_nifti(tmp_path, ending):
+    image = SimpleITK.GetImageFromArray(VOLUME.transpose(2, 1, 0))
+    image.SetSpacing((0.5, 0.75, 2))
+    image.SetOrigin((10, -20, 30))
+    image.SetDirection((0, 1, 0, 1, 0, 0, 0, 0, -1))
+    for name in (f"v.{ending}", "v.nii.gz"):
+        SimpleITK.WriteImage(image, tmp_path / name)
+    read, oracle = read_image(tmp_path / f"v.{ending}"), read_image(tmp_path / "v.nii.gz")
+    np.testing.assert_array_equal(read.array, VOLUME[None])
+    np.testing.assert_array_equal(read.array, oracle.array)
+    np.testing.assert_allclose(read.affine, oracle.affine, atol=1e-5)
+
+
+def test_an_itk_plane_is_a_volume_of_one_slice(tmp_path):
+    SimpleITK.WriteImage(SimpleITK.GetImageFromArray(VOLUME[..., 0].T), tmp_path / "v.mha")
+    np.testing.assert_array_equal(read_image(tmp_path / "v.mha").array, VOLUME[None, :, :, :1])
+
+
+@pytest.mark.parametrize(
+    ("ending", "count", "dtype", "is_colour"),
+    [
+        ("mha", 3, np.uint8, True),
+        ("mha", 2, np.uint8, False),
+        ("nrrd", 3, np.int16, False),
+        ("mha", 4, np.int16, False),
+        ("mha", 4, np.float32, False),
+    ],
+)
+def test_channels_of_an_itk_volume_that_are_no_colours_are_contrasts(tmp_path, ending, count, dtype, is_colour):
+    voxels = np.random.default_rng(0).integers(0, 255, (7, 6, 5, count)).astype(dtype)
+    SimpleITK.WriteImage(SimpleITK.GetImageFromArray(voxels, isVector=True), tmp_path / f"v.{ending}")
+    image = read_image(tmp_path / f"v.{ending}")
+    np.testing.assert_array_equal(image.array, voxels.transpose(3, 2, 1, 0))
+    assert image.has_contrasts != is_colour
+
+
+def test_an_itk_file_of_time_points_is_refused(tmp_path):
+    image = SimpleITK.GetImageFromArray(np.zeros((2, 3, 4, 5), np.uint8), isVector=False)
+    SimpleITK.WriteImage(image, tmp_path / "v.nrrd")
+    assert_refused("v.nrrd must hold 2 or 3 axes, not 4", tmp_path / "v.nrrd")
+
+
+def test_a_dicom_series_is_ordered_by_position_with_the_axes_of_nifti(series):
+    image = read_image(series)
+    np.testing.assert_array_equal(image.array, VOLUME[None])
+    # DICOM counts to the left and to the back, NIfTI to the right and to the front.
+    np.testing.assert_allclose(image.affine, [[-0.5, 0, 0, -10], [0, -0.75, 0, -20], [0, 0, 2, 30], [0, 0, 0, 1]])
+
+
+@pytest.mark.parametrize(
+    ("modality", "called"),
+    [
+        ("SEG", "an image, not a DICOM segmentation"),
+        ("RTSTRUCT", "an image or a label map, not a DICOM structure set; fill its outlines"),
+    ],
+)
+def test_labels_in_a_dicom_form_of_their_own_are_refused_as_such(slice_file, modality, called):
+    edit(slice_file, drop=["PixelData", "Rows", "Columns"] if modality == "RTSTRUCT" else (), Modality=modality)
+    with pytest.raises(DataError, match=f"99.dcm must be {called}"):
+        read_label(slice_file)
+
+
+@pytest.mark.parametrize(("modality", "is_read"), [("CR", False), ("XA", True)])
+def test_a_table_of_intensities_is_never_passed_over_where_it_counts(series, modality, is_read):
+    table = pydicom.Dataset()
+    table.add_new("LUTDescriptor", "SS", [3, 0, 16])
+    table.add_new("LUTData", "US", [0, 10, 40])
+    table.ModalityLUTType = "US"
+    edit(series, ModalityLUTSequence=[table], Modality=modality)
+    if is_read:
+        np.testing.assert_array_equal(read_image(series).array, VOLUME[None])
+    else:
+        assert_refused("series must have a rescale slope and intercept, not a table of intensities", series)
+
+
+@pytest.mark.parametrize("storage", ["XRayAngiographicImageStorage", "NuclearMedicineImageStorage"])
+def test_a_series_lies_where_its_headers_say_whatever_its_class_is(tmp_path, write_dicom, storage):
+    # Its axes run to the left, to the feet and to the back.
+    coronal = np.array([[1.0, 0, 0], [0, 0, 1], [0, -1, 0]])
+    folder = write_dicom(tmp_path / "series", VOLUME, coronal)
+    for file in folder.iterdir():
+        header = pydicom.dcmread(file)
+        header.SOPClassUID = header.file_meta.MediaStorageSOPClassUID = getattr(pydicom.uid, storage)
+        header.save_as(file)
+    image = read_image(folder)
+    np.testing.assert_array_equal(image.array, VOLUME[None])
+    np.testing.assert_allclose(image.affine, [[-0.5, 0, 0, -10], [0, 0, -2, -20], [0, -0.75, 0, 30], [0, 0, 0, 1]])
+
+
+def test_a_radiograph_that_counts_from_white_is_turned_round(slice_file):
+    edit(slice_file, PhotometricInterpretation="MONOCHROME1", Modality="CR")
+    # Of 16 bits with a sign, -32768 becomes 32767 and 0 becomes -1.
+    np.testing.assert_array_equal(read_image(slice_file).array, -1 - VOLUME[None, ..., :1])
+
+
+@pytest.mark.parametrize("modality", ["CT", "MR", "NM", "PT"])
+def test_measured_numbers_are_never_turned_round(slice_file, modality):
+    edit(slice_file, PhotometricInterpretation="MONOCHROME1", Modality=modality)
+    assert_refused("99.dcm must be shown with its largest value white .MONOCHROME2., not black", slice_file)
+
+
+def test_a_refusal_does_not_say_where_in_its_source_a_library_failed(slice_file):
+    # GDCM cannot turn such numbers round.
+    edit(slice_file, PhotometricInterpretation="MONOCHROME1", BitsStored=12, HighBit=11, Modality="CR")
+    assert "cxx" not in assert_refused("99.dcm must be a whole file, .* one .An invalid logic behavior", slice_file)
+
+
+def test_a_dicom_series_with_a_missing_slice_is_refused(series):
+    (series / "96.dcm").unlink()
+    assert_refused("series must have slices at even distances on one line, not 2.00 to 4.00 mm", series)
+
+
+def test_slices_of_a_series_in_a_folder_within_it_are_refused_and_another_series_there_is_not(series, write_dicom):
+    inner = write_dicom(series / "more", VOLUME)
+    (inner / "notes.txt").write_text("no image")
+    assert read_image(series).spatial_shape == VOLUME.shape
+    # The last two, so that what stays is even and reads well.
+    for name in ("99.dcm", "98.dcm"):
+        (series / name).rename(inner / name)
+    assert_refused("series must hold all files of its DICOM series itself, not some in more", series)
+
+
+def test_a_folder_with_two_dicom_series_or_none_is_refused(series, slice_file, tmp_path):
+    slice_file.rename(series / "other.dcm")
+    assert_refused("series must be a folder with one DICOM series, not 2: 7 files as 93.dcm, 1 files as other", series)
+    none = "must be a folder that holds the files of one DICOM series itself; it does not: name the "
+    assert_refused(f"slice {none}image's own file, or another folder", slice_file.parent)
+    assert_refused(f"{tmp_path.name} {none}folder in it that does, or an image's own file$", tmp_path)
+
+
+@pytest.mark.parametrize("more", [{}, {"SliceLocation": "2.5"}, {"ViewPosition": "PA"}])
+def test_files_of_which_none_says_where_it_lies_are_pictures_and_no_volume(series, more):
+    for number, path in enumerate(sorted(series.iterdir())):
+        edit(path, drop=["ImagePositionPatient"], **more, InstanceNumber=number)
+    count = len([*series.iterdir()])
+    assert_refused(rf"series must hold slices .*, not {count} pictures without a place; name each file", series)
+    # As it says.
+    for path in series.iterdir():
+        assert read_image(path).spatial_shape[2] == 1
+
+
+def test_a_copy_in_a_series_is_named_and_may_be_removed(series):
+    whole = read_image(series)
+    for name in ("97", "98"):
+        shutil.copy(series / f"{name}.dcm", series / f"{name} (1).dcm")
+    said = assert_refused("series must hold each file once, not copies of others; remove", series)
+    copies = said.partition("remove ")[2].split(", ")
+    assert sorted(copies) == ["97 (1).dcm", "98 (1).dcm"]
+    for name in copies:
+        (series / name).unlink()
+    np.testing.assert_array_equal(read_image(series).array, whole.array)
+
+
+def test_two_versions_of_a_slice_are_named(series):
+    shutil.copy(series / "98.dcm", series / "98b.dcm")
+    edit(series / "98b.dcm", SeriesDescription="sent again")
+    assert_refused(
+        "series must hold one image at each place, not two, as (98.dcm and 98b|98b.dcm and 98).dcm; remove", series
+    )
+    (series / "98b.dcm").unlink()
+    read_image(series)
+
+
+def test_slices_that_share_a_number_but_nothing_else_are_no_copies(series):
+    whole = read_image(series)
+    edit(series, SOPInstanceUID="1.2.3")
+    np.testing.assert_array_equal(read_image(series).array, whole.array)
+
+
+def test_a_tilted_gantry_moves_each_slice_aside_as_its_positions_say(tmp_path, write_dicom):
+    # Rows and columns lie 20 degrees from upright, the table moves along the body: 3 mm a slice, 2 mm a row.
+    tilt = np.deg2rad(20)
+    direction = np.array([[1, 0, 0], [0, np.cos(tilt), 0], [0, np.sin(tilt), 1]])
+    image = read_image(write_dicom(tmp_path / "series", VOLUME, direction, (1, 2, 3), (0, 0, 0)))
+    np.testing.assert_array_equal(image.array, VOLUME[None])
+    wanted = np.diag([-1, -1, 1]) @ direction * (1, 2, 3)
+    np.testing.assert_allclose(image.affine[:3, :3], wanted, atol=1e-6)
+    # A box's 6 mm3, less by the cosine of the tilt.
+    assert np.linalg.det(image.affine[:3, :3]) == pytest.approx(6 * np.cos(tilt))
+
+
+@pytest.mark.parametrize(
+    ("changes", "factor"),
+    [({"RescaleSlope": 300}, 300), ({"RescaleSlope": 0.0004}, 0.0004), ({"PixelRepresentation": 0}, 1)],
+)
+def test_each_slice_has_its_own_scale_whatever_the_first_one_has(tmp_path, write_dicom, changes, factor):
+    volume = np.abs(VOLUME)
+    folder = write_dicom(tmp_path / "series", volume)
+    # By its name the last file is the first slice, which keeps 1.
+    for file in sorted(folder.iterdir())[:-1]:
+        edit(file, **changes)
+    found = read_image(folder).array[0]
+    assert found.dtype == np.float32
+    np.testing.assert_array_equal(found[..., 0], volume[..., 0])
+    np.testing.assert_allclose(found[..., 1:], np.float64(volume[..., 1:]) * factor, rtol=1e-6)
+
+
+def cut_class(whole):
+    """End in the middle of the name of the class."""
+    return whole[: whole.index(b"1.2.840.10008.5.1.4") + 8]
+
+
+@pytest.mark.parametrize("damage", [lambda whole: whole[:300], cut_class, lambda whole: b"junk"])
+@pytest.mark.parametrize("place", [0, 2, -1])
+def test_a_file_of_a_series_that_cannot_be_read_is_named_wherever_it_lies(series, damage, place):
+    file = sorted(series.iterdir())[place]
+    file.write_bytes(damage(file.read_bytes()))
+    sentence = assert_refused(f"series must hold whole DICOM files; {file.name} cannot be read", series)
+    assert "cxx" not in sentence and "0x" not in sentence
+
+
+def test_what_lies_beside_a_series_and_is_no_image_disturbs_nothing(series, slice_file):
+    (series / "README.txt").write_text("exported by a viewer")
+    (series / "._0.dcm").write_bytes(b"a file system's notes")
+    report = pydicom.dcmread(edit(slice_file, drop=["PixelData", "Rows", "Columns"]))
+    report.SOPClassUID = report.file_meta.MediaStorageSOPClassUID = pydicom.uid.BasicTextSRStorage
+    report.save_as(series / "report.dcm")
+    np.testing.assert_array_equal(read_image(series).array, VOLUME[None])
+
+
+def test_a_series_of_two_patients_is_refused_without_their_names(series):
+    edit(edit(series, PatientID="Meier") / "99.dcm", PatientID="Doe")
+    sentence = assert_refused("series must be of one patient, not of 2", series)
+    assert "Meier" not in sentence and "Doe" not in sentence
+
+
+def test_one_image_of_an_npz_file_is_read_by_its_index(tmp_path):
+    grey = np.arange(24, dtype=np.uint8).reshape(2, 3, 4)
+    colour = np.stack([grey, grey + 1, grey + 2], axis=-1)
+    np.savez(tmp_path / "grey.npz", images=grey, labels=grey)
+    np.savez_compressed(tmp_path / "colour.npz", images=colour)
+    np.testing.assert_array_equal(read_image(tmp_path / "grey.npz", index=1).array, grey[1][None])
+    np.testing.assert_array_equal(read_label(tmp_path / "grey.npz", index=1).array, grey[1][None])
+    np.testing.assert_array_equal(read_image(tmp_path / "colour.npz", index=0).array[2], grey[0] + 2)
+
+
+def test_one_window_of_an_npz_file_is_read_by_its_index(tmp_path):
+    windows = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
+    np.savez(tmp_path / "windows.npz", windows=windows)
+    image = read_image(tmp_path / "windows.npz", index=1)
+    np.testing.assert_array_equal(image.array, windows[1].reshape(3, 1, 4))
+    assert image.is_window and image.array.dtype == np.float32
+
+
+def test_an_npz_file_of_images_holds_no_windows(tmp_path):
+    np.savez(tmp_path / "a.npz", images=np.zeros((2, 3, 4), np.uint8), windows=np.zeros((2, 3, 4)))
+    assert not read_image(tmp_path / "a.npz", index=1).is_window
+
+
+def test_an_npz_file_that_changed_is_read_again(tmp_path):
+    np.savez(tmp_path / "a.npz", images=np.zeros((1, 2, 2), np.uint8))
+    read_image(tmp_path / "a.npz", index=0)
+    np.savez(tmp_path / "a.npz", images=np.ones((2, 2, 2), np.uint8))
+    assert read_image(tmp_path / "a.npz", index=0).array.min() == 1
+
+
+@pytest.mark.parametrize(
+    ("arrays", "index", "sentence"),
+    [
+        ({"pictures": np.zeros((2, 3, 4))}, 0, "a.npz must hold an array 'images'"),
+        ({"images": np.zeros((2, 3, 4))}, 2, "a.npz must hold the image with 'index' 2, not 2 images"),
+        ({"images": np.zeros((2, 3, 4))}, None, "a.npz must be named by a record of dataset.json .* 2 images; save"),
+        ({"images": np.zeros((2, 3, 4, 5))}, 0, r"a.npz must hold images of shape \(N, H, W\)"),
+        ({"images": np.zeros((2, 3))}, 0, r"a.npz must hold images of shape \(N, H, W\)"),
+        ({"windows": np.zeros((2, 3))}, 0, r"a.npz must hold windows of shape \(N, C, T\), not \(2, 3\)"),
+        ({"windows": np.zeros((2, 3, 4))}, 2, "a.npz must hold the image with 'index' 2, not 2 images"),
+        ({"images": np.array([{}], dtype=object)}, 0, "a.npz must be a whole file.*allow_pickle"),
+    ],
+)
+def test_an_npz_file_of_another_form_is_refused(tmp_path, arrays, index, sentence):
+    np.savez(tmp_path / "a.npz", **arrays)
+    assert_refused(sentence, tmp_path / "a.npz", index=index)
+
+
+@pytest.mark.parametrize(
+    ("name", "remedy"),
+    [
+        ("a", "convert it, or name DICOM a.dcm"),
+        ("1.2.840.10008", "convert it, or name DICOM 1.2.840.10008.dcm"),
+        ("a.png.txt", "convert it to one of these"),
+        ("a.BMP", "save it as PNG"),
+        ("a.webp", "save it as PNG"),
+        ("a.svs", "export its regions as PNG or TIFF"),
+        ("a.mat", "save its array as NIfTI"),
+        ("a.h5", "save its array as NIfTI"),
+        ("a.img", "name the header beside it, which ends in .hdr"),
+        ("a.zraw", "name the header beside it, which ends in .mhd or .nhdr"),
+        ("a.par", "convert it to NIfTI, for example with dcm2niix"),
+        ("a.pdf", "export the image from the document"),
+        ("a.zip", "unpack it"),
+        ("a.ima", "it is DICOM: name it a.ima.dcm"),
+    ],
+)
+def test_an_unknown_ending_is_refused_with_a_remedy_that_fits(tmp_path, name, remedy):
+    (tmp_path / name).write_bytes(b"x")
+    assert_refused(f"{name} must be a DICOM folder or end in one of .png.*; {remedy}", tmp_path / name)
+
+
+def test_what_is_dicom_by_its_content_is_to_be_named_so_whatever_its_ending(slice_file):
+    path = slice_file.rename(slice_file.with_name("a.img"))
+    assert_refused("a.img must be .*, not '.img'; it is DICOM: name it a.img.dcm", path)
+
+
+def test_a_compressed_volume_without_its_ending_is_to_be_renamed(tmp_path, write_file):
+    path = write_file(tmp_path / "a.nii.gz").rename(tmp_path / "a.nii")
+    assert_refused("a.nii must end in .nii.gz, as its content is compressed by gzip; rename it", path)
+
+
+@pytest.mark.filterwarnings("ignore:Corrupt EXIF data")
+@pytest.mark.parametrize("ending", ["png", "jpg", "tif", "nii", "nii.gz", "mha", "nrrd", "npz", "dcm"])
+@pytest.mark.parametrize("kept", [0, 20, 0.5])
+def test_a_truncated_file_is_called_truncated(tmp_path, ending, kept, write_file):
+    content = write_file(tmp_path / f"whole.{ending}").read_bytes()
+    cut = tmp_path / f"cut.{ending}"
+    cut.write_bytes(content[: kept if kept in (0, 20) else int(len(content) * kept)])
+    sentence = f"cut.{ending} must be a whole file, not a truncated"
+    assert str(tmp_path) not in assert_refused(sentence, cut, index=0 if ending == "npz" else None)
+
+
+@pytest.mark.parametrize("name", ["a.png", "a.tif", "a.mha", "a.nrrd", "a.nii.gz", "a.npz"])
+def test_one_wrong_bit_never_passes_as_other_voxels(tmp_path, write_file, name):
+    path = write_file(tmp_path / name, is_packed=True)
+    index, content, num_refused = 0 if name == "a.npz" else None, path.read_bytes(), 0
+    whole = read_image(path, index=index).array
+    # What has no checksum comes first: the header of MHA and NRRD, the eight bytes that lead to a TIFF's tags.
+    first = {".mha": content.find(b"LOCAL\n") + 6, ".nrrd": content.find(b"\n\n") + 2, ".tif": 8}.get(path.suffix, 0)
+    # Pillow writes a TIFF's tags behind the pixels.
+    last = int.from_bytes(content[4:8], "little") if path.suffix == ".tif" else len(content)
+    for number, place in enumerate(np.linspace(first, last - 1, 60).astype(int)):
+        broken = bytearray(content)
+        broken[place] ^= 1 << number % 8
+        path.write_bytes(broken)
+        try:
+            np.testing.assert_array_equal(read_image(path, index=index).array, whole)
+        except DataError:
+            num_refused += 1
+    # Some bits mean nothing, as the time in gzip and the names in an archive.
+    assert num_refused > 40

@@ -1,0 +1,266 @@
+import shutil
+
+import nibabel
+import numpy as np
+import pydicom
+import pytest
+import SimpleITK
+from PIL import Image as Picture
+
+from silofl.errors import DataError
+from silofl.reading.header import Header, check_affine, is_dicom, read_header
+from silofl.reading.images import read_image, read_label
+from tests.conftest import group
+from tests.data.conftest import assert_refused, edit
+
+VOLUME = np.arange(60 * 5, dtype=np.int16).reshape(10, 6, 5)
+
+
+@pytest.fixture
+def series(write_dicom, tmp_path):
+    return write_dicom(tmp_path / "slices", VOLUME)
+
+
+@pytest.fixture
+def frames(write_frames):
+    """Write the volume's frames, of some slices in their order, in one file; returns its folder and it."""
+
+    def write(*slices, **options):
+        folder = write_frames(VOLUME, slices or range(5), **options)
+        return folder, folder / "frames.dcm"
+
+    return write
+
+
+@pytest.fixture
+def write_itk(tmp_path):
+    """Write the volume by SimpleITK, with one change to the text of its header."""
+
+    def write(name, old=b"", new=b""):
+        path = tmp_path / name
+        SimpleITK.WriteImage(SimpleITK.GetImageFromArray(VOLUME.transpose(2, 1, 0)), path)
+        path.write_bytes(path.read_bytes().replace(old, new, 1))
+        return path
+
+    return write
+
+
+@pytest.mark.parametrize(("code", "wanted"), [("CR", "DX"), ("OT", None)])
+def test_computed_radiography_counts_as_radiography_and_an_unknown_code_as_none(series, code, wanted):
+    edit(series, Modality=code)
+    assert read_header(series).modality == read_header(series / "99.dcm").modality == wanted
+
+
+@pytest.mark.parametrize("has_preamble", [True, False])
+def test_a_series_states_modality_spacing_axes_and_place_with_a_preamble_and_without(series, has_preamble):
+    (series / "0_readme.txt").write_text("from an old archive")
+    for file in [] if has_preamble else series.glob("*.dcm"):
+        pydicom.dcmwrite(file, pydicom.Dataset(pydicom.dcmread(file)), implicit_vr=True, little_endian=True)
+        assert file.read_bytes()[128:132] != b"DICM"
+    assert read_header(series) == Header("CT", True, True, True)
+    assert read_header(series / "99.dcm") == Header("CT", False, True, True)
+    np.testing.assert_array_equal(read_image(series).array, VOLUME[None])
+
+
+# In their own order, in that of their acquisition, and beginning with the last one.
+@pytest.mark.parametrize("slices", [[0, 1, 2, 3, 4], [0, 2, 4, 1, 3], [4, 2, 0, 3, 1]])
+def test_frames_in_any_order_are_the_volume_that_their_slices_are(write_dicom, frames, tmp_path, slices):
+    wanted = read_image(write_dicom(tmp_path / "wanted", VOLUME))
+    for path in frames(*slices):
+        found = read_image(path)
+        np.testing.assert_array_equal(found.array, wanted.array)
+        np.testing.assert_allclose(found.affine, wanted.affine)
+        assert found.array.strides[1:] == wanted.array.strides[1:] and read_header(path) == Header(
+            "MR", True, True, True
+        )
+        np.testing.assert_array_equal(read_label(path).array, wanted.array)
+
+
+def test_frames_of_two_b_values_between_one_another_are_no_one_volume(frames):
+    def number(header):
+        indices = [(1, 1), (1, 2), (1, 3), (2, 1), (2, 2)]
+        for index, frame in zip(indices, header.PerFrameFunctionalGroupsSequence, strict=True):
+            frame.update(group("FrameContentSequence", DimensionIndexValues=list(index)))
+
+    # Three places of the one and two of the other, at even distances together too.
+    path = edit(frames(0, 2, 4, 1, 3)[1], number)
+    assert_refused("must have slices at even distances on one line.*each time point, echo or", path)
+
+
+def test_a_file_that_describes_other_frames_than_it_has_is_refused(frames):
+    path = edit(frames(0, 2, 1)[1], lambda header: header.PerFrameFunctionalGroupsSequence.pop())
+    assert_refused("must describe each of its 3 frames, not 2", path)
+
+
+def test_frames_without_the_size_of_their_voxels_state_none(frames):
+    assert not read_header(frames(has_spacing=False)[0]).has_spacing
+
+
+def test_frames_without_places_of_their_own_lie_as_far_apart_as_their_file_states(frames):
+    def turn(header):
+        header.SOPClassUID = header.file_meta.MediaStorageSOPClassUID = (
+            pydicom.uid.MultiFrameGrayscaleWordSecondaryCaptureImageStorage
+        )
+        # Columns run to the back, rows to the feet.
+        header.ImagePositionPatient, header.ImageOrientationPatient = [10, 20, 30], [0, 1, 0, 0, 0, -1]
+        header.PixelSpacing, header.SpacingBetweenSlices = [0.75, 0.5], 2
+
+    path = edit(frames()[1], turn, ["SharedFunctionalGroupsSequence", "PerFrameFunctionalGroupsSequence"])
+    # 2 mm from one to the next, to the right.
+    np.testing.assert_allclose(read_image(path).affine[:3], [[0, 0, 2, -10], [-0.5, 0, 0, -20], [0, -0.75, 0, 30]])
+    assert read_header(path) == Header("MR", False, True, True)
+
+
+@pytest.mark.parametrize("slices", [[0, 0, 1, 1, 2, 2], [0, 1, 2, 0, 1, 2], [0, 2, 4, 1], [0, 1, 3, 4]])
+def test_frames_that_are_no_one_volume_are_refused_whatever_lies_beside_them(frames, slices):
+    folder, file = frames(*slices)
+    for name in ("README.txt", ".DS_Store"):
+        (folder / name).write_text("from a viewer's export")
+    for path in (folder, file):
+        assert_refused("must (have slices at even distances on one line|hold one image at each place, not two)", path)
+
+
+def test_frames_that_a_tilted_gantry_moved_aside_lie_where_they_say(frames):
+    for path in frames(aside=1):
+        np.testing.assert_allclose(read_image(path).affine[:3, 2], [0, -1, 2])
+
+
+def test_frames_of_several_slopes_are_refused(frames):
+    def scale(header):
+        for slope, frame in enumerate(header.PerFrameFunctionalGroupsSequence, start=1):
+            frame.update(group("PixelValueTransformationSequence", RescaleSlope=slope, RescaleIntercept=0))
+
+    assert_refused("must have one rescale slope and intercept for all frames", edit(frames()[1], scale))
+
+
+def test_two_files_of_frames_in_one_series_are_refused_as_such(frames):
+    folder, path = frames()
+    shutil.copy(path, folder / "others.dcm")
+    edit(path, SOPInstanceUID=pydicom.uid.generate_uid())
+    assert_refused("series must hold one file with many frames, or a file for each slice, not 2 files of whi", folder)
+
+
+def test_frames_from_head_to_foot_are_taken(frames):
+    assert read_image(frames(4, 3, 2, 1, 0)[0]).array.shape == (1, 10, 6, 5)
+
+
+# Millimetres, unknown, micrometres, and a code that stands for no unit.
+@pytest.mark.parametrize(("unit", "has_spacing"), [(2, True), (0, True), (3, True), (5, False)])
+def test_nifti_states_what_its_unit_says(tmp_path, unit, has_spacing):
+    image = nibabel.Nifti1Image(VOLUME, np.diag([2, 2, 3, 1]))
+    image.header["xyzt_units"] = unit
+    nibabel.save(image, tmp_path / "scan.nii.gz")
+    assert read_header(tmp_path / "scan.nii.gz") == Header(None, has_spacing, True, True)
+
+
+@pytest.mark.parametrize(("size", "has_spacing"), [(2, True), (2.01, True), (2.1, False), (0.002, False)])
+def test_nifti_with_two_sizes_of_its_voxels_states_none(tmp_path, size, has_spacing):
+    image = nibabel.Nifti1Image(VOLUME, np.diag([2.0, 2, 2, 1]))
+    image.header["pixdim"][1:4] = size
+    nibabel.save(image, tmp_path / "a.nii")
+    assert read_header(tmp_path / "a.nii") == Header(None, has_spacing, True, True)
+
+
+@pytest.mark.parametrize(
+    ("turn", "has_orientation"),
+    [
+        (np.eye(3), True),
+        (np.diag([-1, 1, 1]), False),
+        (np.diag([-1, -1, 1]), False),
+        (np.eye(3)[[1, 2, 0]], False),
+        # By 20 degrees, as a scan that was turned to an atlas, and by 60.
+        ([[0.94, -0.342, 0], [0.342, 0.94, 0], [0, 0, 1]], True),
+        ([[0.5, -0.866, 0], [0.866, 0.5, 0], [0, 0, 1]], False),
+    ],
+)
+def test_nifti_whose_two_grids_run_otherwise_does_not_state_how_its_axes_lie(tmp_path, turn, has_orientation):
+    image = nibabel.Nifti1Image(VOLUME, None)
+    image.set_sform(np.diag([2, 2, 2, 1]), code=2)
+    image.set_qform(nibabel.affines.from_matvec(2 * np.asarray(turn)), code=1)
+    nibabel.save(image, tmp_path / "a.nii")
+    assert read_header(tmp_path / "a.nii") == Header(None, True, has_orientation, True)
+
+
+def test_nifti_with_a_quaternion_that_is_none_has_one_grid(tmp_path):
+    image = nibabel.Nifti1Image(VOLUME, np.diag([2.0, 2, 2, 1]))
+    image.set_qform(image.affine, code=1)
+    image.header["quatern_b"] = image.header["quatern_c"] = 0.8
+    nibabel.save(image, tmp_path / "a.nii")
+    assert read_header(tmp_path / "a.nii") == Header(None, True, True, True)
+
+
+@pytest.mark.parametrize(("sizes", "has_spacing"), [((2, 2, 3), True), ((1, 1, 1), False)])
+def test_nifti_without_a_grid_may_give_the_size_of_its_voxels(tmp_path, sizes, has_spacing):
+    image = nibabel.Nifti1Image(VOLUME, None)
+    image.header.set_zooms(sizes)
+    nibabel.save(image, tmp_path / "scan.nii")
+    assert read_header(tmp_path / "scan.nii") == Header(None, has_spacing, False)
+
+
+@pytest.mark.parametrize(
+    ("name", "fields"),
+    [("a.mha", (b"ElementSpacing", b"TransformMatrix", b"Offset")), ("a.nrrd", (b"space directions", b"space"))],
+)
+def test_mha_and_nrrd_state_what_stands_in_their_text(write_itk, name, fields):
+    path = write_itk(name)
+    assert read_header(path) == Header(None, True, True, True)
+    path.write_bytes(b"\n".join(line for line in path.read_bytes().split(b"\n") if not line.startswith(fields)))
+    assert read_header(path) == Header()
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new"),
+    [
+        ("a.mha", b"ElementSpacing", b"ElementSize"),
+        ("a.mha", b"TransformMatrix", b"Rotation"),
+        ("a.mha", b"TransformMatrix", b"Orientation"),
+        ("a.nrrd", b"space directions", b"Space Directions"),
+        ("a.nrrd", b"encoding", b'space units: "mm" "mm" "mm"\nencoding'),
+    ],
+)
+def test_what_the_reader_knows_by_another_word_is_stated_too(write_itk, name, old, new):
+    wanted, path = read_image(write_itk(name)).affine, write_itk(name, old, new)
+    np.testing.assert_array_equal(read_image(path).affine, wanted)
+    assert read_header(path) == Header(None, True, True, True)
+
+
+@pytest.mark.parametrize(
+    ("name", "units", "has_spacing"),
+    [
+        ("a.nrrd", b'space units: "um" "um" "um"', True),
+        ("a.nrrd", b'Space Units: "mm" "mm" "cm"', True),
+        ("a.nrrd", b'units: "m" "m" "m"', True),
+        ("a.nrrd", b'space units: "furlong" "mm" "mm"', False),
+        ("a.mha", b"DistanceUnits = MM", True),
+        ("a.mha", b"DistanceUnits = um", True),
+        ("a.mha", b"DistanceUnits = inch", False),
+    ],
+)
+def test_a_unit_that_nobody_knows_does_not_state_the_size_of_the_voxels(write_itk, name, units, has_spacing):
+    before = b"encoding" if name.endswith(".nrrd") else b"ElementSpacing"
+    assert read_header(write_itk(name, before, units + b"\n" + before)) == Header(None, has_spacing, True, True)
+
+
+@pytest.mark.parametrize(
+    ("space", "has_orientation"),
+    [(b"RAS", True), (b"left-anterior-superior", True), (b"3D-right-handed", False), (b"scanner-xyz", False)],
+)
+def test_nrrd_states_how_its_axes_lie_only_in_a_space_of_the_body(write_itk, space, has_orientation):
+    path = write_itk("a.nrrd", b"left-posterior-superior", space)
+    assert read_image(path).affine is not None
+    assert read_header(path) == Header(None, True, has_orientation, True)
+
+
+def test_a_picture_states_nothing(tmp_path):
+    Picture.new("L", (4, 4)).save(tmp_path / "a.png")
+    assert read_header(tmp_path / "a.png") == Header()
+
+
+def test_a_sheared_grid_is_one_and_parallel_axes_are_none():
+    check_affine(np.array([[1, 0, 0, 0], [0, 1, 0.5, 0], [0, 0, 3, 0], [0, 0, 0, 1.0]]), "scan")
+    with pytest.raises(DataError, match="scan must have axes in three directions"):
+        check_affine(np.array([[1, 0, 1, 0], [0, 1, 0, 0], [0, 0, 1e-6, 0], [0, 0, 0, 1.0]]), "scan")
+
+
+def test_a_folder_and_a_file_by_its_ending_are_dicom(tmp_path):
+    assert is_dicom(tmp_path) and is_dicom(tmp_path / "a.DCM") and not is_dicom(tmp_path / "a.nii.gz")

@@ -1,0 +1,285 @@
+import struct
+
+import nibabel
+import numpy as np
+import pytest
+from PIL import Image as Picture
+
+from silofl.errors import DataError
+from silofl.reading.image import Image
+from silofl.reading.images import check_values, read_image, read_label
+from silofl.study.data_settings import BackgroundSettings
+
+from .test_png import pack, write_png
+from .test_tiff import build, grey_tags
+
+GREY = np.random.default_rng(0).integers(0, 256, (3, 5), dtype=np.uint8)
+RGB = np.random.default_rng(1).integers(0, 256, (3, 5, 3), dtype=np.uint8)
+
+
+def save(folder, array, name="a.png"):
+    Picture.fromarray(array).save(folder / name)
+    return folder / name
+
+
+@pytest.mark.parametrize("name", ["a.png", "a.tiff", "A.PNG"])
+def test_a_grey_picture_has_rows_and_columns(tmp_path, name):
+    image = read_image(save(tmp_path, GREY, name))
+    np.testing.assert_array_equal(image.array, GREY[None])
+    assert (image.affine, image.dtype_max, image.spatial_shape) == (None, 255, (3, 5))
+
+
+@pytest.mark.parametrize("name", ["a.png", "a.tif"])
+def test_an_alpha_channel_is_dropped(tmp_path, name):
+    with_alpha = np.concatenate([RGB, GREY[..., None]], axis=2)
+    np.testing.assert_array_equal(read_image(save(tmp_path, with_alpha, name)).array, RGB.transpose(2, 0, 1))
+    grey_with_alpha = np.stack([GREY, GREY // 2], axis=2)
+    np.testing.assert_array_equal(read_image(save(tmp_path, grey_with_alpha, name)).array, GREY[None])
+
+
+# Tag of orientation -> the picture as it is shown: TIFF 6.0, section 8; EXIF has the same.
+SHOWN = {
+    2: lambda stored: stored[:, ::-1],
+    3: lambda stored: stored[::-1, ::-1],
+    4: lambda stored: stored[::-1],
+    5: lambda stored: stored.T,
+    6: lambda stored: stored[::-1].T,
+    7: lambda stored: stored[::-1, ::-1].T,
+    8: lambda stored: stored.T[::-1],
+}
+STORED = {
+    "1 bit": GREY > 100,
+    "8 bits": GREY,
+    "16 bits": GREY.astype(np.uint16) * 257,
+    "float": GREY.astype(np.float32),
+}
+
+
+FILES = [("a.png", None), ("a.tif", None), ("a.tif", "tiff_lzw")]
+# Every tag once for each format, every kind of numbers with one tag that exchanges the sides; PNG has no fractions.
+TURNED = [("8 bits", *file, tag) for file in FILES[:2] for tag in SHOWN]
+TURNED += [(kind, *file, 6) for kind in STORED for file in FILES if (kind, file) != ("float", FILES[0])]
+
+
+@pytest.mark.parametrize(("kind", "name", "compression", "tag"), TURNED)
+def test_a_picture_is_read_as_it_is_shown(tmp_path, kind, name, compression, tag):
+    stored, options = STORED[kind], {"compression": compression} if compression else {}
+    exif = Picture.Exif()
+    exif[274] = tag
+    turned = {"exif": exif} if name == "a.png" else {"tiffinfo": {274: tag}}
+    Picture.fromarray(stored).save(tmp_path / name, **turned, **options)
+    np.testing.assert_array_equal(read_image(tmp_path / name).array, SHOWN[tag](stored)[None])
+
+
+def test_a_jpeg_of_a_camera_that_was_turned_lies_on_the_mask_that_was_drawn_on_it(tmp_path):
+    stored, exif = np.zeros((16, 24), np.uint8), Picture.Exif()
+    stored[:8, :8] = 255
+    exif[274] = 6
+    Picture.fromarray(stored).save(tmp_path / "a.jpg", exif=exif, quality=95)
+    image, label = read_image(tmp_path / "a.jpg"), read_label(save(tmp_path, SHOWN[6](stored) // 255, "mask.png"))
+    assert label.spatial_shape == image.spatial_shape
+    np.testing.assert_array_equal(image.array > 128, label.array == 1)
+
+
+def test_a_palette_gives_an_images_colours_and_a_labels_numbers_as_they_are_shown(tmp_path):
+    stored, exif = np.array([[0, 1, 1], [2, 1, 0]], np.uint8), Picture.Exif()
+    exif[274] = 6
+    picture = Picture.fromarray(stored).convert("P")
+    picture.putpalette([10, 20, 30, 40, 50, 60, 70, 80, 90])
+    picture.save(tmp_path / "a.png", exif=exif)
+    shown = SHOWN[6](stored)
+    np.testing.assert_array_equal(read_label(tmp_path / "a.png").array[0], shown)
+    # Number 0 is the colour (10, 20, 30), 1 is (40, 50, 60), 2 is (70, 80, 90).
+    colours = shown * 30 + np.reshape([10, 20, 30], (3, 1, 1))
+    np.testing.assert_array_equal(read_image(tmp_path / "a.png").array, colours)
+
+
+@pytest.mark.parametrize(
+    ("name", "stored", "dtype_max"),
+    [
+        ("a.png", GREY > 100, 1),
+        ("a.png", GREY.astype(np.uint16) * 257, 65535),
+        ("a.tif", GREY.astype(np.uint16) * 257, 65535),
+        ("a.tif", GREY.astype(np.float32) / 7, None),
+    ],
+)
+def test_numbers_are_kept_with_the_largest_of_their_type(tmp_path, name, stored, dtype_max):
+    image = read_image(save(tmp_path, stored, name))
+    np.testing.assert_array_equal(image.array[0], stored)
+    assert image.dtype_max == dtype_max
+
+
+def test_print_colours_become_rgb_and_others_are_refused(tmp_path):
+    Picture.fromarray(RGB).convert("CMYK").save(tmp_path / "a.tif")
+    np.testing.assert_allclose(read_image(tmp_path / "a.tif").array, RGB.transpose(2, 0, 1), atol=1)
+    Picture.frombytes("LAB", (5, 3), RGB.tobytes()).save(tmp_path / "a.tif")
+    with pytest.raises(DataError, match="a.tif must be grey or RGB, not 'LAB'"):
+        read_image(tmp_path / "a.tif")
+
+
+def write_tiff(path, pixels, photometric=1, sample_format=1):
+    """Write rows of whole numbers as they are, with the tags that Pillow does not let choose."""
+    tags = grey_tags(*pixels.shape, _258=8 * pixels.itemsize, _262=photometric, _279=pixels.nbytes, _339=sample_format)
+    build(path, tags, pixels.tobytes())
+
+
+@pytest.mark.parametrize(
+    ("dtype", "sample_format", "dtype_max"), [("<i1", 2, 127), ("<u4", 1, 2**32 - 1), ("<i4", 2, 2**31 - 1)]
+)
+def test_a_tiffs_numbers_keep_their_sign(tmp_path, dtype, sample_format, dtype_max):
+    limits = np.iinfo(dtype)
+    pixels = np.array([[limits.min, -1 if limits.min else 0, 1], [2, 3, limits.max]], dtype)
+    write_tiff(tmp_path / "a.tif", pixels, sample_format=sample_format)
+    image = read_image(tmp_path / "a.tif")
+    np.testing.assert_array_equal(image.array[0], pixels)
+    assert image.dtype_max == dtype_max
+
+
+@pytest.mark.parametrize(
+    ("read", "dtype", "is_read"), [(read_image, "u1", True), (read_image, "<u2", False), (read_label, "u1", False)]
+)
+def test_a_tiff_whose_zero_is_white_is_read_as_shown_or_refused(tmp_path, read, dtype, is_read):
+    pixels = np.array([[0, 1, 2], [0, 255, 7]], dtype)
+    write_tiff(tmp_path / "a.tif", pixels, photometric=0)
+    if is_read:
+        np.testing.assert_array_equal(read(tmp_path / "a.tif").array[0], 255 - pixels)
+        return
+    with pytest.raises(DataError, match="a.tif must have 0 as black, not as white .PhotometricInterpretation 0."):
+        read(tmp_path / "a.tif")
+
+
+def test_a_form_that_pillow_does_not_know_is_named_as_well(tmp_path):
+    write_tiff(tmp_path / "a.tif", np.ones((2, 3)), sample_format=3)
+    with pytest.raises(DataError, match="a.tif must be a whole file, .*a form that Pillow does not know"):
+        read_image(tmp_path / "a.tif")
+
+
+def test_numbers_that_would_be_lost_are_refused(tmp_path):
+    alpha = np.zeros((3, 5, 4), np.uint8)
+    alpha[1, :, 3] = 255
+    Picture.fromarray(alpha).save(tmp_path / "alpha.png")
+    with pytest.raises(DataError, match="alpha.png must hold its label numbers as grey, not as transparency alone"):
+        read_label(tmp_path / "alpha.png")
+    write_png(tmp_path / "deep.png", (3, 5), (2, 16), pack(np.ones((3, 15), int), 16))
+    with pytest.raises(DataError, match="deep.png must hold colours of 8 bits, not of 16; save it with 8, scaled"):
+        read_image(tmp_path / "deep.png")
+    with pytest.raises(DataError, match="deep.png must hold label numbers of 16 bits as grey, not as colours"):
+        read_label(tmp_path / "deep.png")
+
+
+def test_a_stack_of_pictures_is_refused(tmp_path):
+    pages = [Picture.fromarray(GREY) for _ in range(5)]
+    pages[0].save(tmp_path / "a.tif", save_all=True, append_images=pages[1:])
+    with pytest.raises(DataError, match="a.tif must hold one picture, not 5"):
+        read_image(tmp_path / "a.tif")
+
+
+@pytest.mark.parametrize("name", ["a.png", "a.nii.gz", "slice.dcm"])
+def test_an_unreadable_file_is_a_permission_error_not_corrupt_data(tmp_path, deny, name):
+    folder = tmp_path / "series"
+    folder.mkdir()
+    (folder / name).write_bytes(b"x")
+    deny(name)
+    with pytest.raises(DataError, match="must be readable; permission was denied"):
+        read_image(folder if name == "slice.dcm" else folder / name)
+
+
+@pytest.mark.parametrize("value", [np.nan, -np.inf])
+def test_intensities_that_are_not_finite_are_refused(tmp_path, value):
+    pixels = np.ones((4, 4), np.float32)
+    pixels[1, 2:] = value
+    with pytest.raises(DataError, match="a.tif must hold finite intensities, not 2 NaN or infinite ones"):
+        read_image(save(tmp_path, pixels, "a.tif"))
+    nibabel.save(nibabel.Nifti1Image(pixels, np.eye(4)), tmp_path / "a.nii")
+    with pytest.raises(DataError, match="a.nii must hold finite intensities, not 2"):
+        read_image(tmp_path / "a.nii")
+
+
+def test_a_label_map_is_one_channel_of_integers(tmp_path):
+    label = read_label(save(tmp_path, GREY > 100))
+    assert (label.array.dtype, label.array.shape, label.array.max()) == (np.int32, (1, 3, 5), 1)
+
+
+def test_a_coloured_label_is_refused_unless_it_is_grey(tmp_path):
+    colours = np.stack([GREY] * 3, axis=2)
+    np.testing.assert_array_equal(read_label(save(tmp_path, colours)).array, GREY[None])
+    colours[1, 1, 2] += 1
+    with pytest.raises(DataError, match="a.png must hold one number a pixel, not 3 channels that differ"):
+        read_label(save(tmp_path, colours))
+
+
+@pytest.mark.parametrize("value", [np.float64(-(2**40)), np.uint64(2**63 + 1), np.int64(2**31)], ids=str)
+def test_label_numbers_that_would_become_others_are_refused(tmp_path, value):
+    voxels = np.array([[[0, value]]], dtype=value.dtype)
+    nibabel.save(nibabel.Nifti1Image(voxels, np.eye(4), dtype=value.dtype), tmp_path / "a.nii")
+    with pytest.raises(DataError, match="a.nii must hold label numbers up to 2147483647, not .*"):
+        read_label(tmp_path / "a.nii")
+
+
+@pytest.mark.parametrize(("value", "shown"), [(0.5, "0.5"), (1.002, "1.002"), (np.nan, "nan"), (np.inf, "inf")])
+def test_label_values_between_whole_numbers_are_refused(tmp_path, value, shown):
+    nibabel.save(nibabel.Nifti1Image(np.array([[[0.0, value]]]), np.eye(4)), tmp_path / "a.nii")
+    with pytest.raises(DataError, match=f"a.nii must hold whole label numbers, not {shown}"):
+        read_label(tmp_path / "a.nii")
+
+
+def test_label_values_that_are_whole_but_for_rounding_are_labels(tmp_path):
+    # A third and a tenth cannot be written in a float32: 3 * 0.33333334 and 20 * 0.1 are 1.00000002 and 2.00000003.
+    for slope, stored, wanted in ((1 / 3, 3, 1), (0.1, 20, 2), (1 / 255, 255, 1)):
+        content = bytearray(nibabel.Nifti1Image(np.array([[[0, stored]]], np.uint8), np.eye(4)).to_bytes())
+        struct.pack_into("<f", content, 112, slope)
+        (tmp_path / "a.nii").write_bytes(content)
+        assert read_label(tmp_path / "a.nii").array.tolist() == [[[[0, wanted]]]]
+
+
+def picture(array, affine=None):
+    return Image(np.asarray(array)[None], affine, 255)
+
+
+def test_declared_label_values_are_accepted():
+    for values in ([[0, 1, 2]], [[0, 0, 0]], [[2, 2, 2]]):
+        assert check_values(picture(values), {1: "white", 2: "grey"}, "m.png") is None
+
+
+@pytest.mark.parametrize(
+    ("values", "shown"),
+    [([[0, 255]], "255"), ([[3, 7]], "3, 7"), ([[-1, 1]], "-1"), ([range(20)], r"2, 3, .*, \.\.\.")],
+)
+def test_undeclared_label_values_are_named(values, shown):
+    label = picture(values)
+    with pytest.raises(DataError, match=rf"m.png must hold the label values 0 .*, 1 \(nucleus\), not {shown}"):
+        check_values(label, {1: "nucleus"}, "m.png")
+
+
+# --- background
+
+
+@pytest.fixture
+def padded(tmp_path):
+    def write(array):
+        nibabel.save(nibabel.Nifti1Image(array, np.eye(4)), tmp_path / "ct.nii.gz")
+        return tmp_path / "ct.nii.gz"
+
+    return write
+
+
+def test_what_is_below_a_bound_becomes_the_bound(padded):
+    path = padded(np.int16([[[-3024, -1024], [-1000, 40]]]))
+    image = read_image(path, background=BackgroundSettings(below=-1024))
+    assert image.array.dtype == np.int16 and image.array.ravel().tolist() == [-1024, -1024, -1000, 40]
+    assert read_image(path).array.min() == -3024
+
+
+def test_a_bound_that_a_type_cannot_hold_changes_nothing(padded):
+    found = read_image(padded(np.uint8([[[0, 7]]])), background=BackgroundSettings(below=-1024))
+    assert found.array.ravel().tolist() == [0, 7]
+
+
+def test_nan_becomes_a_value_where_the_study_says_so_and_infinity_never(padded):
+    path = padded(np.float32([[[np.nan, 2.5]]]))
+    with pytest.raises(DataError, match=r"not 1 NaN .* set the study's data.background to \{nan: 0\}"):
+        read_image(path)
+    assert read_image(path, background=BackgroundSettings(nan=0)).array.ravel().tolist() == [0.0, 2.5]
+    path = padded(np.float32([[[np.inf, 2.5]]]))
+    with pytest.raises(DataError, match="must hold finite intensities, not 1 NaN or infinite"):
+        read_image(path, background=BackgroundSettings(nan=0))

@@ -1,0 +1,205 @@
+import gzip
+import struct
+
+import nibabel
+import numpy as np
+import pytest
+
+from silofl.errors import DataError
+from silofl.reading import nifti
+from silofl.reading.header import read_header
+from silofl.reading.images import read_image, read_label
+
+VOLUME = np.random.default_rng(0).integers(-900, 900, (5, 6, 7), dtype=np.int16)
+AFFINE = np.array([[2.0, 0, 0, 5], [0, 3, 0, 6], [0, 0, 4, 7], [0, 0, 0, 1]])
+# Where fields of NIfTI-1 begin.
+OFFSET, SCALE, UNITS, QFORM, QUATERNION, MAGIC = 108, 112, 123, 252, 256, 344
+
+
+def write(path, array=VOLUME, fields=(), kind=nibabel.Nifti1Image):
+    """Write a file and numbers into its header: (place, struct's format, numbers)."""
+    content = bytearray(kind(array, AFFINE).to_bytes())
+    for place, form, *numbers in fields:
+        struct.pack_into(form, content, place, *numbers)
+    path.write_bytes(gzip.compress(bytes(content), mtime=0) if path.suffix == ".gz" else bytes(content))
+    return path
+
+
+@pytest.fixture(params=["a.nii", "a.nii.gz"])
+def path(request, tmp_path):
+    return tmp_path / request.param
+
+
+@pytest.mark.parametrize("kind", [nibabel.Nifti1Image, nibabel.Nifti2Image])
+@pytest.mark.parametrize("order", ["<", ">"])
+def test_both_versions_are_read_in_either_order_of_bytes(path, kind, order):
+    header = kind.header_class(endianness=order)
+    header.set_data_dtype(np.int16)
+    header.set_data_shape(VOLUME.shape)
+    header.set_sform(AFFINE, 1)
+    header.set_slope_inter(1, 0)
+    header.set_data_offset(kind.header_class.single_vox_offset)
+    content = header.binaryblock + bytes(4) + VOLUME.astype(f"{order}i2").tobytes("F")
+    path.write_bytes(gzip.compress(content) if path.suffix == ".gz" else content)
+    image = read_image(path)
+    np.testing.assert_array_equal(image.array, VOLUME[None])
+    np.testing.assert_allclose(image.affine, AFFINE)
+
+
+@pytest.mark.parametrize("scale", [(-np.inf, 0), (np.nan, 5), (np.nan, np.inf), (1, np.nan), (2, np.inf)])
+def test_a_scale_that_is_not_finite_is_refused(path, scale):
+    _assert_scale_is_refused(path, VOLUME, scale)
+
+
+def _assert_scale_is_refused(path, array, scale):
+    with pytest.raises(DataError, match="must have a finite scale .*scl_slope and scl_inter., not .*write 1 and 0"):
+        read_image(write(path, array, [(SCALE, "<2f", *scale)]))
+    # As it says.
+    np.testing.assert_array_equal(read_image(write(path, array, [(SCALE, "<2f", 1, 0)])).array[0], array)
+
+
+@pytest.mark.parametrize("inter", [np.nan, 0])
+@pytest.mark.parametrize("dtype", [np.uint8, np.int16, np.uint16])
+def test_whole_numbers_have_no_scale_where_it_is_no_number(path, dtype, inter):
+    numbers = np.abs(VOLUME).astype(dtype)
+    write(path, numbers, [(SCALE, "<2f", np.nan, inter)])
+    assert read_image(path).array.dtype == dtype
+    for read in (read_image, read_label):
+        np.testing.assert_array_equal(read(path).array[0], numbers)
+
+
+@pytest.mark.parametrize("inter", [np.nan, 0])
+def test_fractions_must_have_a_scale_that_is_a_number(path, inter):
+    _assert_scale_is_refused(path, VOLUME.astype(np.float32), (np.nan, inter))
+
+
+@pytest.mark.parametrize("inter", [0, 5, np.nan])
+def test_a_slope_of_0_is_no_scale(path, inter):
+    np.testing.assert_array_equal(read_image(write(path, fields=[(SCALE, "<2f", 0, inter)])).array[0], VOLUME)
+
+
+# The lowest three bits are the unit of length, the next three that of time: 8 are seconds.
+@pytest.mark.parametrize(("code", "factor"), [(0, 1), (1, 1000), (2, 1), (3, 0.001), (8 + 2, 1), (8 + 3, 0.001)])
+def test_lengths_are_in_millimetres_whatever_the_unit_is(path, code, factor):
+    affine = read_image(write(path, fields=[(UNITS, "<B", code)])).affine
+    np.testing.assert_allclose(affine[:3], AFFINE[:3] * factor)
+    assert affine[3].tolist() == [0, 0, 0, 1]
+
+
+def quaternion(*numbers):
+    """The fields of a grid by a quaternion alone, with voxels of 2 x 3 x 4 mm."""
+    return [(QFORM, "<2h", 1, 0), (QUATERNION, "<6f", *numbers, 0, 0, 0), (76, "<4f", 1, 2, 3, 4)]
+
+
+def test_a_rounded_quaternion_is_of_length_1(path):
+    # (0.70711, 0.70711, 0) is half a turn about the axis between x and y, which exchanges them and turns z round.
+    image = read_image(write(path, fields=quaternion(0.70711, 0.70711, 0)))
+    np.testing.assert_allclose(image.affine[:3, :3], [[0, 3, 0], [2, 0, 0], [0, 0, -4]], atol=1e-5)
+    np.testing.assert_array_equal(image.array[0], VOLUME)
+
+
+def test_a_quaternion_that_is_wrong_is_refused(path):
+    with pytest.raises(DataError, match="a.nii.* must be a whole file"):
+        read_image(write(path, fields=quaternion(0.8, 0.8, 0.5)))
+
+
+@pytest.mark.parametrize("alpha", [False, True])
+def test_colours_are_channels(path, alpha):
+    names = "RGBA"[: 3 + alpha]
+    voxels = np.zeros((5, 6, 7), [(name, "u1") for name in names])
+    for number, name in enumerate(names):
+        voxels[name] = np.arange(210).reshape(5, 6, 7) + number
+    image = read_image(write(path, voxels))
+    assert not image.has_contrasts and image.dtype_max == 255
+    np.testing.assert_array_equal(image.array, np.arange(210).reshape(5, 6, 7) + np.reshape([0, 1, 2], (3, 1, 1, 1)))
+    with pytest.raises(DataError, match="must hold one number a pixel, not 3 channels that differ"):
+        read_label(path)
+
+
+def test_colours_at_several_time_points_and_complex_numbers_are_refused(path):
+    voxels = np.zeros((5, 6, 7, 2), [("R", "u1"), ("G", "u1"), ("B", "u1")])
+    with pytest.raises(DataError, match="not 4 axes of colours; save one time point a file"):
+        read_image(write(path, voxels))
+    with pytest.raises(DataError, match="a.nii.* must hold real numbers, not complex ones"):
+        read_image(write(path, VOLUME.astype(np.complex64)))
+
+
+def test_axes_of_one_voxel_at_the_end_are_no_axes(path):
+    np.testing.assert_array_equal(read_image(write(path, VOLUME.reshape(5, 6, 7, 1, 1, 1))).array, VOLUME[None])
+
+
+@pytest.mark.parametrize("intent", [3001, 3006])
+def test_cifti_is_refused_as_such(tmp_path, intent):
+    path = write(tmp_path / "a.dscalar.nii", VOLUME.reshape(1, 1, 1, 1, 5, 42), kind=nibabel.Nifti2Image)
+    content = bytearray(path.read_bytes())
+    struct.pack_into("<i", content, 504, intent)
+    path.write_bytes(content)
+    with pytest.raises(DataError, match=f"a.dscalar.nii must be an image of voxels, .*CIFTI, intent {intent}."):
+        read_image(path)
+
+
+@pytest.mark.parametrize(
+    ("fields", "sentence"),
+    [
+        ([(MAGIC, "4s", b"ni1\0")], "hold its voxels itself, not .* an .img file"),
+        ([(OFFSET, "<f", 0)], "have its voxels behind its header .vox_offset of 352 or more., not at 0"),
+    ],
+)
+def test_voxels_elsewhere_than_behind_the_header_are_refused(tmp_path, fields, sentence):
+    with pytest.raises(DataError, match=f"a.nii must {sentence}"):
+        read_image(write(tmp_path / "a.nii", fields=fields))
+
+
+@pytest.mark.parametrize("lost", [1, VOLUME.nbytes])
+def test_voxels_that_are_not_there_are_never_invented(path, lost):
+    content = nibabel.Nifti1Image(VOLUME, AFFINE).to_bytes()[:-lost]
+    path.write_bytes(gzip.compress(content) if path.suffix == ".gz" else content)
+    with pytest.raises(DataError, match="a.nii.* must be a whole file"):
+        read_image(path)
+
+
+def test_an_ending_of_compression_without_compression_is_to_be_removed(tmp_path):
+    (tmp_path / "a.nii.gz").write_bytes(write(tmp_path / "a.nii").read_bytes())
+    with pytest.raises(DataError, match="a.nii.gz must end in .nii, as its content is not compressed; rename it"):
+        read_image(tmp_path / "a.nii.gz")
+
+
+@pytest.mark.parametrize(("limit", "dtype"), [(1 << 30, np.float64), (210 * 4, np.float32)])
+def test_a_scaled_volume_that_is_too_large_in_64_bits_has_32(tmp_path, monkeypatch, limit, dtype):
+    monkeypatch.setattr(nifti, "MAX_BYTES", limit)
+    monkeypatch.setattr("silofl.reading.decoded.MAX_BYTES", limit)
+    image = read_image(write(tmp_path / "a.nii", fields=[(SCALE, "<2f", 1, -1024)]))
+    assert image.array.dtype == dtype
+    np.testing.assert_array_equal(image.array[0], VOLUME.astype(int) - 1024)
+
+
+@pytest.mark.parametrize("kind", [nibabel.Nifti1Pair, nibabel.Nifti2Pair])
+@pytest.mark.parametrize("slope", [1, 0.5])
+def test_a_header_beside_its_voxels_is_read(tmp_path, kind, slope):
+    image = kind(VOLUME, AFFINE)
+    image.header.set_slope_inter(slope, 0)
+    nibabel.save(image, tmp_path / "a.img")
+    found = read_image(tmp_path / "a.hdr")
+    np.testing.assert_allclose(found.array[0], nibabel.load(tmp_path / "a.img").get_fdata())
+    np.testing.assert_allclose(found.affine, AFFINE)
+    assert read_header(tmp_path / "a.hdr").has_orientation
+
+
+@pytest.mark.parametrize("state", ["missing", "short", "link"])
+def test_a_header_whose_voxels_are_not_beside_it_is_refused(tmp_path, state):
+    nibabel.save(nibabel.Nifti1Pair(VOLUME, AFFINE), tmp_path / "a.img")
+    content = (tmp_path / "a.img").read_bytes()
+    (tmp_path / "a.img").unlink()
+    if state == "short":
+        (tmp_path / "a.img").write_bytes(content[:-1])
+    elif state == "link":
+        (tmp_path / "b.raw").write_bytes(content)
+        (tmp_path / "a.img").symlink_to(tmp_path / "b.raw")
+    with pytest.raises(DataError, match="a.hdr must (lie beside the plain file of its voxels|be a whole file)"):
+        read_image(tmp_path / "a.hdr")
+
+
+def test_a_header_of_analyze_is_refused(tmp_path):
+    nibabel.save(nibabel.AnalyzeImage(VOLUME, AFFINE), tmp_path / "a.img")
+    with pytest.raises(DataError, match="a.hdr must be the header of a NIfTI pair .*, not of Analyze"):
+        read_image(tmp_path / "a.hdr")

@@ -1,0 +1,176 @@
+import gzip
+import io
+import os
+import struct
+import subprocess
+import sys
+import zipfile
+
+import nibabel
+import numpy as np
+import pytest
+
+from silofl.errors import DataError
+from silofl.reading import packed
+from silofl.reading.images import read_image
+
+VOLUME = np.random.default_rng(0).integers(-900, 900, (5, 6, 7), dtype=np.int16)
+CONTENT = nibabel.Nifti1Image(VOLUME, np.eye(4)).to_bytes()
+# Where NIfTI-1 has its sizes.
+SIZES = 42
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "a.nii.gz"
+
+
+@pytest.mark.parametrize("cut", [1, 400])
+@pytest.mark.parametrize("zeros", [0, 3, packed.PIECE])
+def test_parts_that_follow_one_another_are_one_file(path, cut, zeros):
+    parts = [gzip.compress(part) for part in (CONTENT[:cut], CONTENT[cut:], b"")]
+    path.write_bytes(bytes(zeros).join(parts) + bytes(zeros))
+    np.testing.assert_array_equal(read_image(path).array[0], VOLUME)
+
+
+@pytest.mark.parametrize("zeros", [0, packed.PIECE])
+def test_what_is_no_part_behind_the_voxels_is_refused(path, zeros):
+    path.write_bytes(gzip.compress(CONTENT) + bytes(zeros) + b"more")
+    with pytest.raises(DataError, match="a.nii.gz must be a whole file"):
+        read_image(path)
+
+
+@pytest.mark.parametrize("place", [-8, -4])
+def test_a_wrong_checksum_or_length_is_refused(path, place):
+    content = bytearray(gzip.compress(CONTENT))
+    content[place] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(DataError, match="a.nii.gz must be a whole file, .*incorrect"):
+        read_image(path)
+
+
+@pytest.mark.parametrize("lost", [1, 9, 200])
+def test_a_stream_that_ends_early_is_refused(path, lost):
+    path.write_bytes(gzip.compress(CONTENT)[:-lost])
+    with pytest.raises(DataError, match="a.nii.gz must be a whole file, .*ends early"):
+        read_image(path)
+
+
+def test_a_few_bytes_behind_the_voxels_are_left_out(path):
+    path.write_bytes(gzip.compress(CONTENT + bytes(1000)))
+    content = b"".join(packed.unpack_nifti(path, "a").content)
+    assert content == CONTENT
+    np.testing.assert_array_equal(read_image(path).array[0], VOLUME)
+
+
+def test_much_more_than_the_voxels_is_refused_before_all_is_unpacked(path):
+    path.write_bytes(gzip.compress(CONTENT + bytes(1 << 24)))
+    sizes = []
+    with pytest.raises(ValueError, match="much more than its voxels"):
+        sizes.extend(map(len, packed.unpack_nifti(path, "a").content))
+    assert sum(sizes) == len(CONTENT)
+
+
+def test_more_voxels_than_are_supported_are_refused_before_they_are_unpacked(path):
+    content = bytearray(CONTENT)
+    struct.pack_into("<3h", content, SIZES, 2048, 2048, 2048)
+    path.write_bytes(gzip.compress(content))
+    with pytest.raises(DataError, match="a.nii.gz must hold at most 2 GiB once decoded, not 16 GiB; cut it into parts"):
+        read_image(path)
+
+
+# Reads headers and images of a folder, and writes by how many KiB the process has grown at its largest.
+WATCHED = """
+import re, sys
+from contextlib import suppress
+from pathlib import Path
+from silofl.reading.header import read_header, read_patient_id
+from silofl.reading.image_grid import has_grid, is_turned
+from silofl.reading.images import read_image, read_label
+from silofl.errors import DataError
+
+def read(path):
+    looks = (read_header, read_patient_id, is_turned, read_image, read_label)
+    for look in (*looks, lambda path: has_grid(path, (1, 1, 1), None)):
+        with suppress(DataError, ValueError, EOFError):
+            look(path)
+
+def most():
+    # Not that of getrusage, which begins with the parent's.
+    return int(re.search(r"VmHWM:\\s+(\\d+) kB", Path("/proc/self/status").read_text())[1])
+
+small, large = map(Path, sys.argv[1:])
+read(small)
+before = most()
+read(large)
+print(most() - before)
+"""
+ATTACK = 1 << 26
+
+
+def _nifti_attack(extension):
+    content = bytearray(nibabel.Nifti1Image(np.ones((1, 1, 1), np.int16), np.eye(4)).to_bytes())
+    struct.pack_into("<f", content, 108, 352 + extension)
+    # An extension follows, of so many bytes.
+    content[348:352] = bytes([1, 0, 0, 0])
+    return gzip.compress(bytes(content[:352]) + struct.pack("<2i", extension, 4) + bytes(extension - 8 + 2), 1)
+
+
+def _mgh_attack(size):
+    head = struct.pack(">7ih3f9f3f", 1, size, 1, 1, 1, 0, 0, 1, 1, 1, 1, *np.eye(3).ravel(), 0, 0, 0).ljust(284, b"\0")
+    return gzip.compress(head + bytes(size) + bytes(1 << 22), 1)
+
+
+def _npz_attack(size):
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as archive, archive.open("images.npy", "w") as file:
+        np.lib.format.write_array_header_1_0(file, {"descr": "|u1", "fortran_order": False, "shape": (1, 4, 4)})
+        file.write(bytes(size))
+    return stream.getvalue()
+
+
+def _text_header_attack(begin):
+    return lambda size: begin + gzip.compress(bytes(size), 1)
+
+
+ATTACKS = {
+    "a.nii.gz": _nifti_attack,
+    "a.mgz": _mgh_attack,
+    "a.npz": _npz_attack,
+    "a.nrrd": _text_header_attack(b"NRRD0004\ntype: uchar\ndimension: 2\nsizes: 4 4\nencoding: gzip\n\n"),
+    "a.mha": _text_header_attack(
+        b"ObjectType = Image\nNDims = 2\nDimSize = 4 4\nElementType = MET_UCHAR\nCompressedData = True\n"
+        b"ElementDataFile = LOCAL\n"
+    ),
+}
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/status"), reason="the system does not say how large a process grew")
+@pytest.mark.parametrize(
+    "name", [name if name == "a.nii.gz" else pytest.param(name, marks=pytest.mark.slow) for name in ATTACKS]
+)
+def test_what_unpacks_to_much_takes_no_memory_of_the_process_that_asked(tmp_path, name):
+    for folder, size in (("small", 1 << 10), ("large", ATTACK)):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / name).write_bytes(ATTACKS[name](size))
+    paths = [str(tmp_path / folder / name) for folder in ("small", "large")]
+    assert os.path.getsize(paths[1]) < ATTACK / 100
+    found = subprocess.run([sys.executable, "-c", WATCHED, *paths], capture_output=True, text=True, check=True)
+    assert int(found.stdout) << 10 < ATTACK / 4
+
+
+def test_voxels_far_behind_their_header_are_refused_and_an_extension_is_passed_over(path):
+    path.write_bytes(_nifti_attack(packed.MOST_BETWEEN - 1024))
+    assert read_image(path).spatial_shape == (1, 1, 1)
+    path.write_bytes(_nifti_attack(packed.MOST_BETWEEN + 1024))
+    with pytest.raises(DataError, match="a.nii.gz must have its voxels within 16 MiB behind its header"):
+        read_image(path)
+    path.write_bytes(gzip.compress(CONTENT))
+    read_image(path)
+
+
+@pytest.mark.parametrize("start", [b"", b"\x5c\x01", b"nothing", CONTENT[:40]])
+def test_what_does_not_begin_as_nifti_is_refused(path, start):
+    path.write_bytes(gzip.compress(start))
+    with pytest.raises(DataError, match="a.nii.gz must be a whole file"):
+        read_image(path)
