@@ -109,7 +109,7 @@ def test_the_estimate_counts_one_model_up_and_all_models_down(oneshot):
     size = sum(array.nbytes for array in game.server.parts["hand_over"].shapes.values())
     traffic = count_traffic(game.study, 3, (1, 32, 32))
     assert (traffic.bytes_from, traffic.bytes_to) == ([0, size], [0, 0])
-    assert traffic.finish_bytes_to == 3 * size
+    assert (traffic.finish_bytes_from, traffic.finish_bytes_to) == (0, 3 * size)
 
 
 def test_a_site_may_keep_its_model(make_study, finished, tmp_path):
