@@ -106,7 +106,7 @@ def test_a_model_leaves_once_with_the_answer_to_the_last_training(oneshot):
 
 def test_the_estimate_counts_one_model_up_and_all_models_down(oneshot):
     game = oneshot(rounds=2)
-    size = game.server.parts["hand_over"].end_bytes
+    size = sum(array.nbytes for array in game.server.parts["hand_over"].shapes.values())
     traffic = count_traffic(game.study, 3, (1, 32, 32))
     assert (traffic.bytes_from, traffic.bytes_to) == ([0, size], [0, 0])
     assert (traffic.finish_bytes_from, traffic.finish_bytes_to) == (0, 3 * size)

@@ -23,7 +23,7 @@ OF_THE_PROTOCOL = {"__init__", "answer", "asked_once", "load", "model", "narrow"
     "calling",
     "rules",
 }
-# The schema of results.json, whose key it is; the question `Part.averaged`; and the contrasts of images.
+# The schema of results.json, whose key it is; the question `Wanted.averaged`; and the contrasts of images.
 OF_A_FILE = {("results", "super_model"), ("admission", "average"), ("numbers", "contrast")}
 
 

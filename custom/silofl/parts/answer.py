@@ -120,7 +120,7 @@ class SiteAnswer:
         arrays: ``role/name`` -> array, a difference to what the server sent it.
         numbers: Its numbers.
         domain: What its training images are like; nothing where it says nothing.
-        entries: Role -> the entry of the part, of the class `Part.entry`.
+        entries: Role -> the entry of the part, of the class `Wanted.entry`.
         withheld: Names of the expected arrays that it does not hold.
     """
 
@@ -135,7 +135,7 @@ class SiteAnswer:
         return select_role(role, self.arrays)
 
     def entry(self, role: str, kind: type[E]) -> E:
-        """Return the entry of the part of a role, whose `Part.entry` is the class given."""
+        """Return the entry of the part of a role, whose `Wanted.entry` is the class given."""
         return narrow(self.entries[role], kind)
 
 

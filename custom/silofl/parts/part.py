@@ -352,10 +352,11 @@ def _name_in_errors(method: Callable[..., Any]) -> Callable[..., Any]:
             error.add_note(f"part {part.role!r}, {method.__name__}")
             raise
         except Exception as error:
-            place = traceback.extract_tb(error.__traceback__)[-1]
+            file, frames = method.__code__.co_filename, traceback.extract_tb(error.__traceback__)
+            line = [frame.lineno for frame in frames if frame.filename == file][-1]
             raise SiloFLError(
                 f"{method.__name__} of part {part.role!r} must not fail, with {type(error).__name__}: {error} in line "
-                f"{place.lineno} of {Path(place.filename).name}; mend it"
+                f"{line} of {Path(file).name}; mend it"
             ) from error
 
     return named

@@ -80,11 +80,12 @@ def test_all_models_travel_once_and_are_those_of_the_reported_round(done):
 def test_one_site_works(fedsm):
     game = fedsm(sites=("east",))
     assert set(game.finish().scores) == {"east"}
-    assert set(super_model_of(game).contents(game.server).models) == {"global", "east"}
+    assert set(super_model_of(game).outcome(game.server, {}).make_contents().models) == {"global", "east"}
 
 
 def test_the_server_writes_the_super_model_that_its_sites_hold(done):
-    ours, theirs = super_model_of(done).contents(done.server), read_model_folder(done.folder("east") / "supermodel")
+    ours = super_model_of(done).outcome(done.server, {}).make_contents()
+    theirs = read_model_folder(done.folder("east") / "supermodel")
     assert (ours.rule, ours.outputs, ours.threshold) == (theirs.rule, theirs.outputs, theirs.threshold)
     assert ours.rule == "selector" and ours.facts["run"] == "run"
     for name, state in ours.models.items():
@@ -211,7 +212,7 @@ def test_a_test_that_lacks_a_part_or_a_sum_and_a_count_for_each_threshold_is_ref
 
 def test_the_result_says_what_each_model_is_worth_and_whom_the_selector_chose(done):
     tests, part = done.tests.scores, super_model_of(done)
-    found = part.results(done.server, tests)["super_model"]
+    found = part.outcome(done.server, tests).results["super_model"]
     assert found.threshold == part.threshold and found.threshold_without == {}
     assert found.models["east"] == tests["east"].models and found.choices["east"] == tests["east"].choices
     assert found.selector.outputs == SITES

@@ -69,8 +69,8 @@ class PlanPart(AskedOnce):
         channels = self.study.data.channels
         wanted = {"histogram": expect_float64((NUM_BINS,))} if make_draft(self.study).is_ct else {}
         return wanted | {
-            "spacing_mm": expect_float64((3, 3)),
-            "shape": expect_float64((3, 3)),
+            "spacing_mm": expect_float64((3, 3), minimum=0.001),
+            "shape": expect_float64((3, 3), minimum=1),
             "intensity": expect_float64((channels, NUM_INTENSITIES), minimum=None),
             "channels": expect_float64((channels,)),
             "classes": expect_float64((1 + max(self.study.labels),)),
