@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[1]
 PACKAGE, DESK, JOBS, TESTS = "custom/silofl/", "custom/silofl_desk/", "jobs/", "tests/"
 # What an algorithm answers, the server's half and the site's, and what it is given: class -> its file.
 PROTOCOL = {
-    "Ingredient": f"{PACKAGE}core/ingredient.py",
+    "AlgorithmOption": f"{PACKAGE}core/algorithm_option.py",
     "Part": f"{PACKAGE}parts/part.py",
     "Run": f"{PACKAGE}parts/part.py",
     "SitePart": f"{PACKAGE}parts/work.py",

@@ -21,9 +21,9 @@ from runs import Alone, carry_out
 from scipy.stats import norm
 
 from silofl.core.calibration import calibrated_error
-from silofl.core.calling import Calling
 from silofl.core.heterogeneity import pool_estimates
 from silofl.core.intervals import GROUPS, GROUPS_OF_A_THRESHOLD, SHARE, SIZE, Interval, Sample
+from silofl.core.operating_point import OperatingPoint
 from silofl.core.roc import NORMAL_95, find_operating_point, measure_areas, measure_auroc
 from silofl.data.site_data import load_site_data
 from silofl.inference import SuperModel
@@ -208,7 +208,7 @@ def print_temperatures(out: Path) -> None:
         results = predict_cases(model, site.data.test, study)
         score, cells = score_choice(results, dict.fromkeys(results, folder.name)), []
         for temperature in (1.0, calling.temperature, calling.temperatures[folder.name]):
-            rows = ClassRows(score, site.units.unit_of, dict.fromkeys(results, Calling(temperature)))
+            rows = ClassRows(score, site.units.unit_of, dict.fromkeys(results, OperatingPoint(temperature)))
             cells.append(f"{rows.measure_error(rows.shown):.3f} (T {temperature:.2f})")
         print(f"| {folder.name} | {' | '.join(cells)} |", flush=True)
 

@@ -30,7 +30,7 @@ from silofl.settings import read_yaml
 from silofl.study import load_study
 from silofl_desk.phantoms.phantoms import make_phantoms
 from silofl_desk.report.run_page import write_report
-from silofl_desk.studies.ending import print_results
+from silofl_desk.studies.print_results import print_results
 from silofl_desk.studies.progress import RoundLines
 from silofl_desk.studies.simulation import study_file
 

@@ -14,7 +14,7 @@ from rich.console import Console
 
 from provisioning import __main__ as provisioning
 from silofl import cli
-from silofl.core.ingredient import Ingredient
+from silofl.core.algorithm_option import AlgorithmOption
 from silofl.core.presets import algorithm_names
 from silofl.core.recipe import PRESET_NAMES
 from silofl.data.domain import Domain, Range, VoxelSizes
@@ -428,7 +428,7 @@ def test_every_piece_of_code_of_the_example_stands_in_the_algorithms_file_or_its
     assert len(blocks) == 5 and [block for block in blocks if not any(block in text for text in texts)] == []
 
 
-@pytest.mark.parametrize("protocol", [Ingredient, Part, SitePart])
+@pytest.mark.parametrize("protocol", [AlgorithmOption, Part, SitePart])
 def test_the_example_names_every_question_of_the_protocol(protocol):
     questions = {name for name in {*vars(protocol), *protocol.__annotations__} if not name.startswith(("_", "model_"))}
     table = next(part for part in text_of(EXAMPLE).split("\n\n") if part.startswith(f"| `{protocol.__name__}`"))

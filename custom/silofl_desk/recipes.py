@@ -20,8 +20,8 @@ from silofl.options import make_console, path_to_text
 from silofl.study import load_study
 from silofl_desk.flare.folder_recipe import FolderRecipe
 from silofl_desk.flare.submission import check_job
-from silofl_desk.studies.ending import print_beginning, show_rounds
 from silofl_desk.studies.prepare import find_results_folder, prepare_poc_kits, prepare_simulation, tell_numbers
+from silofl_desk.studies.print_results import print_beginning, show_rounds
 from silofl_desk.studies.simulation import Simulation, changed_study, check_pretrained, copy_job, study_file
 from silofl_desk.studies.weights import find_weights_file, with_weights
 

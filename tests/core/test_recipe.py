@@ -5,7 +5,7 @@ from typing import ClassVar
 
 import pytest
 
-from silofl.core.ingredient import Ingredient, Traits
+from silofl.core.algorithm_option import AlgorithmOption, Traits
 from silofl.core.presets import algorithm_names, find_recipe
 from silofl.core.recipe import PRESET_NAMES, Recipe
 from silofl.federation.model_files import describe_missing_part
@@ -47,7 +47,7 @@ def test_where_a_part_may_take_another_mean_no_page_says_that_it_is_the_weighted
     assert mixing.startswith("Every site gets the same model; a site's weight is")
 
 
-class ByLoss(Ingredient):
+class ByLoss(AlgorithmOption):
     section: ClassVar[str] = "loss"
     traits: ClassVar[Traits] = Traits(weighed_by="its loss")
 

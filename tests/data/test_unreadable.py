@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from silofl.data import unreadable
-from silofl.data.doubts import find_doubts
+from silofl.data.input_warnings import find_doubts
 from silofl.data.site_data import load_site_data
 from silofl.errors import DataError
 

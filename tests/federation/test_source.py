@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import silofl
-from silofl.core.ingredient import Ingredient
+from silofl.core.algorithm_option import AlgorithmOption
 from silofl.core.presets import algorithm_names, load_presets
 
 PACKAGE = Path(silofl.__file__).parent
@@ -31,7 +31,7 @@ def ingredient_classes():
     """Return every answer with constants that a file in algorithms/ defines."""
     files = [importlib.import_module(f"silofl.algorithms.{name}") for name in algorithm_names()]
     found = {value for file in files for value in vars(file).values() if isinstance(value, type)}
-    return {one for one in found if issubclass(one, Ingredient) and one is not Ingredient}
+    return {one for one in found if issubclass(one, AlgorithmOption) and one is not AlgorithmOption}
 
 
 def names_of_papers():

@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import pytest
 
-from silofl.core.calling import Calling
+from silofl.core.operating_point import OperatingPoint
 from silofl.data.domain import Domain, Range, VoxelSizes
 from silofl.inference.card import format_markdown_table, model_card
 from silofl.study.sections import DoNotUseSettings, OperatingPointSettings
@@ -223,11 +223,11 @@ def test_a_label_is_no_link_no_tag_and_no_cell_of_the_card(make_contents, make_s
 
 def test_a_card_says_how_a_classs_probabilities_are_read(make_contents, make_study):
     study = make_study("classification").model_copy(update={"operating_point": OperatingPointSettings(specificity=0.9)})
-    contents = replace(make_contents("only", study=study), calling=Calling(2.0, {1: 0.8}))
+    contents = replace(make_contents("only", study=study), calling=OperatingPoint(2.0, {1: 0.8}))
     # odds of 4 become 2
     sentence = "A case is called tumour from a probability of 0.67 on, for a specificity of 0.9 in validation."
     assert f"One model answers. Its probabilities go through a temperature of 2.00. {sentence}" in card_of(contents)
-    assert "temperature" not in card_of(replace(contents, calling=Calling()))
+    assert "temperature" not in card_of(replace(contents, calling=OperatingPoint()))
     tests = {"north": {"value": 0.5, "calling": {"thresholds": {"1": 0.1}}}}
     assert "Warned of with every answer: the threshold of tumour" in card_of(replace(contents, facts={"test": tests}))
     assert "Warned of" not in card_of(contents)

@@ -20,9 +20,9 @@ from sklearn.metrics import (
 )
 
 from silofl.core.calibration import calibrated_error, expected_calibration_error, group_by_confidence
-from silofl.core.calling import MOST_PROBABLE
 from silofl.core.findings import decide_findings
 from silofl.core.intervals import Estimate
+from silofl.core.operating_point import MOST_PROBABLE
 from silofl.data.parts import Examples
 from silofl.data.targets import IGNORED
 from silofl.inference import evaluated_cases

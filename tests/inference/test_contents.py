@@ -3,7 +3,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from silofl.core.calling import Calling
+from silofl.core.operating_point import OperatingPoint
 from silofl.errors import ConfigError
 from silofl.inference.contents import Contents
 
@@ -52,11 +52,23 @@ def test_parts_that_do_not_fit_together_are_refused(make_contents, changes, reas
 @pytest.mark.parametrize(
     ("task", "changes", "reason"),
     [
-        ("segmentation", {"calling": Calling(2.0)}, "calling must be left out in a segmentation"),
-        ("classification", {"calling": Calling(0.0)}, "temperature must be a number from 0.1 to 10, not 0.0"),
-        ("classification", {"calling": Calling(float("nan"))}, "temperature must be a number from 0.1 to 10, not nan"),
-        ("classification", {"calling": Calling(1.0, {1: 1.5})}, "threshold of tumour must be .* from 0 to 1, not 1.5"),
-        ("classification", {"calling": Calling(1.0, {0: 0.5})}, "must have thresholds of.* the second of two classes"),
+        ("segmentation", {"calling": OperatingPoint(2.0)}, "calling must be left out in a segmentation"),
+        ("classification", {"calling": OperatingPoint(0.0)}, "temperature must be a number from 0.1 to 10, not 0.0"),
+        (
+            "classification",
+            {"calling": OperatingPoint(float("nan"))},
+            "temperature must be a number from 0.1 to 10, not nan",
+        ),
+        (
+            "classification",
+            {"calling": OperatingPoint(1.0, {1: 1.5})},
+            "threshold of tumour must be .* from 0 to 1, not 1.5",
+        ),
+        (
+            "classification",
+            {"calling": OperatingPoint(1.0, {0: 0.5})},
+            "must have thresholds of.* the second of two classes",
+        ),
         ("classification", {"bias": 0.5}, "bias must be 0 in a classification,.* not 0.5"),
     ],
 )

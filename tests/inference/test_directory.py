@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from silofl.core.calling import Calling
+from silofl.core.operating_point import OperatingPoint
 from silofl.data.domain import Domain, Range
 from silofl.errors import ConfigError
 from silofl.inference import directory
@@ -80,8 +80,8 @@ def test_a_mean_that_an_older_version_kept_is_refused_and_the_runs_super_model_i
             "only",
             "classification",
             "calling",
-            Calling(1.5, {1: 0.25}),
-            Calling(),
+            OperatingPoint(1.5, {1: 0.25}),
+            OperatingPoint(),
             {"temperature": 1.5, "thresholds": {"tumour": 0.3}},
         ),
     ],

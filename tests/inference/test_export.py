@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from silofl.cli import main
-from silofl.core.calling import MOST_PROBABLE
+from silofl.core.operating_point import MOST_PROBABLE
 from silofl.data.manifest import PARTS
 from silofl.errors import ConfigError
 from silofl.inference import SuperModel

@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import pytest
 
-from silofl.core.calling import Calling
+from silofl.core.operating_point import OperatingPoint
 from silofl.inference.card import model_card
 from silofl.inference.own_tests import describe_quality, list_low_labels, list_not_learnt
 from silofl.study.sections import DoNotUseSettings
@@ -21,14 +21,14 @@ def called(make_contents, make_study):
     facts = {"test": {"north": site_score({"0": 1.0, "1": 0.0}, **read)}}
     made = make_contents("only", study=make_study("classification"))
     study = made.study.model_copy(update={"do_not_use": DoNotUseSettings(label_below=0.7)})
-    return replace(made, study=study, facts=facts, calling=Calling(1.0, {1: 0.1}))
+    return replace(made, study=study, facts=facts, calling=OperatingPoint(1.0, {1: 0.1}))
 
 
 def test_a_model_with_a_threshold_is_judged_at_it(called):
     assert list_not_learnt(called) == [] and list_low_labels(called) == []
     # the first class is found where the second is not called
     assert describe_quality(called) == "recall in test: normal 0.75, tumour 0.89"
-    at_half = replace(called, calling=Calling())
+    at_half = replace(called, calling=OperatingPoint())
     assert list_not_learnt(at_half) and list_low_labels(at_half)
     assert describe_quality(at_half) == "recall in test: normal 1.00, tumour 0.00"
 
@@ -52,7 +52,7 @@ def test_each_finding_is_judged_at_its_own_threshold(make_contents, make_study):
     labels = {"0": 0.0, "no effusion": 1.0, "1": 0.0, "no nodule": 0.9}
     read = {"thresholds": {"0": 0.2}, "sensitivity": {"0": 0.8}, "specificity": {"0": 0.6}}
     facts = {"test": {"north": site_score(labels, **read)}}
-    made = replace(make_contents("only", study=study), facts=facts, calling=Calling(1.0, {0: 0.2}))
+    made = replace(make_contents("only", study=study), facts=facts, calling=OperatingPoint(1.0, {0: 0.2}))
     assert describe_quality(made) == "recall in test: effusion 0.80, nodule 0.00"
     assert [one.partition(" (")[0] for one in list_not_learnt(made)] == ["the model cannot recognise nodule"]
     row = next(line for line in model_card(made, {}, "").splitlines() if line.startswith("| north"))

@@ -2,7 +2,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from silofl.core.calling import MOST_PROBABLE, Calling
+from silofl.core.operating_point import MOST_PROBABLE, OperatingPoint
 from silofl.data.domain import Domain
 from silofl.inference.readme import bundle_readme, super_model_readme
 from silofl.study.sections import OperatingPointSettings
@@ -49,7 +49,7 @@ def test_a_bundles_readme_names_its_members_and_commands(make_study):
 
 def test_a_bundles_readme_says_how_a_classs_probabilities_are_read(make_study):
     study = make_study("classification").model_copy(update={"operating_point": OperatingPointSettings(specificity=0.9)})
-    text = " ".join(bundled(study, calling=Calling(2.0, {1: 0.8})).split())
+    text = " ".join(bundled(study, calling=OperatingPoint(2.0, {1: 0.8})).split())
     assert "(p.log() / 2).softmax(dim=1)" in text and "before the temperature" in text
     # odds of 4 become 2
     assert "called tumour from a probability of 0.67 on, for a specificity of 0.9 in validation" in text

@@ -7,7 +7,7 @@ import SimpleITK
 import torch
 from PIL import Image
 
-from silofl.core.calling import Calling
+from silofl.core.operating_point import OperatingPoint
 from silofl.data.parts import Examples
 from silofl.errors import ConfigError, DataError
 from silofl.inference import SuperModel
@@ -325,7 +325,7 @@ def test_a_blank_image_is_refused_instead_of_answered(make, write_volume):
 
 def read(model, *values):
     """Return the model with a calling."""
-    return SuperModel(replace(model.contents, calling=Calling(*values)), torch.device("cpu"))
+    return SuperModel(replace(model.contents, calling=OperatingPoint(*values)), torch.device("cpu"))
 
 
 @pytest.fixture
@@ -363,7 +363,7 @@ def said(*thresholds):
 def test_a_threshold_far_from_a_sites_own_is_warned_of_where_it_decides(make, make_study):
     contents = make("mean", study=make_study("classification")).contents
     for thresholds, is_far in (((0.2, 0.5, 0.6), True), ((0.4, 0.5, 0.6), False)):
-        far = SuperModel(replace(contents, calling=Calling(1.0, {1: 0.5}), facts=said(*thresholds)), CPU)
+        far = SuperModel(replace(contents, calling=OperatingPoint(1.0, {1: 0.5}), facts=said(*thresholds)), CPU)
         warnings = " ".join(far.predict(images(3)).warnings)
         assert ("the threshold of tumour is far from some sites' own: 0.50, theirs 0.20 to 0.60" in warnings) == is_far
         # A single model of several is read without it.

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from silofl.core.calling import Calling
+from silofl.core.operating_point import OperatingPoint
 from silofl.data.domain import Domain, Range
 from silofl.data.learnt import FILE as LEARNT
 from silofl.errors import ConfigError
@@ -226,7 +226,7 @@ def test_classes_are_scored_as_labels_are_and_at_the_models_threshold(play, wind
     study, shape = parse(Study, settings | {"algorithm": {"name": "fedavg"}}, "study.yaml"), (3, 1, 64)
     model, domain = {"global": build_model(study, shape, seed=1).state_dict()}, Domain(kinds=("windows",))
     # 0.8^(1/2) / (0.8^(1/2) + 0.2^(1/2)) = 2 / 3
-    contents = Contents(study, shape, model, "only", domain=domain, calling=Calling(2.0, {1: 0.8}))
+    contents = Contents(study, shape, model, "only", domain=domain, calling=OperatingPoint(2.0, {1: 0.8}))
     write_model_folder(tmp_path / "supermodel", contents)
     values = plain_study(study) | {"rounds": 0}
     values["model"] |= {"pretrained_sha256": "0" * 64}

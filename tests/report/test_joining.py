@@ -15,7 +15,7 @@ from silofl_desk.report.result_tables import site_table
 from silofl_desk.report.run_page import make_run_page
 from silofl_desk.report.run_records import RunRecords
 from silofl_desk.report.sentences import describe_problems, joining_note, joining_sentence, joining_table
-from silofl_desk.studies.ending import print_results
+from silofl_desk.studies.print_results import print_results
 from tests.report.conftest import joined
 
 ONE = f"The only hospital keeps a model that is better for its test patients than its own: {ONE_START}. "

@@ -21,8 +21,8 @@ from silofl_desk.report.sentences import (
     surface_sentence,
 )
 from silofl_desk.studies.comparison import comparison_notes
-from silofl_desk.studies.ending import print_results
 from silofl_desk.studies.method_rows import compute_further_averages
+from silofl_desk.studies.print_results import print_results
 
 SURFACE = {"hd95": 12.25, "surface_dice": 0.5, "num_cases": 1, "num_undefined": 0}
 NO_SURFACE = {"hd95": None, "surface_dice": None, "num_cases": 0, "num_undefined": 3}

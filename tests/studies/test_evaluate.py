@@ -14,7 +14,7 @@ from scipy import ndimage
 from sklearn.metrics import average_precision_score, roc_auc_score
 
 from silofl.cli import main
-from silofl.core.calling import MOST_PROBABLE, Calling
+from silofl.core.operating_point import MOST_PROBABLE, OperatingPoint
 from silofl.core.roc import compare_aurocs
 from silofl.data.counts import SiteCounts
 from silofl.data.domain import Domain, Range
@@ -438,7 +438,7 @@ def test_a_classification_has_the_numbers_of_its_classes(evaluate, windows):
 
 def test_a_classification_is_read_as_the_model_says_and_where_that_does_not_help_is_said(evaluate, windows):
     for temperature, threshold, helps in ((2.0, 0.2, True), (0.5, 0.3, False)):
-        read = classify(calling=Calling(temperature, {1: threshold}))
+        read = classify(calling=OperatingPoint(temperature, {1: threshold}))
         _, record, printed, out = evaluate(read, windows / "eva")
         # all are fast with probability 1 / (1 + e) = 0.269
         answer = "fast" if threshold < 0.26 else "slow"
@@ -486,7 +486,7 @@ def choose_by_picture(folder):
         logits = selector.eval()(torch.from_numpy(images))
         # So that each answers half of the pictures.
         selector.network.head.bias[1] -= (logits[:, 1] - logits[:, 0]).median()
-    calling = Calling(1.5, {1: 0.5}, {"east": 0.5, "west": 4.0})
+    calling = OperatingPoint(1.5, {1: 0.5}, {"east": 0.5, "west": 4.0})
     more = {"domain": Domain(kinds=("pictures",)), "calling": calling}
     return Contents(study, shape, models, "selector", selector.state_dict(), ("east", "west"), **more)
 
@@ -531,7 +531,7 @@ def test_all_numbers_of_a_classification_are_of_the_probabilities_in_the_table_o
 
 def test_a_model_without_the_studys_threshold_is_said_to_answer_from_one_half_on(evaluate, windows):
     study = make_classes().model_copy(update={"operating_point": OperatingPointSettings(specificity=0.9)})
-    for calling, is_said in ((MOST_PROBABLE, True), (Calling(1.0, {1: 0.2}), False)):
+    for calling, is_said in ((MOST_PROBABLE, True), (OperatingPoint(1.0, {1: 0.2}), False)):
         *_, printed, _ = evaluate(replace(classify(calling=calling), study=study), windows / "eva")
         assert ("the model holds no threshold for the study's operating_point: it answers from" in printed) == is_said
 
@@ -688,7 +688,7 @@ def test_a_bundle_of_models_that_see_patches_of_volumes_answers_as_the_super_mod
 
 @pytest.mark.slow  # torch.export
 def test_a_bundle_of_a_classification_reads_its_probabilities_as_the_model_did(evaluate, windows, tmp_path):
-    calling, tested = Calling(2.0, {1: 0.4}), {"value": 0.5, "labels": {"0": 0.5, "1": 0.5}}
+    calling, tested = OperatingPoint(2.0, {1: 0.4}), {"value": 0.5, "labels": {"0": 0.5, "1": 0.5}}
     own = {"east": 0.05, "west": 0.95}
     facts = {"test": {site: tested | {"calling": {"thresholds": {"1": one}}} for site, one in own.items()}}
     state = build_model(make_classes(), (3, 1, 64), 0).state_dict()

@@ -8,7 +8,7 @@ from rich.console import Console
 
 from silofl.algorithms.fedsm.paper import THRESHOLDS
 from silofl.cli import main
-from silofl.core.calling import Calling
+from silofl.core.operating_point import OperatingPoint
 from silofl.data.domain import Domain
 from silofl.data.learnt import record_learnt
 from silofl.data.parts import Examples
@@ -248,7 +248,7 @@ def test_the_sites_own_models_are_tested_there_too_alone_and_by_the_mean_of_thei
 
 def test_a_left_out_site_is_answered_as_evaluate_answers_it(tmp_path, windows, capsys):
     # fast with probability 1 / (1 + e) = 0.269, and called so from 0.2 on
-    contents = classify(calling=Calling(2.0, {1: 0.2}))
+    contents = classify(calling=OperatingPoint(2.0, {1: 0.2}))
     write_model_folder(tmp_path / "supermodel", contents)
     data = load_site_data(windows / "eva", contents.study, tmp_path / "cache", has_progress=False)
     result = run_unseen_test(tmp_path, "eva", "d", lambda: data, Console(quiet=True))

@@ -5,7 +5,7 @@ from rich.console import Console
 
 from silofl.cli import COMMANDS, CommandParser
 from silofl.errors import ConfigError
-from silofl.federation.results import Everyone
+from silofl.federation.results import AllSitesTest
 from silofl.options import check_backend
 from silofl.settings import parse
 from silofl.study import Study
@@ -40,7 +40,7 @@ def test_values_of_a_pool_become_those_of_the_sites(result):
 
 
 def test_the_one_model_of_a_pool_is_every_sites_on_all_test_data(result):
-    everyone = Everyone(0.75, 0.5, {"pooled": {"accuracy": 0.75, "balanced_accuracy": 0.5}}, 3)
+    everyone = AllSitesTest(0.75, 0.5, {"pooled": {"accuracy": 0.75, "balanced_accuracy": 0.5}}, 3)
     found = regroup_by_site(replace(result, everyone=everyone), SCORES)
     assert compute_further_averages(found, ["north", "south"])["everyone_balanced_accuracy"] == 0.5
 

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from silofl.core.ingredient import Ingredient, Traits
+from silofl.core.algorithm_option import AlgorithmOption, Traits
 from silofl.core.model_pair import ModelPair, copy_tensors, find_personal_conflict, list_parameters, write_tensors
 from silofl.core.recipe import Recipe
 from silofl.core.steps import Batch, Loss, Step
@@ -19,7 +19,7 @@ from silofl.settings import Fraction, NotNegative
 from silofl.study import Study
 
 
-class Mixture(Ingredient):
+class Mixture(AlgorithmOption):
     """A shared and a personal model; the site uses a mixture of both.
 
     Attributes:

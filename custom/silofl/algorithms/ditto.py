@@ -8,14 +8,14 @@ from typing import ClassVar
 
 from torch import nn
 
-from silofl.core.ingredient import Ingredient, Traits
+from silofl.core.algorithm_option import AlgorithmOption, Traits
 from silofl.core.model_pair import ModelPair, find_personal_conflict
 from silofl.core.recipe import Recipe
 from silofl.core.steps import plain_step, pulled_step
 from silofl.settings import NotNegative
 
 
-class Pull(Ingredient):
+class Pull(AlgorithmOption):
     """A shared model, and a personal one that is pulled towards it.
 
     Attributes:

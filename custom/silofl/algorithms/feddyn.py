@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from silofl.core.ingredient import Ingredient
+from silofl.core.algorithm_option import AlgorithmOption
 from silofl.core.mixing import Arrays
 from silofl.core.recipe import PRESET_NAMES, Recipe
 from silofl.core.steps import Step, corrected_step, pulled_step
@@ -31,7 +31,7 @@ from silofl.training.loop import TrainingResult
 ROLE = "dynamic"
 
 
-class Dynamic(Ingredient):
+class Dynamic(AlgorithmOption):
     """A pull to the received model that a site's own gradient corrects.
 
     Attributes:

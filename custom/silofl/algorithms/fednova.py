@@ -14,7 +14,7 @@ from typing import ClassVar, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from silofl.core.ingredient import Ingredient, Traits
+from silofl.core.algorithm_option import AlgorithmOption, Traits
 from silofl.core.mixing import Arrays, example_weights
 from silofl.core.recipe import PRESET_NAMES, Recipe
 from silofl.core.steps import norm
@@ -30,7 +30,7 @@ ROLE = "normalized_steps"
 __all__ = ["PRESETS", "NormalizedSteps", "factors", "norm"]
 
 
-class NormalizedSteps(Ingredient):
+class NormalizedSteps(AlgorithmOption):
     """Each site's difference, divided by the length of its steps, times one length for all sites.
 
     Attributes:

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from silofl.core.ingredient import Ingredient, Traits
+from silofl.core.algorithm_option import AlgorithmOption, Traits
 from silofl.core.mixing import Arrays
 from silofl.core.recipe import Recipe
 from silofl.errors import ConfigError
@@ -31,7 +31,7 @@ Rule = Literal["adam", "yogi", "adagrad", "momentum"]
 NAMES = {"adam": "FedAdam", "yogi": "FedYogi", "adagrad": "FedAdagrad", "momentum": "FedAvgM"}
 
 
-class ServerOptimizer(Ingredient):
+class ServerOptimizer(AlgorithmOption):
     """The server's optimiser, whose gradient is the sites' mean difference.
 
     Attributes:

@@ -8,13 +8,13 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from silofl.core.ingredient import Ingredient, Traits
+from silofl.core.algorithm_option import AlgorithmOption, Traits
 from silofl.core.recipe import PRESET_NAMES, Recipe
 from silofl.core.steps import Batch, Loss, Step, plain_step
 from silofl.settings import NotNegative
 
 
-class Proximal(Ingredient):
+class Proximal(AlgorithmOption):
     """A step that is held back towards the received model.
 
     Attributes:

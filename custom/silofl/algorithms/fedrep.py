@@ -11,7 +11,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from silofl.core.ingredient import Ingredient
+from silofl.core.algorithm_option import AlgorithmOption
 from silofl.core.recipe import PRESET_NAMES, Recipe
 from silofl.core.steps import Batch, Loss, Step, frozen_statistics
 from silofl.data.parts import Examples
@@ -24,7 +24,7 @@ from silofl.study import Study
 ROLE = "head_then_body"
 
 
-class HeadThenBody(Ingredient):
+class HeadThenBody(AlgorithmOption):
     """A round trains first the head, then the body.
 
     Attributes:

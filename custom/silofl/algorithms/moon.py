@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
-from silofl.core.ingredient import Ingredient, Traits
+from silofl.core.algorithm_option import AlgorithmOption, Traits
 from silofl.core.mixing import Arrays
 from silofl.core.recipe import PRESET_NAMES, Recipe
 from silofl.core.steps import Batch, Loss, Step
@@ -34,7 +34,7 @@ from silofl.training.local_model import copy_state
 ROLE = "contrast"
 
 
-class Contrast(Ingredient):
+class Contrast(AlgorithmOption):
     """A step that compares the site's model with the received one and with the site's last one.
 
     Attributes:

@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from silofl.core.ingredient import Ingredient, Traits
+from silofl.core.algorithm_option import AlgorithmOption, Traits
 from silofl.core.mixing import Arrays
 from silofl.core.recipe import PRESET_NAMES, Recipe
 from silofl.data.parts import Examples
@@ -71,7 +71,7 @@ HOW = {
 }
 
 
-class HandOver(Ingredient):
+class HandOver(AlgorithmOption):
     """Each site sends its model once, after its training, for the super model of all.
 
     A site sends the model of its best epoch on its validation data; without such data, of its last epoch.

@@ -19,7 +19,7 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from silofl.core.ingredient import Ingredient, Traits
+from silofl.core.algorithm_option import AlgorithmOption, Traits
 from silofl.core.recipe import PRESET_NAMES, Recipe
 from silofl.core.steps import (
     Batch,
@@ -47,7 +47,7 @@ from silofl.training.loop import Learner, train
 ROLE = "meta_step"
 
 
-class MetaStep(Ingredient):
+class MetaStep(AlgorithmOption):
     """A step down the loss of the model after one more step; a site uses the model after such steps only.
 
     Attributes:

@@ -9,7 +9,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from silofl.core.ingredient import Ingredient, Traits
+from silofl.core.algorithm_option import AlgorithmOption, Traits
 from silofl.core.model_pair import ModelPair, find_personal_conflict, list_parameters, write_tensors
 from silofl.core.recipe import Recipe
 from silofl.core.steps import Batch, Loss, Step, plain_step, pulled_step
@@ -18,7 +18,7 @@ from silofl.settings import Count, Positive
 from silofl.study import Study
 
 
-class Envelope(Ingredient):
+class Envelope(AlgorithmOption):
     """A personal model near the shared one, which follows it.
 
     Attributes:

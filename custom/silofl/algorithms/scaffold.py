@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from silofl.core.ingredient import Ingredient, Traits
+from silofl.core.algorithm_option import AlgorithmOption, Traits
 from silofl.core.mixing import Arrays
 from silofl.core.recipe import PRESET_NAMES, Recipe
 from silofl.core.robust import Robust, bound_updates, find_bounding_rule
@@ -39,7 +39,7 @@ PURPOSE = "how the site's control variate changed, a mean gradient that corrects
 RISK = "the same as for weights, and more with option 1, the mean gradient of all training images; option 2"
 
 
-class Control(Ingredient):
+class Control(AlgorithmOption):
     """A control variate of each site, and their mean at the server.
 
     Attributes:

@@ -13,7 +13,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from silofl.core.ingredient import Ingredient, Traits
+from silofl.core.algorithm_option import AlgorithmOption, Traits
 from silofl.core.recipe import PRESET_NAMES, Recipe
 from silofl.errors import AggregationError
 from silofl.parts.part import BEFORE, Part, Run
@@ -25,7 +25,7 @@ from silofl.study import Study
 ROLE = "softpull"
 
 
-class SoftPull(Ingredient):
+class SoftPull(AlgorithmOption):
     """Each site has its own model, pulled towards the others'.
 
     Attributes:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
-from silofl.core.ingredient import Ingredient, Traits
+from silofl.core.algorithm_option import AlgorithmOption, Traits
 from silofl.core.recipe import PRESET_NAMES, Recipe
 from silofl.data.inventories import describe_inventories
 from silofl.data.inventory import Inventory, take_inventory
@@ -29,7 +29,7 @@ PURPOSE = (
 RISK = "the server sees which data the hospital has, and its scanners' look; min_patients, or may_leave without survey"
 
 
-class Survey(Ingredient):
+class Survey(AlgorithmOption):
     """A survey of what all sites' data hold."""
 
     section: ClassVar[str] = "survey"

@@ -14,7 +14,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from silofl.core.ingredient import Ingredient
+from silofl.core.algorithm_option import AlgorithmOption
 from silofl.core.recipe import PRESET_NAMES, WITHOUT, Recipe
 from silofl.core.robust import Robust
 from silofl.errors import ConfigError, quote_value, suggest_nearest
@@ -77,7 +77,7 @@ def find_recipe(algorithm: str, preset: str, changes: Mapping[str, object]) -> R
         for ingredient in recipe.ingredients
     }
 
-    def new(ingredient: Ingredient | None) -> Any:  # noqa: ANN401
+    def new(ingredient: AlgorithmOption | None) -> Any:  # noqa: ANN401
         return ingredient and changed[ingredient.section]
 
     recipe = replace(
@@ -144,7 +144,7 @@ def _borrow_answer(field: str, algorithm: object) -> Any:  # noqa: ANN401
     return ingredient
 
 
-def _apply_constants(ingredient: Ingredient, constants: object) -> Ingredient:
+def _apply_constants(ingredient: AlgorithmOption, constants: object) -> AlgorithmOption:
     where = f"algorithm.{ingredient.section}"
     if not isinstance(constants, Mapping):
         raise ConfigError(

@@ -1,8 +1,8 @@
 """A federated algorithm as five independent answers, of which a preset is a named choice.
 
 The answers: how the input is normalised, how a site steps on one batch, what stays at home, who listens to whom, and
-which parts travel besides the model. An answer with constants is an `Ingredient`, in the file of the algorithm that
-gives it; a study borrows it by that algorithm's name.
+which parts travel besides the model. An answer with constants is an `AlgorithmOption`, in the file of the algorithm
+that gives it; a study borrows it by that algorithm's name.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic.dataclasses import dataclass
 
-from silofl.core.ingredient import Ingredient, Traits
+from silofl.core.algorithm_option import AlgorithmOption, Traits
 from silofl.core.robust import Robust
 from silofl.errors import ConfigError
 from silofl.settings import BelowOne, Natural, Positive
@@ -66,12 +66,12 @@ class Recipe:
             better than the best round.
     """
 
-    input: Ingredient | None = None
-    step: Ingredient | None = None
+    input: AlgorithmOption | None = None
+    step: AlgorithmOption | None = None
     stays_home: Literal["nothing", "batchnorm", "head", "everything"] = "nothing"
-    mixing: Ingredient | None = None
+    mixing: AlgorithmOption | None = None
     robust: Robust | None = None
-    parts: tuple[Ingredient, ...] = ()
+    parts: tuple[AlgorithmOption, ...] = ()
     weights: Literal["examples", "uniform"] = "examples"
     server_lr: Positive = 1.0
     start_from_pretrained: bool = False
@@ -79,7 +79,7 @@ class Recipe:
     average_last: BelowOne = 0.0
 
     @property
-    def ingredients(self) -> tuple[Ingredient, ...]:
+    def ingredients(self) -> tuple[AlgorithmOption, ...]:
         """All answers that have constants."""
         return tuple(
             ingredient
@@ -208,7 +208,7 @@ class Recipe:
         return self.robust.count(examples, min_sites) if self.robust else examples
 
     def check_images(self, study: Any, shape: Sequence[int], missing: Sequence[str]) -> None:  # noqa: ANN401
-        """Refuse images; of the study alone all was said as it began. The arguments of `Ingredient.check`."""
+        """Refuse images; of the study alone all was said as it began. The arguments of `AlgorithmOption.check`."""
         for one in self.ingredients:
             with suppress(ConfigError):
                 one.check(study, shape, missing)
@@ -217,7 +217,7 @@ class Recipe:
         """Return how a site steps on one batch of a model; a step may remember, so each model takes one of its own."""
         # A model that is good only after a site's own steps is no model for all: the global one beside it is FedAvg's.
         is_plain = self.takes_own_steps and role != self.roles[-1]
-        return (Ingredient() if self.step is None or is_plain else self.step).make_step()
+        return (AlgorithmOption() if self.step is None or is_plain else self.step).make_step()
 
     def shared_rounds(self, rounds: int) -> int:
         """Return how many of a study's rounds every site gets the same mean in."""

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from silofl.core.ingredient import Ingredient, Traits
+from silofl.core.algorithm_option import AlgorithmOption, Traits
 from silofl.core.mixing import Arrays
-from silofl.core.others import cap_claims, compare_to_others
+from silofl.core.outliers import cap_claims, compare_to_others
 from silofl.core.products import Products, multiply_updates
 from silofl.errors import ConfigError
 from silofl.settings import Count, Positive
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from silofl.core.recipe import Recipe
 
 
-class Robust(Ingredient):
+class Robust(AlgorithmOption):
     """The rule that limits how far a few sites can move the shared model, as ``robust: clipped``.
 
     Attributes:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import TypeVar
 
-from silofl.core.others import BEYOND, cap_claims
+from silofl.core.outliers import BEYOND, cap_claims
 from silofl.core.products import multiply_updates
 from silofl.federation.known_sites import take_software
 from silofl.federation.numbers import (

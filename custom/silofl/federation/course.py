@@ -12,7 +12,6 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
 from silofl.federation.admission import admit_answers
-from silofl.federation.apart import record_apart
 from silofl.federation.known_sites import (
     find_departed_sites,
     find_lost,
@@ -28,6 +27,7 @@ from silofl.federation.partners import drop_lonely
 from silofl.federation.repeats import Repeats, return_to
 from silofl.federation.round_line import round_line
 from silofl.federation.server import ServerRounds
+from silofl.federation.site_divergence import record_apart
 from silofl.federation.unlike import describe_unlike, find_opposed_scores, join_unlike
 from silofl.models.precision import narrow_messages
 from silofl.parts.answer import plain_text

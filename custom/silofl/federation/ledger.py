@@ -106,7 +106,7 @@ class Round:
                 total[site] = total.get(site, 0) + message.num_bytes
 
     def take_missed(self, first: Round) -> None:
-        """Take over who missed the round when it was carried out first: those sites are not asked once more."""
+        """Copy the absent sites of the first attempt, so that they are not asked again."""
         self.late, self.failed, self.refused = [*first.late], dict(first.failed), dict(first.refused)
 
     def require(self, num_answers: int, wanted: int) -> None:

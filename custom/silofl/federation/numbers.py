@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping
 from functools import reduce
 from operator import or_
 
-from silofl.core.others import medians_of_others
+from silofl.core.outliers import medians_of_others
 from silofl.data.domain import Domain
 from silofl.errors import AggregationError, quote_value
 from silofl.parts.answer import TRAINING, Metrics, Numbers

@@ -31,7 +31,7 @@ OF_THE_STUDY = ("task", "algorithm", "preset", "seed", "rounds", "metric", "norm
 
 
 @dataclass(frozen=True)
-class Everyone:
+class AllSitesTest:
     """The sites' models on the test data of all sites, which only a simulation can measure.
 
     Attributes:
@@ -113,7 +113,7 @@ class Results:
     run: str | None = declare_optional()
     was_stopped: bool = declare_optional(False)
     super_model: SuperResults | None = declare_group(None)
-    everyone: Everyone | None = declare_optional()
+    everyone: AllSitesTest | None = declare_optional()
     joining: Mapping[str, Joined] | None = declare_optional()
     unchosen: Mapping[str, str] | None = declare_optional()
     own_models: Mapping[str, OwnModel] | None = declare_optional()

@@ -35,8 +35,8 @@ from silofl.files import (
     write_text,
 )
 from silofl.inference import directory
-from silofl.parts.calling import pool_callings, pool_temperatures
 from silofl.parts.load import describe_kept, list_kinds
+from silofl.parts.operating_points import pool_callings, pool_temperatures
 from silofl.parts.task import Exchange
 from silofl.schema import dump_record, read_file
 from silofl.study import Study

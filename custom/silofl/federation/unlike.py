@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from silofl.core.others import BEYOND, compare_to_others, medians_of_others
+from silofl.core.outliers import BEYOND, compare_to_others, medians_of_others
 from silofl.core.products import Products
 from silofl.parts.task import Unlike
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from silofl.data.doubts import count_labels, find_doubts, find_label_doubts
+from silofl.data.input_warnings import count_labels, find_doubts, find_label_doubts
 from silofl.data.inventory import Inventory, take_inventory
 from silofl.data.manifest import Manifest, agree_split_unit, drop_cases
 from silofl.data.padding import describe_padding
@@ -15,7 +15,7 @@ from silofl.errors import ConfigError
 from silofl.files import write_json
 from silofl.hospital.candidate import Candidate
 from silofl.hospital.finding import Finding, ok, warning
-from silofl.parts.narrow import narrow
+from silofl.parts.checked_cast import checked_cast
 from silofl.reading.images import read_image
 from silofl.schema import dump_record
 from silofl.study.data_settings import BackgroundSettings
@@ -41,7 +41,7 @@ def check_data(candidate: Candidate) -> Finding:
     found, study = candidate.data, candidate.study
     if study.asks_alone:
         # Without a floor: nothing of this leaves.
-        held = narrow(take_inventory(candidate.data_folder, 0), Inventory)
+        held = checked_cast(take_inventory(candidate.data_folder, 0), Inventory)
         return ok(f"{held.cases} cases can be read, of {held.patients} {held.unit}", **held.model_dump(mode="json"))
     parts = {"training": found.training, "validation": found.validation, "test": found.test}
     cases = {name: len(records) for name, records in found.manifest.parts.items()}

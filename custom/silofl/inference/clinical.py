@@ -14,10 +14,10 @@ from silofl.core.calibration import (
     expected_calibration_error,
     group_by_confidence,
 )
-from silofl.core.calling import MOST_PROBABLE, Calling, temper
 from silofl.core.findings import unpack_findings
 from silofl.core.intervals import DIFFERENCE, GROUPS_OF_A_THRESHOLD, SIZE, Estimate, Rows, Sample
 from silofl.core.lesions import measure_agreement
+from silofl.core.operating_point import MOST_PROBABLE, OperatingPoint, temper
 from silofl.core.roc import AreaDifference, compare_aurocs, find_operating_point, measure_auroc
 from silofl.errors import DataError
 from silofl.inference.directory import read_versions
@@ -229,7 +229,9 @@ class ClassRows:
         callings: Case -> how its probabilities are read; without one as the networks give them.
     """
 
-    def __init__(self, score: Score, unit_of: Mapping[str, str], callings: Mapping[str, Calling] | None = None) -> None:
+    def __init__(
+        self, score: Score, unit_of: Mapping[str, str], callings: Mapping[str, OperatingPoint] | None = None
+    ) -> None:
         rows = [
             (label, case, row) for label, cases in score.probabilities_by_case.items() for case, row in cases.items()
         ]
@@ -245,7 +247,7 @@ class ClassRows:
         self.units = [unit_of[case] for _, case, _ in rows]
         self.sample = Sample(self.units)
 
-    def decide(self, calling: Calling) -> NDArray[np.bool_]:
+    def decide(self, calling: OperatingPoint) -> NDArray[np.bool_]:
         """Return whether each class, or finding, is answered, shape (cases, count)."""
         return self._spread(calling.decide(self.probabilities, self.is_multilabel))
 

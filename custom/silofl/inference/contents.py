@@ -10,11 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from silofl.core.calling import (
+from silofl.core.operating_point import (
     LEAST_TEMPERATURE,
     MOST_PROBABLE,
     MOST_TEMPERATURE,
-    Calling,
+    OperatingPoint,
 )
 from silofl.data.domain import Domain
 from silofl.data.transforms import MOST_VOXELS
@@ -66,7 +66,7 @@ class Contents:
     facts: dict[str, Any] = field(default_factory=dict)
     domain: Domain = Domain()
     bias: float = 0.0
-    calling: Calling = MOST_PROBABLE
+    calling: OperatingPoint = MOST_PROBABLE
     usual: Mapping[str, Usual] = field(default_factory=dict)
 
     def has_learnt_at(self, site: str, digest: str) -> bool:
@@ -121,11 +121,11 @@ def pack_calling(contents: Contents) -> dict[str, Any]:
     return {"temperature": calling.temperature, "thresholds": thresholds} | own
 
 
-def unpack_calling(plain: Mapping[str, Any], study: Study) -> Calling:
+def unpack_calling(plain: Mapping[str, Any], study: Study) -> OperatingPoint:
     """Return what `pack_calling` packed; of another kind, a key raises KeyError, TypeError or AttributeError."""
     numbers = {name: number for number, name in study.labels.items()}
     thresholds = {numbers[name]: one for name, one in plain.get("thresholds", {}).items()}
-    return Calling(plain.get("temperature", 1.0), thresholds, {**plain.get("temperatures", {})})
+    return OperatingPoint(plain.get("temperature", 1.0), thresholds, {**plain.get("temperatures", {})})
 
 
 def _check_model_names(contents: Contents) -> None:

@@ -8,8 +8,8 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from silofl.core.calling import MOST_PROBABLE, Calling
 from silofl.core.lesions import LesionCounts, count_lesions
+from silofl.core.operating_point import MOST_PROBABLE, OperatingPoint
 from silofl.data.domain import Domain
 from silofl.data.manifest import Manifest
 from silofl.data.parts import Examples, Spacing
@@ -104,7 +104,7 @@ class EvaluatedCase:
     score: Score
     labels: Mapping[Label, LabelMeasures]
     do_not_use: tuple[str, ...] | None = None
-    calling: Calling = MOST_PROBABLE
+    calling: OperatingPoint = MOST_PROBABLE
     worst_slice: int | None = None
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from silofl.core.calling import MOST_PROBABLE, Calling
+from silofl.core.operating_point import MOST_PROBABLE, OperatingPoint
 from silofl.data.preparation import Passage, Preparation
 from silofl.data.prepared_image import PreparedImage
 from silofl.data.transforms import metadata_tracking
@@ -84,7 +84,7 @@ def check_probabilities(probabilities: NDArray[np.float32], name: str) -> None:
         )
 
 
-def decide_answers(probabilities: NDArray, study: Study, calling: Calling = MOST_PROBABLE) -> NDArray:
+def decide_answers(probabilities: NDArray, study: Study, calling: OperatingPoint = MOST_PROBABLE) -> NDArray:
     """Return label maps as `decide_labels` does; of a classification classes, or sets of findings, (n,) int64."""
     if study.task == "segmentation":
         return decide_labels(probabilities)

@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from silofl.core.calling import Calling, find_unlike_thresholds, read_at_thresholds
 from silofl.core.findings import name_absence
+from silofl.core.operating_point import OperatingPoint, find_unlike_thresholds, read_at_thresholds
 from silofl.errors import quote_markdown
 from silofl.inference.contents import Contents
 
@@ -57,7 +57,7 @@ def list_unlike_thresholds(contents: Contents) -> list[str]:
     study, tests = contents.study, contents.facts.get("test") or {}
     plain, whole = [test.get("calling") or {} for test in tests.values()], contents.calling
     own = [
-        Calling(
+        OperatingPoint(
             # Of one model for all the temperature is the model's, whatever a site found.
             (one.get("temperature") or 1.0) if whole.temperatures else whole.temperature,
             {int(number): threshold for number, threshold in (one.get("thresholds") or {}).items()},

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from silofl.core.calling import Calling, temper
 from silofl.core.findings import unpack_findings
+from silofl.core.operating_point import OperatingPoint, temper
 from silofl.data.parts import Examples
 from silofl.inference.disagreement import Disagreement
 from silofl.study import Study
@@ -82,7 +82,7 @@ class Prediction:
     unchecked: tuple[str, ...] = ()
 
 
-def call_case(probabilities: NDArray[np.floating], calling: Calling, study: Study) -> dict[str, Any]:
+def call_case(probabilities: NDArray[np.floating], calling: OperatingPoint, study: Study) -> dict[str, Any]:
     """Return a classification's part of a `Prediction`: one answer for a case, by the mean over its slices.
 
     Args:

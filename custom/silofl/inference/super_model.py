@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from silofl.core.calling import MOST_PROBABLE, Calling
+from silofl.core.operating_point import MOST_PROBABLE, OperatingPoint
 from silofl.data.contrasts import Case, build_source
 from silofl.data.domain import Domain, Form
 from silofl.data.preparation import Preparation, build_preparation
@@ -324,7 +324,7 @@ class SuperModel:
         """How well the models find each label, by their own test; empty where not known."""
         return describe_quality(self.contents)
 
-    def find_calling(self, model: str, site: str | None = None) -> Calling:
+    def find_calling(self, model: str, site: str | None = None) -> OperatingPoint:
         """Return how the probabilities of a case are read.
 
         Args:
@@ -333,7 +333,7 @@ class SuperModel:
         calling = self.contents.calling
         if self._answers_as_chosen(site):
             return calling.of_model(model, self.contents.study.is_multilabel)
-        return Calling(calling.temperatures.get(model, 1.0))
+        return OperatingPoint(calling.temperatures.get(model, 1.0))
 
     @cached_property
     def _own_tests(self) -> Mapping[bool, tuple[list[str], list[str]]]:

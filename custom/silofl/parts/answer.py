@@ -18,7 +18,7 @@ from silofl.data.domain import Domain
 from silofl.data.transforms import MOST_VOXELS
 from silofl.errors import AggregationError, ConfigError, Reason, SiloFLError, one_line, quote_value
 from silofl.models.roles import select_role
-from silofl.parts.narrow import narrow
+from silofl.parts.checked_cast import checked_cast
 from silofl.settings import MOST, Section, parse
 from silofl.software import Software
 from silofl.training.site_score import SiteScore
@@ -136,7 +136,7 @@ class SiteAnswer:
 
     def entry(self, role: str, kind: type[E]) -> E:
         """Return the entry of the part of a role, whose `Wanted.entry` is the class given."""
-        return narrow(self.entries[role], kind)
+        return checked_cast(self.entries[role], kind)
 
 
 def read_answer(

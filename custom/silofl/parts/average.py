@@ -18,8 +18,8 @@ from torch import Tensor
 
 from silofl.core.mixing import Arrays
 from silofl.models.roles import add_role
+from silofl.parts.checked_cast import checked_cast
 from silofl.parts.model import ModelPart
-from silofl.parts.narrow import narrow
 from silofl.parts.part import VALIDATED, Kept, Part, Reported, Run, WeightsOf, to_arrays, to_tensors
 from silofl.parts.task import COLLECT, TEST, TRAIN, VALIDATE, Exchange, Message, Replies
 from silofl.parts.work import SitePart
@@ -109,7 +109,7 @@ class AveragePart(Part):
         # A finished run that was asked for more rounds has the means of its earlier end until it averages again.
         if not self.chosen or run.finished_rounds < self.study.training_rounds:
             return reported
-        models = {role: self._put_means(role, narrow(run.parts[role], ModelPart)) for role in self.roles}
+        models = {role: self._put_means(role, checked_cast(run.parts[role], ModelPart)) for role in self.roles}
         number = self.study.training_rounds
         parts, how = dict(run.parts) | models, f"best validation, {self._name}"
         return replace(reported, round=number, parts=parts, validation=self.chosen, how=how, is_mean=True)
@@ -146,7 +146,7 @@ class AveragePart(Part):
         # What is there before the first of these rounds is of other rounds, as what was decided before any of them.
         begun = AveragePart(self.study, self.means if number > rounds[0] else {})
         # The models come first, so that those of this round are there already.
-        means = {role: begun._add_models(role, narrow(run.parts[role], ModelPart)) for role in self.roles}
+        means = {role: begun._add_models(role, checked_cast(run.parts[role], ModelPart)) for role in self.roles}
         return replace(begun, means=means)
 
     def _add_models(self, role: str, part: ModelPart) -> dict[str, Mean]:
@@ -169,7 +169,7 @@ class AveragePart(Part):
     def _build_message(self, site: str, run: Run) -> Message:
         arrays: Arrays = {}
         for role, models in self._models.items():
-            mean, home = models.get(site, models.get("", {})), narrow(run.parts[role], ModelPart).home
+            mean, home = models.get(site, models.get("", {})), checked_cast(run.parts[role], ModelPart).home
             arrays |= add_role(role, {name: array for name, array in mean.items() if name not in home})
         return Message(arrays, {ROLE: {"is_sent": True}})
 

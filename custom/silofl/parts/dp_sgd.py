@@ -19,7 +19,7 @@ from silofl.data.parts import Examples
 from silofl.documents import ABSENT, read_json_document
 from silofl.errors import TrainingError
 from silofl.files import make_folder, open_own, write_json
-from silofl.parts.narrow import narrow
+from silofl.parts.checked_cast import checked_cast
 from silofl.parts.part import Kept, Outcome, Part, Run, WeightsOf
 from silofl.parts.task import TRAIN, Exchange, Message, Replies
 from silofl.parts.work import SitePart
@@ -158,7 +158,7 @@ def read_count(folder: Path, site: str, unit: str, least: int = 0) -> list[Spent
 
 
 def _read_settings(study: Study) -> DpSgdSettings:
-    return narrow(study.privacy.dp_sgd, DpSgdSettings)
+    return checked_cast(study.privacy.dp_sgd, DpSgdSettings)
 
 
 def _read_spent(path: Path) -> list[Spent]:

@@ -39,7 +39,7 @@ from silofl.models import HarmonizedModel
 from silofl.models.roles import add_role
 from silofl.parts.answer import SiteAnswer
 from silofl.parts.average import ROLE as AVERAGE
-from silofl.parts.calling import choose_site_calling
+from silofl.parts.operating_points import choose_site_calling
 from silofl.parts.part import TESTED, UNTESTED, Kept, Outcome, Part, Reported, Run, WeightsOf
 from silofl.parts.task import TEST, TRAIN, Exchange, Message, Replies, Wanted
 from silofl.parts.work import SitePart, Work

@@ -27,7 +27,7 @@ def start_parts(study: Study, sites: Sequence[str], pretrained: Arrays | None) -
     return {part.role: part for part in parts}
 
 
-def site_halves(study: Study) -> list[type[SitePart]]:
+def site_implementations(study: Study) -> list[type[SitePart]]:
     """Return the classes of the site halves, the models' first."""
     return [module.SITE for module in _load_modules(study)]
 

@@ -34,8 +34,8 @@ from silofl.models.names import (
 from silofl.models.networks import build_models
 from silofl.models.precision import round_as_received
 from silofl.models.roles import GLOBAL, add_role, read_role
-from silofl.parts.calling import choose_site_calling
 from silofl.parts.kept_back import Excluded
+from silofl.parts.operating_points import choose_site_calling
 from silofl.parts.part import Kept, Kind, Outcome, Part, Run, WeightsOf
 from silofl.parts.task import TEST, TRAIN, VALIDATE, Exchange, Expected, Message, Replies, Wanted
 from silofl.parts.work import SitePart

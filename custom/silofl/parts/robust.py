@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from silofl.core.others import cap_claims
+from silofl.core.outliers import cap_claims
 from silofl.core.robust import Robust, bound_updates, find_bounding_rule
 from silofl.models.roles import add_role
 from silofl.parts.answer import SiteAnswer

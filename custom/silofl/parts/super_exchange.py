@@ -22,8 +22,8 @@ from silofl.inference.super_results import SelectorResults
 from silofl.models import HarmonizedModel
 from silofl.models.roles import GLOBAL, SELECTOR, read_role, select_role
 from silofl.models.selector import build_selector
-from silofl.parts.calling import choose_site_calling, find_own_temperatures
 from silofl.parts.model import complete_state, fill_state
+from silofl.parts.operating_points import choose_site_calling, find_own_temperatures
 from silofl.parts.part import Run
 from silofl.parts.work import Work
 from silofl.study import Study

@@ -25,7 +25,7 @@ from silofl.errors import TrainingError, quote_value
 from silofl.models import HarmonizedModel
 from silofl.models.networks import build_models
 from silofl.models.seeds import seed_torch
-from silofl.parts.load import site_halves
+from silofl.parts.load import site_implementations
 from silofl.parts.part import Kept
 from silofl.parts.task import TRAIN, Message
 from silofl.schema import dump_record
@@ -87,7 +87,7 @@ class Work:
     @cached_property
     def parts(self) -> list[SitePart]:
         """The site halves of the study's parts."""
-        return [half(self) for half in site_halves(self.study)]
+        return [half(self) for half in site_implementations(self.study)]
 
     @property
     def site_models(self) -> SiteModels:

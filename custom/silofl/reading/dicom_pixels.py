@@ -118,7 +118,7 @@ def _check_judgements(header: Dataset, name: str, judges: Iterable[Callable[[Dat
 
 
 def _judge_kind(header: Dataset) -> Judgement:
-    """Judge whether it is an image at all."""
+    """Refuse a file that is no image."""
     drawn = DRAWN.get(header.get("Modality"))
     yield drawn is not None, f"be {drawn}"
     if not any(key in header for key in PIXELS):

@@ -86,7 +86,7 @@ def _explain_errors(read: Callable[[], Read], path: Path, name: str) -> Read:
 
 
 def build_file_request(path: Path, name: str, index: int | None, is_label: bool) -> bytes | None:
-    """Return what asks the decoders' process for a file; None of a NIfTI without compression, which it does not read.
+    """Return what asks the decoders' process for a file; None for uncompressed NIfTI, which is read in this process.
 
     Args:
         name: What messages call it.

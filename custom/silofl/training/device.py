@@ -34,7 +34,7 @@ def derive_seed(*parts: object) -> int:
 
 
 def set_threads(threads: int | Literal["auto"]) -> None:
-    """Have torch compute with so many threads; ``auto``: one per core, which is right for what is not learnt from."""
+    """Set torch's threads; ``auto``: one per core, not for training, whose sums change with them."""
     torch.set_num_threads(count_cores() if threads == "auto" else threads)
 
 

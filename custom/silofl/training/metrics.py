@@ -328,7 +328,7 @@ def pool_values(scores: Sequence[tuple[float, int]]) -> float | None:
 
 
 def mean_of_known(values: Iterable[float | None]) -> float | None:
-    """Return the mean over the values that there are; None without any."""
+    """Return the mean of the known values, or None."""
     known = [value for value in values if value is not None]
     return float(np.mean(known)) if known else None
 

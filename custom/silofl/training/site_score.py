@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, Strict, with_config
 
-from silofl.core.calling import LEAST_TEMPERATURE, MOST_TEMPERATURE
+from silofl.core.operating_point import LEAST_TEMPERATURE, MOST_TEMPERATURE
 from silofl.errors import ConfigError
 from silofl.schema import declare_optional
 from silofl.training.metrics import mean_of_known, pool_values

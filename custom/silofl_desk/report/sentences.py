@@ -8,9 +8,9 @@ from pathlib import Path
 from shlex import quote
 from typing import Any
 
-from silofl.core.calling import read_at_thresholds
 from silofl.core.findings import name_absence
 from silofl.core.gain import WORSE, federation_sentence
+from silofl.core.operating_point import read_at_thresholds
 from silofl.data.inventories import explain_withheld
 from silofl.data.pooled import POOLED_SITE
 from silofl.federation.ledger import Round, format_spans

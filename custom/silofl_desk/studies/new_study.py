@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from silofl.bundled_jobs import JOBS
-from silofl.core.ingredient import Ingredient
+from silofl.core.algorithm_option import AlgorithmOption
 from silofl.core.presets import find_recipe
 from silofl.data.manifest import FILE_NAME
 from silofl.data.prepared_image import prepare_image
@@ -386,7 +386,7 @@ def _study_text(
     comments: Mapping[str, str],
     job: Path,
     found: Survey,
-    answers: Sequence[type[Ingredient]],
+    answers: Sequence[type[AlgorithmOption]],
 ) -> str:
     """Return a study.yaml with a remark at each key that has a list of values or was taken from the data."""
     remarks = {**list_key_choices(found.task, answers), **comments}
@@ -427,7 +427,7 @@ def section_lines(
     return lines
 
 
-def list_key_choices(task: str, answers: Sequence[type[Ingredient]]) -> dict[str, str]:
+def list_key_choices(task: str, answers: Sequence[type[AlgorithmOption]]) -> dict[str, str]:
     """Return dotted key -> its possible values, of keys with named values."""
     named = {key.name: key.values.replace("`", "") for key in study_keys(answers) if key.values.startswith("`")}
     return named | {key: ", ".join(values) for key, values in FITTING[task].items()}

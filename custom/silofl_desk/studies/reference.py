@@ -19,7 +19,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from silofl.core.ingredient import Ingredient
+from silofl.core.algorithm_option import AlgorithmOption
 from silofl.core.presets import algorithm_names, find_recipe
 from silofl.core.recipe import PRESET_NAMES, WITHOUT, Recipe
 from silofl.core.robust import Robust
@@ -76,7 +76,7 @@ def all_keys(section: type, prefix: str = "") -> Iterator[Key]:
             yield from all_keys(key.inner, f"{key.name}.")
 
 
-def study_keys(answers: Iterable[type[Ingredient]]) -> Iterator[Key]:
+def study_keys(answers: Iterable[type[AlgorithmOption]]) -> Iterator[Key]:
     """Go through the keys that a study.yaml may hold.
 
     Args:
@@ -105,7 +105,7 @@ def recipe_keys(lenders: Callable[[str], str] = lambda field: "the name of an al
     return keys
 
 
-def all_ingredients() -> list[type[Ingredient]]:
+def all_ingredients() -> list[type[AlgorithmOption]]:
     """Return the classes of all answers, those of the algorithms' recommended presets and `Robust`, by sections."""
     recipes = [find_recipe(name, "recommended", {}) for name in algorithm_names()]
     found = {type(one) for recipe in recipes for one in recipe.ingredients}

@@ -26,7 +26,7 @@ from silofl.study import Study, load_study
 from silofl_desk.flare.submission import check_job
 from silofl_desk.report.evaluations_page import print_evaluations
 from silofl_desk.report.run_page import write_report
-from silofl_desk.studies.ending import print_notes, print_results
+from silofl_desk.studies.print_results import print_notes, print_results
 from silofl_desk.studies.processes import enable_interrupts
 from silofl_desk.studies.progress import RoundLines
 from silofl_desk.studies.simulate import print_json

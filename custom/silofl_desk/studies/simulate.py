@@ -32,10 +32,10 @@ from silofl_desk.report.evaluations_page import print_evaluations
 from silofl_desk.report.left_out_site import print_unseen
 from silofl_desk.report.run_page import write_report
 from silofl_desk.report.sentences import changes_sentence
+from silofl_desk.studies.all_sites_test import measure_at_all_sites
 from silofl_desk.studies.alone import run_alone
-from silofl_desk.studies.ending import print_beginning, print_notes, print_results
-from silofl_desk.studies.everyone import measure_on_everyone
 from silofl_desk.studies.leave_out import run_unseen_test
+from silofl_desk.studies.print_results import print_beginning, print_notes, print_results
 from silofl_desk.studies.processes import ProcessTree, enable_interrupts
 from silofl_desk.studies.progress import POLL_S, RoundLines, announce, repeat_in_background
 from silofl_desk.studies.simulated_sites import load_site, look_at_data, read_data, site_settings
@@ -302,7 +302,7 @@ def _add_everyone(run: Path, results: Results, simulation: Simulation, study: St
     sites = replace(simulation, left_out=None)
     try:
         with announce("testing every model on the test data of all sites", console):
-            results = replace(results, everyone=measure_on_everyone(run, read_data(study, sites, run)))
+            results = replace(results, everyone=measure_at_all_sites(run, read_data(study, sites, run)))
     except (SiloFLError, OSError) as error:
         console.print(f"no test on all sites' test data together: {error}", markup=False)
         return results

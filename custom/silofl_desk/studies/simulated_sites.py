@@ -10,7 +10,7 @@ from rich.console import Console
 
 from silofl.data.counts import FILE as DATA
 from silofl.data.counts import DataCounts, SiteCounts, digest_data
-from silofl.data.doubts import count_labels, find_doubts, find_label_doubts
+from silofl.data.input_warnings import count_labels, find_doubts, find_label_doubts
 from silofl.data.padding import describe_padding
 from silofl.data.site_data import SiteData, load_site_data
 from silofl.data.transforms import check_transforms

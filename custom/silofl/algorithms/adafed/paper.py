@@ -12,15 +12,15 @@ from scipy.spatial.distance import pdist, squareform
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from silofl.core.ingredient import Ingredient, Traits
-from silofl.core.others import BEYOND
+from silofl.core.algorithm_option import AlgorithmOption, Traits
+from silofl.core.outliers import BEYOND
 from silofl.core.recipe import Recipe
 from silofl.errors import AggregationError, ConfigError
 from silofl.settings import Natural, Share
 from silofl.study import Study
 
 
-class Similarity(Ingredient):
+class Similarity(AlgorithmOption):
     """Sites with similar statistics give each other's models more weight.
 
     Attributes:

@@ -22,10 +22,10 @@ from silofl.inference.super_results import SuperResults, ThresholdValue
 from silofl.models.precision import round_as_received
 from silofl.models.roles import GLOBAL, PERSONAL, SELECTOR, add_role, read_role
 from silofl.parts.answer import SiteAnswer
+from silofl.parts.checked_cast import checked_cast
 from silofl.parts.collected import ROLE as COLLECTED
 from silofl.parts.collected import CollectedPart
 from silofl.parts.model import ModelPart, collect_part_arrays
-from silofl.parts.narrow import narrow
 from silofl.parts.part import BEFORE, END, Outcome, OwnTest, Part, Run, WeightsOf
 from silofl.parts.super_exchange import (
     collect_facts,
@@ -217,13 +217,13 @@ PART, SITE = SuperModelPart, SiteSuperModel
 def _all_models(run: Run) -> Arrays:
     """Return all models of the reported round as ``global/...``, ``<site>/...``, and the arrays common to all."""
     parts = run.reported.parts
-    shared = narrow(parts[GLOBAL], ModelPart).common
+    shared = checked_cast(parts[GLOBAL], ModelPart).common
     arrays = add_role(GLOBAL, shared)
     personal: CollectedPart | ModelPart
     if COLLECTED in run.parts:
-        personal = narrow(run.parts[COLLECTED], CollectedPart)
+        personal = checked_cast(run.parts[COLLECTED], CollectedPart)
     else:
-        personal = narrow(parts[PERSONAL], ModelPart)
+        personal = checked_cast(parts[PERSONAL], ModelPart)
     for site in run.sites:
         # Of a site whose model did not come, the global one answers.
         arrays |= add_role(site, personal.of(site) or shared)
@@ -231,7 +231,7 @@ def _all_models(run: Run) -> Arrays:
 
 
 def _find_selector(run: Run) -> SelectorPart:
-    return narrow(run.reported.parts[SELECTOR], SelectorPart)
+    return checked_cast(run.reported.parts[SELECTOR], SelectorPart)
 
 
 def _collect_selector(run: Run) -> Arrays:

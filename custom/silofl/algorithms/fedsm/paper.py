@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from silofl.algorithms.softpull import SoftPull
-from silofl.core.ingredient import Ingredient, Traits
+from silofl.core.algorithm_option import AlgorithmOption, Traits
 from silofl.core.mixing import Arrays
 from silofl.core.recipe import Recipe
 from silofl.core.steps import Loss
@@ -26,7 +26,7 @@ SMALLEST_IMAGE = 32
 THRESHOLDS = (0.0, 0.3, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99, 0.999, 1.0)
 
 
-class Selector(Ingredient):
+class Selector(AlgorithmOption):
     """A classifier that learns, in the same pass as the models, which model suits an image.
 
     Attributes:
@@ -135,7 +135,7 @@ class Selector(Ingredient):
         return f"A selector learns {learns}: {how[self.learning]}."
 
 
-class SuperModel(Ingredient):
+class SuperModel(AlgorithmOption):
     """All models with the selector, which every site gets at the end to answer new cases.
 
     Attributes:

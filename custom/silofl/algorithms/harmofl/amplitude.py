@@ -12,13 +12,13 @@ from numpy.typing import ArrayLike, NDArray
 from pydantic import Field
 
 from silofl.algorithms.harmofl.normalization import AmplitudeNorm, half_spectrum
-from silofl.core.ingredient import Ingredient, Traits
+from silofl.core.algorithm_option import AlgorithmOption, Traits
 from silofl.core.mixing import Arrays
-from silofl.core.others import find_unlike
+from silofl.core.outliers import find_unlike
 from silofl.core.robust import bound_updates, find_bounding_rule
 from silofl.errors import ConfigError, DataError, TrainingError
 from silofl.parts.answer import SiteAnswer
-from silofl.parts.narrow import narrow
+from silofl.parts.checked_cast import checked_cast
 from silofl.parts.part import Compared, Kind, Outcome, Part, Run, WeightsOf
 from silofl.parts.task import TRAIN, Exchange, Expected, Message, Replies, Wanted
 from silofl.parts.work import SitePart
@@ -35,7 +35,7 @@ RISK = (
 )
 
 
-class Amplitude(Ingredient):
+class Amplitude(AlgorithmOption):
     """Input normalisation by a shared Fourier amplitude.
 
     Attributes:
@@ -243,7 +243,7 @@ class SiteAmplitude(SitePart):
         return Message({MEAN: norms[0].band_amplitude().cpu().numpy()})
 
     def _norms(self) -> list[AmplitudeNorm]:
-        return [narrow(model.input_norm, AmplitudeNorm) for model in self.work.models.values()]
+        return [checked_cast(model.input_norm, AmplitudeNorm) for model in self.work.models.values()]
 
 
 def _expect_spectrum(shape: tuple[int, ...] | None, run: Run) -> Expected:

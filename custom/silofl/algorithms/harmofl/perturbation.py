@@ -11,7 +11,7 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
-from silofl.core.ingredient import Ingredient
+from silofl.core.algorithm_option import AlgorithmOption
 from silofl.core.steps import (
     Batch,
     Loss,
@@ -27,7 +27,7 @@ from silofl.settings import Positive
 from silofl.study import Study
 
 
-class Perturbation(Ingredient):
+class Perturbation(AlgorithmOption):
     """A step along the gradient at perturbed weights.
 
     Attributes:

@@ -18,7 +18,7 @@ from silofl.errors import AggregationError, ConfigError
 from silofl.models.roles import add_role
 from silofl.parts.answer import SiteAnswer
 from silofl.parts.asked_once import AskedEntry, AskedOnce, expect_float64, withhold_few_patients
-from silofl.parts.narrow import narrow
+from silofl.parts.checked_cast import checked_cast
 from silofl.parts.part import Kind, Run, WeightsOf
 from silofl.parts.task import Exchange, Expected, Message, Replies
 from silofl.parts.work import SitePart
@@ -116,7 +116,9 @@ class SiteFingerprint(SitePart):
         meta = {"num_patients": work.data.training.num_patients}
         if withheld := withhold_few_patients(work, ROLE, meta):
             return withheld
-        found = measure_site(narrow(work.data.manifest, Manifest), work.study, work.min_patients, has_progress=False)
+        found = measure_site(
+            checked_cast(work.data.manifest, Manifest), work.study, work.min_patients, has_progress=False
+        )
         arrays = pack_fingerprint(found, with_histogram=make_draft(work.study).is_ct)
         few = {key: list(getattr(found, key)) for key in ("few_channels", "few_classes") if getattr(found, key)}
         return Message(add_role(ROLE, arrays), meta | {ROLE: {"cases": found.cases} | few})

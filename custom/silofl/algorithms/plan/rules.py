@@ -21,7 +21,7 @@ from silofl.algorithms.plan.patch import (
     fit_batch_size,
     fit_patch,
 )
-from silofl.core.ingredient import Ingredient
+from silofl.core.algorithm_option import AlgorithmOption
 from silofl.data.data_fingerprint import (
     DIGITS,
     DataFingerprint,
@@ -39,7 +39,7 @@ AXES = "XYZ"
 SOURCE = "nnU-Net"
 
 
-class SharedPlan(Ingredient):
+class SharedPlan(AlgorithmOption):
     """A plan for a study from what all sites tell of their training data, before the first round."""
 
     section: ClassVar[str] = "plan"

@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 from PIL import ExifTags, Image
 
-from silofl.data.doubts import count_labels, find_doubts, find_label_doubts
+from silofl.data.input_warnings import count_labels, find_doubts, find_label_doubts
 from silofl.data.parts import Examples
 from silofl.data.site_data import load_site_data
 from silofl.reading.images import read_image

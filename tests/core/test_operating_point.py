@@ -2,11 +2,11 @@ import numpy as np
 import pytest
 import torch
 
-from silofl.core.calling import (
+from silofl.core.operating_point import (
     MOST_PROBABLE,
     MOST_TEMPERATURE,
-    Calling,
-    choose_calling,
+    OperatingPoint,
+    choose_operating_point,
     find_temperature,
     find_threshold,
     find_unlike_thresholds,
@@ -122,44 +122,46 @@ def test_without_both_kinds_or_without_a_case_that_may_be_called_there_is_no_thr
 
 def test_a_threshold_decides_two_classes_and_each_finding():
     two = np.array([[0.65, 0.35], [0.7, 0.3], [0.2, 0.8]])
-    np.testing.assert_array_equal(Calling().decide(two), [0, 0, 1])
-    np.testing.assert_array_equal(Calling(thresholds={1: 0.35}).decide(two), [1, 0, 1])
+    np.testing.assert_array_equal(OperatingPoint().decide(two), [0, 0, 1])
+    np.testing.assert_array_equal(OperatingPoint(thresholds={1: 0.35}).decide(two), [1, 0, 1])
     # a temperature changes no answer
-    np.testing.assert_array_equal(Calling(3.0, {1: 0.35}).decide(two), [1, 0, 1])
+    np.testing.assert_array_equal(OperatingPoint(3.0, {1: 0.35}).decide(two), [1, 0, 1])
     findings = np.array([[0.65, 0.35], [0.2, 0.8]])
     # findings count 1 and 2; the first has the usual threshold
-    np.testing.assert_array_equal(Calling(thresholds={1: 0.3}).decide(findings, is_multilabel=True), [1 + 2, 2])
+    np.testing.assert_array_equal(OperatingPoint(thresholds={1: 0.3}).decide(findings, is_multilabel=True), [1 + 2, 2])
 
 
 def test_a_reading_is_chosen_of_the_classes_that_are_called():
     chances, truth = made_up(n=100, classes=2)
     is_true = np.eye(2, dtype=bool)[truth]
-    found = choose_calling(chances, is_true, units(100), [1], specificity=0.9)
+    found = choose_operating_point(chances, is_true, units(100), [1], specificity=0.9)
     assert found.thresholds == {1: find_threshold(chances[:, 1], is_true[:, 1], specificity=0.9)}
     assert found.temperature > 1.5
     called = found.decide(chances) == 1
     assert called[~is_true[:, 1]].mean() <= 0.1
-    assert choose_calling(chances, is_true, units(100), [1]).thresholds == {}
+    assert choose_operating_point(chances, is_true, units(100), [1]).thresholds == {}
 
 
 def test_a_threshold_is_unlike_a_sites_own_beyond_three_times_its_odds():
     # odds of 1, which are four times those of the lowest
-    pooled = Calling(1.0, {1: 0.5})
-    assert find_unlike_thresholds(pooled, [Calling(1.0, {1: 0.2}), Calling(1.0, {1: 1 / 3}), pooled]) == {1: (0.2, 0.5)}
-    assert find_unlike_thresholds(pooled, [Calling(1.0, {1: 0.26}), Calling(1.0, {1: 0.74})]) == {}
+    pooled = OperatingPoint(1.0, {1: 0.5})
+    assert find_unlike_thresholds(pooled, [OperatingPoint(1.0, {1: 0.2}), OperatingPoint(1.0, {1: 1 / 3}), pooled]) == {
+        1: (0.2, 0.5)
+    }
+    assert find_unlike_thresholds(pooled, [OperatingPoint(1.0, {1: 0.26}), OperatingPoint(1.0, {1: 0.74})]) == {}
     # one of 1 has odds without end, and a site without a threshold says nothing
-    assert find_unlike_thresholds(pooled, [Calling(1.0, {1: 1.0}), MOST_PROBABLE]) == {1: (1.0, 1.0)}
+    assert find_unlike_thresholds(pooled, [OperatingPoint(1.0, {1: 1.0}), MOST_PROBABLE]) == {1: (1.0, 1.0)}
     # a temperature of 2 takes the roots of the odds: 1/2
-    assert find_unlike_thresholds(Calling(2.0, {1: 0.5}), [Calling(1.0, {1: 0.2})]) == {}
+    assert find_unlike_thresholds(OperatingPoint(2.0, {1: 0.5}), [OperatingPoint(1.0, {1: 0.2})]) == {}
 
 
 @pytest.mark.parametrize("is_multilabel", [False, True])
 def test_a_model_that_answers_alone_has_its_own_temperature_and_what_is_shown_at_the_threshold_stays(is_multilabel):
-    calling = Calling(2.0, {1: 0.9}, {"east": 0.5, "west": 2.0})
+    calling = OperatingPoint(2.0, {1: 0.9}, {"east": 0.5, "west": 2.0})
     # odds of 9 become 3 by a temperature of 2, and of 3 ** 0.5 come those of 3 by one of 0.5
     assert calling.shown_thresholds(is_multilabel) == {1: pytest.approx(0.75)}
     own = calling.of_model("east", is_multilabel)
     assert own.thresholds == {1: pytest.approx(3**0.5 / (1 + 3**0.5))}
     assert own.temperature == 0.5 and own.shown_thresholds(is_multilabel) == {1: pytest.approx(0.75)}
     for name in ("west", "ensemble"):
-        assert calling.of_model(name, is_multilabel) == Calling(2.0, {1: 0.9})
+        assert calling.of_model(name, is_multilabel) == OperatingPoint(2.0, {1: 0.9})

@@ -10,13 +10,13 @@ import numpy as np
 
 from silofl.data.parts import join_examples
 from silofl.data.site_data import SiteData
-from silofl.federation.results import Everyone
+from silofl.federation.results import AllSitesTest
 from silofl.training.device import choose_device, set_threads
 from silofl.training.evaluation import evaluate
 from silofl_desk.studies.leave_out import assemble_models, load_site_networks
 
 
-def measure_on_everyone(run: Path, data: Mapping[str, SiteData]) -> Everyone:
+def measure_at_all_sites(run: Path, data: Mapping[str, SiteData]) -> AllSitesTest:
     """Test each site's own model of a finished classification run on all sites' test data.
 
     Args:
@@ -34,4 +34,4 @@ def measure_on_everyone(run: Path, data: Mapping[str, SiteData]) -> Everyone:
     accuracy, balanced = (
         float(np.mean([own[key] for own in scores.values()])) for key in ("accuracy", "balanced_accuracy")
     )
-    return Everyone(accuracy, balanced, scores, len(set(together.cases)))
+    return AllSitesTest(accuracy, balanced, scores, len(set(together.cases)))

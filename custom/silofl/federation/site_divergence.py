@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from silofl.core.apart import measure_dissimilarity, measure_distance
+from silofl.core.divergence import measure_dissimilarity, measure_distance
 from silofl.federation.ledger import Round
 from silofl.parts.part import WeightsOf
 from silofl.parts.task import Replies

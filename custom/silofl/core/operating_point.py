@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from silofl.core.findings import pack_rows
 from silofl.core.intervals import LEAST_UNITS, ROUNDING
-from silofl.core.others import BEYOND
+from silofl.core.outliers import BEYOND
 from silofl.core.roc import find_operating_point
 
 LEAST_TEMPERATURE, MOST_TEMPERATURE = 0.1, 10.0
@@ -30,7 +30,7 @@ Bounds = tuple[float, float]
 
 
 @dataclass(frozen=True)
-class Calling:
+class OperatingPoint:
     """How probabilities are read.
 
     Attributes:
@@ -44,14 +44,14 @@ class Calling:
     thresholds: Mapping[int, float] = field(default_factory=dict)
     temperatures: Mapping[str, float] = field(default_factory=dict)
 
-    def of_model(self, name: str, is_multilabel: bool = False) -> "Calling":
+    def of_model(self, name: str, is_multilabel: bool = False) -> "OperatingPoint":
         """Return how the probabilities of one model of several are read, where it answers alone."""
         own = self.temperatures.get(name, self.temperature)
         if own == self.temperature:
             return replace(self, temperatures={})
         shown = self.shown_thresholds(is_multilabel)
         # The inverse of a temperature undoes it.
-        return Calling(own, {number: _temper_one(one, 1 / own, is_multilabel) for number, one in shown.items()})
+        return OperatingPoint(own, {number: _temper_one(one, 1 / own, is_multilabel) for number, one in shown.items()})
 
     def decide(self, probabilities: NDArray[np.floating], is_multilabel: bool = False) -> NDArray[np.int64]:
         """Return the class, or set of findings, of each row of probabilities before the temperature (N, K)."""
@@ -71,10 +71,12 @@ class Calling:
 
 
 # The most probable class, and findings above one half.
-MOST_PROBABLE = Calling()
+MOST_PROBABLE = OperatingPoint()
 
 
-def find_unlike_thresholds(calling: Calling, own: Sequence[Calling], is_multilabel: bool = False) -> dict[int, Bounds]:
+def find_unlike_thresholds(
+    calling: OperatingPoint, own: Sequence[OperatingPoint], is_multilabel: bool = False
+) -> dict[int, Bounds]:
     """Return each class, or finding, whose threshold lies far from one that a site chose: beyond 3 times its odds.
 
     Args:
@@ -88,7 +90,9 @@ def find_unlike_thresholds(calling: Calling, own: Sequence[Calling], is_multilab
     found = {}
     for number, threshold in calling.shown_thresholds(is_multilabel).items():
         chosen = [one.thresholds[number] for one in own if number in one.thresholds]
-        shown = [Calling(calling.temperature, {number: one}).shown_thresholds(is_multilabel)[number] for one in chosen]
+        shown = [
+            OperatingPoint(calling.temperature, {number: one}).shown_thresholds(is_multilabel)[number] for one in chosen
+        ]
         low, high = min(shown, default=threshold), max(shown, default=threshold)
         # Multiplied, for odds of a probability of 1 have no value.
         is_below = BEYOND * low * (1 - threshold) < threshold * (1 - low)
@@ -130,7 +134,7 @@ def temper(probabilities: NDArray[np.floating], temperature: float, is_multilabe
     return np.exp(powers - np.logaddexp.reduce(powers, axis=1, keepdims=True))
 
 
-def choose_calling(
+def choose_operating_point(
     probabilities: Floats,
     is_true: Bools,
     units: Sequence[Hashable],
@@ -138,7 +142,7 @@ def choose_calling(
     is_multilabel: bool = False,
     specificity: float | None = None,
     sensitivity: float | None = None,
-) -> Calling:
+) -> OperatingPoint:
     """Choose a temperature, and a threshold of each class that is called, on validation cases.
 
     Args:
@@ -155,7 +159,7 @@ def choose_calling(
         number: find_threshold(probabilities[:, number], is_true[:, number], specificity, sensitivity)
         for number in called
     }
-    return Calling(temperature, {number: one for number, one in found.items() if one is not None})
+    return OperatingPoint(temperature, {number: one for number, one in found.items() if one is not None})
 
 
 def find_temperature(
@@ -166,10 +170,10 @@ def find_temperature(
     That is of fewer than 6 patients, and without a wrong answer, where the model may be as sure as it likes.
 
     Args:
-        probabilities: As for `choose_calling`.
-        is_true: As for `choose_calling`.
-        units: As for `choose_calling`.
-        is_multilabel: As for `choose_calling`.
+        probabilities: As for `choose_operating_point`.
+        is_true: As for `choose_operating_point`.
+        units: As for `choose_operating_point`.
+        is_multilabel: As for `choose_operating_point`.
     """
     # Imported here: it takes long, and only the end of a classification needs it.
     from scipy.optimize import minimize_scalar

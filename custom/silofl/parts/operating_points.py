@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Mapping
 from statistics import median
 from typing import Any
 
-from silofl.core.calling import MOST_PROBABLE, Calling, choose_calling, find_temperature, temper
+from silofl.core.operating_point import MOST_PROBABLE, OperatingPoint, choose_operating_point, find_temperature, temper
 from silofl.data.parts import Examples
 from silofl.inference.clinical import ClassRows
 from silofl.models.roles import GLOBAL
@@ -15,7 +15,9 @@ from silofl.training.metrics import Score
 from silofl.training.site_score import SiteScore, SuperScore
 
 
-def choose_site_calling(work: Work, score: Callable[[Examples], Score], test: Score) -> tuple[Calling, dict[str, Any]]:
+def choose_site_calling(
+    work: Work, score: Callable[[Examples], Score], test: Score
+) -> tuple[OperatingPoint, dict[str, Any]]:
     """Choose a calling on the site's validation cases, and say what it comes to on its test cases.
 
     Args:
@@ -35,7 +37,9 @@ def choose_site_calling(work: Work, score: Callable[[Examples], Score], test: Sc
     tested = ClassRows(test, work.find_units("test").unit_of)
     wish = study.operating_point
     wanted = wish.model_dump() if wish else {}
-    calling = choose_calling(rows.probabilities, rows.is_true, rows.units, study.called, study.is_multilabel, **wanted)
+    calling = choose_operating_point(
+        rows.probabilities, rows.is_true, rows.units, study.called, study.is_multilabel, **wanted
+    )
     # Each threshold lies between two validation cases.
     if is_withheld(validated, part.patient_of, work.min_patients, study):
         return calling, {}
@@ -81,7 +85,7 @@ def pool_temperatures(scores: Mapping[str, SiteScore]) -> dict[str, float]:
     return {site: one[site] for site, one in sent.items() if site in one} | ({GLOBAL: median(shared)} if shared else {})
 
 
-def pool_callings(scores: Iterable[SiteScore], study: Study) -> Calling:
+def pool_callings(scores: Iterable[SiteScore], study: Study) -> OperatingPoint:
     """Return the median of the sites' callings of one model, each chosen on the site's own validation cases."""
     known = [score.calling for score in scores if score.calling is not None]
     # A segmentation has none, whatever a site sends.
@@ -92,10 +96,10 @@ def pool_callings(scores: Iterable[SiteScore], study: Study) -> Calling:
         for number in study.called
         if (found := [one.thresholds[str(number)] for one in known if str(number) in one.thresholds])
     }
-    return Calling(median(one.temperature for one in known), thresholds)
+    return OperatingPoint(median(one.temperature for one in known), thresholds)
 
 
-def _score_thresholds(rows: ClassRows, calling: Calling) -> dict[str, dict[str, float]]:
+def _score_thresholds(rows: ClassRows, calling: OperatingPoint) -> dict[str, dict[str, float]]:
     """Return the sensitivity and the specificity at each threshold, where there are cases for them."""
     said, found = rows.decide(calling), {}
     for name, kind in (("sensitivity", rows.is_true), ("specificity", ~rows.is_true)):

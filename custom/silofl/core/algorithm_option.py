@@ -61,7 +61,7 @@ class Traits:
     weighs_models: bool = False
 
 
-class Ingredient(Section):
+class AlgorithmOption(Section):
     """One answer of a recipe; a study sets its constants under ``algorithm.<section>``.
 
     Attributes:

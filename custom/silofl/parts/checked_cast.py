@@ -5,7 +5,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-def narrow(value: object, kind: type[T]) -> T:
+def checked_cast(value: object, kind: type[T]) -> T:
     """Return a value as one of the class that its owner gave it.
 
     Raises:

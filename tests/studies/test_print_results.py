@@ -6,7 +6,7 @@ from rich.console import Console
 from silofl.federation.ledger import FILE, Round
 from silofl.federation.outcome import unscored_results
 from silofl.schema import dump_record
-from silofl_desk.studies.ending import print_notes, print_results
+from silofl_desk.studies.print_results import print_notes, print_results
 
 
 def test_what_the_ledger_notes_of_a_site_is_printed_at_the_end_of_a_run(tmp_path):

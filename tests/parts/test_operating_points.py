@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from silofl.core.calling import MOST_PROBABLE, choose_calling, find_temperature
+from silofl.core.operating_point import MOST_PROBABLE, choose_operating_point, find_temperature
 from silofl.errors import AggregationError
 from silofl.federation.numbers import check_names
 from silofl.federation.outcome import finished_results
@@ -15,7 +15,7 @@ from silofl.federation.run_folder import RunFolder
 from silofl.inference import SuperModel
 from silofl.inference.directory import read_model_folder
 from silofl.parts.answer import Metrics
-from silofl.parts.calling import find_own_temperatures, pool_callings, pool_temperatures
+from silofl.parts.operating_points import find_own_temperatures, pool_callings, pool_temperatures
 from silofl.settings import parse
 from silofl.study import Study
 from silofl.training.metrics import accuracy_by_case, group_positions
@@ -54,7 +54,7 @@ def test_a_site_chooses_on_validation_and_says_what_it_comes_to_in_the_test(play
             chances[kind] = np.stack([said[one].mean(axis=0) for one in rows])
             is_true[kind] = np.eye(2, dtype=bool)[[part.targets[one[0]] for one in rows]]
         units = [f"{record.recording}" for record in data.manifest.validation]
-        wanted = choose_calling(chances["validation"], is_true["validation"], units, [1], specificity=0.8)
+        wanted = choose_operating_point(chances["validation"], is_true["validation"], units, [1], specificity=0.8)
         calling, found = model.contents.calling, scores[site].calling
         assert calling.temperature == pytest.approx(wanted.temperature) == found.temperature
         assert calling.thresholds == pytest.approx(wanted.thresholds) == {1: found.thresholds["1"]}

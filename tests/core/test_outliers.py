@@ -1,4 +1,4 @@
-from silofl.core.others import cap_claims, compare_to_others, find_unlike
+from silofl.core.outliers import cap_claims, compare_to_others, find_unlike
 
 
 def test_a_site_is_compared_with_the_median_of_the_others():

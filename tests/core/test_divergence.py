@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from silofl.core.apart import measure_dissimilarity, measure_distance
+from silofl.core.divergence import measure_dissimilarity, measure_distance
 
 
 def arrays(**values):
