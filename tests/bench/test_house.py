@@ -20,7 +20,7 @@ def test_what_is_bounded_is_counted():
         "custom/silofl/cli.py": "a\nb\n",
         "custom/silofl/parts/part.py": PART,
         "custom/silofl/parts/work.py": "class SitePart: ...\n",
-        "custom/silofl/core/ingredient.py": "class AlgorithmOption: ...\n",
+        "custom/silofl/core/algorithm_option.py": "class AlgorithmOption: ...\n",
         "tests/test_cli.py": "a\n",
         "docs/index.md": "two words\n",
         "provisioning/site.lock": "# a\nb==1 --hash\n",
