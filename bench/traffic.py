@@ -33,7 +33,7 @@ def main() -> None:
     parser.add_argument("--long", type=int, default=6)
     options = parser.parse_args()
     study, simulation = settle_job(options.job, Simulation(options.data), {})
-    steps, sites = study.recipe.ingredient("selector").steps, simulation.sites
+    steps, sites = study.recipe.option("selector").steps, simulation.sites
     task = ServerRounds.start(study, "run", sites).task(sites[0], Exchange(TRAIN, 1))
     models, selector = (bytes_of(task, *roles) for roles in (study.recipe.roles, ("selector",)))
     formula = (models + steps * selector) / MIB

@@ -75,7 +75,7 @@ def files_of(folder):
 )
 def test_the_papers_constants_are_arguments(recipe, arguments, section, wanted):
     study = recipe(JOBS / f"{recipe.algorithm}_phantoms", **arguments).study
-    assert wanted.items() <= vars(study.recipe.ingredient(section)).items()
+    assert wanted.items() <= vars(study.recipe.option(section)).items()
 
 
 def test_the_training_is_an_argument_and_every_other_key_a_change():
@@ -330,7 +330,7 @@ def test_the_pages_simulation_is_carried_out_and_its_result_read(finish, tmp_pat
     ((environment, job),) = given
     assert (environment.clients, job) == (["north", "east"], "harmofl_phantoms")
     study = names["recipe"].study
-    assert (study.rounds, study.recipe.ingredient("perturbation").alpha) == (2, 0.1)
+    assert (study.rounds, study.recipe.option("perturbation").alpha) == (2, 0.1)
     assert names["results"].values == {"north": 0.5}
 
 

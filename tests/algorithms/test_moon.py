@@ -90,7 +90,7 @@ def test_the_other_models_stay_as_they_are_and_statistics_move_once():
 @pytest.mark.parametrize(("preset", "width"), [("paper", 256), ("recommended", 0)])
 def test_the_paper_and_its_code_have_a_projection_head_and_a_reader_is_told(preset, width):
     recipe = find_recipe("moon", preset, {})
-    assert recipe.ingredient("contrast").projection_head == width and bool(recipe.cautions) == (width > 0)
+    assert recipe.option("contrast").projection_head == width and bool(recipe.cautions) == (width > 0)
     assert ("a head of 256" in recipe.questions()["How does a site step?"]) == (width > 0)
 
 

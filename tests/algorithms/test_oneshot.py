@@ -367,5 +367,5 @@ def test_the_estimate_counts_the_moments_and_the_selector(finished):
 def test_small_images_are_refused_for_a_selector():
     recipe = find_recipe("oneshot", "recommended", {"hand_over": {"answer": "choice"}})
     with pytest.raises(DataError, match="at least 16 pixels along each axis for hand_over.answer .*, not 15 x 40"):
-        recipe.ingredient("hand_over").check(None, (1, 15, 40))
-    recipe.ingredient("hand_over").check(None, (1, 16, 16))
+        recipe.option("hand_over").check(None, (1, 15, 40))
+    recipe.option("hand_over").check(None, (1, 16, 16))

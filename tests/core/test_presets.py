@@ -113,7 +113,7 @@ def test_a_broken_algorithm_has_no_keys(monkeypatch):
 
 def test_fedsms_presets_differ_in_how_the_selector_learns():
     recipes = [find_recipe("fedsm", preset, {}) for preset in PRESET_NAMES]
-    selectors = [recipe.ingredient("selector") for recipe in recipes]
+    selectors = [recipe.option("selector") for recipe in recipes]
     assert [selector.learning for selector in selectors] == ["local_steps", "moments", "gradients"]
     assert [selector.network for selector in selectors] == ["vgg11", "vgg11", "light"]
     assert all(recipe.mixing == SoftPull(self_weight=0.7) for recipe in recipes)

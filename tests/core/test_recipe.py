@@ -54,7 +54,7 @@ class ByLoss(AlgorithmOption):
 
 def test_no_constant_of_an_algorithm_is_read_outside_its_file():
     sources = [path for path in (Path(__file__).parents[2] / "custom").rglob("*.py") if "algorithms" not in path.parts]
-    reading = re.compile(r"\.ingredient\(\"|\.constant\(|\[\"constants\"\]\[")
+    reading = re.compile(r"\.option\(\"|\.constant\(|\[\"constants\"\]\[")
     assert [path.name for path in sources if reading.search(path.read_text(encoding="utf-8"))] == []
 
 
@@ -66,7 +66,9 @@ def test_where_a_part_decides_what_a_site_counts_its_words_stand_in_the_place_of
 
 def test_every_part_that_decides_what_a_site_counts_says_so():
     recipes = [find_recipe(name, preset, {}) for name in algorithm_names() for preset in PRESET_NAMES]
-    halves = {one: import_module(one.halves).PART for recipe in recipes for one in recipe.parts if one.halves}
+    halves = {
+        one: import_module(one.implementation).PART for recipe in recipes for one in recipe.parts if one.implementation
+    }
     assert halves
     deciding = [one for one, half in halves.items() if half and half.weights is not Part.weights]
     assert [one.section for one in deciding if not one.traits.weighed_by] == []

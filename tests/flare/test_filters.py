@@ -129,7 +129,7 @@ STATISTICS = {"statistics/0/mean": np.zeros(6), "statistics/0/variance": np.ones
 @BOTH
 def test_batchnorms_own_statistics_do_not_leave_by_another_name_either(passed, kind):
     study = make_study("adafed")
-    assert study.recipe.ingredient("statistics").source == "running"
+    assert study.recipe.option("statistics").source == "running"
     left = passed(Message(STATISTICS, {"round": 1}), kind, study)
     assert left.arrays == {} and "BatchNorm" in left.meta["error"] and "'statistics" in left.meta["error"]
     assert left.meta["error"] == plain_text(left.meta["error"])

@@ -54,7 +54,7 @@ def test_no_value_of_a_part_has_the_name_of_what_a_part_can_do():
     assert [kind for kind in found if {field.name for field in fields(kind)} & abilities] == []
 
 
-def test_site_halves_are_those_of_the_same_files(make_study):
+def test_site_parts_are_those_of_the_same_files(make_study):
     study = make_study(name="fedsm", input="harmofl", model=INSTANCE)
     names = [half.name for half in Work("a", study, None, None, None).parts if half.name]
     assert names == ["models", "amplitude", "selector", "super_model"]
@@ -134,6 +134,6 @@ def test_broken_files_are_named_in_one_sentence_by_the_studies_that_name_them_an
 
 def test_a_part_that_is_not_there_is_named_too(make_study, monkeypatch):
     study = make_study(name="adafed")
-    monkeypatch.setattr(type(study.recipe.mixing), "halves", "silofl.algorithms.not_written_yet")
+    monkeypatch.setattr(type(study.recipe.mixing), "implementation", "silofl.algorithms.not_written_yet")
     with pytest.raises(ConfigError, match="algorithms/not_written_yet.py must load; ModuleNotFoundError"):
         start_parts(study, ["a", "b"], None)

@@ -101,7 +101,7 @@ def test_the_timeout_is_three_times_the_slowest_round_and_at_least_ten_minutes(s
 
 def test_a_selectors_further_steps_are_further_passes():
     study = changed_study(JOB.parent / "fedsm_phantoms", SMALL)
-    assert study.recipe.ingredient("selector").steps == 3
+    assert study.recipe.option("selector").steps == 3
     assert estimate(study, Setting(4, 1e9, seconds_per_step=1.0)).training_seconds == 3 * 250
 
 

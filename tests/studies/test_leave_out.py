@@ -66,7 +66,7 @@ def make_contents(rule="selector", gamma=0.5, facts=None, **algorithm):
         names = {"only": ["global"], "mean": ["north", "south"]}[rule]
         return Contents(study, SHAPE, {name: models[name] for name in names}, rule)
     outputs, scores = ("north", "south"), (0.75, 0.25)
-    if not study.recipe.ingredient("selector").learns_site:
+    if not study.recipe.option("selector").learns_site:
         outputs, scores, gamma = ("global", *outputs), (0.125, 0.75, 0.125), None
     return Contents(study, SHAPE, models, rule, steered(study, scores), outputs, gamma, facts or {})
 

@@ -105,7 +105,7 @@ def test_a_key_within_a_section_that_a_row_sets_can_be_swept(phantoms, tmp_path)
     sweep = Sweep({"algorithm.softpull.self_weight": (0.5, 0.7), "data": (str(phantoms),)})
     asked = ComparisonPlan((FEDSM,), ("fedsm:paper",), variants, {"data.channels": 1}, seeds=(0,), sweep=sweep)
     studies = [settle_job(run.job, run.wanted, run.changes)[0] for run in plan_runs(asked, tmp_path)]
-    assert [study.recipe.ingredient("softpull").self_weight for study in studies] == [0.5, 0.7] * 3
+    assert [study.recipe.option("softpull").self_weight for study in studies] == [0.5, 0.7] * 3
 
 
 def test_every_row_runs_at_every_point_and_the_table_of_the_sweep_stands_first(silofl, phantoms, training, tmp_path):

@@ -29,7 +29,7 @@ class Mixture(AlgorithmOption):
     """
 
     section: ClassVar[str] = "mixture"
-    halves: ClassVar[str] = "silofl.parts.personal"
+    implementation: ClassVar[str] = "silofl.parts.personal"
     traits: ClassVar[Traits] = Traits(own_model="stays")
     alpha: Fraction = 0.5
     learning_rate: Literal["same"] | NotNegative = "same"

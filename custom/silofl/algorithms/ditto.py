@@ -23,7 +23,7 @@ class Pull(AlgorithmOption):
     """
 
     section: ClassVar[str] = "pull"
-    halves: ClassVar[str] = "silofl.parts.personal"
+    implementation: ClassVar[str] = "silofl.parts.personal"
     traits: ClassVar[Traits] = Traits(own_model="stays")
     strength: NotNegative = 1.0
 

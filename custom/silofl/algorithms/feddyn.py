@@ -39,7 +39,7 @@ class Dynamic(AlgorithmOption):
     """
 
     section: ClassVar[str] = ROLE
-    halves: ClassVar[str] = __name__
+    implementation: ClassVar[str] = __name__
     alpha: Positive = 0.1
 
     def conflict(self, recipe: Recipe) -> str | None:
@@ -129,7 +129,7 @@ class DynamicPart(Part):
         self, role: str, previous: Arrays, mixed: Arrays, replies: Replies, number: int, learning_rate: float
     ) -> tuple[Arrays, DynamicPart]:
         """Take the server's step."""
-        alpha, share = self.study.recipe.ingredient(ROLE).alpha, len(replies.accepted) / len(self.sites)
+        alpha, share = self.study.recipe.option(ROLE).alpha, len(replies.accepted) / len(self.sites)
         new, mean = server_update(previous, mixed, self.mean, alpha, share)
         return new, replace(self, mean=mean)
 
@@ -173,7 +173,7 @@ class SiteDynamic(SitePart):
 
     @property
     def _alpha(self) -> float:
-        return self.work.study.recipe.ingredient(ROLE).alpha
+        return self.work.study.recipe.option(ROLE).alpha
 
 
 PART, SITE = DynamicPart, SiteDynamic

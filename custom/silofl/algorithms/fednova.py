@@ -39,7 +39,7 @@ class NormalizedSteps(AlgorithmOption):
     """
 
     section: ClassVar[str] = ROLE
-    halves: ClassVar[str] = __name__
+    implementation: ClassVar[str] = __name__
     # A buffer of the round before would be a gradient of that round's in this one's sum.
     traits: ClassVar[Traits] = Traits(counts_steps=True, needs=("fresh_optimizer",))
     tau_eff: Literal["norms", "steps"] = "norms"
@@ -133,7 +133,7 @@ class NormalizedStepsPart(Part):
         steps = list(replies.steps.values())
         counts = [1] * len(steps) if recipe.weights == "uniform" else list(replies.examples.values())
         shares = example_weights(counts)[0]
-        length = shares @ np.array(steps) if recipe.ingredient(ROLE).tau_eff == "steps" else None
+        length = shares @ np.array(steps) if recipe.option(ROLE).tau_eff == "steps" else None
         proximal, training = rate * sum(one.pull for one in recipe.traits), self.study.training
         norms = [norm(taken, training.momentum, proximal, training.is_nesterov) for taken in replies.steps.values()]
         return factors(shares, norms, length)

@@ -46,7 +46,7 @@ class ServerOptimizer(AlgorithmOption):
     """
 
     section: ClassVar[str] = ROLE
-    halves: ClassVar[str] = __name__
+    implementation: ClassVar[str] = __name__
     traits: ClassVar[Traits] = Traits(is_of_steps=True)
     rule: Rule = "adam"
     learning_rate: Positive = 0.01
@@ -187,7 +187,7 @@ class ServerOptimizerPart(Part):
         self, role: str, previous: Arrays, mixed: Arrays, replies: Replies, number: int, learning_rate: float
     ) -> tuple[Arrays, ServerOptimizerPart]:
         """Step from the previous parameters along the sites' mean difference."""
-        constants = self.study.recipe.ingredient(ROLE).model_dump()
+        constants = self.study.recipe.option(ROLE).model_dump()
         difference = {
             name: np.asarray(array, np.float64) - np.asarray(previous[name], np.float64)
             for name, array in mixed.items()

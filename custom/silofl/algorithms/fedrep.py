@@ -33,7 +33,7 @@ class HeadThenBody(AlgorithmOption):
     """
 
     section: ClassVar[str] = ROLE
-    halves: ClassVar[str] = __name__
+    implementation: ClassVar[str] = __name__
     body_epochs: Count = 1
 
     def conflict(self, recipe: Recipe) -> str | None:
@@ -104,7 +104,7 @@ class SiteHeadThenBody(SitePart):
     def step(self, role: str, step: Step) -> Step:
         """Let every step move what its epoch is for."""
         study = self.work.study
-        head_epochs = study.training.local_epochs - study.recipe.ingredient(ROLE).body_epochs
+        head_epochs = study.training.local_epochs - study.recipe.option(ROLE).body_epochs
         return head_or_body_step(step, head_names(self.work.models[role]), lambda: self._epoch <= head_epochs)
 
     def epoch(self, examples: Examples) -> None:

@@ -45,7 +45,7 @@ class Contrast(AlgorithmOption):
     """
 
     section: ClassVar[str] = ROLE
-    halves: ClassVar[str] = __name__
+    implementation: ClassVar[str] = __name__
     mu: NotNegative = 1.0
     temperature: Positive = 0.5
     # Not among `deciding`: the weights, which decide, hold the head.
@@ -178,7 +178,7 @@ class SiteContrast(SitePart):
             return step
         received, last = self._copy_frozen(), self._copy_frozen()
         last.load_state_dict(kept["state"])
-        constants = self.work.study.recipe.ingredient(ROLE)
+        constants = self.work.study.recipe.option(ROLE)
         return contrastive_step(step, (received, last), feature_layer, constants.mu, constants.temperature)
 
     def kept(self) -> dict[str, Any]:

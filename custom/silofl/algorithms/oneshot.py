@@ -82,7 +82,7 @@ class HandOver(AlgorithmOption):
     """
 
     section: ClassVar[str] = ROLE
-    halves: ClassVar[str] = __name__
+    implementation: ClassVar[str] = __name__
     answer: Literal["mean", "choice", "ensemble"] = "mean"
 
     @property
@@ -166,7 +166,7 @@ class HandOverPart(Part):
         """Return the kinds of the models' arrays, and of what a selector needs."""
         model = Kind("site_model", PURPOSE, RISK, ROLE, is_mixed=False)
         features = Kind(FEATURES, FEATURES_PURPOSE, FEATURES_RISK, FEATURES, is_of_images=True, is_mixed=False)
-        return [model, features] if study.recipe.ingredient(ROLE).has_selector else [model]
+        return [model, features] if study.recipe.option(ROLE).has_selector else [model]
 
     @property
     def outputs(self) -> tuple[str, ...]:
@@ -341,7 +341,7 @@ class SiteHandOver(SitePart):
     def _pack_model(self) -> Message:
         """Return every array of the model, not a difference: the server has none."""
         model = Message(add_role(ROLE, read_arrays(self._find_best().model, _list_array_names(self.work.own))))
-        return model | self._pack_features() if self.work.study.recipe.ingredient(ROLE).has_selector else model
+        return model | self._pack_features() if self.work.study.recipe.option(ROLE).has_selector else model
 
     def _pack_features(self) -> Message:
         """Return the moments of the training images' features, unless they came from too few patients."""
@@ -381,7 +381,7 @@ def _expect_features(study: Study) -> dict[str, Expected]:
     wanted = {"count": expect_float64(())} | {
         name: expect_float64(shape, minimum=None) for name, shape in shapes.items()
     }
-    return add_role(FEATURES, wanted) if study.recipe.ingredient(ROLE).has_selector else {}
+    return add_role(FEATURES, wanted) if study.recipe.option(ROLE).has_selector else {}
 
 
 def _read_moments(arrays: Arrays) -> FeatureMoments:

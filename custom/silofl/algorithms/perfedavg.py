@@ -58,7 +58,7 @@ class MetaStep(AlgorithmOption):
     """
 
     section: ClassVar[str] = ROLE
-    halves: ClassVar[str] = __name__
+    implementation: ClassVar[str] = __name__
     traits: ClassVar[Traits] = Traits(own_model="adapted")
     alpha: Positive = 0.01
     variant: Literal["fo", "hf"] = "fo"
@@ -185,7 +185,7 @@ class SiteMetaStep(SitePart):
         Raises:
             TrainingError: The round has fewer batches.
         """
-        settings, needed = self.work.study.training, self.work.study.recipe.ingredient(ROLE).num_batches
+        settings, needed = self.work.study.training, self.work.study.recipe.option(ROLE).num_batches
         batches = settings.local_epochs * num_batches(self.work.data.training, settings.batch_size)
         if batches < needed:
             raise TrainingError(
@@ -198,7 +198,7 @@ class SiteMetaStep(SitePart):
         """Return a copy of the site's own model after its own steps."""
         if not self._is_own(role):
             return model
-        work, constants = self.work, self.work.study.recipe.ingredient(ROLE)
+        work, constants = self.work, self.work.study.recipe.option(ROLE)
         batches = islice(self._draw_batches(), constants.deployed_steps)
         try:
             return adapt_model(model, work.loss, batches, constants.alpha)

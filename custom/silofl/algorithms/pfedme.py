@@ -29,7 +29,7 @@ class Envelope(AlgorithmOption):
     """
 
     section: ClassVar[str] = "envelope"
-    halves: ClassVar[str] = "silofl.parts.personal"
+    implementation: ClassVar[str] = "silofl.parts.personal"
     traits: ClassVar[Traits] = Traits(own_model="stays")
     strength: Positive = 15.0
     inner_steps: Count = 5

@@ -50,7 +50,7 @@ class Control(AlgorithmOption):
     """
 
     section: ClassVar[str] = ROLE
-    halves: ClassVar[str] = __name__
+    implementation: ClassVar[str] = __name__
     option: Literal[1, 2] = 2
     has_momentum: bool = False
 
@@ -282,7 +282,7 @@ class SiteControl(SitePart):
 
     @property
     def _settings(self) -> Control:
-        return self.work.study.recipe.ingredient(ROLE)
+        return self.work.study.recipe.option(ROLE)
 
     def _load_control(self, again: Arrays) -> Arrays:
         """Return c_i, as the server sends it or else as it stayed here; 0 in the site's first round.

@@ -33,7 +33,7 @@ class SoftPull(AlgorithmOption):
     """
 
     section: ClassVar[str] = ROLE
-    halves: ClassVar[str] = __name__
+    implementation: ClassVar[str] = __name__
     traits: ClassVar[Traits] = Traits(is_of_steps=True)
     self_weight: Share = 0.7
 
@@ -107,7 +107,7 @@ class SoftPullPart(Part):
 
     @property
     def _self_weight(self) -> float:
-        return self.study.recipe.ingredient(ROLE).self_weight
+        return self.study.recipe.option(ROLE).self_weight
 
 
 PART, SITE = SoftPullPart, SitePart

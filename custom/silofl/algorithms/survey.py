@@ -33,7 +33,7 @@ class Survey(AlgorithmOption):
     """A survey of what all sites' data hold."""
 
     section: ClassVar[str] = "survey"
-    halves: ClassVar[str] = "silofl.algorithms.survey"
+    implementation: ClassVar[str] = "silofl.algorithms.survey"
     traits: ClassVar[Traits] = Traits(asks_alone=True)
 
     def sentence(self) -> str:

@@ -66,14 +66,14 @@ class AlgorithmOption(Section):
 
     Attributes:
         section: The key of its constants in study.yaml.
-        halves: The module of its part's halves at the server and at a site, ``PART`` and ``SITE``; empty where it has
+        implementation: The module of its part at the server and at a site, ``PART`` and ``SITE``; empty where it has
             none.
     """
 
     # Strict: YAML's `true` is not 1 here, and `"0.5"` is no number.
     model_config = ConfigDict(strict=True)
     section: ClassVar[str] = ""
-    halves: ClassVar[str] = ""
+    implementation: ClassVar[str] = ""
 
     # A property, so that its constants may decide them; a plain value takes its place as well.
     @property

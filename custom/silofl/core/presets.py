@@ -71,14 +71,11 @@ def find_recipe(algorithm: str, preset: str, changes: Mapping[str, object]) -> R
         rule = changes["robust"]
         sections[recipe.robust.section] = {"rule": rule} if isinstance(rule, str) else rule
     for name in sections:
-        _check_key(name, algorithm, ["name", "preset", *names, *(one.section for one in recipe.ingredients)])
-    changed = {
-        ingredient.section: _apply_constants(ingredient, sections.get(ingredient.section, {}))
-        for ingredient in recipe.ingredients
-    }
+        _check_key(name, algorithm, ["name", "preset", *names, *(one.section for one in recipe.options)])
+    changed = {option.section: _apply_constants(option, sections.get(option.section, {})) for option in recipe.options}
 
-    def new(ingredient: AlgorithmOption | None) -> Any:  # noqa: ANN401
-        return ingredient and changed[ingredient.section]
+    def new(option: AlgorithmOption | None) -> Any:  # noqa: ANN401
+        return option and changed[option.section]
 
     recipe = replace(
         recipe,
@@ -86,7 +83,7 @@ def find_recipe(algorithm: str, preset: str, changes: Mapping[str, object]) -> R
         step=new(recipe.step),
         mixing=new(recipe.mixing),
         robust=new(recipe.robust),
-        parts=tuple(changed[ingredient.section] for ingredient in recipe.parts),
+        parts=tuple(changed[option.section] for option in recipe.parts),
     )
     _check_recipe(recipe, sections)
     return recipe
@@ -110,8 +107,8 @@ def _find_owners() -> dict[str, list[str]]:
     for name in algorithm_names():
         # A half-written file has none, and must not disturb the sentence on a study that does not name it.
         with suppress(ConfigError):
-            for ingredient in load_presets(name)["recommended"].ingredients:
-                owners.setdefault(ingredient.section, []).append(name)
+            for option in load_presets(name)["recommended"].options:
+                owners.setdefault(option.section, []).append(name)
     return owners
 
 
@@ -134,39 +131,38 @@ def _borrow_answer(field: str, algorithm: object) -> Any:  # noqa: ANN401
             f"algorithm.{field} must be {WITHOUT[field]} or the name of an algorithm that has its own, not "
             f"{quote_value(algorithm)}{suggest_nearest(algorithm, known)}"
         )
-    ingredient = getattr(load_presets(str(algorithm))["recommended"], field)
-    if not ingredient:
+    option = getattr(load_presets(str(algorithm))["recommended"], field)
+    if not option:
         raise ConfigError(
             f"algorithm.{field} must name an algorithm with a {field} of its own, not {quote_value(algorithm)}, "
             "which has "
             f"{WITHOUT[field] or 'none'}"
         )
-    return ingredient
+    return option
 
 
-def _apply_constants(ingredient: AlgorithmOption, constants: object) -> AlgorithmOption:
-    where = f"algorithm.{ingredient.section}"
+def _apply_constants(option: AlgorithmOption, constants: object) -> AlgorithmOption:
+    where = f"algorithm.{option.section}"
     if not isinstance(constants, Mapping):
         raise ConfigError(
-            f"{where} must hold constants, {', '.join(type(ingredient).model_fields)}, not {quote_value(constants)}; "
+            f"{where} must hold constants, {', '.join(type(option).model_fields)}, not {quote_value(constants)}; "
             "write one a line"
         )
     try:
         # Not model_copy(update=...), which does not validate.
-        return type(ingredient).model_validate(ingredient.model_dump() | dict(constants))
+        return type(option).model_validate(option.model_dump() | dict(constants))
     except ValidationError as error:
-        raise ConfigError(f"{where}.{describe_validation_error(error, type(ingredient))}") from None
+        raise ConfigError(f"{where}.{describe_validation_error(error, type(option))}") from None
 
 
 def _check_recipe(recipe: Recipe, sections: Mapping[str, Any]) -> None:
     """Refuse constants that would do nothing, and answers that do not go together."""
-    for ingredient in recipe.ingredients:
-        for name, partner in ingredient.idle(set(sections.get(ingredient.section, ())), recipe).items():
+    for option in recipe.options:
+        for name, partner in option.idle(set(sections.get(option.section, ())), recipe).items():
             raise ConfigError(
-                f"algorithm.{ingredient.section}.{name} must go with {partner}; without it, it does nothing: leave "
-                "it out"
+                f"algorithm.{option.section}.{name} must go with {partner}; without it, it does nothing: leave it out"
             )
-    conflicts = (ingredient.conflict(recipe) for ingredient in recipe.ingredients)
+    conflicts = (option.conflict(recipe) for option in recipe.options)
     sentence = next((sentence for sentence in conflicts if sentence), None) or _find_conflict(recipe)
     if sentence:
         raise ConfigError(f"algorithm.{sentence}")

@@ -79,22 +79,20 @@ class Recipe:
     average_last: BelowOne = 0.0
 
     @property
-    def ingredients(self) -> tuple[AlgorithmOption, ...]:
+    def options(self) -> tuple[AlgorithmOption, ...]:
         """All answers that have constants."""
         return tuple(
-            ingredient
-            for ingredient in (self.input, self.step, self.mixing, *self.parts, self.robust)
-            if ingredient is not None
+            option for option in (self.input, self.step, self.mixing, *self.parts, self.robust) if option is not None
         )
 
     @property
     def traits(self) -> list[Traits]:
         """What the rest of the program must know of them."""
-        return [one.traits for one in self.ingredients]
+        return [one.traits for one in self.options]
 
-    def ingredient(self, section: str) -> Any:  # noqa: ANN401 - the answer's own class, which only its algorithm knows
+    def option(self, section: str) -> Any:  # noqa: ANN401 - the answer's own class, which only its algorithm knows
         """Return the answer with a section's constants, or None where the recipe gives no such answer."""
-        return next((ingredient for ingredient in self.ingredients if ingredient.section == section), None)
+        return next((option for option in self.options if option.section == section), None)
 
     @property
     def roles(self) -> tuple[str, ...]:
@@ -122,7 +120,7 @@ class Recipe:
     @property
     def personal(self) -> Any:  # noqa: ANN401 - the answer's own class, which only its algorithm knows
         """The answer that keeps a personal model at home; None where none does."""
-        return next((one for one in self.ingredients if one.traits.own_model == "stays"), None)
+        return next((one for one in self.options if one.traits.own_model == "stays"), None)
 
     @property
     def tunes_personal(self) -> bool:
@@ -164,12 +162,12 @@ class Recipe:
     @property
     def extra_tasks(self) -> tuple[str, ...]:
         """The tasks in which a part learns alone, named as the part's section is; none where no part does."""
-        return tuple(ingredient.section for ingredient in self.ingredients if ingredient.traits.takes_extra_rounds)
+        return tuple(option.section for option in self.options if option.traits.takes_extra_rounds)
 
     @property
     def counting_steps(self) -> str | None:
         """The section of an answer that counts steps; None where no answer does."""
-        return next((ingredient.section for ingredient in self.ingredients if ingredient.traits.counts_steps), None)
+        return next((option.section for option in self.options if option.traits.counts_steps), None)
 
     @property
     def takes_own_steps(self) -> bool:
@@ -209,7 +207,7 @@ class Recipe:
 
     def check_images(self, study: Any, shape: Sequence[int], missing: Sequence[str]) -> None:  # noqa: ANN401
         """Refuse images; of the study alone all was said as it began. The arguments of `AlgorithmOption.check`."""
-        for one in self.ingredients:
+        for one in self.options:
             with suppress(ConfigError):
                 one.check(study, shape, missing)
 
@@ -237,7 +235,7 @@ class Recipe:
             "start_from_pretrained": self.start_from_pretrained,
             "extra_rounds": self.extra_rounds,
             "average_last": self.average_last,
-            "constants": {one.section: one.model_dump() for one in self.ingredients},
+            "constants": {one.section: one.model_dump() for one in self.options},
         }
 
     def as_dict(self) -> dict[str, Any]:
@@ -311,5 +309,5 @@ class Recipe:
             return f"{self.mixing.sentence()}{beside if len(self.roles) > 1 else ''}{robust}"
         rate = f" The server moves towards it with learning rate {self.server_lr}." if self.server_lr != 1 else ""
         # A part with a half at the server may make more of the mean, or take another one.
-        model = "model" if self.robust or any(part.halves for part in self.parts) else "weighted mean"
+        model = "model" if self.robust or any(part.implementation for part in self.parts) else "weighted mean"
         return f"Every site gets the same {model}; a site's weight is {weight}.{robust}{rate}"

@@ -44,7 +44,7 @@ class Robust(AlgorithmOption):
     """
 
     section: ClassVar[str] = "robust"
-    halves: ClassVar[str] = "silofl.parts.robust"
+    implementation: ClassVar[str] = "silofl.parts.robust"
     traits: ClassVar[Traits] = Traits(is_of_steps=True)
     rule: Literal["median", "trimmed_mean", "clipped", "multi_krum"] = "clipped"
     factor: Positive = 2.0

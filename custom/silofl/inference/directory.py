@@ -192,7 +192,7 @@ def _compute_fingerprint(facts: dict[str, Any], study: Study) -> str:
     deciding |= {"domain": facts["domain"]} if facts["format"] == FORMAT else {}
     deciding["study"] = {key: facts["study"][key] for key in ("task", "labels", "data", "model")}
     deciding["recipe"] = {
-        f"{one.section}.{name}": getattr(one, name) for one in study.recipe.ingredients for name in one.traits.deciding
+        f"{one.section}.{name}": getattr(one, name) for one in study.recipe.options for name in one.traits.deciding
     }
     deciding["weights"] = {name: entry["sha256"] for name, entry in facts["weights"].items()}
     # JSON makes text of a label's number: the same text before writing and after reading.

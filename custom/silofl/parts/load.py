@@ -80,7 +80,7 @@ def _server_halves(study: Study) -> list[type[Part]]:
 def _load_modules(study: Study) -> list[ModuleType]:
     recipe = study.recipe
     if study.asks_alone:
-        return [_load_module(one.halves) for one in recipe.ingredients if one.traits.asks_alone]
+        return [_load_module(one.implementation) for one in recipe.options if one.traits.asks_alone]
     if not study.rounds:
         return [_load_module("silofl.parts.finished_model")]
     shared = (
@@ -95,7 +95,7 @@ def _load_modules(study: Study) -> list[ModuleType]:
         ("guard", study.is_guarded or recipe.trains_alone),
     )
     first, last = ([f"silofl.parts.{name}" for name, is_on in parts if is_on] for parts in (shared, beside))
-    own = [one.halves for one in recipe.ingredients if one.halves]
+    own = [one.implementation for one in recipe.options if one.implementation]
     return [_load_module(name) for name in dict.fromkeys([*first, *own, *last])]
 
 

@@ -54,7 +54,7 @@ def check_course(study: Study) -> None:
     _check_average(study)
     _check_privacy(study)
     _check_use(study)
-    for one in study.recipe.ingredients:
+    for one in study.recipe.options:
         one.check(study)
 
 
@@ -234,7 +234,7 @@ def _check_privacy(study: Study) -> None:
     """Refuse what would leak past the noise of `privacy`."""
     if not study.is_private:
         return
-    others = [one.section for one in study.recipe.ingredients if not one.traits.is_of_steps]
+    others = [one.section for one in study.recipe.options if not one.traits.is_of_steps]
     if others:
         raise ConfigError(
             "algorithm.name must be one that sends nothing but models with privacy.dp_sgd, not "

@@ -198,7 +198,7 @@ def locate_memo(study: Study, site: str, data: SiteData, cache: Path | None, dev
     deciding = study.model_dump(mode="json", exclude=NOT_DECIDING) | {"training_rounds": study.training_rounds}
     deciding |= {"patience": find_patience(study)}
     # What adds to the network; by all of its constants.
-    extending = [one for one in study.recipe.ingredients if one.traits.projection_head]
+    extending = [one for one in study.recipe.options if one.traits.projection_head]
     deciding |= {answer.section: answer.model_dump(exclude_defaults=True) for answer in extending}
     entry = fingerprint_preparation(describe_source(data.manifest), study)
     text = json.dumps([FORMAT, deciding, site, entry, torch.__version__, device.type], sort_keys=True)

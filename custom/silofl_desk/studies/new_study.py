@@ -164,7 +164,7 @@ def write_new_study(target: Path, job: Path | None, found: Survey, algorithm: st
     copy_folder(job, target, *(f"*{suffix}" for suffix in SUFFIXES))
     write_text(
         study_file(target),
-        _study_text(values, comments, job, found, [type(one) for one in study.recipe.ingredients]),
+        _study_text(values, comments, job, found, [type(one) for one in study.recipe.options]),
     )
     meta = read_json(target / "meta.json")
     write_json(target / "meta.json", meta | {"name": study.name})

@@ -143,7 +143,7 @@ def write_planned_job(target: Path, job: Path, values: Mapping[str, Any], plan: 
         values: The planned study's plain values.
         plan: The plan, whose rules become comments.
     """
-    answers = [type(one) for one in study.recipe.ingredients]
+    answers = [type(one) for one in study.recipe.options]
     remarks = list_key_choices(study.task, answers) | {one.key: one.reason for one in plan.decisions}
     template = make_printable(job.resolve().name)
     head = [

@@ -108,7 +108,7 @@ def recipe_keys(lenders: Callable[[str], str] = lambda field: "the name of an al
 def all_ingredients() -> list[type[AlgorithmOption]]:
     """Return the classes of all answers, those of the algorithms' recommended presets and `Robust`, by sections."""
     recipes = [find_recipe(name, "recommended", {}) for name in algorithm_names()]
-    found = {type(one) for recipe in recipes for one in recipe.ingredients}
+    found = {type(one) for recipe in recipes for one in recipe.options}
     return sorted({*found, Robust}, key=lambda one: one.section)
 
 

@@ -33,7 +33,7 @@ class Similarity(AlgorithmOption):
     """
 
     section: ClassVar[str] = "statistics"
-    halves: ClassVar[str] = "silofl.algorithms.adafed.statistics"
+    implementation: ClassVar[str] = "silofl.algorithms.adafed.statistics"
     source: Literal["pretrained", "running"] = "running"
     layers: Literal["all", "last"] = "all"
     rounds: Literal["half"] | Annotated[int, Field(strict=True, ge=1)] = "half"

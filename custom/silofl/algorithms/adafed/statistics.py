@@ -73,7 +73,7 @@ class StatisticsPart(Part):
             ConfigError: The network has no layer to compare sites by, or none that keeps running statistics, or all
                 of them are frozen.
         """
-        settings, model = study.recipe.ingredient(ROLE), build_plain_model(study, study.seed)
+        settings, model = study.recipe.option(ROLE), build_plain_model(study, study.seed)
         if settings.source == "pretrained":
             return [cls(study, tuple(statistics_sizes(model, settings.layers)), pretrained or {})]
         sizes = tuple(len(mean) for mean, _ in running_statistics(model))
@@ -87,13 +87,13 @@ class StatisticsPart(Part):
     @classmethod
     def kinds(cls, study: Study) -> Sequence[Kind]:
         """Return the kind of the statistics, which may be BatchNorm's own."""
-        is_batchnorm = study.recipe.ingredient(ROLE).source == "running"
+        is_batchnorm = study.recipe.option(ROLE).source == "running"
         return [replace(kind, is_batchnorm=is_batchnorm) for kind in cls.leaves]
 
     @property
     def settings(self) -> Similarity:
         """The recipe's answer."""
-        return self.study.recipe.ingredient(ROLE)
+        return self.study.recipe.option(ROLE)
 
     def is_due(self, finished: int) -> bool:
         """Return whether all sites are to be asked before the next round, for the first time or again."""
@@ -231,7 +231,7 @@ class SiteStatistics(SitePart):
         return withhold_few_patients(work, ROLE, meta) or Message(pack_statistics(self._measure_statistics()), meta)
 
     def _measure_statistics(self) -> Statistics:
-        work, settings = self.work, self.work.study.recipe.ingredient(ROLE)
+        work, settings = self.work, self.work.study.recipe.option(ROLE)
         if settings.source == "running":
             if not work.held:
                 raise TrainingError(f"site {work.site!r} must have trained a round before it has statistics to share")

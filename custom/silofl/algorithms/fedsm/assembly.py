@@ -77,7 +77,7 @@ class SuperModelPart(Part):
     @property
     def selector(self) -> Selector:
         """The recipe's answer on the selector."""
-        return self.study.recipe.ingredient(SELECTOR)
+        return self.study.recipe.option(SELECTOR)
 
     def asks(self, moment: str, number: int, run: Run) -> Sequence[Exchange]:
         """Bring all models to sites that lack them: before a round of the selector alone, or at the end."""
@@ -124,7 +124,7 @@ class SuperModelPart(Part):
             return replace(self, holders=self.holders - replies.missing.keys())
         tables = [answer.entry(ROLE, SuperModelEntry).by_threshold for answer in replies.accepted.values()]
         counts = [table for table in tables if table]
-        threshold = self.study.recipe.ingredient(ROLE).threshold if self.selector.thresholds else None
+        threshold = self.study.recipe.option(ROLE).threshold if self.selector.thresholds else None
         if threshold == "tuned":
             # Without counts the largest, 1: a model that nobody could measure on its choice is never chosen.
             threshold = tune_threshold(counts) if counts else THRESHOLDS[-1]
@@ -172,7 +172,7 @@ class SiteSuperModel(SitePart):
     def answer(self, task: str) -> Message:
         """Store a received super model and score each threshold on validation data, or test the stored one."""
         # The study's and not the server's: between many narrow ones the score of each single case would show.
-        thresholds = self.work.study.recipe.ingredient(SELECTOR).thresholds
+        thresholds = self.work.study.recipe.option(SELECTOR).thresholds
         if task == TEST:
             return Message(
                 meta={"metrics": {"test": evaluate_super_model(self.work, self._store_final_model(), thresholds)}}

@@ -40,7 +40,7 @@ class Selector(AlgorithmOption):
     """
 
     section: ClassVar[str] = "selector"
-    halves: ClassVar[str] = "silofl.algorithms.fedsm.selector"
+    implementation: ClassVar[str] = "silofl.algorithms.fedsm.selector"
     learning: Literal["gradients", "local_steps", "moments"] = "gradients"
     network: Literal["light", "vgg11"] = "light"
     labels: Literal["site", "best_model", "ensemble"] = "site"
@@ -115,7 +115,7 @@ class Selector(AlgorithmOption):
             )
         if not self.learns_site and not recipe.extra_rounds:
             return "extra_rounds must be at least 1 where the selector learns after the models, not 0"
-        if self.labels == "ensemble" and recipe.ingredient("super_model").answer != "ensemble":
+        if self.labels == "ensemble" and recipe.option("super_model").answer != "ensemble":
             return "super_model.answer must be ensemble where the selector learns from the ensemble's loss, not choice"
         return None
 
@@ -144,7 +144,7 @@ class SuperModel(AlgorithmOption):
     """
 
     section: ClassVar[str] = "super_model"
-    halves: ClassVar[str] = "silofl.algorithms.fedsm.assembly"
+    implementation: ClassVar[str] = "silofl.algorithms.fedsm.assembly"
     threshold: Literal["tuned"] | Fraction = "tuned"
     answer: Literal["choice", "ensemble"] = "choice"
 
@@ -162,13 +162,13 @@ class SuperModel(AlgorithmOption):
         if study.do_not_use and study.do_not_use.on_fallback and not self.falls_back(study.recipe):
             raise ConfigError(
                 "do_not_use.on_fallback must go with selector.labels site and super_model.answer choice, by which the "
-                f"global model is fallen back to, not {study.recipe.ingredient('selector').labels} and {self.answer}; "
+                f"global model is fallen back to, not {study.recipe.option('selector').labels} and {self.answer}; "
                 "remove it"
             )
 
     def falls_back(self, recipe: Recipe) -> bool:
         """Return whether the global model answers where no score is above the threshold."""
-        return self.answer == "choice" and recipe.ingredient("selector").learns_site
+        return self.answer == "choice" and recipe.option("selector").learns_site
 
     def idle(self, changed: Collection[str], recipe: Recipe) -> Mapping[str, str]:
         """Name the threshold where no case falls back to the global model."""

@@ -69,7 +69,7 @@ class SelectorPart(Part):
     @classmethod
     def start(cls, study: Study, sites: Sequence[str], pretrained: Arrays | None) -> Sequence[Part]:
         """Return the selector drawn from the study's seed."""
-        outputs = tuple(sites) if study.recipe.ingredient("selector").learns_site else (GLOBAL, *sites)
+        outputs = tuple(sites) if study.recipe.option("selector").learns_site else (GLOBAL, *sites)
         model = build_selector(study, len(outputs), study.seed)
         parameters = read_arrays(model.state_dict(), [name for name, _ in model.named_parameters()])
         return [cls(study, outputs, parameters, AdamState.zero(parameters))]
@@ -77,7 +77,7 @@ class SelectorPart(Part):
     @property
     def settings(self) -> Selector:
         """The recipe's answer."""
-        return self.study.recipe.ingredient("selector")
+        return self.study.recipe.option("selector")
 
     @property
     def follows_best(self) -> bool:
@@ -169,7 +169,7 @@ class SiteSelector(SitePart):
     @classmethod
     def list_kept(cls, study: Study, number: int) -> Sequence[Kept]:
         """Return its optimiser where it takes local steps, after the rounds in which it does."""
-        settings = study.recipe.ingredient("selector")
+        settings = study.recipe.option("selector")
         has_learnt = settings.learns_site or number > study.training_rounds
         optimizer = Kept("its selector's optimiser", is_for_training=True)
         return [optimizer] if settings.learning == "local_steps" and has_learnt else []
@@ -224,7 +224,7 @@ class SiteSelector(SitePart):
 
     @property
     def _settings(self) -> Selector:
-        return self.work.study.recipe.ingredient("selector")
+        return self.work.study.recipe.option("selector")
 
     @property
     def _sees_slices(self) -> bool:

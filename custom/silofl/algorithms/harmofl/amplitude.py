@@ -46,7 +46,7 @@ class Amplitude(AlgorithmOption):
     """
 
     section: ClassVar[str] = ROLE
-    halves: ClassVar[str] = __name__
+    implementation: ClassVar[str] = __name__
     traits: ClassVar[Traits] = Traits(
         beside="The mean amplitude of each site's training images, once.", deciding=("band",)
     )
@@ -182,7 +182,7 @@ class AmplitudePart(Part):
         least = self.study.federation.min_sites_for_ratio
         levels = {site: self._level(amplitude, run) for site, amplitude in given.items()}
         unlike = {site: {ROLE: ratio} for site, ratio in find_unlike(levels, least).items()}
-        factor = self.study.recipe.ingredient(ROLE).amplitude_factor
+        factor = self.study.recipe.option(ROLE).amplitude_factor
         odd = {} if factor is None else find_odd_levels(levels, factor, least)
         bare = {site: replace(answers[site], arrays=_without_mean(answers[site].arrays)) for site in odd}
         return Compared(answers | bare, unlike, [_explain_odd(site, times) for site, times in odd.items()])

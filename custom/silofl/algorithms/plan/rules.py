@@ -43,7 +43,7 @@ class SharedPlan(AlgorithmOption):
     """A plan for a study from what all sites tell of their training data, before the first round."""
 
     section: ClassVar[str] = "plan"
-    halves: ClassVar[str] = "silofl.algorithms.plan.exchange"
+    implementation: ClassVar[str] = "silofl.algorithms.plan.exchange"
 
     def sentence(self) -> str:
         """Return what a report says of it."""
