@@ -409,10 +409,10 @@ def test_the_example_trains_in_a_simulation(install, silofl, undrawn, monkeypatc
     code, out, error = silofl(*settings, "--out", tmp_path / "run")
     assert (code, is_imported()) == (0, True), out + error
     found, page = read_results(tmp_path / "run"), (tmp_path / "run" / "report.html").read_text()
-    for site, dice in found.sites.items():
+    for own in found.sites.values():
         # Of each case and label the intersection over union is from half the Dice to the Dice.
-        score = found.tested.extra_metrics[site][OVERLAP]
-        assert 0 < dice / 2 <= score.value <= dice and score.num_cases == found.tested.cases[site]
+        score = own.extra_metrics[OVERLAP]
+        assert 0 < own.value / 2 <= score.value <= own.value and score.num_cases == own.num_cases
         assert f">{score.value:.3f}</td>" in page
     for text in (out, page):
         assert "overlap is a metric of the package acme-parts==1.2.0" in text and "Cases: north 3, south 3." in text

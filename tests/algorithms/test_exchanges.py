@@ -145,7 +145,11 @@ def test_without_a_site_there_is_no_plan(play):
     ("array", "value", "reason"),
     [
         ("fingerprint/classes", None, "must send all of a fingerprint; it lacks ['fingerprint/classes']"),
-        ("fingerprint/spacing_mm", np.zeros((3, 3)), "the quartiles of spacing_mm must rise within 0.001 to"),
+        (
+            "fingerprint/spacing_mm",
+            np.array([[3.0] * 3, [2] * 3, [1] * 3]),
+            "the quartiles of spacing_mm must rise within 0.001 to",
+        ),
         ("fingerprint/classes", np.array([-1.0, 2]), "with values of at least 0"),
         ("fingerprint/shape", np.ones((3, 2)), "with shape (3, 3)"),
     ],

@@ -15,19 +15,19 @@ SOURCES = sorted((PACKAGE / "federation").glob("*.py"))
 # The mean by examples, which all algorithms share; and a word of plain English.
 OF_THE_ENGINE = {"fedavg", "local"}
 # Files of the protocol of parts, and of plain English.
-OF_THE_PROTOCOL = {"__init__", "answer", "asked_once", "load", "model", "narrow", "part", "task", "work"} | {
+OF_THE_PROTOCOL = {"__init__", "answer", "asked_once", "load", "model", "checked_cast", "part", "task", "work"} | {
     "exchange",
     "normalization",
     "paper",
     "patch",
-    "calling",
+    "operating_points",
     "rules",
 }
 # The schema of results.json, whose key it is; the question `Wanted.averaged`; and the contrasts of images.
 OF_A_FILE = {("results", "super_model"), ("admission", "average"), ("numbers", "contrast")}
 
 
-def ingredient_classes():
+def option_classes():
     """Return every answer with constants that a file in algorithms/ defines."""
     files = [importlib.import_module(f"silofl.algorithms.{name}") for name in algorithm_names()]
     found = {value for file in files for value in vars(file).values() if isinstance(value, type)}
@@ -36,7 +36,7 @@ def ingredient_classes():
 
 def names_of_papers():
     """Return the names of algorithms, of their constants' sections, and of the parts that send something for them."""
-    answers = ingredient_classes()
+    answers = option_classes()
     sections = {answer.section for answer in answers}
     files = {path.stem for path in PACKAGE.glob("parts/*.py")} | {
         path.stem for path in PACKAGE.glob("algorithms/*/*.py")
@@ -52,7 +52,7 @@ def stem(name):
 def test_the_names_are_those_of_all_algorithms_their_sections_and_parts():
     wanted = {"harmofl", "fedsm", "adafed", "fedprox", "amplitude", "perturbation", "proximal", "softpull"}
     assert wanted | {"selector", "statistics", "super_model"} <= set(names_of_papers())
-    assert all(answer.section for answer in ingredient_classes())
+    assert all(answer.section for answer in option_classes())
     assert [load_presets(name) for name in algorithm_names()]
 
 

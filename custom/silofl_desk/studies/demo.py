@@ -40,10 +40,10 @@ SUPER_RUN = "fedsm_phantoms"
 # Fewer rounds, pixels and channels than the jobs' own, which take three times as long, and in return a higher learning
 # rate. The drift may tell why a method loses.
 SMALL: dict[str, object] = {
-    "rounds": 16,
+    "rounds": 12,
     "data.transforms": [{"Resize": {"spatial_size": [48, 48]}}],
-    "model.features": [8, 16, 32, 64, 64, 8],
-    "training.learning_rate": 0.006,
+    "model.features": [8, 8, 16, 32, 32, 8],
+    "training.learning_rate": 0.01,
     "training.measures_drift": True,
 }
 WIDTH = 100
