@@ -6,7 +6,6 @@ from itertools import count
 import pytest
 
 from silofl.federation.outcome import finished_results
-from silofl.federation.server import ServerRounds
 from silofl.inference import SuperModel
 from silofl.settings import parse
 from silofl.study import Study
@@ -26,7 +25,7 @@ SETTINGS = WINDOWS | {"rounds": 3, "training": {"loss": "cross_entropy", "batch_
 @pytest.fixture(autouse=True)
 def trained_to_its_end(monkeypatch):
     """Let every federated model be finished."""
-    monkeypatch.setattr(ServerRounds, "medians", [0.5] * 20)
+    monkeypatch.setattr("silofl.federation.server.list_medians", lambda ledger: [0.5] * 20)
 
 
 def forget(data):

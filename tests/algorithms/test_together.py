@@ -15,7 +15,7 @@ TOGETHER = {
         {"parts": ["scaffold"]},
         {"input": "harmofl"},
         {"extra_rounds": 1},
-        {"average_last": 0.5},
+        {"average_last": 0.7},
     ],
     "perfedavg": [
         {"stays_home": "batchnorm"},

@@ -12,7 +12,6 @@ from silofl.core.gain import BETTER
 from silofl.core.guard_rule import BIASES, GuardChoice
 from silofl.federation.egress import Request
 from silofl.federation.outcome import finished_results
-from silofl.federation.server import ServerRounds
 from silofl.federation.site import SiteRounds
 from silofl.inference import SuperModel
 from silofl.inference.contents import Contents
@@ -108,7 +107,7 @@ def state_at_test(game, site):
 @pytest.fixture(autouse=True)
 def trained_to_its_end(monkeypatch):
     """Let every federated model be finished."""
-    monkeypatch.setattr(ServerRounds, "medians", [0.5] * 20)
+    monkeypatch.setattr("silofl.federation.server.list_medians", lambda ledger: [0.5] * 20)
 
 
 def judge_by(values, monkeypatch, sites=2):
@@ -209,7 +208,7 @@ def test_a_site_that_stops_training_its_own_model_says_so_and_one_that_is_killed
 def test_a_federated_model_that_still_rises_gives_no_verdict(play, monkeypatch):
     judge_by([0.5], monkeypatch)
     game = play(("east", "north"), guard=True, federation={"patience": 2})
-    monkeypatch.setattr(ServerRounds, "medians", [0.1, 0.2, 0.3])
+    monkeypatch.setattr("silofl.federation.server.list_medians", lambda ledger: [0.1, 0.2, 0.3])
     game.finish()
     # More rounds of the own model would not give one either.
     assert "guard_train" not in game.asked

@@ -183,7 +183,9 @@ def test_a_job_that_nobody_can_end_past_the_server_comes_to_the_very_weights_of_
     assert main(["simulate", str(job), "--data", str(phantoms), "--out", str(tmp_path / "alone"), "--alone"]) == 0
     assert_same_models(here, tmp_path / "alone")
     results = [json.loads((run / "results.json").read_text()) for run in (here, tmp_path / "alone")]
-    assert results[0]["sites"] == results[1]["sites"] and results[0]["status"] == "COMPLETE"
+    # A site of the network withholds numbers of fewer than two patients.
+    values = [{site: one["value"] for site, one in result["sites"].items()} for result in results]
+    assert values[0] == values[1] and results[0]["status"] == "COMPLETE"
     for site in SITES:
         (own,) = (phantoms / ".silofl" / name / site).glob("*/supermodel/weights")
         names = {"fedsm_phantoms": {"global", "selector", *SITES}}.get(name, {site})

@@ -98,7 +98,8 @@ def test_the_planned_study_trains(silofl, volumes, tmp_path):
     run = tmp_path / "run"
     code, _, error = silofl("simulate", tmp_path / "planned", "--data", volumes, "--out", run, "--alone", *settings)
     assert code == 0, error
-    assert json.loads((run / "results.json").read_text())["cases"] == {"north": 3, "west": 3}
+    sites = json.loads((run / "results.json").read_text())["sites"]
+    assert {site: one["num_cases"] for site, one in sites.items()} == {"north": 3, "west": 3}
 
 
 def test_a_dynunet_is_planned_for_the_patch(silofl, volumes, tmp_path):
