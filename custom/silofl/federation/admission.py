@@ -36,7 +36,6 @@ def admit_answers(
 
     Args:
         server: The run; it learns the images' shape from the answers.
-        exchange: What was asked.
         given: Site -> its answer, which may hold anything.
     """
     read, unread = _check_each(given, lambda site, message: server.read(site, exchange, message))
@@ -74,11 +73,7 @@ def _check_claims(server: ServerRounds, site: str, answer: SiteAnswer) -> SiteAn
 def _compare_updates(
     server: ServerRounds, exchange: Exchange, answers: Mapping[str, SiteAnswer]
 ) -> tuple[dict[str, str], Unlike]:
-    """Compare the models' updates with one another.
-
-    Returns:
-        Why updates are refused that are far longer than the others', and in what the rest of the answers are unlike.
-    """
+    """Compare the models' updates with one another."""
     study, settings = server.study, server.study.federation
     if exchange.task != TRAIN or not answers:
         return {}, {}

@@ -27,7 +27,6 @@ def checkpoint(server: ServerRounds, records: Iterable[str] | None = None) -> di
     """Return a run as plain values and tensors.
 
     Args:
-        server: The run.
         records: The records of its ledger as JSON, where they have been put into words already.
     """
     plain = {

@@ -190,11 +190,7 @@ class Course:
         record.seconds = round(time.monotonic() - started, 3)
 
     def _exchange(self, exchange: Exchange, record: Round | None = None) -> tuple[Replies, WeightsOf]:
-        """Send a task to each site, merge the answers that pass the checks, and record the others.
-
-        Raises:
-            AggregationError: The exchange is needed, and fewer sites answered than the study asks for.
-        """
+        """Send a task to each site, merge the answers that pass the checks, and record the others."""
         server = self.server
         sent, answers, replies = self._ask_and_admit(exchange, record)
         compared = replies
@@ -228,12 +224,7 @@ class Course:
     def _ask_and_admit(
         self, exchange: Exchange, record: Round | None = None
     ) -> tuple[dict[str, Message], Answers, Replies]:
-        """Return what each site is sent, what comes back, and what is accepted of it.
-
-        Raises:
-            _EndedError: The run is being ended from outside.
-            _GoneBackError: It has gone back to an earlier round, because a site has lost its state.
-        """
+        """Return what each site is sent, what comes back, and what is accepted of it."""
         if self.is_aborted():
             raise _EndedError
         self.begin(exchange)
@@ -247,11 +238,7 @@ class Course:
         return sent, answers, Replies(accepted, refused, missing, unlike)
 
     def _ask(self, exchange: Exchange, record: Round | None) -> tuple[dict[str, Message], Answers]:
-        """Send a task to each site, and once more to those that have lost the state that it begins from.
-
-        Returns:
-            The tasks that were sent first, and all answers.
-        """
+        """Send a task to each site, and once more to those that have lost the state that it begins from."""
         sent = self._prepare_tasks(self._list_asked(exchange, record), exchange)
         answers = self.ask(exchange.task, sent)
         lost = find_lost(self.server, exchange, answers.held)
@@ -273,11 +260,7 @@ class Course:
         return [site for site in exchange.sites or here if site in (first.answered if first else here)]
 
     def _go_back(self, exchange: Exchange, lost: Mapping[str, int]) -> None:
-        """Go back to the round before the last one where that makes the lost states again.
-
-        Raises:
-            _GoneBackError: The run is as that round left it.
-        """
+        """Go back to the round before the last one where that makes the lost states again."""
         earlier = self.before()
         if earlier is not None and self.repeats.take(self.server, earlier, exchange, lost):
             return_to(self.server, earlier)

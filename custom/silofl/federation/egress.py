@@ -233,8 +233,6 @@ class Gate:
         """Return one record for each array of an answer, and one for its numbers.
 
         Args:
-            request: What it answers.
-            message: The answer.
             reason: Why it does not leave; None where it does.
         """
         facts = {"round": message.meta.get("round"), "task": request.task, "refused": reason is not None}

@@ -63,7 +63,6 @@ def read_link(record: Mapping[str, Any], before: Link) -> Link:
     """Return where a chain stands after a record that was read; it is not checked.
 
     Args:
-        record: The record.
         before: Where the chain stands before it; a record of an older version, without a hash, leaves it there.
     """
     return Link(record["number"], record["hash"]) if {"number", "hash"} <= record.keys() else before

@@ -73,8 +73,6 @@ class EgressLog:
 
     Args:
         folder: The site's folder of the run; made when missing.
-        site: The site's name.
-        study: The study's name.
         risks: Kind -> what it can tell, to whom, and what stops it.
 
     Raises:

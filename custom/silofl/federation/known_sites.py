@@ -106,7 +106,6 @@ def find_lost(server: ServerRounds, exchange: Exchange, held: Mapping[str, int])
     """Return the sites that have lost the state from which a task begins, each with the last round whose state it has.
 
     Args:
-        server: The run.
         exchange: What they were asked to do.
         held: Site -> the last round whose state it says it has.
     """

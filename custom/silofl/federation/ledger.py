@@ -169,7 +169,6 @@ def is_better(record: Round, before: Sequence[Round]) -> bool:
     is known to suit them.
 
     Args:
-        record: The round.
         before: The rounds before it.
     """
     best = find_best_round(before)
@@ -215,7 +214,6 @@ def rounds_since_best(ledger: Sequence[Round], first: int = 0) -> int:
     after that and goes on then ends where it ended.
 
     Args:
-        ledger: The finished rounds.
         first: Rounds at the start that do not count.
     """
     validated = ledger[:-1]
@@ -251,7 +249,6 @@ def read_ledger(folder: Path, known: Sequence[Round] = ()) -> list[Round] | None
     """Return the finished rounds in a run's folder; None where there is no ledger yet.
 
     Args:
-        folder: The run's.
         known: What it returned before, of the same run; of these only the last is read again, which has its scores a
             round later.
 
@@ -268,8 +265,6 @@ def metrics_csv(
     """Return the table of all scores: round, site, part, metric, value.
 
     Args:
-        ledger: The finished rounds.
-        metric: The study's.
         tested_rounds: Site -> the round whose models it tested.
         tests: Site -> value on its test data.
     """

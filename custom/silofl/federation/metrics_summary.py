@@ -29,9 +29,6 @@ def metrics_summary(
     """Return the summary of a run with at least one finished round.
 
     Args:
-        study: The study's name.
-        metric: The study's.
-        ledger: The finished rounds.
         reported: What the run reports.
         tests: Site -> its score on test data; empty before the test.
     """

@@ -26,10 +26,7 @@ def check_numbers(site: str, exchange: Exchange, numbers: Numbers, study: Study,
     """Refuse numbers of another round, without those that were asked for, or beyond what the study makes possible.
 
     Args:
-        site: Who sent them.
-        exchange: What was asked.
         numbers: The answer's numbers, each in its own range already.
-        study: The study.
         most_examples: The site's training examples in its first round; None where there was none yet.
 
     Raises:
@@ -97,8 +94,6 @@ def check_names(site: str, metrics: Metrics, study: Study, parts: Collection[str
     """Refuse an answer whose numbers are of what the study has not: a name could say anything, and cards repeat some.
 
     Args:
-        site: Who sent it.
-        metrics: What was measured.
         study: Names labels, regions and metrics of packages.
         parts: Roles of the study's parts, of which some learn.
 

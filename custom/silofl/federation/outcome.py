@@ -110,7 +110,6 @@ def stopped_results(study: Study, run: str | None, finished: int, what: str) -> 
     """Return the result of a run that is stopped from outside, with how to go on.
 
     Args:
-        study: The study.
         run: The run's id; None where it is not known, as no round has finished.
         finished: Rounds that had finished.
         what: What stopped it, as a sentence that ends before "after round 2".
@@ -127,9 +126,6 @@ def unscored_results(
 
     Args:
         study: The study, or its name where no more is known of it.
-        status: FAILED or UNFINISHED.
-        reasons: Why.
-        run: The run's id.
         was_stopped: Whether it was stopped from outside.
     """
     if isinstance(study, str):

@@ -33,7 +33,6 @@ class Repeats:
         """Return whether the run is to go back, so that its weights are those of one in which nothing was lost.
 
         Args:
-            server: The run.
             earlier: The same run some rounds before.
             exchange: What the sites were asked to do.
             lost: Site -> the last round whose state it has.

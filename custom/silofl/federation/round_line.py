@@ -31,7 +31,6 @@ def round_line(whole: Whole, ledger: Sequence[Round]) -> str:
     Below it stands what the validation shows for the first time.
 
     Args:
-        whole: The study.
         ledger: The finished rounds up to the one that the line is about.
     """
     record, before = ledger[-1], ledger[-2] if len(ledger) > 1 else None

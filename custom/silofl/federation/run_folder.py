@@ -264,10 +264,6 @@ class RunFolder:
         """Copy the records of the finished rounds to another folder, with the result of a run whose process is killed.
 
         A killed process writes nothing: its last words must be there before.
-
-        Args:
-            target: The folder.
-            run: The run's id.
         """
         finished = len(read_ledger(self.path) or ())
         killed = stopped_results(self.study, run, finished, "the job's process at the server was killed")

@@ -35,8 +35,6 @@ class SiteRounds:
     """One site in one study; every task begins from the state on disk, so that a crash costs one round at most.
 
     Args:
-        name: The site's name.
-        study: The study.
         site: The site's own settings.
         latest: Reads the settings anew, for what the hospital may change while a study runs: ``paused``.
 
@@ -182,11 +180,7 @@ class SiteRounds:
         return answer if asked.software is None else answer | Message(meta={"software": read_software().model_dump()})
 
     def _compare_with_learnt(self, folder: Path, task: str) -> None:
-        """Refuse test images that the run learnt from before dataset.json changed, and record what it learns from now.
-
-        Raises:
-            DataError: There is one.
-        """
+        """Refuse test images that the run learnt from before dataset.json changed, and record what it learns from now."""
         if folder not in self._recorded:
             check_not_learnt([folder], self.data, self.study)
         if folder not in self._recorded and task == TRAIN:
@@ -194,22 +188,14 @@ class SiteRounds:
             self._recorded.add(folder)
 
     def _check_software(self, server: Software) -> None:
-        """Refuse a server of another version before anything is trained.
-
-        Raises:
-            TrainingError: The versions do not work together; the sentence may leave the site.
-        """
+        """Refuse a server of another version before anything is trained."""
         try:
             read_software().check_compatible(server, "the server")
         except ConfigError as error:
             raise TrainingError(f"site {self.name!r}: {error}") from None
 
     def _check_study(self, digest: str | None) -> None:
-        """Refuse a server with another study, which a job can give it: fewer sites, or other rounds, than were agreed.
-
-        Raises:
-            PinError: It has one; the sentence may leave the site.
-        """
+        """Refuse a server with another study, which a job can give it: fewer sites, or other rounds, than were agreed."""
         if digest != self.study.digest:
             raise PinError(
                 f"study {self.study.name!r} must be the same at the server as at site {self.name!r}, with digest "

@@ -16,10 +16,8 @@ def record_apart(
     """Write into a round's record how unlike the updates of the shared model are, and how far the models lie apart.
 
     Args:
-        record: The round's.
         study: Names the models that travel.
         started: Role -> the part as the round began with it.
-        replies: The accepted trainings.
         weights_of: Role -> who listened to whom.
     """
     roles = study.recipe.traveling_roles

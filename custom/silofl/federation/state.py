@@ -23,11 +23,6 @@ class SiteState:
 
     Several rounds are kept because the server may go back: to its last checkpoint after a crash, and to the best round
     for the final test.
-
-    Args:
-        folder: Where they are.
-        run: The run's id.
-        site: The site's name.
     """
 
     def __init__(self, folder: Path, run: str, site: str) -> None:
@@ -58,7 +53,6 @@ class SiteState:
         than the one that it began from are of rounds that the server did not take.
 
         Args:
-            number: The round.
             parts: Part -> what it keeps.
             began: The round whose state it began from, the last that the server has taken; 0 for none.
             best_round: The best round so far; None before any.

@@ -44,7 +44,6 @@ def find_unlike_updates(
     """Return in what sites' updates of a model are unlike the others'.
 
     Args:
-        products: Of the updates.
         steps: Site -> the steps by which the length of its update is divided.
         weights: Site -> how much its direction counts in the others' mean.
         min_sites: With fewer sites nothing is unlike.
@@ -102,7 +101,6 @@ def find_opposed(products: Products, weights: Mapping[str, float], min_sites: in
     counts by its direction and its weight alone, however long it is.
 
     Args:
-        products: Of the updates.
         weights: Site -> its weight in the others' mean.
         min_sites: With fewer sites left nobody knows who is opposed to whom.
     """

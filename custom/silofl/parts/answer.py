@@ -149,7 +149,6 @@ def read_answer(
     """Read a site's answer.
 
     Args:
-        site: Who sent it.
         arrays: Its arrays, which are not checked here.
         meta: All else in it.
         entries: Role -> the class of the part's entry, of the parts that expect one.

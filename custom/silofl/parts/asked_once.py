@@ -103,11 +103,8 @@ def check_all_sent(site: str, answer: SiteAnswer, wanted: Collection[str], role:
     """Refuse an answer with a part of what a site may keep back as a whole.
 
     Args:
-        site: Its name.
-        answer: Its answer.
         wanted: Names of the arrays.
         role: Of the entry that says whether they are kept back.
-        what: They in words.
 
     Raises:
         AggregationError: Names the site and what its answer lacks.

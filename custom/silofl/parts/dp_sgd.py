@@ -96,11 +96,7 @@ class SiteDpSgd(SitePart):
         return {"steps": count_steps(self._read_count())}
 
     def _count_round(self) -> None:
-        """Write what is spent with this round, before it is: of a training that fails the server learns that it failed.
-
-        Raises:
-            TrainingError: It would be more than the site allows, or the count is lost.
-        """
+        """Write what is spent with this round, before it is: of a training that fails the server learns that it failed."""
         path, limit = self.work.folder.parent / FILE, self.work.max_epsilon
         make_folder(path.parent)
         with open_own(path.with_suffix(".lock"), "a") as lock:
@@ -128,7 +124,6 @@ def read_count(folder: Path, site: str, unit: str, least: int = 0) -> list[Spent
 
     Args:
         folder: The site's state, with the count and the runs.
-        site: The site's name.
         unit: The study's unit, ``patient`` or ``example``.
         least: Steps that the site's state knows of.
 

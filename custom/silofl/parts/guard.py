@@ -470,7 +470,6 @@ class SiteGuard(SitePart):
         """Return the score of both models at each bias, and the label maps, classes or sets of findings.
 
         Args:
-            part: The examples.
             points: Model -> name -> bias.
         """
         study, scores, labels = self.work.study, {}, {}

@@ -21,7 +21,6 @@ def choose_site_calling(
     """Choose a calling on the site's validation cases, and say what it comes to on its test cases.
 
     Args:
-        work: The site's task.
         score: Returns the model's score on some examples, with the probabilities of a classification.
         test: Its score on test data.
 

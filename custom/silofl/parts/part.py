@@ -278,10 +278,7 @@ class Part:
         """Return the part after an exchange.
 
         Args:
-            exchange: What was asked.
-            replies: What came back.
             weights_of: Role -> aggregation weights (K', K') of the sites that answered.
-            run: The run.
         """
         return self
 
@@ -295,11 +292,8 @@ class Part:
         """Return the model's next parameters and the next part. Buffers are not passed.
 
         Args:
-            role: The model's.
             previous: Its parameters before the round.
             mixed: Their weighted mean after the sites' training, as the parts before it have changed it.
-            replies: The sites' answers.
-            number: The round.
             learning_rate: Of the sites' optimiser in that round.
         """
         return mixed, self
@@ -323,7 +317,6 @@ class Part:
         """Return what run folder, models and results hold of it.
 
         Args:
-            run: The run.
             tests: Site -> its test, of the class that the run's test has; empty before it.
         """
         return Outcome()

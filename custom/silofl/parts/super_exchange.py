@@ -75,8 +75,6 @@ def evaluate_super_model(work: Work, contents: Contents, thresholds: Sequence[fl
     """Test a super model and each of its models; keep scores, pictures and its selector's features.
 
     Args:
-        work: The site's task.
-        contents: The super model's.
         thresholds: Candidates of the paper's gamma whose values are wanted too.
 
     Returns:
