@@ -180,7 +180,7 @@ class SiteRounds:
         return answer if asked.software is None else answer | Message(meta={"software": read_software().model_dump()})
 
     def _compare_with_learnt(self, folder: Path, task: str) -> None:
-        """Refuse test images that the run learnt from before dataset.json changed, and record what it learns from now."""
+        """Refuse test images that the run learnt from before dataset.json changed; record what it learns from now."""
         if folder not in self._recorded:
             check_not_learnt([folder], self.data, self.study)
         if folder not in self._recorded and task == TRAIN:
@@ -195,7 +195,7 @@ class SiteRounds:
             raise TrainingError(f"site {self.name!r}: {error}") from None
 
     def _check_study(self, digest: str | None) -> None:
-        """Refuse a server with another study, which a job can give it: fewer sites, or other rounds, than were agreed."""
+        """Refuse a server with another study, which a job can give it: fewer sites or rounds than were agreed."""
         if digest != self.study.digest:
             raise PinError(
                 f"study {self.study.name!r} must be the same at the server as at site {self.name!r}, with digest "

@@ -96,7 +96,7 @@ class SiteDpSgd(SitePart):
         return {"steps": count_steps(self._read_count())}
 
     def _count_round(self) -> None:
-        """Write what is spent with this round, before it is: of a training that fails the server learns that it failed."""
+        """Write what is spent with this round, before it is: of a failed training the server learns that it failed."""
         path, limit = self.work.folder.parent / FILE, self.work.max_epsilon
         make_folder(path.parent)
         with open_own(path.with_suffix(".lock"), "a") as lock:
