@@ -242,7 +242,7 @@ def test_a_run_with_a_long_round_is_never_silent_for_long(tmp_path, phantoms, mo
     # What is read is told there.
     monkeypatch.setattr(sys, "stderr", log)
     wanted = Simulation(str(phantoms), ("north", "south"), is_alone=is_alone)
-    job, changes = write_small_job(tmp_path / "job", rounds=1), {"training.local_epochs": 40}
+    job, changes = write_small_job(tmp_path / "job", rounds=1), {"training.local_epochs": 100}
     assert simulate.start_simulation(job, tmp_path / "run", wanted, changes, Console(file=log, width=200)) == 0
     silences = [later - earlier for earlier, later in itertools.pairwise([*log.times, time.monotonic()])]
     (seconds,) = (record["seconds"] for record in json.loads((tmp_path / "run" / "ledger.json").read_text()))
