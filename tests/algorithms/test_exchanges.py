@@ -136,7 +136,7 @@ def test_without_a_site_there_is_no_plan(play):
     game.round()
     assert all(answer.arrays == {} for answer in game.answers["fingerprint"].values())
     found, sentences = result_of(game)
-    assert found == {} and game.server.parts["fingerprint"].outcome(game.server, {}).files == {}
+    assert found == {} and game.server.parts["fingerprint"].outcome(game.server, {}).make_files() == {}
     assert sentences[0].startswith("no plan: a plan must have at least 1 site's")
     assert sentences[1] == "site 'east' is not planned with: fewer than 100 patients in training"
 
@@ -172,7 +172,7 @@ def test_a_run_that_is_taken_up_keeps_its_result(finished):
     game = finished(name="plan", rounds=1)
     part = game.server.parts["fingerprint"]
     again = start_parts(game.study, SITES, None)["fingerprint"].restored(part.state())
-    assert again.outcome(None, {}).files == {"plan.json": part.document} and again.sentences == part.sentences
+    assert again.outcome(None, {}).make_files() == {"plan.json": part.document} and again.sentences == part.sentences
 
 
 def test_the_bytes_of_a_plan_are_known_before(make_study):

@@ -37,7 +37,7 @@ def test_all_sites_are_asked_once_and_nothing_is_trained_or_tested(play, study, 
     results = finished_results(game.server, tests)
     assert game.asked == ["survey"] and results.status == "COMPLETE" and tests.scores == {}
     part = game.server.parts["survey"]
-    document = part.outcome(None, {}).files["survey.json"]
+    document = part.outcome(None, {}).make_files()["survey.json"]
     east = take_inventory(unlike / "east", 0, has_progress=False)
     assert document["sites"]["east"] == east.model_dump(mode="json") and document["not_surveyed"] == {}
     assert document["sentences"][:2] == ["There is no label that all can supply.", "east has no patient with lump."]

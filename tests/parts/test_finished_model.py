@@ -136,7 +136,7 @@ def test_a_hospital_of_few_test_patients_says_nothing(begin):
     game = begin(min_patients=3)
     tests = game.finish()
     assert tests.scores == {} and "only from 3 patients" in tests.missing["east"]
-    assert game.server.parts[ROLE].outcome(game.server, {}).files == {}
+    assert game.server.parts[ROLE].outcome(game.server, {}).make_files() == {}
 
 
 def with_label(meta):

@@ -1,4 +1,4 @@
-"""The modalities that a study may name, which are DICOM's codes."""
+"""The modalities that a study may name."""
 
 from typing import Literal
 

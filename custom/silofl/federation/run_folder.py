@@ -328,7 +328,7 @@ class RunFolder:
     def _write_records(self, server: ServerRounds, tests: Mapping[str, SiteScore]) -> None:
         self._write_ledger(server.ledger)
         for part in server.parts.values():
-            for name, values in part.outcome(server, tests).files.items():
+            for name, values in part.outcome(server, tests).make_files().items():
                 write_json(self.path / name, values)
         self._write_metrics(server, tests)
 

@@ -153,10 +153,10 @@ class EvaluationPart(Part):
 
     def outcome(self, run: Run, tests: Mapping[str, SiteScore]) -> Outcome:
         """Return the record of all hospitals."""
-        if not self.sites:
-            return Outcome()
-        sites = dict(sorted(self.sites.items()))
-        contents = join_model(self.facts, self.arrays, self.study)
+        return Outcome(make_files=self._make_record) if self.sites else Outcome()
+
+    def _make_record(self) -> dict[str, Any]:
+        sites, contents = dict(sorted(self.sites.items())), join_model(self.facts, self.arrays, self.study)
         calling, labels = contents.calling, self.study.labels
         shown = calling.shown_thresholds(self.study.is_multilabel)
         record = Evaluations(
@@ -169,7 +169,7 @@ class EvaluationPart(Part):
             called_from={labels[number]: one for number, one in shown.items()} or None,
             quality=describe_quality(contents),
         )
-        return Outcome(files={FILE: dump_record(record)})
+        return {FILE: dump_record(record)}
 
 
 class SiteEvaluation(SitePart):

@@ -159,7 +159,7 @@ class Outcome:
     """What run folder, models and results hold of a part.
 
     Attributes:
-        files: File name -> plain values for the run's folder.
+        make_files: Makes file name -> plain values for the run's folder.
         models: Site -> the model that the folder keeps; the empty name stands for one model of all sites.
         arrays: Arrays that every written model gets, by the model's own names.
         make_contents: Makes the run's super model; None of a part that builds none.
@@ -167,7 +167,7 @@ class Outcome:
         results: Fields of `silofl.federation.results.Results`.
     """
 
-    files: Mapping[str, Any] = field(default_factory=dict)
+    make_files: Callable[[], Mapping[str, Any]] = dict
     models: Mapping[str, Arrays] = field(default_factory=dict)
     arrays: Arrays = field(default_factory=dict)
     make_contents: Callable[[], Contents | None] = lambda: None

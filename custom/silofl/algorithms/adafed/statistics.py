@@ -182,7 +182,7 @@ class StatisticsPart(Part):
 
     def outcome(self, run: Run, tests: Mapping[str, SiteScore]) -> Outcome:
         """Return the history of the weights."""
-        return Outcome(files={"weights.json": self.history})
+        return Outcome(make_files=lambda: {"weights.json": self.history})
 
     def state(self) -> dict[str, Any]:
         """Return a checkpoint."""
