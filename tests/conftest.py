@@ -102,6 +102,11 @@ def case_builder(script, root):
     return build
 
 
+def count_cases(results):
+    """Return site -> its test cases, by the content of results.json."""
+    return {site: one["num_cases"] for site, one in results["sites"].items()}
+
+
 @pytest.fixture(autouse=True)
 def decoding(decoded_here):
     """Start no process for decoders; the rooms whose tests are of reading and of whole runs do."""

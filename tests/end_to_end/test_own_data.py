@@ -7,6 +7,7 @@ import pytest
 from PIL import Image
 
 from silofl_desk.phantoms.phantoms import make_phantoms
+from tests.conftest import count_cases
 
 from ..conftest import SMALL_UNET
 from ..importing.exams import write_exam
@@ -47,10 +48,7 @@ def test_a_folder_of_dicom_exams_leads_to_a_report(silofl, walk, tmp_path):
     printed, results = walk("dicom", source, "fedavg_phantoms", *pattern, more=SMALL)
     assert "left over of 24 series: 6 localizers, 6 of SR without an image, 6 that no pattern names" in printed
     # 6 patients: round(6 * 0.2) = 1 for the test
-    assert (results["status"], {site: one["num_cases"] for site, one in results["sites"].items()}) == (
-        "COMPLETE",
-        dict.fromkeys(SITES, 1),
-    )
+    assert (results["status"], count_cases(results)) == ("COMPLETE", dict.fromkeys(SITES, 1))
 
 
 def test_a_bids_tree_leads_to_a_report(silofl, walk, tmp_path):
@@ -63,10 +61,7 @@ def test_a_bids_tree_leads_to_a_report(silofl, walk, tmp_path):
     printed, results = walk("bids", source, "fedavg_phantoms", *pattern, more=SMALL)
     assert "left over: 10 other files, T2w (10)" in printed
     # 5 subjects: 1 for the test, with two sessions
-    assert (results["status"], {site: one["num_cases"] for site, one in results["sites"].items()}) == (
-        "COMPLETE",
-        dict.fromkeys(SITES, 2),
-    )
+    assert (results["status"], count_cases(results)) == ("COMPLETE", dict.fromkeys(SITES, 2))
 
 
 def test_a_table_of_labels_leads_to_a_report(walk, tmp_path):
@@ -81,10 +76,7 @@ def test_a_table_of_labels_leads_to_a_report(walk, tmp_path):
         (source / site / "labels.csv").write_text("\n".join(rows))
     printed, results = walk("table", source, "adafed_mednist", more=["--set", "algorithm={name: fedavg}"])
     assert "clinic: 12 training, 4 validation, 4 test, 20 patients" in printed
-    assert (results["status"], {site: one["num_cases"] for site, one in results["sites"].items()}) == (
-        "COMPLETE",
-        dict.fromkeys(SITES, 4),
-    )
+    assert (results["status"], count_cases(results)) == ("COMPLETE", dict.fromkeys(SITES, 4))
 
 
 def test_a_run_and_a_comparison_go_on_without_an_exam_that_is_cut_in_half(silofl, tmp_path):

@@ -14,6 +14,7 @@ from silofl.settings import parse
 from silofl.site import Site
 from silofl.study import Study
 from silofl_desk.studies.alone import run_alone
+from tests.conftest import count_cases
 from tests.end_to_end.conftest import JOBS
 
 pytestmark = [pytest.mark.long, pytest.mark.usefixtures("decoded_here", "undrawn")]
@@ -118,7 +119,7 @@ def test_an_algorithm_trains_volumes(run, name):
     results, _ = run(algorithm={"name": name}, training=training)
     assert results["status"] == "COMPLETE", results["reasons"]
     assert {*results["sites"]} == {*SITES}
-    assert {site: one["num_cases"] for site, one in results["sites"].items()} == dict.fromkeys(SITES, 2)
+    assert count_cases(results) == dict.fromkeys(SITES, 2)
 
 
 @pytest.fixture
@@ -161,13 +162,13 @@ def test_a_classifier_sees_whole_volumes_of_one_size(classify, name):
     arguments = {"block": "basic", "layers": [1, 1, 1, 1], "block_inplanes": [4, 4, 4, 8], "conv1_t_size": 3}
     model = {"network": "monai.networks.nets.ResNet", "arguments": arguments}
     results = classify(model, algorithm={"name": name}, guard=True)
-    assert {site: one["num_cases"] for site, one in results["sites"].items()} == dict.fromkeys(SITES, 2)
+    assert count_cases(results) == dict.fromkeys(SITES, 2)
 
 
 def test_a_densenet_121_of_volumes_trains(classify, tmp_path):
     # The least side that its five halvings leave a voxel of.
     results = classify({"name": "densenet121"}, SITES[:2], side=32, algorithm={"name": "fedbn"}, rounds=1)
-    assert {site: one["num_cases"] for site, one in results["sites"].items()} == dict.fromkeys(SITES[:2], 2)
+    assert count_cases(results) == dict.fromkeys(SITES[:2], 2)
     (record,) = json.loads((tmp_path / "run" / "ledger.json").read_text())
     # Of two classes that nothing is known of the cross entropy is log 2 = 0.69.
     assert all(0 < metrics["loss"] < 5 for metrics in record["metrics"].values())
