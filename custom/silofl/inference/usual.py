@@ -73,8 +73,8 @@ class Usual:
     """What is usual at one hospital; what is empty is not known.
 
     Attributes:
-        roots_ml: Label -> spread of the cube root of its size in millilitres: nearer to a bell curve than the size, and 0
-            where there is none.
+        roots_ml: Label -> spread of the cube root of its size in millilitres, which is nearer to a bell curve than the
+            size, and 0 where there is none.
         roots: Label -> the same of its share of the pixels, where voxels' sizes are not known.
         score: Spread of the log-odds of the selector's score for the hospital.
         features: Model -> its features.
