@@ -109,9 +109,9 @@ def test_the_distance_is_that_of_mahalanobis_without_covariances():
 
 
 def test_the_variance_of_features_is_that_of_a_sample():
-    found = FeatureSpread.of(np.array([[0.0], [1.0], [5.0]]), np.array([[0.0], [1.0]]))
-    # 4 and 1 from the mean, squared, by 7 with its floor; what was learnt lies at no distance
-    assert found == FeatureSpread((2.0,), (7.0,), Spread.of([math.log(square / 7.35) for square in (4, 1)]))
+    found = FeatureSpread.of(np.array([[0.0], [1.0], [5.0]]))
+    # 4, 1 and 9 from the mean, squared, by 7 with its floor
+    assert found == FeatureSpread((2.0,), (7.0,), Spread.of([math.log(square / 7.35) for square in (4, 1, 9)]))
 
 
 def test_sizes_and_scores_are_measured_on_scales_without_ends():

@@ -40,7 +40,7 @@ class _Case:
 def measure_usual(model: SuperModel, data: SiteData, site: str, min_patients: int) -> Usual | None:
     """Return what is usual over a site's validation cases; None of too few patients.
 
-    Means and variances of features, and DICOM's codes, are of its training cases too.
+    Features, and DICOM's codes, are those of its training cases too.
 
     Args:
         model: Whose answers they are.
@@ -57,14 +57,11 @@ def measure_usual(model: SuperModel, data: SiteData, site: str, min_patients: in
     is_ml = all(case.roots_ml is not None for case in unseen)
     sizes = _join([case.roots_ml if is_ml else case.roots for case in unseen])
     odds = [case.odds for case in unseen if case.odds is not None]
-    features = _join([case.features for case in [*unseen, *learnt]])
+    features = _join([case.features for case in [*learnt, *unseen]])
     return Usual(
         **{"roots_ml" if is_ml else "roots": {label: Spread.of(values) for label, values in sizes.items()} or None},
         score=Spread.of(odds) if odds else None,
-        features={
-            name: FeatureSpread.of(np.stack(rows), np.stack(rows[: len(unseen)])) for name, rows in features.items()
-        }
-        or None,
+        features={name: FeatureSpread.of(np.stack(rows)) for name, rows in features.items()} or None,
         codes=_read_codes(data, least) or None,
     )
 

@@ -1,9 +1,9 @@
 """What is usual of a super model's answers to its hospitals' own cases, and what of a new answer is not.
 
-Each hospital gives means and deviations over its validation cases: of the size of each label, of the selector's score,
-and of how far a network's features lie from those of its cases. A new answer is unusual where such a number lies
-further from the mean than the deviations explain. Single cases' numbers are nowhere in them. Models are surer of cases
-that they learnt, which therefore say little of new ones.
+Each hospital gives means and deviations: of the size of each label and of the selector's score over its validation
+cases, as models are surer of cases that they learnt; of a network's features over its training cases too. A new answer
+is unusual where such a number lies further from the mean than the deviations explain. Single cases' numbers are nowhere
+in them.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class FeatureSpread:
     Attributes:
         mean: Of each feature.
         variance: Of each feature.
-        distance: Of unseen cases' `measure_distance` to these.
+        distance: Of the cases' `measure_distance` to these.
 
     Raises:
         ConfigError: They are not as many, or a variance is below 0.
@@ -56,15 +56,10 @@ class FeatureSpread:
             raise ConfigError("features must have as many means as variances, none of them below 0")
 
     @classmethod
-    def of(cls, features: NDArray[np.float64], unseen: NDArray[np.float64]) -> FeatureSpread:
-        """Measure it of the features of at least two cases, and the distance of those that no model learnt.
-
-        Args:
-            features: Of all cases, (cases, features).
-            unseen: Of the unseen ones alone.
-        """
+    def of(cls, features: NDArray[np.float64]) -> FeatureSpread:
+        """Measure it of the features of at least two cases, (cases, features)."""
         mean, variance = features.mean(axis=0), features.var(axis=0, ddof=1)
-        distances = [measure_distance(one, mean, variance) for one in unseen]
+        distances = [measure_distance(one, mean, variance) for one in features]
         return cls(tuple(mean.tolist()), tuple(variance.tolist()), Spread.of(distances))
 
 
