@@ -44,6 +44,7 @@ from silofl.federation.results import read_results
 from silofl.files import read_json
 from silofl.flare.kit import read_kit
 from silofl.flare.lead import PROGRESS
+from silofl.flare.one_machine import ask_machines
 from silofl.hospital.network import shake_hands
 from silofl.recipes import HarmoFLRecipe
 from silofl.study import load_study
@@ -858,3 +859,33 @@ def test_a_run_goes_on_by_itself_after_the_server_was_killed_and_started_again(
     assert code == 0, said
     assert "stopped: the server stopped after round" in said
     assert_same_models(command.out, whole)
+
+
+@pytest.mark.slow
+def test_a_copy_of_a_kit_is_refused_and_the_true_hospital_keeps_its_place(network, lead_command, tmp_path, capsys):
+    north, job = hospital_of(network, "north"), small_job(tmp_path / "job", "fedavg_phantoms", rounds=4)
+    copy, log = read_kit(Path(shutil.copytree(north.folder, tmp_path / "copy"))), tmp_path / "copy.txt"
+    command = lead_command(job, tmp_path / "out")
+    command.wait_for_rounds(1)
+    second = ProcessTree(start_command(copy), log)
+    deadline = time.monotonic() + 60
+    while second.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.2)
+    second.end()
+    said = log.read_text()
+    assert second.poll() not in (None, 0), said
+    assert said.count("north must run on one machine, not on this one too: the server hears it from") == 1, said
+    assert "Traceback" not in said
+    skipped = ["--skip", "training,leaving,privacy,data", "--study", str(study_file(job))]
+    assert main(["site", "check", "--kit", str(copy.folder), *skipped]) == 1
+    assert "stop it there" in " ".join(capsys.readouterr().out.split())
+    (job_id,) = re.findall(r"submitted as job (\S+)", command.log.read_text())
+    assert main(["watch", job_id, "--kit", str(network.find_kit("lead").folder), "--json"]) == 0
+    assert [*json.loads(capsys.readouterr().out)["second_machines"]] == ["north"]
+    code, said = command.finish()
+    assert code == 0, said
+    # A hospital that is ended and started again at its place does not wait.
+    network.kill("north")
+    network.start(north)
+    network._wait("north to connect", lambda: "Successfully registered" in (network.logs / "north.txt").read_text())
+    assert ask_machines(north)["north"]["is_here"]

@@ -12,6 +12,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
 
+from aiohttp import ClientError
 from nvflare.apis.fl_context import FLContext
 from nvflare.fuel.flare_api.api_spec import AuthorizationError, InternalError, JobNotFound, JobNotRunning, NoReply
 from nvflare.fuel.flare_api.flare_api import Session
@@ -22,6 +23,7 @@ from silofl.federation.ledger import FILE
 from silofl.files import copy_folder, read_json
 from silofl.flare.download import keep_downloads_inside
 from silofl.flare.kit import Kit
+from silofl.flare.one_machine import MOST_WAIT_S, ask_machines
 from silofl.parts.task import Exchange, Message
 from silofl.schema import dump_record, read_record
 from silofl.study import Study
@@ -29,11 +31,15 @@ from silofl.study import Study
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
+# NVFlare's words for the status of a job: of one that waits to begin, and of one whose server was stopped under it.
+SUBMITTED, ABANDONED = "SUBMITTED", "FINISHED:ABANDONED"
 # The topic of the command that a running controller answers.
 PROGRESS = "silofl.progress"
 # NVFlare's own ten seconds, and five for each answer, are too few on a machine that is busy.
 SESSION_S = 60.0
 RETRY_S = 2.0
+# A machine that is refused tries again within it.
+LATELY_S = 2 * MOST_WAIT_S
 
 
 @contextlib.contextmanager
@@ -140,6 +146,21 @@ def answer_progress(
     return answer
 
 
+@dataclass(frozen=True)
+class Queue:
+    """What a job that has not begun waits for, of all that its lead may see.
+
+    Attributes:
+        running: Names of the jobs that run.
+        before: Names of those that were submitted before it and wait too.
+        last_try: When NVFlare last tried to begin it, and why it could not; empty before the first try.
+    """
+
+    running: list[str]
+    before: list[str]
+    last_try: str
+
+
 @dataclass
 class Progress:
     """What a lead knows of a running job.
@@ -225,6 +246,16 @@ class Lead:
             lambda session: {one.name: float(one.last_connect_time) for one in session.get_system_info().client_info}
         )
 
+    def second_machines(self) -> dict[str, str]:
+        """Return the address of the second machine that connects under a site's name and was refused lately."""
+        try:
+            found = ask_machines(self.kit) or {}
+        except (OSError, ClientError) as error:
+            # Whether the server is there, other questions say.
+            logger.debug("the server did not say which machines it refused: %s", error)
+            return {}
+        return {site: one["second"] for site, one in found.items() if one["second"] and one["seconds"] < LATELY_S}
+
     def status(self, number: str) -> tuple[str, str]:
         """Return NVFlare's word for a job's status, and what it says of the job's way to the sites."""
         meta = self._ask(lambda session: session.get_job_meta(number))
@@ -243,9 +274,17 @@ class Lead:
 
         return self._ask(ask)
 
-    def server_start(self) -> float:
-        """Return when the server began, in seconds since 1970."""
-        return self._ask(lambda session: session.get_system_info().server_info.start_time)
+    def find_queue(self, number: str) -> Queue:
+        """Return what a job that has not begun waits for."""
+        meta, jobs = self._ask(lambda session: (session.get_job_meta(number), session.list_jobs()))
+        others = sorted(jobs, key=lambda job: str(job.get("submit_time")))
+        before = others[: next((i for i, job in enumerate(others) if job.get("job_id") == number), 0)]
+        running = [job for job in others if job.get("status") in ("DISPATCHED", "RUNNING")]
+        return Queue(
+            running=[str(job.get("job_name")) for job in running],
+            before=[str(job.get("job_name")) for job in before if job.get("status") == SUBMITTED],
+            last_try=str((meta.get("schedule_history") or [""])[-1]),
+        )
 
     def update(self, number: str, progress: Progress) -> None:
         """Bring what is known of a job up to date, where its process at the server answers."""
