@@ -35,7 +35,7 @@ from provisioning.make_kits import make_kits, make_project
 from provisioning.namespaces import Namespaces, are_possible
 from provisioning.network import Network, start_command
 from provisioning.renew_kit import make_renewed_certificate
-from provisioning.workspace import PROJECT, REPOSITORY, certificates_file, find_kits, kits_folder
+from provisioning.workspace import PROJECT, REPOSITORY, SITE_CONFIGS, certificates_file, find_kits, kits_folder
 from silofl.cli import main
 from silofl.errors import ConfigError
 from silofl.federation.egress_chain import check_chain
@@ -43,7 +43,7 @@ from silofl.federation.ledger import read_ledger
 from silofl.federation.results import read_results
 from silofl.files import read_json
 from silofl.flare.kit import read_kit
-from silofl.flare.lead import PROGRESS
+from silofl.flare.lead import ABANDONED, PROGRESS
 from silofl.flare.one_machine import ask_machines
 from silofl.hospital.network import shake_hands
 from silofl.recipes import HarmoFLRecipe
@@ -859,6 +859,12 @@ def test_a_run_goes_on_by_itself_after_the_server_was_killed_and_started_again(
     assert code == 0, said
     assert "stopped: the server stopped after round" in said
     assert_same_models(command.out, whole)
+    # What NVFlare leaves RUNNING for ever is a job that has ended, and can be deleted.
+    first = re.findall(r"submitted as job (\S+)", said)[0]
+    with network.session() as session:
+        assert session.get_job_meta(first)["status"] == ABANDONED
+        session.delete_job(first)
+        assert first not in {job["job_id"] for job in session.list_jobs()}
 
 
 @pytest.mark.slow
@@ -885,7 +891,53 @@ def test_a_copy_of_a_kit_is_refused_and_the_true_hospital_keeps_its_place(networ
     code, said = command.finish()
     assert code == 0, said
     # A hospital that is ended and started again at its place does not wait.
-    network.kill("north")
-    network.start(north)
-    network._wait("north to connect", lambda: "Successfully registered" in (network.logs / "north.txt").read_text())
+    restart(network, north)
     assert ask_machines(north)["north"]["is_here"]
+
+
+@pytest.fixture
+def one_gpu(network, tmp_path, monkeypatch):
+    """Have a hospital's NVFlare see one GPU, of which a program tells in the place of nvidia-smi."""
+    north, tool = hospital_of(network, "north"), tmp_path / "bin" / "nvidia-smi"
+    tool.parent.mkdir()
+    tool.write_text('#!/bin/sh\necho name\ncase "$*" in *memory*) echo 8192 MiB;; *) echo 0;; esac\n')
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tool.parent}{os.pathsep}{os.environ['PATH']}")
+    with rewritten(path := north.folder / "local" / "resources.json", path.read_bytes()):
+        resources, of_gpu = (read_json(one) for one in (path, SITE_CONFIGS / "hospital_gpu" / "resources.json"))
+        path.write_text(json.dumps(resources | {"components": of_gpu["components"]}))
+        restart(network, north)
+        yield
+    restart(network, north)
+
+
+def restart(network, kit):
+    network.kill(kit.name)
+    network.start(kit)
+    network._wait(
+        f"{kit.name} to connect", lambda: "Successfully registered" in (network.logs / f"{kit.name}.txt").read_text()
+    )
+
+
+@pytest.mark.slow
+def test_two_studies_at_one_gpu_run_one_after_the_other_and_the_lead_sees_the_queue(
+    network, one_gpu, tmp_path, capsys
+):
+    lead, numbers, waited = network.find_kit("lead"), [], []
+    for name in ("first", "second"):
+        job = small_job(tmp_path / name, "fedavg_phantoms")
+        meta = read_json(job / "meta.json")
+        (job / "meta.json").write_text(json.dumps(meta | {"name": name, "min_clients": 3}))
+        with network.session() as session:
+            numbers.append(session.submit_job(str(job)))
+    deadline = time.monotonic() + LIMIT_S
+    while time.monotonic() < deadline:
+        assert main(["watch", numbers[1], "--kit", str(lead.folder), "--json"]) == 0
+        seen = json.loads(capsys.readouterr().out)
+        if seen["status"] != "SUBMITTED":
+            break
+        waited.append(seen["queue"])
+        time.sleep(1)
+    behind = [queue["last_try"] for queue in waited if queue["running"] == ["first"]]
+    assert any("not enough sites have enough resources" in why for why in behind), waited
+    assert network.wait_for_jobs(2, LIMIT_S) == {"FINISHED:COMPLETED"}

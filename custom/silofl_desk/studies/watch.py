@@ -23,6 +23,7 @@ from silofl.flare.lead import ABANDONED, SUBMITTED, Lead, Progress, has_ended
 from silofl.options import make_console
 from silofl.report.tables import rich_table
 from silofl.schema import read_record
+from silofl_desk.studies.metrics_file import write_metrics
 from silofl_desk.studies.processes import enable_interrupts
 from silofl_desk.studies.progress import QUIET_S
 from silofl_desk.studies.watched import COMPLETED, RUNNING, Watched, sites_table, status_line, write_watched
@@ -40,14 +41,15 @@ def run(options: argparse.Namespace) -> int:
     kit, console = read_kit(options.kit, ("admin",)), make_console(options)
     if not re.fullmatch("[0-9A-Za-z-]+", options.job):
         raise ConfigError(f"JOB must be the id that submitting printed, of letters, digits and -, not {options.job!r}")
-    if options.json and options.download:
-        raise ConfigError("--download must be given without --json, which looks once and ends; leave one out")
+    for name in ("download", "metrics") if options.json else ():
+        if getattr(options, name):
+            raise ConfigError(f"--{name} must be given without --json, which looks once and ends; leave one out")
     with Lead(kit, PATIENCE_S) as lead:
         try:
             enable_interrupts()
             watch = WatchedJob(lead, options.job)
             if not options.json:
-                return follow_job(watch, options.html, console, options.download)
+                return follow_job(watch, options.html, console, options.download, options.metrics)
             print(json.dumps(watch.ask_progress().as_dict(), indent=1))
             return ExitCode.COMPLETE
         except TrainingError as error:
@@ -108,13 +110,16 @@ class WatchedJob:
         )
 
 
-def follow_job(watch: WatchedJob, page: Path | None, console: Console, folder: Path | None = None) -> int:
+def follow_job(
+    watch: WatchedJob, page: Path | None, console: Console, folder: Path | None = None, metrics: Path | None = None
+) -> int:
     """Show a job's rounds until it has ended, one line each above a table of its sites.
 
     Args:
         page: Where its page goes; None for no page.
         console: Shows rounds and sites.
         folder: Where the job's result goes once it has ended, which it may have done before; None for nowhere.
+        metrics: Where its numbers for Prometheus go; None for nowhere.
 
     Returns:
         0 where NVFlare calls the job completed, else 1.
@@ -140,6 +145,8 @@ def follow_job(watch: WatchedJob, page: Path | None, console: Console, folder: P
             if page is not None and seen != before:
                 write_watched(seen, page)
             before = seen
+            if metrics is not None:
+                write_metrics(seen, metrics)
             table = [rich_table(sites_table(seen), console)] if seen.ledger else []
             live.update(Group(*table, Text(status_line(seen))), refresh=True)
             if seen.has_ended:
