@@ -97,8 +97,9 @@ def test_a_heartbeat_under_a_new_token_and_no_other_event_is_told_to_the_sites_o
 def test_what_ran_when_the_server_was_stopped_has_ended_once_it_is_back():
     words = {"one": "RUNNING", "two": "DISPATCHED", "three": "SUBMITTED", "four": "FINISHED:COMPLETED"}
     engine, context, _ = server_with()
+    found = {job: SimpleNamespace(job_id=job) for job in words}
     jobs = SimpleNamespace(
-        get_jobs_by_status=lambda states, context: [SimpleNamespace(job_id=job) for job in words if words[job] in states],
+        get_jobs_by_status=lambda states, context: [found[job] for job in words if words[job] in states],
         set_status=lambda job, status, context: words.update({job: status.value}),
     )
     engine.get_component, engine.job_runner = lambda name: jobs, JobRunner("")

@@ -146,21 +146,6 @@ def answer_progress(
     return answer
 
 
-@dataclass(frozen=True)
-class Queue:
-    """What a job that has not begun waits for, of all that its lead may see.
-
-    Attributes:
-        running: Names of the jobs that run.
-        before: Names of those that were submitted before it and wait too.
-        last_try: When NVFlare last tried to begin it, and why it could not; empty before the first try.
-    """
-
-    running: list[str]
-    before: list[str]
-    last_try: str
-
-
 @dataclass
 class Progress:
     """What a lead knows of a running job.
@@ -274,16 +259,17 @@ class Lead:
 
         return self._ask(ask)
 
-    def find_queue(self, number: str) -> Queue:
-        """Return what a job that has not begun waits for."""
+    def describe_queue(self, number: str) -> str:
+        """Say what a job that has not begun waits for, of all that this person may see."""
         meta, jobs = self._ask(lambda session: (session.get_job_meta(number), session.list_jobs()))
-        others = sorted(jobs, key=lambda job: str(job.get("submit_time")))
-        before = others[: next((i for i, job in enumerate(others) if job.get("job_id") == number), 0)]
-        running = [job for job in others if job.get("status") in ("DISPATCHED", "RUNNING")]
-        return Queue(
-            running=[str(job.get("job_name")) for job in running],
-            before=[str(job.get("job_name")) for job in before if job.get("status") == SUBMITTED],
-            last_try=str((meta.get("schedule_history") or [""])[-1]),
+        jobs.sort(key=lambda job: str(job.get("submit_time")))
+        place = next((i for i, job in enumerate(jobs) if job.get("job_id") == number), 0)
+        running = [str(job.get("job_name")) for job in jobs if job.get("status") in ("DISPATCHED", "RUNNING")]
+        before = [str(job.get("job_name")) for job in jobs[:place] if job.get("status") == SUBMITTED]
+        tried = (meta.get("schedule_history") or ["never"])[-1]
+        return (
+            f"running: {', '.join(running) or 'nothing'}; before it in the queue: {', '.join(before) or 'nothing'}; "
+            f"last tried: {tried}; NVFlare tries again within ten minutes"
         )
 
     def update(self, number: str, progress: Progress) -> None:

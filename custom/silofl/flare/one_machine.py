@@ -2,8 +2,8 @@
 
 NVFlare 2.9 lets the newest connection of a name displace the one before, and drops the older registration with it: a
 copy of a hospital's kit puts the true one out, without a line in its log. Here server and relays keep the first. A
-process that was cut off comes back at once, by the number that it draws at its start; so does one whose machine and
-kit are those of a process that has ended. Anybody else waits until the first was silent for a minute.
+process that was cut off comes back at once, by the number that it draws at its start; so does one whose kit is that of
+a process that has ended. Anybody else waits until the first was silent for a minute.
 """
 
 import asyncio
@@ -26,8 +26,8 @@ from nvflare.fuel.f3.drivers.driver_params import DriverParams
 from nvflare.fuel.f3.endpoint import Endpoint
 from nvflare.fuel.f3.sfm.conn_manager import ConnManager, Mode
 from nvflare.fuel.f3.sfm.constants import HandshakeKeys, Types
-from nvflare.fuel.f3.sfm.sfm_conn import SfmConnection
 from nvflare.fuel.f3.sfm.prefix import Prefix
+from nvflare.fuel.f3.sfm.sfm_conn import SfmConnection
 
 from silofl.errors import ExitCode
 from silofl.flare.kit import Kit
@@ -49,11 +49,11 @@ logger = logging.getLogger(__name__)
 
 
 def find_place(kit: Path) -> str:
-    """Return a digest of this machine and a kit's folder on it, by which a server knows them again."""
-    machine, where = "", kit.resolve()
+    """Return a digest by which a server knows a kit's folder again, in a container too, and a copy of it from it."""
     with suppress(OSError):
-        machine = Path("/etc/machine-id").read_text(encoding="ascii")
-    return hashlib.sha256(f"{machine}{where}{where.stat().st_ino}".encode()).hexdigest()
+        known = (kit / "startup" / "rootCA.pem").stat()
+        return hashlib.sha256(f"{known.st_ino} {known.st_ctime_ns}".encode()).hexdigest()
+    return ""
 
 
 @dataclass(frozen=True)
@@ -145,13 +145,13 @@ def refuse_second_machines() -> None:
 
 def end_refused(name: str, address: str) -> None:
     """End this process, which the server has refused because it hears another one under the name."""
-    seconds = _read_wait(Path.cwd()) * 2 or HEARD_S
+    seconds = min(2 * _read_wait(Path.cwd()) or HEARD_S, MOST_WAIT_S)
     with suppress(OSError):
-        Path(WAIT_FILE).write_text(f"{min(seconds, MOST_WAIT_S):.0f}", encoding="ascii")
+        Path(WAIT_FILE).write_text(f"{seconds:.0f}", encoding="ascii")
     logger.error(
         "%s must run on one machine, not on this one too: the server hears it from %s; stop it there or delete this "
         "copy of the kit (after a crash of this machine, wait: the next start does, %.0f s)",
-        *(name, address, min(seconds, MOST_WAIT_S)),
+        *(name, address, seconds),
     )
     # NVFlare would try to connect for ever, in threads of its own.
     os._exit(ExitCode.FAILED)
@@ -169,7 +169,7 @@ def wait_after_refusal(kit: Path) -> None:
 def _read_wait(kit: Path) -> float:
     """Return the seconds that a start waits; 0 where the last one was not refused."""
     with suppress(OSError, ValueError):
-        return min(float((kit / WAIT_FILE).read_text(encoding="ascii")), MOST_WAIT_S)
+        return float((kit / WAIT_FILE).read_text(encoding="ascii"))
     return 0.0
 
 

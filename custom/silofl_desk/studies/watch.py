@@ -33,7 +33,10 @@ POLL_S = 2.0
 ASK_S = 30.0
 # Whoever watches can begin again at any time.
 PATIENCE_S = 60.0
-LOST = "the server was stopped under it, and it left no result: go on with silofl continue, by the folder that silofl run has written, or by the run's id and --job"
+LOST = (
+    "the server was stopped under it, and it left no result: go on with silofl continue, by the folder that silofl run "
+    "has written, or by the run's id and --job"
+)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -106,7 +109,7 @@ class WatchedJob:
             in_flight=progress.in_flight,
             heard=self.lead.last_heard() if progress.in_flight else {},
             second_machines=self._second_machines,
-            queue=self.lead.find_queue(self.job) if status == SUBMITTED else None,
+            queue=self.lead.describe_queue(self.job) if status == SUBMITTED else "",
         )
 
 

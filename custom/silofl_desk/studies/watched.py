@@ -9,7 +9,7 @@ from typing import Any
 from silofl.errors import make_printable
 from silofl.federation.ledger import Round, find_best_round
 from silofl.federation.round_line import Whole, seconds_left, typical_seconds
-from silofl.flare.lead import InFlight, Queue
+from silofl.flare.lead import InFlight
 from silofl.parts.task import TRAIN
 from silofl.report.canvas import PageImage, make_image
 from silofl.report.page import (
@@ -59,7 +59,7 @@ class Watched:
         in_flight: What the sites work on; None where that is nothing, or is not known.
         heard: Connected site -> when the server last heard it, by the server's clock.
         second_machines: Site -> the address of another machine that the server refused under its name.
-        queue: What a job that has not begun waits for; None of any other.
+        queue: What a job that has not begun waits for; empty of any other.
     """
 
     job: str
@@ -73,7 +73,7 @@ class Watched:
     in_flight: InFlight | None = None
     heard: Mapping[str, float] = field(default_factory=dict)
     second_machines: Mapping[str, str] = field(default_factory=dict)
-    queue: Queue | None = None
+    queue: str = ""
 
     @property
     def sites(self) -> list[str]:
@@ -122,7 +122,7 @@ class Watched:
             "heard": dict(self.heard),
             "missing": self.missing,
             "second_machines": dict(self.second_machines),
-            "queue": dump_record(self.queue),
+            "queue": self.queue or None,
             "best_round": self.best_round,
             "ledger": [_round_values(record) for record in self.ledger] if is_known else None,
         }
@@ -190,16 +190,8 @@ def status_line(watched: Watched) -> str:
         make_printable(f"{site} must run on one machine; the server refused a second one at {address}: call {site}")
         for site, address in sorted(watched.second_machines.items())
     ]
-    queue = [describe_queue(watched.queue)] if watched.queue else []
+    queue = [make_printable(watched.queue)] if watched.queue else []
     return "\n".join([make_printable(progress), *queue, *_list_in_flight(watched), *others])
-
-
-def describe_queue(queue: Queue) -> str:
-    """Say which jobs run, which wait before this one, and why NVFlare could not begin it the last time."""
-    running = f"running: {', '.join(queue.running) or 'nothing'}"
-    before = f"before it in the queue: {', '.join(queue.before) or 'nothing'}"
-    last = f"last tried at {queue.last_try}; tries come at most ten minutes apart" if queue.last_try else "not tried yet"
-    return make_printable("; ".join([running, before, last]))
 
 
 def _list_in_flight(watched: Watched) -> list[str]:
