@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
@@ -29,8 +29,8 @@ def training_batches(
     device: torch.device | str,
     drawn: Sequence[np.ndarray] | None = None,
     sampler: Literal["shuffled", "balanced"] = "shuffled",
-) -> Iterator[Batch]:
-    """Yield one epoch in an order, and with patches and augmentations, that depend on the seed alone.
+) -> TrainingBatches:
+    """Return one epoch in an order, and with patches and augmentations, that depend on the seed alone.
 
     A last batch of one example joins the batch before it: BatchNorm cannot learn from one value.
 
@@ -42,28 +42,91 @@ def training_batches(
         drawn: The examples of each batch, one of which may have none; as the seed has it where None.
         sampler: ``shuffled`` yields each example once; ``balanced`` as many, each class equally often on average.
 
-    Yields:
-        Inputs float32 (B, C, *spatial) and targets int64, (B, *spatial) label maps or (B,) classes.
-
-    Raises:
-        ConfigError: An augmentation changes the size of an image, or makes a label no whole number.
+    Returns:
+        Inputs float32 (B, C, *spatial) and targets int64, (B, *spatial) label maps or (B,) classes, of each batch.
     """
     if drawn is None:
         rng, examples = np.random.default_rng(seed), _list_epoch_examples(part)
         shares = _balance_classes(part.targets) if sampler == "balanced" else None
         order = rng.permutation(examples) if shares is None else rng.choice(examples, len(examples), p=shares)
         drawn = _cut_batches(order, batch_size)
-    augment, patches = _seed_augmentation(augment, seed), PatchSampler(part.patches, seed) if part.patches else None
-    for chosen in drawn:
+    patches = PatchSampler(part.patches, seed) if part.patches else None
+    return TrainingBatches(part, drawn, _seed_augmentation(augment, seed), patches, device)
+
+
+class TrainingBatches(Iterator[Batch]):
+    """The batches of one epoch, which can go on where another process was in them.
+
+    Args:
+        part: The examples.
+        drawn: The rows of each batch.
+        augment: The augmentation, seeded.
+        patches: Draws the patches, seeded; None for whole images.
+        device: Where the tensors go.
+
+    Attributes:
+        taken: The number of batches so far.
+    """
+
+    def __init__(
+        self,
+        part: Examples,
+        drawn: Sequence[np.ndarray],
+        augment: Compose | None,
+        patches: PatchSampler | None,
+        device: torch.device | str,
+    ) -> None:
+        self._part, self._drawn, self._augment, self._patches, self._device = part, drawn, augment, patches, device
+        self.taken = 0
+
+    def __len__(self) -> int:
+        """Return the number of all batches of the epoch."""
+        return len(self._drawn)
+
+    def __next__(self) -> Batch:
+        """Return the next batch.
+
+        Raises:
+            ConfigError: An augmentation changes the size of an image, or makes a label no whole number.
+        """
+        part, augment, device = self._part, self._augment, self._device
+        if self.taken == len(self):
+            raise StopIteration
+        chosen = self._drawn[self.taken]
+        self.taken += 1
         if not len(chosen):
-            yield torch.zeros((0, *part.image_shape), device=device), torch.zeros(0, dtype=torch.long, device=device)
-            continue
+            return torch.zeros((0, *part.image_shape), device=device), torch.zeros(0, dtype=torch.long, device=device)
         images, targets = (
-            _draw_patches(part, chosen, patches) if patches else (part.images[chosen], part.targets[chosen])
+            _draw_patches(part, chosen, self._patches) if self._patches else (part.images[chosen], part.targets[chosen])
         )
         # Not `if augment`: asking a Compose for its truth counts its transforms, which seeds them anew at random.
         is_plain = augment is None
-        yield _to_tensors(images, targets, device) if is_plain else _augment_batch(images, targets, augment, device)
+        return _to_tensors(images, targets, device) if is_plain else _augment_batch(images, targets, augment, device)
+
+    def halfway(self) -> dict[str, Any]:
+        """Return where it is, in plain values and arrays."""
+        draws = {number: one.get_state(legacy=False) for number, one in enumerate(self._generators())}
+        return {"taken": self.taken, "draws": draws}
+
+    def go_on(self, halfway: dict[str, Any]) -> None:
+        """Go on from where other batches of the same epoch were."""
+        self.taken = halfway["taken"]
+        for number, generator in enumerate(self._generators()):
+            generator.set_state(halfway["draws"][number])
+
+    def _generators(self) -> list[np.random.RandomState]:
+        return _find_generators([self._patches and self._patches.generator, self._augment])
+
+
+def _find_generators(value: object) -> list[np.random.RandomState]:
+    """Return the generators of MONAI's transforms, which may hold others, in an order of their own."""
+    if isinstance(value, np.random.RandomState):
+        return [value]
+    if isinstance(value, list | tuple):
+        inner = value
+    else:
+        inner = [*vars(value).values()] if hasattr(value, "set_random_state") else []
+    return [one for each in inner for one in _find_generators(each)]
 
 
 def _balance_classes(targets: Array) -> np.ndarray:
