@@ -153,7 +153,9 @@ class SiteRounds:
             return message.failed(reason) | Message(meta={"held": held})
         self._compare_with_learnt(folder, task)
         half = HalfRound(folder, partial(self._describe_task, task, message, asked))
-        if (answer := half.answer()) is None:
+        answer, has_state = half.answer(), leaves_state(self.study, task, asked.round)
+        # Without the state that goes with an answer, nothing could go on from it.
+        if answer is None or (has_state and states.load(asked.round)[0] < asked.round):
             answer = self._carry_out_anew(task, message, asked, kept, held, half)
         asked_for = Message(meta={"min_partners": self.site.min_partners})
         answer |= asked_for

@@ -41,6 +41,7 @@ CHECKS: dict[str, Callable[[Candidate], Finding]] = {
     "server": network.check_server,
     "tls": network.check_tls,
     "clock": network.check_clock,
+    "line": network.check_line,
     "preflight": network.check_preflight,
     "data": data.check_data,
     "privacy": training.check_privacy,
@@ -51,6 +52,7 @@ CHECKS: dict[str, Callable[[Candidate], Finding]] = {
 WAITS_FOR = {
     "disk": ("packages",),
     "memory": ("packages",),
+    "line": ("packages",),
     "tls": ("server",),
     "preflight": ("server",),
     "data": ("packages",),
