@@ -259,8 +259,8 @@ def check_line(candidate: Candidate) -> Finding:
         )
     if least > stated:
         return warning(
-            f"local/{COMM_CONFIG} must be made for {what}, which need {need}, not for {stated / 1e6:.3g}; ask the study "
-            "lead to make the kits again",
+            f"local/{COMM_CONFIG} must suit {what}, which need {need}, not {stated / 1e6:.3g}; ask the study lead to "
+            "make the kits again",
             **facts,
         )
     seconds, limit = 2 * 8 * sites * size / stated, study.federation.task_timeout_s
