@@ -5,8 +5,10 @@ import signal
 import time
 
 import pytest
+import yaml
 
-from .conftest import LIMIT_S, ROUNDS, check_end, ledger, silofl, wait_for
+from ..end_to_end.conftest import write_small_job
+from .conftest import LIMIT_S, ROUNDS, check_end, ledger, silofl, undisturbed, wait_for
 from .started import Fault, start
 
 pytestmark = pytest.mark.faults
@@ -14,6 +16,7 @@ pytestmark = pytest.mark.faults
 SITE, SERVER, FOLDER = (
     f"silofl.federation.{name}" for name in ("site:SiteRounds", "server:ServerRounds", "run_folder")
 )
+HALF = "silofl.parts.half_round:HalfRound"
 # Three sites: calls 1 to 3 are of the first round.
 PHASES = {
     "reading data": Fault("silofl_desk.studies.simulated_sites:load_site_data", 2, "after"),
@@ -23,12 +26,13 @@ PHASES = {
     "training, second round": Fault("silofl.training.loop:_Progress.learn", 9, "after"),
     "a site's state unwritten": Fault("silofl.federation.state:SiteState.save", 5),
     "a site's state written": Fault("silofl.federation.state:SiteState.save", 5, "after"),
+    "a site's answer kept": Fault(f"{HALF}.keep_answer", 5, "after"),
     "sending, first site": Fault(f"{SITE}.answer", 4, "after"),
     "sending, last site": Fault(f"{SITE}.answer", 6, "after"),
     "aggregating": Fault("silofl.parts.model:mix", 2),
     "aggregated": Fault(f"{SERVER}.close", 2, "after"),
-    "a site's state half written": Fault("os:replace", 23),
-    "checkpointing, half written": Fault("os:replace", 15),
+    "a site's state half written": Fault("os:replace", 27),
+    "checkpointing, half written": Fault("os:replace", 18),
     "checkpointing, first round": Fault(f"{FOLDER}:save_state", 1, "after"),
     "checkpointing, before the file": Fault(f"{FOLDER}:RunFolder.save", 2),
     "checkpointing, between the renames": Fault("pathlib:Path.replace", 2, "after"),
@@ -66,6 +70,27 @@ def test_a_run_killed_in_a_phase_goes_on_to_the_same_weights(tmp_path, whole, jo
     before = ledger(run)
     go_on(run, job, site_data)
     check_end(run, whole, before)
+
+
+def test_a_run_killed_within_a_long_round_goes_on_from_the_step_that_was_saved(tmp_path, site_data):
+    job, run = write_small_job(tmp_path / "job", rounds=1), tmp_path / "run"
+    path = job / "app" / "config" / "study.yaml"
+    study = yaml.safe_load(path.read_text())
+    # Some 10 s at each site; a step is saved after 5 s.
+    study["training"] |= {"local_epochs": 300}
+    path.write_text(yaml.safe_dump(study))
+    whole = undisturbed(tmp_path / "whole", job, site_data)
+    code, said = silofl(
+        "simulate", job, "--data", site_data, "--out", run, "--alone", fault=Fault(f"{HALF}.save", 2, "after")
+    )
+    assert code == -signal.SIGKILL, said
+    (half,) = run.rglob("half_round.pt")
+    assert half.stat().st_mode & 0o777 == 0o600
+    # Once more, when it goes on from there.
+    assert silofl("resume", run, fault=Fault("silofl.training.loop:Training.go_on", 1, "after"))[0] == -signal.SIGKILL
+    go_on(run, job, site_data)
+    check_end(run, whole)
+    assert not [*run.rglob("half_round.pt"), *run.rglob("answer.pt")]
 
 
 @pytest.mark.parametrize("seed", range(12))
