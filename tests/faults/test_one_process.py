@@ -1,13 +1,14 @@
 """A run in one process is killed in each phase, and goes on to the very weights of one that nothing happened to."""
 
 import random
+import shutil
 import signal
 import time
+from pathlib import Path
 
 import pytest
 import yaml
 
-from ..end_to_end.conftest import write_small_job
 from .conftest import LIMIT_S, ROUNDS, check_end, ledger, silofl, undisturbed, wait_for
 from .started import Fault, start
 
@@ -17,6 +18,7 @@ SITE, SERVER, FOLDER = (
     f"silofl.federation.{name}" for name in ("site:SiteRounds", "server:ServerRounds", "run_folder")
 )
 HALF = "silofl.parts.half_round:HalfRound"
+STATE, CHECKPOINT = "round_0002.pt", "checkpoint.next.pt"
 # Three sites: calls 1 to 3 are of the first round.
 PHASES = {
     "reading data": Fault("silofl_desk.studies.simulated_sites:load_site_data", 2, "after"),
@@ -31,8 +33,8 @@ PHASES = {
     "sending, last site": Fault(f"{SITE}.answer", 6, "after"),
     "aggregating": Fault("silofl.parts.model:mix", 2),
     "aggregated": Fault(f"{SERVER}.close", 2, "after"),
-    "a site's state half written": Fault("os:replace", 27),
-    "checkpointing, half written": Fault("os:replace", 18),
+    "a site's state half written": Fault("os:replace", file=STATE),
+    "checkpointing, half written": Fault("os:replace", 2, file=CHECKPOINT),
     "checkpointing, first round": Fault(f"{FOLDER}:save_state", 1, "after"),
     "checkpointing, before the file": Fault(f"{FOLDER}:RunFolder.save", 2),
     "checkpointing, between the renames": Fault("pathlib:Path.replace", 2, "after"),
@@ -48,8 +50,8 @@ PHASES = {
     "reporting": Fault("silofl_desk.studies.simulate:write_report"),
 }
 
-# Phase -> the file that is half written then, lest another one comes before it.
-HALF_WRITTEN = {"a site's state half written": "round_0002.pt", "checkpointing, half written": "checkpoint.next.pt"}
+# Phase -> the file that is half written then.
+HALF_WRITTEN = {"a site's state half written": STATE, "checkpointing, half written": CHECKPOINT}
 
 
 def go_on(run, job, data):
@@ -72,13 +74,13 @@ def test_a_run_killed_in_a_phase_goes_on_to_the_same_weights(tmp_path, whole, jo
     check_end(run, whole, before)
 
 
-def test_a_run_killed_within_a_long_round_goes_on_from_the_step_that_was_saved(tmp_path, site_data):
-    job, run = write_small_job(tmp_path / "job", rounds=1), tmp_path / "run"
+def test_a_run_killed_within_a_long_round_goes_on_from_the_step_that_was_saved(tmp_path, job, site_data):
+    job, run = Path(shutil.copytree(job, tmp_path / "job")), tmp_path / "run"
     path = job / "app" / "config" / "study.yaml"
     study = yaml.safe_load(path.read_text())
     # Some 10 s at each site; a step is saved after 5 s.
-    study["training"] |= {"local_epochs": 300}
-    path.write_text(yaml.safe_dump(study))
+    study["training"]["local_epochs"] = 300
+    path.write_text(yaml.safe_dump(study | {"rounds": 1}))
     whole = undisturbed(tmp_path / "whole", job, site_data)
     code, said = silofl(
         "simulate", job, "--data", site_data, "--out", run, "--alone", fault=Fault(f"{HALF}.save", 2, "after")
