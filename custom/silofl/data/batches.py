@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -21,6 +22,25 @@ if TYPE_CHECKING:
 Batch = tuple[Tensor, Tensor]
 
 
+@dataclass
+class Position:
+    """Where an epoch begins or, once it has begun, what draws its patches and augmentations.
+
+    Attributes:
+        taken: The number of batches that are left out.
+        states: The states of the generators after them; empty for their first ones.
+        generators: The generators.
+    """
+
+    taken: int = 0
+    states: dict[int, Any] = field(default_factory=dict)
+    generators: Sequence[np.random.RandomState] = ()
+
+    def describe(self) -> dict[int, Any]:
+        """Return the generators' states as they are now."""
+        return {number: one.get_state(legacy=False) for number, one in enumerate(self.generators)}
+
+
 def training_batches(
     part: Examples,
     batch_size: int,
@@ -29,8 +49,9 @@ def training_batches(
     device: torch.device | str,
     drawn: Sequence[np.ndarray] | None = None,
     sampler: Literal["shuffled", "balanced"] = "shuffled",
-) -> TrainingBatches:
-    """Return one epoch in an order, and with patches and augmentations, that depend on the seed alone.
+    position: Position | None = None,
+) -> Iterator[Batch]:
+    """Yield one epoch in an order, and with patches and augmentations, that depend on the seed alone.
 
     A last batch of one example joins the batch before it: BatchNorm cannot learn from one value.
 
@@ -40,92 +61,42 @@ def training_batches(
         seed: Not negative; a site gives each epoch its own.
         device: Where the tensors go.
         drawn: The examples of each batch, one of which may have none; as the seed has it where None.
+        position: Where to begin, which learns of the generators; at the first batch where None.
         sampler: ``shuffled`` yields each example once; ``balanced`` as many, each class equally often on average.
 
-    Returns:
-        Inputs float32 (B, C, *spatial) and targets int64, (B, *spatial) label maps or (B,) classes, of each batch.
+    Yields:
+        Inputs float32 (B, C, *spatial) and targets int64, (B, *spatial) label maps or (B,) classes.
+
+    Raises:
+        ConfigError: An augmentation changes the size of an image, or makes a label no whole number.
     """
     if drawn is None:
         rng, examples = np.random.default_rng(seed), _list_epoch_examples(part)
         shares = _balance_classes(part.targets) if sampler == "balanced" else None
         order = rng.permutation(examples) if shares is None else rng.choice(examples, len(examples), p=shares)
         drawn = _cut_batches(order, batch_size)
-    patches = PatchSampler(part.patches, seed) if part.patches else None
-    return TrainingBatches(part, drawn, _seed_augmentation(augment, seed), patches, device)
-
-
-class TrainingBatches(Iterator[Batch]):
-    """The batches of one epoch, which can go on where another process was in them.
-
-    Args:
-        part: The examples.
-        drawn: The rows of each batch.
-        augment: The augmentation, seeded.
-        patches: Draws the patches, seeded; None for whole images.
-        device: Where the tensors go.
-
-    Attributes:
-        taken: The number of batches so far.
-    """
-
-    def __init__(
-        self,
-        part: Examples,
-        drawn: Sequence[np.ndarray],
-        augment: Compose | None,
-        patches: PatchSampler | None,
-        device: torch.device | str,
-    ) -> None:
-        self._part, self._drawn, self._augment, self._patches, self._device = part, drawn, augment, patches, device
-        self.taken = 0
-
-    def __len__(self) -> int:
-        """Return the number of all batches of the epoch."""
-        return len(self._drawn)
-
-    def __next__(self) -> Batch:
-        """Return the next batch.
-
-        Raises:
-            ConfigError: An augmentation changes the size of an image, or makes a label no whole number.
-        """
-        part, augment, device = self._part, self._augment, self._device
-        if self.taken == len(self):
-            raise StopIteration
-        chosen = self._drawn[self.taken]
-        self.taken += 1
+    augment, patches = _seed_augmentation(augment, seed), PatchSampler(part.patches, seed) if part.patches else None
+    position = position or Position()
+    position.generators = _find_generators([patches and patches.generator, augment])
+    for number, state in position.states.items():
+        position.generators[number].set_state(state)
+    for chosen in drawn[position.taken :]:
         if not len(chosen):
-            return torch.zeros((0, *part.image_shape), device=device), torch.zeros(0, dtype=torch.long, device=device)
+            yield torch.zeros((0, *part.image_shape), device=device), torch.zeros(0, dtype=torch.long, device=device)
+            continue
         images, targets = (
-            _draw_patches(part, chosen, self._patches) if self._patches else (part.images[chosen], part.targets[chosen])
+            _draw_patches(part, chosen, patches) if patches else (part.images[chosen], part.targets[chosen])
         )
         # Not `if augment`: asking a Compose for its truth counts its transforms, which seeds them anew at random.
         is_plain = augment is None
-        return _to_tensors(images, targets, device) if is_plain else _augment_batch(images, targets, augment, device)
-
-    def halfway(self) -> dict[str, Any]:
-        """Return where it is, in plain values and arrays."""
-        draws = {number: one.get_state(legacy=False) for number, one in enumerate(self._generators())}
-        return {"taken": self.taken, "draws": draws}
-
-    def go_on(self, halfway: dict[str, Any]) -> None:
-        """Go on from where other batches of the same epoch were."""
-        self.taken = halfway["taken"]
-        for number, generator in enumerate(self._generators()):
-            generator.set_state(halfway["draws"][number])
-
-    def _generators(self) -> list[np.random.RandomState]:
-        return _find_generators([self._patches and self._patches.generator, self._augment])
+        yield _to_tensors(images, targets, device) if is_plain else _augment_batch(images, targets, augment, device)
 
 
 def _find_generators(value: object) -> list[np.random.RandomState]:
     """Return the generators of MONAI's transforms, which may hold others, in an order of their own."""
     if isinstance(value, np.random.RandomState):
         return [value]
-    if isinstance(value, list | tuple):
-        inner = value
-    else:
-        inner = [*vars(value).values()] if hasattr(value, "set_random_state") else []
+    inner = value if isinstance(value, list | tuple) else vars(value).values() if hasattr(value, "randomize") else ()
     return [one for each in inner for one in _find_generators(each)]
 
 

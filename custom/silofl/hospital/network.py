@@ -245,8 +245,8 @@ def check_preflight(candidate: Candidate) -> Finding:
 
 
 def check_line(candidate: Candidate) -> Finding:
-    """Compare how the kit has NVFlare send over a thin line with what the study's models and its timeout need."""
-    study, sites, size = candidate.study, candidate.num_sites, traveling_bytes(candidate.study)
+    """Compare how the kit has NVFlare send over a thin line with what the study's models need."""
+    sites, size = candidate.num_sites, traveling_bytes(candidate.study)
     settings = read_json(candidate.kit.folder / "local" / COMM_CONFIG, absent={})
     stated, least = settings.get(BANDWIDTH), find_least_bandwidth(settings, sites, size)
     what, need = f"models of {size / MIB:.1f} MiB for {sites} sites at once", f"{least / 1e6:.3g} Mbit/s"
@@ -261,13 +261,6 @@ def check_line(candidate: Candidate) -> Finding:
         return warning(
             f"local/{COMM_CONFIG} must suit {what}, which need {need}, not {stated / 1e6:.3g}; ask the study lead to "
             "make the kits again",
-            **facts,
-        )
-    seconds, limit = 2 * 8 * sites * size / stated, study.federation.task_timeout_s
-    if limit is not None and limit < seconds:
-        return warning(
-            f"federation.task_timeout_s must be above the {seconds:.0f} s that {what} take both ways, not {limit}; ask "
-            "the study lead to write it by silofl estimate --write",
             **facts,
         )
     return ok(f"local/{COMM_CONFIG} is made for a line of {stated / 1e6:.3g} Mbit/s; {what} need {need}", **facts)

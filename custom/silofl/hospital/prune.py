@@ -47,9 +47,8 @@ def run(options: argparse.Namespace) -> int:
         print(f"{'would be deleted' if options.dry_run else 'deleted'}: {path}, last written {age} days ago")
     for path, reason in kept.items():
         print(f"kept: {path}; {reason}")
-    print(
-        f"{len(outdated)} job folders, full logs and half rounds are older than {days} days; the record of what left is kept"
-    )
+    what = f"{len(outdated)} job folders, full logs and half rounds"
+    print(f"{what} are older than {days} days; the record of what left is kept")
     return ExitCode.COMPLETE
 
 

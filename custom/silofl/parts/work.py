@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from silofl.core.steps import Batch, Loss, Step, random_state, set_random_state
-from silofl.data.batches import TrainingBatches, evaluation_batches, training_batches
+from silofl.data.batches import Position, evaluation_batches, num_batches, training_batches
 from silofl.data.domain import Domain
 from silofl.data.parts import Examples
 from silofl.data.site_data import SiteData
@@ -306,15 +306,15 @@ class Work:
             # From the round, not from a running state: a resumed run draws what the uninterrupted one would have.
             drawn = begun.get("epoch") or self._draw_epoch(examples, number, epoch, *what)
             rows = drawn["rows"] and [*to_arrays(drawn["rows"]).values()]
+            position = Position(training.batch, to_arrays(begun.get("draws", {})))
             batches = training_batches(
-                examples, settings.batch_size, augment, drawn["seed"], self.device, rows, settings.sampler
+                examples, settings.batch_size, augment, drawn["seed"], self.device, rows, settings.sampler, position
             )
             if begun:
-                batches.go_on(to_arrays(begun["batches"]))
                 set_random_state(self.device, begun["random"])
                 begun = {}
-            steps = settings.local_epochs * len(batches)
-            yield self._count_steps(training, batches, (epoch - 1) * len(batches), steps, drawn)
+            count = num_batches(examples, settings.batch_size) if rows is None else len(rows)
+            yield self._count_steps(training, batches, count, drawn, position)
 
     def _draw_epoch(self, examples: Examples, *what: object) -> dict[str, Any]:
         """Begin an epoch; return its seed, and the rows of each batch where a part draws them, in plain values."""
@@ -330,32 +330,25 @@ class Work:
         return {"seed": seed, "rows": to_tensors(dict(enumerate(found[0])))}
 
     def _count_steps(
-        self, training: Training, batches: TrainingBatches, before: int, steps: int, drawn: dict[str, Any]
+        self, training: Training, batches: Iterator[Batch], count: int, drawn: dict[str, Any], position: Position
     ) -> Iterator[Batch]:
         """Yield an epoch's batches; before each report the number of its step, and save the training where it is due.
 
         Args:
-            before: Steps of the epochs before.
+            count: Batches of an epoch.
             drawn: What `_draw_epoch` returned.
+            position: What the batches are drawn with.
         """
-        while batches.taken < len(batches):
-            done = before + batches.taken
-            if self.half.is_due(done, steps):
-                self.half.save(done, self._halfway(training, batches, drawn))
+        before, steps = (training.epoch - 1) * count, self.study.training.local_epochs * count
+        for step in range(before + training.batch, before + count):
+            if self.half.is_due(step, steps):
+                parts = {part.name: found for part in self.parts if (found := part.halfway())}
+                rest = {"training": training.halfway(), "parts": parts, "scores": self._scores}
+                draws = to_tensors(position.describe())
+                self.half.save(step, rest | {"epoch": drawn, "draws": draws, "random": random_state(self.device)})
             batch = next(batches)
-            self.on_step(done + 1, steps)
+            self.on_step(step + 1, steps)
             yield batch
-
-    def _halfway(self, training: Training, batches: TrainingBatches, drawn: dict[str, Any]) -> dict[str, Any]:
-        """Return all that a training needs to go on before its next batch."""
-        return {
-            "training": training.halfway(),
-            "epoch": drawn,
-            "batches": to_tensors(batches.halfway()),
-            "random": random_state(self.device),
-            "parts": {part.name: found for part in self.parts if (found := part.halfway())},
-            "scores": self._scores,
-        }
 
 
 def keeps(*kept: Kept) -> Any:  # noqa: ANN401 - a `SitePart.list_kept`

@@ -61,7 +61,7 @@ class Training:
         self.roles, self.epoch, self.batch = learners.keys(), 0, 0
 
     def run(self, epochs: Iterable[Iterable[Batch]]) -> dict[str, TrainingResult]:
-        """Learn from what is left of the epoch that it is in, and from all others; as `train` has it."""
+        """Learn from the rest of the epoch that it is in, and from all others; as `train` has it."""
         where = ""
         for number, batches in enumerate(epochs, start=self.epoch or 1):
             self.epoch = number

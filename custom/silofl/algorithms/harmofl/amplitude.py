@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -231,15 +231,6 @@ class SiteAmplitude(SitePart):
         if MEAN in self.work.message.arrays:
             for norm in self._norms():
                 norm.fix(self.work.message.arrays[MEAN])
-
-    def halfway(self) -> dict[str, Any]:
-        """Return whether the first batch has set the amplitude, which blank images leave at 0."""
-        return {"has_learned": [norm.has_learned for norm in self._norms()]}
-
-    def go_on(self, halfway: Mapping[str, Any]) -> None:
-        """Take it back; the amplitude is the models' own."""
-        for norm, has_learned in zip(self._norms(), halfway["has_learned"], strict=True):
-            norm.has_learned = has_learned
 
     def finish(self, results: Mapping[str, TrainingResult]) -> Message:
         """Return the amplitude where it is wanted; a site that trains alone fixes its own after its first round."""
