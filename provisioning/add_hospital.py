@@ -12,6 +12,7 @@ from provisioning.provisioner import add_participants
 from provisioning.workspace import kits_folder, project_folder
 from silofl.errors import ConfigError, ExitCode
 from silofl.flare.kit import read_kit
+from silofl.settings import read_yaml
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -28,7 +29,7 @@ def run(options: argparse.Namespace) -> int:
     """Make the kit of one more hospital, and its administrator's."""
     check_contents(options, ["hospital"])
     project = project_folder(options.workspace)
-    contents = describe_contents(options, options.wheel or _find_wheel(project))
+    contents = describe_contents(options, options.wheel or _find_wheel(project), read_yaml(project / "project.yml"))
     participants = [{"name": options.name, "type": "client", "org": options.org}]
     if options.admin:
         participants.append({"name": options.admin, "type": "admin", "org": options.org, "role": "org_admin"})

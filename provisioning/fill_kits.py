@@ -11,8 +11,8 @@ SiloFL's relay; policies that are there stay but for --policies.
 import argparse
 import hashlib
 import shutil
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from provisioning.supply import LOCK, SBOM, Package, lock_text, read_lock, sbom
 from provisioning.workspace import SITE_CONFIGS, SITE_LOCK, find_kits, write_yaml
 from silofl.errors import ConfigError, ExitCode
 from silofl.files import read_json, write_json, write_text
+from silofl.flare import line
 from silofl.flare.kit import Kit
 from silofl.settings import read_yaml
 from silofl.study import load_study
@@ -36,6 +37,7 @@ POLICIES = {
 # NVFlare's default, which a restart of the machine empties.
 VOLATILE = "/tmp/nvflare"
 SERVER_STORES = "/var/lib/silofl/server"
+NO_PROJECT: Mapping[str, Any] = {}
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,7 @@ class Contents:
             below it too. Without it, site.yaml and server.yaml stay as they are in ``site_configs``.
         hospital_kind: The folder of ``site_configs`` that is for hospitals.
         study: The study.yaml with which hospitals check themselves; a kit keeps the one that it has where not given.
+        line: What ``local/comm_config.json`` says of the network's line.
         has_new_policies: Whether policies replace those that a kit has, what its site has decided among them.
     """
 
@@ -59,6 +62,7 @@ class Contents:
     hospital_kind: str = "hospital"
     lock: Path = SITE_LOCK
     study: Path | None = None
+    line: Mapping[str, int] = field(default_factory=dict)
     has_new_policies: bool = False
 
 
@@ -76,9 +80,16 @@ def fill_kit(kit: Kit, contents: Contents) -> None:
         guard_start(kit)
     else:
         _put_policies(kit, contents)
+    _put_line(kit.folder / "local" / line.COMM_CONFIG, contents.line)
     if kit.kind == "hospital" and contents.study:
         _put_study(kit.folder, contents.study)
     write_guide(kit, {"wheel": contents.wheel.name, "checksum": checksum, "lock_checksum": lock_checksum})
+
+
+def _put_line(path: Path, settings: Mapping[str, int]) -> None:
+    """Write what the network's line asks for beside what else is said there, as where a relay listens."""
+    if settings:
+        write_json(path, read_json(path, absent={}) | settings)
 
 
 def _check_wheel(wheel: Path) -> None:
@@ -241,8 +252,20 @@ def check_contents(options: argparse.Namespace, kinds: Iterable[str]) -> None:
         _find_policies(kind, describe_contents(options, options.wheel))
 
 
-def describe_contents(options: argparse.Namespace, wheel: Path) -> Contents:
-    """Return the contents that the options describe."""
+def read_line(project: Mapping[str, Any]) -> dict[str, int]:
+    """Return what kits say of the network's line, where project.yml gives its ``bandwidth``.
+
+    Raises:
+        ConfigError: It is no bandwidth.
+    """
+    if "bandwidth" not in project:
+        return {}
+    sites = [one for one in project["participants"] if one.get("type") == "client"]
+    return line.make_settings(line.parse_bandwidth(str(project["bandwidth"]), "bandwidth of project.yml"), len(sites))
+
+
+def describe_contents(options: argparse.Namespace, wheel: Path, project: Mapping[str, Any] = NO_PROJECT) -> Contents:
+    """Return the contents that the options and the network's project describe."""
     return Contents(
         wheel,
         site_configs=options.site_configs,
@@ -250,6 +273,7 @@ def describe_contents(options: argparse.Namespace, wheel: Path) -> Contents:
         hospital_kind=options.kind,
         lock=options.lock,
         study=options.study,
+        line=read_line(project),
     )
 
 

@@ -13,10 +13,10 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from provisioning.build_wheel import build_wheel
-from provisioning.fill_kits import add_contents_options, check_contents, describe_contents, fill_kit
+from provisioning.fill_kits import add_contents_options, check_contents, describe_contents, fill_kit, read_line
 from provisioning.provisioner import Project, provision_project
 from provisioning.relays import complete_relays
-from provisioning.workspace import REPOSITORY, certificates_file, find_kits, kits_folder
+from provisioning.workspace import REPOSITORY, certificates_file, find_kits, kits_folder, write_yaml
 from silofl.errors import ConfigError, ExitCode, quote_value
 from silofl.settings import NAME, WORDS, read_yaml
 
@@ -47,6 +47,7 @@ def make_project(path: Path, host: str | None = None, port: int | None = None) -
     check_participants([{"name": str(project["name"])}, *(one for one in participants if isinstance(one, dict))])
     for participant in (one for one in participants if isinstance(one, dict)):
         _check_keys(path, participant)
+    read_line(project)
     complete_relays(path, [one for one in participants if isinstance(one, dict)])
     servers[0].update({"default_host": host} if host else {}, **({"fed_learn_port": port} if port else {}))
     return project
@@ -99,13 +100,17 @@ def make_kits(project: Project, workspace: Path) -> Path:
 
 
 def _check_unchanged(project: Project, folder: Path) -> None:
-    earlier = {known["name"]: known for known in read_yaml(folder / "project.yml")["participants"]}
+    saved = read_yaml(folder / "project.yml")
+    earlier = {known["name"]: known for known in saved["participants"]}
     for participant in project["participants"]:
         name = participant.get("name")
         if name not in earlier:
             raise ConfigError(f"participant {name!r} must have a kit in {folder}; add it with add-hospital")
         if participant != earlier[name]:
             raise ConfigError(f"participant {name!r} must be as it was provisioned in {folder}; name a new WORKSPACE")
+    if "bandwidth" in project:
+        # For the kits of hospitals that are added later.
+        write_yaml(folder / "project.yml", saved | {"bandwidth": project["bandwidth"]})
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -121,10 +126,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Make the kits of a network, or fill them again."""
     check_contents(options, ["server", "hospital"])
-    folder = make_kits(make_project(options.project, options.host, options.port), options.workspace)
+    project = make_project(options.project, options.host, options.port)
+    folder = make_kits(project, options.workspace)
     wheel = options.wheel or build_wheel(REPOSITORY / "custom", folder / "wheel")
     for kit in find_kits(kits_folder(folder)):
-        fill_kit(kit, describe_contents(options, wheel))
+        fill_kit(kit, describe_contents(options, wheel, project))
         print(f"{kit.kind} {kit.name}: {kit.folder}")
     print(f"keep to yourself: {certificates_file(folder).parent}, which holds the root's private key")
     return ExitCode.COMPLETE

@@ -26,10 +26,15 @@ class Namespaces:
 
     Use as a context: leaving it removes namespaces, wires and bridge. Their names hold a number that is free on this
     machine, so that several such networks can exist at a time.
+
+    Args:
+        names: The hospitals.
+        bits: A second, on the server's line, of which each wire has its share both ways; no limit where None.
     """
 
-    def __init__(self, names: Sequence[str]) -> None:
+    def __init__(self, names: Sequence[str], bits: float | None = None) -> None:
         self._names, self._number, self._lock = tuple(names), 0, ExitStack()
+        self._rate = f"{bits / len(names):.0f}" if bits else None
 
     @property
     def server_address(self) -> str:
@@ -88,6 +93,10 @@ class Namespaces:
             _ip("-n", space, "address", "add", f"{PREFIX}.{self._number}.{host}/24", "dev", "eth0")
             for device in ("lo", "eth0"):
                 _ip("-n", space, "link", "set", device, "up")
+            if self._rate:
+                for inside, device in ((["ip", "netns", "exec", space], "eth0"), ([], wire)):
+                    limit = ["tbf", "rate", self._rate, "burst", "32kb", "latency", "400ms"]
+                    _run(*inside, "tc", "qdisc", "add", "dev", device, "root", *limit)
 
     def _remove(self) -> None:
         """Remove every namespace and device with this number, those of other hospitals' names too."""
@@ -119,4 +128,8 @@ def are_possible() -> bool:
 
 
 def _ip(*arguments: str) -> None:
-    subprocess.run(["ip", *arguments], check=True, capture_output=True, text=True)
+    _run("ip", *arguments)
+
+
+def _run(*command: str) -> None:
+    subprocess.run(command, check=True, capture_output=True, text=True)

@@ -15,7 +15,7 @@ from pathlib import Path
 from rich.console import Console
 
 from provisioning.build_wheel import build_wheel
-from provisioning.fill_kits import Contents, fill_kit
+from provisioning.fill_kits import Contents, fill_kit, read_line
 from provisioning.make_kits import make_kits, make_project
 from provisioning.namespaces import Namespaces
 from provisioning.network import Network
@@ -26,6 +26,7 @@ from silofl.errors import ConfigError, ExitCode, TrainingError
 from silofl.federation.results import read_results
 from silofl.files import hold_lock
 from silofl.flare.commands import check_start
+from silofl.flare.line import parse_bandwidth
 from silofl.settings import read_yaml
 from silofl.study import load_study
 from silofl_desk.phantoms.phantoms import make_phantoms
@@ -46,6 +47,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rounds", type=int, help="instead of the studies'")
     parser.add_argument("--seed", type=int, help="instead of the studies'")
     parser.add_argument("--port", type=int, default=8002, help="of the server, on this machine only")
+    parser.add_argument("--bandwidth", metavar="RATE", help="of the server's line, as 24Mbit; with --namespaces kept")
     parser.add_argument("--namespaces", action="store_true", help="each hospital in a network of its own: Linux, root")
 
 
@@ -69,9 +71,11 @@ def run(options: argparse.Namespace) -> int:
         lock.parent.mkdir(exist_ok=True)
         stack.enter_context(hold_lock(lock))
         jobs = [_copy_changed_job(job, out / "jobs" / job.name, options) for job in options.jobs]
-        spaces = stack.enter_context(Namespaces(sites)) if options.namespaces else None
+        bits = parse_bandwidth(options.bandwidth) if options.bandwidth else None
+        spaces = stack.enter_context(Namespaces(sites, bits)) if options.namespaces else None
         console.print(f"2. Keys, certificates and a kit for each participant in {out / 'kits'}")
         project = make_project(PROJECT, spaces.server_address if spaces else "localhost", options.port)
+        project |= {"bandwidth": options.bandwidth} if options.bandwidth else {}
         folder = _make_network(project, out / "kits", data)
         console.print("3. Starting the server and the hospitals, each from its own kit")
         network = stack.enter_context(Network(folder, out / "logs", spaces))
@@ -86,7 +90,8 @@ def run(options: argparse.Namespace) -> int:
 
 def _make_network(project: Project, workspace: Path, data: Path) -> Path:
     folder = make_kits(project, workspace)
-    contents = Contents(build_wheel(REPOSITORY / "custom", folder / "wheel"), SITE_CONFIGS, data)
+    wheel = build_wheel(REPOSITORY / "custom", folder / "wheel")
+    contents = Contents(wheel, SITE_CONFIGS, data, line=read_line(project))
     for kit in find_kits(kits_folder(folder)):
         fill_kit(kit, contents)
     return folder

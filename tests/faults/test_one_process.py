@@ -1,12 +1,15 @@
 """A run in one process is killed in each phase, and goes on to the very weights of one that nothing happened to."""
 
 import random
+import shutil
 import signal
 import time
+from pathlib import Path
 
 import pytest
+import yaml
 
-from .conftest import LIMIT_S, ROUNDS, check_end, ledger, silofl, wait_for
+from .conftest import LIMIT_S, ROUNDS, check_end, ledger, silofl, undisturbed, wait_for
 from .started import Fault, start
 
 pytestmark = pytest.mark.faults
@@ -14,6 +17,7 @@ pytestmark = pytest.mark.faults
 SITE, SERVER, FOLDER = (
     f"silofl.federation.{name}" for name in ("site:SiteRounds", "server:ServerRounds", "run_folder")
 )
+HALF = "silofl.parts.half_round:HalfRound"
 STATE, CHECKPOINT = "round_0002.pt", "checkpoint.next.pt"
 # Three sites: calls 1 to 3 are of the first round.
 PHASES = {
@@ -24,6 +28,7 @@ PHASES = {
     "training, second round": Fault("silofl.training.loop:_Progress.learn", 9, "after"),
     "a site's state unwritten": Fault("silofl.federation.state:SiteState.save", 5),
     "a site's state written": Fault("silofl.federation.state:SiteState.save", 5, "after"),
+    "a site's answer kept": Fault(f"{HALF}.keep_answer", 5, "after"),
     "sending, first site": Fault(f"{SITE}.answer", 4, "after"),
     "sending, last site": Fault(f"{SITE}.answer", 6, "after"),
     "aggregating": Fault("silofl.parts.model:mix", 2),
@@ -67,6 +72,27 @@ def test_a_run_killed_in_a_phase_goes_on_to_the_same_weights(tmp_path, whole, jo
     before = ledger(run)
     go_on(run, job, site_data)
     check_end(run, whole, before)
+
+
+def test_a_run_killed_within_a_long_round_goes_on_from_the_step_that_was_saved(tmp_path, job, site_data):
+    job, run = Path(shutil.copytree(job, tmp_path / "job")), tmp_path / "run"
+    path = job / "app" / "config" / "study.yaml"
+    study = yaml.safe_load(path.read_text())
+    # Some 10 s at each site; a step is saved after 5 s.
+    study["training"]["local_epochs"] = 300
+    path.write_text(yaml.safe_dump(study | {"rounds": 1}))
+    whole = undisturbed(tmp_path / "whole", job, site_data)
+    code, said = silofl(
+        "simulate", job, "--data", site_data, "--out", run, "--alone", fault=Fault(f"{HALF}.save", 2, "after")
+    )
+    assert code == -signal.SIGKILL, said
+    (half,) = run.rglob("half_round.pt")
+    assert half.stat().st_mode & 0o777 == 0o600
+    # Once more, when it goes on from there.
+    assert silofl("resume", run, fault=Fault("silofl.training.loop:Training.go_on", 1, "after"))[0] == -signal.SIGKILL
+    go_on(run, job, site_data)
+    check_end(run, whole)
+    assert not [*run.rglob("half_round.pt"), *run.rglob("answer.pt")]
 
 
 @pytest.mark.parametrize("seed", range(12))

@@ -34,11 +34,11 @@ def test_two_models_side_by_side_weigh_twice_and_what_learns_beside_them_what_a_
 def test_a_site_keeps_five_rounds_with_two_numbers_of_adam_and_the_super_model():
     study = make_study(name="fedavg")
     model = needs.models_bytes(study)
-    # 5 rounds x (model + 2 of Adam), and the super model's one
-    assert needs.site_disk_bytes(study, 3) == 5 * 3 * model + model
-    # ... and 5 rounds x (the local model, 2 of Adam, and its best), and what it chose, the mean of two
+    # 6 files x (model + 2 of Adam), and the super model's one
+    assert needs.site_disk_bytes(study, 3) == 6 * 3 * model + model
+    # ... and 6 files x (the local model, 2 of Adam, and its best), and what it chose, the mean of two
     guarded = make_study(guard=True, name="fedavg")
-    assert needs.site_disk_bytes(guarded, 3) == needs.site_disk_bytes(study, 3) + 5 * 4 * model + 2 * model
+    assert needs.site_disk_bytes(guarded, 3) == needs.site_disk_bytes(study, 3) + 6 * 4 * model + 2 * model
     assert needs.site_memory_bytes(guarded) == needs.site_memory_bytes(study) + 4 * model
 
 
@@ -48,7 +48,7 @@ def test_a_site_has_every_sites_model_where_the_super_model_does(options):
     model = needs.models_bytes(make_study(name="fedavg"))
     few, many = (needs.site_disk_bytes(study, number) for number in (3, 10))
     selectors = needs.part_bytes(study, 10) - needs.part_bytes(study, 3)
-    assert many - few == 7 * model + (5 * 3 + 1) * selectors
+    assert many - few == 7 * model + (6 * 3 + 1) * selectors
 
 
 @pytest.mark.parametrize(("algorithm", "kinds"), [("fedavg", 1), ("softpull", 5)])

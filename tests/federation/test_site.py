@@ -144,7 +144,7 @@ def test_a_fault_is_told_in_full_at_home_and_without_its_text_to_the_server(begu
         raise fault
 
     game, task = begun
-    monkeypatch.setattr("silofl.parts.work.train", fail)
+    monkeypatch.setattr("silofl.parts.work.Training.run", fail)
     with caplog.at_level(logging.ERROR):
         answer = game.sites["east"].answer("train", task)
     assert answer.arrays == {} and answer.meta == {"round": 1, "error": reason}

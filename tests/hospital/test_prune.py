@@ -61,8 +61,22 @@ def test_jobs_and_full_logs_older_than_the_days_go_and_everything_else_stays(sil
     code, out, error = silofl("site", "prune", "--kit", old)
     assert (code, error) == (0, "")
     assert {path.name for path in before if not path.exists()} == OUTDATED
-    assert f"deleted: {old / JOBS[0]}, last written 40 days ago" in out and "4 job folders and full logs" in out
+    assert (
+        f"deleted: {old / JOBS[0]}, last written 40 days ago" in out
+        and "4 job folders, full logs and half rounds" in out
+    )
     assert record.is_file()
+
+
+def test_half_rounds_that_never_ended_go_too(silofl, old, tmp_path):
+    halves = {
+        name: write(tmp_path / "state" / "small-20260101-120000-abcd" / name, 31)
+        for name in ("half_round.pt", "answer.pt")
+    }
+    young = write(tmp_path / "state" / "small-20260201-120000-abcd" / "half_round.pt", 29)
+    out = silofl("site", "prune", "--kit", old)[1]
+    assert young.exists() and not any(path.exists() for path in halves.values())
+    assert f"deleted: {halves['answer.pt']}, last written 31 days ago" in out
 
 
 def test_the_folder_of_a_running_job_stays_however_old_it_is(silofl, old):

@@ -350,7 +350,9 @@ def test_whoever_follows_install_md_joins(machine, arrived, mirror, images, spac
         wait_for(lambda: service.poll() is None and has_passed(machine, registered), 120)
         assert machine.run(f"stat -c '%a %U' {KIT}/log.txt") == "600 silofl\n"
         said = "".join(machine.run(as_service(weekly, command)) for command in commands_of(weekly, "ExecStart"))
-        assert "0 job folders and full logs are older than 365 days" in said and "Site north may join" in said
+        assert (
+            "0 job folders, full logs and half rounds are older than 365 days" in said and "Site north may join" in said
+        )
         for block in others:
             machine.run(block, cwd=KIT)
     finally:

@@ -12,6 +12,7 @@ from provisioning.__main__ import main
 from provisioning.workspace import PROJECT, SITE_CONFIGS
 from silofl.errors import ConfigError
 from silofl.flare.kit import read_kit
+from silofl.flare.line import make_settings
 
 from .conftest import make_small_network
 
@@ -140,6 +141,19 @@ def test_what_a_site_decided_stays_unless_it_is_to_be_replaced(kits, wheel, caps
     assert "north: local/site.yaml stays as it is; --policies replaces it by" in capsys.readouterr().out
     assert main(["fill-kits", str(kits / "north"), "--wheel", str(wheel), "--policies"]) == 0
     assert site.read_text() == as_made
+
+
+def test_the_kits_of_a_thin_line_say_so_also_where_it_is_stated_later(workspace, wheel, tmp_path):
+    names = ("server", *SITES, "west")
+    files = {name: workspace / "silofl/prod_00" / name / "local/comm_config.json" for name in names}
+    assert not files["north"].exists()
+    thin = changed_project(tmp_path / "project.yml", lambda project: project.update(bandwidth="20Mbit"))
+    assert make(thin, workspace, wheel, "--host", "localhost") == 0
+    assert main(["add-hospital", str(workspace), "west", "west_hospital"]) == 0
+    for name, path in files.items():
+        assert json.loads(path.read_text()) == make_settings(20e6, 3), name
+    wrong = changed_project(tmp_path / "project.yml", lambda project: project.update(bandwidth=20))
+    assert make(wrong, tmp_path / "other", wheel) == 2 and not (tmp_path / "other").exists()
 
 
 def test_a_second_call_changes_nothing_and_a_new_wheel_what_depends_on_it(workspace, wheel, tmp_path, files_of):

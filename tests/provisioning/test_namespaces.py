@@ -37,6 +37,14 @@ def test_a_hospital_reaches_the_server_and_has_no_other_way_out(own_numbers):
         assert not reach(spaces, "north", "192.0.2.1")
 
 
+def test_a_wire_has_its_share_of_the_servers_line_both_ways(own_numbers):
+    with Namespaces(("north", "south"), 16e6) as spaces:
+        wire = f"silofl{spaces.server_address.split('.')[2]}-2"
+        for command in (["tc", "qdisc", "show", "dev", wire], spaces.inside("north", ["tc", "qdisc", "show"])):
+            assert "tbf" in (said := subprocess.run(command, capture_output=True, text=True).stdout)
+            assert "rate 8Mbit" in said
+
+
 def test_networks_at_a_time_have_their_own_names_and_leave_each_other_alone(own_numbers):
     with Namespaces(("north",)) as first:
         with Namespaces(("north",)) as second:

@@ -1,4 +1,5 @@
 import json
+import math
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,6 @@ from silofl_desk.studies.estimate import (
     Setting,
     estimate,
     estimate_training,
-    parse_bandwidth,
     parse_size,
     print_estimate,
 )
@@ -43,19 +43,6 @@ def print_of(found):
     console = Console(record=True, width=200)
     print_estimate(found, console)
     return console.export_text()
-
-
-@pytest.mark.parametrize(
-    ("text", "bits"), [("50Mbit", 50e6), ("1.5Gbit", 1.5e9), ("800 kbit", 800e3), ("0.5Mbit", 500e3)]
-)
-def test_bandwidth_is_read_in_bits_a_second(text, bits):
-    assert parse_bandwidth(text) == bits
-
-
-@pytest.mark.parametrize("text", ["50", "50MB", "0Mbit", "", "nanMbit", "50mbit"])
-def test_another_unit_is_refused(text):
-    with pytest.raises(ConfigError, match="--bandwidth must be a number above 0 and kbit, Mbit, Gbit, as 50Mbit"):
-        parse_bandwidth(text)
 
 
 @pytest.mark.parametrize("text", ["96", "0x96", "axb"])
@@ -207,6 +194,10 @@ def test_the_estimate_is_json_alone_and_the_job_is_written_with_the_timeout_and_
     old, new = (yaml.safe_load((folder / FILE).read_text()) for folder in (JOB, target))
     old["federation"]["task_timeout_s"] = timeout
     assert new == old and load_study(target / FILE).federation.task_timeout_s == timeout > 600
+    client = json.loads((target / FILE).with_name("config_fed_client.json").read_text())
+    # What is on its way to four sites, 4 MiB each, twice over at 1 Mbit/s.
+    assert client.pop("task_check_timeout") == math.ceil(2 * 4 * 8 * 4 * 1024**2 / 1e6)
+    assert client == json.loads((JOB / FILE).with_name("config_fed_client.json").read_text())
     names = {str(file.relative_to(JOB)) for file in JOB.rglob("*")}
     assert {str(file.relative_to(target)) for file in target.rglob("*")} == names
 

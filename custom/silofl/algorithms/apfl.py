@@ -60,7 +60,7 @@ class Mixture(AlgorithmOption):
     def begin(self, shared: nn.Module, personal: nn.Module, kept: Mapping[str, float]) -> ModelPair:
         """Write the mixture into the personal model, and return how v and alpha learn."""
         mixing = _Mixing(shared, personal, kept.get("alpha", self.alpha), self.learning_rate)
-        return ModelPair(mixing.step, mixing.watch_step, mixing.kept)
+        return ModelPair(mixing.step, mixing.watch_step, mixing.kept, mixing.memory)
 
     def sentence(self) -> str:
         """Describe the answer for the report."""
@@ -107,12 +107,11 @@ class _Mixing:
     """One site's round: between steps the personal model's parameters are v, in a step the mixture."""
 
     def __init__(self, shared: nn.Module, personal: nn.Module, alpha: float, rate: Literal["same"] | float) -> None:
-        self.alpha, self._rate = alpha, rate
+        self.memory, self._rate = {"alpha": alpha, "has_begun": False}, rate
         self._personal, self._start = list_parameters(personal), copy_tensors(list_parameters(personal))
         self._shared, self._w = list_parameters(shared), copy_tensors(list_parameters(shared))
         # What the site validates and tests until it trains, with the newest shared model.
         write_tensors(self._personal, mix_parameters(self._start, self._w, alpha))
-        self._has_begun = False
 
     def watch_step(self, step: Step) -> Step:
         """Return the shared model's step, before which its parameters are copied: both models step from one state."""
@@ -125,10 +124,10 @@ class _Mixing:
 
     def step(self, model: nn.Module, optimizer: torch.optim.Optimizer, loss: Loss, batch: Batch) -> Tensor:
         """Step v along ``alpha g(mixture)``; returns the mixture's loss."""
-        is_first, alpha = not self._has_begun, self.alpha
+        is_first, alpha = not self.memory["has_begun"], self.memory["alpha"]
         # Before a round's first step the personal model's parameters are the mixture, and not v.
         v = self._start if is_first else copy_tensors(self._personal)
-        self._has_begun = True
+        self.memory["has_begun"] = True
         write_tensors(self._personal, mix_parameters(v, self._w, alpha))
         optimizer.zero_grad(set_to_none=True)
         inputs, targets = batch
@@ -137,7 +136,7 @@ class _Mixing:
         gradient = [p.grad if p.grad is not None else torch.zeros_like(p) for p in self._personal]
         if is_first:
             rate = optimizer.param_groups[0]["lr"] if self._rate == "same" else self._rate
-            self.alpha = new_alpha(alpha, v, self._w, gradient, rate)
+            self.memory["alpha"] = new_alpha(alpha, v, self._w, gradient, rate)
         # In place: these are the parameters' own gradients, along which the optimiser steps.
         torch._foreach_mul_(gradient, alpha)
         write_tensors(self._personal, v)
@@ -146,4 +145,4 @@ class _Mixing:
 
     def kept(self) -> dict[str, float]:
         """Return alpha."""
-        return {"alpha": self.alpha}
+        return {"alpha": self.memory["alpha"]}

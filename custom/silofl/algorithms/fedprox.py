@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from silofl.core.algorithm_option import AlgorithmOption, Traits
 from silofl.core.recipe import PRESET_NAMES, Recipe
-from silofl.core.steps import Batch, Loss, Step, plain_step
+from silofl.core.steps import Batch, Loss, Remembering, Step, plain_step
 from silofl.settings import NotNegative
 
 
@@ -49,18 +49,19 @@ def proximal_step(mu: float) -> Step:
     Args:
         mu: Weight of the squared distance, at least 0.
     """
-    received: list[Tensor] = []
+    memory: dict[str, list[Tensor]] = {"received": []}
 
     def step(model: nn.Module, optimizer: torch.optim.Optimizer, loss: Loss, batch: Batch) -> Tensor:
         parameters = [p for p in model.parameters() if p.requires_grad]
         # At the first batch nothing has been trained yet, so these are the received parameters.
-        if not received:
-            received.extend(p.detach().clone() for p in parameters)
+        if not memory["received"]:
+            memory["received"] = [p.detach().clone() for p in parameters]
 
         def proximal(output: Tensor, targets: Tensor) -> Tensor:
-            distance = sum(((p - start) ** 2).sum() for p, start in zip(parameters, received, strict=True))
+            pairs = zip(parameters, memory["received"], strict=True)
+            distance = sum(((p - start) ** 2).sum() for p, start in pairs)
             return loss(output, targets) + mu / 2 * distance
 
         return plain_step(model, optimizer, proximal, batch)
 
-    return step
+    return Remembering(step, memory)

@@ -4,9 +4,9 @@ Collins et al., Exploiting Shared Representations for Personalized Federated Lea
 Algorithm 1. The head stays at home as in FedPer.
 """
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -110,6 +110,14 @@ class SiteHeadThenBody(SitePart):
     def epoch(self, examples: Examples) -> None:
         """Count the epochs."""
         self._epoch += 1
+
+    def halfway(self) -> dict[str, Any]:
+        """Return the epoch."""
+        return {"epoch": self._epoch}
+
+    def go_on(self, halfway: Mapping[str, Any]) -> None:
+        """Take it back."""
+        self._epoch = halfway["epoch"]
 
 
 PART, SITE = None, SiteHeadThenBody

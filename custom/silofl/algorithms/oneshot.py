@@ -299,6 +299,14 @@ class SiteHandOver(SitePart):
             self._validate()
         self._epochs += 1
 
+    def halfway(self) -> dict[str, Any]:
+        """Return the best model of the epochs before, and their number."""
+        return {"best": self._best and vars(self._best), "epochs": self._epochs}
+
+    def go_on(self, halfway: Mapping[str, Any]) -> None:
+        """Take them back."""
+        self._best, self._epochs = halfway["best"] and Best(**halfway["best"]), halfway["epochs"]
+
     def finish(self, results: Mapping[str, TrainingResult]) -> Message:
         """Return the best model of all epochs where this was the last round."""
         self._validate()

@@ -13,7 +13,7 @@ statistics move with them. Nothing travels for them. A global model beside it, F
 import copy
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import count, islice
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from pydantic import Field
@@ -25,6 +25,7 @@ from silofl.core.steps import (
     Batch,
     Loss,
     OwnDraws,
+    Remembering,
     Step,
     frozen_statistics,
     full_precision,
@@ -118,10 +119,10 @@ def meta_step(alpha: float, delta: float | None = None) -> Step:
         delta: Half the distance of the two gradients, in multiples of q; None for FO.
     """
     num_batches = 2 if delta is None else 3
-    found: list[list[Tensor]] = []
+    memory: dict[str, list[list[Tensor]]] = {"found": []}
 
     def step(model: nn.Module, optimizer: torch.optim.Optimizer, loss: Loss, batch: Batch) -> Tensor:
-        parameters = [p for p in model.parameters() if p.requires_grad]
+        parameters, found = [p for p in model.parameters() if p.requires_grad], memory["found"]
         if not found:
             value, gradient = _gradient(model, parameters, loss, batch)
         elif len(found) == 1 or delta is None:
@@ -138,7 +139,7 @@ def meta_step(alpha: float, delta: float | None = None) -> Step:
             found.clear()
         return value
 
-    return step
+    return Remembering(step, memory)
 
 
 def _hessian_times(
@@ -178,6 +179,14 @@ class SiteMetaStep(SitePart):
     def epoch(self, examples: Examples) -> None:
         """Let it begin an epoch with the random numbers that every model begins it with."""
         self._draws.begin()
+
+    def halfway(self) -> dict[str, Any]:
+        """Return its random numbers."""
+        return {"draws": self._draws.state}
+
+    def go_on(self, halfway: Mapping[str, Any]) -> None:
+        """Take them back."""
+        self._draws.state = halfway["draws"]
 
     def step(self, role: str, step: Step) -> Step:
         """Refuse a round in which there would be no step, because one takes several batches.

@@ -63,7 +63,7 @@ class Envelope(AlgorithmOption):
     def begin(self, shared: nn.Module, personal: nn.Module, kept: Mapping[str, float]) -> ModelPair:
         """Return how theta and w learn; until the round's first batch theta is the one that the site kept."""
         follow = _Following(self, shared, personal)
-        return ModelPair(follow.step, lambda step: forward_step)
+        return ModelPair(follow.step, lambda step: forward_step, memory=follow.memory)
 
     def sentence(self) -> str:
         """Describe the answer for the report."""
@@ -107,14 +107,14 @@ class _Following:
         self._shared, self._personal = list_parameters(shared), list_parameters(personal)
         # The very tensors of the shared model: they rest while theta steps.
         self._inner: Step = pulled_step(plain_step, dict(shared.named_parameters()), answer.strength)
-        self._has_begun = False
+        self.memory = {"has_begun": False}
 
     def step(self, model: nn.Module, optimizer: torch.optim.Optimizer, loss: Loss, batch: Batch) -> Tensor:
         """Step theta K times on a batch, then w towards it; returns theta's loss before."""
-        if not self._has_begun:
+        if not self.memory["has_begun"]:
             # In each round from what was received, and within it from the last theta (the authors' code).
             write_tensors(self._personal, self._shared)
-            self._has_begun = True
+            self.memory["has_begun"] = True
         (group,) = optimizer.param_groups
         rate, group["lr"] = group["lr"], self._answer.inner_learning_rate
         try:

@@ -250,13 +250,18 @@ class SiteControl(SitePart):
         self._server = {name: array for name, array in received.items() if not read_role(name)}
         self._own = self._load_control(select_role(OWN, received))
         if self._settings.option == 1:
-            self._gradient = self._compute_gradient(work.models[role])
+            known = work.half.of(self.name)
+            self._gradient = to_arrays(known) if known else self._compute_gradient(work.models[role])
         share = np.float32(work.message.find_entry(ROLE).get("share", 1))
         self._counted = {name: share * array for name, array in self._own.items()}
         shift = {
             name: torch.from_numpy(array - self._counted[name]).to(work.device) for name, array in self._server.items()
         }
         return corrected_step(step, shift)
+
+    def halfway(self) -> dict[str, Any]:
+        """Return the gradient at the received model, which took a pass over the data."""
+        return to_tensors(self._gradient) if self._settings.option == 1 else {}
 
     def finish(self, results: Mapping[str, TrainingResult]) -> Message:
         """Return how c_i changed."""

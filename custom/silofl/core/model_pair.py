@@ -5,7 +5,8 @@ model that the site validates, tests and keeps.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -22,11 +23,13 @@ class ModelPair:
         personal: The personal model's step, after the shared one's on the same batch.
         shared: Returns the shared model's step from the plain one.
         kept: Returns the numbers that stay at home until the next round.
+        memory: What the steps remember from one batch to the next beside the models; they change this very dictionary.
     """
 
     personal: Step
     shared: Callable[[Step], Step] = lambda step: step
     kept: Callable[[], dict[str, float]] = dict
+    memory: dict[str, Any] = field(default_factory=dict)
 
 
 def find_personal_conflict(recipe: Recipe) -> str | None:

@@ -14,6 +14,21 @@ Batch = tuple[Tensor, Tensor]
 Step = Callable[[nn.Module, torch.optim.Optimizer, Loss, Batch], Tensor]
 
 
+class Remembering:
+    """A step that remembers something from one batch to the next.
+
+    Attributes:
+        memory: All of it: plain values, tensors and lists of them, which the step changes in this very dictionary.
+    """
+
+    def __init__(self, step: Step, memory: dict[str, Any]) -> None:
+        self._step, self.memory = step, memory
+
+    def __call__(self, model: nn.Module, optimizer: torch.optim.Optimizer, loss: Loss, batch: Batch) -> Tensor:
+        """Take the step."""
+        return self._step(model, optimizer, loss, batch)
+
+
 def plain_step(model: nn.Module, optimizer: torch.optim.Optimizer, loss: Loss, batch: Batch) -> Tensor:
     """Take one step of the optimiser down the loss of one batch.
 
@@ -156,7 +171,11 @@ def set_random_state(device: torch.device, state: Tensor) -> None:
 
 
 class OwnDraws:
-    """The random numbers of one learner, as if no other drew any between its steps."""
+    """The random numbers of one learner, as if no other drew any between its steps.
+
+    Attributes:
+        state: Of the generator, before its next step.
+    """
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -164,16 +183,16 @@ class OwnDraws:
 
     def begin(self) -> None:
         """Go on from the random numbers that everybody draws next."""
-        self._state = random_state(self._device)
+        self.state = random_state(self._device)
 
     def step(self, step: Step) -> Step:
         """Return a step with these random numbers, which leaves all others as they were."""
 
         def own_step(model: nn.Module, optimizer: torch.optim.Optimizer, loss: Loss, batch: Batch) -> Tensor:
             others = random_state(self._device)
-            set_random_state(self._device, self._state)
+            set_random_state(self._device, self.state)
             value = step(model, optimizer, loss, batch)
-            self._state = random_state(self._device)
+            self.state = random_state(self._device)
             set_random_state(self._device, others)
             return value
 

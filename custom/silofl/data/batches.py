@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Literal
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
@@ -21,6 +22,25 @@ if TYPE_CHECKING:
 Batch = tuple[Tensor, Tensor]
 
 
+@dataclass
+class Position:
+    """Where an epoch begins or, once it has begun, what draws its patches and augmentations.
+
+    Attributes:
+        taken: The number of batches that are left out.
+        states: The states of the generators after them; empty for their first ones.
+        generators: The generators.
+    """
+
+    taken: int = 0
+    states: dict[int, Any] = field(default_factory=dict)
+    generators: Sequence[np.random.RandomState] = ()
+
+    def describe(self) -> dict[int, Any]:
+        """Return the generators' states as they are now."""
+        return {number: one.get_state(legacy=False) for number, one in enumerate(self.generators)}
+
+
 def training_batches(
     part: Examples,
     batch_size: int,
@@ -29,6 +49,7 @@ def training_batches(
     device: torch.device | str,
     drawn: Sequence[np.ndarray] | None = None,
     sampler: Literal["shuffled", "balanced"] = "shuffled",
+    position: Position | None = None,
 ) -> Iterator[Batch]:
     """Yield one epoch in an order, and with patches and augmentations, that depend on the seed alone.
 
@@ -40,6 +61,7 @@ def training_batches(
         seed: Not negative; a site gives each epoch its own.
         device: Where the tensors go.
         drawn: The examples of each batch, one of which may have none; as the seed has it where None.
+        position: Where to begin, which learns of the generators; at the first batch where None.
         sampler: ``shuffled`` yields each example once; ``balanced`` as many, each class equally often on average.
 
     Yields:
@@ -54,7 +76,11 @@ def training_batches(
         order = rng.permutation(examples) if shares is None else rng.choice(examples, len(examples), p=shares)
         drawn = _cut_batches(order, batch_size)
     augment, patches = _seed_augmentation(augment, seed), PatchSampler(part.patches, seed) if part.patches else None
-    for chosen in drawn:
+    position = position or Position()
+    position.generators = _find_generators([patches and patches.generator, augment])
+    for number, state in position.states.items():
+        position.generators[number].set_state(state)
+    for chosen in drawn[position.taken :]:
         if not len(chosen):
             yield torch.zeros((0, *part.image_shape), device=device), torch.zeros(0, dtype=torch.long, device=device)
             continue
@@ -64,6 +90,14 @@ def training_batches(
         # Not `if augment`: asking a Compose for its truth counts its transforms, which seeds them anew at random.
         is_plain = augment is None
         yield _to_tensors(images, targets, device) if is_plain else _augment_batch(images, targets, augment, device)
+
+
+def _find_generators(value: object) -> list[np.random.RandomState]:
+    """Return the generators of MONAI's transforms, which may hold others, in an order of their own."""
+    if isinstance(value, np.random.RandomState):
+        return [value]
+    inner = value if isinstance(value, list | tuple) else vars(value).values() if hasattr(value, "randomize") else ()
+    return [one for each in inner for one in _find_generators(each)]
 
 
 def _balance_classes(targets: Array) -> np.ndarray:

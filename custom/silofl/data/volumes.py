@@ -97,6 +97,11 @@ class PatchSampler:
         self._cropper = RandCropByPosNegLabel(patches.size, pos=share, neg=1 - share, num_samples=1, allow_smaller=True)
         self._cropper.set_random_state(seed=int(np.random.SeedSequence(seed).generate_state(1)[0]))
 
+    @property
+    def generator(self) -> np.random.RandomState:
+        """What the patches are drawn with."""
+        return self._cropper.R
+
     def draw(self, image: NDArray, target: NDArray) -> tuple[NDArray, NDArray]:
         """Return a patch of an image (C, X, Y, Z), and of its label map (X, Y, Z).
 

@@ -15,8 +15,8 @@ GIB = 1 << 30
 PROCESSES_BYTES = GIB
 # Adam keeps two numbers for each parameter.
 OPTIMIZER = 2
-# What a site keeps: the best round, the last and the two before it, and the one that is being written.
-KEPT_ROUNDS = 5
+# What a site keeps: the best round, the last and the two before it, the half one, and the one that is being written.
+KEPT_ROUNDS = 6
 # What the server holds of each site's model: the last, the best, the answer, the mixed one and the one being sent.
 SERVER_COPIES = 5
 

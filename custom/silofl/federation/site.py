@@ -8,7 +8,9 @@ from contextlib import closing
 from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
+from typing import Any
 
+from silofl.data.cache import describe_source
 from silofl.data.learnt import check_not_learnt, record_learnt
 from silofl.data.site_data import SiteData, load_site_data
 from silofl.errors import ConfigError, DataError, PauseError, PinError, SiloFLError, TrainingError, one_line
@@ -20,6 +22,7 @@ from silofl.federation.steps import StepFile
 from silofl.files import remove_unfinished
 from silofl.models.precision import narrow_arrays, widen_arrays
 from silofl.parts.answer import plain_text
+from silofl.parts.half_round import HalfRound, digest_task
 from silofl.parts.load import leaves_state
 from silofl.parts.task import TRAIN, Message
 from silofl.parts.work import Work
@@ -149,6 +152,24 @@ class SiteRounds:
             logger.warning("%s: the files of %s are missing or damaged", reason, states.folder)
             return message.failed(reason) | Message(meta={"held": held})
         self._compare_with_learnt(folder, task)
+        half = HalfRound(folder, partial(self._describe_task, task, message, asked))
+        answer, has_state = half.answer(), leaves_state(self.study, task, asked.round)
+        # Without the state that goes with an answer, nothing could go on from it.
+        if answer is None or (has_state and states.load(asked.round)[0] < asked.round):
+            answer = self._carry_out_anew(task, message, asked, kept, held, half)
+        asked_for = Message(meta={"min_partners": self.site.min_partners})
+        answer |= asked_for
+        return answer if asked.software is None else answer | Message(meta={"software": read_software().model_dump()})
+
+    def _carry_out_anew(
+        self, task: str, message: Message, asked: TaskHeader, kept: dict[str, Any], held: int, half: HalfRound
+    ) -> Message:
+        """Carry out a task, from where an earlier process was in it; keep what stays at home, and a training's answer.
+
+        Args:
+            kept: The site's state of the round ``held``.
+        """
+        folder = self.site.run_folder(self.study.name, self.name, asked.run)
         steps = StepFile(folder)
         work = Work(
             site=self.name,
@@ -167,17 +188,29 @@ class SiteRounds:
             cache=self.site.cache_folder(self.study.name, self.name),
             on_step=steps.write,
             locate_run=partial(self.site.run_folder, site=self.name),
+            half=half,
         )
         with closing(work), closing(steps):
             answer = work.answer()
+        states = SiteState(folder / "rounds", asked.run, self.name)
         if leaves_state(self.study, task, asked.round):
             states.save(asked.round, work.to_keep or kept, held, asked.best_round)
         elif work.to_keep and held:
             # The state that it began from, with more beside it.
             states.rewrite(held, work.to_keep)
-        asked_for = Message(meta={"min_partners": self.site.min_partners})
-        answer = replace(answer, arrays=narrow_arrays(answer.arrays, self.study)) | asked_for
-        return answer if asked.software is None else answer | Message(meta={"software": read_software().model_dump()})
+        answer = replace(answer, arrays=narrow_arrays(answer.arrays, self.study))
+        half.keep_answer(answer)
+        return answer
+
+    def _describe_task(self, task: str, message: Message, asked: TaskHeader) -> dict[str, str | int]:
+        """Return what decides a task's answer: the task, the data and the settings, all of them."""
+        deciding = [self.site.model_dump(mode="json"), read_software().model_dump(), self.device.type, self._source]
+        return {"run": asked.run, "site": self.name, "task": task, "digest": digest_task(message, *deciding)}
+
+    @cached_property
+    def _source(self) -> str | None:
+        """The data as they are now; None without dataset.json."""
+        return describe_source(self.data.manifest).state if self.data.manifest else None
 
     def _compare_with_learnt(self, folder: Path, task: str) -> None:
         """Refuse test images that the run learnt from before dataset.json changed; record what it learns from now."""

@@ -42,6 +42,7 @@ CHECKS: dict[str, Callable[[Candidate], Finding]] = {
     "tls": network.check_tls,
     "one_machine": network.check_one_machine,
     "clock": network.check_clock,
+    "line": network.check_line,
     "preflight": network.check_preflight,
     "data": data.check_data,
     "privacy": training.check_privacy,
@@ -52,6 +53,7 @@ CHECKS: dict[str, Callable[[Candidate], Finding]] = {
 WAITS_FOR = {
     "disk": ("packages",),
     "memory": ("packages",),
+    "line": ("packages",),
     "tls": ("server",),
     "one_machine": ("tls",),
     "preflight": ("server",),

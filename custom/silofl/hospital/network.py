@@ -13,7 +13,10 @@ from aiohttp import ClientError
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature
 
+from silofl.federation.needs import traveling_bytes
+from silofl.files import read_json
 from silofl.flare.kit import DAYS_TO_WARN, Address, Kit
+from silofl.flare.line import BANDWIDTH, COMM_CONFIG, MIB, find_least_bandwidth
 from silofl.flare.one_machine import ask_machines
 from silofl.hospital.candidate import Candidate
 from silofl.hospital.finding import Finding, failed, ok, warning
@@ -267,6 +270,28 @@ def check_preflight(candidate: Candidate) -> Finding:
         if problem is not None:
             return failed(f"NVFlare's check {name!r} must pass, not say {problem}")
     return ok(f"NVFlare's own check passes: {', '.join(problems)}")
+
+
+def check_line(candidate: Candidate) -> Finding:
+    """Compare how the kit has NVFlare send over a thin line with what the study's models need."""
+    sites, size = candidate.num_sites, traveling_bytes(candidate.study)
+    settings = read_json(candidate.kit.folder / "local" / COMM_CONFIG, absent={})
+    stated, least = settings.get(BANDWIDTH), find_least_bandwidth(settings, sites, size)
+    what, need = f"models of {size / MIB:.1f} MiB for {sites} sites at once", f"{least / 1e6:.3g} Mbit/s"
+    facts = {"least_bits": round(least), "stated_bits": stated}
+    if stated is None:
+        return ok(
+            f"{what} need a server's line of {need}; if it is thinner, ask the study lead to state bandwidth in "
+            "project.yml and to make the kits again",
+            **facts,
+        )
+    if least > stated:
+        return warning(
+            f"local/{COMM_CONFIG} must suit {what}, which need {need}, not {stated / 1e6:.3g}; ask the study lead to "
+            "make the kits again",
+            **facts,
+        )
+    return ok(f"local/{COMM_CONFIG} is made for a line of {stated / 1e6:.3g} Mbit/s; {what} need {need}", **facts)
 
 
 def shake_hands(kit: Kit) -> Handshake:

@@ -1,7 +1,7 @@
 """``silofl site prune``: delete the folders of ended jobs and the full logs in a site's kit, as ``keep_days`` says.
 
 NVFlare leaves a folder for each job in the kit: the job's configuration, its logs and its audit log. What SiloFL keeps
-of a run, the record of what left included, lies in ``state_dir`` and is not looked at.
+of a run, the record of what left included, lies in ``state_dir``: of that only rounds that never ended are deleted.
 """
 
 import argparse
@@ -17,6 +17,8 @@ from silofl.federation.egress_log import FILE
 from silofl.files import hold_lock
 from silofl.flare.kit import read_kit
 from silofl.flare.places import JOB_LOCK
+from silofl.hospital.forget_patient import find_studies
+from silofl.parts.half_round import ANSWER, HALF
 from silofl.settings import load_settings
 from silofl.site import Site
 
@@ -30,19 +32,23 @@ FULL_LOG = re.compile(r"(log|error_log|log_fl)\.(txt|json)\.\d+")
 
 def run(options: argparse.Namespace) -> int:
     """Delete what is older than ``keep_days`` of site.yaml, or say what would be."""
-    kit = read_kit(options.kit, ("hospital",)).folder
-    days = load_settings(Site, options.site_config or kit / "local" / "site.yaml").keep_days
+    found = read_kit(options.kit, ("hospital",))
+    kit = found.folder
+    settings = load_settings(Site, options.site_config or kit / "local" / "site.yaml")
+    days = settings.keep_days
     if days is None:
         print("nothing was deleted: keep_days is not set in site.yaml, so that everything is kept")
         return ExitCode.COMPLETE
     outdated, kept = find_outdated(kit, days, time.time())
+    outdated |= find_half_rounds(settings, found.name, days, time.time())
     for path, age in outdated.items():
         if not options.dry_run:
             _delete(path)
         print(f"{'would be deleted' if options.dry_run else 'deleted'}: {path}, last written {age} days ago")
     for path, reason in kept.items():
         print(f"kept: {path}; {reason}")
-    print(f"{len(outdated)} job folders and full logs are older than {days} days; the record of what left is kept")
+    what = f"{len(outdated)} job folders, full logs and half rounds"
+    print(f"{what} are older than {days} days; the record of what left is kept")
     return ExitCode.COMPLETE
 
 
@@ -71,6 +77,18 @@ def find_outdated(kit: Path, days: int, now: float) -> tuple[dict[Path, int], di
         elif FULL_LOG.fullmatch(path.name) and path.is_file():
             paths[path] = age
     return paths, kept
+
+
+def find_half_rounds(site: Site, name: str, days: int, now: float) -> dict[Path, int]:
+    """Return what rounds that never ended have left in the site's state, and days since: `find_outdated` has the rest.
+
+    Args:
+        name: The site's.
+    """
+    folders = {site.state_folder(study, name) for study in find_studies(site, name)}
+    paths = [path for folder in folders for file in (HALF, ANSWER) for path in folder.glob(f"*/{file}")]
+    ages = {path: int((now - _last_written(path)) // DAY_S) for path in sorted(paths)}
+    return {path: age for path, age in ages.items() if age >= days}
 
 
 def _delete(path: Path) -> None:

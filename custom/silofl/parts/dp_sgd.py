@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from silofl.core.steps import Step
@@ -22,7 +23,7 @@ from silofl.files import make_folder, open_own, write_json
 from silofl.parts.checked_cast import checked_cast
 from silofl.parts.part import Kept, Outcome, Part, Run, WeightsOf
 from silofl.parts.task import TRAIN, Exchange, Message, Replies
-from silofl.parts.work import SitePart
+from silofl.parts.work import SitePart, Work
 from silofl.study import Study
 from silofl.study.sections import DpSgdSettings
 from silofl.training.loop import TrainingResult
@@ -67,6 +68,10 @@ class SiteDpSgd(SitePart):
     name = ROLE
     _is_counted = False
 
+    def __init__(self, work: Work) -> None:
+        super().__init__(work)
+        self._generators: dict[str, list[torch.Generator]] = {}
+
     @classmethod
     def list_kept(cls, study: Study, number: int) -> Sequence[Kept]:
         """Return nothing: the count lies beside the runs, and is missed where it is lost itself."""
@@ -75,7 +80,8 @@ class SiteDpSgd(SitePart):
     def step(self, role: str, step: Step) -> Step:
         """Return the private step."""
         units, self._of_round = measure_round(self.work.study, self.work.data.training)
-        return private_step(_read_settings(self.work.study), self._of_round.rate * units)
+        generators = self._generators.setdefault(role, [])
+        return private_step(_read_settings(self.work.study), self._of_round.rate * units, generators)
 
     def epoch(self, examples: Examples) -> Sequence[NDArray[np.int64]]:
         """Draw an epoch's batches, as soon as the round is counted."""
@@ -83,6 +89,16 @@ class SiteDpSgd(SitePart):
             self._count_round()
             self._is_counted = True
         return draw_batches(examples, self.work.study.training.batch_size, _read_settings(self.work.study).unit)
+
+    def halfway(self) -> dict[str, Any]:
+        """Return the states of the noise, which a training that goes on must not draw twice."""
+        return {role: [one.get_state() for one in drawing] for role, drawing in self._generators.items()}
+
+    def go_on(self, halfway: Mapping[str, Any]) -> None:
+        """Take them back; the round was counted as it began."""
+        self._is_counted = True
+        for role, states in halfway.items():
+            self._generators[role][:] = [torch.Generator(self.work.device).set_state(state) for state in states]
 
     def finish(self, results: Mapping[str, TrainingResult]) -> Message:
         """Return the epsilon of all rounds; none where none was counted, as in an estimate."""

@@ -266,6 +266,16 @@ class SiteGuard(SitePart):
         if self.is_on:
             self._learning.epoch()
 
+    def halfway(self) -> dict[str, Any]:
+        """Return the local model's random numbers, and its validations, which the task may have begun with."""
+        return {"draws": self._learning.draws.state, "values": self.local.kept.get("values", {})} if self.is_on else {}
+
+    def go_on(self, halfway: Mapping[str, Any]) -> None:
+        """Take them back."""
+        self._learning.draws.state = halfway["draws"]
+        for number in halfway["values"].keys() - self.local.kept.get("values", {}).keys():
+            self.local.take_value(number, halfway["values"][number])
+
     def judged(self, scores: Mapping[str, Score], examples: Examples, is_validation: bool) -> None:
         """Keep the local model where this is its best round so far."""
         work = self.work

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from silofl.core.mixing import Arrays, mix, server_step, uniform_weights
+from silofl.core.steps import Remembering, Step
 from silofl.data.parts import Examples
 from silofl.errors import StateError, TrainingError
 from silofl.inference.contents import Contents
@@ -34,6 +35,8 @@ from silofl.models.names import (
 from silofl.models.networks import build_models
 from silofl.models.precision import round_as_received
 from silofl.models.roles import GLOBAL, add_role, read_role
+from silofl.parts.checked_cast import checked_cast
+from silofl.parts.half_round import to_device
 from silofl.parts.kept_back import Excluded
 from silofl.parts.operating_points import choose_site_calling
 from silofl.parts.part import Kept, Kind, Outcome, Part, Run, WeightsOf
@@ -348,6 +351,7 @@ class SiteModels(SitePart):
 
     name = "models"
     tasks = (VALIDATE, TEST)
+    _steps: Mapping[str, Step] = {}
 
     @classmethod
     def list_kept(cls, study: Study, number: int) -> Sequence[Kept]:
@@ -374,7 +378,7 @@ class SiteModels(SitePart):
         models = {role: self.work.models[role] for role in study.learning_roles(self.work.number)}
         self._before = self._read_start()
         self._optimizers = {role: make_optimizer(study.training, model) for role, model in models.items()}
-        loss, learners = self.work.loss, {}
+        loss, learners, self._steps = self.work.loss, {}, {}
         for role, model in models.items():
             if kept and not study.has_fresh_optimizer:
                 # Momentum and Adam's moments go on from round to round; they never travel. A model that is fine-tuned
@@ -384,11 +388,20 @@ class SiteModels(SitePart):
                 self._optimizers[role].load_state_dict(known)
             # After its state, which holds the rate of the round before.
             set_learning_rate(self._optimizers[role], self.work.learning_rate)
-            step = study.recipe.make_step(role)
+            step = self._steps[role] = study.recipe.make_step(role)
             for part in self.work.parts:
                 step = part.step(role, step)
             learners[role] = Learner(model, self._optimizers[role], loss, step, study.training.measures_drift)
         return learners
+
+    def halfway(self) -> dict[str, Any]:
+        """Return what the models' steps remember."""
+        return {role: step.memory for role, step in self._steps.items() if isinstance(step, Remembering)}
+
+    def go_on(self, halfway: Mapping[str, Any]) -> None:
+        """Take it back."""
+        for role, memory in halfway.items():
+            checked_cast(self._steps[role], Remembering).memory.update(to_device(memory, self.work.device))
 
     def finish(self, results: Mapping[str, TrainingResult]) -> Message:
         """Return the differences that training made, and let go of the last step's gradients."""

@@ -6,7 +6,7 @@ answer it is the shared one, fine-tuned in the extra rounds; before them it is t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from silofl.core.steps import OwnDraws, Step
@@ -55,6 +55,16 @@ class SitePersonal(SitePart):
     def epoch(self, examples: Examples) -> None:
         """Let the personal model begin an epoch with the random numbers that the shared one begins it with."""
         self._draws.begin()
+
+    def halfway(self) -> dict[str, Any]:
+        """Return its random numbers, and what its steps remember."""
+        return {"draws": self._draws.state, "memory": self._pair.memory if self._pair else {}}
+
+    def go_on(self, halfway: Mapping[str, Any]) -> None:
+        """Take both back."""
+        self._draws.state = halfway["draws"]
+        if self._pair:
+            self._pair.memory.update(halfway["memory"])
 
     def kept(self) -> dict[str, Any]:
         """Return the numbers beside the personal model."""

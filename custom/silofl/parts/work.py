@@ -15,8 +15,8 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from silofl.core.steps import Batch, Loss, Step
-from silofl.data.batches import evaluation_batches, num_batches, training_batches
+from silofl.core.steps import Batch, Loss, Step, random_state, set_random_state
+from silofl.data.batches import Position, evaluation_batches, num_batches, training_batches
 from silofl.data.domain import Domain
 from silofl.data.parts import Examples
 from silofl.data.site_data import SiteData
@@ -25,14 +25,15 @@ from silofl.errors import TrainingError, quote_value
 from silofl.models import HarmonizedModel
 from silofl.models.networks import build_models
 from silofl.models.seeds import seed_torch
+from silofl.parts.half_round import HalfRound
 from silofl.parts.load import site_implementations
-from silofl.parts.part import Kept
+from silofl.parts.part import Kept, to_arrays, to_tensors
 from silofl.parts.task import TRAIN, Message
 from silofl.schema import dump_record
 from silofl.study import Study
 from silofl.training.device import derive_seed
 from silofl.training.floor import withhold_few
-from silofl.training.loop import Learner, TrainingResult, train
+from silofl.training.loop import Learner, Training, TrainingResult
 from silofl.training.losses import make_loss
 from silofl.training.metrics import Score
 from silofl.training.schedule import learning_rate
@@ -64,6 +65,7 @@ class Work:
         to_keep: Each part's state at home after this task; empty where the task changes none.
         locate_run: The site's folder of a run by ``study`` and ``run``; None where it keeps none.
         on_step: Called before each step of a training, with its number, from 1, and how many there are.
+        half: The task as an earlier process left it.
     """
 
     site: str
@@ -83,6 +85,8 @@ class Work:
     to_keep: dict[str, Any] = field(default_factory=dict)
     on_step: Callable[[int, int], None] = lambda step, steps: None
     locate_run: Callable[..., Path] | None = None
+    half: HalfRound = field(default_factory=HalfRound)
+    _scores: dict[str, Any] = field(default_factory=dict, init=False)
 
     @cached_property
     def parts(self) -> list[SitePart]:
@@ -191,9 +195,10 @@ class Work:
         self, learners: Mapping[str, Learner], examples: Examples, *what: object, number: int | None = None
     ) -> dict[str, TrainingResult]:
         """Train for the study's local epochs, seeded by site, round (the task's), epoch and ``what``."""
-        number = number or self.number
+        number, training = number or self.number, Training(learners)
+        self.half.has_trained = True
         try:
-            return train(learners, self._draw_epochs(examples, number, *what))
+            return training.run(self._draw_epochs(training, self._go_on(training), examples, number, *what))
         except TrainingError as error:
             raise TrainingError(f"site {self.site!r}, round {number}: {error}") from None
 
@@ -265,7 +270,8 @@ class Work:
         # follows, and `Course` asks for it.
         learners = self.learners()
         # Before a site's own first round, which may be a later one, a part of its model may be the seed's.
-        scores = self.scores() if self.number > 1 and self.site_models.has_learnt else {}
+        is_scored = self.number > 1 and self.site_models.has_learnt and not self.half.begun
+        self._scores = scores = self.scores() if is_scored else self.half.begun.get("scores", {})
         results = self.train(learners, self.data.training)
         update = Message()
         for part in self.parts:
@@ -275,32 +281,73 @@ class Work:
         meta = self.numbers(results)
         return update | Message(meta=meta | {"metrics": scores | meta["metrics"] | update.find_entry("metrics")})
 
-    def _draw_epochs(self, examples: Examples, number: int, *what: object) -> Iterator[Iterator[Batch]]:
+    def _go_on(self, training: Training) -> dict[str, Any]:
+        """Let a training go on where an earlier process was in it; return how that had drawn its epoch."""
+        begun, self.half.begun = self.half.begun, {}
+        if begun and begun["training"]["learners"].keys() < training.roles:
+            # A model that another run had left is gone, and must learn from the round's first batch on.
+            return {}
+        if begun:
+            training.go_on(begun["training"])
+            for part in self.parts:
+                if part.name in begun["parts"]:
+                    part.go_on(begun["parts"][part.name])
+        return begun
+
+    def _draw_epochs(
+        self, training: Training, begun: dict[str, Any], examples: Examples, number: int, *what: object
+    ) -> Iterator[Iterator[Batch]]:
+        """Yield each epoch's batches; of one that an earlier process has begun the rest."""
         settings = self.study.training
         # Slices of volumes are not moved as volumes are.
         is_as_read = examples.has_volumes == (self.study.data.dimensions == 3)
         augment = build_augmentation(self.study, examples.targets.ndim > 1) if is_as_read else None
-        for epoch in range(1, settings.local_epochs + 1):
+        for epoch in range(training.epoch or 1, settings.local_epochs + 1):
             # From the round, not from a running state: a resumed run draws what the uninterrupted one would have.
-            seed = derive_seed(self.study.seed, self.site, number, epoch, *what)
-            # Dropout draws from torch's global generator.
-            seed_torch(seed)
-            found = [rows for part in self.parts if (rows := part.epoch(examples)) is not None]
-            drawn = found[0] if found else None
-            if drawn is not None:
-                # Secret, because the seed would tell who knows the study what a draw had done to an image.
-                seed = secrets.randbits(63)
-                seed_torch(seed)
+            drawn = begun.get("epoch") or self._draw_epoch(examples, number, epoch, *what)
+            rows = drawn["rows"] and [*to_arrays(drawn["rows"]).values()]
+            position = Position(training.batch, to_arrays(begun.get("draws", {})))
             batches = training_batches(
-                examples, settings.batch_size, augment, seed, self.device, drawn, settings.sampler
+                examples, settings.batch_size, augment, drawn["seed"], self.device, rows, settings.sampler, position
             )
-            count = num_batches(examples, settings.batch_size) if drawn is None else len(drawn)
-            yield self._count_steps(batches, (epoch - 1) * count, settings.local_epochs * count)
+            if begun:
+                set_random_state(self.device, begun["random"])
+                begun = {}
+            count = num_batches(examples, settings.batch_size) if rows is None else len(rows)
+            yield self._count_steps(training, batches, count, drawn, position)
 
-    def _count_steps(self, batches: Iterator[Batch], before: int, steps: int) -> Iterator[Batch]:
-        """Yield an epoch's batches, and report the number of each step before it."""
-        for step, batch in enumerate(batches, start=before + 1):
-            self.on_step(step, steps)
+    def _draw_epoch(self, examples: Examples, *what: object) -> dict[str, Any]:
+        """Begin an epoch; return its seed, and the rows of each batch where a part draws them, in plain values."""
+        seed = derive_seed(self.study.seed, self.site, *what)
+        # Dropout draws from torch's global generator.
+        seed_torch(seed)
+        found = [rows for part in self.parts if (rows := part.epoch(examples)) is not None]
+        if not found:
+            return {"seed": seed, "rows": None}
+        # Secret, because the seed would tell who knows the study what a draw had done to an image.
+        seed = secrets.randbits(63)
+        seed_torch(seed)
+        return {"seed": seed, "rows": to_tensors(dict(enumerate(found[0])))}
+
+    def _count_steps(
+        self, training: Training, batches: Iterator[Batch], count: int, drawn: dict[str, Any], position: Position
+    ) -> Iterator[Batch]:
+        """Yield an epoch's batches; before each report the number of its step, and save the training where it is due.
+
+        Args:
+            count: Batches of an epoch.
+            drawn: What `_draw_epoch` returned.
+            position: What the batches are drawn with.
+        """
+        before, steps = (training.epoch - 1) * count, self.study.training.local_epochs * count
+        for step in range(before + training.batch, before + count):
+            if self.half.is_due(step, steps):
+                parts = {part.name: found for part in self.parts if (found := part.halfway())}
+                rest = {"training": training.halfway(), "parts": parts, "scores": self._scores}
+                draws = to_tensors(position.describe())
+                self.half.save(step, rest | {"epoch": drawn, "draws": draws, "random": random_state(self.device)})
+            batch = next(batches)
+            self.on_step(step + 1, steps)
             yield batch
 
 
@@ -350,6 +397,13 @@ class SitePart:
     def epoch(self, examples: Examples) -> Sequence[NDArray[np.int64]] | None:
         """Begin an epoch, after torch was seeded; return the rows of each batch if this part draws them."""
         return None
+
+    def halfway(self) -> dict[str, Any]:
+        """Return what it needs to go on between two batches, beside the learners: plain values and tensors."""
+        return {}
+
+    def go_on(self, halfway: Mapping[str, Any]) -> None:
+        """Go on with what `halfway` said in an earlier process, where the learners are prepared."""
 
     def deployed(self, role: str, model: HarmonizedModel) -> HarmonizedModel:
         """Return the model that the site validates, tests and keeps: this one, or a copy trained further."""

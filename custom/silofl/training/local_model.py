@@ -51,6 +51,7 @@ class LocalModel:
 
     Attributes:
         kept: What the next task begins from.
+        draws: The random numbers of its steps.
     """
 
     def __init__(
@@ -59,7 +60,7 @@ class LocalModel:
         self.study, self.device = study, device
         self._planned = rounds or study.training_rounds
         self.kept = dict(kept)
-        self._draws = OwnDraws(device)
+        self.draws = OwnDraws(device)
         self._start = start
 
     @cached_property
@@ -125,7 +126,7 @@ class LocalModel:
     def prepare_learner(self, loss: Loss, number: int) -> Learner:
         """Return it as a learner of a round with a loss."""
         settings = self.study.training
-        self._draws.begin()
+        self.draws.begin()
         self._optimizer = make_optimizer(settings, self.model)
         # By the study's choice alone: what its algorithm needs is not this model's affair.
         if "optimizer" in self.kept and settings.optimizer_state == "kept":
@@ -133,12 +134,12 @@ class LocalModel:
         # A constant rate knows no planned end.
         planned = self._planned if settings.has_falling_rate else max(self._planned, number)
         set_learning_rate(self._optimizer, learning_rate(settings.schedule, settings.learning_rate, number, planned))
-        step = self._draws.step(plain_step)
+        step = self.draws.step(plain_step)
         return Learner(self.model, self._optimizer, loss, step, stays_home=True)
 
     def epoch(self) -> None:
         """Begin an epoch with the random numbers that every other learner begins it with."""
-        self._draws.begin()
+        self.draws.begin()
 
     def validate(self, number: int, examples: Examples, found: Score | None = None) -> None:
         """Keep its state after a round where it is the best so far on validation data, of two that are level the later.
@@ -149,7 +150,10 @@ class LocalModel:
         if number != self.last or number in self.kept.get("values", {}):
             return
         found = found or evaluate(self.model, examples, self.study, self.device)[1]
-        value = found.value if found.num_cases else 0.0
+        self.take_value(number, found.value if found.num_cases else 0.0)
+
+    def take_value(self, number: int, value: float) -> None:
+        """Take a validation of the last round, and the state where it is the best so far."""
         self.kept["values"] = self.kept.get("values", {}) | {number: value}
         if value >= self.best_value:
             self.kept["best"] = {"round": number, "value": value, "state": self.kept["state"]}

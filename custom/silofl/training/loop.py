@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -43,6 +44,47 @@ class TrainingResult:
     stays_home: bool = False
 
 
+class Training:
+    """A training in one pass over the data, of which another process may go on with what `halfway` says.
+
+    Args:
+        learners: By role, which names the model in an error.
+
+    Attributes:
+        roles: Those that learn.
+        epoch: The epoch that it is in, from 1; 0 before the first.
+        batch: The batches of the epoch that are learnt.
+    """
+
+    def __init__(self, learners: Mapping[str, Learner]) -> None:
+        self._progress = {role: _Progress(role, learner) for role, learner in learners.items()}
+        self.roles, self.epoch, self.batch = learners.keys(), 0, 0
+
+    def run(self, epochs: Iterable[Iterable[Batch]]) -> dict[str, TrainingResult]:
+        """Learn from the rest of the epoch that it is in, and from all others; as `train` has it."""
+        where = ""
+        for number, batches in enumerate(epochs, start=self.epoch or 1):
+            self.epoch = number
+            for batch in batches:
+                self.batch += 1
+                where = f"epoch {self.epoch}, batch {self.batch}"
+                for one in self._progress.values():
+                    one.learn(batch, f"in {where}")
+            self.batch = 0
+        return {role: one.result(f"after {where}") for role, one in self._progress.items()}
+
+    def halfway(self) -> dict[str, Any]:
+        """Return where it is between two batches: plain values, and the learners' own tensors."""
+        learners = {role: one.halfway() for role, one in self._progress.items()}
+        return {"epoch": self.epoch, "batch": self.batch, "learners": learners}
+
+    def go_on(self, halfway: Mapping[str, Any]) -> None:
+        """Go on from where a training of the same learners was."""
+        self.epoch, self.batch = halfway["epoch"], halfway["batch"]
+        for role, one in self._progress.items():
+            one.go_on(halfway["learners"][role])
+
+
 def train(learners: Mapping[str, Learner], epochs: Iterable[Iterable[Batch]]) -> dict[str, TrainingResult]:
     """Train all learners in one pass over the data: each batch of each epoch goes to one learner after the other.
 
@@ -57,12 +99,7 @@ def train(learners: Mapping[str, Learner], epochs: Iterable[Iterable[Batch]]) ->
     Raises:
         TrainingError: The loss of a batch, or the parameters at the end, are not finite; names epoch and batch.
     """
-    progress = {role: _Progress(role, learner) for role, learner in learners.items()}
-    for epoch, batches in enumerate(epochs, start=1):
-        for number, batch in enumerate(batches, start=1):
-            for one in progress.values():
-                one.learn(batch, f"in epoch {epoch}, batch {number}")
-    return {role: one.result(f"after epoch {epoch}, batch {number}") for role, one in progress.items()}
+    return Training(learners).run(epochs)
 
 
 class _Progress:
@@ -85,6 +122,20 @@ class _Progress:
         self._losses.append(value)
         if learner.has_drift:
             self._distances.append(squared_distance(self._parameters, self._start))
+
+    def halfway(self) -> dict[str, Any]:
+        learner = self._learner
+        optimizer = learner.optimizer.state_dict() if learner.optimizer else None
+        found = {"model": learner.model.state_dict(), "optimizer": optimizer}
+        return found | {"losses": self._losses, "distances": self._distances}
+
+    def go_on(self, halfway: Mapping[str, Any]) -> None:
+        learner = self._learner
+        learner.model.load_state_dict(halfway["model"])
+        if learner.optimizer:
+            learner.optimizer.load_state_dict(halfway["optimizer"])
+        self._losses = halfway["losses"]
+        self._distances = [one.to(self._parameters[0].device) for one in halfway["distances"]]
 
     def result(self, where: str) -> TrainingResult:
         # Each loss is that before its step, so the last step's damage shows in the parameters only.

@@ -111,7 +111,7 @@ def compute_rate(num_units: int, batch_size: int) -> float:
     return min(1.0, batch_size / num_units)
 
 
-def private_step(settings: DpSgdSettings, units: float) -> Step:
+def private_step(settings: DpSgdSettings, units: float, generators: list[torch.Generator] | None = None) -> Step:
     """Return a step whose gradient is clipped by example and noisy, and whose loss is 0: no noise covers the true one.
 
     Where an example's gradient is not finite, it counts as 0: else the server could choose weights at which one image
@@ -119,8 +119,9 @@ def private_step(settings: DpSgdSettings, units: float) -> Step:
 
     Args:
         units: Examples that a batch has on average.
+        generators: The one that draws the noise; the first step puts a secret one into a list that has none.
     """
-    opacus, generators = _import_opacus(), {}
+    opacus, generators = _import_opacus(), [] if generators is None else generators
 
     def step(model: nn.Module, optimizer: torch.optim.Optimizer, loss: Loss, batch: Batch) -> Tensor:
         inputs, targets = batch
@@ -134,15 +135,15 @@ def private_step(settings: DpSgdSettings, units: float) -> Step:
             # Opacus sees what goes into a layer, which an activation in place would change behind its back.
             if getattr(module, "inplace", False):
                 module.inplace = False
-        if inputs.device not in generators:
+        if not generators:
             _check_apart(model, inputs)
-            generators[inputs.device] = torch.Generator(inputs.device).manual_seed(secrets.randbits(63))
+            generators.append(torch.Generator(inputs.device).manual_seed(secrets.randbits(63)))
         private = opacus.optimizers.DPOptimizer(
             optimizer,
             noise_multiplier=settings.noise,
             max_grad_norm=settings.clip,
             expected_batch_size=units,
-            generator=generators[inputs.device],
+            generator=generators[0],
             # Several draws a number, against what the last bits of one would tell (Holohan and Braghin, 2021).
             secure_mode=True,
         )

@@ -20,6 +20,8 @@ from silofl.errors import ConfigError, ExitCode, quote_value
 from silofl.federation import needs
 from silofl.federation.server import ServerRounds
 from silofl.federation.step_cost import STEPS, StepCost, measure_cost
+from silofl.files import read_json, write_json
+from silofl.flare.line import WAIT, make_settings, parse_bandwidth
 from silofl.models.networks import check_network
 from silofl.models.weights import read_weights
 from silofl.options import make_console, read_changes
@@ -37,7 +39,6 @@ from silofl_desk.studies.random_examples import has_own_size, image_shape, prepa
 from silofl_desk.studies.simulation import changed_study, copy_job, study_file
 from silofl_desk.studies.traffic import Traffic, count_traffic
 
-UNITS = {"kbit": 1e3, "Mbit": 1e6, "Gbit": 1e9}
 # Other programs, slower machines and the reading of data in the first round.
 SAFETY = 3
 LEAST_TIMEOUT_S = 600
@@ -93,6 +94,7 @@ class Estimate:
         transfer_seconds: Of the entire run, all sites' messages one after the other on the server's line.
         hours: Of the entire run.
         task_timeout_s: What federation.task_timeout_s should be.
+        task_check_timeout_s: What task_check_timeout of the job's config_fed_client.json should be.
         saved_bytes: On a site's line in the entire run, what frozen parameters save.
         epsilon: What all rounds spend at the site, where the study has differential privacy.
     """
@@ -118,6 +120,7 @@ class Estimate:
     transfer_seconds: float
     hours: float
     task_timeout_s: int
+    task_check_timeout_s: int
     saved_bytes: int = 0
     epsilon: float | None = None
 
@@ -163,20 +166,6 @@ def run(options: argparse.Namespace) -> int:
         digest = load_study(study_file(job)).digest
         console.print(f"{job} has the new timeout, digest {digest}; its study.yaml has lost its comments", markup=False)
     return ExitCode.COMPLETE
-
-
-def parse_bandwidth(text: str) -> float:
-    """Return the bits a second of a text as ``50Mbit``.
-
-    Raises:
-        ConfigError: It is no number above 0 with a unit.
-    """
-    found = re.fullmatch(r"(\d+(?:\.\d+)?) ?(kbit|Mbit|Gbit)", text)
-    if found is None or float(found[1]) == 0:
-        raise ConfigError(
-            f"--bandwidth must be a number above 0 and {', '.join(UNITS)}, as 50Mbit, not {quote_value(text)}"
-        )
-    return float(found[1]) * UNITS[found[2]]
 
 
 def parse_size(text: str) -> tuple[int, ...]:
@@ -243,6 +232,7 @@ def estimate(study: Study, setting: Setting) -> Estimate:
         transfer_seconds=transfer,
         hours=(transfer + training * study.total_rounds) / 3600,
         task_timeout_s=max(LEAST_TIMEOUT_S, math.ceil(SAFETY * slowest)),
+        task_check_timeout_s=make_settings(setting.bandwidth, setting.sites)[WAIT],
         saved_bytes=unfrozen.site_bytes - traffic.site_bytes,
         epsilon=_estimate_epsilon(study, setting) if study.is_private else None,
     )
@@ -265,6 +255,9 @@ def estimate_training(study: Study, shape: tuple[int, ...], examples: Sequence[i
 def write_estimated_job(job: Path, target: Path, found: Estimate, changes: Mapping[str, object]) -> Path:
     """Copy a job with changes by dotted key and the timeout that follows; comments in study.yaml are lost."""
     copy_job(job, target, dict(changes) | {"federation.task_timeout_s": found.task_timeout_s})
+    path = study_file(target).with_name("config_fed_client.json")
+    # The question whether the server still waits goes over the same line as the models.
+    write_json(path, read_json(path) | {"task_check_timeout": found.task_check_timeout_s})
     return target
 
 

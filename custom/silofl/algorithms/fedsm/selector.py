@@ -25,6 +25,7 @@ from silofl.models.names import read_arrays, write_arrays
 from silofl.models.precision import keep_exact
 from silofl.models.roles import GLOBAL, PERSONAL, add_role, read_role, select_role
 from silofl.models.selector import build_selector
+from silofl.parts.half_round import to_device
 from silofl.parts.part import AFTER, INSTEAD, Kept, Kind, Part, Run, WeightsOf, to_arrays, to_tensors
 from silofl.parts.task import TRAIN, VALIDATE, Exchange, Expected, Message, Replies, Wanted
 from silofl.parts.work import SitePart
@@ -165,6 +166,7 @@ class SiteSelector(SitePart):
 
     name = ROLE
     tasks = (ROLE,)
+    _taken = 0
 
     @classmethod
     def list_kept(cls, study: Study, number: int) -> Sequence[Kept]:
@@ -180,6 +182,21 @@ class SiteSelector(SitePart):
             return {}
         learner = self._prepare_learner(self.work.site)
         return {ROLE: replace(learner, step=self._step_on_slices(learner.step)) if self._sees_slices else learner}
+
+    def halfway(self) -> dict[str, Any]:
+        """Return the gradient so far, and how many batches of slices it has seen."""
+        if "_gradient" not in vars(self):
+            return {}
+        gradient = {name: p.grad for name, p in self._model.named_parameters() if p.grad is not None}
+        return {"examples": self._gradient.num_examples, "gradient": gradient, "taken": self._taken}
+
+    def go_on(self, halfway: Mapping[str, Any]) -> None:
+        """Take both back."""
+        self._gradient.num_examples, self._taken = halfway["examples"], halfway["taken"]
+        for name, parameter in self._model.named_parameters():
+            parameter.grad = to_device(halfway["gradient"].get(name), self.work.device)
+        for _ in range(self._taken):
+            next(self._slices)
 
     def finish(self, results: Mapping[str, TrainingResult]) -> Message:
         """Return a mean gradient, or differences to what was sent."""
@@ -232,10 +249,11 @@ class SiteSelector(SitePart):
 
     def _step_on_slices(self, step: Step) -> Step:
         """Return a step that takes the next central slices of whole volumes in place of the models' patches."""
-        batches = self._draw_slices()
+        self._slices = self._draw_slices()
 
         def own(model: nn.Module, optimizer: torch.optim.Optimizer, loss: Loss, batch: Batch) -> Tensor:
-            return step(model, optimizer, loss, next(batches))
+            self._taken += 1
+            return step(model, optimizer, loss, next(self._slices))
 
         return own
 

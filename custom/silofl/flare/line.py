@@ -1,0 +1,60 @@
+"""How NVFlare sends over a thin line, as a kit's ``local/comm_config.json`` says it, where no job reaches.
+
+By default up to 64 MiB are on their way at a time, and what has not come after 5 s is sent once more: on a thin line
+that is all of it, again and again, until NVFlare gives up after 60 s: "seq 0 retry failed".
+"""
+
+import math
+import re
+from collections.abc import Mapping
+
+from silofl.errors import ConfigError, quote_value
+
+COMM_CONFIG = "comm_config.json"
+# Of ours, in NVFlare's file: the bits a second for which it was made.
+BANDWIDTH = "silofl_bandwidth"
+WINDOW, WAIT, GIVE_UP = "streaming_window_size", "streaming_retry_wait", "streaming_retry_timeout"
+MIB = 1 << 20
+# NVFlare's own.
+DEFAULTS = {WINDOW: 64 * MIB, WAIT: 5, GIVE_UP: 60}
+# On its way at a time, of which each MiB is acknowledged; and so often it is sent again at the most.
+THIN_WINDOW, TRIES = 4 * MIB, 6
+UNITS = {"kbit": 1e3, "Mbit": 1e6, "Gbit": 1e9}
+
+
+def parse_bandwidth(text: str, where: str = "--bandwidth") -> float:
+    """Return the bits a second of a text as ``50Mbit``.
+
+    Raises:
+        ConfigError: It is no number above 0 with a unit.
+    """
+    found = re.fullmatch(r"(\d+(?:\.\d+)?) ?(kbit|Mbit|Gbit)", text)
+    if found is None or float(found[1]) == 0:
+        units = ", ".join(UNITS)
+        raise ConfigError(f"{where} must be a number above 0 and {units}, as 50Mbit, not {quote_value(text)}")
+    return float(found[1]) * UNITS[found[2]]
+
+
+def make_settings(bits: float, sites: int) -> dict[str, int]:
+    """Return what ``comm_config.json`` says for the server's line, which so many sites share.
+
+    Args:
+        bits: A second.
+    """
+    # Twice what is on its way to all sites: the line has further buffers, and other messages.
+    wait = max(DEFAULTS[WAIT], math.ceil(2 * 8 * THIN_WINDOW * sites / bits))
+    timeout = max(DEFAULTS[GIVE_UP], TRIES * wait)
+    sizes = {WINDOW: THIN_WINDOW, "streaming_ack_interval": MIB}
+    times = {WAIT: wait, GIVE_UP: timeout, "streaming_ack_progress_timeout": timeout}
+    return {BANDWIDTH: round(bits)} | sizes | times
+
+
+def find_least_bandwidth(settings: Mapping[str, int], sites: int, size: int) -> float:
+    """Return the bits a second at which the server's line brings all sites what is on its way before it is sent again.
+
+    Args:
+        settings: The kit's ``comm_config.json``; empty where it has none.
+        size: Bytes of a model.
+    """
+    settings = DEFAULTS | dict(settings)
+    return 8 * sites * min(size, settings[WINDOW]) / settings[WAIT]

@@ -1,0 +1,39 @@
+import pytest
+
+from silofl.errors import ConfigError
+from silofl.flare.line import BANDWIDTH, WAIT, find_least_bandwidth, make_settings, parse_bandwidth
+
+MIB = 1 << 20
+
+
+@pytest.mark.parametrize(
+    ("text", "bits"), [("50Mbit", 50e6), ("1.5Gbit", 1.5e9), ("800 kbit", 800e3), ("0.5Mbit", 500e3)]
+)
+def test_bandwidth_is_read_in_bits_a_second(text, bits):
+    assert parse_bandwidth(text) == bits
+
+
+@pytest.mark.parametrize("text", ["50", "50MB", "0Mbit", "", "nanMbit", "50mbit"])
+def test_another_unit_is_refused(text):
+    with pytest.raises(ConfigError, match="--bandwidth must be a number above 0 and kbit, Mbit, Gbit, as 50Mbit"):
+        parse_bandwidth(text)
+
+
+def test_on_a_thin_line_nothing_is_sent_again_before_all_that_is_on_its_way_has_come():
+    settings = make_settings(24e6, 3)
+    # Three sites' 4 MiB are 100.7 Mbit, at 24 Mbit/s 4.2 s; twice that is waited for, six times before giving up.
+    assert settings[WAIT] == 9 and settings["streaming_retry_timeout"] == 60 and settings[BANDWIDTH] == 24_000_000
+    assert make_settings(1e6, 3)["streaming_retry_timeout"] == 6 * make_settings(1e6, 3)[WAIT] == 6 * 202
+    assert make_settings(1e10, 3)[WAIT] == 5
+
+
+@pytest.mark.parametrize("bits", [1e5, 1e6, 24e6])
+@pytest.mark.parametrize("sites", [2, 40])
+def test_a_line_brings_what_the_settings_made_for_it_let_on_its_way(bits, sites):
+    assert find_least_bandwidth(make_settings(bits, sites), sites, 1 << 30) <= bits
+
+
+def test_nvflares_own_settings_need_a_wide_line():
+    # 8 sites' 64 MiB within 5 s; of a small model its own size.
+    assert find_least_bandwidth({}, 8, 1 << 30) == 8 * 8 * 64 * MIB / 5
+    assert find_least_bandwidth({}, 8, MIB) == 8 * 8 * MIB / 5
