@@ -19,7 +19,7 @@ from silofl.federation.run_folder import RunFolder
 from silofl.federation.server import ServerRounds
 from silofl.federation.waiting import Waiting
 from silofl.flare import controller as module
-from silofl.flare.controller import RoundsController
+from silofl.flare.controller import NEVER, RoundsController
 from silofl.flare.exchange import from_model
 from silofl.flare.left_sites import AGAIN, FAILED, FAILED_AGAIN, LEFT
 from silofl.parts.task import Message
@@ -235,6 +235,34 @@ def rounds_of(monkeypatch):
         return lasted
 
     return carry_out
+
+
+def test_a_site_that_the_study_names_and_that_never_came_fails_at_once_by_name(asked, make_study):
+    study = make_study(federation={"sites": ["north", "south"], "min_sites": 1})
+    controller = controller_of("north", "west")
+    assert controller._wait_for_sites(study) == ["north", "south"]
+    assert controller._strangers == ["site 'west' is connected and gets no task, as federation.sites does not name it"]
+
+    def meanwhile(other):
+        other._left |= controller._left
+
+    failed, _ = asked(meanwhile=meanwhile)
+    assert failed == {"south": NEVER}
+
+
+def test_a_run_of_too_few_named_sites_does_not_begin_and_names_who_is_missing(make_study):
+    study = make_study(federation={"sites": ["north", "south", "west"], "min_sites": 2})
+    with pytest.raises(AggregationError, match="at least 2 sites must join .*, not 1; start north, south or lower"):
+        controller_of("west")._wait_for_sites(study)
+
+
+def test_a_site_that_joins_a_run_later_must_be_named(make_study, tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "read_job_pretrained", lambda context, study: None)
+    controller = controller_of("north", "south", "west")
+    controller.info = lambda sentence: None
+    study = make_study(federation={"sites": ["north", "south"]})
+    folder = SimpleNamespace(load=lambda pretrained: ServerRounds.start(study, "run", ["north"]))
+    assert controller._begin(study, "run", folder).sites == ["north", "south"]
 
 
 def test_a_lead_can_see_who_has_answered_and_who_is_waited_for(asked):

@@ -22,7 +22,7 @@ from silofl.schema import dump_record
 from silofl.study import load_study
 from silofl_desk.studies import continue_run, progress
 from silofl_desk.studies import run as module
-from silofl_desk.studies.simulation import study_file
+from silofl_desk.studies.simulation import copy_job, study_file
 from tests.conftest import Play
 
 pytestmark = pytest.mark.usefixtures("undrawn")
@@ -145,7 +145,7 @@ def test_a_stopped_run_goes_on_under_its_id_until_it_is_complete(server, lead, t
     assert "continue_run" not in submitted[0] and submitted[1] == submitted[0] | {"continue_run": RUN}
     assert "stopped: it was killed after round 1 of 2" in said and "going on by itself, 1 of 3 times" in said
     assert said.count("round   1/") == 1 and (tmp_path / "out" / "report.html").is_file()
-    assert "sites are connected" not in said
+    assert "sites are connected" not in said and "federation.sites names no hospitals" in said
     # Hospitals pin it.
     assert said.index(load_study(study_file(JOB)).digest) < said.index("submitted as job")
 
@@ -211,6 +211,48 @@ def test_sites_that_are_not_there_are_told_when_the_job_begins(server, lead, mon
     assert "1 of 2 sites are connected (north); the first round waits for the others, at most 600 s" in said
     assert "1 of 5 sites are connected that min_clients of meta.json asks for; NVFlare begins the job once" in said
     assert "and tries for a week (for 40 minutes at a server with NVFlare's own settings)" in said
+
+
+@pytest.fixture
+def named_job(tmp_path):
+    """Write a job that names its hospitals, each of which waits shortly for the others."""
+
+    def write(*names, **federation):
+        job = tmp_path / "named"
+        settings = {"federation.sites": list(names), "federation.join_timeout_s": 0.05}
+        copy_job(JOB, job, settings | {f"federation.{key}": value for key, value in federation.items()})
+        return job
+
+    return write
+
+
+def test_nothing_is_submitted_while_a_named_hospital_is_missing_and_it_is_said_who(server, named_job, tmp_path, capsys):
+    submitted = server()
+    command = ["run", str(named_job("east", "nroth", "west")), "--kit", str(tmp_path), "--out", str(tmp_path / "out")]
+    assert main(command) == 1
+    said = " ".join(capsys.readouterr().out.split())
+    waits = "waiting for nroth (did you mean 'north'?), at most 0.05 s (federation.join_timeout_s); connected: east, "
+    assert said.count(waits) == 1 and submitted == [] and not (tmp_path / "out").exists()
+    assert "must be connected within 0.05 s, not all but nroth (did you mean 'north'?); nothing was submitted" in said
+
+
+def test_a_job_goes_off_once_its_hospitals_are_there_or_those_that_it_may_miss_are_waited_for(
+    server, lead, named_job, monkeypatch
+):
+    there, everyone = iter([{"east"}, {"east", "west"}, {"east", "west"}]), {"east", "north", "west"}
+    monkeypatch.setattr(module.Lead, "connected", lambda self: next(there, everyone))
+    submitted = server(("FINISHED:COMPLETED", "complete"))
+    code, said, _ = lead(job=named_job("east", "north", "west", join_timeout_s=9.0))
+    said = " ".join(said.split())
+    assert code == 0 and submitted[0]["federation"]["sites"] == ["east", "north", "west"]
+    assert said.count("waiting for north, west") == said.count("waiting for north, at") == 1
+    assert "names no hospitals" not in said and "the first round waits" not in said
+
+
+def test_a_hospital_that_the_study_may_miss_does_not_hold_it_up(server, lead, named_job):
+    submitted = server(("FINISHED:COMPLETED", "complete"))
+    code, said, _ = lead(job=named_job("east", "north", "south", may_miss=1))
+    assert code == 0 and len(submitted) == 1 and "waiting for south" in said
 
 
 @pytest.mark.parametrize(("is_ours", "minutes"), [(True, 7 * 24 * 60), (False, 40.5)])

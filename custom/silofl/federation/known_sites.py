@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -32,6 +32,11 @@ def find_recipe_in_use(server: ServerRounds) -> Recipe:
 def list_present_sites(server: ServerRounds) -> list[str]:
     """Return the sites that have not left the study."""
     return [site for site in server.sites if site not in server.study.federation.sites_left]
+
+
+def list_expected_sites(study: Study, here: Iterable[str]) -> list[str]:
+    """Return the sites of a run that begins: those that its study names, there or not; else those that are there."""
+    return sorted(study.federation.named or here)
 
 
 def find_departed_sites(server: ServerRounds) -> dict[str, int]:

@@ -84,9 +84,10 @@ def _describe_study(study: Study, recipe: Recipe | None = None) -> dict[str, Any
 
 def _shortcomings(server: ServerRounds, tests: Tests) -> list[str]:
     """Return why a finished run is not complete: sites that missed too many rounds, or the test."""
-    allowed = server.study.federation.max_missed_rounds
-    reasons = []
-    for site in list_present_sites(server):
+    settings, present, reasons = server.study.federation, list_present_sites(server), []
+    allowed, absent = settings.max_missed_rounds, {*settings.named} & tests.missing.keys() & {*present}
+    forgiven = absent if len(absent) <= settings.may_miss else set()
+    for site in (one for one in present if one not in forgiven):
         missed = [record.round for record in server.ledger if site in record.missed]
         if len(missed) > allowed:
             last = next(r for r in reversed(server.ledger) if site in r.missed)

@@ -21,6 +21,7 @@ from nvflare.fuel.utils.memory_utils import cleanup_memory
 from silofl.errors import AggregationError, ConfigError, SiloFLError
 from silofl.extensions import allow_extensions
 from silofl.federation.course import Answers, Course, Tests, separate_failures
+from silofl.federation.known_sites import list_expected_sites
 from silofl.federation.outcome import describe_failure
 from silofl.federation.run_folder import RunFolder, check_lead
 from silofl.federation.server import ServerRounds
@@ -44,6 +45,7 @@ from silofl.study import Study
 
 POLL_S = 0.05
 GONE = "its process has ended, or it does not take part in this job"
+NEVER = "it was not connected when the job began: see that it runs, then continue the run to take it in"
 
 
 @contextmanager
@@ -77,6 +79,7 @@ class RoundsController(ModelController):
         super().__init__(persistor_id="", ignore_result_error=True)
         self._late: set[str] = set()
         self._left: dict[str, str] = {}
+        self._strangers: list[str] = []
         self._waiting = Waiting(None)
         self._find_in_flight: Callable[[], InFlight | None] = lambda: None
         self._ending = "the job was aborted"
@@ -160,10 +163,21 @@ class RoundsController(ModelController):
             )
         if server is None:
             return ServerRounds.start(study, run, self._wait_for_sites(study), pretrained)
-        for name in sorted({client.name for client in self.engine.get_clients()} - set(server.sites)):
+        for name in sorted({*self._list_sites(study)} - set(server.sites)):
             self.info(f"site {name!r} joins run {server.id}")
             server.join(name)
         return server
+
+    def _list_sites(self, study: Study) -> list[str]:
+        """Return the job's sites: those that the study names, of which some may not be there, or all that are."""
+        here = {client.name for client in self.engine.get_clients()}
+        sites = list_expected_sites(study, here)
+        self._left |= dict.fromkeys({*sites} - here, NEVER)
+        self._strangers = [
+            f"site {site!r} is connected and gets no task, as federation.sites does not name it"
+            for site in sorted(here - {*sites})
+        ]
+        return sites
 
     def _course(self, server: ServerRounds, folder: RunFolder) -> Course:
         def save() -> None:
@@ -183,7 +197,7 @@ class RoundsController(ModelController):
             warn=self.warning,
             is_aborted=lambda: self.abort_signal.triggered,
             say=self.info,
-            remarks=lambda: find_ending_certificates(self.fl_ctx, datetime.now(UTC)),
+            remarks=lambda: [*find_ending_certificates(self.fl_ctx, datetime.now(UTC)), *self._strangers],
             before=lambda: folder.load_before(server),
             begin=folder.write_phase,
             write_models=write_models,
@@ -193,16 +207,18 @@ class RoundsController(ModelController):
         """Wait for the job's sites; once the time to join is over, the quorum is enough."""
         deadline = time.monotonic() + study.federation.join_timeout_s
         expected = study.federation.sites or max(len(self.engine.get_clients()), study.federation.min_sites)
+        # NVFlare gives a job to nobody who comes after it began: for sites by name `silofl run` has waited before.
+        expected = 0 if study.federation.named else expected
         if (there := len(self.engine.get_clients())) < expected:
             limit = f"{study.federation.join_timeout_s:g} s"
             self.info(f"{there} of {expected} sites are there; the first round waits at most {limit} for the others")
         while len(self.engine.get_clients()) < expected and time.monotonic() < deadline:
             time.sleep(POLL_S)
-        sites = [client.name for client in self.engine.get_clients()]
-        if len(sites) < study.federation.min_sites:
+        sites = self._list_sites(study)
+        if (there := len({*sites} - self._left.keys())) < study.federation.min_sites:
             raise AggregationError(
-                f"at least {study.federation.min_sites} sites must join before the first round, not {len(sites)}; "
-                "start the missing sites or lower federation.min_sites"
+                f"at least {study.federation.min_sites} sites must join before the first round, not {there}; "
+                f"start {', '.join(sorted(self._left)) or 'the missing sites'} or lower federation.min_sites"
             )
         return sites
 

@@ -3,6 +3,7 @@
 import argparse
 import shutil
 import time
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,7 +11,7 @@ from shlex import quote
 
 from rich.console import Console
 
-from silofl.errors import ConfigError, ExitCode, TrainingError, make_printable
+from silofl.errors import ConfigError, ExitCode, TrainingError, make_printable, suggest_nearest
 from silofl.federation.ledger import FILE as LEDGER
 from silofl.federation.outcome import stopped_results
 from silofl.federation.results import FILE as RESULT
@@ -40,6 +41,7 @@ PATIENCE_S = 1800.0
 JOB = "job"
 # Held for as long as a command writes that folder.
 LOCK = "lock"
+UNNAMED = "federation.sites names no hospitals: a run can be COMPLETE although one of them never came"
 # NVFlare's word for a job that was ended by hand.
 ABORTED = "FINISHED:ABORTED"
 
@@ -95,13 +97,16 @@ def follow_new_job(job: Path, kit: Kit, out: Path, retries: int, console: Consol
     study = load_study(study_file(job))
     for doubt in check_job(job, study):
         console.print(doubt, markup=False, soft_wrap=True)
+    if not study.federation.named:
+        console.print(UNNAMED, soft_wrap=True)
     with Lead(kit, PATIENCE_S) as lead, ExitStack() as open_files:
         watch = WatchedRun(lead, study, job, out, console, open_files)
         try:
             enable_interrupts()
             if study.continue_run:
                 watch.progress = Progress(study.continue_run, read_json(job.with_name(LEDGER), list, absent=[]))
-                watch.wait_for_sites()
+            if missing := watch.wait_for_sites():
+                watch.give_up_without(missing)
             results = watch.carry_out()
             for attempt in range(1, retries + 1):
                 if not results.was_stopped or watch.is_aborted:
@@ -190,8 +195,8 @@ class WatchedRun:
 
     def _print_connected_sites(self) -> None:
         federation, there = self.study.federation, sorted(self.lead.connected())
-        wanted = federation.sites or federation.min_sites
-        if len(there) < wanted:
+        wanted = federation.num_sites or federation.min_sites
+        if len(there) < wanted and not federation.named:
             names, limit = ", ".join(there) or "none", f"{federation.join_timeout_s:g} s"
             self.console.print(
                 f"{len(there)} of {wanted} sites are connected ({names}); the first round waits for the others, "
@@ -206,17 +211,49 @@ class WatchedRun:
                 markup=False,
             )
 
-    def wait_for_sites(self) -> None:
-        """Wait until the sites of the last round are connected, no longer than the study waits for sites to join.
+    def wait_for_sites(self) -> dict[str, str]:
+        """Wait until the sites that the study names, and those of the last round, are connected.
 
         NVFlare gives a job to the sites that are there when it starts, and to no other afterwards.
+
+        Returns:
+            The sites that were not there in time, each as a sentence has it.
         """
-        federation = self.study.federation
-        wanted = set(self.progress.ledger[-1]["asked"]) if self.progress.ledger else set()
+        federation, missing = self.study.federation, {}
+        wanted = {*(self.progress.ledger[-1]["asked"] if self.progress.ledger else ()), *federation.named}
         wanted -= {*federation.sites_left}
         deadline = time.monotonic() + federation.join_timeout_s
-        while not wanted <= self.lead.connected() and time.monotonic() < deadline:
+        while wanted and (there := wanted - (here := self.lead.connected())):
+            # A name that is nearly that of a site which is there and not named is a slip of the pen.
+            found = {site: f"{site}{suggest_nearest(site, here - wanted)}" for site in sorted(there)}
+            if found != missing:
+                self.console.print(
+                    f"waiting for {', '.join(found.values())}, at most {federation.join_timeout_s:g} s "
+                    f"(federation.join_timeout_s); connected: {', '.join(sorted(here)) or 'none'}",
+                    markup=False,
+                )
+            missing = found
+            if time.monotonic() >= deadline:
+                return missing
             time.sleep(POLL_S)
+        return {}
+
+    def give_up_without(self, missing: Mapping[str, str]) -> None:
+        """Submit nothing where more of the sites that the study names are missing than it may miss at its end.
+
+        A run that goes on does so with those that are there; its result names the others.
+
+        Raises:
+            TrainingError: Names them.
+        """
+        federation = self.study.federation
+        absent = [told for site, told in missing.items() if site in federation.named]
+        if not self.study.continue_run and len(absent) > federation.may_miss:
+            raise TrainingError(
+                f"all hospitals of federation.sites must be connected within {federation.join_timeout_s:g} s, not all "
+                f"but {', '.join(absent)}; nothing was submitted: have them started or the names corrected, or let "
+                "the study miss some (federation.may_miss), and give the same command again"
+            )
 
     def _follow(self) -> tuple[str, str]:
         """Show the job's rounds until it ends; a server that began anew calls one of before RUNNING for ever."""
