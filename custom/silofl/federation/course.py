@@ -45,12 +45,14 @@ class Answers:
         failed: Site -> why it has none.
         late: Sites that said nothing in time.
         held: Site -> the last round whose state it has, of sites that failed because it is older than it should be.
+        seconds: Site -> how long its answer took, where the network says it.
     """
 
     given: dict[str, Message]
     failed: dict[str, str]
     late: list[str]
     held: Mapping[str, int] = field(default_factory=dict)
+    seconds: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def missing(self) -> dict[str, str]:

@@ -8,13 +8,24 @@ from contextlib import closing
 from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from silofl.data.learnt import check_not_learnt, record_learnt
 from silofl.data.site_data import SiteData, load_site_data
-from silofl.errors import ConfigError, DataError, PauseError, PinError, SiloFLError, TrainingError, one_line
+from silofl.errors import (
+    ConfigError,
+    DataError,
+    PauseError,
+    PinError,
+    SiloFLError,
+    TrainingError,
+    one_line,
+    quote_value,
+)
 from silofl.extensions import allow_extensions, check_extensions
 from silofl.federation.egress import Gate, Request, TaskHeader
 from silofl.federation.egress_log import EgressLog
+from silofl.federation.rehearsal import rehearse_site
 from silofl.federation.state import SiteState
 from silofl.federation.steps import StepFile
 from silofl.files import remove_unfinished
@@ -137,6 +148,8 @@ class SiteRounds:
         self._check_study(asked.digest)
         if not (1 if task == TRAIN else 0) <= asked.round <= rounds:
             raise TrainingError(f"a task must be of one of the study's {rounds} rounds, not of round {asked.round}")
+        if self.study.rehearsal:
+            return self._rehearse(task, message) | self._say_software(asked)
         folder = self.site.run_folder(self.study.name, self.name, asked.run)
         remove_unfinished(folder)
         states = SiteState(folder / "rounds", asked.run, self.name)
@@ -176,8 +189,33 @@ class SiteRounds:
             # The state that it began from, with more beside it.
             states.rewrite(held, work.to_keep)
         asked_for = Message(meta={"min_partners": self.site.min_partners})
-        answer = replace(answer, arrays=narrow_arrays(answer.arrays, self.study)) | asked_for
-        return answer if asked.software is None else answer | Message(meta={"software": read_software().model_dump()})
+        return replace(answer, arrays=narrow_arrays(answer.arrays, self.study)) | asked_for | self._say_software(asked)
+
+    def _rehearse(self, task: str, message: Message) -> Message:
+        """Rehearse a training; its state, the count of its privacy too, stays as it is."""
+        if task != TRAIN:
+            raise TrainingError(f"a rehearsal must ask for {TRAIN}, not {quote_value(task)}")
+        with TemporaryDirectory() as folder:
+            work = Work(
+                site=self.name,
+                study=self.study,
+                data=self.data,
+                message=message,
+                device=self.device,
+                folder=Path(folder, "run"),
+                data_folder=self.site.data_folder(self.study.name, self.name),
+                min_patients=self.site.min_patients,
+                max_epsilon=self.site.max_epsilon,
+                may_send=self.gate.allowed.__contains__,
+                cache=self.site.cache_folder(self.study.name, self.name),
+            )
+            with closing(work):
+                return rehearse_site(work, self.gate, self.site.state_folder(self.study.name, self.name))
+
+    @staticmethod
+    def _say_software(asked: TaskHeader) -> Message:
+        """Return what the site runs, where the server does not know it yet."""
+        return Message(meta={} if asked.software is None else {"software": read_software().model_dump()})
 
     def _compare_with_learnt(self, folder: Path, task: str) -> None:
         """Refuse test images that the run learnt from before dataset.json changed; record what it learns from now."""

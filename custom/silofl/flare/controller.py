@@ -5,6 +5,7 @@ import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, ClassVar
@@ -23,9 +24,12 @@ from silofl.extensions import allow_extensions
 from silofl.federation.course import Answers, Course, Tests, separate_failures
 from silofl.federation.known_sites import list_expected_sites
 from silofl.federation.outcome import describe_failure
+from silofl.federation.rehearsal import FILE as REHEARSAL
+from silofl.federation.rehearsal import rehearse_round
 from silofl.federation.run_folder import RunFolder, check_lead
 from silofl.federation.server import ServerRounds
 from silofl.federation.waiting import Waiting
+from silofl.files import write_json
 from silofl.flare.components import check_algorithm
 from silofl.flare.exchange import from_model, to_model
 from silofl.flare.lead import PROGRESS, InFlight, answer_progress
@@ -41,9 +45,11 @@ from silofl.flare.places import (
 from silofl.flare.tracking import Tracking
 from silofl.parts.answer import plain_text
 from silofl.parts.task import TRAIN, Exchange, Message
+from silofl.schema import dump_record
 from silofl.study import Study
 
 POLL_S = 0.05
+FAILED_ONCE = "its process failed, as for lack of memory: its own log says why"
 GONE = "its process has ended, or it does not take part in this job"
 NEVER = "it was not connected when the job began: see that it runs, then continue the run to take it in"
 
@@ -103,6 +109,9 @@ class RoundsController(ModelController):
         try:
             settings, lead = read_server_settings(self.fl_ctx), read_job_lead(self.fl_ctx)
             allow_extensions(settings.extensions)
+            if study.rehearsal:
+                self._rehearse(study)
+                return
             path = settings.run_folder(study.name, run)
             check_lead(path, lead, study.continue_run)
             folder = RunFolder(path, study)
@@ -126,11 +135,7 @@ class RoundsController(ModelController):
             # What is found is another thing at each task.
             progress = answer_progress(study, run, folder.path, lambda: self._find_in_flight())
             self.engine.register_app_command(PROGRESS, progress)
-            self.engine.register_app_command(LEFT, self._take_left)
-            self.engine.register_app_command(FAILED, self._take_failed, study.federation.min_sites)
-            # NVFlare ends the job for everybody where one site answers that it is unsafe, or that it knows no such
-            # task: the quorum decides there too.
-            self.fl_ctx.get_prop(FLContextKey.RUNNER).ABORT_RETURN_CODES = ()
+            self._outlive_failures(study.federation.min_sites)
             self._publish(run, folder)
             server = self._begin(study, run, folder)
             # What is loaded by now stays: no round's `cleanup_memory` need look through it.
@@ -147,6 +152,22 @@ class RoundsController(ModelController):
             self.system_panic(describe_failure(error), self.fl_ctx)
         if self._download:
             folder.copy_results(self._download)
+
+    def _rehearse(self, study: Study) -> None:
+        """Rehearse a round, and write what each site has shown into the job's own folder; nothing of a run."""
+        self._outlive_failures(0)
+        run = f"rehearsal-{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
+        server = ServerRounds.start(study, run, self._list_sites(study), read_job_pretrained(self.fl_ctx, study))
+        reports = rehearse_round(server, self._ask)
+        write_json(download_folder(self.fl_ctx) / REHEARSAL, {site: dump_record(one) for site, one in reports.items()})
+
+    def _outlive_failures(self, quorum: int) -> None:
+        """Have the job go on where a site's process fails, down to so many sites; 0 where the first failure is one."""
+        self.engine.register_app_command(LEFT, self._take_left)
+        self.engine.register_app_command(FAILED, self._take_failed, quorum)
+        # NVFlare ends the job for everybody where one site answers that it is unsafe, or that it knows no such task:
+        # the quorum decides there too.
+        self.fl_ctx.get_prop(FLContextKey.RUNNER).ABORT_RETURN_CODES = ()
 
     def _publish(self, run: str, folder: RunFolder) -> None:
         """Bring the finished rounds to where the study lead downloads them from."""
@@ -229,6 +250,7 @@ class RoundsController(ModelController):
             # stay until Python's collector comes, which counts objects and not bytes. Once a round, as it takes 0.1 s.
             cleanup_memory()
         given: dict[str, Message] = {}
+        took: dict[str, float] = {}
         started, rounds = time.monotonic(), {message.meta["round"] for message in messages.values()}
         limit_s = self._waiting.limit_s(task_name, max(rounds, default=0))
 
@@ -236,6 +258,7 @@ class RoundsController(ModelController):
             # The first counts: `_process_result` answers after it, in place of a site whose answer never came here.
             site = model.meta["client_name"]
             message = given.setdefault(site, from_model(model))
+            took.setdefault(site, time.monotonic() - started)
             self._waiting.heard_from(site)
             if "error" not in message.meta:
                 self._waiting.answered(task_name, time.monotonic() - started)
@@ -272,7 +295,7 @@ class RoundsController(ModelController):
             self._waiting.waited_in_vain(site)
         # Some tasks go to a few sites: what is known of the others stays.
         self._late = (self._late - set(messages)) | late
-        return separate_failures(settled, list(late))
+        return replace(separate_failures(settled, list(late)), seconds=dict(took))
 
     def _take_panic(self, event: str, context: FLContext) -> None:
         """Keep why NVFlare itself ends the job, as where a site answers that the job is not safe."""
@@ -297,8 +320,8 @@ class RoundsController(ModelController):
         if not isinstance(site, str):
             return {}
         others = {client.name for client in self.engine.get_clients()} - self._left.keys() - {site}
-        if goes_on := data.get("again") is True and len(others) >= quorum:
-            self._left[site] = FAILED_AGAIN
+        if goes_on := (data.get("again") is True or not quorum) and len(others) >= quorum:
+            self._left[site] = FAILED_AGAIN if quorum else FAILED_ONCE
         else:
             self._ending = f"the process of site {site!r}, whose own log says why, failed"
         return {"goes_on": goes_on}

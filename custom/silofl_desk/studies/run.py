@@ -1,19 +1,26 @@
 """``silofl run``: run a job on a network as its study lead, and go on by itself where a process or the server stops."""
 
 import argparse
+import json
 import shutil
 import time
 from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from shlex import quote
+from tempfile import TemporaryDirectory
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
+from rich.table import Table
 
+from silofl.bundled_jobs import META
 from silofl.errors import ConfigError, ExitCode, TrainingError, make_printable, suggest_nearest
 from silofl.federation.ledger import FILE as LEDGER
 from silofl.federation.outcome import stopped_results
+from silofl.federation.rehearsal import FILE as REHEARSAL
+from silofl.federation.rehearsal import SiteReport
 from silofl.federation.results import FILE as RESULT
 from silofl.federation.results import Results, read_results
 from silofl.federation.run_folder import result_files
@@ -21,7 +28,8 @@ from silofl.files import copy_file, copy_folder, hold_lock, is_free, read_json, 
 from silofl.flare.kit import Kit, read_kit
 from silofl.flare.lead import Lead, Progress, has_ended
 from silofl.options import make_console
-from silofl.schema import dump_record
+from silofl.report.tables import format_bytes, format_duration
+from silofl.schema import dump_record, read_record
 from silofl.settings import dump_yaml, read_yaml
 from silofl.study import Study, load_study
 from silofl_desk.flare.submission import check_job
@@ -48,8 +56,13 @@ ABORTED = "FINISHED:ABORTED"
 
 def run(options: argparse.Namespace) -> int:
     """Run a job on a network and return the exit code of its result."""
-    kit = read_kit(options.kit, ("admin",))
-    load_study(study_file(options.job))
+    kit, study = read_kit(options.kit, ("admin",)), load_study(study_file(options.job))
+    if study.rehearsal:
+        raise ConfigError("rehearsal must be left out of study.yaml; call silofl run --rehearse, which sets it")
+    if options.rehearse:
+        return rehearse(options.job, study, kit, options)
+    if options.out is None:
+        raise ConfigError("--out must name a new folder for the results; give it")
     check_new(options.out)
     return carry_out_job(options.job, kit, options.out, options)
 
@@ -136,6 +149,63 @@ def follow_new_job(job: Path, kit: Kit, out: Path, retries: int, console: Consol
     return ExitCode[results.status]
 
 
+def rehearse(job: Path, study: Study, kit: Kit, options: argparse.Namespace) -> int:
+    """Rehearse a study at all its sites and print what each has shown; no folder of results is left.
+
+    Returns:
+        The exit code: 0 where nothing would have failed, 1 where the rehearsal itself did, 3 where something would have
+        failed, 130 interrupted.
+
+    Raises:
+        ConfigError: The study trains nothing, the server cannot be reached, or would not take the job.
+    """
+    if not study.rounds:
+        raise ConfigError(f"--rehearse must go with a study that trains, not {study.name}, which has no rounds")
+    console = make_console(options)
+    for doubt in check_job(job, study):
+        console.print(doubt, markup=False, soft_wrap=True)
+    with Lead(kit, PATIENCE_S) as lead, ExitStack() as open_files:
+        scratch = Path(open_files.enter_context(TemporaryDirectory()))
+        copy = copy_folder(job, scratch / job.resolve().name)
+        path, meta = study_file(copy), copy / META
+        # In no digest, as little as what a run goes on with.
+        write_text(path, dump_yaml(read_yaml(path) | {"rehearsal": True}))
+        write_json(meta, read_json(meta) | {"name": f"{study.name}-rehearsal", "min_clients": 1})
+        watch = WatchedRun(lead, study, copy, scratch / "out", console, open_files)
+        try:
+            enable_interrupts()
+            reports = watch.rehearse()
+        except TrainingError as error:
+            console.print(make_printable(str(error)), markup=False)
+            return ExitCode.FAILED
+        except KeyboardInterrupt:
+            console.print(f"\ninterrupted; end the rehearsal with nvflare job abort {watch.number or ''}", markup=False)
+            return ExitCode.INTERRUPTED
+    if options.json:
+        print(json.dumps({site: dump_record(one) for site, one in reports.items()}, indent=1))
+    print_reports(reports, study, console)
+    return ExitCode.INCOMPLETE if any(one.faults for one in reports.values()) else ExitCode.COMPLETE
+
+
+def print_reports(reports: Mapping[str, SiteReport], study: Study, console: Console) -> None:
+    """Print what a rehearsal has shown of each site."""
+    table = Table("site", "a round", f"{study.total_rounds} rounds", "memory", "to it", "from it", box=SIMPLE_HEAD)
+    for site, one in reports.items():
+        if one.round_seconds is None or one.run_hours is None:
+            continue
+        sizes = [format_bytes(size or 0) for size in (one.peak_bytes, one.bytes_to, one.bytes_from)]
+        sizes[0] += " (GPU)" if one.device == "cuda" else ""
+        table.add_row(site, format_duration(one.round_seconds), format_duration(3600 * one.run_hours), *sizes)
+    console.print(table)
+    for site, one in reports.items():
+        if one.left_out:
+            console.print(f"{site}: {one.left_out} cases cannot be read and are left out", markup=False)
+        for fault in one.faults:
+            console.print(f"FAILED {make_printable(f'{site}: {fault}')}", markup=False, soft_wrap=True)
+    if not any(one.faults for one in reports.values()):
+        console.print(f"nothing would have failed at {', '.join(reports)}", markup=False)
+
+
 def continue_command(out: Path, kit: Kit) -> str:
     """Return the command that goes on with the job in a folder of results."""
     return f"silofl continue {quote(str(out))} --kit {quote(str(kit.folder))}"
@@ -192,6 +262,29 @@ class WatchedRun:
             return lost
         self.is_aborted = status == ABORTED
         return self._download(status, details)
+
+    def rehearse(self) -> dict[str, SiteReport]:
+        """Submit the rehearsal for the sites that are there in time, and return what each has shown.
+
+        Raises:
+            TrainingError: It did not come to an end.
+        """
+        missing = self.wait_for_sites()
+        self.number = self.lead.submit(self.job)
+        self.console.print(f"{self.study.name}: rehearsed as job {self.number}", markup=False)
+        status, details = self._follow()
+        found: dict[str, object] = {}
+        if has_ended(status):
+            left = self.lead.download(self.number, self.out) / "workspace" / "silofl"
+            found = read_json(left / REHEARSAL, absent={})
+        if not found:
+            raise TrainingError(
+                f"rehearsal {self.number} must end; NVFlare ended it as {status}: {details or 'no reason'}; see "
+                f"nvflare job logs {self.number}"
+            )
+        reports = {site: read_record(SiteReport, one, REHEARSAL) for site, one in found.items()}
+        names = {site: f"{told} was not connected" for site, told in missing.items()}
+        return {site: replace(one, faults=(names[site],)) if site in names else one for site, one in reports.items()}
 
     def _print_connected_sites(self) -> None:
         federation, there = self.study.federation, sorted(self.lead.connected())

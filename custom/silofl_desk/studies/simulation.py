@@ -105,6 +105,8 @@ def settle_job(job: Path, wanted: Simulation, changes: Mapping[str, object]) -> 
         ConfigError: The job, the study or the command is wrong.
     """
     study = changed_study(job, with_weights(changes, wanted.weights))
+    if study.rehearsal:
+        raise ConfigError("rehearsal must be left out of study.yaml: a simulation has no other sites; remove it")
     # Where the command changes the algorithm, the run's copy of the job is fitted to it.
     check_components(study_file(job).parent, load_study(study_file(job)).algorithm.name)
     if wanted.data is None and study.labels not in (LABELS, STAINS):
