@@ -255,6 +255,75 @@ def test_a_hospital_that_the_study_may_miss_does_not_hold_it_up(server, lead, na
     assert code == 0 and len(submitted) == 1 and "waiting for south" in said
 
 
+REPORT = {"faults": [], "round_seconds": 90.0, "run_hours": 0.6, "peak_bytes": 1500000000, "device": "cuda"}
+REPORT |= {"bytes_to": 2000000, "bytes_from": 1000000, "left_out": 3}
+BARE = dict.fromkeys(REPORT) | {"faults": ["no GPU"]}
+
+
+@pytest.fixture
+def rehearse(server, tmp_path, capsys, monkeypatch):
+    """Rehearse a job whose sites show something; returns the exit code, what was printed, and what was submitted."""
+
+    def run(reports, *options, job=JOB, status="RUNNING FINISHED:COMPLETED"):
+        jobs = []
+        leave = "nothing" if reports is None else lambda target: write_json(target / "rehearsal.json", reports)
+        submitted = server((status, leave))
+        submit = module.Lead.submit
+
+        def keep(self, folder):
+            jobs.append(json.loads((folder / "meta.json").read_text()))
+            return submit(self, folder)
+
+        monkeypatch.setattr(module.Lead, "submit", keep)
+        before = sorted(tmp_path.rglob("*"))
+        code = main(["run", str(job), "--kit", str(tmp_path), "--rehearse", *options])
+        assert sorted(tmp_path.rglob("*")) == before
+        output = capsys.readouterr()
+        return code, " ".join((output.out + output.err).split()), submitted, jobs
+
+    return run
+
+
+def test_a_rehearsal_is_of_the_studys_digest_and_shows_each_site(rehearse):
+    code, said, (study,), (meta,) = rehearse({"east": REPORT, "north": REPORT})
+    assert code == 0 and study["rehearsal"] is True and meta["name"] == "fedavg_phantoms-rehearsal"
+    assert load_study(study_file(JOB)).digest in said
+    assert "east 1.5 min 36.0 min 1.5 GB (GPU) 2.0 MB 1.0 MB" in said
+    assert (
+        "east: 3 cases cannot be read and are left out" in said and "nothing would have failed at east, north" in said
+    )
+
+
+def test_what_would_have_failed_is_named_by_site_and_who_is_missing_too(rehearse, named_job):
+    job = named_job("east", "nroth")
+    code, said, *_ = rehearse({"east": REPORT | {"faults": ["no room"]}, "nroth": BARE}, job=job)
+    assert code == 3 and "FAILED east: no room" in said and "nothing would have failed" not in said
+    assert "FAILED nroth: nroth (did you mean 'north'?) was not connected" in said and "no GPU" not in said
+
+
+def test_a_rehearsal_is_printed_for_programs(rehearse):
+    code, said, *_ = rehearse({"east": BARE}, "--json")
+    assert code == 3 and json.loads(said[said.index("{") : said.rindex("}") + 1])["east"]["faults"] == ["no GPU"]
+
+
+@pytest.mark.parametrize("status", ["FINISHED:ABNORMAL", "RUNNING RUNNING"])
+def test_a_rehearsal_without_an_end_says_what_nvflare_says(rehearse, status):
+    code, said, *_ = rehearse(None, status=status)
+    assert code == 1 and f"rehearsal job-1 must end; NVFlare ended it as {status.split()[-1]}: north: no room" in said
+
+
+def test_what_cannot_be_rehearsed_and_a_study_that_is_no_run_are_refused(server, tmp_path, capsys, refused):
+    submitted, kit = server(), ("--kit", str(tmp_path))
+    survey = JOB.parent / "survey_hospitals"
+    assert "must go with a study that trains, not survey_hospitals" in refused("run", survey, *kit, "--rehearse")
+    assert "must be left out with --rehearse" in refused("run", JOB, *kit, "--rehearse", "--out", tmp_path / "out")
+    assert "--out must name a new folder for the results; give it" in refused("run", JOB, *kit)
+    copy_job(JOB, tmp_path / "job", {"rehearsal": True})
+    assert "call silofl run --rehearse, which sets it" in refused("run", tmp_path / "job", *kit, "--out", "out")
+    simulated = refused("simulate", tmp_path / "job", "--data", tmp_path, "--out", tmp_path / "out")
+    assert "rehearsal must be left out of study.yaml" in simulated and submitted == []
+
+
 @pytest.mark.parametrize(("is_ours", "minutes"), [(True, 7 * 24 * 60), (False, 40.5)])
 def test_nvflare_tries_a_job_for_as_long_as_is_said(monkeypatch, is_ours, minutes):
     components = json.loads((ROOT / "site_configs" / "server" / "resources.json").read_text())["components"]

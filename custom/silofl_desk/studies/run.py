@@ -159,6 +159,8 @@ def rehearse(job: Path, study: Study, kit: Kit, options: argparse.Namespace) -> 
     Raises:
         ConfigError: The study trains nothing, the server cannot be reached, or would not take the job.
     """
+    if options.out is not None:
+        raise ConfigError("--out must be left out with --rehearse, which leaves no results; remove it")
     if not study.rounds:
         raise ConfigError(f"--rehearse must go with a study that trains, not {study.name}, which has no rounds")
     console = make_console(options)
@@ -179,7 +181,8 @@ def rehearse(job: Path, study: Study, kit: Kit, options: argparse.Namespace) -> 
             console.print(make_printable(str(error)), markup=False)
             return ExitCode.FAILED
         except KeyboardInterrupt:
-            console.print(f"\ninterrupted; end the rehearsal with nvflare job abort {watch.number or ''}", markup=False)
+            how = f"; end the rehearsal with nvflare job abort {watch.number}" if watch.number else ""
+            console.print(f"\ninterrupted{how}", markup=False)
             return ExitCode.INTERRUPTED
     if options.json:
         print(json.dumps({site: dump_record(one) for site, one in reports.items()}, indent=1))
