@@ -286,8 +286,9 @@ class WatchedRun:
                 f"nvflare job logs {self.number}"
             )
         reports = {site: read_record(SiteReport, one, REHEARSAL) for site, one in found.items()}
-        names = {site: f"{told} was not connected" for site, told in missing.items()}
-        return {site: replace(one, faults=(names[site],)) if site in names else one for site, one in reports.items()}
+        for site in [site for site in missing if reports[site].round_seconds is None]:
+            reports[site] = replace(reports[site], faults=(f"{missing[site]} was not connected",))
+        return reports
 
     def _print_connected_sites(self) -> None:
         federation, there = self.study.federation, sorted(self.lead.connected())
