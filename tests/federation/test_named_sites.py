@@ -1,11 +1,13 @@
 """A study that names its hospitals: one of them that is missing at the end makes its run INCOMPLETE, by name."""
 
+import numpy as np
 import pytest
 
 from silofl.errors import ConfigError
 from silofl.federation.checkpoint import checkpoint, restore_run
-from silofl.federation.known_sites import list_expected_sites
+from silofl.federation.known_sites import NEVER, list_expected_sites
 from silofl.federation.outcome import finished_results
+from silofl.federation.run_folder import RunFolder
 
 SITES = ("east", "north", "west")
 
@@ -14,8 +16,8 @@ SITES = ("east", "north", "west")
 def named(play, make_study):
     """Begin a run of three sites by name, each of which may be there or not."""
 
-    def begin(here=SITES, names=SITES, **federation):
-        study = make_study(rounds=2, federation={"sites": names, **federation})
+    def begin(here=SITES, names=SITES, name="fedavg", **federation):
+        study = make_study(rounds=2, federation={"sites": names, **federation}, name=name)
         return play(list_expected_sites(study, here), study=study)
 
     return begin
@@ -23,14 +25,31 @@ def named(play, make_study):
 
 def test_a_site_that_never_came_is_missed_by_name(named):
     game = named(here=("east", "north"))
-    tests = game.finish(absent=("west",))
+    tests = game.finish()
     results = finished_results(game.server, tests)
     assert results.status == "INCOMPLETE" and results.sites["west"] is None
     assert results.reasons == (
-        "site west missed rounds [1, 2] (no answer in time); the study allows 0",
-        "site west did not test the model (no answer in time)",
+        f"site west missed rounds [1, 2] ({NEVER}); the study allows 0",
+        f"site west did not test the model ({NEVER})",
     )
-    assert all(record.late == ["west"] for record in game.server.ledger)
+    assert all(record.failed == {"west": NEVER} and record.missed == ["west"] for record in game.server.ledger)
+
+
+@pytest.mark.parametrize("name", ["softpull", "fedsm"])
+def test_nobody_has_a_model_of_a_site_that_never_came_and_it_gets_the_others_mean_once_it_comes(named, tmp_path, name):
+    game = named(here=("east", "north"), name=name, may_miss=1)
+    folder = RunFolder(tmp_path / "run", game.study)
+    game.rounds(2)
+    folder.save(game.server)
+    tests = game.finish()
+    folder.finish(game.server, tests)
+    assert finished_results(game.server, tests).status == "COMPLETE"
+    assert not any(path.stem == "west" for path in (tmp_path / "run").rglob("*.pt"))
+    earlier = folder.load()
+    earlier.join("west")
+    own = earlier.parts["personal" if name == "fedsm" else "model"]
+    for key, array in own.of("west").items():
+        np.testing.assert_allclose(array, (own.of("east")[key] + own.of("north")[key]) / 2, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize(

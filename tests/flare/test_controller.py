@@ -19,7 +19,7 @@ from silofl.federation.run_folder import RunFolder
 from silofl.federation.server import ServerRounds
 from silofl.federation.waiting import Waiting
 from silofl.flare import controller as module
-from silofl.flare.controller import FAILED_ONCE, NEVER, RoundsController
+from silofl.flare.controller import FAILED_ONCE, RoundsController
 from silofl.flare.exchange import from_model, to_model
 from silofl.flare.left_sites import AGAIN, FAILED, FAILED_AGAIN, LEFT
 from silofl.parts.task import Message
@@ -238,17 +238,11 @@ def rounds_of(monkeypatch):
     return carry_out
 
 
-def test_a_site_that_the_study_names_and_that_never_came_fails_at_once_by_name(asked, make_study):
+def test_a_run_begins_with_the_named_sites_that_are_there(make_study):
     study = make_study(federation={"sites": ["north", "south"], "min_sites": 1})
     controller = controller_of("north", "west")
-    assert controller._wait_for_sites(study) == ["north", "south"]
+    assert controller._wait_for_sites(study) == ["north"]
     assert controller._strangers == ["site 'west' is connected and gets no task, as federation.sites does not name it"]
-
-    def meanwhile(other):
-        other._left |= controller._left
-
-    failed, _ = asked(meanwhile=meanwhile)
-    assert failed == {"south": NEVER}
 
 
 def test_a_run_of_too_few_named_sites_does_not_begin_and_names_who_is_missing(make_study):

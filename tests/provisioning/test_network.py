@@ -304,6 +304,7 @@ def test_a_named_hospital_that_never_came_is_missed_and_one_that_is_not_named_ge
     assert all(reason.startswith("site suth ") and "was not connected" in reason for reason in results.reasons)
     assert record.asked == ["east", "north", "suth"] and record.answered == ["east", "north"]
     assert "site 'south' is connected and gets no task, as federation.sites does not name it" in record.notes
+    assert main(["report", str(run)]) == 0 and "suth" in (run / "report.html").read_text()
 
 
 @pytest.mark.slow

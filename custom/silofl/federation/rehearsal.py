@@ -14,7 +14,7 @@ from silofl.errors import TrainingError
 from silofl.federation import needs
 from silofl.federation.course import Network
 from silofl.federation.egress import ASK, Gate, Request
-from silofl.federation.known_sites import take_software
+from silofl.federation.known_sites import find_absent_sites, take_software
 from silofl.federation.server import ServerRounds
 from silofl.federation.step_cost import measure_cost, measure_validation
 from silofl.federation.waiting import FIRST_S
@@ -118,7 +118,7 @@ def rehearse_round(server: ServerRounds, ask: Network) -> dict[str, SiteReport]:
     narrow = narrow_messages({site: task.arrays for site, task in tasks.items()}, study)
     tasks = {site: replace(task, arrays=narrow[site]) for site, task in tasks.items()}
     answers = ask(TRAIN, tasks)
-    reports = {site: SiteReport((reason,)) for site, reason in answers.missing.items()}
+    reports = {site: SiteReport((reason,)) for site, reason in (answers.missing | find_absent_sites(server)).items()}
     for site, message in answers.given.items():
         try:
             numbers = server.read(site, exchange, message).numbers

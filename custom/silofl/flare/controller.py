@@ -51,7 +51,6 @@ from silofl.study import Study
 POLL_S = 0.05
 FAILED_ONCE = "its process failed, as for lack of memory: its own log says why"
 GONE = "its process has ended, or it does not take part in this job"
-NEVER = "it was not connected when the job began: see that it runs, then continue the run to take it in"
 
 
 @contextmanager
@@ -157,9 +156,13 @@ class RoundsController(ModelController):
         """Rehearse a round, and write what each site has shown into the job's own folder; nothing of a run."""
         self._outlive_failures(0)
         run = f"rehearsal-{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
-        server = ServerRounds.start(study, run, self._list_sites(study), read_job_pretrained(self.fl_ctx, study))
-        reports = rehearse_round(server, self._ask)
-        write_json(download_folder(self.fl_ctx) / REHEARSAL, {site: dump_record(one) for site, one in reports.items()})
+        try:
+            pretrained = read_job_pretrained(self.fl_ctx, study)
+            reports = rehearse_round(ServerRounds.start(study, run, self._list_sites(study), pretrained), self._ask)
+            found = {site: dump_record(one) for site, one in reports.items()}
+            write_json(download_folder(self.fl_ctx) / REHEARSAL, found)
+        except Exception as error:  # without a report its lead learns why from the server's log
+            self.system_panic(describe_failure(error), self.fl_ctx)
 
     def _outlive_failures(self, quorum: int) -> None:
         """Have the job go on where a site's process fails, down to so many sites; 0 where the first failure is one."""
@@ -190,10 +193,9 @@ class RoundsController(ModelController):
         return server
 
     def _list_sites(self, study: Study) -> list[str]:
-        """Return the job's sites: those that the study names, of which some may not be there, or all that are."""
+        """Return the job's sites that take part, and keep a sentence on each other."""
         here = {client.name for client in self.engine.get_clients()}
         sites = list_expected_sites(study, here)
-        self._left |= dict.fromkeys({*sites} - here, NEVER)
         self._strangers = [
             f"site {site!r} is connected and gets no task, as federation.sites does not name it"
             for site in sorted(here - {*sites})
@@ -236,10 +238,11 @@ class RoundsController(ModelController):
         while len(self.engine.get_clients()) < expected and time.monotonic() < deadline:
             time.sleep(POLL_S)
         sites = self._list_sites(study)
-        if (there := len({*sites} - self._left.keys())) < study.federation.min_sites:
+        if len(sites) < study.federation.min_sites:
+            missing = ", ".join(sorted({*study.federation.named} - {*sites})) or "the missing sites"
             raise AggregationError(
-                f"at least {study.federation.min_sites} sites must join before the first round, not {there}; "
-                f"start {', '.join(sorted(self._left)) or 'the missing sites'} or lower federation.min_sites"
+                f"at least {study.federation.min_sites} sites must join before the first round, not {len(sites)}; "
+                f"start {missing} or lower federation.min_sites"
             )
         return sites
 
