@@ -19,11 +19,10 @@ from silofl.federation.server import ServerRounds
 from silofl.federation.step_cost import measure_cost, measure_validation
 from silofl.federation.waiting import FIRST_S
 from silofl.models.precision import narrow_arrays, narrow_messages
-from silofl.parts.answer import Numbers, Rehearsal, explain_refusal
+from silofl.parts.answer import explain_refusal, plain_text
 from silofl.parts.dp_sgd import read_count
 from silofl.parts.task import TRAIN, Exchange, Message
 from silofl.parts.work import Work
-from silofl.study import Study
 from silofl.training.private import compute_study_epsilon, measure_round
 
 # What the server writes for the lead in place of a result.
@@ -57,37 +56,34 @@ class SiteReport:
     left_out: int | None = None
 
 
-def rehearse_site(work: Work, gate: Gate, state: Path) -> Message:
+def rehearse_site(work: Work, gate: Gate, state: Path, began: float) -> Message:
     """Carry out a training task as a rehearsal, and answer with the arrays as they came.
 
     Args:
         work: The task, in a folder that is thrown away.
         gate: What may leave the site.
-        state: The site's own state of the study, which is read alone.
+        state: The site's own state of the study, which is only read.
+        began: When the site took the task, by `time.perf_counter`.
 
     Raises:
         SiloFLError: The site could not train; the sentence may name a case.
     """
-    began, study, data = time.perf_counter(), work.study, work.data
-    an_epoch, epochs = study.steps_an_epoch(len(data.training)), study.training.local_epochs
+    study, data, training = work.study, work.data, work.data.training
+    an_epoch, epochs = study.steps_an_epoch(len(training)), study.training.local_epochs
     cost = measure_cost(work, None, max(1, min(an_epoch * epochs // SHARE, MOST_STEPS)))
     validation_s, peak_bytes = measure_validation(work)
-    shape = data.training.image_shape
-    numbers: dict[str, Any] = {
-        "round": work.number,
-        "num_examples": len(data.training),
-        "num_patients": data.training.num_patients,
+    numbers: dict[str, Any] = {"round": work.number, "image_shape": list(training.image_shape)}
+    numbers |= {"num_examples": len(training), "num_patients": training.num_patients}
+    numbers |= {"unreadable": dict(data.unreadable)} if data.unreadable else {}
+    arrays = gate.select_returned(Request.of(TRAIN, work.message), work.message.arrays, training.image_shape)
+    numbers["rehearsal"] = {
+        "round_seconds": cost.of_round(an_epoch, epochs) + validation_s,
+        "peak_bytes": max(cost.peak_bytes, peak_bytes),
+        "device": work.device.type,
+        "faults": [plain_text(fault) for fault in _list_faults(work, gate, state)],
+        "seconds": time.perf_counter() - began,
     }
-    numbers |= {"image_shape": list(shape)} | ({"unreadable": dict(data.unreadable)} if data.unreadable else {})
-    found = Rehearsal(
-        round_seconds=cost.of_round(an_epoch, epochs) + validation_s,
-        seconds=time.perf_counter() - began,
-        peak_bytes=max(cost.peak_bytes, peak_bytes),
-        device=work.device.type,
-        faults=tuple(_list_faults(work, gate, state)),
-    )
-    arrays = gate.select_returned(Request.of(TRAIN, work.message), work.message.arrays, shape)
-    return Message(narrow_arrays(arrays, study), numbers | {"rehearsal": found.model_dump(mode="json")})
+    return Message(narrow_arrays(arrays, study), numbers)
 
 
 def _list_faults(work: Work, gate: Gate, state: Path) -> Iterator[str]:
@@ -117,34 +113,28 @@ def rehearse_round(server: ServerRounds, ask: Network) -> dict[str, SiteReport]:
     tasks = {site: server.task(site, exchange) for site in server.sites}
     narrow = narrow_messages({site: task.arrays for site, task in tasks.items()}, study)
     tasks = {site: replace(task, arrays=narrow[site]) for site, task in tasks.items()}
-    answers = ask(TRAIN, tasks)
+    answers, limit = ask(TRAIN, tasks), study.federation.task_timeout_s or FIRST_S
     reports = {site: SiteReport((reason,)) for site, reason in (answers.missing | find_absent_sites(server)).items()}
     for site, message in answers.given.items():
         try:
             numbers = server.read(site, exchange, message).numbers
             take_software(server, site, numbers.software)
-            if numbers.rehearsal is None:
+            found = numbers.rehearsal
+            if found is None:
                 raise TrainingError(f"site {site!r} must rehearse, not train; have it upgraded")
         except Exception as error:  # whatever a site sends hides no other's report
             reports[site] = SiteReport((explain_refusal(site, error),))
             continue
-        transfer_s = max(0.0, answers.seconds.get(site, 0.0) - numbers.rehearsal.seconds)
-        reports[site] = _report(study, numbers.rehearsal, numbers, transfer_s, tasks[site], message)
+        seconds = found.round_seconds + max(0.0, answers.seconds.get(site, 0.0) - found.seconds)
+        late = f"a round must take at most {limit:.0f} s, not {seconds:.0f} s; raise federation.task_timeout_s"
+        reports[site] = SiteReport(
+            faults=found.faults + (late,) * (seconds > limit),
+            round_seconds=seconds,
+            run_hours=seconds * study.total_rounds / 3600,
+            peak_bytes=found.peak_bytes,
+            device=found.device,
+            bytes_to=tasks[site].num_bytes,
+            bytes_from=message.num_bytes,
+            left_out=sum(numbers.unreadable.values()),
+        )
     return dict(sorted(reports.items()))
-
-
-def _report(
-    study: Study, found: Rehearsal, numbers: Numbers, transfer_s: float, task: Message, answer: Message
-) -> SiteReport:
-    seconds, limit = found.round_seconds + transfer_s, study.federation.task_timeout_s or FIRST_S
-    late = f"a round must take at most {limit:.0f} s here, not {seconds:.0f} s; raise federation.task_timeout_s"
-    return SiteReport(
-        faults=found.faults + (late,) * (seconds > limit),
-        round_seconds=seconds,
-        run_hours=seconds * study.total_rounds / 3600,
-        peak_bytes=found.peak_bytes,
-        device=found.device,
-        bytes_to=task.num_bytes,
-        bytes_from=answer.num_bytes,
-        left_out=sum(numbers.unreadable.values()),
-    )

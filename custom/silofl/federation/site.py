@@ -3,12 +3,14 @@
 import errno
 import logging
 import os
+import time
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 from silofl.data.learnt import check_not_learnt, record_learnt
 from silofl.data.site_data import SiteData, load_site_data
@@ -162,25 +164,9 @@ class SiteRounds:
             logger.warning("%s: the files of %s are missing or damaged", reason, states.folder)
             return message.failed(reason) | Message(meta={"held": held})
         self._compare_with_learnt(folder, task)
-        steps = StepFile(folder)
-        work = Work(
-            site=self.name,
-            study=self.study,
-            data=self.data,
-            message=message,
-            device=self.device,
-            folder=folder,
-            data_folder=self.site.data_folder(self.study.name, self.name),
-            min_patients=self.site.min_patients,
-            max_epsilon=self.site.max_epsilon,
-            may_send=self.gate.allowed.__contains__,
-            kept=kept,
-            held=held,
-            task=task,
-            cache=self.site.cache_folder(self.study.name, self.name),
-            on_step=steps.write,
-            locate_run=partial(self.site.run_folder, site=self.name),
-        )
+        steps, locate = StepFile(folder), partial(self.site.run_folder, site=self.name)
+        state = {"kept": kept, "held": held, "task": task, "on_step": steps.write, "locate_run": locate}
+        work = self._prepare(message, folder, **state)
         with closing(work), closing(steps):
             answer = work.answer()
         if leaves_state(self.study, task, asked.round):
@@ -192,25 +178,29 @@ class SiteRounds:
         return replace(answer, arrays=narrow_arrays(answer.arrays, self.study)) | asked_for | self._say_software(asked)
 
     def _rehearse(self, task: str, message: Message) -> Message:
-        """Rehearse a training; its state, the count of its privacy too, stays as it is."""
+        """Rehearse a training; the site's state, the count of its privacy too, stays as it is."""
+        began, state = time.perf_counter(), self.site.state_folder(self.study.name, self.name)
         if task != TRAIN:
             raise TrainingError(f"a rehearsal must ask for {TRAIN}, not {quote_value(task)}")
-        with TemporaryDirectory() as folder:
-            work = Work(
-                site=self.name,
-                study=self.study,
-                data=self.data,
-                message=message,
-                device=self.device,
-                folder=Path(folder, "run"),
-                data_folder=self.site.data_folder(self.study.name, self.name),
-                min_patients=self.site.min_patients,
-                max_epsilon=self.site.max_epsilon,
-                may_send=self.gate.allowed.__contains__,
-                cache=self.site.cache_folder(self.study.name, self.name),
-            )
-            with closing(work):
-                return rehearse_site(work, self.gate, self.site.state_folder(self.study.name, self.name))
+        with TemporaryDirectory() as folder, closing(self._prepare(message, Path(folder, "run"))) as work:
+            return rehearse_site(work, self.gate, state, began)
+
+    def _prepare(self, message: Message, folder: Path, **state: Any) -> Work:  # noqa: ANN401
+        """Return a task at this site, with what it has kept at home."""
+        return Work(
+            site=self.name,
+            study=self.study,
+            data=self.data,
+            message=message,
+            device=self.device,
+            folder=folder,
+            data_folder=self.site.data_folder(self.study.name, self.name),
+            min_patients=self.site.min_patients,
+            max_epsilon=self.site.max_epsilon,
+            may_send=self.gate.allowed.__contains__,
+            cache=self.site.cache_folder(self.study.name, self.name),
+            **state,
+        )
 
     @staticmethod
     def _say_software(asked: TaskHeader) -> Message:

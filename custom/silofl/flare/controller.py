@@ -85,6 +85,7 @@ class RoundsController(ModelController):
         self._late: set[str] = set()
         self._left: dict[str, str] = {}
         self._strangers: list[str] = []
+        self._taken: dict[str, float] = {}
         self._waiting = Waiting(None)
         self._find_in_flight: Callable[[], InFlight | None] = lambda: None
         self._ending = "the job was aborted"
@@ -254,6 +255,7 @@ class RoundsController(ModelController):
             cleanup_memory()
         given: dict[str, Message] = {}
         took: dict[str, float] = {}
+        self._taken = {}
         started, rounds = time.monotonic(), {message.meta["round"] for message in messages.values()}
         limit_s = self._waiting.limit_s(task_name, max(rounds, default=0))
 
@@ -261,7 +263,7 @@ class RoundsController(ModelController):
             # The first counts: `_process_result` answers after it, in place of a site whose answer never came here.
             site = model.meta["client_name"]
             message = given.setdefault(site, from_model(model))
-            took.setdefault(site, time.monotonic() - started)
+            took.setdefault(site, time.monotonic() - self._taken.get(site, started))
             self._waiting.heard_from(site)
             if "error" not in message.meta:
                 self._waiting.answered(task_name, time.monotonic() - started)
@@ -343,6 +345,8 @@ class RoundsController(ModelController):
 
     def _prepare_task_data(self, client_task: ClientTask, fl_ctx: FLContext) -> None:
         """Wait again for a site that was late or seemed to have left, now that it takes a task."""
+        # A process that begins takes none for a while: what a task itself takes counts from here.
+        self._taken[client_task.client.name] = time.monotonic()
         self._late.discard(client_task.client.name)
         self._left.pop(client_task.client.name, None)
         super()._prepare_task_data(client_task, fl_ctx)

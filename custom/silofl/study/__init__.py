@@ -53,7 +53,7 @@ class Study(Section):
     Attributes:
         name: Part of file names.
         continue_run: Id of an unfinished run to continue.
-        rehearsal: Set by ``silofl run --rehearse`` in what it submits; leave it out.
+        rehearsal: Set by ``silofl run --rehearse`` alone.
         task: A label per pixel, one per example, or any number of findings per example (``multilabel``).
         labels: Number -> name; from 1 for segmentation (0 is background), otherwise from 0.
         regions: Segmentation: name -> labels whose union is scored instead of single labels, as ``{disc: [1, 2], cup:

@@ -311,20 +311,17 @@ class FederationSettings(Section):
     """How many sites the server needs, and how long it waits for them.
 
     Attributes:
-        sites: The hospitals by name, as ``[north, south]``: no others take part, and one that never comes makes the run
-            INCOMPLETE. Or how many the first round waits for, as in simulations: then nobody misses who never came. By
-            default those that are there when the job starts.
+        sites: The hospitals by name, as ``[north, south]``: nobody else takes part, and who is missing at the end makes
+            the run INCOMPLETE. A number cannot say who is missing. By default those that are there when the job starts.
         min_sites: Sites that must answer for a round to count.
         max_missed_rounds: Rounds a site may miss before the run is called INCOMPLETE.
-        may_miss: Sites by name that may be without a test at the end, as they never came or left: up to so many do not
-            make the run INCOMPLETE, however many rounds they missed. Those that were tested are held to
-            ``max_missed_rounds``.
+        may_miss: Named sites that may be missing at the end of a COMPLETE run; ``max_missed_rounds`` is for the others.
         patience: Rounds without a better validation after which the run ends, with the models of the best round.
             AdaFed's shared rounds do not count. Not with ``average_last`` or ``extra_rounds``.
         sites_left: Sites that have left a continued run, as ``[north]``: their absence does not make it INCOMPLETE.
         task_timeout_s: Seconds the server waits for a site's answer. By default an hour in a job's first two rounds and
             in tasks other than training; later five times the longest answer, at least ten minutes.
-        join_timeout_s: Seconds the server waits for the sites before the first round.
+        join_timeout_s: Seconds to wait for the sites before the first round.
         max_update_ratio: An update is refused if its norm per step is more than this many times the median of the other
             sites'; null refuses none.
         min_sites_for_ratio: Answers that a round needs before updates and image ranges are compared.

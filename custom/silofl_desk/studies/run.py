@@ -153,11 +153,7 @@ def rehearse(job: Path, study: Study, kit: Kit, options: argparse.Namespace) -> 
     """Rehearse a study at all its sites and print what each has shown; no folder of results is left.
 
     Returns:
-        The exit code: 0 where nothing would have failed, 1 where the rehearsal itself did, 3 where something would have
-        failed, 130 interrupted.
-
-    Raises:
-        ConfigError: The study trains nothing, the server cannot be reached, or would not take the job.
+        The exit code: 0 where nothing would fail, 1 where the rehearsal did, 3 where something would, 130 interrupted.
     """
     if options.out is not None:
         raise ConfigError("--out must be left out with --rehearse, which leaves no results; remove it")
@@ -336,13 +332,7 @@ class WatchedRun:
         return {}
 
     def give_up_without(self, missing: Mapping[str, str]) -> None:
-        """Submit nothing where more of the sites that the study names are missing than it may miss at its end.
-
-        A run that goes on does so with those that are there; its result names the others.
-
-        Raises:
-            TrainingError: Names them.
-        """
+        """Refuse to begin, and not to go on, where more named sites are missing than the study may miss at its end."""
         federation = self.study.federation
         absent = [told for site, told in missing.items() if site in federation.named]
         if not self.study.continue_run and len(absent) > federation.may_miss:

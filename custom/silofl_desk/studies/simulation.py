@@ -252,14 +252,8 @@ def change_job(job: Path, changes: Mapping[str, object]) -> Study:
 
 
 def fit_meta(job: Path, study: Study, changed: Iterable[str]) -> None:
-    """Fit a copied job's meta.json to its study.
-
-    NVFlare begins a job once ``min_clients`` are connected: with fewer than the study's quorum no round counts.
-
-    Args:
-        changed: The dotted keys of the study that are new.
-    """
-    named, path, keys = study.federation.named, job / "meta.json", {*changed}
+    """Fit a copied job's meta.json to its study, by the dotted keys that are new in it."""
+    named, path, keys = study.federation.named, job / META, {*changed}
     fitting: dict[str, object] = {"name": study.name}
     if "federation.min_sites" in keys:
         fitting["min_clients"] = study.federation.min_sites
