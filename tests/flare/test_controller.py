@@ -260,6 +260,27 @@ def test_a_site_that_joins_a_run_later_must_be_named(make_study, tmp_path, monke
     assert controller._begin(study, "run", folder).sites == ["north", "south"]
 
 
+def test_how_long_an_answer_took_counts_from_when_the_site_took_the_task(monkeypatch):
+    monkeypatch.setattr(ModelController, "_prepare_task_data", lambda *arguments: None)
+    clock = [0.0]
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: clock[0], sleep=lambda seconds: None))
+    controller = controller_of("north", "south")
+    controller._waiting, controller.cancel_all_tasks = Waiting(600.0), lambda fl_ctx: None
+
+    def send(task, model, targets, timeout, callback):
+        (site,) = targets
+        # Its process begins for a while.
+        clock[0] += 12
+        controller._prepare_task_data(SimpleNamespace(client=SimpleNamespace(name=site)), None)
+        clock[0] += 5
+        model.meta["client_name"] = site
+        callback(model)
+
+    controller.send_model = send
+    answers = controller._ask("train", {site: Message(meta={"round": 1}) for site in ("north", "south")})
+    assert answers.seconds == {"north": 5.0, "south": 5.0}
+
+
 def test_a_lead_can_see_who_has_answered_and_who_is_waited_for(asked):
     seen = []
 
