@@ -47,6 +47,7 @@ def test_the_demonstration_ends_with_one_table_and_one_report_and_reuses_finishe
     check_closing_table(printed, out)
     again = silofl("demo", "--out", out, "--rounds", 2).stdout
     check_closing_table(again, out)
-    log = (out / "log.txt").read_text()
-    # The details: the rounds of the first time, and what the second time had not to do again.
-    assert log.count("already finished") == 5 and "round   2/2" in log and "surface Dice" in log
+    assert "5 runs, 2 at a time; 5 are already finished" in again
+    # The details.
+    assert "surface Dice" in (out / "logs" / "demo.txt").read_text()
+    assert all("round   2/2" in (out / "logs" / f"{name}.txt").read_text() for name in RUNS.values())

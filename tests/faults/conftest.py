@@ -91,9 +91,10 @@ def check_end(run, whole, before=()):
     assert results(run)["status"] == "COMPLETE" and results(run)["reasons"] == []
     now = ledger(run)
     # The records themselves, their times included: none of these rounds was carried out again. The next round's task
-    # brings a round's validation.
+    # brings a round's validation, and whether it is the best so far.
     for old, new in zip(before, now, strict=False):
-        assert new == (old if old["validation"] else old | {"validation": new["validation"]})
+        judged = {} if old["validation"] else {key: new[key] for key in ("validation", "is_best") if key in new}
+        assert new == old | judged
     assert timeless(now) == timeless(ledger(whole))
     assert [record["round"] for record in now] == list(range(1, len(now) + 1)) and len(now) >= len(before)
     assert results(run)["sites"] == results(whole)["sites"]

@@ -24,12 +24,13 @@ def kill():
 
 @dataclass(frozen=True)
 class Fault:
-    """What happens before or after one call of a function, named module:name."""
+    """What happens before or after one call of a function, named module:name, of those that name a file."""
 
     target: str
     call: int = 1
     moment: str = "before"
     action: Callable[[], None] = kill
+    file: str = ""
 
     def install(self):
         """Put it in place in this process."""
@@ -41,7 +42,8 @@ class Fault:
 
         @functools.wraps(function)
         def hindered(*arguments, **options):
-            moment = self.moment if next(calls) == self.call else None
+            is_counted = any(self.file in str(one) for one in arguments) or not self.file
+            moment = self.moment if is_counted and next(calls) == self.call else None
             if moment == "before":
                 self.action()
             result = function(*arguments, **options)

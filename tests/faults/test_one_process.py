@@ -14,6 +14,7 @@ pytestmark = pytest.mark.faults
 SITE, SERVER, FOLDER = (
     f"silofl.federation.{name}" for name in ("site:SiteRounds", "server:ServerRounds", "run_folder")
 )
+STATE, CHECKPOINT = "round_0002.pt", "checkpoint.next.pt"
 # Three sites: calls 1 to 3 are of the first round.
 PHASES = {
     "reading data": Fault("silofl_desk.studies.simulated_sites:load_site_data", 2, "after"),
@@ -27,8 +28,8 @@ PHASES = {
     "sending, last site": Fault(f"{SITE}.answer", 6, "after"),
     "aggregating": Fault("silofl.parts.model:mix", 2),
     "aggregated": Fault(f"{SERVER}.close", 2, "after"),
-    "a site's state half written": Fault("os:replace", 23),
-    "checkpointing, half written": Fault("os:replace", 15),
+    "a site's state half written": Fault("os:replace", file=STATE),
+    "checkpointing, half written": Fault("os:replace", 2, file=CHECKPOINT),
     "checkpointing, first round": Fault(f"{FOLDER}:save_state", 1, "after"),
     "checkpointing, before the file": Fault(f"{FOLDER}:RunFolder.save", 2),
     "checkpointing, between the renames": Fault("pathlib:Path.replace", 2, "after"),
@@ -44,8 +45,8 @@ PHASES = {
     "reporting": Fault("silofl_desk.studies.simulate:write_report"),
 }
 
-# Phase -> the file that is half written then, lest another one comes before it.
-HALF_WRITTEN = {"a site's state half written": "round_0002.pt", "checkpointing, half written": "checkpoint.next.pt"}
+# Phase -> the file that is half written then.
+HALF_WRITTEN = {"a site's state half written": STATE, "checkpointing, half written": CHECKPOINT}
 
 
 def go_on(run, job, data):

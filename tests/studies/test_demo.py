@@ -3,11 +3,13 @@ import shlex
 import textwrap
 
 import numpy as np
+import pytest
 from PIL import Image
 
 from silofl.bundled_jobs import JOBS
 from silofl.cli import main
 from silofl_desk.studies import demo
+from silofl_desk.studies.side_by_side import build_command
 
 
 def test_a_missing_job_and_an_out_that_is_a_file_are_refused_before_anything_is_written(refused, tmp_path, monkeypatch):
@@ -40,18 +42,35 @@ def test_the_next_commands_carry_own_images_to_a_run(tmp_path, monkeypatch, trai
     assert training.carried_out == ["my-run"]
 
 
-def test_the_demonstration_takes_the_bundled_jobs_wherever_it_is_called(silofl, monkeypatch):
-    trained = []
-    monkeypatch.setattr(demo.simulate, "start_simulation", lambda job, *_: trained.append(job) or 1)
+@pytest.fixture
+def carried_out(monkeypatch):
+    """Carry out no run, and return those that were asked for, of which none has a result."""
+    runs = []
+
+    def carry_out(planned, out, processes, console):
+        runs.extend(planned)
+        return {run.path: "the disk was full" for run in planned[:1]}
+
+    monkeypatch.setattr(demo, "run_side_by_side", carry_out)
     monkeypatch.setattr(demo, "make_phantoms", lambda *_: None)
-    code, out, _ = silofl("demo")
-    assert code == 1 and trained == [JOBS / "fedavg_phantoms"]
-    assert "fedavg ended with exit code 1; demo/log.txt says why" in out
+    return runs
 
 
-def test_a_demonstration_that_is_interrupted_says_that_it_goes_on(silofl, tmp_path, monkeypatch):
-    monkeypatch.setattr(demo.simulate, "start_simulation", lambda *_: demo.ExitCode.INTERRUPTED)
-    monkeypatch.setattr(demo, "make_phantoms", lambda *_: None)
+def test_the_demonstration_takes_the_bundled_jobs_wherever_it_is_called(silofl, carried_out):
+    code, out, _ = silofl("demo", "--rounds", 3)
+    assert code == 1 and "fedavg_phantoms has no result: the disk was full" in out
+    names = ("fedavg", "adafed", "fedsm", "harmofl", "fedavg")
+    assert [run.job for run in carried_out] == [JOBS / f"{name}_phantoms" for name in names]
+    for run in carried_out:
+        command = build_command(run)
+        assert command[command.index("--leave-out") + 1] == "coast" and "rounds=3" in command
+
+
+def test_a_demonstration_that_is_interrupted_says_that_it_goes_on(silofl, tmp_path, carried_out, monkeypatch):
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(demo, "run_side_by_side", interrupt)
     code, out, _ = silofl("demo", "--out", tmp_path / "demo")
     assert code == 130 and out.endswith(
         "interrupted; to go on, give the same command again: what has finished is kept\n"

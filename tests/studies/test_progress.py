@@ -15,7 +15,7 @@ from silofl.settings import parse
 from silofl.study import Study
 from silofl.training.site_score import SiteScore
 from silofl_desk.studies import progress
-from silofl_desk.studies.progress import RoundLines, announce, repeat_in_background, show_bar
+from silofl_desk.studies.progress import RoundLines, announce, repeat_in_background
 
 STUDY = {"name": "x", "task": "segmentation", "labels": {1: "a"}, "rounds": 4, "algorithm": {"name": "fedavg"}}
 
@@ -83,7 +83,7 @@ def test_a_long_round_is_never_silent(lines, tmp_path, monkeypatch):
     assert line.startswith("training round 2 of 4: ") and line.endswith(" s so far")
 
 
-def test_a_long_round_shows_its_steps_in_lines_and_bars(lines, tmp_path, monkeypatch):
+def test_a_long_round_shows_its_steps_in_lines(lines, tmp_path, monkeypatch):
     monkeypatch.setattr(progress, "QUIET_S", 0.0)
     monkeypatch.setattr(steps, "EVERY_S", -1.0)
     (tmp_path / PHASE).write_text("train 2")
@@ -92,12 +92,6 @@ def test_a_long_round_shows_its_steps_in_lines_and_bars(lines, tmp_path, monkeyp
     StepFile(north).write(12, 300)
     lines.print_phase()
     assert lines.text()[0].endswith(" s so far, step 12 of 300 at north")
-    console = Console(record=True, width=300, file=io.StringIO())
-    monkeypatch.setattr(progress, "QUIET_S", 100.0)
-    with show_bar("fedavg", tmp_path, 4, console):
-        (tmp_path / PHASE).write_text("train 2")
-        StepFile(north).write(13, 300)
-    assert "0/4 rounds, step 13 of 300 at north, " in console.export_text()
 
 
 def test_a_finished_round_is_told_before_the_task_that_follows_it(lines, tmp_path):
@@ -153,20 +147,3 @@ def test_an_action_is_repeated_until_the_block_ends_and_its_error_is_not_lost():
 
     with pytest.raises(ValueError, match="broken"), repeat_in_background(fail, 0.001):
         assert failed.wait(10)
-
-
-def test_a_bar_shows_a_name_as_it_is(tmp_path):
-    console = Console(record=True, width=200, file=io.StringIO(), force_terminal=True)
-    with show_bar("a[/]", tmp_path, 4, console):
-        pass
-    assert "a[/]" in console.export_text()
-
-
-@pytest.mark.parametrize("is_terminal", [True, False])
-def test_a_methods_rounds_are_a_bar_on_a_terminal_and_one_line_in_a_file(tmp_path, is_terminal):
-    console = Console(record=True, width=100, file=io.StringIO(), force_terminal=is_terminal)
-    with show_bar("fedavg", tmp_path, 4, console):
-        (tmp_path / "ledger.json").write_text(json.dumps(dump_record([record(1, 2.0), record(2, 2.0)])))
-    # What a terminal draws over the last state follows it.
-    last = "fedavg" + console.export_text().rpartition("fedavg")[2]
-    assert "2/4 rounds" in last and len(last) <= 100 and ("━" in last) is is_terminal

@@ -73,13 +73,19 @@ def test_runs_that_end_without_a_result_are_told_with_their_logs(carry_out, runs
     assert list(failures) == [run.path for run in runs]
     log = tmp_path / "out" / "logs" / f"{runs[0].path.name}.txt"
     assert log.read_text() == "no disk\n" and str(log) in failures[runs[0].path]
-    assert "fedavg local_epochs=1, seed 3: ended early" in out and "0 left" in out
+    assert "fedavg local_epochs=1: ended early" in out and "0 left" in out
+
+
+def test_runs_of_several_seeds_are_named_with_theirs(carry_out, runs):
+    runs[0] = replace(runs[0], seed=4)
+    _, out = carry_out("raise SystemExit(1)")
+    assert "fedavg local_epochs=1, seed 4: ended early" in out and ", seed 3: ended early" in out
 
 
 def test_what_is_under_way_is_said_where_nothing_has_ended(carry_out, monkeypatch):
     monkeypatch.setattr(side_by_side, "QUIET_S", 0.0)
     _, out = carry_out(START + "time.sleep(0.5)")
-    assert "fedavg local_epochs=1, seed 3: 0 rounds; " in out
+    assert "fedavg local_epochs=1: 0 rounds; " in out
 
 
 def test_as_many_run_at_a_time_as_were_asked_for(carry_out, runs):
@@ -97,7 +103,7 @@ def test_a_finished_run_is_not_run_again(carry_out, runs, monkeypatch):
         # One that has begun is resumed.
         assert side_by_side.build_command(run)[3:] == ["resume", str(run.path)]
     failures, out = carry_out("raise SystemExit(1)")
-    assert failures == {} and "3 of 3 runs are already finished" in out
+    assert failures == {} and "3 runs, 2 at a time; 3 are already finished" in out
 
 
 def test_an_interrupt_ends_every_process(carry_out, runs):

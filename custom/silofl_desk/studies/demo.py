@@ -18,12 +18,13 @@ from silofl.options import PlainConsole, make_console, read_changes
 from silofl.report.tables import print_table
 from silofl_desk.phantoms.phantoms import SITES, UNSEEN_SITE, make_phantoms
 from silofl_desk.report.run_records import read_run
-from silofl_desk.studies import simulate
+from silofl_desk.studies.compared_runs import ComparedRun
 from silofl_desk.studies.comparison import print_comparison
 from silofl_desk.studies.comparison_page import Summary, write_rows
 from silofl_desk.studies.hospitals import conclude, cost_table, explain_losses, hospital_table, unseen_tables
 from silofl_desk.studies.processes import enable_interrupts
-from silofl_desk.studies.progress import announce, show_bar
+from silofl_desk.studies.progress import announce
+from silofl_desk.studies.side_by_side import LOGS, run_side_by_side
 from silofl_desk.studies.simulation import Simulation, changed_study
 
 # Method -> its run's folder, the run's job, and the changes to the job's study. BatchNorm is AdaFed's, which compares
@@ -36,6 +37,9 @@ RUNS: dict[str, tuple[str, str, dict[str, object]]] = {
     "fedsm": ("fedsm_phantoms", "fedsm_phantoms", INSTANCE),
     "adafed": ("adafed_phantoms", "adafed_phantoms", {"model.normalization": "batch"}),
 }
+# What begins first leaves its own models to the others of its normalisation; the longest begins early.
+ORDER = ("fedavg", "adafed", "fedsm", "harmofl", "oneshot")
+PROCESSES = 2
 SUPER_RUN = "fedsm_phantoms"
 # Fewer rounds, pixels and channels than the jobs' own, which take three times as long, and in return a higher learning
 # rate. The drift may tell why a method loses.
@@ -67,11 +71,11 @@ def run_demo(out: Path, changes: dict[str, object], console: Console) -> int:
     """Make the phantoms, run each method on them, print one table and write one report; finished runs are reused.
 
     Args:
-        out: Folder of the phantoms, the runs, ``report.html`` and ``log.txt``, which has the details.
+        out: Folder of the phantoms, the runs, ``report.html`` and ``logs``, which have the details.
         changes: Keys of the studies to change: rounds, seed; the phantoms have the same seed.
 
     Returns:
-        The first exit code that is not 0, or 0; 130 interrupted.
+        The highest exit code of the runs and the prediction; 130 interrupted.
 
     Raises:
         ConfigError: The folder is a file, or a job or a change is wrong; before anything was written.
@@ -80,10 +84,10 @@ def run_demo(out: Path, changes: dict[str, object], console: Console) -> int:
         raise ConfigError(f"--out must be a folder, not {out}, which is a file; name another")
     for _, job, own in RUNS.values():
         changed_study(JOBS / job, SMALL | own | changes)
-    make_folder(out)
+    make_folder(out / LOGS)
     enable_interrupts()
     try:
-        with _open_log(out / "log.txt") as log:
+        with _open_log(out / LOGS / "demo.txt") as log:
             return _tell_story(out, changes, console, log)
     except KeyboardInterrupt:
         console.print("\ninterrupted; to go on, give the same command again: what has finished is kept")
@@ -95,15 +99,14 @@ def _tell_story(out: Path, changes: dict[str, object], console: Console, log: Co
     _print_wrapped([START], console)
     with announce(f"making their scans in {data}", console):
         make_phantoms(data, changes.get("seed", 0))
-    for method, (name, job, own) in RUNS.items():
-        wanted = SMALL | own | changes
-        with show_bar(method, out / name, int(str(wanted["rounds"])), console):
-            code = _train(JOBS / job, data, out / name, wanted, log)
-        if code == ExitCode.INTERRUPTED:
-            raise KeyboardInterrupt
-        if code:
-            console.print(f"{method} ended with exit code {code}; {out / 'log.txt'} says why")
-            return code
+    simulation = Simulation(str(data), SITES, left_out=UNSEEN_SITE)
+    planned = [
+        ComparedRun(method, 0, out / name, JOBS / job, simulation, SMALL | own | changes)
+        for method, (name, job, own) in ((method, RUNS[method]) for method in ORDER)
+    ]
+    if failures := run_side_by_side(planned, out, PROCESSES, console):
+        _print_wrapped([f"{path.name} has no result: {why}" for path, why in failures.items()], console)
+        return ExitCode.FAILED
     runs = {method: read_run(out / name) for method, (name, _, _) in RUNS.items()}
     print_comparison(list(runs.values()), log)
     with announce("writing the report", console):
@@ -123,9 +126,9 @@ def _tell_story(out: Path, changes: dict[str, object], console: Console, log: Co
         for table in tables:
             print_table(table, console)
     minutes = (time.monotonic() - started) / 60
-    console.print(f"\nAfter {minutes:.1f} minutes: pictures are in {report}, details in {out / 'log.txt'}")
+    console.print(f"\nAfter {minutes:.1f} minutes: pictures are in {report}, details in {out / LOGS}")
     console.print(NEXT)
-    return code
+    return max(code, *(ExitCode[run.results.status] for run in runs.values()))
 
 
 @contextmanager
@@ -147,12 +150,3 @@ def _predict_unseen(out: Path, data: Path, console: Console, log: Console) -> in
     with announce(f"segmenting {scan.name} of {UNSEEN_SITE} with fedsm's models into {target}", console):
         code, _ = predict_inputs(out / SUPER_RUN / FOLDER, [scan], target, Options(has_picture=True), log)
     return code
-
-
-def _train(job: Path, data: Path, run: Path, changes: dict[str, object], log: Console) -> int:
-    if simulate.is_finished(run):
-        log.print(f"already finished: {run}; delete it to train again")
-        return ExitCode.COMPLETE
-    if (run / "run.json").is_file():
-        return simulate.resume(run, log)
-    return simulate.start_simulation(job, run, Simulation(str(data), SITES, left_out=UNSEEN_SITE), changes, log)

@@ -1,4 +1,4 @@
-"""Show what a run is doing: a line per finished round and task, a bar per run, and never half a minute of silence."""
+"""Show what a run is doing: a line per finished round and task, and never half a minute of silence."""
 
 import threading
 import time
@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from silofl.federation.ledger import FILE, read_ledger
 from silofl.federation.round_line import round_line
@@ -160,39 +159,3 @@ def repeat_in_background(action: Callable[[], None], every_s: float) -> Iterator
         thread.join()
     if errors:
         raise errors[0]
-
-
-@contextmanager
-def show_bar(title: str, run: Path, rounds: int, console: Console) -> Iterator[None]:
-    """Show how far a run is while a block carries it out: a bar on a terminal, a line like `announce`'s in a file.
-
-    Args:
-        title: Name of the run.
-        run: Its folder, in which nothing need be yet.
-        console: Where it is shown.
-    """
-    began = time.time()
-
-    def count() -> int:
-        return len(read_ledger(run) or ())
-
-    def describe_doing() -> tuple[str, str]:
-        task, since = read_phase(run, rounds, began)
-        return task, describe_steps(run, since)
-
-    if not console.is_terminal:
-        with announce(title, console, lambda: f"{count()}/{rounds} rounds{describe_doing()[1]}"):
-            yield
-        return
-    texts = ("{task.description:<8}", "{task.completed}/{task.total} rounds", "{task.fields[doing]}")
-    # A site may be named [/].
-    first, *others = (TextColumn(text, markup=False) for text in texts)
-    with Progress(first, BarColumn(24), *others, TimeElapsedColumn(), console=console) as bar:
-        place = bar.add_task(title, total=rounds, doing="")
-        try:
-            with repeat_in_background(
-                lambda: bar.update(place, completed=count(), doing="".join(describe_doing())), POLL_S
-            ):
-                yield
-        finally:
-            bar.update(place, completed=count(), doing="")

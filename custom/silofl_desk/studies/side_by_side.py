@@ -18,6 +18,7 @@ from silofl_desk.studies.progress import QUIET_S
 from silofl_desk.studies.simulate import is_finished
 
 POLL_S = 0.3
+LOGS = "logs"
 
 
 def run_side_by_side(runs: Sequence[ComparedRun], out: Path, processes: int, console: Console) -> dict[Path, str]:
@@ -33,9 +34,13 @@ def run_side_by_side(runs: Sequence[ComparedRun], out: Path, processes: int, con
     Returns:
         Folder of a run that could not be carried out -> why.
     """
-    make_folder(out / "logs")
+    make_folder(out / LOGS)
     waiting = [run for run in runs if not (run.has_started and is_finished(run.path))]
-    console.print(f"{len(runs) - len(waiting)} of {len(runs)} runs are already finished; {processes} at a time")
+    finished = f"; {len(runs) - len(waiting)} are already finished" if len(waiting) < len(runs) else ""
+    console.print(f"{len(runs)} runs, {processes} at a time{finished}")
+    # Where all have one seed it says nothing.
+    has_seeds = len({run.seed for run in runs}) > 1
+    names = {run.path: f"{run.name}, seed {run.seed}" if has_seeds else run.name for run in runs}
     running: list[tuple[ComparedRun, ProcessTree, float]] = []
     failures: dict[Path, str] = {}
     total = len(waiting)
@@ -49,9 +54,8 @@ def run_side_by_side(runs: Sequence[ComparedRun], out: Path, processes: int, con
             time.sleep(POLL_S)
             if time.monotonic() - printed > QUIET_S:
                 printed = time.monotonic()
-                console.print(
-                    "; ".join(f"{_name(run)}: {len(read_ledger(run.path) or ())} rounds" for run, *_ in running)
-                )
+                done = (f"{names[run.path]}: {len(read_ledger(run.path) or ())} rounds" for run, *_ in running)
+                console.print("; ".join(done), markup=False)
             for run, tree, since in list(running):
                 if tree.poll() is None:
                     continue
@@ -62,18 +66,13 @@ def run_side_by_side(runs: Sequence[ComparedRun], out: Path, processes: int, con
                 ending += f", validation {format_number(results and results.validation_mean)}"
                 if results is None or not results.is_finished:
                     failures[run.path] = f"it ended early, and {log_path(run, out)} says why"
-                took, coming = printed - since, (printed - started) / (total - left) * left
-                console.print(
-                    f"{_name(run)}: {ending}, {format_duration(took)}; {left} left, about {format_duration(coming)}"
-                )
+                took = format_duration(printed - since)
+                coming = format_duration((printed - started) / (total - left) * left)
+                console.print(f"{names[run.path]}: {ending}, {took}; {left} left, about {coming}", markup=False)
     finally:
         for _, tree, _ in running:
             tree.end()
     return failures
-
-
-def _name(run: ComparedRun) -> str:
-    return f"{run.name}, seed {run.seed}"
 
 
 def build_command(run: ComparedRun) -> list[str]:
@@ -84,7 +83,7 @@ def build_command(run: ComparedRun) -> list[str]:
     wanted = run.wanted
     options = {"--out": run.path, "--data": wanted.data, "--threads": wanted.threads}
     options |= {"--cache": wanted.cache, "--pretrained": wanted.pretrained, "--weights": wanted.weights}
-    options |= {"--skip-unreadable": wanted.skip_unreadable or None}
+    options |= {"--skip-unreadable": wanted.skip_unreadable or None, "--leave-out": wanted.left_out}
     given = [str(part) for option, value in options.items() if value is not None for part in (option, value)]
     given += ["--sites", ",".join(wanted.sites)] if wanted.sites else []
     given += ["--alone"] if wanted.is_alone else []
@@ -94,4 +93,4 @@ def build_command(run: ComparedRun) -> list[str]:
 
 def log_path(run: ComparedRun, out: Path) -> Path:
     """Return the file of a run's output."""
-    return out / "logs" / f"{run.path.name}.txt"
+    return out / LOGS / f"{run.path.name}.txt"
