@@ -156,12 +156,18 @@ class RoundsController(ModelController):
     def _rehearse(self, study: Study) -> None:
         """Rehearse a round, and write what each site has shown into the job's own folder; nothing of a run."""
         self._outlive_failures(0)
-        run = f"rehearsal-{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
+        run, folder = (
+            f"rehearsal-{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}",
+            download_folder(self.fl_ctx),
+        )
+        # Without a ledger: who is waited for is all that it says.
+        progress = answer_progress(study, run, folder, lambda: self._find_in_flight())
+        self.engine.register_app_command(PROGRESS, progress)
         try:
             pretrained = read_job_pretrained(self.fl_ctx, study)
             reports = rehearse_round(ServerRounds.start(study, run, self._list_sites(study), pretrained), self._ask)
             found = {site: dump_record(one) for site, one in reports.items()}
-            write_json(download_folder(self.fl_ctx) / REHEARSAL, found)
+            write_json(folder / REHEARSAL, found)
         except Exception as error:  # without a report its lead learns why from the server's log
             self.system_panic(describe_failure(error), self.fl_ctx)
 
