@@ -70,7 +70,8 @@ def test_an_evaluation_changes_nothing_that_is_kept_and_names_no_case(play):
     game.finish()
     assert {path: path.read_bytes() for path in (game.folder("east") / "rounds").iterdir()} == before != {}
     answer = game.answers["test"]["east"]
-    assert [*answer.arrays] == ["usual/shares"] and "test0" not in str(answer.meta)
+    # Two validation patients are too few to say what is usual.
+    assert not answer.arrays and "test0" not in str(answer.meta)
 
 
 @pytest.mark.parametrize("name", ["harmofl", "ditto"])

@@ -11,8 +11,10 @@ from nvflare.apis.job_def import JobMetaKey
 from nvflare.fuel.f3.cellnet.defs import CellChannelTopic
 from nvflare.fuel.f3.message import Message
 from nvflare.private.defs import CellMessageHeaderKeys
+from nvflare.private.fed.server.job_runner import JobRunner
 
 from silofl.flare import left_sites
+from silofl.flare.lead import ABANDONED, has_ended
 from silofl.flare.left_sites import AGAIN, FAILED, FAILED_AGAIN, LEFT, UNBEGUN, LeftSites, find_left_sites
 
 JOB = [Client("east", "e1"), Client("north", "n1")]
@@ -44,7 +46,7 @@ def server_with(connected=JOB, answer=None, **runner):
 
     engine, context = SimpleNamespace(get_clients=lambda: connected, send_app_command=tell), FLContext()
     engine.run_processes = {job: {RunProcessKey.PARTICIPANTS: sites} for job, sites in participants.items()}
-    engine.job_runner = SimpleNamespace(**runner) if runner else None
+    engine.job_runner = SimpleNamespace(update_unfinished_jobs=lambda context: None, **runner) if runner else None
     context.get_engine = lambda: engine
     return engine, context, said
 
@@ -90,6 +92,22 @@ def test_a_heartbeat_under_a_new_token_and_no_other_event_is_told_to_the_sites_o
     _, context, said = server_with([JOB[0], Client("north", token)])
     LeftSites().handle_event(event, context)
     assert said == told
+
+
+def test_what_ran_when_the_server_was_stopped_has_ended_once_it_is_back():
+    words = {"one": "RUNNING", "two": "DISPATCHED", "three": "SUBMITTED", "four": "FINISHED:COMPLETED"}
+    engine, context, _ = server_with()
+    found = {job: SimpleNamespace(job_id=job) for job in words}
+    jobs = SimpleNamespace(
+        get_jobs_by_status=lambda states, context: [found[job] for job in words if words[job] in states],
+        set_status=lambda job, status, context: words.update({job: status.value}),
+    )
+    engine.get_component, engine.job_runner = lambda name: jobs, JobRunner("")
+    site = SimpleNamespace(cell=SimpleNamespace(register_request_cb=lambda **how: None))
+    context.set_prop(FLContextKey.SITE_OBJ, site, private=True)
+    LeftSites().handle_event(EventType.SYSTEM_BOOTSTRAP, context)
+    assert words == {"one": ABANDONED, "two": ABANDONED, "three": "SUBMITTED", "four": "FINISHED:COMPLETED"}
+    assert has_ended(ABANDONED)
 
 
 @pytest.fixture

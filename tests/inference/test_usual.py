@@ -15,9 +15,9 @@ from silofl.inference.usual import (
     Usual,
     compare_answer,
     log_odds,
-    log_sizes,
     measure_distance,
     pack_usual,
+    root_sizes,
     unpack_usual,
 )
 from silofl.models.features import count_features
@@ -26,7 +26,7 @@ CPU = torch.device("cpu")
 
 FEATURES = FeatureSpread((0.0, 0.0), (1.0, 1.0), Spread(0.0, 0.25))
 NORTH = Usual(
-    sizes_ml={"organ": Spread(math.log(400), 0.2), "lesion": Spread(math.log(20), 3.0)},
+    roots_ml={"organ": Spread(7.4, 0.3), "lesion": Spread(2.7, 1.5)},
     score=Spread(log_odds(0.99), 0.5),
     features={"global": FEATURES},
     codes={"body part": ("ABDOMEN", "LIVER")},
@@ -61,9 +61,9 @@ def test_a_usual_answer_raises_no_doubt_and_everything_was_checked(compared):
 @pytest.mark.parametrize(
     ("options", "wanted"),
     [
-        ({"sizes": SIZES | {"organ": 3885.0}}, "the size of organ is unusual: 3885 ml where 243 to 659 ml is usual"),
-        ({"sizes": SIZES | {"organ": 0.0}}, "the size of organ is unusual: 0.1 ml where"),
-        ({"scores": {"north": 0.6, "south": 0.4}}, "the selector's score is unusual: 0.6 where 0.97 or more is usual"),
+        ({"sizes": SIZES | {"organ": 3885.0}}, "the size of organ is unusual: 3885 ml where 254 to 617 ml is usual"),
+        ({"sizes": SIZES | {"organ": 0.0}}, "the size of organ is unusual: 0.0 ml where"),
+        ({"scores": {"north": 0.6, "south": 0.4}}, "the selector's score is unusual: 0.6 where 0.961 or more is usual"),
         ({"features": (4.0, 4.0)}, "the look of the image to the network is unusual: a distance of 4"),
         ({"codes": {"body part": "BRAIN"}}, "another body part than training's files: BRAIN, theirs ABDOMEN or LIVER"),
     ],
@@ -114,8 +114,8 @@ def test_the_variance_of_features_is_that_of_a_sample():
     assert found == FeatureSpread((2.0,), (7.0,), Spread.of([math.log(square / 7.35) for square in (4, 1, 9)]))
 
 
-def test_sizes_and_scores_have_finite_logarithms():
-    assert log_sizes({"organ": 0.0}, True) == {"organ": math.log(0.1)} and log_sizes({"a": 1.0}, False) == {"a": 0.0}
+def test_sizes_and_scores_are_measured_on_scales_without_ends():
+    assert root_sizes({"organ": 0.0, "lesion": 8.0}) == pytest.approx({"organ": 0.0, "lesion": 2.0})
     assert log_odds(0.5) == 0 and math.isfinite(log_odds(1.0)) and log_odds(0.0) == pytest.approx(-log_odds(1.0))
 
 

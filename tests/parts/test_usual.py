@@ -10,9 +10,18 @@ from silofl.inference.usual import FeatureSpread, Usual
 from silofl.parts.task import TEST
 from silofl.parts.usual import KIND, ROLE, pack_arrays, unpack_arrays
 
-from ..conftest import UNET
+from ..conftest import UNET, write_site
 
 NETWORK = UNET
+
+
+@pytest.fixture(scope="module")
+def site_data(tmp_path_factory):
+    """Three sites with as many validation patients as the numbers need."""
+    root = tmp_path_factory.mktemp("sites")
+    for seed, name in enumerate(("east", "north", "west")):
+        write_site(root / name, seed, {"training": 2, "validation": 3, "test": 2})
+    return root
 
 
 @pytest.fixture
@@ -31,7 +40,7 @@ def test_a_site_measures_the_model_that_it_tested_and_the_server_completes_the_s
     game, found = usual_of(rounds=1)
     assert list(found) == ["east", "north", "west"]
     own = read_model_folder(game.folder("east") / "supermodel").usual
-    assert list(own) == ["east"] and own["east"].shares.keys() == set(game.study.labels.values())
+    assert list(own) == ["east"] and own["east"].roots.keys() == set(game.study.labels.values())
     # Its own folder names its only model by the site, the server's one for all.
     np.testing.assert_allclose(own["east"].features["east"].mean, found["east"].features["own"].mean, rtol=1e-4)
     contents = game.server.parts["model"].outcome(game.server, {}).make_contents()
@@ -44,7 +53,7 @@ def test_all_that_leaves_is_of_one_kind_and_weights_are_as_without_it(usual_of):
     sent = game.answers[TEST]["east"].of(ROLE)
     gate = Gate.of(game.study, game.settings)
     assert {gate.kind(f"{ROLE}/{name}") for name in sent} == {KIND}
-    assert {*sent} == {"shares", "own.mean", "own.variance", "own.distance"}
+    assert {*sent} == {"roots", "own.mean", "own.variance", "own.distance"}
 
 
 @pytest.mark.parametrize("settings", [{"may_leave": ("weights", "batchnorm")}, {"min_patients": 99}])
@@ -72,5 +81,5 @@ def test_what_is_usual_comes_back_from_its_arrays(make_study):
     study = make_study()
     spreads = dict.fromkeys(study.labels.values(), Spread(1.0, 0.5, 7))
     features = {"own": FeatureSpread((0.0, 1.0), (1.0, 2.0), Spread(0.0, 0.1))}
-    usual = Usual(sizes_ml=spreads, score=Spread(3.0, 1.0), features=features, codes={"body part": ("LIVER",)})
+    usual = Usual(roots_ml=spreads, score=Spread(3.0, 1.0), features=features, codes={"body part": ("LIVER",)})
     assert unpack_arrays(pack_arrays(usual, study), study) == usual

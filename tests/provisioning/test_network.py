@@ -35,7 +35,7 @@ from provisioning.make_kits import make_kits, make_project
 from provisioning.namespaces import Namespaces, are_possible
 from provisioning.network import Network, start_command
 from provisioning.renew_kit import make_renewed_certificate
-from provisioning.workspace import PROJECT, REPOSITORY, certificates_file, find_kits, kits_folder
+from provisioning.workspace import PROJECT, REPOSITORY, SITE_CONFIGS, certificates_file, find_kits, kits_folder
 from silofl.cli import main
 from silofl.errors import ConfigError
 from silofl.federation.egress_chain import check_chain
@@ -43,7 +43,8 @@ from silofl.federation.ledger import read_ledger
 from silofl.federation.results import read_results
 from silofl.files import read_json
 from silofl.flare.kit import read_kit
-from silofl.flare.lead import PROGRESS
+from silofl.flare.lead import ABANDONED, PROGRESS
+from silofl.flare.one_machine import ask_machines
 from silofl.hospital.network import shake_hands
 from silofl.recipes import HarmoFLRecipe
 from silofl.study import load_study
@@ -919,3 +920,89 @@ def test_a_run_goes_on_by_itself_after_the_server_was_killed_and_started_again(
     assert code == 0, said
     assert "stopped: the server stopped after round" in said
     assert_same_models(command.out, whole)
+    # What NVFlare leaves RUNNING for ever is a job that has ended, and can be deleted.
+    first = re.findall(r"submitted as job (\S+)", said)[0]
+    with network.session() as session:
+        assert session.get_job_meta(first)["status"] == ABANDONED
+        session.delete_job(first)
+        assert first not in {job["job_id"] for job in session.list_jobs()}
+
+
+@pytest.mark.slow
+def test_a_copy_of_a_kit_is_refused_and_the_true_hospital_keeps_its_place(network, lead_command, tmp_path, capsys):
+    north, job = hospital_of(network, "north"), small_job(tmp_path / "job", "fedavg_phantoms", rounds=4)
+    copy, log = read_kit(Path(shutil.copytree(north.folder, tmp_path / "copy"))), tmp_path / "copy.txt"
+    command = lead_command(job, tmp_path / "out")
+    command.wait_for_rounds(1)
+    second = ProcessTree(start_command(copy), log)
+    deadline = time.monotonic() + 60
+    while second.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.2)
+    second.end()
+    said = log.read_text()
+    assert second.poll() not in (None, 0), said
+    assert said.count("north must run on one machine, not on this one too: the server hears it from") == 1, said
+    assert "Traceback" not in said
+    skipped = ["--skip", "training,leaving,privacy,data", "--study", str(study_file(job))]
+    assert main(["site", "check", "--kit", str(copy.folder), *skipped]) == 1
+    assert "stop it there" in " ".join(capsys.readouterr().out.split())
+    (job_id,) = re.findall(r"submitted as job (\S+)", command.log.read_text())
+    assert main(["watch", job_id, "--kit", str(network.find_kit("lead").folder), "--json"]) == 0
+    assert [*json.loads(capsys.readouterr().out)["second_machines"]] == ["north"]
+    code, said = command.finish()
+    assert code == 0, said
+    # A hospital that is ended and started again at its place does not wait.
+    restart(network, north)
+    assert ask_machines(north)["north"]["is_here"]
+
+
+@pytest.fixture
+def one_gpu(network, tmp_path, monkeypatch):
+    """Have a hospital's NVFlare see one GPU, of which a program tells in the place of nvidia-smi."""
+    north, tool = hospital_of(network, "north"), tmp_path / "bin" / "nvidia-smi"
+    tool.parent.mkdir()
+    tool.write_text('#!/bin/sh\necho name\ncase "$*" in *memory*) echo 8192 MiB;; *) echo 0;; esac\n')
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tool.parent}{os.pathsep}{os.environ['PATH']}")
+    with rewritten(path := north.folder / "local" / "resources.json", path.read_bytes()):
+        resources, of_gpu = (read_json(one) for one in (path, SITE_CONFIGS / "hospital_gpu" / "resources.json"))
+        path.write_text(json.dumps(resources | {"components": of_gpu["components"]}))
+        restart(network, north)
+        yield
+    restart(network, north)
+
+
+def restart(network, kit):
+    network.kill(kit.name)
+    network.start(kit)
+    network._wait(
+        f"{kit.name} to connect", lambda: "Successfully registered" in (network.logs / f"{kit.name}.txt").read_text()
+    )
+
+
+@pytest.mark.slow
+def test_two_studies_at_one_gpu_run_one_after_the_other_and_the_lead_sees_the_queue(network, one_gpu, tmp_path, capsys):
+    lead, numbers, waited = network.find_kit("lead"), [], []
+    deadline = time.monotonic() + LIMIT_S
+    for name in ("first", "second"):
+        job = small_job(tmp_path / name, "fedavg_phantoms", rounds=6)
+        meta = read_json(job / "meta.json")
+        (job / "meta.json").write_text(json.dumps(meta | {"name": name, "min_clients": 3}))
+        with network.session() as session:
+            numbers.append(session.submit_job(str(job)))
+            # NVFlare tries each job by itself: the later one may come first.
+            while name == "first" and session.get_job_meta(numbers[0])["status"] != "RUNNING":
+                assert time.monotonic() < deadline
+                time.sleep(1)
+    while time.monotonic() < deadline:
+        assert main(["watch", numbers[1], "--kit", str(lead.folder), "--json"]) == 0
+        seen = json.loads(capsys.readouterr().out)
+        if seen["status"] != "SUBMITTED":
+            break
+        waited.append(seen["queue"])
+        time.sleep(1)
+    with network.session() as session:
+        assert session.get_job_meta(numbers[0])["status"] == "FINISHED:COMPLETED"
+    behind = [one for one in waited if one.startswith("running: first; before it in the queue: nothing; last tried: 2")]
+    assert any("not enough sites have enough resources" in one for one in behind), waited
+    assert network.wait_for_jobs(2, LIMIT_S) == {"FINISHED:COMPLETED"}

@@ -182,11 +182,12 @@ def test_a_run_of_which_only_the_id_is_known_goes_on_by_its_job_folder(go_on, tm
 @pytest.mark.parametrize(
     ("results", "status", "sentence"),
     [
+        (None, "FINISHED:ABANDONED", f"job {NUMBER} must have left its run's id, not be FINISHED:ABANDONED"),
         (killed(1), "RUNNING", f"job {NUMBER} must have ended, not be RUNNING: end it with nvflare job abort"),
         (None, "FINISHED:ABNORMAL", f"job {NUMBER} must have begun a run; it left no results.json with one"),
         (lambda study: unscored_results(study, "FAILED", ["no"]), "FINISHED:ABNORMAL", "it left no results.json with"),
     ],
-    ids=["runs", "never began", "no run"],
+    ids=["lost with its server", "runs", "never began", "no run"],
 )
 def test_a_job_without_a_run_that_could_go_on_is_refused(go_on, left, tmp_path, results, status, sentence):
     left(results, 1, status)

@@ -60,19 +60,15 @@ class Connection:
 def server(monkeypatch, finished):
     """A server whose jobs end as written down: each NVFlare's words for its status, and the folder that it leaves.
 
-    A job that leaves None is one that the server forgets, for it stops and begins anew.
+    A job that leaves None is one that a server loses which stops and begins anew.
     """
     ends, submitted, waited = [], [], []
 
     class Lead(Connection):
         def submit(self, job):
             submitted.append(yaml.safe_load((job / "app" / "config" / "study.yaml").read_text()))
-            self.words, self.asked = iter(ends[len(submitted) - 1][0].split()), 0
+            self.words = iter(ends[len(submitted) - 1][0].split())
             return f"job-{len(submitted)}"
-
-        def server_start(self):
-            self.asked += 1
-            return ends[len(submitted) - 1][1] is None and self.asked > 2
 
         def connected(self):
             waited.append(len(submitted))
@@ -160,7 +156,7 @@ def test_a_long_round_says_who_has_answered_and_whom_it_waits_for(server, lead, 
 
 
 def test_the_folder_of_the_results_holds_the_job_that_goes_on_even_after_the_server_forgot_it(server, lead, tmp_path):
-    server(("RUNNING RUNNING", None))
+    server(("RUNNING FINISHED:ABANDONED", None))
     assert lead("--retries", "0")[0] == 1
     job = study_file(tmp_path / "out" / "job")
     assert load_study(job) == load_study(study_file(JOB)).model_copy(update={"continue_run": RUN})
@@ -356,7 +352,7 @@ def test_what_no_server_takes_and_a_folder_with_something_in_it_are_refused_befo
 
 
 def test_a_job_that_a_restarted_server_has_lost_goes_on_although_nothing_can_be_downloaded(server, lead):
-    submitted = server(("RUNNING RUNNING", None), ("FINISHED:COMPLETED", "complete"))
+    submitted = server(("RUNNING FINISHED:ABANDONED", None), ("FINISHED:COMPLETED", "complete"))
     code, said, _ = lead()
     assert code == 0 and submitted[1] == submitted[0] | {"continue_run": RUN}
     assert "stopped: the server stopped after round 1 of 24; going on by itself, 1 of " in said
@@ -398,7 +394,7 @@ def test_a_job_that_never_began_says_what_nvflare_says_and_how_to_go_on(server, 
 
 
 def test_an_interrupted_command_leaves_the_job_running_and_names_it(server, lead, monkeypatch, tmp_path):
-    server(("RUNNING", None))
+    server(("FINISHED:ABANDONED", None))
     monkeypatch.setattr(module.WatchedRun, "_follow", Mock(side_effect=KeyboardInterrupt))
     code, said, _ = lead()
     assert code == 130 and "job job-1 runs on" in said
@@ -406,7 +402,7 @@ def test_an_interrupted_command_leaves_the_job_running_and_names_it(server, lead
 
 
 def test_a_server_that_stays_away_is_said_and_no_traceback(server, lead, monkeypatch):
-    server(("RUNNING", None))
+    server(("FINISHED:ABANDONED", None))
     monkeypatch.setattr(module.WatchedRun, "_follow", Mock(side_effect=TrainingError("the server must answer")))
     code, said, _ = lead()
     assert code == 1 and said.endswith("the server must answer\n")

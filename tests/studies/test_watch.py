@@ -33,7 +33,7 @@ def watch(silofl, tmp_path):
 @pytest.fixture
 def server(monkeypatch):
     """A server that answers each question with the next of NVFlare's words and of the numbers of finished rounds."""
-    state = SimpleNamespace(words=[], rounds=[], starts=[], may_ask=True, asked=0, in_flight=None, result=None)
+    state = SimpleNamespace(words=[], rounds=[], seconds={}, may_ask=True, asked=0, in_flight=None, result=None)
 
     class Lead:
         def __init__(self, kit, patience_s):
@@ -45,9 +45,6 @@ def server(monkeypatch):
         def __exit__(self, *reason):
             pass
 
-        def server_start(self):
-            return state.starts.pop(0) if state.starts else 1.0
-
         def find(self, number):
             assert number == JOB
             word = state.words.pop(0)
@@ -57,6 +54,12 @@ def server(monkeypatch):
 
         def last_heard(self):
             return {"east": 990.0, "west": 820.0}
+
+        def second_machines(self):
+            return state.seconds
+
+        def describe_queue(self, number):
+            return "running: histology; before it in the queue: organs"
 
         def download(self, number, target):
             (target / number).mkdir()
@@ -203,18 +206,29 @@ def test_a_server_that_stays_away_is_said_in_one_sentence(server, watch):
     assert (code, said) == (1, "") and error.startswith("the server localhost:8002 must answer")
 
 
-def test_a_server_that_began_anew_has_lost_the_job(server, watch):
-    server.words, server.rounds, server.starts = ["RUNNING", "RUNNING"], [1], [1.0, 1.0, 2.0]
-    code, said, _ = watch()
-    assert code == 1 and f"job {JOB} must have the server that began it; that one was stopped" in said
+def test_a_job_whose_server_was_stopped_is_lost_and_it_is_said_how_to_go_on(server, watch, refused, tmp_path):
+    server.words, server.rounds = ["RUNNING", "FINISHED:ABANDONED"], [1]
+    code, said, _ = watch("--download", tmp_path / "got")
+    assert code == 1 and said.endswith("or by the run's id and --job\n") and not (tmp_path / "got").exists()
+    assert f"job {JOB} has ended, FINISHED:ABANDONED; the server was stopped under it" in said
+    server.words = ["FINISHED:ABANDONED"]
+    assert "the server was stopped under it" in refused("watch", JOB, "--kit", tmp_path)
 
 
-def test_a_job_that_never_answers_is_given_up_with_what_to_do(server, watch, monkeypatch):
-    monkeypatch.setattr(module, "SILENT_S", 0.0)
-    server.words, server.rounds = ["RUNNING"] * 5, [None] * 5
-    code, said, _ = watch()
-    assert code == 1 and f"job {JOB} must answer at the server, which calls it RUNNING" in " ".join(said.split())
-    assert "go on with silofl continue" in " ".join(said.split())
+def test_a_job_that_waits_says_for_which_others_and_since_when(server, watch, monkeypatch):
+    monkeypatch.setattr(module, "QUIET_S", 0.0)
+    server.words = ["SUBMITTED", "SUBMITTED", "FINISHED:ABORTED"]
+    said = " ".join(watch()[1].split())
+    assert "running: histology; before it in the queue: organs" in said
+    server.words = ["SUBMITTED"]
+    assert json.loads(watch("--json")[1])["queue"] == "running: histology; before it in the queue: organs"
+
+
+def test_a_second_machine_under_a_sites_name_is_said_with_its_address(server, watch, monkeypatch):
+    monkeypatch.setattr(module, "QUIET_S", 0.0)
+    server.words, server.rounds, server.seconds = ["RUNNING", "RUNNING", ENDED], [1, 1], {"west": "10.0.0.9"}
+    sentence = "west must run on one machine; the server refused a second one at 10.0.0.9: call west"
+    assert sentence in " ".join(watch()[1].split())
 
 
 def test_whoever_stops_watching_does_not_stop_the_job(server, watch):

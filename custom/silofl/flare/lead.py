@@ -12,6 +12,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
 
+from aiohttp import ClientError
 from nvflare.apis.fl_context import FLContext
 from nvflare.fuel.flare_api.api_spec import AuthorizationError, InternalError, JobNotFound, JobNotRunning, NoReply
 from nvflare.fuel.flare_api.flare_api import Session
@@ -22,6 +23,7 @@ from silofl.federation.ledger import FILE
 from silofl.files import copy_folder, read_json
 from silofl.flare.download import keep_downloads_inside
 from silofl.flare.kit import Kit
+from silofl.flare.one_machine import MOST_WAIT_S, ask_machines
 from silofl.parts.task import Exchange, Message
 from silofl.schema import dump_record, read_record
 from silofl.study import Study
@@ -29,11 +31,15 @@ from silofl.study import Study
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
+# NVFlare's words for the status of a job: of one that waits to begin, and of one whose server was stopped under it.
+SUBMITTED, ABANDONED = "SUBMITTED", "FINISHED:ABANDONED"
 # The topic of the command that a running controller answers.
 PROGRESS = "silofl.progress"
 # NVFlare's own ten seconds, and five for each answer, are too few on a machine that is busy.
 SESSION_S = 60.0
 RETRY_S = 2.0
+# A machine that is refused tries again within it.
+LATELY_S = 2 * MOST_WAIT_S
 
 
 @contextlib.contextmanager
@@ -225,6 +231,16 @@ class Lead:
             lambda session: {one.name: float(one.last_connect_time) for one in session.get_system_info().client_info}
         )
 
+    def second_machines(self) -> dict[str, str]:
+        """Return the address of the second machine that connects under a site's name and was refused lately."""
+        try:
+            found = ask_machines(self.kit) or {}
+        except (OSError, ClientError) as error:
+            # Whether the server is there, other questions say.
+            logger.debug("the server did not say which machines it refused: %s", error)
+            return {}
+        return {site: one["second"] for site, one in found.items() if one["second"] and one["seconds"] < LATELY_S}
+
     def status(self, number: str) -> tuple[str, str]:
         """Return NVFlare's word for a job's status, and what it says of the job's way to the sites."""
         meta = self._ask(lambda session: session.get_job_meta(number))
@@ -243,9 +259,18 @@ class Lead:
 
         return self._ask(ask)
 
-    def server_start(self) -> float:
-        """Return when the server began, in seconds since 1970."""
-        return self._ask(lambda session: session.get_system_info().server_info.start_time)
+    def describe_queue(self, number: str) -> str:
+        """Say what a job that has not begun waits for, of all that this person may see."""
+        meta, jobs = self._ask(lambda session: (session.get_job_meta(number), session.list_jobs()))
+        jobs.sort(key=lambda job: str(job.get("submit_time")))
+        place = next((i for i, job in enumerate(jobs) if job.get("job_id") == number), 0)
+        running = [str(job.get("job_name")) for job in jobs if job.get("status") in ("DISPATCHED", "RUNNING")]
+        before = [str(job.get("job_name")) for job in jobs[:place] if job.get("status") == SUBMITTED]
+        tried = (meta.get("schedule_history") or ["never"])[-1]
+        return (
+            f"running: {', '.join(running) or 'nothing'}; before it in the queue: {', '.join(before) or 'nothing'}; "
+            f"last tried: {tried}; NVFlare tries again within ten minutes"
+        )
 
     def update(self, number: str, progress: Progress) -> None:
         """Bring what is known of a job up to date, where its process at the server answers."""

@@ -5,7 +5,8 @@ already. And where a site reports that its process for a job could not begin, as
 that it failed later, NVFlare ends the job for everybody; here the job itself decides, by the study's quorum. What fails
 for the first time ends the job: in the one that goes on the site takes part again, and nothing is lost. And once a
 job's process at the server has ended, NVFlare waits a quarter of an hour for a site's process that hangs, in which its
-lead gets no result.
+lead gets no result. And what ran when the server was stopped, it calls RUNNING for ever, which nobody can abort or
+delete.
 """
 
 import logging
@@ -44,7 +45,10 @@ FAILED_AGAIN = (
 
 
 class LeftSites(FLComponent):
-    """Tells running jobs which of their sites take part no more; a component of the server's resources."""
+    """Tells running jobs which of their sites take part no more, and ends the jobs of a server that was stopped.
+
+    A component of the server's resources.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -59,6 +63,8 @@ class LeftSites(FLComponent):
         """Look at all jobs where a site shows that it is alive: as soon as it has registered, and every ten seconds."""
         if event_type == EventType.SYSTEM_BOOTSTRAP:
             self._take_reports(fl_ctx.get_prop(FLContextKey.SITE_OBJ))
+            # NVFlare has it, and nobody who calls it. No job of this process has begun yet.
+            fl_ctx.get_engine().job_runner.update_unfinished_jobs(fl_ctx)
         if event_type != EventType.CLIENT_HEARTBEAT_PROCESSED:
             return
         engine = fl_ctx.get_engine()

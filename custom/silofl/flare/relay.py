@@ -17,6 +17,8 @@ from nvflare.fuel.f3.message import Message
 from nvflare.fuel.f3.mpm import MainProcessMonitor
 from nvflare.private.fed.app.relay import relay
 
+from silofl.flare.one_machine import refuse_second_machines
+
 logger = logging.getLogger(__name__)
 
 
@@ -60,6 +62,7 @@ def may_pass(message: Message, own: str) -> bool:
 def main() -> int:
     """Run NVFlare's relay on a guarded cell until it is stopped; returns its exit code."""
     relay.Cell = GuardedCell
+    refuse_second_machines()
     options = relay.parse_arguments()
     return MainProcessMonitor.run(main_func=relay.main, run_dir=options.workspace, args=options)
 

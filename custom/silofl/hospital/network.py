@@ -4,14 +4,17 @@ import errno
 import os
 import socket
 import ssl
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 
+from aiohttp import ClientError
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature
 
 from silofl.flare.kit import DAYS_TO_WARN, Address, Kit
+from silofl.flare.one_machine import ask_machines
 from silofl.hospital.candidate import Candidate
 from silofl.hospital.finding import Finding, failed, ok, warning
 
@@ -199,6 +202,31 @@ def _fetch_certificate(kit: Kit) -> bytes:
         context.wrap_socket(line, server_hostname=address.host) as secured,
     ):
         return secured.getpeercert(binary_form=True) or b""
+
+
+def check_one_machine(candidate: Candidate) -> Finding:
+    """Check that no other machine is connected, or has tried to be, with a copy of this kit."""
+    name, answer = candidate.kit.name, None
+    # Whether the server is there, other checks say.
+    with suppress(OSError, ClientError):
+        answer = ask_machines(candidate.kit)
+    if answer is None:
+        return ok("the server does not say which machines are connected, as one with older software")
+    found = answer.get(name, {})
+    first, second = found.get("first"), found.get("second")
+    if first and not found["is_here"]:
+        return failed(
+            f"{name} must run on one machine, not on this one too: the server hears it from {first}; stop it there or "
+            "delete this copy of the kit",
+            first=first,
+        )
+    if second:
+        return warning(
+            f"{name} must run on one machine, not on a second one at {second}, which the server refused "
+            f"{found['seconds'] / 60:.0f} minutes ago; stop it there, or tell the study lead where it is none of yours",
+            second=second,
+        )
+    return ok(f"no other machine is connected as {name}")
 
 
 def check_clock(candidate: Candidate) -> Finding:

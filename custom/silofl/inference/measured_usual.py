@@ -15,7 +15,7 @@ from silofl.data.site_data import SiteData, sample_evenly
 from silofl.inference.geometry import decide_labels
 from silofl.inference.prediction import measure_case_ml
 from silofl.inference.super_model import SuperModel
-from silofl.inference.usual import FeatureSpread, Usual, log_odds, log_sizes, share_labels
+from silofl.inference.usual import FeatureSpread, Usual, log_odds, root_sizes, share_labels
 from silofl.models.roles import GLOBAL
 from silofl.reading.dicom_codes import group_codes, read_codes
 from silofl.training.joined import LOCAL
@@ -29,34 +29,37 @@ MOST_CASES, MOST_FILES = 64, 1024
 
 @dataclass(frozen=True)
 class _Case:
-    """A case's numbers: of labels' sizes the logarithms, of the selector's score the log-odds."""
+    """A case's numbers: of labels' sizes the cube roots, of the selector's score the log-odds."""
 
-    shares: Mapping[str, float]
-    sizes_ml: Mapping[str, float] | None
+    roots: Mapping[str, float]
+    roots_ml: Mapping[str, float] | None
     odds: float | None
     features: Mapping[str, NDArray[np.float64]]
 
 
 def measure_usual(model: SuperModel, data: SiteData, site: str, min_patients: int) -> Usual | None:
-    """Return what is usual over a site's training and validation cases; None of too few patients.
+    """Return what is usual over a site's validation cases; None of too few patients.
+
+    Features, and DICOM's codes, are those of its training cases too.
 
     Args:
         model: Whose answers they are.
         site: Its name, as the selector knows it.
-        min_patients: Patients that the numbers must come from, which are at least `LEAST_PATIENTS`.
+        min_patients: Validation patients that the numbers must come from, which are at least `LEAST_PATIENTS`.
     """
-    least, parts = max(min_patients, LEAST_PATIENTS), (data.training, data.validation)
-    chosen = [case for part in parts for case in _sample_cases(part)]
-    if len({case.patients[0] for case in chosen} - {None}) < least:
+    least = max(min_patients, LEAST_PATIENTS)
+    if len({*data.validation.patients} - {None}) < least:
         return None
-    cases = [_measure_case(model, case, site) for case in chosen]
+    learnt, unseen = (
+        [_measure_case(model, case, site) for case in _sample_cases(part)] for part in (data.training, data.validation)
+    )
     # A case without a size in millilitres has none in any.
-    is_ml = all(case.sizes_ml is not None for case in cases)
-    sizes = _join([case.sizes_ml if is_ml else case.shares for case in cases])
-    odds = [case.odds for case in cases if case.odds is not None]
-    features = _join([case.features for case in cases])
+    is_ml = all(case.roots_ml is not None for case in unseen)
+    sizes = _join([case.roots_ml if is_ml else case.roots for case in unseen])
+    odds = [case.odds for case in unseen if case.odds is not None]
+    features = _join([case.features for case in [*learnt, *unseen]])
     return Usual(
-        **{"sizes_ml" if is_ml else "shares": {label: Spread.of(values) for label, values in sizes.items()} or None},
+        **{"roots_ml" if is_ml else "roots": {label: Spread.of(values) for label, values in sizes.items()} or None},
         score=Spread.of(odds) if odds else None,
         features={name: FeatureSpread.of(np.stack(rows)) for name, rows in features.items()} or None,
         codes=_read_codes(data, least) or None,
@@ -79,8 +82,8 @@ def _measure_case(model: SuperModel, case: Examples, site: str) -> _Case:
     label_map = decide_labels(answer.probabilities) if is_map else np.empty(0)
     sizes = measure_case_ml(label_map, case, study)
     odds = log_odds(answer.scores[site]) if site in answer.scores else None
-    shares = log_sizes(share_labels(label_map, study), is_ml=False) if is_map else {}
-    return _Case(shares, sizes and log_sizes(sizes, is_ml=True), odds, features)
+    roots = root_sizes(share_labels(label_map, study)) if is_map else {}
+    return _Case(roots, sizes and root_sizes(sizes), odds, features)
 
 
 def _join(tables: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:

@@ -1,8 +1,9 @@
 """What is usual of a super model's answers to its hospitals' own cases, and what of a new answer is not.
 
-Each hospital gives means and deviations over its training and validation cases: of the size of each label, of the
-selector's score, and of a network's features. A new answer is unusual where such a number lies further from the mean
-than the deviations explain. Single cases' numbers are nowhere in them.
+Each hospital gives means and deviations: of the size of each label and of the selector's score over its validation
+cases, as models are surer of cases that they learnt; of a network's features over its training cases too. A new answer
+is unusual where such a number lies further from the mean than the deviations explain. Single cases' numbers are nowhere
+in them.
 """
 
 from __future__ import annotations
@@ -22,10 +23,9 @@ from silofl.inference.prediction import CaseAnswer
 from silofl.schema import declare_optional, dump_record, read_record
 from silofl.study import Study
 
-# Of right cases, all checks together.
-MOST_FALSE_ALARMS = 0.05
-# Smaller sizes are none: in millilitres, and as a share of the pixels.
-LEAST_ML, LEAST_SHARE = 0.1, 1e-4
+# Of right cases, all checks together, if their numbers followed bell curves. Real ones have more far from the mean: of
+# simulated ones at most 5 % are called unusual.
+FALSE_ALARMS = 0.01
 # Of a probability, so that its log-odds are finite.
 LEAST_PROBABILITY = 1e-6
 # Share of a feature's mean variance that every feature has at least: some are always 0.
@@ -68,15 +68,16 @@ class Usual:
     """What is usual at one hospital; what is empty is not known.
 
     Attributes:
-        sizes_ml: Label -> spread of the natural logarithm of its size in millilitres.
-        shares: Label -> the same of its share of the pixels, where voxels' sizes are not known.
+        roots_ml: Label -> spread of the cube root of its size in millilitres, which is nearer to a bell curve than the
+            size, and 0 where there is none.
+        roots: Label -> the same of its share of the pixels, where voxels' sizes are not known.
         score: Spread of the log-odds of the selector's score for the hospital.
         features: Model -> its features.
         codes: What DICOM files state -> the codes that enough patients have.
     """
 
-    sizes_ml: Mapping[str, Spread] | None = declare_optional()
-    shares: Mapping[str, Spread] | None = declare_optional()
+    roots_ml: Mapping[str, Spread] | None = declare_optional()
+    roots: Mapping[str, Spread] | None = declare_optional()
     score: Spread | None = declare_optional()
     features: Mapping[str, FeatureSpread] | None = declare_optional()
     codes: Mapping[str, tuple[str, ...]] | None = declare_optional()
@@ -105,9 +106,9 @@ def measure_distance(features: NDArray, mean: ArrayLike, variance: ArrayLike) ->
     return float(np.log(np.mean(np.square(features - mean) / (variance + floor)) + np.finfo(np.float64).tiny))
 
 
-def log_sizes(sizes: Mapping[str, float], is_ml: bool) -> dict[str, float]:
-    """Return the natural logarithms of labels' sizes, in millilitres or as shares; of none that of the least one."""
-    return {name: math.log(max(size, LEAST_ML if is_ml else LEAST_SHARE)) for name, size in sizes.items()}
+def root_sizes(sizes: Mapping[str, float]) -> dict[str, float]:
+    """Return the cube roots of labels' sizes."""
+    return {name: math.cbrt(size) for name, size in sizes.items()}
 
 
 def log_odds(score: float) -> float:
@@ -183,7 +184,7 @@ def compare_answer(
     if not answer.scores:
         del checks["the selector's score"]
     # Each gets the same share of the false alarms.
-    share = MOST_FALSE_ALARMS / max(1, sum(map(len, checks.values())))
+    share = FALSE_ALARMS / max(1, sum(map(len, checks.values())))
     found = [sentence for some in checks.values() for one in some if (sentence := one.describe(share))]
     unchecked = [what for what, some in checks.items() if not some]
     known = {what for one in usual.values() for what in one.codes or ()}
@@ -194,16 +195,16 @@ def compare_answer(
 def _check_sizes(
     usual: Mapping[str, Usual], answer: CaseAnswer, sizes_ml: Mapping[str, float] | None, study: Study
 ) -> list[Check]:
-    is_ml = sizes_ml is not None and any(one.sizes_ml for one in usual.values())
+    is_ml = sizes_ml is not None and any(one.roots_ml for one in usual.values())
     sizes = sizes_ml if is_ml else share_labels(decide_labels(answer.probabilities), study)
-    tables = [(one.sizes_ml if is_ml else one.shares) or {} for one in usual.values()]
+    tables = [(one.roots_ml if is_ml else one.roots) or {} for one in usual.values()]
 
-    def show(value: float) -> str:
-        size = math.exp(value)
+    def show(root: float) -> str:
+        size = max(root, 0.0) ** 3
         return f"{size:.{0 if size >= 100 else 1}f} ml" if is_ml else f"{size:.2%} of the pixels"
 
     found = []
-    for label, value in log_sizes(sizes, is_ml).items():
+    for label, value in root_sizes(sizes).items():
         if known := [table[label] for table in tables if label in table]:
             remedy = "look at the answer, at what the image shows, and at the size of its voxels"
             found.append(Check(f"the size of {label}", value, pool_spreads(known), show, remedy))

@@ -29,9 +29,9 @@ from silofl.training.site_score import SiteScore
 
 ROLE, KIND = "usual", "usual_values"
 PURPOSE = (
-    "means and deviations over training and validation cases, and how many those are: each label's size in the "
-    "answers, the selector's score, the network's features; and DICOM's standard codes that enough patients have; sent "
-    "once, so that predict can warn of an unusual answer"
+    "means and deviations over validation cases, and how many those are: each label's size in the answers, the "
+    "selector's score, the network's features (over training cases too); and DICOM's standard codes that enough "
+    "patients have; sent once, so that predict can warn of an unusual answer"
 )
 RISK = (
     "the server, and whoever has the super model, sees how large organs and lesions are on average, and what the "
@@ -73,7 +73,7 @@ class UsualPart(Part):
         num_labels, width = len(self.study.labels), self.width
         shapes: dict[str, tuple[int, ...]] = {"codes": (len(CODES),), "score": (SPREAD,)}
         if self.study.task == "segmentation":
-            shapes |= {"sizes_ml": (num_labels, SPREAD), "shares": (num_labels, SPREAD)}
+            shapes |= {"roots_ml": (num_labels, SPREAD), "roots": (num_labels, SPREAD)}
         roles = [name for name in (GLOBAL, OWN) if name == OWN or name in self.study.recipe.roles]
         for name in roles if width else ():
             shapes |= {f"{name}.mean": (width,), f"{name}.variance": (width,), f"{name}.distance": (SPREAD,)}
@@ -135,7 +135,7 @@ PART, SITE = UsualPart, SiteUsual
 def pack_arrays(usual: Usual, study: Study) -> Arrays:
     """Return what is usual as arrays by their names within the role."""
     arrays: dict[str, object] = {}
-    for name, table in (("sizes_ml", usual.sizes_ml), ("shares", usual.shares)):
+    for name, table in (("roots_ml", usual.roots_ml), ("roots", usual.roots)):
         if table:
             arrays[name] = [_pack(table[label]) for _, label in sorted(study.labels.items())]
     if usual.score:
@@ -157,7 +157,7 @@ def unpack_arrays(arrays: Arrays, study: Study) -> Usual:
     labels = [label for _, label in sorted(study.labels.items())]
     sizes = {
         name: {label: _unpack(row) for label, row in zip(labels, arrays[name].tolist(), strict=True)}
-        for name in ("sizes_ml", "shares")
+        for name in ("roots_ml", "roots")
         if name in arrays
     }
     features = {

@@ -14,7 +14,7 @@ from silofl.federation.results import FILE as RESULT
 from silofl.federation.results import Results, read_results
 from silofl.files import copy_file, copy_folder, hold_lock
 from silofl.flare.kit import Kit, read_kit
-from silofl.flare.lead import Lead, check_signed, has_ended
+from silofl.flare.lead import ABANDONED, Lead, check_signed, has_ended
 from silofl.options import make_console, read_changes
 from silofl.report.page import FIGURES, NUMBERS, REPORT
 from silofl_desk.studies.run import JOB, LOCK, PATIENCE_S, carry_out_job, check_new, set_run
@@ -121,9 +121,11 @@ def _download_job(number: str, kit: Kit, scratch: Path, changes: Mapping[str, ob
     with Lead(kit, PATIENCE_S) as lead:
         status, _ = lead.status(number)
         if not has_ended(status):
+            raise ConfigError(f"job {number} must have ended, not be {status}: end it with nvflare job abort")
+        if status == ABANDONED:
             raise ConfigError(
-                f"job {number} must have ended, not be {status}: end it with nvflare job abort; where the server was "
-                "started again since, which leaves it so for ever, give the run's id and --job"
+                f"job {number} must have left its run's id, not be {status}, as what runs while the server stops: give "
+                "the folder that silofl run has written, or the run's id and --job"
             )
         found = lead.download(number, scratch)
     left = found / "workspace" / "silofl"

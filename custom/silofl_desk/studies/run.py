@@ -26,7 +26,7 @@ from silofl.federation.results import Results, read_results
 from silofl.federation.run_folder import result_files
 from silofl.files import copy_file, copy_folder, hold_lock, is_free, read_json, write_json, write_text
 from silofl.flare.kit import Kit, read_kit
-from silofl.flare.lead import Lead, Progress, has_ended
+from silofl.flare.lead import ABANDONED, Lead, Progress, has_ended
 from silofl.options import make_console
 from silofl.report.tables import format_bytes, format_duration
 from silofl.schema import dump_record, read_record
@@ -254,8 +254,8 @@ class WatchedRun:
         self.console.print(f"{self.study.name}: submitted as job {self.number}", markup=False)
         self._print_connected_sites()
         status, details = self._follow()
-        if not has_ended(status):
-            # The server forgot the job when it stopped: nothing can be downloaded.
+        if status == ABANDONED:
+            # The server lost the job when it stopped: nothing can be downloaded.
             lost = stopped_results(self.study, self.progress.run, len(self.progress.ledger), "the server stopped")
             write_json(self.out / RESULT, dump_record(lost))
             return lost
@@ -343,15 +343,12 @@ class WatchedRun:
             )
 
     def _follow(self) -> tuple[str, str]:
-        """Show the job's rounds until it ends; a server that began anew calls one of before RUNNING for ever."""
-        begun = self.lead.server_start()
+        """Show the job's rounds until it ends."""
         while True:
             status, details = self.lead.status(self.number)
             if has_ended(status):
                 return status, details
             if status == RUNNING:
-                if self.lead.server_start() != begun:
-                    return status, details
                 self.lead.update(self.number, self.progress)
             self._show(status)
             time.sleep(POLL_S)

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import math
 import re
 import time
 from pathlib import Path
@@ -18,20 +19,24 @@ from silofl.federation.results import read_results
 from silofl.federation.round_line import round_line
 from silofl.files import make_folder
 from silofl.flare.kit import read_kit
-from silofl.flare.lead import Lead, Progress, has_ended
+from silofl.flare.lead import ABANDONED, SUBMITTED, Lead, Progress, has_ended
 from silofl.options import make_console
 from silofl.report.tables import rich_table
 from silofl.schema import read_record
+from silofl_desk.studies.metrics_file import write_metrics
 from silofl_desk.studies.processes import enable_interrupts
 from silofl_desk.studies.progress import QUIET_S
 from silofl_desk.studies.watched import COMPLETED, RUNNING, Watched, sites_table, status_line, write_watched
 
 POLL_S = 2.0
+# How often it asks for machines that the server refused, on a line of its own.
+ASK_S = 30.0
 # Whoever watches can begin again at any time.
 PATIENCE_S = 60.0
-# A job answers as soon as its process at the server runs; of one that a server lost when it stopped there is none.
-SILENT_S = 120.0
-GO_ON = "go on with silofl continue, by the folder that silofl run has written, or by the run's id and --job"
+LOST = (
+    "the server was stopped under it, and it left no result: go on with silofl continue, by the folder that silofl run "
+    "has written, or by the run's id and --job"
+)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -39,14 +44,15 @@ def run(options: argparse.Namespace) -> int:
     kit, console = read_kit(options.kit, ("admin",)), make_console(options)
     if not re.fullmatch("[0-9A-Za-z-]+", options.job):
         raise ConfigError(f"JOB must be the id that submitting printed, of letters, digits and -, not {options.job!r}")
-    if options.json and options.download:
-        raise ConfigError("--download must be given without --json, which looks once and ends; leave one out")
+    for name in ("download", "metrics") if options.json else ():
+        if getattr(options, name):
+            raise ConfigError(f"--{name} must be given without --json, which looks once and ends; leave one out")
     with Lead(kit, PATIENCE_S) as lead:
         try:
             enable_interrupts()
             watch = WatchedJob(lead, options.job)
             if not options.json:
-                return follow_job(watch, options.html, console, options.download)
+                return follow_job(watch, options.html, console, options.download, options.metrics)
             print(json.dumps(watch.ask_progress().as_dict(), indent=1))
             return ExitCode.COMPLETE
         except TrainingError as error:
@@ -67,29 +73,29 @@ class WatchedJob:
 
     def __init__(self, lead: Lead, job: str) -> None:
         self.lead, self.job = lead, job
-        self._progress, self._begun = Progress(None, []), lead.server_start()
-        self._silent_since: float | None = None
+        self._progress = Progress(None, [])
+        self._second_machines: dict[str, str] = {}
+        self._asked_at = -math.inf
 
     def ask_progress(self) -> Watched:
         """Ask how far the job is.
 
         Raises:
             ConfigError: The server knows no such job, or does not let this person ask for its rounds.
-            TrainingError: The server cannot be reached, or has begun anew and lost the job.
+            TrainingError: The server cannot be reached.
         """
         status, progress = self.lead.find(self.job), self._progress
         if status is None:
             raise ConfigError(f"JOB must be one that the server knows, not {self.job}; nvflare job list shows them")
         if status == RUNNING:
-            if self.lead.server_start() != self._begun:
-                raise TrainingError(f"job {self.job} must have the server that began it; that one was stopped: {GO_ON}")
             self.lead.update(self.job, progress)
             if not progress.may_ask:
                 raise ConfigError(
                     f"{self.lead.kit.name} must have the right app_command for job {self.job}, which the server's "
                     "authorization.json gives to who submitted it; take the kit of that lead"
                 )
-            self._check_answers()
+        if time.monotonic() - self._asked_at > ASK_S:
+            self._second_machines, self._asked_at = self.lead.second_machines(), time.monotonic()
         ledger = [read_record(Round, record, LEDGER) for record in progress.ledger]
         return Watched(
             job=self.job,
@@ -102,27 +108,21 @@ class WatchedJob:
             ledger=ledger,
             in_flight=progress.in_flight,
             heard=self.lead.last_heard() if progress.in_flight else {},
+            second_machines=self._second_machines,
+            queue=self.lead.describe_queue(self.job) if status == SUBMITTED else "",
         )
 
-    def _check_answers(self) -> None:
-        """Give up a job that NVFlare calls RUNNING for ever."""
-        if self._progress.run is not None:
-            return
-        self._silent_since = self._silent_since or time.monotonic()
-        if time.monotonic() - self._silent_since > SILENT_S:
-            raise TrainingError(
-                f"job {self.job} must answer at the server, which calls it RUNNING; it did not within {SILENT_S:.0f} "
-                f"s: where the server was started again meanwhile, {GO_ON}"
-            )
 
-
-def follow_job(watch: WatchedJob, page: Path | None, console: Console, folder: Path | None = None) -> int:
+def follow_job(
+    watch: WatchedJob, page: Path | None, console: Console, folder: Path | None = None, metrics: Path | None = None
+) -> int:
     """Show a job's rounds until it has ended, one line each above a table of its sites.
 
     Args:
         page: Where its page goes; None for no page.
         console: Shows rounds and sites.
         folder: Where the job's result goes once it has ended, which it may have done before; None for nowhere.
+        metrics: Where its numbers for Prometheus go; None for nowhere.
 
     Returns:
         0 where NVFlare calls the job completed, else 1.
@@ -134,6 +134,8 @@ def follow_job(watch: WatchedJob, page: Path | None, console: Console, folder: P
     """
     seen = watch.ask_progress()
     if seen.has_ended and folder is None:
+        if seen.status == ABANDONED:
+            raise ConfigError(f"job {watch.job} must run, or wait to, not be {seen.status}: {LOST}")
         on = "" if seen.status == COMPLETED else f"; to go on: {_continue_command(watch)}"
         raise ConfigError(f"job {watch.job} must run, or wait to, not be {seen.status}; {_fetch_advice(watch)}{on}")
     before, shown, printed = None, 0, time.monotonic()
@@ -146,6 +148,8 @@ def follow_job(watch: WatchedJob, page: Path | None, console: Console, folder: P
             if page is not None and seen != before:
                 write_watched(seen, page)
             before = seen
+            if metrics is not None:
+                write_metrics(seen, metrics)
             table = [rich_table(sites_table(seen), console)] if seen.ledger else []
             live.update(Group(*table, Text(status_line(seen))), refresh=True)
             if seen.has_ended:
@@ -159,7 +163,10 @@ def follow_job(watch: WatchedJob, page: Path | None, console: Console, folder: P
     if not console.is_terminal:
         # There the last table is printed without an end of its line.
         console.line()
-    result = _fetch_advice(watch) if folder is None else _download_result(watch, folder)
+    if seen.status == ABANDONED:
+        result = LOST
+    else:
+        result = _fetch_advice(watch) if folder is None else _download_result(watch, folder)
     console.print(make_printable(f"job {watch.job} has ended, {seen.status}; {result}"), markup=False)
     return ExitCode.COMPLETE if seen.status == COMPLETED else ExitCode.FAILED
 

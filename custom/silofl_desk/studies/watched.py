@@ -58,6 +58,8 @@ class Watched:
         ledger: The finished rounds.
         in_flight: What the sites work on; None where that is nothing, or is not known.
         heard: Connected site -> when the server last heard it, by the server's clock.
+        second_machines: Site -> the address of another machine that the server refused under its name.
+        queue: What a job that has not begun waits for; empty of any other.
     """
 
     job: str
@@ -70,11 +72,23 @@ class Watched:
     ledger: Sequence[Round]
     in_flight: InFlight | None = None
     heard: Mapping[str, float] = field(default_factory=dict)
+    second_machines: Mapping[str, str] = field(default_factory=dict)
+    queue: str = ""
 
     @property
     def sites(self) -> list[str]:
-        """The sites that were asked in any round."""
-        return sorted({site for record in self.ledger for site in record.asked})
+        """The sites that were asked in any round, or are in the one in flight."""
+        task = self.in_flight
+        now = {*task.answered, *task.failed, *task.waiting} if task else set()
+        return sorted(now.union(*(record.asked for record in self.ledger)))
+
+    @property
+    def missing(self) -> list[str]:
+        """The sites that are not in the round in flight: failed, or not connected; without one, not in the last."""
+        task = self.in_flight
+        last = self.ledger[-1].answered if self.ledger else self.sites
+        there = {*task.answered, *(site for site in task.waiting if site in self.heard)} if task else {*last}
+        return [site for site in self.sites if site not in there]
 
     @property
     def best_round(self) -> int | None:
@@ -106,6 +120,9 @@ class Watched:
             "seconds_left": self.seconds_left,
             "in_flight": dump_record(self.in_flight),
             "heard": dict(self.heard),
+            "missing": self.missing,
+            "second_machines": dict(self.second_machines),
+            "queue": self.queue or None,
             "best_round": self.best_round,
             "ledger": [_round_values(record) for record in self.ledger] if is_known else None,
         }
@@ -167,9 +184,14 @@ def rounds_table(watched: Watched) -> TextTable:
 
 
 def status_line(watched: Watched) -> str:
-    """Say in one line how far a job is, and in a second one what its sites work on."""
+    """Say in one line how far a job is, and in further ones what its sites work on and who uses a site's name."""
     progress = f"{watched.study or f'job {watched.job}'} is {watched.status}; {_describe_progress(watched)}"
-    return "\n".join([make_printable(progress), *_list_in_flight(watched)])
+    others = [
+        make_printable(f"{site} must run on one machine; the server refused a second one at {address}: call {site}")
+        for site, address in sorted(watched.second_machines.items())
+    ]
+    queue = [make_printable(watched.queue)] if watched.queue else []
+    return "\n".join([make_printable(progress), *queue, *_list_in_flight(watched), *others])
 
 
 def _list_in_flight(watched: Watched) -> list[str]:

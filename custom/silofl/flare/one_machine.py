@@ -1,0 +1,207 @@
+"""One machine for each kit: a second one is refused while the first is heard, and says so.
+
+NVFlare 2.9 lets the newest connection of a name displace the one before, and drops the older registration with it: a
+copy of a hospital's kit puts the true one out, without a line in its log. Here server and relays keep the first. A
+process that was cut off comes back at once, by the number that it draws at its start; so does one whose kit is that of
+a process that has ended. Anybody else waits until the first was silent for a minute.
+"""
+
+import asyncio
+import hashlib
+import logging
+import os
+import secrets
+import threading
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from aiohttp import ClientSession, ClientTimeout
+from nvflare.fuel.f3 import communicator
+from nvflare.fuel.f3.drivers.aio_http_driver import WS_PATH
+from nvflare.fuel.f3.drivers.driver_params import DriverParams
+from nvflare.fuel.f3.endpoint import Endpoint
+from nvflare.fuel.f3.sfm.conn_manager import ConnManager, Mode
+from nvflare.fuel.f3.sfm.constants import HandshakeKeys, Types
+from nvflare.fuel.f3.sfm.prefix import Prefix
+from nvflare.fuel.f3.sfm.sfm_conn import SfmConnection
+
+from silofl.errors import ExitCode
+from silofl.flare.kit import Kit
+
+# Six of the heartbeats that a site sends.
+HEARD_S = 60.0
+# A machine that was refused keeps here how many seconds its next start waits, twice as long each time.
+WAIT_FILE, MOST_WAIT_S = "refused.fl", 600.0
+# What a handshake says besides what NVFlare's does: who connects; in its answer, that it was refused. And the question
+# of `ask_machines`, which connects nobody.
+PROCESS, PLACE, REFUSED = "silofl.process", "silofl.place", "silofl.refused"
+ASK, ANSWER = "silofl.ask", "silofl.answer"
+# A refused machine ends by itself before; one with older software would stay.
+CLOSE_S = 5.0
+ANSWER_S = 5.0
+_NUMBER = secrets.token_hex(16)
+
+logger = logging.getLogger(__name__)
+
+
+def find_place(kit: Path) -> str:
+    """Return a digest by which a server knows a kit's folder again, in a container too, and a copy of it from it."""
+    with suppress(OSError):
+        known = (kit / "startup" / "rootCA.pem").stat()
+        return hashlib.sha256(f"{known.st_ino} {known.st_ctime_ns}".encode()).hexdigest()
+    return ""
+
+
+@dataclass(frozen=True)
+class _Machine:
+    """Who connects: the number of its process, its place, and its line to this one."""
+
+    process: str | None
+    place: str | None
+    line: SfmConnection
+
+    @property
+    def address(self) -> str:
+        """Its address without the port, as it is seen from here."""
+        found = self.line.conn.get_conn_properties().get(DriverParams.PEER_ADDR.value, "an unknown address")
+        return str(found).rpartition(":")[0] or str(found)
+
+
+class OneMachine(ConnManager):
+    """NVFlare's manager of connections, which refuses a second machine under the name of one that is heard."""
+
+    def __init__(self, local_endpoint: Endpoint, *options: object) -> None:
+        super().__init__(local_endpoint, *options)
+        local_endpoint.properties |= {PROCESS: _NUMBER, PLACE: find_place(Path.cwd())}
+        self._machines: dict[str, _Machine] = {}
+        # Name -> the address that was refused last, and when.
+        self._refused: dict[str, tuple[str, float]] = {}
+        self._deciding = threading.Lock()
+
+    def update_endpoint(self, sfm_conn: SfmConnection, data: dict[str, Any]) -> None:
+        """Take a handshake, or refuse it; a process that is refused ends here."""
+        name, is_listener = data.get(HandshakeKeys.ENDPOINT_NAME, ""), sfm_conn.conn.connector.mode == Mode.PASSIVE
+        if not is_listener and REFUSED in data:
+            end_refused(self.local_endpoint.name, data[REFUSED])
+        owner = sfm_conn.conn.get_conn_properties().get(DriverParams.PEER_CN.value)
+        if is_listener and owner and ASK in data:
+            self._reply(sfm_conn, ANSWER, self._describe(owner, data.get(PLACE)))
+            return
+        # The processes of a site's jobs have names below its own. Without certificates a name proves nothing.
+        if is_listener and name.rpartition(".")[2] == owner:
+            new = _Machine(data.get(PROCESS), data.get(PLACE), sfm_conn)
+            first = self._decide(name, new)
+            if first is not None:
+                logger.warning("%s at %s was refused: it is connected from %s", name, new.address, first.address)
+                self._reply(sfm_conn, REFUSED, first.address)
+                return
+        super().update_endpoint(sfm_conn, data)
+
+    def _decide(self, name: str, new: _Machine) -> _Machine | None:
+        """Let a machine in, or return the one that has its name."""
+        with self._deciding:
+            first = self._machines.get(name, new)
+            if first.process == new.process or not self._is_heard(first, new.place):
+                self._machines[name] = new
+                return None
+            self._refused[name] = (new.address, time.time())
+            return first
+
+    def _is_heard(self, machine: _Machine, place: str | None) -> bool:
+        """Return whether a machine still has its name, when one at some place asks for it."""
+        is_connected = machine.line.get_name() in self.sfm_conns
+        is_recent = time.time() - machine.line.last_activity < HEARD_S
+        return is_recent and (is_connected or machine.place != place)
+
+    def _describe(self, owner: str, place: str | None) -> dict[str, dict[str, Any]]:
+        """Return the machines that are connected and refused, of all sites for a person, of itself for a site."""
+        found: dict[str, dict[str, Any]] = {}
+        with self._deciding:
+            for name, machine in self._machines.items():
+                site = name.rpartition(".")[2]
+                if site == owner or "@" in owner:
+                    second, at = self._refused.get(name, (None, 0.0))
+                    is_heard = self._is_heard(machine, None)
+                    first = {"first": machine.address if is_heard else None, "is_here": machine.place == place}
+                    found[site] = first | {"second": second, "seconds": time.time() - at}
+        return found
+
+    def _reply(self, line: SfmConnection, key: str, value: object) -> None:
+        line.send_dict(Types.READY, 1, {HandshakeKeys.ENDPOINT_NAME: self.local_endpoint.name, key: value})
+        timer = threading.Timer(CLOSE_S, line.conn.close)
+        timer.daemon = True
+        timer.start()
+
+
+def refuse_second_machines() -> None:
+    """Have this process's connections, from the next cell on, be those of one machine for each name."""
+    # NVFlare has no setting for it: its filters see a message when the older connection is gone already.
+    communicator.ConnManager = OneMachine
+
+
+def end_refused(name: str, address: str) -> None:
+    """End this process, which the server has refused because it hears another one under the name."""
+    seconds = min(2 * _read_wait(Path.cwd()) or HEARD_S, MOST_WAIT_S)
+    with suppress(OSError):
+        Path(WAIT_FILE).write_text(f"{seconds:.0f}", encoding="ascii")
+    logger.error(
+        "%s must run on one machine, not on this one too: the server hears it from %s; stop it there or delete this "
+        "copy of the kit (after a crash of this machine, wait: the next start does, %.0f s)",
+        *(name, address, seconds),
+    )
+    # NVFlare would try to connect for ever, in threads of its own.
+    os._exit(ExitCode.FAILED)
+
+
+def wait_after_refusal(kit: Path) -> None:
+    """Wait, before a site connects, for what is left of the time after it was refused."""
+    with suppress(OSError):
+        left = _read_wait(kit) - (time.time() - (kit / WAIT_FILE).stat().st_mtime)
+        if left > 0:
+            print(f"the server refused this machine; it waits {left:.0f} s, or none without {WAIT_FILE}", flush=True)
+            time.sleep(left)
+
+
+def _read_wait(kit: Path) -> float:
+    """Return the seconds that a start waits; 0 where the last one was not refused."""
+    with suppress(OSError, ValueError):
+        return float((kit / WAIT_FILE).read_text(encoding="ascii"))
+    return 0.0
+
+
+def ask_machines(kit: Kit) -> dict[str, dict[str, Any]] | None:
+    """Ask server or relay which machines are connected and were refused: of this site, or of all for a person's kit.
+
+    Returns:
+        Site -> ``first``, the address from which it is heard, or None; ``is_here``, whether by this kit on this
+        machine; ``second``, the address that was refused last, or None; ``seconds`` since then. None where it is not
+        said, as by older software.
+
+    Raises:
+        OSError: It cannot be reached; so aiohttp's ClientError.
+    """
+    if (kit.address.scheme, kit.address.security) != ("http", "mtls"):
+        return None
+    frames: list[bytes] = []
+    # Older software takes it for the process of a job.
+    asking = Endpoint(f"{kit.name}.ask", {ASK: True, PLACE: find_place(kit.folder)})
+    SfmConnection(SimpleNamespace(name=asking.name, send_frame=frames.append), asking).send_handshake(Types.HELLO)
+    return asyncio.run(_exchange(kit, frames[0]))
+
+
+async def _exchange(kit: Kit, question: bytes) -> dict[str, dict[str, Any]] | None:
+    url, limit = f"wss://{kit.address.host}:{kit.address.port}/{WS_PATH}", ClientTimeout(total=None, connect=ANSWER_S)
+    async with ClientSession(timeout=limit) as session, session.ws_connect(url, ssl=kit.tls()) as line:
+        await line.send_bytes(question)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(ANSWER_S):
+                # The first frame is NVFlare's own answer.
+                async for frame in line:
+                    answer = ConnManager.get_dict_payload(Prefix.from_bytes(frame.data), frame.data).get(ANSWER)
+                    if answer is not None:
+                        return answer
+    return None

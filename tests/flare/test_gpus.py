@@ -1,0 +1,34 @@
+"""Two jobs at a site with one GPU, by NVFlare's own steps: check, and free after the job."""
+
+import pytest
+from nvflare.apis.fl_context import FLContext
+from nvflare.app_common.resource_managers.gpu_resource_manager import GPUResourceManager
+
+from silofl.flare.gpus import WholeGPU
+
+
+def ask(manager, requirement=None):
+    is_free, token = manager.check_resources(requirement or {}, FLContext())
+    return is_free and manager.allocate_resources(requirement or {}, token, FLContext())
+
+
+@pytest.mark.parametrize(("kind", "second"), [(GPUResourceManager, {}), (WholeGPU, False)])
+def test_a_job_that_asks_for_nothing_waits_until_the_gpu_is_free(kind, second):
+    manager = kind(num_of_gpus=1, mem_per_gpu_in_GiB=8, ignore_host=True)
+    first = ask(manager)
+    assert ask(manager) == second
+    manager.free_resources(first, "", FLContext())
+    assert bool(ask(manager)) is (kind is WholeGPU)
+
+
+def test_two_gpus_are_two_places_and_a_job_that_says_its_share_gets_that():
+    manager = WholeGPU(num_of_gpus=2, mem_per_gpu_in_GiB=8, ignore_host=True)
+    assert [ask(manager) for _ in range(3)] == [{0: 7.2}, {1: 7.2}, False]
+    manager = WholeGPU(num_of_gpus=1, mem_per_gpu_in_GiB=8, ignore_host=True)
+    share = {"num_of_gpus": 1, "mem_per_gpu_in_GiB": 4}
+    assert [ask(manager, share) for _ in range(3)] == [{0: 4}, {0: 4}, False]
+
+
+def test_a_site_without_a_gpu_takes_every_job():
+    manager = WholeGPU(num_of_gpus=0, mem_per_gpu_in_GiB=0)
+    assert [ask(manager) for _ in range(2)] == [{}, {}]

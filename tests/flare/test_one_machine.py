@@ -1,0 +1,144 @@
+"""Who may connect under a name, by handshakes with NVFlare's own manager of connections."""
+
+import itertools
+import time
+from types import SimpleNamespace
+
+import msgpack
+import pytest
+from nvflare.fuel.f3.endpoint import Endpoint
+from nvflare.fuel.f3.sfm.conn_manager import ConnManager, Mode
+from nvflare.fuel.f3.sfm.prefix import PREFIX_LEN
+
+from silofl.flare import one_machine as module
+from silofl.flare.one_machine import ANSWER, ASK, HEARD_S, PLACE, PROCESS, REFUSED, WAIT_FILE, OneMachine
+
+HERE, THERE = "10.0.0.5", "10.0.0.9"
+
+
+@pytest.fixture
+def server(monkeypatch, tmp_path):
+    """A server whose clock is set, and on which machines connect."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(module, "CLOSE_S", 0.0)
+    state, numbers = SimpleNamespace(now=1000.0), itertools.count()
+    monkeypatch.setattr(module, "time", SimpleNamespace(time=lambda: state.now))
+    manager = OneMachine(Endpoint("server", {"fqcn": "server"}))
+
+    def connect(process, place, address=HERE, name="north", owner="north", **more):
+        """Return what the server answers beyond NVFlare's own handshake, and the line."""
+        said = []
+        conn = SimpleNamespace(
+            name=f"CN{next(numbers)}",
+            connector=SimpleNamespace(mode=Mode.PASSIVE, params={}),
+            get_conn_properties=lambda: {"peer_addr": f"{address}:4711", "peer_cn": owner},
+            send_frame=lambda frame: said.append(msgpack.unpackb(frame[PREFIX_LEN:])),
+            register_frame_receiver=lambda receiver: None,
+            close=lambda: said.append("closed"),
+        )
+        manager.handle_new_connection(conn)
+        line = manager.sfm_conns[conn.name]
+        line.last_activity = state.now
+        manager.update_endpoint(line, {"endpoint_name": name, PROCESS: process, PLACE: place} | more)
+        return said, line
+
+    state.connect, state.manager = connect, manager
+    state.holder = lambda name="north": manager.sfm_endpoints[name].connections[0]
+    yield state
+    manager.conn_mgr_executor.shutdown()
+    manager.frame_mgr_executor.shutdown()
+
+
+def test_a_second_machine_is_refused_and_told_where_the_first_one_is(server):
+    said, first = server.connect("p1", "clinic")
+    assert said == []
+    said, _ = server.connect("p2", "desk", THERE)
+    assert said[0] == {"endpoint_name": "server", REFUSED: HERE} and server.holder() is first
+    deadline = time.monotonic() + 5
+    while said[-1] != "closed" and time.monotonic() < deadline:
+        pass
+    assert said[-1] == "closed"
+
+
+def test_nvflares_own_manager_puts_the_first_machine_out(server):
+    _, first = server.connect("p1", "clinic")
+    ConnManager.update_endpoint(server.manager, second := server.connect("p2", "desk")[1], {"endpoint_name": "north"})
+    assert server.holder() is second and first not in server.manager.sfm_endpoints["north"].connections
+
+
+@pytest.mark.parametrize(
+    ("is_closed", "seconds", "who", "is_refused"),
+    [
+        # Cut off, and back before the server has noticed.
+        (False, 1, ("p1", "clinic"), False),
+        # Ended and started again.
+        (True, 1, ("p2", "clinic"), False),
+        # Without power: the server still has the line of before.
+        (False, HEARD_S - 1, ("p2", "clinic"), True),
+        (False, HEARD_S + 1, ("p2", "clinic"), False),
+        # A copy elsewhere, while the true one is cut off.
+        (True, HEARD_S - 1, ("p2", "desk"), True),
+        (True, HEARD_S + 1, ("p2", "desk"), False),
+        # With software that does not say who it is.
+        (False, 1, (None, None), True),
+    ],
+)
+def test_a_crashed_site_waits_no_longer_than_its_heartbeats_are_waited_for(server, is_closed, seconds, who, is_refused):
+    _, line = server.connect("p1", "clinic")
+    if is_closed:
+        server.manager.close_connection(line.conn)
+    server.now += seconds
+    said, again = server.connect(*who)
+    assert bool(said) is is_refused
+    if not is_refused:
+        assert server.holder() is again
+
+
+def test_jobs_and_other_names_and_those_without_certificates_are_left_to_nvflare(server):
+    for name, owner in (("north.job-1", "north"), ("north", None), ("north", "east")):
+        server.connect("p1", "clinic", name=name, owner=owner)
+        said, line = server.connect("p2", "desk", name=name, owner=owner)
+        assert said == [] and server.holder(name) is line
+
+
+def test_a_site_learns_of_its_own_machines_alone_and_a_person_of_all(server):
+    server.connect("p1", "clinic")
+    server.connect("p3", "ward", name="east", owner="east")
+    server.connect("p2", "desk", THERE)
+    server.now += 30
+    known = {"first": HERE, "is_here": False, "second": THERE, "seconds": 30.0}
+    nobody = {"first": HERE, "is_here": False, "second": None}
+    for owner, place, found in (
+        ("north", "desk", {"north": known}),
+        ("north", "clinic", {"north": known | {"is_here": True}}),
+        ("lead@study.example.org", "office", {"north": known, "east": nobody}),
+        ("west", "x", {}),
+    ):
+        said, _ = server.connect("q", place, name=f"{owner}.ask", owner=owner, **{ASK: True})
+        answer = said[0][ANSWER]
+        assert answer.keys() == found.keys() and all(one.items() >= found[site].items() for site, one in answer.items())
+    assert {*server.manager.sfm_endpoints} == {"north", "east"}
+
+
+def test_a_refused_process_says_one_sentence_ends_and_waits_longer_each_time(server, monkeypatch, caplog, capsys):
+    codes, slept = [], []
+    monkeypatch.setattr(module.os, "_exit", codes.append)
+    waits = []
+    for _ in range(5):
+        module.end_refused("north", HERE)
+        waits.append(float(open(WAIT_FILE).read()))
+    assert codes == [1] * 5 and waits == [60, 120, 240, 480, 600]
+    assert "north must run on one machine, not on this one too: the server hears it from 10.0.0.5" in caplog.messages[0]
+    clock = SimpleNamespace(time=lambda: written + 100, sleep=slept.append)
+    written = (module.Path(WAIT_FILE)).stat().st_mtime
+    monkeypatch.setattr(module, "time", clock)
+    module.wait_after_refusal(module.Path.cwd())
+    assert slept == [pytest.approx(500)] and "it waits 500 s" in capsys.readouterr().out
+    module.Path(WAIT_FILE).unlink()
+    module.wait_after_refusal(module.Path.cwd())
+    assert len(slept) == 1
+
+
+def test_no_client_ends_the_server_by_saying_that_it_was_refused(server, monkeypatch):
+    monkeypatch.setattr(module.os, "_exit", lambda code: pytest.fail("the server ended"))
+    assert server.connect("p1", "clinic", **{REFUSED: HERE})[0] == []
