@@ -4,6 +4,8 @@ import pytest
 
 from silofl.bundled_jobs import JOBS as BUNDLED
 from silofl.bundled_jobs import find_job, list_bundled_jobs
+from silofl.files import read_json
+from silofl.study import load_study
 
 from .conftest import JOBS
 
@@ -54,6 +56,12 @@ def test_every_command_with_a_job_takes_a_name_and_suggests_the_nearest(refused,
 def test_a_name_like_no_other_is_refused_with_the_bundled_ones(refused):
     error = refused("estimate", "xyz", "--sites", "2", "--bandwidth", "50Mbit")
     assert "xyz, which is not there; bundled jobs: adafed_activity, " in error and "harmofl_volumes" in error
+
+
+@pytest.mark.parametrize("job", list_bundled_jobs())
+def test_a_bundled_job_begins_once_as_many_sites_are_there_as_a_round_needs(job):
+    study, meta = load_study(JOBS / job / "app" / "config" / "study.yaml"), read_json(JOBS / job / "meta.json")
+    assert meta["min_clients"] == study.federation.min_sites
 
 
 def test_a_study_begins_with_a_bundled_job_by_its_name(silofl, site_data, tmp_path):

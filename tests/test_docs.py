@@ -365,6 +365,7 @@ SAID = {
     "software": "the versions of silofl",
     "is_recorded": "whether the site's own filter has recorded it",
     "min_partners": "and `min_partners`",
+    "rehearsal": "**In a rehearsal**: a round's time and memory, and what would fail",
     "value": "the study's metric",
     "num_cases": "numbers of cases that count",
     "num_excluded": "left out as empty",

@@ -58,6 +58,19 @@ def test_one_label_needs_one_output_and_more_need_background_too(labels, channel
         ({"data": ["images"]}, "data must be keys and values"),
         ({"data": {"transforms": "Resize"}}, "data.transforms must be a list"),
         ({"labels": "nucleus"}, "labels must be keys and values"),
+        # sites by name
+        ({"federation": {"sites": ["north", "north"]}}, "federation.sites must be .*each name once, not"),
+        ({"federation": {"sites": []}}, "federation.sites must be .*at least 1 values, not"),
+        ({"federation": {"sites": 0}}, "federation.sites must be greater than 0, or a list, not 0"),
+        (
+            {"federation": {"sites": ["north"]}},
+            "min_sites must be at most 1, the hospitals that .*, not 2; lower",
+        ),
+        (
+            {"federation": {"may_miss": 1}},
+            "may_miss must leave federation.min_sites of .*, not be 1 of 0",
+        ),
+        ({"federation": {"sites": ["a", "b"], "may_miss": 1}}, "not be 1 of 2; name them, or lower it"),
         # patience
         ({"federation": {"patience": 0}}, "federation.patience must be greater than 0, not 0"),
         (
@@ -435,6 +448,8 @@ def test_a_digest_is_that_of_the_settings_however_they_are_written():
         {"seed": 1},
         {"labels": {1: "other"}},
         {"federation": {"min_sites": 3}},
+        {"federation": {"sites": ["north", "south"]}},
+        {"federation": {"sites": ["north", "south", "west"], "may_miss": 1}},
         {"training": {"local_epochs": 2}},
         {"training": {"frozen": ["conv_0.*"]}},
         {"model": {"weights": "w.pt", "weights_sha256": "0" * 64}},

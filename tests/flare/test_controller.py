@@ -19,10 +19,11 @@ from silofl.federation.run_folder import RunFolder
 from silofl.federation.server import ServerRounds
 from silofl.federation.waiting import Waiting
 from silofl.flare import controller as module
-from silofl.flare.controller import RoundsController
-from silofl.flare.exchange import from_model
+from silofl.flare.controller import FAILED_ONCE, RoundsController
+from silofl.flare.exchange import from_model, to_model
 from silofl.flare.left_sites import AGAIN, FAILED, FAILED_AGAIN, LEFT
 from silofl.parts.task import Message
+from silofl.software import read_software
 
 
 @pytest.fixture
@@ -237,6 +238,49 @@ def rounds_of(monkeypatch):
     return carry_out
 
 
+def test_a_run_begins_with_the_named_sites_that_are_there(make_study):
+    study = make_study(federation={"sites": ["north", "south"], "min_sites": 1})
+    controller = controller_of("north", "west")
+    assert controller._wait_for_sites(study) == ["north"]
+    assert controller._strangers == ["site 'west' is connected and gets no task, as federation.sites does not name it"]
+
+
+def test_a_run_of_too_few_named_sites_does_not_begin_and_names_who_is_missing(make_study):
+    study = make_study(federation={"sites": ["north", "south", "west"], "min_sites": 2})
+    with pytest.raises(AggregationError, match="at least 2 sites must join .*, not 1; start north, south or lower"):
+        controller_of("west")._wait_for_sites(study)
+
+
+def test_a_site_that_joins_a_run_later_must_be_named(make_study, tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "read_job_pretrained", lambda context, study: None)
+    controller = controller_of("north", "south", "west")
+    controller.info = lambda sentence: None
+    study = make_study(federation={"sites": ["north", "south"]})
+    folder = SimpleNamespace(load=lambda pretrained: ServerRounds.start(study, "run", ["north"]))
+    assert controller._begin(study, "run", folder).sites == ["north", "south"]
+
+
+def test_how_long_an_answer_took_counts_from_when_the_site_took_the_task(monkeypatch):
+    monkeypatch.setattr(ModelController, "_prepare_task_data", lambda *arguments: None)
+    clock = [0.0]
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: clock[0], sleep=lambda seconds: None))
+    controller = controller_of("north", "south")
+    controller._waiting, controller.cancel_all_tasks = Waiting(600.0), lambda fl_ctx: None
+
+    def send(task, model, targets, timeout, callback):
+        (site,) = targets
+        # Its process begins for a while.
+        clock[0] += 12
+        controller._prepare_task_data(SimpleNamespace(client=SimpleNamespace(name=site)), None)
+        clock[0] += 5
+        model.meta["client_name"] = site
+        callback(model)
+
+    controller.send_model = send
+    answers = controller._ask("train", {site: Message(meta={"round": 1}) for site in ("north", "south")})
+    assert answers.seconds == {"north": 5.0, "south": 5.0}
+
+
 def test_a_lead_can_see_who_has_answered_and_who_is_waited_for(asked):
     seen = []
 
@@ -311,6 +355,53 @@ def test_what_the_tasks_before_hold_is_let_go(asked, collector_off):
 def test_no_word_of_another_form_makes_a_site_leave(data):
     controller = RoundsController()
     assert controller._take_left(LEFT, data, None) == {} and controller._left == {}
+
+
+@pytest.fixture
+def rehearsed(tmp_path, make_study, monkeypatch):
+    """Rehearse with two sites of which one answers; returns what is written, and what each site was sent."""
+    study = make_study().model_copy(update={"rehearsal": True})
+    settings = SimpleNamespace(run_folder=None, is_downloadable=False, extensions=())
+    monkeypatch.setattr(module, "download_folder", lambda context: tmp_path / "download")
+    monkeypatch.setattr(module, "read_job_study", lambda context: study)
+    monkeypatch.setattr(module, "read_job_pretrained", lambda context, study: None)
+    monkeypatch.setattr(module, "read_server_settings", lambda context: settings)
+
+    def run(north):
+        controller, commands, sent = controller_of("north", "south"), {}, {}
+        controller.fl_ctx.set_prop(FLContextKey.RUNNER, SimpleNamespace(), private=True, sticky=True)
+        controller.engine.register_app_command = lambda topic, answer, *given: commands.update({topic: (answer, given)})
+        controller.cancel_all_tasks = lambda fl_ctx: None
+
+        def send(task, model, targets, timeout, callback):
+            (site,) = targets
+            sent[site] = from_model(model)
+            if site == "north":
+                answer = to_model(north(sent[site]), is_difference=True)
+                answer.meta["client_name"] = site
+                callback(answer)
+                answer, given = commands[FAILED]
+                assert answer(FAILED, {"site": "south", "again": False}, None, *given) == {"goes_on": True}
+
+        controller.send_model = send
+        assert panics_of(controller) == []
+        assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["rehearsal.json"]
+        return json.loads((tmp_path / "download" / "rehearsal.json").read_text()), sent
+
+    return run
+
+
+def test_a_rehearsal_outlives_a_sites_process_and_leaves_nothing_of_a_run(rehearsed):
+    told = {"round_seconds": 5.0, "seconds": 0.0, "peak_bytes": 9, "device": "cpu", "faults": []}
+
+    def answer(task):
+        software = read_software().model_dump()
+        return Message(task.arrays, {"round": 1, "software": software, "rehearsal": told})
+
+    reports, sent = rehearsed(answer)
+    assert reports["south"]["faults"] == [FAILED_ONCE] and reports["south"]["round_seconds"] is None
+    assert reports["north"]["faults"] == [] and 5 <= reports["north"]["round_seconds"] < 60
+    assert reports["north"]["bytes_to"] == reports["north"]["bytes_from"] == sent["north"].num_bytes
 
 
 @pytest.fixture

@@ -85,6 +85,29 @@ def test_what_no_server_takes_is_refused(said, change, wrong):
         said(change=change)
 
 
+def test_a_job_must_go_to_every_hospital_that_its_study_names(said):
+    def change(*sites):
+        def write(job):
+            meta = json.loads((job / "meta.json").read_text())
+            (job / "meta.json").write_text(json.dumps(meta | {"deploy_map": {"app": list(sites)}}))
+
+        return write
+
+    named = {"min_sites": 2, "sites": ["north", "south"]}
+    remedy = r'not leave out south; write {"app": \["server", "north", "south"\]}'
+    with pytest.raises(ConfigError, match=remedy):
+        said(change=change("server", "north"), federation=named)
+
+
+@pytest.mark.parametrize("sites", [("@ALL",), ("server", "north", "south")])
+def test_a_job_for_all_hospitals_of_its_study_raises_no_doubt(said, sites):
+    def change(job):
+        meta = json.loads((job / "meta.json").read_text())
+        (job / "meta.json").write_text(json.dumps(meta | {"deploy_map": {"app": list(sites)}}))
+
+    assert said(change=change, federation={"sites": ["north", "south"]}) == []
+
+
 def test_a_model_that_the_study_names_must_be_there(said):
     with pytest.raises(ConfigError, match="model.pretrained must be a file next to study.yaml, not 'pretrained.pt'"):
         said(algorithm={"name": "adafed", "preset": "reference"})

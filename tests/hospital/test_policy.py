@@ -1,5 +1,6 @@
 import json
 import sys
+from dataclasses import replace
 
 import pytest
 from nvflare.app_common.default_component_policy import DEFAULT_CLASS_ALLOW_LIST
@@ -30,6 +31,15 @@ def write(kit, name, content):
 
 def allow(kit, *entries, **others):
     write(kit, "resources.json", {"class_allow_list": list(entries), **others})
+
+
+def test_a_hospital_that_the_study_does_not_name_learns_it_before_it_joins(candidate):
+    known = candidate()
+    for names, status in ((["east", known.kit.name], "ok"), (["east", "west"], "failed")):
+        federation = known.study.federation.model_copy(update={"sites": tuple(names)})
+        answer = check_pin(replace(known, study=known.study.model_copy(update={"federation": federation})))
+        assert answer.status == status
+    assert f"must name this hospital, {known.kit.name}, not only east, west; ask the study lead" in answer.sentence
 
 
 def test_the_digest_is_shown_and_a_pinned_study_compared_and_its_lead_shown(candidate, kit):

@@ -277,12 +277,73 @@ def test_each_hospital_writes_down_what_left_it(network, phantoms, tmp_path):
         assert "how the round's training changed" in path.with_suffix(".md").read_text()
 
 
+@pytest.fixture
+def named_job(tmp_path):
+    """Write a job that names its hospitals, and goes to all that are connected."""
+
+    def write(*names, rounds=1, **federation):
+        job = small_job(tmp_path / "named", "fedavg_phantoms", rounds)
+        content = yaml.safe_load(study_file(job).read_text())
+        settings = {"sites": [*names], "min_sites": 2, "join_timeout_s": 5} | federation
+        study_file(job).write_text(yaml.safe_dump(content | {"federation": settings}))
+        return job
+
+    return write
+
+
+@pytest.mark.slow
+def test_a_named_hospital_that_never_came_is_missed_and_one_that_is_not_named_gets_no_task(
+    network, named_job, tmp_path
+):
+    lead, job = network.find_kit("lead").folder, named_job("east", "north", "suth")
+    command = ["run", str(job), "--kit", str(lead), "--out", str(tmp_path / "none")]
+    assert main(command) == 1 and not (tmp_path / "none").exists()
+    number, status = network.run_job(job, LIMIT_S)
+    run = result_of(network, number, tmp_path / "results")
+    results, (record,) = read_results(run), read_ledger(run)
+    assert (status, results.status) == ("FINISHED:COMPLETED", "INCOMPLETE")
+    assert all(reason.startswith("site suth ") and "was not connected" in reason for reason in results.reasons)
+    assert record.asked == ["east", "north", "suth"] and record.answered == ["east", "north"]
+    assert "site 'south' is connected and gets no task, as federation.sites does not name it" in record.notes
+    assert main(["report", str(run)]) == 0 and "suth" in (run / "report.html").read_text()
+
+
+@pytest.mark.slow
+def test_a_rehearsal_shows_what_a_round_takes_and_leaves_nothing_but_the_record_of_it(
+    network, phantoms, named_job, tmp_path, capsys
+):
+    lead, job = network.find_kit("lead").folder, named_job("east", "north", "south", "west", rounds=5)
+    state, servers = phantoms / ".silofl" / "fedavg_phantoms", phantoms / ".silofl" / "server"
+    kept = lambda: {path for folder in (state, servers / "runs") for path in folder.rglob("*") if path.is_file()}  # noqa: E731
+    before, broken = kept(), phantoms / "north" / "dataset.json"
+    with rewritten(broken, "{}"):
+        code = main(["run", str(job), "--kit", str(lead), "--rehearse", "--json"])
+    said = capsys.readouterr()
+    reports = json.loads(said.out)
+    assert code == 3 and [*reports] == ["east", "north", "south", "west"]
+    assert "the site's data have a fault" in reports["north"]["faults"][0]
+    assert reports["west"]["faults"] == ["west was not connected"]
+    for site in ("east", "south"):
+        assert reports[site]["faults"] == [] and reports[site]["bytes_to"] == reports[site]["bytes_from"] > 0
+        assert 0 < reports[site]["round_seconds"] < 60
+    new = {path for path in kept() - before if "cache" not in path.parts}
+    assert {path.name for path in new} == {"egress.jsonl", "egress.md", "lock"}
+    for path in (path for path in new if path.suffix == ".jsonl"):
+        records = [json.loads(line) for line in path.read_text().splitlines()]
+        arrays = [record for record in records if record["kind"] in ("weights", "batchnorm")]
+        site = path.parts[-3]
+        assert path.parent.name.startswith("rehearsal-")
+        assert sum(record["bytes"] for record in arrays) == (reports[site]["bytes_from"] or 0)
+        assert all("back unchanged in a rehearsal" in record["purpose"] for record in arrays)
+        assert check_chain(path.read_bytes()).fault is None
+
+
 @pytest.mark.slow
 def test_a_job_for_one_hospital_alone_makes_no_model_of_its_patients(network, phantoms, tmp_path):
     job = small_job(tmp_path / "alone", "fedavg_phantoms")
     path, meta = study_file(job), read_json(job / "meta.json")
     path.write_text(yaml.safe_dump(yaml.safe_load(path.read_text()) | {"federation": {"min_sites": 1, "sites": 1}}))
-    (job / "meta.json").write_text(json.dumps(meta | {"deploy_map": {"app": ["server", "south"]}}))
+    (job / "meta.json").write_text(json.dumps(meta | {"deploy_map": {"app": ["server", "south"]}, "min_clients": 1}))
     number, status = network.run_job(job, LIMIT_S)
     run = result_of(network, number, tmp_path / "results")
     results = read_results(run)

@@ -10,7 +10,7 @@ from PIL import Image
 from silofl.core.presets import algorithm_names
 from silofl.study import load_study
 from silofl_desk.studies.new_study import _choose_resize
-from silofl_desk.studies.simulation import Simulation, settle_job, study_file
+from silofl_desk.studies.simulation import Simulation, copy_job, settle_job, study_file
 from tests.conftest import count_cases
 
 from ..conftest import SMALL_UNET
@@ -64,6 +64,23 @@ def new_study(silofl, tmp_path):
         return load_study(study_file(tmp_path / name)), study_file(tmp_path / name), out
 
     return write
+
+
+def test_hospitals_are_named_and_the_job_goes_to_them_alone(new_study, pictures, tmp_path, refused):
+    study, file, out = new_study(None, pictures, "own", "--sites", "west,north,south")
+    meta = json.loads((tmp_path / "own" / "meta.json").read_text())
+    assert study.federation.sites == ("north", "south", "west")
+    assert meta["deploy_map"] == {"app": ["server", "north", "south", "west"]} and meta["min_clients"] == 2
+    assert "  sites: [north, south, west]  # the names of their kits" in file.read_text()
+    # What is said of how to go on works with the sites whose data are here.
+    assert f"tune {tmp_path}/own --data {pictures} --set federation.sites=null\n" in out and "--sites 3" in out
+    run = ("simulate", tmp_path / "own", "--data", pictures, "--out", tmp_path / "run")
+    assert "not north, south, west; name them with simulate --sites" in refused(*run)
+    copied, _ = settle_job(tmp_path / "own", Simulation(str(pictures)), {"federation.sites": None})
+    assert copied.federation.sites is None
+    copy_job(tmp_path / "own", tmp_path / "all", {"federation.sites": None, "federation.min_sites": 1})
+    meta = json.loads((tmp_path / "all" / "meta.json").read_text())
+    assert (meta["deploy_map"], meta["min_clients"]) == ({"app": ["@ALL"]}, 1)
 
 
 def test_a_job_is_written_for_the_data(new_study, pictures, tmp_path):

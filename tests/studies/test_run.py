@@ -22,7 +22,7 @@ from silofl.schema import dump_record
 from silofl.study import load_study
 from silofl_desk.studies import continue_run, progress
 from silofl_desk.studies import run as module
-from silofl_desk.studies.simulation import study_file
+from silofl_desk.studies.simulation import copy_job, study_file
 from tests.conftest import Play
 
 pytestmark = pytest.mark.usefixtures("undrawn")
@@ -141,7 +141,7 @@ def test_a_stopped_run_goes_on_under_its_id_until_it_is_complete(server, lead, t
     assert "continue_run" not in submitted[0] and submitted[1] == submitted[0] | {"continue_run": RUN}
     assert "stopped: it was killed after round 1 of 2" in said and "going on by itself, 1 of 3 times" in said
     assert said.count("round   1/") == 1 and (tmp_path / "out" / "report.html").is_file()
-    assert "sites are connected" not in said
+    assert "sites are connected" not in said and "federation.sites names no hospitals" in said
     # Hospitals pin it.
     assert said.index(load_study(study_file(JOB)).digest) < said.index("submitted as job")
 
@@ -207,6 +207,119 @@ def test_sites_that_are_not_there_are_told_when_the_job_begins(server, lead, mon
     assert "1 of 2 sites are connected (north); the first round waits for the others, at most 600 s" in said
     assert "1 of 5 sites are connected that min_clients of meta.json asks for; NVFlare begins the job once" in said
     assert "and tries for a week (for 40 minutes at a server with NVFlare's own settings)" in said
+
+
+@pytest.fixture
+def named_job(tmp_path):
+    """Write a job that names its hospitals, each of which waits shortly for the others."""
+
+    def write(*names, **federation):
+        job = tmp_path / "named"
+        settings = {"federation.sites": list(names), "federation.join_timeout_s": 0.05}
+        copy_job(JOB, job, settings | {f"federation.{key}": value for key, value in federation.items()})
+        return job
+
+    return write
+
+
+def test_nothing_is_submitted_while_a_named_hospital_is_missing_and_it_is_said_who(server, named_job, tmp_path, capsys):
+    submitted = server()
+    command = ["run", str(named_job("east", "nroth", "west")), "--kit", str(tmp_path), "--out", str(tmp_path / "out")]
+    assert main(command) == 1
+    said = " ".join(capsys.readouterr().out.split())
+    waits = "waiting for nroth (did you mean 'north'?), at most 0.05 s (federation.join_timeout_s); connected: east, "
+    assert said.count(waits) == 1 and submitted == [] and not (tmp_path / "out").exists()
+    assert "must be connected within 0.05 s, not all but nroth (did you mean 'north'?); nothing was submitted" in said
+
+
+def test_a_job_goes_off_once_its_hospitals_are_there_or_those_that_it_may_miss_are_waited_for(
+    server, lead, named_job, monkeypatch
+):
+    there, everyone = iter([{"east"}, {"east", "west"}, {"east", "west"}]), {"east", "north", "west"}
+    monkeypatch.setattr(module.Lead, "connected", lambda self: next(there, everyone))
+    submitted = server(("FINISHED:COMPLETED", "complete"))
+    code, said, _ = lead(job=named_job("east", "north", "west", join_timeout_s=9.0))
+    said = " ".join(said.split())
+    assert code == 0 and submitted[0]["federation"]["sites"] == ["east", "north", "west"]
+    assert said.count("waiting for north, west") == said.count("waiting for north, at") == 1
+    assert "names no hospitals" not in said and "the first round waits" not in said
+
+
+def test_a_hospital_that_the_study_may_miss_does_not_hold_it_up(server, lead, named_job):
+    submitted = server(("FINISHED:COMPLETED", "complete"))
+    code, said, _ = lead(job=named_job("east", "north", "south", may_miss=1))
+    assert code == 0 and len(submitted) == 1 and "waiting for south" in said
+
+
+REPORT = {"faults": [], "round_seconds": 90.0, "run_hours": 0.6, "peak_bytes": 1500000000, "device": "cuda"}
+REPORT |= {"bytes_to": 2000000, "bytes_from": 1000000, "left_out": 3}
+BARE = dict.fromkeys(REPORT) | {"faults": ["no GPU"]}
+
+
+@pytest.fixture
+def rehearse(server, tmp_path, capsys, monkeypatch):
+    """Rehearse a job whose sites show something; returns the exit code, what was printed, and what was submitted."""
+
+    def run(reports, *options, job=JOB, status="RUNNING FINISHED:COMPLETED"):
+        jobs = []
+        leave = lambda target: write_json(target / "rehearsal.json", reports)  # noqa: E731
+        # Of a server that began anew nothing can be downloaded.
+        leave = leave if reports else "nothing" if status.endswith("ABNORMAL") else None
+        submitted = server((status, leave))
+        submit = module.Lead.submit
+
+        def keep(self, folder):
+            jobs.append(json.loads((folder / "meta.json").read_text()))
+            return submit(self, folder)
+
+        monkeypatch.setattr(module.Lead, "submit", keep)
+        before = sorted(tmp_path.rglob("*"))
+        code = main(["run", str(job), "--kit", str(tmp_path), "--rehearse", *options])
+        assert sorted(tmp_path.rglob("*")) == before
+        output = capsys.readouterr()
+        return code, " ".join((output.out + output.err).split()), submitted, jobs
+
+    return run
+
+
+def test_a_rehearsal_is_of_the_studys_digest_and_shows_each_site(rehearse):
+    code, said, (study,), (meta,) = rehearse({"east": REPORT, "north": REPORT})
+    assert code == 0 and study["rehearsal"] is True and meta["name"] == "fedavg_phantoms-rehearsal"
+    assert load_study(study_file(JOB)).digest in said
+    assert "east 1.5 min 36.0 min 1.5 GB (GPU) 2.0 MB 1.0 MB" in said
+    assert (
+        "east: 3 cases cannot be read and are left out" in said and "nothing would have failed at east, north" in said
+    )
+
+
+def test_what_would_have_failed_is_named_by_site_and_who_is_missing_too(rehearse, named_job):
+    job = named_job("east", "nroth")
+    code, said, *_ = rehearse({"east": REPORT | {"faults": ["no room"]}, "nroth": BARE}, job=job)
+    assert code == 3 and "FAILED east: no room" in said and "nothing would have failed" not in said
+    assert "FAILED nroth: nroth (did you mean 'north'?) was not connected" in said and "no GPU" not in said
+
+
+def test_a_rehearsal_is_printed_for_programs(rehearse):
+    code, said, *_ = rehearse({"east": BARE}, "--json")
+    assert code == 3 and json.loads(said[said.index("{") : said.rindex("}") + 1])["east"]["faults"] == ["no GPU"]
+
+
+@pytest.mark.parametrize("status", ["FINISHED:ABNORMAL", "RUNNING RUNNING"])
+def test_a_rehearsal_without_an_end_says_what_nvflare_says(rehearse, status):
+    code, said, *_ = rehearse(None, status=status)
+    assert code == 1 and f"rehearsal job-1 must end; NVFlare ended it as {status.split()[-1]}: north: no room" in said
+
+
+def test_what_cannot_be_rehearsed_and_a_study_that_is_no_run_are_refused(server, tmp_path, capsys, refused):
+    submitted, kit = server(), ("--kit", str(tmp_path))
+    survey = JOB.parent / "survey_hospitals"
+    assert "must go with a study that trains, not survey_hospitals" in refused("run", survey, *kit, "--rehearse")
+    assert "must be left out with --rehearse" in refused("run", JOB, *kit, "--rehearse", "--out", tmp_path / "out")
+    assert "--out must name a new folder for the results; give it" in refused("run", JOB, *kit)
+    copy_job(JOB, tmp_path / "job", {"rehearsal": True})
+    assert "call silofl run --rehearse, which sets it" in refused("run", tmp_path / "job", *kit, "--out", "out")
+    simulated = refused("simulate", tmp_path / "job", "--data", tmp_path, "--out", tmp_path / "out")
+    assert "rehearsal must be left out of study.yaml" in simulated and submitted == []
 
 
 @pytest.mark.parametrize(("is_ours", "minutes"), [(True, 7 * 24 * 60), (False, 40.5)])

@@ -170,6 +170,8 @@ def test_a_study_of_other_labels_or_that_waits_for_more_sites_than_take_part_is_
 ):
     for key in ("min_sites", "sites"):
         assert f"federation.{key} must be at most 2" in refused_run(job=job(federation={key: 9}))
+    named = refused_run(job=job(federation={"sites": ["north", "west"]}))
+    assert "federation.sites must name the sites that take part (north, south), not north, west; name them" in named
     folder = job(labels={1: "nucleus"}, federation={"min_sites": 1})
     assert "labels" in refused_run(job=folder, data=north_phantoms)
 

@@ -113,6 +113,12 @@ def _check_sites_left(study: Study, plain: Mapping[str, Any]) -> None:
             f"federation.sites_left must name some of the sites of run {plain['run']}, {', '.join(sites)}, not "
             f"{quote_value([*left])}; correct it"
         )
+    named = study.federation.named
+    if named and (missing := sorted({*sites} - {*named, *left})):
+        raise ConfigError(
+            f"federation.sites must name all sites of run {plain['run']}, not leave out {', '.join(missing)}; add "
+            "them, or name them in federation.sites_left"
+        )
 
 
 def _add_defaults(plain: dict[str, Any]) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 
 from silofl.federation.admission import admit_answers
 from silofl.federation.known_sites import (
+    find_absent_sites,
     find_departed_sites,
     find_lost,
     is_lost_for_good,
@@ -45,12 +46,14 @@ class Answers:
         failed: Site -> why it has none.
         late: Sites that said nothing in time.
         held: Site -> the last round whose state it has, of sites that failed because it is older than it should be.
+        seconds: Site -> how long its answer took, where the network says it.
     """
 
     given: dict[str, Message]
     failed: dict[str, str]
     late: list[str]
     held: Mapping[str, int] = field(default_factory=dict)
+    seconds: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def missing(self) -> dict[str, str]:
@@ -166,7 +169,9 @@ class Course:
     def run_round(self) -> None:
         """Carry out the next round: the parts' exchanges before it, the training, and the parts' exchanges after it."""
         started, number, server = time.monotonic(), self.server.finished_rounds + 1, self.server
-        record = Round(number, datetime.now(UTC).isoformat(timespec="seconds"), sorted(list_present_sites(server)))
+        absent = find_absent_sites(server)
+        asked = sorted([*list_present_sites(server), *absent])
+        record = Round(number, datetime.now(UTC).isoformat(timespec="seconds"), asked, failed=absent)
         record.notes += [
             f"site {site!r} has left the study, after round {last}"
             for site, last in find_departed_sites(server).items()
@@ -235,6 +240,7 @@ class Course:
         missing = answers.missing | dict.fromkeys(
             find_departed_sites(self.server).keys() & (exchange.sites or self.server.sites), "it has left the study"
         )
+        missing |= {} if exchange.sites else find_absent_sites(self.server)
         return sent, answers, Replies(accepted, refused, missing, unlike)
 
     def _ask(self, exchange: Exchange, record: Round | None) -> tuple[dict[str, Message], Answers]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import difflib
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Annotated, Any
@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import ConfigDict, Field, Strict
 
+from silofl.core.mixing import Arrays
 from silofl.errors import AggregationError, ConfigError, TrainingError
 from silofl.federation.numbers import check_names
 from silofl.federation.partners import describe_partners
@@ -26,7 +27,7 @@ from silofl.models.roles import read_role
 from silofl.parts.answer import SiteAnswer, plain_text
 from silofl.parts.load import find_kind, list_kinds
 from silofl.parts.part import Kind
-from silofl.parts.task import Exchange, Expected, Message
+from silofl.parts.task import TRAIN, Exchange, Expected, Message
 from silofl.settings import MOST, Section, parse
 from silofl.site import Site
 from silofl.software import Software
@@ -40,6 +41,7 @@ OTHERS = {
     REASON: "the sentence why there is no answer, as of a pause; no number and no array",
     UNKNOWN: "not a part of the study's model",
 }
+RETURNED = "as the server sent it, back unchanged in a rehearsal; nothing was learnt"
 NUMBERS_RISK = (
     "the server sees how many patients, images and cases of each class there are, and how good the models are on them; "
     "min_patients, or no validation and test data in dataset.json"
@@ -238,6 +240,7 @@ class Gate:
         facts = {"round": message.meta.get("round"), "task": request.task, "refused": reason is not None}
         facts |= {} if reason is None else {"reason": reason}
         records = [facts | self._describe_array(name, np.asarray(array)) for name, array in message.arrays.items()]
+        records = [record | ({"purpose": RETURNED} if "rehearsal" in message.meta else {}) for record in records]
         for one in self.list_entries(message):
             said = json.dumps(message.meta[one.role]).encode()
             digest = {"bytes": len(said), "sha256": hashlib.sha256(said).hexdigest(), "purpose": one.purpose}
@@ -248,6 +251,16 @@ class Gate:
         facts |= {"name": kind, "kind": kind, "bytes": len(text), "values": json.loads(text, parse_constant=str)}
         facts |= {"sites": request.sites, "mixed": request.mixed}
         return [*records, facts | {"purpose": OTHERS[kind]}]
+
+    def select_returned(self, request: Request, arrays: Arrays, image_shape: tuple[int, ...]) -> Arrays:
+        """Return those arrays of a task that its answer may hold too."""
+        expected = self._expected(request, image_shape)
+        return {name: array for name, array in arrays.items() if name in expected}
+
+    def list_kept_back(self, rounds: Sequence[int]) -> list[str]:
+        """Return the kinds of arrays that the first or the last of some rounds asks for, and that may not leave."""
+        asked = [Exchange(TRAIN, number) for number in (rounds[0], rounds[-1])]
+        return sorted({self.kind(n) for one in asked for n in self._server.expected("site", one)} - self.allowed)
 
     def list_entries(self, message: Message) -> list[Kind]:
         """Return the kinds that leave as an entry of an answer, without an array; not where it is withheld."""
@@ -274,6 +287,9 @@ class Gate:
             answer = self._server.read("site", Exchange(request.task, request.round, request.step), message)
             check_names("site", answer.numbers.metrics, self.study, self._server.parts)
         except AggregationError:
+            return None
+        # In a rehearsal nothing else leaves, and in no other round what a rehearsal says.
+        if (answer.numbers.rehearsal is None) == self.study.rehearsal:
             return None
         metrics = answer.numbers.metrics
         if metrics.round_test and not self.study.evaluate_every_round:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -19,6 +19,7 @@ from silofl.study import Study
 if TYPE_CHECKING:
     from silofl.federation.server import ServerRounds
 
+NEVER = "it was not connected when the job began: see that it runs, then continue the run to take it in"
 BATCHNORM = Kept("its BatchNorm, which no site sends", is_of_model=True)
 
 
@@ -32,6 +33,20 @@ def find_recipe_in_use(server: ServerRounds) -> Recipe:
 def list_present_sites(server: ServerRounds) -> list[str]:
     """Return the sites that have not left the study."""
     return [site for site in server.sites if site not in server.study.federation.sites_left]
+
+
+def list_expected_sites(study: Study, here: Iterable[str]) -> list[str]:
+    """Return the sites that may take part, of those that are there: those that the study names, or all."""
+    return sorted({*here} & {*study.federation.named} if study.federation.named else here)
+
+
+def find_absent_sites(server: ServerRounds) -> dict[str, str]:
+    """Return why the sites that the study names and that never came take no part.
+
+    The run is that of the others: nobody has a model of a site that has never trained.
+    """
+    settings = server.study.federation
+    return dict.fromkeys(sorted({*settings.named} - {*server.sites, *settings.sites_left}), NEVER)
 
 
 def find_departed_sites(server: ServerRounds) -> dict[str, int]:

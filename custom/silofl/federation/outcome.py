@@ -10,7 +10,13 @@ from silofl import __version__
 from silofl.core.recipe import Recipe
 from silofl.errors import ConfigError, SiloFLError
 from silofl.federation.course import Tests
-from silofl.federation.known_sites import early_end, find_departed_sites, find_recipe_in_use, list_present_sites
+from silofl.federation.known_sites import (
+    early_end,
+    find_absent_sites,
+    find_departed_sites,
+    find_recipe_in_use,
+    list_present_sites,
+)
 from silofl.federation.results import OF_THE_STUDY, UNFINISHED, Results, Status
 from silofl.federation.server import ServerRounds
 from silofl.parts.answer import plain_text
@@ -29,6 +35,7 @@ def finished_results(server: ServerRounds, tests: Tests) -> Results:
     """
     scores, reported, study = tests.scores, server.reported, server.study
     sites = {site: _name_labels(study, scores[site]) if site in scores else None for site in server.sites}
+    sites = dict(sorted((sites | dict.fromkeys(find_absent_sites(server))).items()))
     # Means over different classes have no mean.
     known = [one.value for one in sites.values() if one and one.value is not None]
     known = known if have_same_classes(scores.values()) else []
@@ -84,9 +91,11 @@ def _describe_study(study: Study, recipe: Recipe | None = None) -> dict[str, Any
 
 def _shortcomings(server: ServerRounds, tests: Tests) -> list[str]:
     """Return why a finished run is not complete: sites that missed too many rounds, or the test."""
-    allowed = server.study.federation.max_missed_rounds
-    reasons = []
-    for site in list_present_sites(server):
+    settings, reasons = server.study.federation, []
+    present = sorted([*list_present_sites(server), *find_absent_sites(server)])
+    allowed, absent = settings.max_missed_rounds, {*settings.named} & tests.missing.keys() & {*present}
+    forgiven = absent if len(absent) <= settings.may_miss else set()
+    for site in (one for one in present if one not in forgiven):
         missed = [record.round for record in server.ledger if site in record.missed]
         if len(missed) > allowed:
             last = next(r for r in reversed(server.ledger) if site in r.missed)

@@ -133,7 +133,9 @@ class RunFolder:
             server: The run after that round.
         """
         if server.finished_rounds == 1:
-            return ServerRounds.start(self.study, server.id, server.ledger[0].asked, self._pretrained)
+            return ServerRounds.start(
+                self.study, server.id, {*server.ledger[0].asked} & {*server.sites}, self._pretrained
+            )
         try:
             state = load_state(self.path / BEFORE, FORMAT, {"run": server.id})
         except DamagedError as error:

@@ -3,20 +3,32 @@
 import errno
 import logging
 import os
+import time
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from silofl.data.cache import describe_source
 from silofl.data.learnt import check_not_learnt, record_learnt
 from silofl.data.site_data import SiteData, load_site_data
-from silofl.errors import ConfigError, DataError, PauseError, PinError, SiloFLError, TrainingError, one_line
+from silofl.errors import (
+    ConfigError,
+    DataError,
+    PauseError,
+    PinError,
+    SiloFLError,
+    TrainingError,
+    one_line,
+    quote_value,
+)
 from silofl.extensions import allow_extensions, check_extensions
 from silofl.federation.egress import Gate, Request, TaskHeader
 from silofl.federation.egress_log import EgressLog
+from silofl.federation.rehearsal import rehearse_site
 from silofl.federation.state import SiteState
 from silofl.federation.steps import StepFile
 from silofl.files import remove_unfinished
@@ -140,6 +152,8 @@ class SiteRounds:
         self._check_study(asked.digest)
         if not (1 if task == TRAIN else 0) <= asked.round <= rounds:
             raise TrainingError(f"a task must be of one of the study's {rounds} rounds, not of round {asked.round}")
+        if self.study.rehearsal:
+            return self._rehearse(task, message) | self._say_software(asked)
         folder = self.site.run_folder(self.study.name, self.name, asked.run)
         remove_unfinished(folder)
         states = SiteState(folder / "rounds", asked.run, self.name)
@@ -158,8 +172,7 @@ class SiteRounds:
         if answer is None or (has_state and states.load(asked.round)[0] < asked.round):
             answer = self._carry_out_anew(task, message, asked, kept, held, half)
         asked_for = Message(meta={"min_partners": self.site.min_partners})
-        answer |= asked_for
-        return answer if asked.software is None else answer | Message(meta={"software": read_software().model_dump()})
+        return answer | asked_for | self._say_software(asked)
 
     def _carry_out_anew(
         self, task: str, message: Message, asked: TaskHeader, kept: dict[str, Any], held: int, half: HalfRound
@@ -170,26 +183,9 @@ class SiteRounds:
             kept: The site's state of the round ``held``.
         """
         folder = self.site.run_folder(self.study.name, self.name, asked.run)
-        steps = StepFile(folder)
-        work = Work(
-            site=self.name,
-            study=self.study,
-            data=self.data,
-            message=message,
-            device=self.device,
-            folder=folder,
-            data_folder=self.site.data_folder(self.study.name, self.name),
-            min_patients=self.site.min_patients,
-            max_epsilon=self.site.max_epsilon,
-            may_send=self.gate.allowed.__contains__,
-            kept=kept,
-            held=held,
-            task=task,
-            cache=self.site.cache_folder(self.study.name, self.name),
-            on_step=steps.write,
-            locate_run=partial(self.site.run_folder, site=self.name),
-            half=half,
-        )
+        steps, locate = StepFile(folder), partial(self.site.run_folder, site=self.name)
+        state = {"kept": kept, "held": held, "task": task, "on_step": steps.write, "locate_run": locate}
+        work = self._prepare(message, folder, half=half, **state)
         with closing(work), closing(steps):
             answer = work.answer()
         states = SiteState(folder / "rounds", asked.run, self.name)
@@ -211,6 +207,36 @@ class SiteRounds:
     def _source(self) -> str | None:
         """The data as they are now; None without dataset.json."""
         return describe_source(self.data.manifest).state if self.data.manifest else None
+
+    def _rehearse(self, task: str, message: Message) -> Message:
+        """Rehearse a training; the site's state, the count of its privacy too, stays as it is."""
+        began, state = time.perf_counter(), self.site.state_folder(self.study.name, self.name)
+        if task != TRAIN:
+            raise TrainingError(f"a rehearsal must ask for {TRAIN}, not {quote_value(task)}")
+        with TemporaryDirectory() as folder, closing(self._prepare(message, Path(folder, "run"))) as work:
+            return rehearse_site(work, self.gate, state, began)
+
+    def _prepare(self, message: Message, folder: Path, **state: Any) -> Work:  # noqa: ANN401
+        """Return a task at this site, with what it has kept at home."""
+        return Work(
+            site=self.name,
+            study=self.study,
+            data=self.data,
+            message=message,
+            device=self.device,
+            folder=folder,
+            data_folder=self.site.data_folder(self.study.name, self.name),
+            min_patients=self.site.min_patients,
+            max_epsilon=self.site.max_epsilon,
+            may_send=self.gate.allowed.__contains__,
+            cache=self.site.cache_folder(self.study.name, self.name),
+            **state,
+        )
+
+    @staticmethod
+    def _say_software(asked: TaskHeader) -> Message:
+        """Return what the site runs, where the server does not know it yet."""
+        return Message(meta={} if asked.software is None else {"software": read_software().model_dump()})
 
     def _compare_with_learnt(self, folder: Path, task: str) -> None:
         """Refuse test images that the run learnt from before dataset.json changed; record what it learns from now."""

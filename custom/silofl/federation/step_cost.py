@@ -46,25 +46,27 @@ class StepCost:
         return steps * (epochs * self.seconds + self.seconds_beside)
 
 
-def measure_cost(work: Work, volume: Examples | None) -> StepCost:
+def measure_cost(work: Work, volume: Examples | None, steps: int = STEPS) -> StepCost:
     """Measure a few training steps and, where there is one, the look at a whole volume.
 
     Args:
         work: As for `time_steps`.
         volume: As for `measure_evaluation`; None where the network sees whole images.
+        steps: As for `time_steps`.
 
     Raises:
         TrainingError: The loss is not finite.
     """
-    cost = time_steps(work)
+    cost = time_steps(work, steps)
     return cost if volume is None else replace(cost, peak_bytes=max(cost.peak_bytes, measure_evaluation(work, volume)))
 
 
-def time_steps(work: Work) -> StepCost:
+def time_steps(work: Work, steps: int = STEPS) -> StepCost:
     """Train a few steps from where a training task begins, and measure them and what the parts do beside.
 
     Args:
         work: A training task at a site, of whose training examples the first few batches are taken.
+        steps: The most steps.
 
     Raises:
         TrainingError: The loss is not finite.
@@ -78,15 +80,15 @@ def time_steps(work: Work) -> StepCost:
     learners = work.learners()
     beside = time.perf_counter() - began
     shown = part.patches.per_volume if part.patches else 1
-    part = part.select_rows(range(min(len(part), math.ceil(STEPS * study.training.batch_size / shown))))
+    part = part.select_rows(range(min(len(part), math.ceil(steps * study.training.batch_size / shown))))
     augment = build_augmentation(study, part.targets.ndim > 1)
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
     marks: list[float] = []
     batches = training_batches(part, study.training.batch_size, augment, study.seed, device)
     results = train(learners, [_time_batches(batches, marks)])
-    steps = [after - before for before, after in zip(marks, marks[1:], strict=False)]
-    timed = steps[1:] or steps
+    lasted = [after - before for before, after in zip(marks, marks[1:], strict=False)]
+    timed = lasted[1:] or lasted
     ended = time.perf_counter()
     for one in work.parts:
         one.finish(results)
@@ -114,6 +116,18 @@ def measure_evaluation(work: Work, volume: Examples) -> int:
             two = SuperModel(Contents(study, volume.image_shape, pair, "mean"), device)
             two.answer(np.asarray(volume.images), study.training.batch_size)
     return _peak_bytes(device)
+
+
+def measure_validation(work: Work) -> tuple[float, int]:
+    """Evaluate the site's model on its validation data; returns the seconds, and the most memory as `StepCost` has it.
+
+    Args:
+        work: A task at a site.
+    """
+    began, examples = time.perf_counter(), work.data.validation
+    if len(examples):
+        evaluate(work.deployed[work.study.recipe.roles[-1]], examples, work.study, work.device)
+    return time.perf_counter() - began, _peak_bytes(work.device)
 
 
 def _time_batches(batches: Iterable[Batch], marks: list[float]) -> Iterator[Batch]:

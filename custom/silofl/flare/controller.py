@@ -5,6 +5,7 @@ import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, ClassVar
@@ -21,10 +22,14 @@ from nvflare.fuel.utils.memory_utils import cleanup_memory
 from silofl.errors import AggregationError, ConfigError, SiloFLError
 from silofl.extensions import allow_extensions
 from silofl.federation.course import Answers, Course, Tests, separate_failures
+from silofl.federation.known_sites import list_expected_sites
 from silofl.federation.outcome import describe_failure
+from silofl.federation.rehearsal import FILE as REHEARSAL
+from silofl.federation.rehearsal import rehearse_round
 from silofl.federation.run_folder import RunFolder, check_lead
 from silofl.federation.server import ServerRounds
 from silofl.federation.waiting import Waiting
+from silofl.files import write_json
 from silofl.flare.components import check_algorithm
 from silofl.flare.exchange import from_model, to_model
 from silofl.flare.lead import PROGRESS, InFlight, answer_progress
@@ -40,9 +45,11 @@ from silofl.flare.places import (
 from silofl.flare.tracking import Tracking
 from silofl.parts.answer import plain_text
 from silofl.parts.task import TRAIN, Exchange, Message
+from silofl.schema import dump_record
 from silofl.study import Study
 
 POLL_S = 0.05
+FAILED_ONCE = "its process failed, as for lack of memory: its own log says why"
 GONE = "its process has ended, or it does not take part in this job"
 
 
@@ -77,6 +84,8 @@ class RoundsController(ModelController):
         super().__init__(persistor_id="", ignore_result_error=True)
         self._late: set[str] = set()
         self._left: dict[str, str] = {}
+        self._strangers: list[str] = []
+        self._taken: dict[str, float] = {}
         self._waiting = Waiting(None)
         self._find_in_flight: Callable[[], InFlight | None] = lambda: None
         self._ending = "the job was aborted"
@@ -100,6 +109,9 @@ class RoundsController(ModelController):
         try:
             settings, lead = read_server_settings(self.fl_ctx), read_job_lead(self.fl_ctx)
             allow_extensions(settings.extensions)
+            if study.rehearsal:
+                self._rehearse(study)
+                return
             path = settings.run_folder(study.name, run)
             check_lead(path, lead, study.continue_run)
             folder = RunFolder(path, study)
@@ -123,11 +135,7 @@ class RoundsController(ModelController):
             # What is found is another thing at each task.
             progress = answer_progress(study, run, folder.path, lambda: self._find_in_flight())
             self.engine.register_app_command(PROGRESS, progress)
-            self.engine.register_app_command(LEFT, self._take_left)
-            self.engine.register_app_command(FAILED, self._take_failed, study.federation.min_sites)
-            # NVFlare ends the job for everybody where one site answers that it is unsafe, or that it knows no such
-            # task: the quorum decides there too.
-            self.fl_ctx.get_prop(FLContextKey.RUNNER).ABORT_RETURN_CODES = ()
+            self._outlive_failures(study.federation.min_sites)
             self._publish(run, folder)
             server = self._begin(study, run, folder)
             # What is loaded by now stays: no round's `cleanup_memory` need look through it.
@@ -145,6 +153,32 @@ class RoundsController(ModelController):
         if self._download:
             folder.copy_results(self._download)
 
+    def _rehearse(self, study: Study) -> None:
+        """Rehearse a round, and write what each site has shown into the job's own folder; nothing of a run."""
+        self._outlive_failures(0)
+        run, folder = (
+            f"rehearsal-{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}",
+            download_folder(self.fl_ctx),
+        )
+        # Without a ledger: who is waited for is all that it says.
+        progress = answer_progress(study, run, folder, lambda: self._find_in_flight())
+        self.engine.register_app_command(PROGRESS, progress)
+        try:
+            pretrained = read_job_pretrained(self.fl_ctx, study)
+            reports = rehearse_round(ServerRounds.start(study, run, self._list_sites(study), pretrained), self._ask)
+            found = {site: dump_record(one) for site, one in reports.items()}
+            write_json(folder / REHEARSAL, found)
+        except Exception as error:  # without a report its lead learns why from the server's log
+            self.system_panic(describe_failure(error), self.fl_ctx)
+
+    def _outlive_failures(self, quorum: int) -> None:
+        """Have the job go on where a site's process fails, down to so many sites; 0 where the first failure is one."""
+        self.engine.register_app_command(LEFT, self._take_left)
+        self.engine.register_app_command(FAILED, self._take_failed, quorum)
+        # NVFlare ends the job for everybody where one site answers that it is unsafe, or that it knows no such task:
+        # the quorum decides there too.
+        self.fl_ctx.get_prop(FLContextKey.RUNNER).ABORT_RETURN_CODES = ()
+
     def _publish(self, run: str, folder: RunFolder) -> None:
         """Bring the finished rounds to where the study lead downloads them from."""
         if self._download:
@@ -160,10 +194,20 @@ class RoundsController(ModelController):
             )
         if server is None:
             return ServerRounds.start(study, run, self._wait_for_sites(study), pretrained)
-        for name in sorted({client.name for client in self.engine.get_clients()} - set(server.sites)):
+        for name in sorted({*self._list_sites(study)} - set(server.sites)):
             self.info(f"site {name!r} joins run {server.id}")
             server.join(name)
         return server
+
+    def _list_sites(self, study: Study) -> list[str]:
+        """Return the job's sites that take part, and keep a sentence on each other."""
+        here = {client.name for client in self.engine.get_clients()}
+        sites = list_expected_sites(study, here)
+        self._strangers = [
+            f"site {site!r} is connected and gets no task, as federation.sites does not name it"
+            for site in sorted(here - {*sites})
+        ]
+        return sites
 
     def _course(self, server: ServerRounds, folder: RunFolder) -> Course:
         def save() -> None:
@@ -183,7 +227,7 @@ class RoundsController(ModelController):
             warn=self.warning,
             is_aborted=lambda: self.abort_signal.triggered,
             say=self.info,
-            remarks=lambda: find_ending_certificates(self.fl_ctx, datetime.now(UTC)),
+            remarks=lambda: [*find_ending_certificates(self.fl_ctx, datetime.now(UTC)), *self._strangers],
             before=lambda: folder.load_before(server),
             begin=folder.write_phase,
             write_models=write_models,
@@ -193,16 +237,19 @@ class RoundsController(ModelController):
         """Wait for the job's sites; once the time to join is over, the quorum is enough."""
         deadline = time.monotonic() + study.federation.join_timeout_s
         expected = study.federation.sites or max(len(self.engine.get_clients()), study.federation.min_sites)
+        # NVFlare gives a job to nobody who comes after it began: for sites by name `silofl run` has waited before.
+        expected = 0 if study.federation.named else expected
         if (there := len(self.engine.get_clients())) < expected:
             limit = f"{study.federation.join_timeout_s:g} s"
             self.info(f"{there} of {expected} sites are there; the first round waits at most {limit} for the others")
         while len(self.engine.get_clients()) < expected and time.monotonic() < deadline:
             time.sleep(POLL_S)
-        sites = [client.name for client in self.engine.get_clients()]
+        sites = self._list_sites(study)
         if len(sites) < study.federation.min_sites:
+            missing = ", ".join(sorted({*study.federation.named} - {*sites})) or "the missing sites"
             raise AggregationError(
                 f"at least {study.federation.min_sites} sites must join before the first round, not {len(sites)}; "
-                "start the missing sites or lower federation.min_sites"
+                f"start {missing} or lower federation.min_sites"
             )
         return sites
 
@@ -213,6 +260,8 @@ class RoundsController(ModelController):
             # stay until Python's collector comes, which counts objects and not bytes. Once a round, as it takes 0.1 s.
             cleanup_memory()
         given: dict[str, Message] = {}
+        took: dict[str, float] = {}
+        self._taken = {}
         started, rounds = time.monotonic(), {message.meta["round"] for message in messages.values()}
         limit_s = self._waiting.limit_s(task_name, max(rounds, default=0))
 
@@ -220,6 +269,7 @@ class RoundsController(ModelController):
             # The first counts: `_process_result` answers after it, in place of a site whose answer never came here.
             site = model.meta["client_name"]
             message = given.setdefault(site, from_model(model))
+            took.setdefault(site, time.monotonic() - self._taken.get(site, started))
             self._waiting.heard_from(site)
             if "error" not in message.meta:
                 self._waiting.answered(task_name, time.monotonic() - started)
@@ -256,7 +306,7 @@ class RoundsController(ModelController):
             self._waiting.waited_in_vain(site)
         # Some tasks go to a few sites: what is known of the others stays.
         self._late = (self._late - set(messages)) | late
-        return separate_failures(settled, list(late))
+        return replace(separate_failures(settled, list(late)), seconds=dict(took))
 
     def _take_panic(self, event: str, context: FLContext) -> None:
         """Keep why NVFlare itself ends the job, as where a site answers that the job is not safe."""
@@ -281,8 +331,8 @@ class RoundsController(ModelController):
         if not isinstance(site, str):
             return {}
         others = {client.name for client in self.engine.get_clients()} - self._left.keys() - {site}
-        if goes_on := data.get("again") is True and len(others) >= quorum:
-            self._left[site] = FAILED_AGAIN
+        if goes_on := (data.get("again") is True or not quorum) and len(others) >= quorum:
+            self._left[site] = FAILED_AGAIN if quorum else FAILED_ONCE
         else:
             self._ending = f"the process of site {site!r}, whose own log says why, failed"
         return {"goes_on": goes_on}
@@ -301,6 +351,8 @@ class RoundsController(ModelController):
 
     def _prepare_task_data(self, client_task: ClientTask, fl_ctx: FLContext) -> None:
         """Wait again for a site that was late or seemed to have left, now that it takes a task."""
+        # A process that begins takes none for a while: what a task itself takes counts from here.
+        self._taken[client_task.client.name] = time.monotonic()
         self._late.discard(client_task.client.name)
         self._left.pop(client_task.client.name, None)
         super()._prepare_task_data(client_task, fl_ctx)

@@ -51,7 +51,7 @@ class Candidate:
     @property
     def num_sites(self) -> int:
         """Sites that the study names, at least two."""
-        return max(self.study.federation.sites or self.study.federation.min_sites, 2)
+        return max(self.study.federation.num_sites or self.study.federation.min_sites, 2)
 
     # cached_property writes to __dict__ directly, which a frozen dataclass does not prevent.
     @cached_property

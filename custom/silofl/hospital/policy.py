@@ -32,6 +32,12 @@ def check_pin(candidate: Candidate) -> Finding:
         candidate.settings.check_private(study.name, study.promise)
     except PinError as error:
         return failed(f"{str(error).partition('; ')[0]}; {remedy}", sha256=study.digest)
+    if study.federation.named and candidate.kit.name not in study.federation.named:
+        return failed(
+            f"federation.sites of the study must name this hospital, {candidate.kit.name}, not only "
+            f"{', '.join(study.federation.named)}; ask the study lead to add it",
+            sha256=study.digest,
+        )
     whose = f"pinned, for lead {lead}" if lead else "not pinned: site.yaml has no studies, so that any may come"
     return ok(f"the digest of study {study.name} is {study.digest}; {whose}", sha256=study.digest)
 
@@ -108,7 +114,7 @@ def check_egress(candidate: Candidate) -> Finding:
 
 def check_partners(candidate: Candidate) -> Finding:
     """Compare the number of sites in the study with the partners that site.yaml asks for."""
-    asked, sites, server = candidate.settings.min_partners, candidate.study.federation.sites, candidate.server
+    asked, sites, server = candidate.settings.min_partners, candidate.study.federation.num_sites, candidate.server
     exchanges = [Exchange(TRAIN, 1), *server.asks(BEFORE, 1)]
     if not any(server.is_mixed(name) for one in exchanges for name in server.expected(candidate.kit.name, one)):
         return ok("nothing of this study is mixed with other sites' answers: may_leave alone decides what leaves")

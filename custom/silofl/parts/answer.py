@@ -8,7 +8,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Annotated, Any, Generic, TypeVar
+from typing import Annotated, Any, Generic, Literal, TypeVar
 
 from pydantic import AfterValidator, ConfigDict, Field, Strict
 
@@ -84,6 +84,24 @@ class Metrics(Section, Generic[S]):
         return {name: value for name, value in own.items() if value is not None} | self.__pydantic_extra__
 
 
+class Rehearsal(Section):
+    """What a site says of a rehearsal.
+
+    Attributes:
+        round_seconds: Expected of a round's training and validation.
+        seconds: That the rehearsal itself took at the site.
+        peak_bytes: The most memory in use, of the GPU where there is one.
+        device: On which it trained.
+        faults: What would fail later.
+    """
+
+    round_seconds: Annotated[Number, Field(ge=0)]
+    seconds: Annotated[Number, Field(ge=0)]
+    peak_bytes: Annotated[int, Strict(), Field(ge=0, le=10**15)]
+    device: Literal["cpu", "cuda"]
+    faults: Annotated[tuple[Text, ...], Field(max_length=10)] = ()
+
+
 class Numbers(Section, Generic[S]):
     """All of an answer that is no array and no part's.
 
@@ -97,6 +115,7 @@ class Numbers(Section, Generic[S]):
         software: What the site runs, in its first answer of a run.
         min_partners: Other answers that must be mixed with this one.
         is_recorded: Whether the site's own filter has recorded this answer.
+        rehearsal: What a rehearsal found; of no other answer.
         metrics: What was measured.
     """
 
@@ -109,6 +128,7 @@ class Numbers(Section, Generic[S]):
     software: Software | None = None
     min_partners: Annotated[int, Strict(), Field(ge=0, le=MOST)] = 0
     is_recorded: Annotated[bool, Strict()] = False
+    rehearsal: Rehearsal | None = None
     metrics: Metrics[S] = Metrics[S]()
 
 

@@ -53,6 +53,7 @@ class Study(Section):
     Attributes:
         name: Part of file names.
         continue_run: Id of an unfinished run to continue.
+        rehearsal: Set by ``silofl run --rehearse`` alone.
         task: A label per pixel, one per example, or any number of findings per example (``multilabel``).
         labels: Number -> name; from 1 for segmentation (0 is background), otherwise from 0.
         regions: Segmentation: name -> labels whose union is scored instead of single labels, as ``{disc: [1, 2], cup:
@@ -73,6 +74,7 @@ class Study(Section):
 
     name: Name
     continue_run: Name | None = None
+    rehearsal: Annotated[bool, Field(exclude_if=operator.not_)] = False
     task: Literal["segmentation", "classification", "multilabel"]
     labels: Annotated[dict[int, str], BeforeValidator(_check_label_numbers), Field(min_length=1)]
     regions: Annotated[dict[str, tuple[Whole, ...]], Field(min_length=1)] | None = None
@@ -143,11 +145,12 @@ class Study(Section):
 
     @cached_property
     def digest(self) -> str:
-        """The SHA-256 of all that the study decides, however its file is written; `continue_run` is none of it.
+        """The SHA-256 of all that the study decides, however its file is written; how it is run now is none of it.
 
         Presets and defaults count with their values, so that another version of SiloFL may give another digest.
         """
-        settings = self.model_dump(mode="json", exclude={"continue_run"}) | {"recipe": self.recipe.choices()}
+        settings = self.model_dump(mode="json", exclude={"continue_run", "rehearsal"})
+        settings |= {"recipe": self.recipe.choices()}
         text = json.dumps(settings, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()
 

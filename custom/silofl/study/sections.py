@@ -38,6 +38,13 @@ def _check_sha256(value: str) -> str:
     return value
 
 
+def _sort_names(names: tuple[str, ...]) -> tuple[str, ...]:
+    """Return different names in their order, so that the digest does not depend on how they are listed."""
+    if len({*names}) < len(names):
+        raise ValueError("each name once")
+    return tuple(sorted(names))
+
+
 def _name_monai_networks(*names: str) -> tuple[str, ...]:
     return tuple(f"monai.networks.nets.{name}" for name in names)
 
@@ -304,15 +311,17 @@ class FederationSettings(Section):
     """How many sites the server needs, and how long it waits for them.
 
     Attributes:
-        sites: Sites that the first round waits for; by default those that are there when the job starts.
+        sites: The hospitals by name, as ``[north, south]``: nobody else takes part, and who is missing at the end makes
+            the run INCOMPLETE. A number cannot say who is missing. By default those that are there when the job starts.
         min_sites: Sites that must answer for a round to count.
         max_missed_rounds: Rounds a site may miss before the run is called INCOMPLETE.
+        may_miss: Named sites that may be missing at the end of a COMPLETE run; ``max_missed_rounds`` is for the others.
         patience: Rounds without a better validation after which the run ends, with the models of the best round.
             AdaFed's shared rounds do not count. Not with ``average_last`` or ``extra_rounds``.
         sites_left: Sites that have left a continued run, as ``[north]``: their absence does not make it INCOMPLETE.
         task_timeout_s: Seconds the server waits for a site's answer. By default an hour in a job's first two rounds and
             in tasks other than training; later five times the longest answer, at least ten minutes.
-        join_timeout_s: Seconds the server waits for the sites before the first round.
+        join_timeout_s: Seconds to wait for the sites before the first round.
         max_update_ratio: An update is refused if its norm per step is more than this many times the median of the other
             sites'; null refuses none.
         min_sites_for_ratio: Answers that a round needs before updates and image ranges are compared.
@@ -320,10 +329,12 @@ class FederationSettings(Section):
             numbers below 6e-8 become 0. Arrays with numbers above 65504, and AdaFed's statistics, are not rounded.
     """
 
-    sites: Count | None = None
+    sites: Count | Annotated[tuple[Name, ...], Field(min_length=1), AfterValidator(_sort_names)] | None = None
     # With one site nothing is mixed, and the study's model is that of its patients.
     min_sites: Count = 2
     max_missed_rounds: Natural = 0
+    # Left out where it is 0, so that studies without it keep their digest.
+    may_miss: Annotated[Natural, Field(exclude_if=operator.not_)] = 0
     patience: Count | None = None
     sites_left: tuple[Name, ...] = ()
     task_timeout_s: Seconds | None = None
@@ -331,3 +342,27 @@ class FederationSettings(Section):
     max_update_ratio: Positive | None = 100.0
     min_sites_for_ratio: Count = 3
     precision: Literal["float32", "float16"] = "float32"
+
+    @property
+    def named(self) -> tuple[str, ...]:
+        """The names of the sites; none where the study gives their number alone, or nothing."""
+        return self.sites if isinstance(self.sites, tuple) else ()
+
+    @property
+    def num_sites(self) -> int | None:
+        """How many sites the first round waits for; None where the study leaves it open."""
+        return self.sites if isinstance(self.sites, int) else len(self.named) or None
+
+    @model_validator(mode="after")
+    def _has_sites_enough(self) -> FederationSettings:
+        if self.named and self.min_sites > len(self.named):
+            raise ConfigError(
+                f"federation.min_sites must be at most {len(self.named)}, the hospitals that federation.sites names, "
+                f"not {self.min_sites}; lower it, or name more"
+            )
+        if self.may_miss > max(0, len(self.named) - self.min_sites):
+            raise ConfigError(
+                "federation.may_miss must leave federation.min_sites of the hospitals that federation.sites names, not "
+                f"be {self.may_miss} of {len(self.named)}; name them, or lower it"
+            )
+        return self

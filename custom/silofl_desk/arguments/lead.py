@@ -63,7 +63,9 @@ def add_run(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``silofl run``."""
     add_job(parser)
     parser.add_argument("--kit", type=KIT, required=True, help="the study lead's startup kit")
-    parser.add_argument("--out", type=Path, required=True, metavar="DOWNLOAD", help="new folder for the results")
+    parser.add_argument("--out", type=Path, metavar="DOWNLOAD", help="new folder for the results")
+    what = "train a few steps at every site instead, and print what the study will take there and what would fail"
+    parser.add_argument("--rehearse", action="store_true", help=what)
     _add_retries(parser)
 
 

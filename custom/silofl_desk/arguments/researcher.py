@@ -51,6 +51,8 @@ def add_new_study(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--from", dest="job", type=JOB, metavar="JOB", help=what)
     what = "name of another algorithm, with its recommended settings (default: the job's)"
     parser.add_argument("--algorithm", metavar="NAME", help=what)
+    what = "names of the hospitals that take part, for example north,south, as their kits have them"
+    parser.add_argument("--sites", type=parse_names, default=[], help=what)
 
 
 def add_survey(parser: argparse.ArgumentParser) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
+from silofl.bundled_jobs import META
 from silofl.errors import ConfigError
 from silofl.files import read_json
 from silofl.flare.components import check_components
@@ -31,9 +33,10 @@ def check_job(job: Path, study: Study) -> list[str]:
             names the executor or controller of another algorithm.
     """
     app = job / "app"
-    reason = JobFiles(has_custom=True).validate(str(app))[0] or refuse_meta(read_json(job / "meta.json"))
+    reason = JobFiles(has_custom=True).validate(str(app))[0] or refuse_meta(read_json(job / META))
     if reason:
         raise ConfigError(f"{job}: {reason}")
+    _check_deployed(job, study)
     for name in FILES:
         if not (app / "config" / name).is_file():
             raise ConfigError(f"{app}/config must hold {name}; it is missing: take it from a job of jobs/")
@@ -66,6 +69,17 @@ def check_job(job: Path, study: Study) -> list[str]:
             f"hospitals must add to may_leave of site.yaml, where the ready-made one has it not: {', '.join(further)}"
         )
     return doubts
+
+
+def _check_deployed(job: Path, study: Study) -> None:
+    """Refuse a job that does not go to each hospital that its study names; others get no task."""
+    named, apps = study.federation.named, read_json(job / META).get("deploy_map") or {}
+    reached = {site for sites in apps.values() for site in sites} if isinstance(apps, dict) else set()
+    if missing := [site for site in named if not {site, "@ALL"} & reached]:
+        raise ConfigError(
+            f"deploy_map of {job / META} must name all hospitals of federation.sites, not leave out "
+            f'{", ".join(missing)}; write {{"app": {json.dumps(["server", *named])}}}'
+        )
 
 
 def list_classes(config: object) -> Iterator[str]:

@@ -349,7 +349,7 @@ def _check_setting(study: Study, setting: Setting) -> None:
             f"--patients must go with privacy.dp_sgd and be at most --examples, {setting.examples}, not "
             f"{setting.patients}; correct it, or leave it out"
         )
-    for key, wanted in (("min_sites", study.federation.min_sites), ("sites", study.federation.sites or 1)):
+    for key, wanted in (("min_sites", study.federation.min_sites), ("sites", study.federation.num_sites or 1)):
         if wanted > setting.sites:
             raise ConfigError(f"--sites must be at least federation.{key}, {wanted}, not {setting.sites}")
 

@@ -5,16 +5,16 @@ import hashlib
 from pathlib import Path
 from shlex import quote
 
-from silofl.bundled_jobs import JOBS, META
+from silofl.bundled_jobs import JOBS
 from silofl.errors import ConfigError, ExitCode
-from silofl.files import copy_folder, read_json, save_tensors, write_json, write_text
+from silofl.files import copy_folder, save_tensors, write_text
 from silofl.inference.directory import plain_study, read_model_folder
 from silofl.inference.model_file import pack_model
 from silofl.options import make_console
 from silofl.report.tables import print_lines
 from silofl.settings import dump_yaml, parse
 from silofl.study import Study
-from silofl_desk.studies.simulation import fit_configurations, study_file
+from silofl_desk.studies.simulation import fit_configurations, fit_meta, study_file
 
 # Of any algorithm: its configurations alone are taken.
 TEMPLATE = JOBS / "fedavg_phantoms"
@@ -67,5 +67,5 @@ def write_evaluation_job(model: Path, target: Path) -> Study:
     study = parse(Study, values, "study.yaml")
     fit_configurations(target, study)
     write_text(path, HEAD.format(model=model.resolve().name, study=own.name) + dump_yaml(values))
-    write_json(target / META, read_json(target / META) | {"name": study.name})
+    fit_meta(target, study, ["federation.min_sites"])
     return study

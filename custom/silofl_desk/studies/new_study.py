@@ -17,7 +17,7 @@ from silofl.data.manifest import FILE_NAME
 from silofl.data.prepared_image import prepare_image
 from silofl.data.survey import Survey, survey_sites
 from silofl.errors import ConfigError, ExitCode, make_printable
-from silofl.files import copy_folder, read_json, write_json, write_text
+from silofl.files import copy_folder, write_text
 from silofl.models.weights import SUFFIXES
 from silofl.options import make_console
 from silofl.reading.image import Image
@@ -27,7 +27,7 @@ from silofl.study.sections import FITTING
 from silofl_desk.studies.random_examples import has_own_size
 from silofl_desk.studies.reference import study_keys
 from silofl_desk.studies.shared_batchnorm import list_batchnorm_cautions
-from silofl_desk.studies.simulation import fit_configurations, study_file
+from silofl_desk.studies.simulation import fit_configurations, fit_meta, study_file
 
 WINDOW_NETWORK = "activity_cnn"
 # Shortest side that a network, and FedSM's selector, can take.
@@ -62,7 +62,7 @@ NEEDED: tuple[tuple[str, dict[str, object]], ...] = (
 def run(options: argparse.Namespace) -> int:
     """Write the job, and say what was chosen and how to go on with it."""
     found, console = survey_sites(options.data), make_console(options)
-    study = write_new_study(options.target, options.job, found, options.algorithm)
+    study = write_new_study(options.target, options.job, found, options.algorithm, options.sites)
     for sentence in _describe_choices(study, found):
         console.print(sentence, markup=False)
     target, data = quote(str(options.target)), quote(str(options.data))
@@ -70,7 +70,10 @@ def run(options: argparse.Namespace) -> int:
         site = options.data.resolve()
         data = f"{quote(str(site.parent))} --sites {quote(site.name)}"
     console.print(f"wrote {options.target}: read its app/config/study.yaml before you train", markup=False)
-    asked = f"--sites {len(found.sites)} --bandwidth 50Mbit{_estimate_options(study, found)}"
+    if study.federation.named and {*study.federation.named} != {*found.sites}:
+        # A simulation is of the sites whose data are here.
+        data += " --set federation.sites=null"
+    asked = f"--sites {len(study.federation.named or found.sites)} --bandwidth 50Mbit{_estimate_options(study, found)}"
     console.print(f"  silofl estimate {target} {asked}", markup=False)
     # It pools all sites of a folder.
     if study.recipe.needs_pretrained and not is_one:
@@ -126,7 +129,9 @@ def _estimate_options(study: Study, found: Survey) -> str:
     return number if has_own_size(study) else f"{number} --image-size {height}x{width}"
 
 
-def write_new_study(target: Path, job: Path | None, found: Survey, algorithm: str | None = None) -> Study:
+def write_new_study(
+    target: Path, job: Path | None, found: Survey, algorithm: str | None = None, sites: Sequence[str] = ()
+) -> Study:
     """Write a job for the surveyed data: algorithm, network and training of another job, the rest from the data.
 
     Args:
@@ -134,6 +139,7 @@ def write_new_study(target: Path, job: Path | None, found: Survey, algorithm: st
         job: The job to begin with; None for the one that suits the data.
         found: The survey of the data.
         algorithm: In place of the job's.
+        sites: The hospitals that take part, by name; none where the study leaves that open.
 
     Raises:
         ConfigError: The folder exists, or the job is for another task or kind of images.
@@ -155,6 +161,7 @@ def write_new_study(target: Path, job: Path | None, found: Survey, algorithm: st
     for key in ("weights", "weights_sha256", "pretrained_sha256"):
         values.get("model", {}).pop(key, None)
     comments = _fit_to_data(values, template, found, target.resolve().name)
+    comments |= _fit_federation(values, template, found, sites)
     if algorithm:
         values, changed = _replace_algorithm(values, algorithm)
         comments |= changed
@@ -166,8 +173,7 @@ def write_new_study(target: Path, job: Path | None, found: Survey, algorithm: st
         study_file(target),
         _study_text(values, comments, job, found, [type(one) for one in study.recipe.options]),
     )
-    meta = read_json(target / "meta.json")
-    write_json(target / "meta.json", meta | {"name": study.name})
+    fit_meta(target, study, ("federation.min_sites", "federation.sites"))
     if algorithm:
         fit_configurations(target, study)
     return study
@@ -239,10 +245,19 @@ def _fit_to_data(values: dict[str, Any], template: Study, found: Survey, name: s
     comments |= {"regions": f"as in {where}: these unions of labels are scored"} if found.regions else {}
     comments |= _fit_channels(values, found, where)
     comments |= _fit_intensity(values["data"], found)
-    comments |= _fit_geometry(values, template, found) | _fit_classes(values, found)
-    if len(found.sites) < template.federation.min_sites:
-        values["federation"] = values.get("federation", {}) | {"min_sites": len(found.sites)}
-        comments["federation.min_sites"] = "the sites that have data here"
+    return comments | _fit_geometry(values, template, found) | _fit_classes(values, found)
+
+
+def _fit_federation(values: dict[str, Any], template: Study, found: Survey, sites: Sequence[str]) -> dict[str, str]:
+    """Name the hospitals, and ask for no more answers than there are sites; return the remarks."""
+    settings, comments = values.setdefault("federation", {}), {}
+    settings.pop("sites", None)
+    if sites:
+        settings["sites"] = sorted(sites)
+        comments["federation.sites"] = "the names of their kits; who of them never comes is missed by name"
+    if (number := len(sites or found.sites)) < template.federation.min_sites:
+        settings["min_sites"] = number
+        comments["federation.min_sites"] = f"the sites that {'are named' if sites else 'have data here'}"
     return comments
 
 

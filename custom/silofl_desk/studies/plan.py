@@ -17,7 +17,7 @@ from silofl.data.data_fingerprint import measure_site
 from silofl.data.manifest import read_manifest
 from silofl.data.transforms import check_transforms
 from silofl.errors import ConfigError, DataError, ExitCode, make_printable, one_line, quote_value
-from silofl.files import copy_folder, read_json, write_json, write_text
+from silofl.files import copy_folder, read_json, write_text
 from silofl.models.networks import build_plain_model
 from silofl.options import make_console, path_to_text, read_changes
 from silofl.reading.header import read_header
@@ -31,6 +31,7 @@ from silofl_desk.studies.simulation import (
     apply_changes,
     changed_study,
     fit_configurations,
+    fit_meta,
     settle_job,
     study_file,
 )
@@ -157,7 +158,7 @@ def write_planned_job(target: Path, job: Path, values: Mapping[str, Any], plan: 
     # Another algorithm than the job's may let BatchNorm leave, or not.
     fit_configurations(target, study)
     write_text(study_file(target), "\n".join(head + section_lines(values, remarks)) + "\n")
-    write_json(target / "meta.json", read_json(target / "meta.json") | {"name": study.name})
+    fit_meta(target, study, ())
 
 
 def _has_planned_levels(plan: Plan) -> bool:

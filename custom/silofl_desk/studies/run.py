@@ -1,18 +1,26 @@
 """``silofl run``: run a job on a network as its study lead, and go on by itself where a process or the server stops."""
 
 import argparse
+import json
 import shutil
 import time
+from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from shlex import quote
+from tempfile import TemporaryDirectory
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
+from rich.table import Table
 
-from silofl.errors import ConfigError, ExitCode, TrainingError, make_printable
+from silofl.bundled_jobs import META
+from silofl.errors import ConfigError, ExitCode, TrainingError, make_printable, suggest_nearest
 from silofl.federation.ledger import FILE as LEDGER
 from silofl.federation.outcome import stopped_results
+from silofl.federation.rehearsal import FILE as REHEARSAL
+from silofl.federation.rehearsal import SiteReport
 from silofl.federation.results import FILE as RESULT
 from silofl.federation.results import Results, read_results
 from silofl.federation.run_folder import result_files
@@ -20,7 +28,8 @@ from silofl.files import copy_file, copy_folder, hold_lock, is_free, read_json, 
 from silofl.flare.kit import Kit, read_kit
 from silofl.flare.lead import ABANDONED, Lead, Progress, has_ended
 from silofl.options import make_console
-from silofl.schema import dump_record
+from silofl.report.tables import format_bytes, format_duration
+from silofl.schema import dump_record, read_record
 from silofl.settings import dump_yaml, read_yaml
 from silofl.study import Study, load_study
 from silofl_desk.flare.submission import check_job
@@ -40,14 +49,20 @@ PATIENCE_S = 1800.0
 JOB = "job"
 # Held for as long as a command writes that folder.
 LOCK = "lock"
+UNNAMED = "federation.sites names no hospitals: a run can be COMPLETE although one of them never came"
 # NVFlare's word for a job that was ended by hand.
 ABORTED = "FINISHED:ABORTED"
 
 
 def run(options: argparse.Namespace) -> int:
     """Run a job on a network and return the exit code of its result."""
-    kit = read_kit(options.kit, ("admin",))
-    load_study(study_file(options.job))
+    kit, study = read_kit(options.kit, ("admin",)), load_study(study_file(options.job))
+    if study.rehearsal:
+        raise ConfigError("rehearsal must be left out of study.yaml; call silofl run --rehearse, which sets it")
+    if options.rehearse:
+        return rehearse(options.job, study, kit, options)
+    if options.out is None:
+        raise ConfigError("--out must name a new folder for the results; give it")
     check_new(options.out)
     return carry_out_job(options.job, kit, options.out, options)
 
@@ -95,13 +110,16 @@ def follow_new_job(job: Path, kit: Kit, out: Path, retries: int, console: Consol
     study = load_study(study_file(job))
     for doubt in check_job(job, study):
         console.print(doubt, markup=False, soft_wrap=True)
+    if not study.federation.named:
+        console.print(UNNAMED, soft_wrap=True)
     with Lead(kit, PATIENCE_S) as lead, ExitStack() as open_files:
         watch = WatchedRun(lead, study, job, out, console, open_files)
         try:
             enable_interrupts()
             if study.continue_run:
                 watch.progress = Progress(study.continue_run, read_json(job.with_name(LEDGER), list, absent=[]))
-                watch.wait_for_sites()
+            if missing := watch.wait_for_sites():
+                watch.give_up_without(missing)
             results = watch.carry_out()
             for attempt in range(1, retries + 1):
                 if not results.was_stopped or watch.is_aborted:
@@ -129,6 +147,62 @@ def follow_new_job(job: Path, kit: Kit, out: Path, retries: int, console: Consol
     if results.status == "FAILED":
         console.print(f"to go on once that is put right: {continue_command(out, kit)}", markup=False)
     return ExitCode[results.status]
+
+
+def rehearse(job: Path, study: Study, kit: Kit, options: argparse.Namespace) -> int:
+    """Rehearse a study at all its sites and print what each has shown; no folder of results is left.
+
+    Returns:
+        The exit code: 0 where nothing would fail, 1 where the rehearsal did, 3 where something would, 130 interrupted.
+    """
+    if options.out is not None:
+        raise ConfigError("--out must be left out with --rehearse, which leaves no results; remove it")
+    if not study.rounds:
+        raise ConfigError(f"--rehearse must go with a study that trains, not {study.name}, which has no rounds")
+    console = make_console(options)
+    for doubt in check_job(job, study):
+        console.print(doubt, markup=False, soft_wrap=True)
+    with Lead(kit, PATIENCE_S) as lead, ExitStack() as open_files:
+        scratch = Path(open_files.enter_context(TemporaryDirectory()))
+        copy = copy_folder(job, scratch / job.resolve().name)
+        path, meta = study_file(copy), copy / META
+        # In no digest, as little as what a run goes on with.
+        write_text(path, dump_yaml(read_yaml(path) | {"rehearsal": True}))
+        write_json(meta, read_json(meta) | {"name": f"{study.name}-rehearsal", "min_clients": 1})
+        watch = WatchedRun(lead, study, copy, scratch / "out", console, open_files)
+        try:
+            enable_interrupts()
+            reports = watch.rehearse()
+        except TrainingError as error:
+            console.print(make_printable(str(error)), markup=False)
+            return ExitCode.FAILED
+        except KeyboardInterrupt:
+            how = f"; end the rehearsal with nvflare job abort {watch.number}" if watch.number else ""
+            console.print(f"\ninterrupted{how}", markup=False)
+            return ExitCode.INTERRUPTED
+    if options.json:
+        print(json.dumps({site: dump_record(one) for site, one in reports.items()}, indent=1))
+    print_reports(reports, study, console)
+    return ExitCode.INCOMPLETE if any(one.faults for one in reports.values()) else ExitCode.COMPLETE
+
+
+def print_reports(reports: Mapping[str, SiteReport], study: Study, console: Console) -> None:
+    """Print what a rehearsal has shown of each site."""
+    table = Table("site", "a round", f"{study.total_rounds} rounds", "memory", "to it", "from it", box=SIMPLE_HEAD)
+    for site, one in reports.items():
+        if one.round_seconds is None or one.run_hours is None:
+            continue
+        sizes = [format_bytes(size or 0) for size in (one.peak_bytes, one.bytes_to, one.bytes_from)]
+        sizes[0] += " (GPU)" if one.device == "cuda" else ""
+        table.add_row(site, format_duration(one.round_seconds), format_duration(3600 * one.run_hours), *sizes)
+    console.print(table)
+    for site, one in reports.items():
+        if one.left_out:
+            console.print(f"{site}: {one.left_out} cases cannot be read and are left out", markup=False)
+        for fault in one.faults:
+            console.print(f"FAILED {make_printable(f'{site}: {fault}')}", markup=False, soft_wrap=True)
+    if not any(one.faults for one in reports.values()):
+        console.print(f"nothing would have failed at {', '.join(reports)}", markup=False)
 
 
 def continue_command(out: Path, kit: Kit) -> str:
@@ -188,10 +262,34 @@ class WatchedRun:
         self.is_aborted = status == ABORTED
         return self._download(status, details)
 
+    def rehearse(self) -> dict[str, SiteReport]:
+        """Submit the rehearsal for the sites that are there in time, and return what each has shown.
+
+        Raises:
+            TrainingError: It did not come to an end.
+        """
+        missing = self.wait_for_sites()
+        self.number = self.lead.submit(self.job)
+        self.console.print(f"{self.study.name}: rehearsed as job {self.number}", markup=False)
+        status, details = self._follow()
+        found: dict[str, object] = {}
+        if has_ended(status):
+            left = self.lead.download(self.number, self.out) / "workspace" / "silofl"
+            found = read_json(left / REHEARSAL, absent={})
+        if not found:
+            raise TrainingError(
+                f"rehearsal {self.number} must end; NVFlare ended it as {status}: {details or 'no reason'}; see "
+                f"nvflare job logs {self.number}"
+            )
+        reports = {site: read_record(SiteReport, one, REHEARSAL) for site, one in found.items()}
+        for site in [site for site in missing if reports[site].round_seconds is None]:
+            reports[site] = replace(reports[site], faults=(f"{missing[site]} was not connected",))
+        return reports
+
     def _print_connected_sites(self) -> None:
         federation, there = self.study.federation, sorted(self.lead.connected())
-        wanted = federation.sites or federation.min_sites
-        if len(there) < wanted:
+        wanted = federation.num_sites or federation.min_sites
+        if len(there) < wanted and not federation.named:
             names, limit = ", ".join(there) or "none", f"{federation.join_timeout_s:g} s"
             self.console.print(
                 f"{len(there)} of {wanted} sites are connected ({names}); the first round waits for the others, "
@@ -206,17 +304,43 @@ class WatchedRun:
                 markup=False,
             )
 
-    def wait_for_sites(self) -> None:
-        """Wait until the sites of the last round are connected, no longer than the study waits for sites to join.
+    def wait_for_sites(self) -> dict[str, str]:
+        """Wait until the sites that the study names, and those of the last round, are connected.
 
         NVFlare gives a job to the sites that are there when it starts, and to no other afterwards.
+
+        Returns:
+            The sites that were not there in time, each as a sentence has it.
         """
-        federation = self.study.federation
-        wanted = set(self.progress.ledger[-1]["asked"]) if self.progress.ledger else set()
+        federation, missing = self.study.federation, {}
+        wanted = {*(self.progress.ledger[-1]["asked"] if self.progress.ledger else ()), *federation.named}
         wanted -= {*federation.sites_left}
         deadline = time.monotonic() + federation.join_timeout_s
-        while not wanted <= self.lead.connected() and time.monotonic() < deadline:
+        while wanted and (there := wanted - (here := self.lead.connected())):
+            # A name that is nearly that of a site which is there and not named is a slip of the pen.
+            found = {site: f"{site}{suggest_nearest(site, here - wanted)}" for site in sorted(there)}
+            if found != missing:
+                self.console.print(
+                    f"waiting for {', '.join(found.values())}, at most {federation.join_timeout_s:g} s "
+                    f"(federation.join_timeout_s); connected: {', '.join(sorted(here)) or 'none'}",
+                    markup=False,
+                )
+            missing = found
+            if time.monotonic() >= deadline:
+                return missing
             time.sleep(POLL_S)
+        return {}
+
+    def give_up_without(self, missing: Mapping[str, str]) -> None:
+        """Refuse to begin, and not to go on, where more named sites are missing than the study may miss at its end."""
+        federation = self.study.federation
+        absent = [told for site, told in missing.items() if site in federation.named]
+        if not self.study.continue_run and len(absent) > federation.may_miss:
+            raise TrainingError(
+                f"all hospitals of federation.sites must be connected within {federation.join_timeout_s:g} s, not all "
+                f"but {', '.join(absent)}; nothing was submitted: have them started or the names corrected, or let "
+                "the study miss some (federation.may_miss), and give the same command again"
+            )
 
     def _follow(self) -> tuple[str, str]:
         """Show the job's rounds until it ends."""

@@ -105,6 +105,8 @@ def settle_job(job: Path, wanted: Simulation, changes: Mapping[str, object]) -> 
         ConfigError: The job, the study or the command is wrong.
     """
     study = changed_study(job, with_weights(changes, wanted.weights))
+    if study.rehearsal:
+        raise ConfigError("rehearsal must be left out of study.yaml: a simulation has no other sites; remove it")
     # Where the command changes the algorithm, the run's copy of the job is fitted to it.
     check_components(study_file(job).parent, load_study(study_file(job)).algorithm.name)
     if wanted.data is None and study.labels not in (LABELS, STAINS):
@@ -234,7 +236,7 @@ def copy_job(job: Path, target: Path, changes: Mapping[str, object], start_file:
 def change_job(job: Path, changes: Mapping[str, object]) -> Study:
     """Write changes by dotted key into a job's study.yaml, whose comments are then lost, and return the study.
 
-    Its configurations are fitted to another algorithm, its meta.json to another name.
+    Its configurations are fitted to another algorithm, its meta.json to another name and other sites.
 
     Raises:
         ConfigError: The folder is no job, its study is wrong, or a key or value of the changes is; nothing is written.
@@ -244,9 +246,20 @@ def change_job(job: Path, changes: Mapping[str, object]) -> Study:
         write_text(path, dump_yaml(apply_changes(read_yaml(path), changes)))
     if changes_algorithm(changes):
         fit_configurations(job, study)
-    if "name" in changes:
-        write_json(job / "meta.json", read_json(job / "meta.json") | {"name": study.name})
+    if changes:
+        fit_meta(job, study, changes)
     return study
+
+
+def fit_meta(job: Path, study: Study, changed: Iterable[str]) -> None:
+    """Fit a copied job's meta.json to its study, by the dotted keys that are new in it."""
+    named, path, keys = study.federation.named, job / META, {*changed}
+    fitting: dict[str, object] = {"name": study.name}
+    if "federation.min_sites" in keys:
+        fitting["min_clients"] = study.federation.min_sites
+    if "federation.sites" in keys:
+        fitting["deploy_map"] = {"app": ["server", *named] if named else ["@ALL"]}
+    write_json(path, read_json(path) | fitting)
 
 
 def apply_changes(values: Mapping[str, Any], changes: Mapping[str, object]) -> dict[str, Any]:
@@ -369,8 +382,13 @@ def _drop_left_out(left_out: str, found: list[str], present: list[str], sites: t
 
 def _check_quorum(study: Study, simulation: Simulation) -> None:
     """Refuse a study that waits for more sites than take part."""
-    here = len(simulation.sites)
-    for key, wanted in (("min_sites", study.federation.min_sites), ("sites", study.federation.sites or 0)):
+    here, named = len(simulation.sites), study.federation.named
+    if named and {*named} != {*simulation.sites}:
+        raise ConfigError(
+            f"federation.sites must name the sites that take part ({', '.join(simulation.sites)}), not "
+            f"{', '.join(named)}; name them with simulate --sites, or simulate any with --set federation.sites=null"
+        )
+    for key, wanted in (("min_sites", study.federation.min_sites), ("sites", study.federation.num_sites or 0)):
         if wanted > here:
             raise ConfigError(
                 f"federation.{key} must be at most {here}, the number of sites that take part "

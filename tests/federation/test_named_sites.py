@@ -1,0 +1,94 @@
+"""A study that names its hospitals: one of them that is missing at the end makes its run INCOMPLETE, by name."""
+
+import numpy as np
+import pytest
+
+from silofl.errors import ConfigError
+from silofl.federation.checkpoint import checkpoint, restore_run
+from silofl.federation.known_sites import NEVER, list_expected_sites
+from silofl.federation.outcome import finished_results
+from silofl.federation.run_folder import RunFolder
+
+SITES = ("east", "north", "west")
+
+
+@pytest.fixture
+def named(play, make_study):
+    """Begin a run of three sites by name, each of which may be there or not."""
+
+    def begin(here=SITES, names=SITES, name="fedavg", **federation):
+        study = make_study(rounds=2, federation={"sites": names, **federation}, name=name)
+        return play(list_expected_sites(study, here), study=study)
+
+    return begin
+
+
+def test_a_site_that_never_came_is_missed_by_name(named):
+    game = named(here=("east", "north"))
+    tests = game.finish()
+    results = finished_results(game.server, tests)
+    assert results.status == "INCOMPLETE" and results.sites["west"] is None
+    assert results.reasons == (
+        f"site west missed rounds [1, 2] ({NEVER}); the study allows 0",
+        f"site west did not test the model ({NEVER})",
+    )
+    assert all(record.failed == {"west": NEVER} and record.missed == ["west"] for record in game.server.ledger)
+
+
+@pytest.mark.parametrize("name", ["softpull", "fedsm"])
+def test_nobody_has_a_model_of_a_site_that_never_came_and_it_gets_the_others_mean_once_it_comes(named, tmp_path, name):
+    game = named(here=("east", "north"), name=name, may_miss=1)
+    folder = RunFolder(tmp_path / "run", game.study)
+    game.rounds(2)
+    folder.save(game.server)
+    tests = game.finish()
+    folder.finish(game.server, tests)
+    assert finished_results(game.server, tests).status == "COMPLETE"
+    assert not any(path.stem == "west" for path in (tmp_path / "run").rglob("*.pt"))
+    earlier = folder.load()
+    earlier.join("west")
+    own = earlier.parts["personal" if name == "fedsm" else "model"]
+    for key, array in own.of("west").items():
+        np.testing.assert_allclose(array, (own.of("east")[key] + own.of("north")[key]) / 2, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("absent", "may_miss", "status"),
+    [
+        (("west",), 1, "COMPLETE"),
+        (("north", "west"), 1, "INCOMPLETE"),
+        (("north", "west"), 2, "COMPLETE"),
+    ],
+)
+def test_a_study_says_how_many_may_be_missing_at_the_end(named, absent, may_miss, status):
+    game = named(may_miss=may_miss)
+    results = finished_results(game.server, game.finish(absent=absent))
+    assert results.status == status
+    assert all(any(f"site {site} missed" in one for one in results.reasons) for site in absent) or not results.reasons
+
+
+def test_a_site_that_is_back_at_the_end_is_held_to_the_rounds_that_it_missed(named):
+    game = named(may_miss=1)
+    game.round(absent=("west",))
+    results = finished_results(game.server, game.finish())
+    assert results.reasons == ("site west missed rounds [1] (no answer in time); the study allows 0",)
+
+
+def test_nobody_takes_part_whom_the_study_does_not_name(named, make_study):
+    assert list(named(here=(*SITES, "other")).server.sites) == [*SITES]
+    assert list_expected_sites(make_study(federation={"sites": 2}), SITES) == [*SITES]
+
+
+def test_the_order_of_the_names_is_none_of_the_digest(make_study):
+    one, other = (make_study(federation={"sites": names}) for names in (SITES, SITES[::-1]))
+    assert one.digest == other.digest != make_study(federation={"sites": 3}).digest
+
+
+def test_a_run_that_goes_on_leaves_none_of_its_sites_out_but_those_that_left_it(named, make_study):
+    game = named()
+    game.round()
+    study = make_study(rounds=2, federation={"sites": ("east", "north")})
+    with pytest.raises(ConfigError, match="sites must name all sites of run run, not leave out west; add them, or"):
+        restore_run(study, checkpoint(game.server))
+    left = make_study(rounds=2, federation={"sites": ("east", "north"), "sites_left": ["west"]})
+    assert restore_run(left, checkpoint(game.server)).sites == [*SITES]
