@@ -90,9 +90,11 @@ def test_what_no_hospital_has_measured_is_named_as_unchecked(compared):
     assert compared(usual={}, scores={}).unchecked[0] == "the look of the image to the network"
 
 
-def test_the_highest_score_is_compared_with_all_hospitals(compared):
-    south = replace(NORTH, score=Spread(log_odds(0.4), 0.5))
-    assert compared({"north": NORTH, "south": south}, scores={"north": 0.4, "south": 0.6}).sentences == ()
+def test_a_score_is_compared_with_one_hospitals_own_cases_alone(compared):
+    low = {"north": 0.6, "south": 0.4}
+    assert compared(scores=low).sentences
+    found = compared({"north": NORTH, "south": NORTH}, scores=low)
+    assert found.sentences == () and found.unchecked == ()
 
 
 def test_features_of_one_hospital_say_nothing_where_several_are_known(compared):

@@ -181,7 +181,8 @@ def compare_answer(
     }
     if study.task == "segmentation":
         checks["the size of the answer"] = _check_sizes(usual, answer, sizes_ml, study)
-    if not answer.scores:
+    # A hospital that took no part has no class: nobody knows how its cases score, only that it is less.
+    if not answer.scores or len(usual) > 1:
         del checks["the selector's score"]
     # Each gets the same share of the false alarms.
     share = FALSE_ALARMS / max(1, sum(map(len, checks.values())))
@@ -212,14 +213,12 @@ def _check_sizes(
 
 
 def _check_score(usual: Mapping[str, Usual], answer: CaseAnswer) -> list[Check]:
-    """Compare the highest score with those of all hospitals' own cases: a hospital's alone differ less."""
+    """Compare the highest score with those of the only hospital's own cases."""
     known = [one.score for one in usual.values() if one.score]
     if not known or not answer.scores:
         return []
-    value, remedy = (
-        log_odds(max(answer.scores.values())),
-        "see that the image shows the same body part, taken the same way",
-    )
+    remedy = "see that the image shows the same body part, taken the same way"
+    value = log_odds(max(answer.scores.values()))
     return [Check("the selector's score", value, pool_spreads(known), _show_probability, remedy, has_high=False)]
 
 

@@ -30,8 +30,8 @@ from silofl.training.site_score import SiteScore
 ROLE, KIND = "usual", "usual_values"
 PURPOSE = (
     "means and deviations over validation cases, and how many those are: each label's size in the answers, the "
-    "selector's score, the network's features (over training cases too); and DICOM's standard codes that enough "
-    "patients have; sent once, so that predict can warn of an unusual answer"
+    "network's features (over training cases too); and DICOM's standard codes that enough patients have; sent once, so "
+    "that predict can warn of an unusual answer"
 )
 RISK = (
     "the server, and whoever has the super model, sees how large organs and lesions are on average, and what the "
@@ -71,7 +71,7 @@ class UsualPart(Part):
         if exchange.task != find_test_task(self.study):
             return Wanted()
         num_labels, width = len(self.study.labels), self.width
-        shapes: dict[str, tuple[int, ...]] = {"codes": (len(CODES),), "score": (SPREAD,)}
+        shapes: dict[str, tuple[int, ...]] = {"codes": (len(CODES),)}
         if self.study.task == "segmentation":
             shapes |= {"roots_ml": (num_labels, SPREAD), "roots": (num_labels, SPREAD)}
         roles = [name for name in (GLOBAL, OWN) if name == OWN or name in self.study.recipe.roles]
@@ -133,13 +133,11 @@ PART, SITE = UsualPart, SiteUsual
 
 
 def pack_arrays(usual: Usual, study: Study) -> Arrays:
-    """Return what is usual as arrays by their names within the role."""
+    """Return what is usual as arrays by their names within the role, but for the score, which stays at home."""
     arrays: dict[str, object] = {}
     for name, table in (("roots_ml", usual.roots_ml), ("roots", usual.roots)):
         if table:
             arrays[name] = [_pack(table[label]) for _, label in sorted(study.labels.items())]
-    if usual.score:
-        arrays["score"] = _pack(usual.score)
     for name, one in (usual.features or {}).items():
         arrays |= {f"{name}.mean": one.mean, f"{name}.variance": one.variance, f"{name}.distance": _pack(one.distance)}
     if usual.codes:
@@ -171,8 +169,7 @@ def unpack_arrays(arrays: Arrays, study: Study) -> Usual:
     }
     stated = [pair for pair, is_there in zip(CODES, arrays.get("codes", ()), strict=False) if is_there]
     codes = {what: tuple(code for one, code in stated if one == what) for what, _ in stated}
-    score = _unpack(arrays["score"].tolist()) if "score" in arrays else None
-    return Usual(**sizes, score=score, features=features or None, codes=codes or None)
+    return Usual(**sizes, features=features or None, codes=codes or None)
 
 
 def _pack(spread: Spread) -> tuple[float, float, int]:
