@@ -18,9 +18,10 @@ from silofl.data.transforms import build_augmentation, check_transforms
 from silofl.data.volumes import Volumes
 from silofl.errors import ConfigError, ExtensionError
 from silofl.federation.results import read_results
-from silofl.federation.site import SiteRounds, public_reason
+from silofl.federation.site import SiteRounds
 from silofl.hospital.candidate import Candidate
 from silofl.models import build_plain_model
+from silofl.parts.answer import public_reason
 from silofl.settings import load_settings, parse
 from silofl.site import Server, Site
 from silofl.training.evaluation import score_predictions, summarise_test

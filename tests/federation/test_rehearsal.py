@@ -105,7 +105,7 @@ def test_a_sites_policy_decides_as_about_the_study(rehearsed):
 
 
 def test_a_kind_that_only_a_later_round_takes_out_is_named(rehearsed, monkeypatch):
-    monkeypatch.setattr(rehearsal.Gate, "list_kept_back", lambda self, rounds: ["statistics"])
+    monkeypatch.setattr(rehearsal.Gate, "list_withheld", lambda self, rounds: ["statistics"])
     reports, _ = rehearsed()
     assert "the site does not let statistics leave, which the study asks for" in reports["east"].faults[0]
 

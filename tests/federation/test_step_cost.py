@@ -78,7 +78,7 @@ def test_a_look_at_a_volume_takes_the_memory_of_its_answers(together, monkeypatc
 
 @pytest.mark.parametrize("peak", [2, 4])
 def test_the_larger_of_a_steps_memory_and_an_evaluations_counts(monkeypatch, peak):
-    monkeypatch.setattr(step_cost, "time_steps", lambda work: step_cost.StepCost(1.0, 0.5, 3))
+    monkeypatch.setattr(step_cost, "time_steps", lambda work, steps: step_cost.StepCost(1.0, 0.5, 3))
     monkeypatch.setattr(step_cost, "measure_evaluation", lambda work, volume: peak)
     assert step_cost.measure_cost(None, "volume") == step_cost.StepCost(1.0, 0.5, max(3, peak))
     assert step_cost.measure_cost(None, None) == step_cost.StepCost(1.0, 0.5, 3)

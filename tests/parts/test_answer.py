@@ -31,6 +31,7 @@ def test_an_answer_is_read_as_it_was_sent():
         "min_partners": 0,
         "is_recorded": False,
         "unreadable": {},
+        "rehearsal": None,
     }
     assert answer.numbers.metrics.training == {"loss": 0.5, "drift": 0.25, "loss_selector": 1.0}
     assert answer.numbers.metrics.validation is None and dump_record(answer.numbers.metrics.test) == SCORE

@@ -125,9 +125,9 @@ def test_the_estimate_says_what_the_guard_costs(study, monkeypatch):
     costs = {True: StepCost(2.0, 0.0, 1 << 30), False: StepCost(1.5, 0.0, 1 << 30)}
     monkeypatch.setattr(module, "measure_cost", lambda work, volume: costs["local" in work.learners()])
     found = estimate(study, Setting(2, 1e9))
-    # 1 - 1.5 / 2; five rounds of four models, and two in what is kept.
+    # 1 - 1.5 / 2; six rounds of four models, one of them half, and two in what is kept.
     model = needs.models_bytes(study)
-    assert (found.seconds_per_step, found.guard_share, found.guard_disk_bytes) == (2.0, 0.25, (5 * 4 + 2) * model)
+    assert (found.seconds_per_step, found.guard_share, found.guard_disk_bytes) == (2.0, 0.25, (6 * 4 + 2) * model)
     assert "the guard: 25% of the training and 0." in print_of(found)
     bare = estimate(study.model_copy(update={"guard": False}), Setting(2, 1e9))
     assert (bare.seconds_per_step, bare.guard_share, bare.guard_disk_bytes) == (1.5, None, 0)

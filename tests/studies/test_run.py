@@ -304,7 +304,7 @@ def test_a_rehearsal_is_printed_for_programs(rehearse):
     assert code == 3 and json.loads(said[said.index("{") : said.rindex("}") + 1])["east"]["faults"] == ["no GPU"]
 
 
-@pytest.mark.parametrize("status", ["FINISHED:ABNORMAL", "RUNNING RUNNING"])
+@pytest.mark.parametrize("status", ["FINISHED:ABNORMAL", "RUNNING FINISHED:ABANDONED"])
 def test_a_rehearsal_without_an_end_says_what_nvflare_says(rehearse, status):
     code, said, *_ = rehearse(None, status=status)
     assert code == 1 and f"rehearsal job-1 must end; NVFlare ended it as {status.split()[-1]}: north: no room" in said

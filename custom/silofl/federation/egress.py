@@ -257,7 +257,7 @@ class Gate:
         expected = self._expected(request, image_shape)
         return {name: array for name, array in arrays.items() if name in expected}
 
-    def list_kept_back(self, rounds: Sequence[int]) -> list[str]:
+    def list_withheld(self, rounds: Sequence[int]) -> list[str]:
         """Return the kinds of arrays that the first or the last of some rounds asks for, and that may not leave."""
         asked = [Exchange(TRAIN, number) for number in (rounds[0], rounds[-1])]
         return sorted({self.kind(n) for one in asked for n in self._server.expected("site", one)} - self.allowed)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from silofl.errors import TrainingError
+from silofl.errors import TrainingError, quote_value
 from silofl.federation import needs
 from silofl.federation.course import Network
 from silofl.federation.egress import ASK, Gate, Request
@@ -20,10 +20,10 @@ from silofl.federation.step_cost import measure_cost, measure_validation
 from silofl.federation.waiting import FIRST_S
 from silofl.models.precision import narrow_arrays, narrow_messages
 from silofl.parts.answer import explain_refusal, plain_text
-from silofl.parts.dp_sgd import read_count
 from silofl.parts.task import TRAIN, Exchange, Message
 from silofl.parts.work import Work
 from silofl.training.private import compute_study_epsilon, measure_round
+from silofl.training.spent import read_count
 
 # What the server writes for the lead in place of a result.
 FILE = "rehearsal.json"
@@ -56,10 +56,11 @@ class SiteReport:
     left_out: int | None = None
 
 
-def rehearse_site(work: Work, gate: Gate, state: Path, began: float) -> Message:
+def rehearse_site(task: str, work: Work, gate: Gate, state: Path, began: float) -> Message:
     """Carry out a training task as a rehearsal, and answer with the arrays as they came.
 
     Args:
+        task: Its name.
         work: The task, in a folder that is thrown away.
         gate: What may leave the site.
         state: The site's own state of the study, which is only read.
@@ -68,6 +69,8 @@ def rehearse_site(work: Work, gate: Gate, state: Path, began: float) -> Message:
     Raises:
         SiloFLError: The site could not train; the sentence may name a case.
     """
+    if task != TRAIN:
+        raise TrainingError(f"a rehearsal must ask for {TRAIN}, not {quote_value(task)}")
     study, data, training = work.study, work.data, work.data.training
     an_epoch, epochs = study.steps_an_epoch(len(training)), study.training.local_epochs
     cost = measure_cost(work, None, max(1, min(an_epoch * epochs // SHARE, MOST_STEPS)))
@@ -89,7 +92,7 @@ def rehearse_site(work: Work, gate: Gate, state: Path, began: float) -> Message:
 def _list_faults(work: Work, gate: Gate, state: Path) -> Iterator[str]:
     """Yield what would fail later in a run, each as a sentence for the server."""
     study, sites = work.study, work.message.meta.get("sites") or 2
-    if kept := gate.list_kept_back(range(1, study.rounds + 1)):
+    if kept := gate.list_withheld(range(1, study.rounds + 1)):
         yield f"the site does not let {', '.join(kept)} leave, which the study asks for; {ASK}"
     if study.promise:
         before = read_count(state, work.site, study.promise[1])

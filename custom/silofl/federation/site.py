@@ -1,8 +1,6 @@
 """A site's half of a run: it carries out the server's tasks on its data, and keeps the state that stays at home."""
 
-import errno
 import logging
-import os
 import time
 from collections.abc import Callable
 from contextlib import closing
@@ -15,16 +13,7 @@ from typing import Any
 from silofl.data.cache import describe_source
 from silofl.data.learnt import check_not_learnt, record_learnt
 from silofl.data.site_data import SiteData, load_site_data
-from silofl.errors import (
-    ConfigError,
-    DataError,
-    PauseError,
-    PinError,
-    SiloFLError,
-    TrainingError,
-    one_line,
-    quote_value,
-)
+from silofl.errors import ConfigError, PauseError, PinError, SiloFLError, TrainingError, one_line
 from silofl.extensions import allow_extensions, check_extensions
 from silofl.federation.egress import Gate, Request, TaskHeader
 from silofl.federation.egress_log import EgressLog
@@ -33,7 +22,7 @@ from silofl.federation.state import SiteState
 from silofl.federation.steps import StepFile
 from silofl.files import remove_unfinished
 from silofl.models.precision import narrow_arrays, widen_arrays
-from silofl.parts.answer import plain_text
+from silofl.parts.answer import public_reason
 from silofl.parts.half_round import HalfRound, digest_task
 from silofl.parts.load import leaves_state
 from silofl.parts.task import TRAIN, Message
@@ -211,10 +200,8 @@ class SiteRounds:
     def _rehearse(self, task: str, message: Message) -> Message:
         """Rehearse a training; the site's state, the count of its privacy too, stays as it is."""
         began, state = time.perf_counter(), self.site.state_folder(self.study.name, self.name)
-        if task != TRAIN:
-            raise TrainingError(f"a rehearsal must ask for {TRAIN}, not {quote_value(task)}")
         with TemporaryDirectory() as folder, closing(self._prepare(message, Path(folder, "run"))) as work:
-            return rehearse_site(work, self.gate, state, began)
+            return rehearse_site(task, work, self.gate, state, began)
 
     def _prepare(self, message: Message, folder: Path, **state: Any) -> Work:  # noqa: ANN401
         """Return a task at this site, with what it has kept at home."""
@@ -260,16 +247,3 @@ class SiteRounds:
                 f"study {self.study.name!r} must be the same at the server as at site {self.name!r}, with digest "
                 f"{self.study.digest}; have deploy_map of meta.json name one app for all"
             )
-
-
-def public_reason(error: Exception, log: str = "the site's own log") -> str:
-    """Return the reason that may leave the site; the whole of it stands in the log that it names."""
-    # Sentences on data and settings may name a case or a path: they stay in the site's log.
-    if isinstance(error, (DataError, ConfigError)):
-        return f"the site's {'data' if isinstance(error, DataError) else 'settings'} have a fault; {log} names it"
-    if isinstance(error, SiloFLError):
-        return plain_text(str(error))
-    # The system's words for its number, because the error's own may name a file.
-    if isinstance(error, OSError) and error.errno is not None and error.errno in errno.errorcode:
-        return f"the site's system said {os.strerror(error.errno)!r}; {log} names the file"
-    return f"an unexpected {type(error).__name__}; {log} has it"

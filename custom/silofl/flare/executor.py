@@ -13,11 +13,12 @@ from nvflare.app_common.utils.fl_model_utils import FLModelUtils
 from nvflare.fuel.utils.memory_utils import try_malloc_trim
 
 from silofl.errors import SiloFLError
-from silofl.federation.site import SiteRounds, public_reason
+from silofl.federation.site import SiteRounds
 from silofl.flare.components import check_algorithm
 from silofl.flare.egress import check_filters
 from silofl.flare.exchange import from_model, to_model
 from silofl.flare.places import check_pinned, find_job_folder, mark_in_use, read_job_study, read_site_settings
+from silofl.parts.answer import public_reason
 
 # Bytes of an answer from which on giving memory back to the system takes little beside the round.
 LARGE = 1 << 26

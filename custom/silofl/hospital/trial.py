@@ -20,12 +20,12 @@ from silofl.flare.egress import effective_scope, filter_answer
 from silofl.hospital.candidate import Candidate
 from silofl.hospital.finding import Finding, failed, ok, warning
 from silofl.models.precision import narrow_arrays
-from silofl.parts.dp_sgd import count_steps, read_count
 from silofl.parts.part import BEFORE, END, INSTEAD
 from silofl.parts.task import COLLECT, TRAIN, Exchange, Expected, Message
 from silofl.parts.work import Work
 from silofl.training.device import choose_device
 from silofl.training.private import compute_study_epsilon, measure_round
+from silofl.training.spent import count_steps, read_count
 
 NUMBERS = "numbers"
 

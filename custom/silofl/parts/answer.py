@@ -3,8 +3,10 @@
 What is wrong with an answer is an `AggregationError`, so that it costs this site's answer and nothing else.
 """
 
+import errno
 import json
 import math
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -16,7 +18,7 @@ from silofl import schema
 from silofl.core.mixing import Arrays
 from silofl.data.domain import Domain
 from silofl.data.transforms import MOST_VOXELS
-from silofl.errors import AggregationError, ConfigError, Reason, SiloFLError, one_line, quote_value
+from silofl.errors import AggregationError, ConfigError, DataError, Reason, SiloFLError, one_line, quote_value
 from silofl.models.roles import select_role
 from silofl.parts.checked_cast import checked_cast
 from silofl.settings import MOST, Section, parse
@@ -205,3 +207,16 @@ def explain_refusal(site: str, error: Exception) -> str:
     if isinstance(error, SiloFLError):
         return plain_text(str(error))
     return plain_text(f"site {site!r} must send an answer that can be read; {type(error).__name__}: {error}")
+
+
+def public_reason(error: Exception, log: str = "the site's own log") -> str:
+    """Return the reason that may leave the site; the whole of it stands in the log that it names."""
+    # Sentences on data and settings may name a case or a path: they stay in the site's log.
+    if isinstance(error, (DataError, ConfigError)):
+        return f"the site's {'data' if isinstance(error, DataError) else 'settings'} have a fault; {log} names it"
+    if isinstance(error, SiloFLError):
+        return plain_text(str(error))
+    # The system's words for its number, because the error's own may name a file.
+    if isinstance(error, OSError) and error.errno is not None and error.errno in errno.errorcode:
+        return f"the site's system said {os.strerror(error.errno)!r}; {log} names the file"
+    return f"an unexpected {type(error).__name__}; {log} has it"

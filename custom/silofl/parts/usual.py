@@ -169,7 +169,7 @@ def unpack_arrays(arrays: Arrays, study: Study) -> Usual:
     }
     stated = [pair for pair, is_there in zip(CODES, arrays.get("codes", ()), strict=False) if is_there]
     codes = {what: tuple(code for one, code in stated if one == what) for what, _ in stated}
-    return Usual(**sizes, features=features or None, codes=codes or None)
+    return Usual(sizes.get("roots_ml"), sizes.get("roots"), features=features or None, codes=codes or None)
 
 
 def _pack(spread: Spread) -> tuple[float, float, int]:

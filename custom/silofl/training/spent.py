@@ -1,7 +1,16 @@
-"""What training with differential privacy has spent, in results.json."""
+"""What training with differential privacy has spent: in results.json, and as a site counts it."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from silofl.documents import ABSENT, read_json_document
+from silofl.errors import TrainingError
+from silofl.training.private import Spent
+
+# Beside the runs of a study; and in each run as that has left it, to know in other runs whether the count is lost.
+FILE = "dp_sgd.json"
 
 
 @dataclass(frozen=True)
@@ -21,3 +30,47 @@ class Privacy:
     unit: str
     noise: float
     clip: float
+
+
+def read_count(folder: Path, site: str, unit: str, least: int = 0) -> list[Spent]:
+    """Return what all runs of a study have spent at a site.
+
+    Args:
+        folder: The site's state, with the count and the runs.
+        unit: The study's unit, ``patient`` or ``example``.
+        least: Steps that the site's state knows of.
+
+    Raises:
+        TrainingError: The count is missing, broken, or older than the site's state or any run's copy; or it holds steps
+            that protected another unit.
+    """
+    try:
+        # The copies first: another run of the study writes its own after the count.
+        least = max([least, *(count_steps(_read_spent(copy)) for copy in folder.glob(f"*/{FILE}"))])
+        spent = _read_spent(folder / FILE)
+        counted = count_steps(spent)
+    except (OSError, ValueError, TypeError, KeyError):
+        counted = -1
+    if counted < least:
+        raise TrainingError(
+            f"site {site!r} must hold the count of what its rounds have spent of its patients' privacy; {FILE} in its "
+            "state folder is missing, broken or older than its state: restore it"
+        )
+    # Neither promise holds the other: without one of several examples a patient's gradient is another, not absent.
+    for other in {one.unit for one in spent} - {unit}:
+        raise TrainingError(
+            f"privacy.dp_sgd.unit must be {other}, by which {FILE} of site {site!r} has counted earlier steps, not "
+            f"{unit}; change it, or leave the site out"
+        )
+    return spent
+
+
+def _read_spent(path: Path) -> list[Spent]:
+    """Return what a count says; nothing where there is none."""
+    found: Any = read_json_document(path)
+    return [] if found is ABSENT else [Spent(**one) for one in found["spent"]]
+
+
+def count_steps(spent: Sequence[Spent]) -> int:
+    """Return how many steps there are of all kinds."""
+    return sum(one.steps for one in spent)

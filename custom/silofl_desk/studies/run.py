@@ -273,7 +273,7 @@ class WatchedRun:
         self.console.print(f"{self.study.name}: rehearsed as job {self.number}", markup=False)
         status, details = self._follow()
         found: dict[str, object] = {}
-        if has_ended(status):
+        if status != ABANDONED:
             left = self.lead.download(self.number, self.out) / "workspace" / "silofl"
             found = read_json(left / REHEARSAL, absent={})
         if not found:
