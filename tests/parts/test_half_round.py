@@ -124,7 +124,11 @@ def assert_same(found, wanted):
         np.testing.assert_array_equal(found[name], value, name)
 
 
-@pytest.mark.parametrize("name", CASES)
+FIRST = ("fedavg", "fedsm", "harmofl", "adafed")
+OTHERS = [pytest.param(name, marks=pytest.mark.long) for name in CASES if name not in FIRST]
+
+
+@pytest.mark.parametrize("name", [*FIRST, *OTHERS])
 def test_a_round_that_is_stopped_before_every_step_ends_as_an_undisturbed_one(
     begin, saving, stopped, tmp_path, site_data, name
 ):
