@@ -23,7 +23,8 @@ from silofl.models import build_model, build_plain_model
 from silofl.parts.dp_sgd import FILE
 from silofl.settings import parse
 from silofl.study import Study, load_study
-from silofl.training.private import Spent, compute_epsilon
+from silofl.training.private import compute_epsilon
+from silofl.training.spent import Spent
 from silofl_desk.studies.methods import find_method_algorithm
 from silofl_desk.studies.random_examples import random_volume
 

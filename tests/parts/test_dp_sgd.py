@@ -14,7 +14,8 @@ from silofl.parts.dp_sgd import FILE, SiteDpSgd
 from silofl.parts.task import TRAIN, Message
 from silofl.settings import parse
 from silofl.study import Study
-from silofl.training.private import Spent, compute_epsilon
+from silofl.training.private import compute_epsilon
+from silofl.training.spent import Spent
 
 from ..conftest import SMALL_UNET, UNET
 from ..federation.test_egress import request

@@ -12,7 +12,8 @@ from silofl.federation.step_cost import StepCost
 from silofl.models import build_plain_model
 from silofl.settings import parse
 from silofl.study import Study, load_study
-from silofl.training.private import Spent, compute_epsilon
+from silofl.training.private import compute_epsilon
+from silofl.training.spent import Spent
 from silofl_desk.studies import estimate as module
 from silofl_desk.studies.estimate import (
     Setting,

@@ -25,9 +25,9 @@ from silofl.parts.work import SitePart, Work
 from silofl.study import Study
 from silofl.study.sections import DpSgdSettings
 from silofl.training.loop import TrainingResult
-from silofl.training.private import Spent, add_steps, compute_epsilon, draw_batches, measure_round, private_step
+from silofl.training.private import add_steps, compute_epsilon, draw_batches, measure_round, private_step
 from silofl.training.site_score import SiteScore
-from silofl.training.spent import FILE, Privacy, count_steps, read_count
+from silofl.training.spent import FILE, Privacy, Spent, count_steps, read_count
 
 ROLE = "dp_sgd"
 

@@ -11,7 +11,6 @@ import warnings
 from collections.abc import Iterable, Sequence
 from functools import cache
 from types import ModuleType
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -24,18 +23,7 @@ from silofl.data.parts import Examples
 from silofl.errors import ConfigError, TrainingError
 from silofl.study import Study
 from silofl.study.sections import DpSgdSettings
-
-
-class Spent(NamedTuple):
-    """Steps of one kind: their noise in multiples of the norm, the probability of each unit, and their number.
-
-    Older counts do not say their unit: they promise what the lesser one does.
-    """
-
-    noise: float
-    rate: float
-    steps: int
-    unit: str = "example"
+from silofl.training.spent import Spent
 
 
 def group_rows(examples: Examples, unit: str) -> list[NDArray[np.int64]]:

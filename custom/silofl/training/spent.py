@@ -3,14 +3,25 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from silofl.documents import ABSENT, read_json_document
 from silofl.errors import TrainingError
-from silofl.training.private import Spent
 
 # Beside the runs of a study; and in each run as that has left it, to know in other runs whether the count is lost.
 FILE = "dp_sgd.json"
+
+
+class Spent(NamedTuple):
+    """Steps of one kind: their noise in multiples of the norm, the probability of each unit, and their number.
+
+    Older counts do not say their unit: they promise what the lesser one does.
+    """
+
+    noise: float
+    rate: float
+    steps: int
+    unit: str = "example"
 
 
 @dataclass(frozen=True)
