@@ -118,7 +118,7 @@ def _tell_story(out: Path, changes: dict[str, object], console: Console, log: Co
     for said, tables in (
         ([elsewhere], unseen_tables(rows)),
         (at_home, [table] if (table := hospital_table(runs, shows_half=False)) else []),
-        (["What it costs:"], [cost_table(rows)]),
+        (["What it costs, two runs at a time:"], [cost_table(rows)]),
         (["Where each method is worst, with the likely reason:", *losses] if losses else [], []),
     ):
         console.print()
