@@ -34,7 +34,7 @@ PHASES = {
     "aggregating": Fault("silofl.parts.model:mix", 2),
     "aggregated": Fault(f"{SERVER}.close", 2, "after"),
     "a site's state half written": Fault("os:replace", file=STATE),
-    "checkpointing, half written": Fault("os:replace", 2, file=CHECKPOINT),
+    "checkpointing, half written": Fault("os:replace", 3, file=CHECKPOINT),
     "checkpointing, first round": Fault(f"{FOLDER}:save_state", 1, "after"),
     "checkpointing, before the file": Fault(f"{FOLDER}:RunFolder.save", 2),
     "checkpointing, between the renames": Fault("pathlib:Path.replace", 2, "after"),
@@ -78,12 +78,12 @@ def test_a_run_killed_within_a_long_round_goes_on_from_the_step_that_was_saved(t
     job, run = Path(shutil.copytree(job, tmp_path / "job")), tmp_path / "run"
     path = job / "app" / "config" / "study.yaml"
     study = yaml.safe_load(path.read_text())
-    # Some 10 s at each site; a step is saved after 5 s.
-    study["training"]["local_epochs"] = 300
+    # Some 13 s at each site; a step is saved after 5 s.
+    study["training"]["local_epochs"] = 400
     path.write_text(yaml.safe_dump(study | {"rounds": 1}))
     whole = undisturbed(tmp_path / "whole", job, site_data)
     code, said = silofl(
-        "simulate", job, "--data", site_data, "--out", run, "--alone", fault=Fault(f"{HALF}.save", 2, "after")
+        "simulate", job, "--data", site_data, "--out", run, "--alone", fault=Fault(f"{HALF}.save", 1, "after")
     )
     assert code == -signal.SIGKILL, said
     (half,) = run.rglob("half_round.pt")
