@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -50,14 +51,13 @@ def measure_usual(model: SuperModel, data: SiteData, site: str, min_patients: in
     least = max(min_patients, LEAST_PATIENTS)
     if len({*data.validation.patients} - {None}) < least:
         return None
-    learnt, unseen = (
-        [_measure_case(model, case, site) for case in _sample_cases(part)] for part in (data.training, data.validation)
-    )
+    unseen = [_measure_case(model, case, site) for case in _sample_cases(data.validation)]
+    learnt = [_measure_features(model, np.asarray(case.images), site) for case in _sample_cases(data.training)]
     # A case without a size in millilitres has none in any.
     is_ml = all(case.roots_ml is not None for case in unseen)
     sizes = _join([case.roots_ml if is_ml else case.roots for case in unseen])
     odds = [case.odds for case in unseen if case.odds is not None]
-    features = _join([case.features for case in [*learnt, *unseen]])
+    features = _join([*learnt, *(case.features for case in unseen)])
     return Usual(
         **{"roots_ml" if is_ml else "roots": {label: Spread.of(values) for label, values in sizes.items()} or None},
         score=Spread.of(odds) if odds else None,
@@ -74,16 +74,24 @@ def _sample_cases(part: Examples) -> list[Examples]:
 def _measure_case(model: SuperModel, case: Examples, site: str) -> _Case:
     study, images = model.contents.study, np.asarray(case.images)
     answer = model.answer(images, study.training.batch_size)
-    own = {GLOBAL, LOCAL, site} & model.contents.models.keys()
-    features = {name: one for name, one in answer.features.items() if name in own}
-    for name in own - features.keys():
-        features |= model.measure_features(name, images, study.training.batch_size)[1]
+    features = _measure_features(model, images, site, answer.features)
     is_map = study.task == "segmentation"
     label_map = decide_labels(answer.probabilities) if is_map else np.empty(0)
     sizes = measure_case_ml(label_map, case, study)
     odds = log_odds(answer.scores[site]) if site in answer.scores else None
     roots = root_sizes(share_labels(label_map, study)) if is_map else {}
     return _Case(roots, sizes and root_sizes(sizes), odds, features)
+
+
+def _measure_features(
+    model: SuperModel, images: NDArray, site: str, known: Mapping[str, NDArray[np.float64]] = MappingProxyType({})
+) -> dict[str, NDArray[np.float64]]:
+    """Return a case's features of the site's own and the common models; those that are known are not measured."""
+    own = {GLOBAL, LOCAL, site} & model.contents.models.keys()
+    features = {name: one for name, one in known.items() if name in own}
+    for name in sorted(own - features.keys()):
+        features |= model.measure_features(name, images, model.contents.study.training.batch_size)[1]
+    return features
 
 
 def _join(tables: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
