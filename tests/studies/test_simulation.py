@@ -280,3 +280,12 @@ def test_an_unknown_key_is_answered_with_the_nearest_whole_one(key, nearest):
 def test_a_value_is_checked_as_that_of_the_file(key, value, message):
     with pytest.raises(ConfigError, match=message):
         changed_study(JOB, {key: value})
+
+
+def test_a_jobs_own_name_stays_unless_the_studys_changes(tmp_path):
+    job = shutil.copytree(JOB, tmp_path / "job")
+    meta = json.loads((job / "meta.json").read_text())
+    (job / "meta.json").write_text(json.dumps(meta | {"name": "mine"}))
+    for target, changes, name in (("a", {"rounds": 2}, "mine"), ("b", {"name": "other"}, "other")):
+        copy_job(job, tmp_path / target, changes)
+        assert json.loads((tmp_path / target / "meta.json").read_text()) == meta | {"name": name}

@@ -67,5 +67,5 @@ def write_evaluation_job(model: Path, target: Path) -> Study:
     study = parse(Study, values, "study.yaml")
     fit_configurations(target, study)
     write_text(path, HEAD.format(model=model.resolve().name, study=own.name) + dump_yaml(values))
-    fit_meta(target, study, ["federation.min_sites"])
+    fit_meta(target, study, ("name", "federation.min_sites"))
     return study

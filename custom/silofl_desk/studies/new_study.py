@@ -173,7 +173,7 @@ def write_new_study(
         study_file(target),
         _study_text(values, comments, job, found, [type(one) for one in study.recipe.options]),
     )
-    fit_meta(target, study, ("federation.min_sites", "federation.sites"))
+    fit_meta(target, study, ("name", "federation.min_sites", "federation.sites"))
     if algorithm:
         fit_configurations(target, study)
     return study

@@ -158,7 +158,7 @@ def write_planned_job(target: Path, job: Path, values: Mapping[str, Any], plan: 
     # Another algorithm than the job's may let BatchNorm leave, or not.
     fit_configurations(target, study)
     write_text(study_file(target), "\n".join(head + section_lines(values, remarks)) + "\n")
-    fit_meta(target, study, ())
+    fit_meta(target, study, ("name",))
 
 
 def _has_planned_levels(plan: Plan) -> bool:

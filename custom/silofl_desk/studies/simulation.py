@@ -254,7 +254,7 @@ def change_job(job: Path, changes: Mapping[str, object]) -> Study:
 def fit_meta(job: Path, study: Study, changed: Iterable[str]) -> None:
     """Fit a copied job's meta.json to its study, by the dotted keys that are new in it."""
     named, path, keys = study.federation.named, job / META, {*changed}
-    fitting: dict[str, object] = {"name": study.name}
+    fitting: dict[str, object] = {"name": study.name} if "name" in keys else {}
     if "federation.min_sites" in keys:
         fitting["min_clients"] = study.federation.min_sites
     if "federation.sites" in keys:
