@@ -78,14 +78,15 @@ def test_a_run_killed_within_a_long_round_goes_on_from_the_step_that_was_saved(t
     job, run = Path(shutil.copytree(job, tmp_path / "job")), tmp_path / "run"
     path = job / "app" / "config" / "study.yaml"
     study = yaml.safe_load(path.read_text())
-    # Some 13 s at each site; a step is saved after 5 s.
-    study["training"]["local_epochs"] = 400
-    path.write_text(yaml.safe_dump(study | {"rounds": 1}))
+    # Some 10 s at each site; a step is saved after 5 s.
+    study["training"]["local_epochs"] = 300
+    path.write_text(yaml.safe_dump(study | {"rounds": 2}))
     whole = undisturbed(tmp_path / "whole", job, site_data)
-    code, said = silofl(
-        "simulate", job, "--data", site_data, "--out", run, "--alone", fault=Fault(f"{HALF}.save", 1, "after")
-    )
-    assert code == -signal.SIGKILL, said
+    # Before its first checkpoint a run has no name that lasts: nothing of its first round would be found again.
+    started = ("simulate", job, "--data", site_data, "--out", run, "--alone")
+    for command, fault in ((started, Fault(f"{SITE}.answer", 4)), (("resume", run), Fault(f"{HALF}.save", 1, "after"))):
+        code, said = silofl(*command, fault=fault)
+        assert code == -signal.SIGKILL, said
     (half,) = run.rglob("half_round.pt")
     assert half.stat().st_mode & 0o777 == 0o600
     # Once more, when it goes on from there.
