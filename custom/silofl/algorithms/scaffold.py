@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from silofl.core.algorithm_option import AlgorithmOption, Traits
+from silofl.core.array_file import store
 from silofl.core.mixing import Arrays
 from silofl.core.recipe import PRESET_NAMES, Recipe
 from silofl.core.robust import Robust, bound_updates, find_bounding_rule
@@ -213,7 +214,7 @@ class ControlPart(Part):
             total = {
                 name: array + new[site] * changes.get(name, 0.0) + more * before[name] for name, array in total.items()
             }
-            own[site] = before | {name: before[name] + change for name, change in changes.items()}
+            own[site] = store(before | {name: before[name] + change for name, change in changes.items()})
             astray |= {site} if changes.keys() != total.keys() else set()
         weights = self.weights_of_sites | {site: float(count) for site, count in new.items()}
         return replace(self, total=total, weights_of_sites=weights, own=own, astray=tuple(sorted(astray)))

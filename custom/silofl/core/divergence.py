@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from silofl.core.array_file import store
 from silofl.core.mixing import Arrays
 
 
@@ -51,7 +52,7 @@ def measure_distance(
     first = next(iter(starts.values()))
     # Beside the first site's start: sums of the weights themselves would lose the digits in which they differ.
     moved = [
-        {name: starts[site][name] - first[name] + changes.get(name, 0) for name in first}
+        store({name: starts[site][name] - first[name] + changes.get(name, 0) for name in first})
         for site, changes in updates.items()
     ]
     squares = [np.square(one - one.mean(axis=0)).sum() / len(one) for one in _stack_by_name(moved, buffers)]

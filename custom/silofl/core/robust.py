@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from silofl.core.algorithm_option import AlgorithmOption, Traits
+from silofl.core.array_file import store
 from silofl.core.mixing import Arrays
 from silofl.core.outliers import cap_claims, compare_to_others
 from silofl.core.products import Products, multiply_updates
@@ -229,7 +230,9 @@ def _clip(
             pulls[site] = shares[site] * _measure_distance(of_these, centre)
         scales[is_buffer] = clip_scales(pulls, factor)
     return {
-        site: {name: _bring_near(array, centre.get(name), scales[name in buffers][site]) for name, array in one.items()}
+        site: store(
+            {name: _bring_near(array, centre.get(name), scales[name in buffers][site]) for name, array in one.items()}
+        )
         for site, one in updates.items()
     }
 

@@ -14,6 +14,7 @@ from operator import or_
 import numpy as np
 from numpy.typing import NDArray
 
+from silofl.core.array_file import store
 from silofl.core.mixing import Arrays, example_weights
 from silofl.data.domain import Domain
 from silofl.errors import AggregationError
@@ -153,7 +154,8 @@ class ServerRounds:
         """Read a site's answer; the errors of `read_answer`."""
         known = {role: part.expected(site, exchange, self).entry for role, part in self.parts.items()}
         entries = {role: entry for role, entry in known.items() if entry}
-        return read_answer(site, widen_arrays(message.arrays, self.study), message.meta, entries, self.test.score)
+        arrays = store(widen_arrays(message.arrays, self.study))
+        return read_answer(site, arrays, message.meta, entries, self.test.score)
 
     def learn_image_shape(self, answers: Sequence[SiteAnswer]) -> None:
         """Take the shape that most answers give, or the first of as many, where none is known yet."""
@@ -169,7 +171,7 @@ class ServerRounds:
         expected = self.expected(site, exchange)
         first = next((record.examples[site] for record in self.ledger if site in record.examples), None)
         check_numbers(site, exchange, answer.numbers, self.study, first)
-        arrays = check_arrays(site, answer.arrays, expected)
+        arrays = store(check_arrays(site, answer.arrays, expected))
         if exchange.is_needed and expected and not arrays:
             raise AggregationError(f"site {site!r} must send arrays that were asked for; its answer holds none")
         answer = replace(answer, arrays=arrays, withheld=tuple(sorted(expected.keys() - arrays.keys())))

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, ClassVar
 
-from nvflare.apis.controller_spec import ClientTask
+from nvflare.apis.controller_spec import ClientTask, Task
 from nvflare.apis.event_type import EventType
 from nvflare.apis.fl_constant import FLContextKey, ReturnCode
 from nvflare.apis.fl_context import FLContext
@@ -19,6 +19,7 @@ from nvflare.app_common.app_constant import AppConstants
 from nvflare.app_common.workflows.model_controller import ModelController
 from nvflare.fuel.utils.memory_utils import cleanup_memory
 
+from silofl.core.array_file import keep_in_files
 from silofl.errors import AggregationError, ConfigError, SiloFLError
 from silofl.extensions import allow_extensions
 from silofl.federation.course import Answers, Course, Tests, separate_failures
@@ -29,11 +30,12 @@ from silofl.federation.rehearsal import rehearse_round
 from silofl.federation.run_folder import RunFolder, check_lead
 from silofl.federation.server import ServerRounds
 from silofl.federation.waiting import Waiting
-from silofl.files import write_json
+from silofl.files import make_folder, write_json
 from silofl.flare.components import check_algorithm
 from silofl.flare.exchange import from_model, to_model
 from silofl.flare.lead import PROGRESS, InFlight, answer_progress
 from silofl.flare.left_sites import FAILED, FAILED_AGAIN, LEFT
+from silofl.flare.pieces import move_in_pieces
 from silofl.flare.places import (
     download_folder,
     find_ending_certificates,
@@ -92,6 +94,7 @@ class RoundsController(ModelController):
         self.register_event_handler(EventType.FATAL_SYSTEM_ERROR, self._take_panic)
         self._download: Path | None = None
         self._tracking = Tracking()
+        move_in_pieces()
 
     def run(self) -> None:
         """Carry out all rounds, choose the best one and test it; the results go to the run's folder.
@@ -116,7 +119,7 @@ class RoundsController(ModelController):
             check_lead(path, lead, study.continue_run)
             folder = RunFolder(path, study)
             self._download = download_folder(self.fl_ctx) if settings.is_downloadable else None
-            with _lock_folder(folder, run):
+            with _lock_folder(folder, run), keep_in_files(path):
                 folder.claim(lead)
                 self._carry_out(study, run, folder)
         except ConfigError as error:
@@ -165,7 +168,9 @@ class RoundsController(ModelController):
         self.engine.register_app_command(PROGRESS, progress)
         try:
             pretrained = read_job_pretrained(self.fl_ctx, study)
-            reports = rehearse_round(ServerRounds.start(study, run, self._list_sites(study), pretrained), self._ask)
+            make_folder(folder)
+            with keep_in_files(folder):
+                reports = rehearse_round(ServerRounds.start(study, run, self._list_sites(study), pretrained), self._ask)
             found = {site: dump_record(one) for site, one in reports.items()}
             write_json(folder / REHEARSAL, found)
         except Exception as error:  # without a report its lead learns why from the server's log
@@ -348,6 +353,12 @@ class RoundsController(ModelController):
         model = to_model(Message(meta={"error": reason}), is_difference=True)
         model.meta["client_name"] = name
         client_task.task.get_prop(AppConstants.TASK_PROP_CALLBACK)(model)
+
+    def _prepare_task(self, *options: Any, **named: Any) -> Task:  # noqa: ANN401 - of NVFlare's own
+        task = super()._prepare_task(*options, **named)
+        # NVFlare would send a copy of the model, and make one for each site.
+        task._broadcast_data = task.data
+        return task
 
     def _prepare_task_data(self, client_task: ClientTask, fl_ctx: FLContext) -> None:
         """Wait again for a site that was late or seemed to have left, now that it takes a task."""

@@ -17,6 +17,7 @@ from silofl.federation.site import SiteRounds
 from silofl.flare.components import check_algorithm
 from silofl.flare.egress import check_filters
 from silofl.flare.exchange import from_model, to_model
+from silofl.flare.pieces import move_in_pieces
 from silofl.flare.places import check_pinned, find_job_folder, mark_in_use, read_job_study, read_site_settings
 from silofl.parts.answer import public_reason
 
@@ -34,6 +35,7 @@ class SiteExecutor(Executor):
 
     def __init__(self) -> None:
         super().__init__()
+        move_in_pieces()
         self._rounds: SiteRounds | None = None
         self._fault: SiloFLError | None = None
         # Kept open for `silofl site prune`, which deletes only the folders of jobs that have ended.

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 import numpy as np
 import torch
 
+from silofl.core.array_file import ArrayFile
 from silofl.core.mixing import Arrays
 from silofl.study import Study
 
@@ -26,8 +27,12 @@ def narrow_arrays(arrays: Arrays, study: Study) -> Arrays:
 
 def narrow_messages(messages: Mapping[str, Arrays], study: Study) -> dict[str, Arrays]:
     """Return the arrays for each site as they travel; what several sites are sent is rounded once, and held once."""
-    halves = {id(array): array for arrays in messages.values() for array in arrays.values()}
-    halves = {key: narrow_arrays({"": array}, study)[""] for key, array in halves.items()}
+    if study.federation.precision == "float32":
+        return {site: dict(arrays) for site, arrays in messages.items()}
+    file = ArrayFile[int]()
+    for key, array in {id(array): array for arrays in messages.values() for array in arrays.values()}.items():
+        file.write(key, narrow_arrays({"": array}, study)[""])
+    halves = file.read()
     return {site: {name: halves[id(array)] for name, array in arrays.items()} for site, arrays in messages.items()}
 
 

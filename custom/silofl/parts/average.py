@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from silofl.core.array_file import store
 from silofl.core.mixing import Arrays
 from silofl.models.roles import add_role
 from silofl.parts.checked_cast import checked_cast
@@ -48,11 +49,12 @@ class Mean:
         count = self.count + 1
         # x - 0 where there is no mean yet: float64, so that adding and subtracting rounds far below float32.
         before = self.arrays or {name: np.zeros(np.shape(array)) for name, array in arrays.items()}
-        return Mean(count, {name: before[name] + (array - before[name]) / count for name, array in arrays.items()})
+        means = {name: before[name] + (array - before[name]) / count for name, array in arrays.items()}
+        return Mean(count, store(means))
 
     def model(self) -> Arrays:
         """Return the mean as a model."""
-        return {name: mean.astype(np.float32) for name, mean in self.arrays.items()}
+        return store({name: mean.astype(np.float32) for name, mean in self.arrays.items()})
 
 
 @dataclass(frozen=True)

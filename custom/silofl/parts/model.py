@@ -13,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from silofl.core.array_file import ArrayFile, store
 from silofl.core.mixing import Arrays, mix, server_step, uniform_weights
 from silofl.core.steps import Remembering, Step
 from silofl.data.parts import Examples
@@ -62,8 +63,8 @@ BATCHNORM_RISK = (
     "the server sees the look of the scanner's images, and all sites see it in the mean. It also helps to rebuild "
     "images; stays_home: batchnorm, or the filter ExcludeBatchNorm or BatchNormStaysHome"
 )
-# Bytes of one site's arrays that are mixed at once; for single arrays, calls take most of the time.
-PIECE = 1 << 24
+# Bytes of all sites' arrays that are mixed at once; for single arrays, calls take most of the time.
+PIECE = 1 << 26
 
 
 @dataclass(frozen=True)
@@ -179,8 +180,9 @@ class ModelPart(Part):
         changes = {site: answer.of(self.role) for site, answer in replies.accepted.items()}
         new = replace(self, excluded=self.excluded.after(changes, self.study.federation.sites_left))
         weights = weights_of(self.role)
-        mixed = mix_models(started, changes, weights)
-        if not self._has_own_models(exchange.round):
+        is_shared = not self._has_own_models(exchange.round)
+        mixed = mix_models(started, changes, weights, is_shared)
+        if is_shared:
             # All rows of the weights are equal, so that any site's mean is everybody's.
             first = next(iter(mixed))
             common = self._take_server_step(exchange.round, started[first], mixed[first], replies, run)
@@ -189,7 +191,9 @@ class ModelPart(Part):
         for (site, arrays), weight in zip(mixed.items(), weights.diagonal(), strict=True):
             # A site that listens to itself alone goes on with what it trained (`to_send`): no step comes between.
             begun = started[site]
-            own[site] = arrays if weight == 1 else self._take_server_step(exchange.round, begun, arrays, replies, run)
+            if weight != 1:
+                arrays = store(self._take_server_step(exchange.round, begun, arrays, replies, run))
+            own[site] = arrays
         return replace(new, own=own)
 
     def weights(self, role: str, number: int, sites: Sequence[str], run: Run) -> NDArray | None:
@@ -266,6 +270,7 @@ class ModelPart(Part):
         # An older version sent a tensor with several names under each of them.
         own = {site: {name: tensors[name] for name in self.common} for site, tensors in state["own"].items()}
         restored = super().restored({"common": {name: state["common"][name] for name in self.common}, "own": own})
+        restored = replace(restored, own={site: store(arrays) for site, arrays in restored.own.items()})
         return replace(restored, excluded=self.excluded.restored(state.get("excluded", {})))
 
     @property
@@ -288,18 +293,22 @@ class ModelPart(Part):
         return server_step(previous, mixed, self.study.recipe.server_lr, self.buffers)
 
 
-def mix_models(started: Mapping[str, Arrays], changes: Mapping[str, Arrays], weights: NDArray) -> dict[str, Arrays]:
+def mix_models(
+    started: Mapping[str, Arrays], changes: Mapping[str, Arrays], weights: NDArray, is_shared: bool = True
+) -> dict[str, Arrays]:
     """Mix trained models, each array over the sites that sent it.
 
     Args:
         started: Site -> the model that it began from; the order is that of the weights' rows.
         changes: Site -> what training changed in those of its arrays that it sent.
         weights: Aggregation weights, shape (K, K).
+        is_shared: Whether all get the same, of which one copy is held in memory.
 
     Returns:
         Site -> its next model; what nobody sent stays as it was.
     """
     mixed = {site: dict(arrays) for site, arrays in started.items()}
+    file = ArrayFile[tuple[str, str]](in_memory=is_shared)
     # A site's policy may keep arrays back, so each is mixed over its senders; arrays with the same senders together.
     groups: dict[tuple[str, ...], list[str]] = {}
     for name in next(iter(started.values())):
@@ -308,24 +317,27 @@ def mix_models(started: Mapping[str, Arrays], changes: Mapping[str, Arrays], wei
         if not senders:
             continue
         rows = _renormalise_rows(weights, [site in senders for site in changes])
-        for piece in _cut_pieces(names, next(iter(started.values()))):
+        for piece in _cut_pieces(names, next(iter(started.values())), PIECE // len(changes)):
             trained = {
                 site: {name: _add_change(name, started[site][name], changes[site].get(name)) for name in piece}
                 for site in changes
             }
             for site, arrays in mix(trained, rows).items():
-                mixed[site].update(arrays)
+                for name, array in arrays.items():
+                    file.write((site, name), array)
+    for (site, name), array in file.read().items():
+        mixed[site][name] = array
     return mixed
 
 
-def _cut_pieces(names: Sequence[str], arrays: Arrays) -> Iterator[list[str]]:
-    """Yield names of some `PIECE` bytes at a time: all trained models at once would fill the server's memory."""
+def _cut_pieces(names: Sequence[str], arrays: Arrays, most: int) -> Iterator[list[str]]:
+    """Yield names of some bytes at a time: all trained models at once would fill the server's memory."""
     piece: list[str] = []
     size = 0
     for name in names:
         piece.append(name)
         size += arrays[name].nbytes
-        if size >= PIECE or name == names[-1]:
+        if size >= most or name == names[-1]:
             yield piece
             piece, size = [], 0
 

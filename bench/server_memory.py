@@ -1,0 +1,126 @@
+"""The memory of the server's process, and the time of a round, by sites that send ready-made arrays.
+
+    python bench/server_memory.py [--sites 8] [--mb 300] [--rounds 3] [--set algorithm={name: softpull}]
+
+The server is the package's own, in NVFlare's simulator; each site is a process that trains nothing (`ready_made`).
+Memory is the peak of the server's resident set, of which some 0.5 GiB are Python and its packages. It runs twice: with
+the answers in files, as always, and with the answers in memory.
+"""
+
+import argparse
+import json
+import os
+import re
+import statistics
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from memory import GIB, watched
+
+from silofl.federation.needs import server_memory_bytes, site_names, traveling_bytes
+from silofl.files import write_json
+from silofl.flare.controller import RoundsController
+from silofl.options import parse_setting
+from silofl.settings import dump_yaml
+from silofl.software import read_software
+from silofl.study import Study
+from silofl_desk.studies.simulation import changed_study
+
+JOB = Path(__file__).parents[1] / "jobs" / "fedavg_phantoms"
+# The U-Net of 103 million parameters, whose stages are as wide as the wanted size asks.
+WIDTHS, MILLIONS = (64, 128, 1024, 1024, 1024, 64), 103.2
+
+
+class WatchedRounds(RoundsController):
+    """The server, which writes the peak of its memory into a file.
+
+    Args:
+        out: The file.
+    """
+
+    def __init__(self, out: str) -> None:
+        super().__init__()
+        self._out = Path(out)
+
+    def run(self) -> None:
+        """Carry out all rounds."""
+        begun = read_peak()
+        super().run()
+        write_json(self._out, {"begun": begun, "peak": read_peak()})
+
+
+def read_peak() -> int:
+    """Return the most bytes that this process has had resident."""
+    return 1024 * int(re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())[1])
+
+
+def main() -> None:
+    """Measure both ways, and print them side by side."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--sites", type=int, default=8)
+    parser.add_argument("--mb", type=float, default=300, help="of a model, in float32")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--set", dest="choices", action="append", default=[])
+    options = parser.parse_args()
+    study = build_study(options.mb, options.rounds, options.sites, options.choices)
+    model = traveling_bytes(study)
+    print(f"{options.sites} sites, {study.algorithm.name}, a model of {model / 1e6:.0f} MB")
+    print(f"estimate: {server_memory_bytes(study, options.sites) / GIB:.2f} GiB")
+    measure(study, options.sites, model)
+
+
+def build_study(megabytes: float, rounds: int, sites: int, choices: Sequence[str]) -> Study:
+    """Return a study of FedAvg with a U-Net of about a size."""
+    factor = (megabytes / 4 / MILLIONS) ** 0.5
+    features = [2 * round(factor * width / 2) for width in WIDTHS]
+    changes = {"model.features": features, "model.normalization": "instance", "guard": False, "rounds": rounds}
+    changes |= {"device": "cpu", "federation.min_sites": sites, "federation.max_missed_rounds": rounds}
+    return changed_study(JOB, changes | dict(map(parse_setting, choices)))
+
+
+def measure(study: Study, sites: int, model: int) -> None:
+    """Run the study in the simulator with ready-made answers, and print what it took."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        command = write_job(folder, study, sites)
+        modules = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
+        everything = watched(command, os.environ | {"PYTHONPATH": modules})
+        found = json.loads((folder / "memory.json").read_text())
+        (ledger,) = folder.rglob("silofl/ledger.json")
+        seconds = [record["seconds"] for record in json.loads(ledger.read_text())]
+    models = (found["peak"] - found["begun"]) / model
+    print(
+        f"the server's peak: {found['peak'] / GIB:.2f} GiB, of which {found['begun'] / GIB:.2f} before the run, so "
+        f"{models:.1f} models; all processes {everything / GIB:.1f} GiB"
+    )
+    print(f"seconds of the rounds: {', '.join(f'{one:.1f}' for one in seconds)}; median after the first "
+          f"{statistics.median(seconds[1:]):.1f}")
+
+
+def write_job(folder: Path, study: Study, sites: int) -> list[str]:
+    """Write the job and its workspace into a folder; returns the simulator's command."""
+    software = read_software().model_dump()
+    out = str(folder / "memory.json")
+    server = {"workflows": [{"id": "rounds", "path": "server_memory.WatchedRounds", "args": {"out": out}}]}
+    server |= {"server": {"task_request_interval": 0.2}}
+    site = {"path": "ready_made.ReadyMade", "args": {"software": software}}
+    form = {"format_version": 2, "components": []}
+    files = {
+        "job/meta.json": {"name": "memory", "deploy_map": {"app": ["@ALL"]}, "min_clients": sites},
+        "job/app/config/config_fed_server.json": form | server,
+        "job/app/config/config_fed_client.json": form | {"executors": [{"tasks": ["*"], "executor": site}]},
+        "workspace/local/resources.json": form
+        | {"class_allow_list": ["server_memory.WatchedRounds", "ready_made.ReadyMade"]},
+    }
+    for name, values in files.items():
+        write_json(folder / name, values)
+    (folder / "job/app/config/study.yaml").write_text(dump_yaml(study.model_dump(mode="json", exclude_none=True)))
+    words = ["simulator", folder / "job", "-w", folder / "workspace", "-c", ",".join(site_names(sites)), "-t", sites]
+    return [sys.executable, "-m", "nvflare.cli", *map(str, words)]
+
+
+if __name__ == "__main__":
+    main()

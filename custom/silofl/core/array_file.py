@@ -1,0 +1,142 @@
+"""Arrays in files instead of memory: written one after the other, then read like any others.
+
+A server gets a model from each site, and need not have memory for all of them at once.
+"""
+
+from __future__ import annotations
+
+import logging
+import mmap
+import threading
+from collections.abc import Hashable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryFile
+from typing import Generic, TypeVar
+from weakref import WeakSet
+
+import numpy as np
+from numpy.typing import NDArray
+
+K = TypeVar("K", bound=Hashable)
+# Arrays begin at multiples of it, as those in memory do.
+ALIGNED = 64
+# So long what was read of a file stays in memory.
+HELD_S = 0.02
+
+logger = logging.getLogger(__name__)
+_folder: Path | None = None
+_mapped: WeakSet[mmap.mmap] = WeakSet()
+_lock = threading.Lock()
+
+
+@contextmanager
+def keep_in_files(folder: Path) -> Iterator[None]:
+    """Have this process keep in files, and not in memory, what an `ArrayFile` takes.
+
+    The files are for this account alone and have no name: they end with the last array in them, or with the process,
+    however that ends.
+    """
+    global _folder
+    ended = threading.Event()
+
+    def let_go() -> None:
+        while not ended.wait(HELD_S):
+            with _lock:
+                known = list(_mapped)
+            for pages in known:
+                # The system would keep them until it needs the memory. Whoever reads them again reads the file.
+                pages.madvise(mmap.MADV_DONTNEED)
+
+    thread = threading.Thread(target=let_go, daemon=True)
+    thread.start()
+    _folder = folder
+    try:
+        yield
+    finally:
+        _folder = None
+        ended.set()
+        thread.join()
+
+
+class ArrayFile(Generic[K]):
+    """Arrays by key, which nobody may change: in a file where the process keeps them so, else in memory.
+
+    Args:
+        in_memory: Whether to keep them in memory all the same.
+    """
+
+    def __init__(self, in_memory: bool = False) -> None:
+        self._file = None if in_memory or _folder is None else TemporaryFile(dir=_folder, buffering=0)
+        self._end = 0
+        # In their order; of those in the file where each begins, its type and its shape.
+        self._known: dict[K, NDArray | tuple[int, np.dtype, tuple[int, ...]]] = {}
+
+    def write(self, key: K, array: NDArray, start: int = 0, shape: tuple[int, ...] | None = None) -> None:
+        """Take an array, or a piece of one; where it is in a file already, or the disk takes it not, it stays there.
+
+        Args:
+            start: Where a piece begins, in numbers of the whole; pieces come in their order, of `ALIGNED` bytes or a
+                multiple.
+            shape: The shape of the whole; None for the array's own.
+        """
+        shape = array.shape if shape is None else shape
+        if not start:
+            in_file = self._file is not None and array.nbytes and not _is_mapped(array)
+            in_memory = array if shape == array.shape else np.empty(shape, array.dtype)
+            self._known[key] = (self._end, array.dtype, shape) if in_file else in_memory
+        known = self._known[key]
+        if isinstance(known, tuple):
+            try:
+                self._append(array)
+                return
+            except OSError as error:
+                logger.warning("an array stays in memory, since %s does not take it: %s", _folder, error.strerror)
+                known = self._known[key] = self._take_back(start, *known)
+        if known is not array:
+            known.reshape(-1)[start : start + array.size] = array.reshape(-1)
+
+    def _append(self, array: NDArray) -> None:
+        left = memoryview(np.ascontiguousarray(array).reshape(-1).view(np.uint8))
+        self._file.seek(self._end)
+        while left:
+            left = left[self._file.write(left) :]
+        self._end += -(-array.nbytes // ALIGNED) * ALIGNED
+
+    def _take_back(self, numbers: int, begin: int, dtype: np.dtype, shape: tuple[int, ...]) -> NDArray:
+        """Return an array of which so many numbers are in the file, in memory."""
+        whole = np.empty(shape, dtype)
+        self._file.seek(begin)
+        self._file.readinto(whole.reshape(-1)[:numbers].view(np.uint8))
+        self._end = begin
+        return whole
+
+    def read(self) -> dict[K, NDArray]:
+        """Return all arrays, once."""
+        pages = None
+        if self._file is not None:
+            with self._file as file:
+                pages = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY) if self._end else None
+        if pages is not None:
+            with _lock:
+                _mapped.add(pages)
+        return {key: _view(pages, *one) if isinstance(one, tuple) else one for key, one in self._known.items()}
+
+
+def store(arrays: dict[K, NDArray]) -> dict[K, NDArray]:
+    """Return the same arrays as an `ArrayFile` keeps them."""
+    file = ArrayFile[K]()
+    for key, array in arrays.items():
+        file.write(key, array)
+    return file.read()
+
+
+def _view(pages: mmap.mmap | None, start: int, dtype: np.dtype, shape: tuple[int, ...]) -> NDArray:
+    return np.ndarray(shape, dtype, pages, start)
+
+
+def _is_mapped(array: NDArray) -> bool:
+    base: object = array
+    while isinstance(base, np.ndarray):
+        base = base.base
+    return isinstance(getattr(base, "obj", base), mmap.mmap)
