@@ -49,6 +49,7 @@ from silofl.parts.answer import plain_text
 from silofl.parts.task import TRAIN, Exchange, Message
 from silofl.schema import dump_record
 from silofl.study import Study
+from silofl.training.device import give_freed_memory_back
 
 POLL_S = 0.05
 FAILED_ONCE = "its process failed, as for lack of memory: its own log says why"
@@ -95,6 +96,7 @@ class RoundsController(ModelController):
         self._download: Path | None = None
         self._tracking = Tracking()
         move_in_pieces()
+        give_freed_memory_back()
 
     def run(self) -> None:
         """Carry out all rounds, choose the best one and test it; the results go to the run's folder.

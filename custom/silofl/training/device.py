@@ -11,7 +11,7 @@ import torch
 from silofl.errors import ConfigError
 
 # Of mallopt, in malloc.h.
-TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3
+TRIM_THRESHOLD, MMAP_THRESHOLD, ARENA_MAX = -1, -3, -8
 
 
 def choose_device(name: str) -> torch.device:
@@ -55,6 +55,15 @@ def keep_freed_memory() -> None:
     """
     _tell_malloc(MMAP_THRESHOLD, 1 << 29)
     _tell_malloc(TRIM_THRESHOLD, (1 << 31) - 1)
+
+
+def give_freed_memory_back() -> None:
+    """Have glibc give the system what is freed, for a process whose many threads hold large blocks for a short time.
+
+    It would keep them for the thread that freed them, in all several times what is ever in use.
+    """
+    _tell_malloc(MMAP_THRESHOLD, 1 << 18)
+    _tell_malloc(ARENA_MAX, 2)
 
 
 def _tell_malloc(option: int, value: int) -> None:
