@@ -14,6 +14,7 @@ import re
 import statistics
 import sys
 import tempfile
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -47,9 +48,9 @@ class WatchedRounds(RoundsController):
 
     def run(self) -> None:
         """Carry out all rounds."""
-        begun = read_peak()
+        begun, started = read_peak(), time.process_time()
         super().run()
-        write_json(self._out, {"begun": begun, "peak": read_peak()})
+        write_json(self._out, {"begun": begun, "peak": read_peak(), "cpu_s": time.process_time() - started})
 
 
 def read_peak() -> int:
@@ -97,7 +98,7 @@ def measure(study: Study, sites: int, model: int) -> None:
         f"{models:.1f} models; all processes {everything / GIB:.1f} GiB"
     )
     print(f"seconds of the rounds: {', '.join(f'{one:.1f}' for one in seconds)}; median after the first "
-          f"{statistics.median(seconds[1:]):.1f}")
+          f"{statistics.median(seconds[1:]):.1f}; CPU seconds of the server {found['cpu_s']:.0f}")
 
 
 def write_job(folder: Path, study: Study, sites: int) -> list[str]:

@@ -16,11 +16,12 @@ def make_study(guard=False, **algorithm):
     return parse(Study, values | {"model": SMALL_UNET | {"normalization": "instance"}}, "study.yaml")
 
 
-def test_a_model_weighs_what_travels_of_it_and_memory_at_the_server_grows_by_five_models_a_site():
+def test_a_model_weighs_what_travels_of_it_and_the_server_has_three_and_what_is_on_its_way():
     study = make_study(name="fedavg")
     model = ServerRounds.start(study, "run", ["a", "b"]).task("a", Exchange(TRAIN, 1)).num_bytes
     assert needs.models_bytes(study) == model and needs.part_bytes(study, 3) == 0
-    assert needs.server_memory_bytes(study, 7) - needs.server_memory_bytes(study, 4) == 3 * 5 * model
+    # two of a small model on their way for each site
+    assert needs.server_memory_bytes(study, 7) == needs.PROCESSES_BYTES + (3 + 7 * 2) * model
 
 
 def test_two_models_side_by_side_weigh_twice_and_what_learns_beside_them_what_a_step_of_it_sends():
@@ -54,8 +55,10 @@ def test_a_site_has_every_sites_model_where_the_super_model_does(options):
 @pytest.mark.parametrize(("algorithm", "kinds"), [("fedavg", 1), ("softpull", 5)])
 def test_models_that_sites_share_are_kept_once_at_the_server(algorithm, kinds):
     study = make_study(name=algorithm)
-    # last and best, in the last checkpoint, the one before and the one being written, and the super model
-    assert needs.server_disk_bytes(study, 5) == (3 * 2 + 1) * kinds * needs.models_bytes(study)
+    # last and best, in the last checkpoint, the one before and the one being written, and the super model; 5 answers
+    # ... and of own models last, best and next
+    files = 5 + 3 * 5 * (kinds > 1)
+    assert needs.server_disk_bytes(study, 5) == ((3 * 2 + 1) * kinds + files) * needs.models_bytes(study)
 
 
 def test_a_personal_model_weighs_at_its_site_and_not_at_the_server():
@@ -69,4 +72,5 @@ def test_of_personal_models_that_are_collected_the_server_keeps_each_sites_once(
     study, plain = make_study(**{"parts": ["fedsm"]} | algorithm), make_study(name="fedavg")
     model, beside = needs.models_bytes(plain), needs.part_bytes(study, 5)
     # 3 checkpoints of last and best with the one shared model, the selector and two numbers of Adam
-    assert needs.server_disk_bytes(study, 5) == 3 * 2 * (model + 3 * beside) + (1 + 5) * model + beside
+    answers = 5 * (model + beside)
+    assert needs.server_disk_bytes(study, 5) == 3 * 2 * (model + 3 * beside) + (1 + 5) * model + beside + answers

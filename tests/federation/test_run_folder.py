@@ -209,3 +209,13 @@ def test_there_is_a_file_for_each_model_and_one_for_a_shared_one(with_models, op
     _, _, folder = with_models(**options)
     assert {path.name for path in folder.path.glob("model/*.pt")} == files
     assert (folder.path / "supermodel").is_dir()
+
+
+def test_a_run_keeps_its_id_from_before_its_first_round(play, tmp_path):
+    game = play(("east", "west"))
+    folder = RunFolder(tmp_path / "run", game.study)
+    assert not folder.is_begun and folder.name_run("first") == "first"
+    again = RunFolder(tmp_path / "run", game.study)
+    assert again.is_begun and again.load() is None and again.name_run("second") == "first"
+    (tmp_path / "run" / "run_id").write_text("damaged")
+    assert not again.is_begun and again.name_run("second") == "second"

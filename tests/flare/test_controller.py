@@ -111,22 +111,25 @@ def test_a_run_that_fails_has_its_reason_whatever_it_was(ended, error, reason):
 def test_a_job_that_was_ended_has_its_reason_and_says_how_to_go_on(ended, ending, reason):
     results, reasons = ended(lambda: None, **ending)
     assert (results["status"], results["was_stopped"], reasons) == ("FAILED", True, [])
-    assert results["reasons"] == [f"{reason} after round 0 of 3; submit the job again to begin it"]
+    how = f"with continue_run: {results['run']} to go on"
+    assert results["reasons"] == [f"{reason} after round 0 of 3; submit the job again {how}"]
 
 
 class KilledError(BaseException):
     """The end of a process, which no handler of exceptions sees."""
 
 
-def test_a_killed_job_leaves_its_result_and_the_runs_id_to_download(ended, tmp_path):
+def test_a_killed_job_leaves_its_result_and_the_runs_id_to_download(ended, tmp_path, make_study):
     with pytest.raises(KilledError):
         ended(raising(KilledError()))
     results = read_results(tmp_path / "download")
     assert (results.status, results.was_stopped) == ("FAILED", True)
     assert results.run.startswith("small-") and not (tmp_path / "run" / "results.json").exists()
     assert results.reasons == (
-        "the job's process at the server was killed after round 0 of 3; submit the job again to begin it",
+        "the job's process at the server was killed after round 0 of 3; submit the job again with continue_run: "
+        f"{results.run} to go on",
     )
+    assert RunFolder(tmp_path / "run", make_study()).name_run("another") == results.run
 
 
 def test_a_job_whose_run_another_process_writes_says_so_and_leaves_the_run_alone(ended, tmp_path, make_study):

@@ -165,9 +165,9 @@ def test_a_download_that_holds_not_one_job_is_refused(go_on, left, tmp_path, app
     assert code == 2 and f"the download of job {NUMBER} must hold one job, not {len(apps)}:" in said and submitted == []
 
 
-def test_a_job_that_was_stopped_before_its_first_round_begins_anew(go_on, left, tmp_path):
+def test_a_job_that_was_stopped_in_its_first_round_goes_on_under_its_id(go_on, left, tmp_path):
     left(killed(0), rounds=0)
-    assert "continue_run" not in go_on(NUMBER, "--out", tmp_path / "new")[2][0]
+    assert go_on(NUMBER, "--out", tmp_path / "new")[2][0]["continue_run"] == RUN
 
 
 def test_a_run_of_which_only_the_id_is_known_goes_on_by_its_job_folder(go_on, tmp_path):

@@ -408,8 +408,8 @@ def test_a_server_that_stays_away_is_said_and_no_traceback(server, lead, monkeyp
     assert code == 1 and said.endswith("the server must answer\n")
 
 
-def test_a_run_that_was_stopped_before_its_first_round_begins_anew_and_its_result_is_printed_for_programs(server, lead):
+def test_a_run_that_was_stopped_in_its_first_round_goes_on_under_its_id_and_its_result_is_printed(server, lead):
     submitted = server(("FINISHED:ABNORMAL", "stopped before a round"), ("FINISHED:COMPLETED", "complete"))
     code, said, results = lead("--json")
     assert code == 0 and json.loads(said)["run"] == results.run
-    assert submitted[0] == submitted[1] and "continue_run" not in submitted[1]
+    assert submitted[1] == submitted[0] | {"continue_run": RUN}

@@ -119,11 +119,11 @@ def stopped_results(study: Study, run: str | None, finished: int, what: str) -> 
     """Return the result of a run that is stopped from outside, with how to go on.
 
     Args:
-        run: The run's id; None where it is not known, as no round has finished.
+        run: The run's id; None where it is not known.
         finished: Rounds that had finished.
         what: What stopped it, as a sentence that ends before "after round 2".
     """
-    how = f"with continue_run: {run} to go on" if finished else "to begin it"
+    how = f"with continue_run: {run} to go on" if run else "to begin it"
     reason = f"{what} after round {finished} of {study.total_rounds}; submit the job again {how}"
     return unscored_results(study, "FAILED", [reason], run, was_stopped=True)
 

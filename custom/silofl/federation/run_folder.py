@@ -90,6 +90,17 @@ class RunFolder:
         if lead is not None:
             write_json(self.path / LEAD, {"lead": lead})
 
+    def name_run(self, run: str) -> str:
+        """Return the id of the run that the folder is of: what it was begun with, or else the given one from now on."""
+        if not self.is_begun:
+            write_text(self.path / RUN_ID, f"{_digest_id(run)} {run}")
+        return self._belongs_to["run"]
+
+    @property
+    def is_begun(self) -> bool:
+        """Whether the folder is of a run, of which no round need have finished."""
+        return bool(self._belongs_to)
+
     def load(self, pretrained: Arrays | None = None) -> ServerRounds | None:
         """Return the run as its last checkpoint left it, or None where no round has finished.
 
@@ -104,11 +115,11 @@ class RunFolder:
         self._finish_save()
         state, damage = self._read_checkpoint()
         if state is None and not any((self.path / name).exists() for name in LEFT_BY_ROUNDS):
-            if self.study.federation.sites_left and not self.study.continue_run:
+            if self.study.federation.sites_left:
                 left = quote_value([*self.study.federation.sites_left])
                 raise ConfigError(
-                    f"federation.sites_left must be empty where a run begins, not {left}; only one that goes on has "
-                    "sites that left it"
+                    f"federation.sites_left must be empty where a run begins, not {left}; only one of which a round has "
+                    "finished has sites that left it"
                 )
             return None
         if state is None:
@@ -174,8 +185,7 @@ class RunFolder:
     def save(self, server: ServerRounds) -> None:
         """Write the checkpoint, then ledger and metrics for people; the last one of fewer rounds is kept."""
         # The checkpoint first: after a stop in between, the resumed run writes the others again.
-        if not self._belongs_to:
-            write_text(self.path / RUN_ID, f"{_digest_id(server.id)} {server.id}")
+        self.name_run(server.id)
         save_state(self.path / NEXT, FORMAT, {"run": server.id}, checkpoint(server, self._encode_rounds(server.ledger)))
         self._put_in_place(server.finished_rounds)
         self._write_records(server, {})

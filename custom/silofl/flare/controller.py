@@ -123,6 +123,8 @@ class RoundsController(ModelController):
             self._download = download_folder(self.fl_ctx) if settings.is_downloadable else None
             with _lock_folder(folder, run), keep_in_files(path):
                 folder.claim(lead)
+                # By it the sites find what they had done of a first round that was stopped.
+                run = run if study.continue_run else folder.name_run(run)
                 self._carry_out(study, run, folder)
         except ConfigError as error:
             # In the job's own folder: nothing is written into the run's, and nothing of it is copied.
@@ -195,7 +197,7 @@ class RoundsController(ModelController):
         """Start a run once its sites have joined, or continue one and let new sites join it."""
         pretrained = read_job_pretrained(self.fl_ctx, study)
         server = folder.load(pretrained)
-        if server is None and study.continue_run:
+        if server is None and not folder.is_begun:
             raise ConfigError(
                 f"continue_run must name a run that this server keeps, not {run!r}; leave it out for a new one"
             )

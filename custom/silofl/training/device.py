@@ -62,7 +62,7 @@ def give_freed_memory_back() -> None:
 
     It would keep them for the thread that freed them, in all several times what is ever in use.
     """
-    _tell_malloc(MMAP_THRESHOLD, 1 << 18)
+    _tell_malloc(MMAP_THRESHOLD, 1 << 21)
     _tell_malloc(ARENA_MAX, 2)
 
 

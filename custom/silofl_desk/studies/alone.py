@@ -51,7 +51,7 @@ def run_alone(
     with kept.locked():
         try:
             run = f"{study.name}-{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
-            server = kept.load(pretrained) or ServerRounds.start(study, run, sites, pretrained)
+            server = kept.load(pretrained) or ServerRounds.start(study, kept.name_run(run), sites, pretrained)
             course = Course(
                 server,
                 ask,

@@ -117,7 +117,7 @@ def _check_incomplete(job: Path, changes: Mapping[str, object], results: Results
 
 
 def _download_job(number: str, kit: Kit, scratch: Path, changes: Mapping[str, object]) -> Path:
-    """Download a job that has ended, and have it go on with its run; anew where no round has finished."""
+    """Download a job that has ended, and have it go on with its run; anew where that had not begun."""
     with Lead(kit, PATIENCE_S) as lead:
         status, _ = lead.status(number)
         if not has_ended(status):
@@ -143,7 +143,8 @@ def _download_job(number: str, kit: Kit, scratch: Path, changes: Mapping[str, ob
     (job,) = jobs
     check_signed(job, kit)
     _check_incomplete(job, changes, results)
-    if ledger:
+    if ledger or results.was_stopped:
         set_run(job, results.run)
+    if ledger:
         copy_file(left / LEDGER, job.with_name(LEDGER))
     return job

@@ -355,10 +355,11 @@ class WatchedRun:
 
     def _show(self, status: str) -> None:
         self._lines.print_if_quiet(lambda: self._describe(status))
+        # What answers has begun; by its id the sites find what they have done of a round.
+        self._keep_run()
         if self.progress.ledger:
             write_json(self.out / LEDGER, self.progress.ledger)
             self._lines.print_new_rounds()
-            self._keep_run()
 
     def _describe(self, status: str) -> str:
         """Say what goes on, where no round has ended for long."""
@@ -368,8 +369,8 @@ class WatchedRun:
         return describe_in_flight(task, self.lead.last_heard(), self.study, self._lines.shown)
 
     def _keep_run(self) -> None:
-        """Have the job go on after the last finished round when it is submitted again, be it by hand or after days."""
-        if self.progress.run and self.progress.ledger:
+        """Have the job go on with the run when it is submitted again, be it by hand or after days."""
+        if self.progress.run:
             set_run(self.job, self.progress.run)
 
     def _download(self, status: str, details: str) -> Results:
@@ -389,7 +390,9 @@ class WatchedRun:
         results = read_results(self.out)
         # A round may have finished since the job was last asked.
         self.progress = Progress(results.run, read_json(self.out / LEDGER, list, absent=[]))
-        self._keep_run()
+        # A job may have failed before its run was begun.
+        if results.was_stopped or self.progress.ledger:
+            self._keep_run()
         return results
 
 
