@@ -3,8 +3,8 @@
     python bench/server_memory.py [--sites 8] [--mb 300] [--rounds 3] [--set algorithm={name: softpull}]
 
 The server is the package's own, in NVFlare's simulator; each site is a process that trains nothing (`ready_made`).
-Memory is the peak of the server's resident set, of which some 0.5 GiB are Python and its packages. It runs twice: with
-the answers in files, as always, and with the answers in memory.
+Memory is the peak of the server's resident set, of which some 0.45 GiB are Python and its packages. To compare two
+versions, run both at the same time: times vary with what else the machine does.
 """
 
 import argparse
@@ -18,7 +18,6 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
 from memory import GIB, watched
 
 from silofl.federation.needs import server_memory_bytes, site_names, traveling_bytes
@@ -59,7 +58,7 @@ def read_peak() -> int:
 
 
 def main() -> None:
-    """Measure both ways, and print them side by side."""
+    """Measure, and print beside what `silofl estimate` says."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sites", type=int, default=8)
     parser.add_argument("--mb", type=float, default=300, help="of a model, in float32")
@@ -97,8 +96,10 @@ def measure(study: Study, sites: int, model: int) -> None:
         f"the server's peak: {found['peak'] / GIB:.2f} GiB, of which {found['begun'] / GIB:.2f} before the run, so "
         f"{models:.1f} models; all processes {everything / GIB:.1f} GiB"
     )
-    print(f"seconds of the rounds: {', '.join(f'{one:.1f}' for one in seconds)}; median after the first "
-          f"{statistics.median(seconds[1:]):.1f}; CPU seconds of the server {found['cpu_s']:.0f}")
+    print(
+        f"seconds of the rounds: {', '.join(f'{one:.1f}' for one in seconds)}; median after the first "
+        f"{statistics.median(seconds[1:]):.1f}; CPU seconds of the server {found['cpu_s']:.0f}"
+    )
 
 
 def write_job(folder: Path, study: Study, sites: int) -> list[str]:

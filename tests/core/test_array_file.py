@@ -59,11 +59,11 @@ def test_what_is_in_a_file_is_not_written_again_and_no_file_has_a_name(tmp_path)
 def test_an_array_that_the_disk_does_not_take_stays_in_memory(tmp_path, monkeypatch, caplog, taken):
     append, calls = ArrayFile._append, []
 
-    def refuse(self, array):
+    def refuse(self, file, array):
         calls.append(array)
         if taken < len(calls) < 9:
             raise OSError(28, "No space left on device")
-        append(self, array)
+        append(self, file, array)
 
     monkeypatch.setattr(ArrayFile, "_append", refuse)
     with keep_in_files(tmp_path), caplog.at_level(logging.WARNING):

@@ -10,6 +10,7 @@ import mmap
 import threading
 from collections.abc import Hashable, Iterator
 from contextlib import contextmanager
+from io import FileIO
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Generic, TypeVar
@@ -22,7 +23,7 @@ K = TypeVar("K", bound=Hashable)
 # Arrays begin at multiples of it, as those in memory do.
 ALIGNED = 64
 # So long what was read of a file stays in memory.
-HELD_S = 0.02
+HELD_S = 0.1
 
 logger = logging.getLogger(__name__)
 _folder: Path | None = None
@@ -86,28 +87,28 @@ class ArrayFile(Generic[K]):
             in_memory = array if shape == array.shape else np.empty(shape, array.dtype)
             self._known[key] = (self._end, array.dtype, shape) if in_file else in_memory
         known = self._known[key]
-        if isinstance(known, tuple):
+        if isinstance(known, tuple) and self._file is not None:
             try:
-                self._append(array)
+                self._append(self._file, array)
                 return
             except OSError as error:
                 logger.warning("an array stays in memory, since %s does not take it: %s", _folder, error.strerror)
-                known = self._known[key] = self._take_back(start, *known)
-        if known is not array:
+                known = self._known[key] = self._take_back(self._file, start, *known)
+        if known is not array and isinstance(known, np.ndarray):
             known.reshape(-1)[start : start + array.size] = array.reshape(-1)
 
-    def _append(self, array: NDArray) -> None:
-        left = memoryview(np.ascontiguousarray(array).reshape(-1).view(np.uint8))
-        self._file.seek(self._end)
+    def _append(self, file: FileIO, array: NDArray) -> None:
+        left = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
+        file.seek(self._end)
         while left:
-            left = left[self._file.write(left) :]
+            left = left[file.write(left) :]
         self._end += -(-array.nbytes // ALIGNED) * ALIGNED
 
-    def _take_back(self, numbers: int, begin: int, dtype: np.dtype, shape: tuple[int, ...]) -> NDArray:
+    def _take_back(self, file: FileIO, numbers: int, begin: int, dtype: np.dtype, shape: tuple[int, ...]) -> NDArray:
         """Return an array of which so many numbers are in the file, in memory."""
         whole = np.empty(shape, dtype)
-        self._file.seek(begin)
-        self._file.readinto(whole.reshape(-1)[:numbers].view(np.uint8))
+        file.seek(begin)
+        file.readinto(whole.reshape(-1)[:numbers].view(np.uint8).data)
         self._end = begin
         return whole
 

@@ -118,8 +118,8 @@ class RunFolder:
             if self.study.federation.sites_left:
                 left = quote_value([*self.study.federation.sites_left])
                 raise ConfigError(
-                    f"federation.sites_left must be empty where a run begins, not {left}; only one of which a round has "
-                    "finished has sites that left it"
+                    f"federation.sites_left must be empty where a run begins, not {left}; sites leave one of which a "
+                    "round has finished"
                 )
             return None
         if state is None:
