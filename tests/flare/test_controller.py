@@ -7,9 +7,11 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from nvflare.apis.dxo import from_shareable
 from nvflare.apis.event_type import EventType
 from nvflare.apis.fl_constant import FLContextKey, ReturnCode
 from nvflare.apis.fl_context import FLContext
+from nvflare.app_common.abstract.fl_model import FLModel
 from nvflare.app_common.app_constant import AppConstants
 from nvflare.app_common.workflows.model_controller import ModelController
 
@@ -239,6 +241,12 @@ def rounds_of(monkeypatch):
         return lasted
 
     return carry_out
+
+
+def test_a_task_sends_the_model_itself_and_no_copy():
+    model = FLModel(params={"w": np.ones(2)}, meta={})
+    task = controller_of("north")._prepare_task(data=model, task_name="train", timeout=1, callback=print)
+    assert task._broadcast_data is task.data and from_shareable(task.data).data["w"] is model.params["w"]
 
 
 def test_a_run_begins_with_the_named_sites_that_are_there(make_study):

@@ -1,10 +1,12 @@
 import csv
+from contextlib import nullcontext
 from functools import partial
 
 import numpy as np
 import pytest
 import torch
 
+from silofl.core.array_file import keep_in_files
 from silofl.federation.known_sites import find_recipe_in_use
 from silofl.files import load_tensors
 from silofl.models import build_model, build_plain_model, networks
@@ -66,6 +68,27 @@ def test_each_array_is_mixed_over_the_sites_that_sent_it():
     np.testing.assert_allclose([mixed[site]["w"][0] for site in "abc"], [1.75 / 0.75, 2.75 / 0.75, 0])
     # b by a alone
     np.testing.assert_allclose([mixed[site]["b"][0] for site in "abc"], [2, 2, 8])
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"name": "softpull", "server_lr": 0.5},
+        {"name": "scaffold", "training": {"optimizer": "sgd"}},
+        {"name": "fedavg", "federation": {"precision": "float16"}},
+    ],
+    ids=["softpull", "scaffold", "float16"],
+)
+def test_a_run_whose_arrays_lie_in_files_has_the_weights_of_one_in_memory(play, tmp_path, options):
+    models = []
+    for folder, keep in (("memory", nullcontext()), ("files", keep_in_files(tmp_path))):
+        game = play(folder=folder, rounds=2, **options)
+        with keep:
+            game.round()
+            game.round()
+            models.append({site: {name: array.copy() for name, array in game.models(site).items()} for site in SITES})
+    for site in SITES:
+        assert_alike(*(found[site] for found in models))
 
 
 # --- BatchNorm that sites' filters take out
