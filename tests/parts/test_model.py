@@ -74,7 +74,7 @@ def test_each_array_is_mixed_over_the_sites_that_sent_it():
     "options",
     [
         {"name": "softpull", "server_lr": 0.5},
-        {"name": "scaffold", "training": {"optimizer": "sgd"}},
+        {"name": "scaffold", "training": {"optimizer": "sgd", "momentum": 0.0}},
         {"name": "fedavg", "federation": {"precision": "float16"}},
     ],
     ids=["softpull", "scaffold", "float16"],
