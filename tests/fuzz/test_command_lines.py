@@ -133,7 +133,8 @@ def test_a_command_does_its_work_or_says_what_is_wrong(world, tmp_path, capsys, 
     monkeypatch.chdir(place / "here")
     monkeypatch.setenv("WORLD", str(place / "here"))
     monkeypatch.setattr("sys.stdin", io.StringIO())
-    monkeypatch.setattr("silofl_desk.studies.simulate.ProcessTree", NoProcess)
+    for module in ("simulate", "side_by_side"):
+        monkeypatch.setattr(f"silofl_desk.studies.{module}.ProcessTree", NoProcess)
     monkeypatch.setattr("silofl_desk.studies.simulate.run_alone", lambda *arguments: None)
     # The phantoms and a page take seconds; `report` writes its pages all the same.
     monkeypatch.setattr("silofl_desk.studies.simulate.write_report", lambda run: run / "report.html")
