@@ -182,11 +182,10 @@ class GuardPart(Part):
         return replace(self, choices=choices, unchosen=replies.missing | replies.refused | without)
 
     def notes(self, exchange: Exchange, run: Run) -> Sequence[str]:
-        """Return each site's choice, or why it made none."""
+        """Return why sites made no choice."""
         if exchange.task != CHOOSE:
             return ()
-        chosen = [choice_sentence(site, one) for site, one in self.choices.items()]
-        return chosen + [f"site {site!r} made no choice: {reason}" for site, reason in self.unchosen.items()]
+        return [f"site {site!r} made no choice: {reason}" for site, reason in self.unchosen.items()]
 
     def outcome(self, run: Run, tests: Mapping[str, Any]) -> Outcome:
         """Return the sites' choices, and why the others made none; of sites that train alone, their own models."""
@@ -512,14 +511,6 @@ def is_plain(study: Study) -> bool:
 def goes_on(study: Study) -> bool:
     """Return whether own models may go on after the rounds, and be shared with other runs."""
     return study.is_guarded or (study.guard and study.recipe.trains_alone and is_plain(study))
-
-
-def choice_sentence(site: str, one: Joined) -> str:
-    """Return what a site chose, for the log of the run's rounds."""
-    text = one.threshold
-    units = f"{one.num_units} validation {one.unit}{'' if one.num_units == 1 else 's'}"
-    lead = f"the federated model scores {one.lead:+.3f} against its own"
-    return f"site {site!r} keeps {one.kept}: by its {units} {lead}{f'. On test data {text}' * bool(text)}"
 
 
 PART, SITE = GuardPart, SiteGuard

@@ -100,22 +100,29 @@ def print_lines(lines: Sequence[str], console: Console) -> None:
 
 
 def print_table(table: TextTable, console: Console) -> None:
-    """Print a table at its full width, because a cropped number reads as another number."""
+    """Print a table without cutting a word or a number, because a cropped number reads as another number."""
     console.print(rich_table(table, console), soft_wrap=True)
 
 
 def rich_table(table: TextTable, console: Console) -> Table:
-    """Return a table for the terminal, at its full width."""
+    """Return a table at its full width; in a terminal in its width, if headings and words may go on in the next line."""
     rich = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="bold")
     for i, name in enumerate(table.columns):
-        rich.add_column(Text(make_printable(name)), justify="left" if i < table.num_text else "right", no_wrap=True)
+        is_text, cells = i < table.num_text, [row[i] for row in table.rows]
+        least = [*name.split(), *(word for cell in cells for word in (cell.split() if is_text else [cell]))]
+        side = "left" if is_text else "right"
+        rich.add_column(Text(make_printable(name)), justify=side, min_width=max(map(len, least), default=1))
     for i, row in enumerate(table.rows):
         if table.num_summary and i == len(table.rows) - table.num_summary:
             rich.add_section()
         marked = [_marked_text(cell, table, i, j) for j, cell in enumerate(row)]
         rich.add_row(*marked)
     # Measured on a wide console: on its own, rich cuts a table to the terminal's width.
-    rich.width = Measurement.get(console, console.options.update(width=10_000), rich).maximum
+    least, most = Measurement.get(console, console.options.update(width=10_000), rich)
+    is_narrow = console.is_terminal and console.width < most
+    for column in rich.columns[table.num_text :] if is_narrow else ():
+        column.width = column.min_width
+    rich.width = max(least, console.width) if is_narrow else most
     return rich
 
 
