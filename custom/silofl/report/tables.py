@@ -105,7 +105,7 @@ def print_table(table: TextTable, console: Console) -> None:
 
 
 def rich_table(table: TextTable, console: Console) -> Table:
-    """Return a table at its full width; in a terminal in its width, if headings and words may go on in the next line."""
+    """Return a table at its full width; in a terminal as narrow as headings and words can be broken for it."""
     rich = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="bold")
     for i, name in enumerate(table.columns):
         is_text, cells = i < table.num_text, [row[i] for row in table.rows]
