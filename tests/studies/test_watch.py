@@ -122,9 +122,7 @@ def test_a_log_file_is_told_whom_the_round_in_flight_waits_for(server, watch, mo
     task = {"task": "train", "round": 2, "seconds": 207.0, "answered": ["east"], "failed": [], "waiting": ["west"]}
     server.words, server.rounds, server.in_flight = ["RUNNING", "RUNNING", ENDED], [1, 1], task | {"now": 1000.0}
     said = watch()[1]
-    waiting = (
-        "round 2 has run for 3.5 min (usually 2.0 s); answered: east; waiting for west (last heard 3.0 min"
-    )
+    waiting = "round 2 has run for 3.5 min (usually 2.0 s); answered: east; waiting for west (last heard 3.0 min"
     assert waiting in " ".join(said.split()) and "s left" not in said.partition("in flight")[2]
 
 

@@ -460,7 +460,7 @@ class SiteGuard(SitePart):
         return found
 
     def _write_kept(self, choice: GuardChoice, validated: Score, tested: Score) -> None:
-        """Write the model that the site keeps, with the test of just that, and its own one."""
+        """Write the model that the site keeps, with the test of just that, and its own one if that is another."""
         work, kept = self.work, self._contents[_name_kept(choice)]
         calling, read = choose_site_calling(work, lambda part: validated, tested)
         numbers = count_patients(tested, work.data.test) | read
@@ -471,7 +471,8 @@ class SiteGuard(SitePart):
         usual = measure_usual(SuperModel(kept, work.device), work.data, work.site, work.min_patients)
         kept = replace(kept, usual={work.site: usual} if usual else {})
         write_model_folder(work.folder / CHOSEN, kept)
-        write_model_folder(work.folder / OWN, replace(self._contents[LOCAL], bias=choice.own_bias))
+        if not choice.keeps_own:
+            write_model_folder(work.folder / OWN, replace(self._contents[LOCAL], bias=choice.own_bias))
 
     def _score(
         self, part: Examples, points: Mapping[str, Mapping[str, float]]
