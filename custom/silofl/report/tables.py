@@ -109,9 +109,9 @@ def rich_table(table: TextTable, console: Console) -> Table:
     rich = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="bold")
     for i, name in enumerate(table.columns):
         is_text, cells = i < table.num_text, [row[i] for row in table.rows]
-        least = [*name.split(), *(word for cell in cells for word in (cell.split() if is_text else [cell]))]
+        parts = [*name.split(), *(word for cell in cells for word in (cell.split() if is_text else [cell]))]
         side = "left" if is_text else "right"
-        rich.add_column(Text(make_printable(name)), justify=side, min_width=max(map(len, least), default=1))
+        rich.add_column(Text(make_printable(name)), justify=side, min_width=max(map(len, parts), default=1))
     for i, row in enumerate(table.rows):
         if table.num_summary and i == len(table.rows) - table.num_summary:
             rich.add_section()
@@ -119,10 +119,19 @@ def rich_table(table: TextTable, console: Console) -> Table:
         rich.add_row(*marked)
     # Measured on a wide console: on its own, rich cuts a table to the terminal's width.
     least, most = Measurement.get(console, console.options.update(width=10_000), rich)
-    is_narrow = console.is_terminal and console.width < most
-    for column in rich.columns[table.num_text :] if is_narrow else ():
+    if not console.is_terminal or console.width >= most:
+        rich.width = most
+        return rich
+    rich.width = max(least, console.width)
+    spare = rich.width - least
+    longest = [max(map(len, column)) for column in zip(table.columns, *table.rows, strict=True)]
+    for column in rich.columns:
         column.width = column.min_width
-    rich.width = max(least, console.width) if is_narrow else most
+    # What columns of short words leave over is for those of long ones.
+    for place, i in enumerate(sorted(range(table.num_text), key=longest.__getitem__)):
+        extra = min(spare // (table.num_text - place), longest[i] - rich.columns[i].min_width)
+        rich.columns[i].width += extra
+        spare -= extra
     return rich
 
 
