@@ -207,7 +207,7 @@ def test_a_server_that_stays_away_is_said_in_one_sentence(server, watch):
 def test_a_job_whose_server_was_stopped_is_lost_and_it_is_said_how_to_go_on(server, watch, refused, tmp_path):
     server.words, server.rounds = ["RUNNING", "FINISHED:ABANDONED"], [1]
     code, said, _ = watch("--download", tmp_path / "got")
-    assert code == 1 and said.endswith("or by the run's id and --job\n") and not (tmp_path / "got").exists()
+    assert code == 1 and said.endswith("or the run's id and --job\n") and not (tmp_path / "got").exists()
     assert f"job {JOB} has ended, FINISHED:ABANDONED; the server was stopped while it ran" in said
     server.words = ["FINISHED:ABANDONED"]
     assert "the server was stopped while it ran" in refused("watch", JOB, "--kit", tmp_path)
@@ -232,7 +232,7 @@ def test_a_second_machine_under_a_sites_name_is_said_with_its_address(server, wa
 def test_whoever_stops_watching_does_not_stop_the_job(server, watch):
     server.words = ["SUBMITTED", KeyboardInterrupt()]
     code, said, _ = watch()
-    assert code == 130 and f"job {JOB} runs on" in said
+    assert code == 130 and f"job {JOB} goes on" in said
 
 
 def test_a_hospitals_kit_is_refused(refused, tmp_path):

@@ -58,7 +58,7 @@ INTERVAL_CAPTION = (
 # Name of a model -> how its points are drawn.
 MODEL_POINTS = {
     # Above the square, which it leaves to be seen.
-    LOCAL: {"color": INK, "marker": "o", "markerfacecolor": "none", "markersize": 6.5, "zorder": 3},
+    LOCAL: {"color": INK, "marker": "o", "markerfacecolor": "none", "markersize": 6.5, "zorder": 4},
     SHIFTED: {"color": LINE_COLOURS[1], "marker": "s", "markersize": 6.5},
     # Around the one of the two that is kept.
     CHOSEN: {"color": LINE_COLOURS[0], "marker": "D", "markerfacecolor": "none", "markersize": 12, "zorder": 3},
