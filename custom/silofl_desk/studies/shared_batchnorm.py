@@ -42,18 +42,19 @@ def sample_images(part: Examples, study: Study) -> Iterator[Seen]:
 
 
 def _measure_looks(images: Iterable[Seen]) -> dict[str, dict[str, Look]]:
-    """Return group -> channel -> its mean over patients."""
+    """Return group -> what BatchNorm shares of a channel, its mean and deviation -> their values over patients."""
     found: dict[str, dict[str, list[NDArray[np.float64]]]] = {}
     for group, patient, image in images:
-        means = np.reshape(image, (len(image), -1)).mean(axis=1, dtype=np.float64)
-        found.setdefault(group, {}).setdefault(patient, []).append(means)
+        channels = np.reshape(image, (len(image), -1)).astype(np.float64)
+        measures = np.concatenate([channels.mean(axis=1), channels.std(axis=1)])
+        found.setdefault(group, {}).setdefault(patient, []).append(measures)
     looks = {}
     for group, of_patients in found.items():
         values = np.array([np.mean(own, axis=0) for own in of_patients.values()])
         spread = values.std(axis=0, ddof=1) if len(values) > 1 else np.zeros(values.shape[1])
         # Rounding is no difference where a preparation brings all images to one mean.
         looks[group] = {
-            f"channel {channel}": Look(patients=len(values), mean=mean, deviation=max(LEAST_MARGIN, deviation))
-            for channel, (mean, deviation) in enumerate(zip(values.mean(axis=0).tolist(), spread.tolist(), strict=True))
+            f"measure {number}": Look(patients=len(values), mean=mean, deviation=max(LEAST_MARGIN, deviation))
+            for number, (mean, deviation) in enumerate(zip(values.mean(axis=0).tolist(), spread.tolist(), strict=True))
         }
     return looks
