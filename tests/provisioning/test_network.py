@@ -903,7 +903,7 @@ def test_a_hospital_whose_job_process_hangs_costs_one_timeout_and_not_one_in_eac
     assert len([record for record in records if record["seconds"] >= timeout_s]) == 1
     assert "site north missed rounds" in read_results(command.out).reasons[0]
     # The lead saw it meanwhile.
-    in_flight = r"round \d in flight for .* \(a round takes .*\); answered: east, south; waiting for north \(last heard"
+    in_flight = r"round \d has run for .* \(usually .*\); answered: east, south; waiting for north \(last heard"
     assert re.search(in_flight, said), said
 
 

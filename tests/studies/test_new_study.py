@@ -164,7 +164,7 @@ def test_the_commands_that_it_names_have_the_size_and_the_number_of_the_data_and
     data = stains.rename(tmp_path / "my stains")
     *_, out = new_study("harmofl_nuclei", data)
     assert f"silofl estimate {tmp_path / 'own'} --sites 2 --bandwidth 50Mbit --examples 1 --image-size 32x32\n" in out
-    assert f"silofl simulate {tmp_path / 'own'} --data '{data}' --out RUN\n" in out
+    assert f"silofl simulate {tmp_path / 'own'} --data '{data}' --out RUN --alone\n" in out
 
 
 def test_what_was_written_can_be_estimated_and_simulated(new_study, silofl, pictures, tmp_path):
@@ -232,7 +232,7 @@ def test_windows_stay_as_they_are(new_study, windows, tmp_path):
     assert (study.data.transforms, study.data.intensity, study.data.split_unit) == ((), "raw", "recordings")
     printed = " ".join(out.split())
     assert f"silofl pretrain {tmp_path / 'own'} --data {windows} --out f.pt" in printed
-    for command, end in (("tune", ""), ("simulate", " --out RUN")):
+    for command, end in (("tune", ""), ("simulate", " --out RUN --alone")):
         assert f"silofl {command} {tmp_path / 'own'} --data {windows} --pretrained f.pt{end}" in printed
 
 
