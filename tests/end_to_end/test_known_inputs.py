@@ -34,7 +34,7 @@ def build(tmp_path_factory):
 def super_model(tmp_path_factory, phantoms):
     """Return the super model of one round of two phantom hospitals, whose voxels are of 1.5 x 1.5 x 8 mm."""
     root = tmp_path_factory.mktemp("super")
-    job = write_small_job(root / "job", "fedsm_phantoms", rounds=1)
+    job = write_small_job(root / "job", "fedsm_phantoms", rounds=1, model=SMALL_UNET)
     carried_out("simulate", job, "--data", phantoms, "--out", root / "run", "--alone")
     return root / "run" / "supermodel"
 
