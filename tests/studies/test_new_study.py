@@ -78,6 +78,10 @@ def test_hospitals_are_named_and_the_job_goes_to_them_alone(new_study, pictures,
     assert "not north, south, west; name them with simulate --sites" in refused(*run)
     copied, _ = settle_job(tmp_path / "own", Simulation(str(pictures)), {"federation.sites": None})
     assert copied.federation.sites is None
+    # Where the data of the named hospitals are all here, they are the ones that train.
+    one = sorted(path.parent.name for path in pictures.glob("*/dataset.json"))[0]
+    named = {"federation.sites": [one], "federation.min_sites": 1}
+    assert settle_job(tmp_path / "own", Simulation(str(pictures)), named)[1].sites == (one,)
     copy_job(tmp_path / "own", tmp_path / "all", {"federation.sites": None, "federation.min_sites": 1})
     meta = json.loads((tmp_path / "all" / "meta.json").read_text())
     assert (meta["deploy_map"], meta["min_clients"]) == ({"app": ["@ALL"]}, 1)

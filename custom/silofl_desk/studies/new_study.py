@@ -70,7 +70,7 @@ def run(options: argparse.Namespace) -> int:
         site = options.data.resolve()
         data = f"{quote(str(site.parent))} --sites {quote(site.name)}"
     console.print(f"wrote {options.target}: read its app/config/study.yaml before you train", markup=False)
-    if study.federation.named and {*study.federation.named} != {*found.sites}:
+    if not {*study.federation.named} <= {*found.sites}:
         # A simulation is of the sites whose data are here.
         data += " --set federation.sites=null"
     asked = f"--sites {len(study.federation.named or found.sites)} --bandwidth 50Mbit{_estimate_options(study, found)}"
