@@ -2,7 +2,6 @@
 
 import json
 
-import nibabel
 import numpy as np
 import pytest
 
@@ -68,23 +67,6 @@ def test_masks_that_are_turned_or_cropped_train_as_those_on_the_grid(
         train(data, tmp_path / kind / "job", tmp_path / kind / "run")
         tables.append((tmp_path / kind / "run" / "metrics.csv").read_text())
     assert tables[0] == tables[1]
-
-
-def test_masks_on_another_grid_are_resampled_on_request_alone(silofl, tmp_path):
-    for i in range(4):
-        # Slices of 3 mm, and masks with one for two of them.
-        for kind, shape, step in (("images", (8, 8, 4), 3.0), ("masks", (8, 8, 2), 6.0)):
-            folder, affine = tmp_path / "in" / "north" / kind, np.diag([1, 1, step, 1])
-            folder.mkdir(parents=True, exist_ok=True)
-            affine[2, 3] = step / 2
-            voxels = np.random.default_rng(i).integers(0, 2, shape).astype(np.uint8)
-            nibabel.save(nibabel.Nifti1Image(voxels, affine), folder / f"c{i}.nii.gz")
-    code, _, error = silofl("import", "folders", tmp_path / "in", tmp_path / "data", "--labels", "organ")
-    assert code == 2 and "or import with --resample-masks" in error and "c3.nii.gz" in error
-    code, out, error = silofl("import", "folders", tmp_path / "in", tmp_path / "data", "--resample-masks")
-    assert code == 0, out + error
-    before, after = (read_label(tmp_path / place / "masks" / "c0.nii.gz") for place in ("in/north", "data/north"))
-    np.testing.assert_array_equal(after.array, np.repeat(before.array, 2, axis=3))
 
 
 def test_dicom_segmentations_are_masks_by_the_names_of_their_segments(build, import_folders, train, tmp_path):

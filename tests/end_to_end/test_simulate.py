@@ -252,7 +252,7 @@ class Stamped(io.StringIO):
         return max(later - earlier for earlier, later in itertools.pairwise(times))
 
 
-@pytest.mark.parametrize("is_alone", [True, False])
+@pytest.mark.parametrize("is_alone", [pytest.param(True, marks=pytest.mark.slow), False])
 def test_a_run_with_a_long_round_is_never_silent_for_long(tmp_path, phantoms, monkeypatch, is_alone):
     # In place of 25 s.
     monkeypatch.setattr(progress, "QUIET_S", 0.3)
