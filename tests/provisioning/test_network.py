@@ -629,6 +629,8 @@ def test_a_job_cannot_have_anybody_run_a_shell(network, tmp_path):
         # Every other hospital would start a process that says the same.
         meta = read_json(job / "meta.json") | {"deploy_map": {"app": ["server", "north"]}, "min_clients": 1}
         (job / "meta.json").write_text(json.dumps(meta))
+        study = yaml.safe_load(study_file(job).read_text()) | {"federation": {"min_sites": 1, "sites": 1}}
+        study_file(job).write_text(yaml.safe_dump(study))
         path = job / "app" / "config" / f"config_fed_{side}.json"
         config, mark = json.loads(path.read_text()), f"{marks}/{side}-$$"
         log = {"template": str(tmp_path / "log.txt"), "study": "", "site": ""}
