@@ -18,13 +18,15 @@ federation-week: .venv/installed
 	rm -rf federation-week
 	$(RUN) -m tests.provisioning.week --out federation-week
 
-# make test ROOM=tests/core: those of one room.
+# make test ROOM=tests/core: those of one room. Cores share the tests in their order, so that a fixture is made once, and
+# who has no more takes half of another's rest.
+MARKS := not long and not slow and not fuzz and not faults
 test: .venv/installed
-	$(RUN) -m pytest $(ROOM) -m "not long and not slow and not fuzz and not faults" -n logical --dist loadfile
+	$(RUN) -m pytest $(ROOM) -m "$(MARKS)" -n logical --dist worksteal
 
-# Files of whole runs, of networks and of exports; .ci/run runs them too.
+# Files of whole runs, of networks and of exports.
 test-long: .venv/installed
-	$(RUN) -m pytest -m "long and not slow" -n logical --dist loadfile
+	$(RUN) -m pytest -m "long and not slow" -n logical --dist worksteal
 
 test-all: .venv/installed
 	$(RUN) -m pytest -n logical --dist loadfile

@@ -112,7 +112,7 @@ def command_line(is_short: bool) -> Iterator[Row]:
     lines = {"--help": ["--help"], "a job that is not there": ["simulate", "no/such/job"]}
     lines |= {"a super model that is not there": ["predict", "no/such", "image.png"]}
     programs = [["-c", "import torch"], *(["-m", "silofl", *line] for line in lines.values())]
-    torch_s, *found = medians(*(partial(answer, program) for program in programs), repeats=3 if is_short else 11)
+    torch_s, *found = medians(*(partial(answer, program) for program in programs), repeats=1 if is_short else 11)
     for what, seconds in zip(lines, found, strict=True):
         yield Row(f"silofl: {what}", seconds, "import torch", torch_s, 0.5)
 

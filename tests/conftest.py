@@ -590,12 +590,12 @@ def no_simulator(monkeypatch):
 
 
 @pytest.fixture
-def silofl(capsys, monkeypatch, tmp_path, no_simulator):
-    """Run a command line in this process, in a folder of the test's own; returns exit code, output and error output."""
+def script(capsys, monkeypatch, tmp_path):
+    """Run a script's main in a folder of the test's own; returns exit code, output and error output."""
     # A path that should be refused can do no harm there.
     monkeypatch.chdir(tmp_path)
 
-    def run(*arguments):
+    def run(main, *arguments):
         try:
             code = main([str(argument) for argument in arguments])
         except SystemExit as ending:
@@ -603,6 +603,12 @@ def silofl(capsys, monkeypatch, tmp_path, no_simulator):
         return code, *capsys.readouterr()
 
     return run
+
+
+@pytest.fixture
+def silofl(script, no_simulator):
+    """Run a command line in this process, as `script` does."""
+    return partial(script, main)
 
 
 @pytest.fixture

@@ -2,24 +2,18 @@
 
 import os
 import stat
-from pathlib import Path
 
 import pytest
 
-from silofl.cli import main
-from silofl.errors import ConfigError, ExitCode
+from silofl.errors import ConfigError
 from silofl.federation.egress_log import LOCK, EgressLog
 from silofl.federation.run_folder import RunFolder
 from silofl.federation.state import SiteState
 from silofl.files import copy_folder, hold_lock, save_tensors, write_json
 from silofl.importing.importers import import_layout
 from silofl.training.case_pictures import write_scores
-from silofl_desk.phantoms.phantoms import make_phantoms
 
 from .importing.test_table import ROWS, write_site
-from .test_names import SMALL
-
-JOB = Path(__file__).resolve().parents[1] / "jobs" / "fedavg_phantoms"
 
 
 @pytest.fixture(autouse=True)
@@ -98,19 +92,6 @@ def test_a_pipe_in_a_copied_folder_is_refused_and_not_waited_for(tmp_path):
     os.mkfifo(tmp_path / "job" / "pipe")
     with pytest.raises(OSError, match="a pipe"):
         copy_folder(tmp_path / "job", tmp_path / "copy")
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("backend", [["--alone"], []])
-def test_all_that_a_run_writes_is_for_its_owner(tmp_path, backend):
-    """Job, cache, TensorBoard's events, NVFlare's workspace and the report, by either backend."""
-    data = make_phantoms(tmp_path / "data", seed=7, patients={"north": 6, "south": 6})
-    run, cache = tmp_path / "run", tmp_path / "cache"
-    command = ["simulate", str(JOB), "--data", str(data), "--out", str(run), "--cache", str(cache), "--rounds", "1"]
-    assert main([*command, *SMALL, *backend]) == ExitCode.COMPLETE
-    assert (run / "tensorboard").is_dir() != bool(backend) and any(cache.rglob("*.npy"))
-    found = {path: stat.S_IMODE(path.lstat().st_mode) for root in (run, cache) for path in (root, *root.rglob("*"))}
-    assert [path for path, mode in found.items() if not path.is_symlink() and mode & 0o077] == []
 
 
 @pytest.mark.parametrize(

@@ -26,11 +26,12 @@ TOGETHER = {
         {"average_last": 0.7},
     ],
 }
-NEEDS = {"moon": {"network": UNET}, "perfedavg": {"meta_step": {"alpha": 0.2}}}
+EPOCHS = {"training": SGD | {"local_epochs": 2}}
+NEEDS = {"fedrep": EPOCHS, "moon": {"network": UNET}, "perfedavg": EPOCHS | {"meta_step": {"alpha": 0.2}}}
 
 
 @pytest.mark.parametrize(("name", "more"), [(name, more) for name, rows in TOGETHER.items() for more in rows], ids=str)
 def test_an_algorithm_goes_with_another_answer(play, name, more):
-    game = play(name=name, rounds=2, training=SGD | {"local_epochs": 2}, **NEEDS.get(name, {}) | more)
+    game = play(name=name, rounds=2, **{"training": SGD} | NEEDS[name] | more)
     assert set(game.finish().scores) == set(COUNTS)
     assert [record.answered for record in game.server.ledger] == [list(COUNTS)] * game.study.total_rounds

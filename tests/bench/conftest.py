@@ -12,21 +12,6 @@ sys.path.append(str(Path(__file__).parents[2] / "bench"))
 
 
 @pytest.fixture
-def script(capsys, monkeypatch, tmp_path):
-    """Run a script's main in a folder of the test's own; returns exit code, output and error output."""
-    monkeypatch.chdir(tmp_path)
-
-    def run(main, *arguments):
-        try:
-            code = main([str(argument) for argument in arguments])
-        except SystemExit as ending:
-            code = ending.code
-        return code, *capsys.readouterr()
-
-    return run
-
-
-@pytest.fixture
 def refused_script(script):
     """Run a script that must refuse its command line in one sentence, which is returned."""
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from silofl.data.inventories import describe_inventories, describe_looks, measure_distances
+from silofl.data.inventories import describe_inventories, describe_looks, find_differences
 from silofl.data.inventory import Inventory, Look, take_inventory
 from silofl_desk.phantoms import stains
 from silofl_desk.phantoms.phantoms import make_phantoms
@@ -38,6 +38,10 @@ def write_records(folder, records):
 
 def surveyed(folders):
     return {folder.name: take_inventory(folder, 0, has_progress=False) for folder in folders}
+
+
+def measure_distances(inventories):
+    return find_differences({site: one.looks for site, one in inventories.items()})
 
 
 def inventory(look, patients=10, deviation=1.0, **changes):

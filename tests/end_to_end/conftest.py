@@ -97,9 +97,27 @@ def small_job(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def finished(tmp_path_factory, phantoms, small_job):
-    """One uninterrupted run of the small job, and what it printed."""
+    """One uninterrupted run of the small job, by the least careful account, and what it printed."""
     run = tmp_path_factory.mktemp("runs") / "finished"
-    return run, carried_out("simulate", small_job, "--data", phantoms, "--out", run)
+    with open_umask():
+        said = carried_out("simulate", small_job, "--data", phantoms, "--out", run, "--cache", run.parent / "cache")
+    return run, said
+
+
+@contextlib.contextmanager
+def open_umask():
+    """Be the least careful account."""
+    before = os.umask(0)
+    try:
+        yield
+    finally:
+        os.umask(before)
+
+
+def readable_by_others(root):
+    """Return the paths of a folder, itself included, that another account may read."""
+    found = (path for path in (root, *root.rglob("*")) if not path.is_symlink())
+    return [path for path in found if path.lstat().st_mode & 0o077]
 
 
 class Federation:

@@ -65,16 +65,3 @@ def test_no_batchnorm_leaves_a_site_even_where_the_job_asks_for_it(windows, writ
     done = silofl("simulate", job, "--data", windows, "--out", tmp_path / "run", check=False)
     assert done.returncode == 1
     assert "the site's filter lets no BatchNorm leave" in done.stdout
-
-
-@pytest.mark.slow
-def test_adafeds_mixing_goes_with_harmofls_step(simulated):
-    run = simulated(algorithm=F_ADAFED | {"step": "harmofl"})
-    assert json.loads((run / "results.json").read_text())["recipe"]["step"] == "perturbation"
-    weights = [record["weights"]["ann"] for record in ledger_of(run)]
-    # half of the four rounds are shared, by 26, 25 and 8 training windows
-    assert weights[0] == weights[1] == {"ann": 26 / 59, "bob": 25 / 59, "eva": 8 / 59}
-    assert weights[2] == weights[3] and weights[2]["ann"] == 0.5
-    assert weights[2]["bob"] + weights[2]["eva"] == pytest.approx(0.5)
-    for path in (run / "model").glob("*.pt"):
-        assert not [name for name in torch.load(path, weights_only=True) if "running" in name]

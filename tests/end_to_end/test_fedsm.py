@@ -2,6 +2,7 @@ import json
 
 import pytest
 
+from ..conftest import SMALL_UNET
 from .conftest import carried_out, silofl, write_small_job
 
 pytestmark = [pytest.mark.long, pytest.mark.usefixtures("decoded_here", "undrawn")]
@@ -23,7 +24,8 @@ def small_fedsm(tmp_path_factory):
 @pytest.mark.parametrize("way", [["--alone"], pytest.param([], id="simulator", marks=pytest.mark.slow)])
 def test_every_site_ends_with_the_servers_super_model_which_predicts_a_scan(tmp_path, phantoms, small_fedsm, way):
     run, out = tmp_path / "run", tmp_path / "out"
-    results = json.loads(carried_out("simulate", small_fedsm, "--data", phantoms, "--out", run, "--json", *way))
+    small = ("--set", f"model={json.dumps(SMALL_UNET)}")
+    results = json.loads(carried_out("simulate", small_fedsm, "--data", phantoms, "--out", run, "--json", *small, *way))
     assert results["status"] == "COMPLETE" and results["threshold_without"] == {}
     assert len(site_folders(run)) == 2
     assert {fingerprint(folder) for folder in site_folders(run)} == {fingerprint(run / "supermodel")}

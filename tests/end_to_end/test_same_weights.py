@@ -77,6 +77,7 @@ STUDIES = {
         "task": "segmentation",
         "labels": {1: "organ", 2: "lesion"},
         "rounds": 2,
+        "guard": False,
         "device": "cpu",
         "metric": "dice_with_background",
         "data": {
@@ -91,6 +92,7 @@ STUDIES = {
     "windows": WINDOWS
     | {
         "rounds": 2,
+        "guard": False,
         "training": {
             "loss": "cross_entropy",
             "optimizer": "sgd",
@@ -114,7 +116,8 @@ F_ADAFED = {"name": "adafed"}
 
 RUNS = [
     # one model for all, and what each site keeps of it
-    Run("fedavg", {"name": "fedavg"}),
+    # The guard's models are beside those of the run, and change none of them.
+    Run("fedavg", {"name": "fedavg"}, {"guard": True}),
     Run("fedavg-uniform", {"name": "fedavg", "weights": "uniform"}),
     Run("fedavg-server-lr", {"name": "fedavg", "server_lr": 0.5}),
     Run("fedavg-epochs-sgd", {"name": "fedavg"}, {"training": {"local_epochs": 2, "optimizer": "sgd"}}),

@@ -58,7 +58,7 @@ def brats(tmp_path):
     return tmp_path / "source"
 
 
-def test_brats_becomes_a_super_model_in_3d_that_predicts_and_is_exported(brats, tmp_path):
+def test_brats_becomes_a_super_model_in_3d_that_predicts(brats, tmp_path):
     carried_out("import", "brats", brats, tmp_path / "data")
     regions = "regions={whole tumour: [1, 2, 3], tumour core: [1, 3]}"
     network = "network: monai.networks.nets.UNet, arguments: {channels: [4, 4], strides: [2]}, normalization: instance"
@@ -68,7 +68,6 @@ def test_brats_becomes_a_super_model_in_3d_that_predicts_and_is_exported(brats, 
     names = SuperModel.load(models).contents.study.data.channel_names
     scan = dict(zip(names, [case / f"{case.name}_{name}.nii.gz" for name in CONTRASTS["_"]], strict=True))
     predicted(models, scan, next(iter(scan.values())), tmp_path / "out")
-    assert_exported(models, tmp_path)
 
 
 @pytest.fixture

@@ -165,6 +165,7 @@ def test_a_classifier_sees_whole_volumes_of_one_size(classify, name):
     assert count_cases(results) == dict.fromkeys(SITES, 2)
 
 
+@pytest.mark.slow
 def test_a_densenet_121_of_volumes_trains(classify, tmp_path):
     # The least side that its five halvings leave a voxel of.
     results = classify({"name": "densenet121"}, SITES[:2], side=32, algorithm={"name": "fedbn"}, rounds=1)

@@ -8,6 +8,8 @@ import zipfile
 import pytest
 import torch
 
+from silofl_desk.phantoms import stains
+
 from ..conftest import SMALL_UNET
 from ..sets.test_nuclei_dsb2018 import GREY_DARK, GREY_LIGHT, ON_PURPLE, add_image
 from ..test_docs import ROOT, commands, fences, text_of
@@ -74,12 +76,13 @@ DENSENET += "{init_features: 8, growth_rate: 4, block_config: [2, 2]}}"
 
 def test_a_head_alone_travels_once_its_body_is_everywhere(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(stains, "PATIENTS", {"training": 3, "validation": 3, "test": 3})
     text = text_of(ROOT / "docs" / "own-data.md")
     (block,) = [one for one in fences(text) if "training.frozen" in one]
     said = []
     for _, arguments in commands(f"```\n{block}```\n"):
         small = {"rounds=10": "rounds=3"} | {one: DENSENET for one in arguments if one.startswith("model=")}
-        alone = ["--alone"] if arguments[0] == "simulate" else []
+        alone = ["--alone", "--set", "guard=false"] if arguments[0] == "simulate" else []
         said.append(carried_out(*(small.get(one, one) for one in arguments), *alone))
     assert len(said) == 5 and "everybody starts from weights.pt" in said[3]
     bytes_to, bytes_from = {}, {}

@@ -108,6 +108,7 @@ from silofl.study import load_study
 from silofl.federation.course import Course, separate_failures
 from silofl.federation.server import ServerRounds
 from silofl.federation.site import SiteRounds
+from silofl.models import build_model
 import silofl.flare.executor
 
 job, data, state = map(Path, sys.argv[1:])
@@ -121,12 +122,16 @@ def ask(task, messages):
     return separate_failures({site: sites[site].answer(task, message) for site, message in messages.items()}, [])
 
 tests = Course(server, ask).run()
+for name, shape in {"lenet5": (1, 28, 28), "alexnet": (1, 64, 64)}.items():
+    build_model(study.model_copy(update={"model": study.model.model_copy(update={"name": name})}), shape, 0)
 print([tests.scores[site].num_cases for site in sites])
 print(sorted({"monai", "SimpleITK", "nibabel"} & {name.partition(".")[0] for name in sys.modules}))
 """
 
 
-def test_a_whole_run_on_windows_loads_none_of_the_libraries_it_has_no_need_of(windows, write_windows_job, tmp_path):
+def test_a_run_on_windows_and_our_own_networks_load_no_library_that_they_do_not_need(
+    windows, write_windows_job, tmp_path
+):
     job = write_windows_job("adafed_activity", {"name": "adafed"})
     command = [sys.executable, "-c", ALONE, job, windows, tmp_path / "state"]
     done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=120)

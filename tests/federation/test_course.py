@@ -243,7 +243,7 @@ def test_one_site_cannot_have_the_super_model_doubt_no_image(play):
     assert game.server.domain.intensities == honest.server.domain.intensities
     assert game.server.domain.voxels is None
     assert records[0].refused == {} and records[0].notes == game.warnings
-    assert "the super model does not take what site 'west' says of its images' mean" in game.warnings[0]
+    assert "west: its images' mean, " in game.warnings[0]
     assert records[1].notes == []
 
 

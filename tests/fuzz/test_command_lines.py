@@ -133,7 +133,8 @@ def test_a_command_does_its_work_or_says_what_is_wrong(world, tmp_path, capsys, 
     monkeypatch.chdir(place / "here")
     monkeypatch.setenv("WORLD", str(place / "here"))
     monkeypatch.setattr("sys.stdin", io.StringIO())
-    monkeypatch.setattr("silofl_desk.studies.simulate.ProcessTree", NoProcess)
+    for module in ("simulate", "side_by_side"):
+        monkeypatch.setattr(f"silofl_desk.studies.{module}.ProcessTree", NoProcess)
     monkeypatch.setattr("silofl_desk.studies.simulate.run_alone", lambda *arguments: None)
     # The phantoms and a page take seconds; `report` writes its pages all the same.
     monkeypatch.setattr("silofl_desk.studies.simulate.write_report", lambda run: run / "report.html")
@@ -160,6 +161,6 @@ def test_a_command_does_its_work_or_says_what_is_wrong(world, tmp_path, capsys, 
         inner = path.relative_to("here") if path.is_relative_to("here") else path
         assert any(path.is_relative_to(name) or name.is_relative_to(path) for name in named), path
         # The demonstration's --out may be a folder that is there.
-        is_own = command == "demo" and "phantoms" in inner.parts
+        is_own = command == "demo" and {"phantoms", "logs"} & {*inner.parts}
         is_cache = set(inner.parts) & set(CACHES) or any(path.is_relative_to(cache) for cache in caches)
         assert inner.parts[0] not in KEPT or is_cache or is_own, path

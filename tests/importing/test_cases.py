@@ -88,6 +88,15 @@ def test_a_file_that_fits_two_patterns_belongs_to_the_longer_one(find):
     assert {case: path.name for case, path in found.masks.items()} == {"a": "a_seg.nii", "b": "b_seg.nii"}
 
 
+def test_a_pattern_without_an_ending_takes_files_of_all_endings(find):
+    files = ["a/t1.nii", "a/seg.NII.GZ", "a/t1.json", "b/t1.nii.gz", "b/seg.seg.nrrd", "b/t1.nii.gz.old"]
+    found = find(files, "{case}/t1", "{case}/seg")
+    assert names_of(found) == {"a": ["a/t1.nii"], "b": ["b/t1.nii.gz"]}
+    assert [found.masks[case].name for case in "ab"] == ["seg.NII.GZ", "seg.seg.nrrd"]
+    with pytest.raises(DataError, match="must have one file for a as {case}/t1, not a/t1.nii and a/t1.nii.gz; remove"):
+        find([*files, "a/t1.nii.gz"], "{case}/t1", "{case}/seg")
+
+
 def test_signs_that_other_patterns_use_mean_themselves(find):
     found = find(["[1]/a+.nii", "1/a+.nii", "[1]/aa.nii", "m1.nii"], "[{case}]/a+.nii", "m{case}.nii")
     assert names_of(found) == {"1": ["[1]/a+.nii"]}

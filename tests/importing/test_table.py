@@ -82,7 +82,7 @@ def test_without_a_column_of_patients_they_are_unknown_which_is_said(run, source
     summary, content, records = run()
     assert content["split_unit"] == "unknown" and not any("patient" in record for record in records.values())
     (note,) = (note for note in summary.notes if note.startswith("PATIENTS UNKNOWN"))
-    assert "Add the column patient to labels.csv" in note and "patients.csv" not in note
+    assert "Name them in labels.csv" in note and "patients.csv" not in note
 
 
 def test_a_folder_without_tables_is_told_what_a_table_holds(source):
@@ -325,3 +325,28 @@ def test_a_class_of_patients_with_several_may_get_a_test_case_by_another_seed(ru
         shutil.rmtree(source.parent / "target", ignore_errors=True)
         found.append(any(note.startswith(wanted) for note in run(seed=seed)[0].notes))
     assert {*found} == {True, False}
+
+
+def test_folders_of_classes_need_no_table(run, tmp_path):
+    for site in ("north", "south"):
+        for row in ROWS:
+            file, label, _ = row.split(",")
+            write_site(tmp_path / "own" / site, [f"{label}/{file.split('/')[1]}"])
+        (tmp_path / "own" / site / "labels.csv").unlink()
+        (tmp_path / "own" / site / "readme.txt").write_text("of the laboratory")
+        (tmp_path / "own" / site / "sick" / "Thumbs.db").write_text("of Windows")
+    summary, content, records = run(place=tmp_path / "own")
+    assert content["labels"] == {"0": "healthy", "1": "sick"} and content["split_unit"] == "unknown"
+    assert records["sick/3.png"] == {"image": "images/sick/3.png", "label": 1, "case": "sick/3.png"}
+    assert "Name them in labels.csv (columns file, label and patient)" in " ".join(summary.notes)
+
+
+def test_one_folder_or_folders_of_masks_are_no_classes(tmp_path):
+    for names in (["sick"], ["images", "masks"]):
+        for name in names:
+            write_site(tmp_path / names[0] / "north", [f"{name}/0.png"])
+        (tmp_path / names[0] / "north" / "labels.csv").unlink()
+        with pytest.raises(
+            DataError, match="with a folder of images for each class, or be such a table; none of these"
+        ):
+            import_layout("table", tmp_path / names[0], tmp_path / "out")

@@ -10,7 +10,7 @@ import pytest
 import torch
 from PIL import Image
 
-from silofl.data.domain import Domain, Range, VoxelSizes
+from silofl.data.domain import Domain, Range
 from silofl.errors import ConfigError, DataError
 from silofl.inference import SuperModel
 from silofl.inference.directory import write_model_folder
@@ -279,14 +279,6 @@ def test_noise_is_answered_with_a_warning(make, write_volume):
     (warning,) = [one for one in model.predict(write_volume()).warnings if "roughness" in one]
     assert re.match("its intensities are unlike the training images': roughness (0.9|1)", warning)
     assert "after the preparation, theirs 0 to 0.3" in warning
-
-
-def test_voxels_that_no_scanner_has_are_refused_whatever_is_known_of_training(make, write_volume):
-    # A header in micrometres: 145 x 145 x 350 mm for 2.9 x 2.9 x 7.
-    huge = write_volume("huge.nii.gz", affine=np.diag([-145.0, -145, 350, 1]))
-    for domain in (SCANS, replace(SCANS, voxels=VoxelSizes((2.5, 2.5, 5.0), (2.9, 2.9, 7.0)))):
-        with pytest.raises(DataError, match="huge.nii.gz must have voxels of at most 50 mm, .* not 145 x 145 x 350 mm"):
-            make(domain).predict(huge)
 
 
 def test_axes_unlike_those_of_training_are_warned_of_unless_the_study_turns_them(

@@ -240,9 +240,8 @@ def test_monais_command_line_runs_the_bundle(monai_bundle, write_volume, tmp_pat
 
 @pytest.fixture
 def volume_model(tmp_path, make_contents, make_volume_study):
-    write_model_folder(
-        tmp_path / "volumes", make_contents(scores=None, study=make_volume_study(), shape=(1, 32, 32, 16))
-    )
+    # What a selector chooses is the test of its program.
+    write_model_folder(tmp_path / "volumes", make_contents("mean", study=make_volume_study(), shape=(1, 32, 32, 16)))
     return tmp_path / "volumes"
 
 

@@ -96,7 +96,7 @@ def test_findings_have_their_script(make_contents, make_study):
 
 
 def test_classes_of_volumes_have_their_script(make_contents, make_study):
-    study, shape = make_study("classification", data={"dimensions": 3}), (1, 32, 32, 32)
+    study, shape = make_study("classification", data={"dimensions": 3}), (1, 16, 16, 16)
     contents = make_contents(scores=None, threshold=None, study=study, shape=shape)
     assert_equal(SuperModel(contents, CPU), [images(1, shape)])
 

@@ -233,6 +233,7 @@ def test_a_site_writes_the_model_that_it_chose_with_its_bias_and_says_no_more_th
     model = load_chosen(game)
     contents, data = model.contents, game.sites["east"].data
     assert (contents.bias, contents.facts["candidate"]) == (bias, name)
+    assert (game.folder("east") / "own").is_dir() is not keeps_own
     assert contents.rule == "only" and "surface" not in contents.facts
     # The test of what it keeps, and not that of the federated model.
     score = score_predictions(label_cases(model, data.test), data.test, game.study)

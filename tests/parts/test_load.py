@@ -109,8 +109,8 @@ def test_broken_files_are_named_in_one_sentence_by_the_studies_that_name_them_an
     (package / "algorithms" / "harmofl" / "__init__.py").write_text(wrong)
     (package / "algorithms" / "adafed" / "statistics.py").write_text(half)
     for name in ("fedavg", "harmofl", "adafed"):
-        study = {"name": "small", "task": "segmentation", "labels": {1: "blob"}, "rounds": 2, "device": "cpu"}
-        study |= {"model": SMALL_UNET, "training": {"batch_size": 2}, "algorithm": {"name": name}}
+        study = {"name": "small", "task": "segmentation", "labels": {1: "blob"}, "rounds": 2, "guard": False}
+        study |= {"device": "cpu", "model": SMALL_UNET, "training": {"batch_size": 2}, "algorithm": {"name": name}}
         (tmp_path / f"{name}.yaml").write_text(yaml.safe_dump(study))
     done = subprocess.run(
         [sys.executable, "-c", RUN, str(tmp_path), str(site_data)],

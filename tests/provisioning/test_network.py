@@ -626,6 +626,11 @@ def test_a_job_cannot_have_anybody_run_a_shell(network, tmp_path):
     marks.mkdir()
     for side in ("server", "client"):
         job = small_job(tmp_path / side, "fedavg_phantoms")
+        # Every other hospital would start a process that says the same.
+        meta = read_json(job / "meta.json") | {"deploy_map": {"app": ["server", "north"]}, "min_clients": 1}
+        (job / "meta.json").write_text(json.dumps(meta))
+        study = yaml.safe_load(study_file(job).read_text()) | {"federation": {"min_sites": 1, "sites": 1}}
+        study_file(job).write_text(yaml.safe_dump(study))
         path = job / "app" / "config" / f"config_fed_{side}.json"
         config, mark = json.loads(path.read_text()), f"{marks}/{side}-$$"
         log = {"template": str(tmp_path / "log.txt"), "study": "", "site": ""}
@@ -637,9 +642,9 @@ def test_a_job_cannot_have_anybody_run_a_shell(network, tmp_path):
         path.write_text(json.dumps(config))
         network.run_job(job, LIMIT_S)
     assert list(marks.iterdir()) == []
-    said = "".join(log_of(network, site) for site in ("server", *SITES))
-    refusals = [line for line in said.splitlines() if f"Component '{name}' at config path 'components.#" in line]
-    assert len([line for line in refusals if "is not in allow_list" in line]) >= 1 + len(SITES)
+    for site in ("server", "north"):
+        refusals = [line for line in log_of(network, site).splitlines() if f"Component '{name}' at config path" in line]
+        assert any("is not in allow_list" in line for line in refusals), site
 
 
 def command(session, target, channel, topic, payload, **headers):
@@ -903,7 +908,7 @@ def test_a_hospital_whose_job_process_hangs_costs_one_timeout_and_not_one_in_eac
     assert len([record for record in records if record["seconds"] >= timeout_s]) == 1
     assert "site north missed rounds" in read_results(command.out).reasons[0]
     # The lead saw it meanwhile.
-    in_flight = r"round \d in flight for .* \(a round takes .*\); answered: east, south; waiting for north \(last heard"
+    in_flight = r"round \d has run for .* \(usually .*\); answered: east, south; waiting for north \(last heard"
     assert re.search(in_flight, said), said
 
 

@@ -329,6 +329,12 @@ def test_slices_side_by_side_are_refused_by_their_makers_name(build, maker, elem
     assert_refused(f"hold a slice, not many slices .*of {maker}.; convert its series to NIfTI with dcm2niix", path)
 
 
+def test_frames_that_are_called_a_mosaic_are_read_by_their_places(write_frames):
+    volume = np.arange(90, dtype=np.int16).reshape(3, 6, 5)
+    path = edit(write_frames(volume) / "frames.dcm", ImageType=["ORIGINAL", "PRIMARY", "M", "MOSAIC"])
+    np.testing.assert_array_equal(read_image(path).array[0], volume)
+
+
 @pytest.mark.parametrize("value", [("DS", "1"), ("DS", "0"), ("UN", b"1 "), ("LO", "no number"), ("DS", ["2", "3"])])
 def test_a_picture_of_one_slice_is_no_mosaic(build, value):
     path = build(GREY)

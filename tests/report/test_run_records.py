@@ -20,6 +20,10 @@ def test_all_that_a_study_decides_is_a_setting_with_its_defaults(made):
     assert (settings["rounds"], settings["seed"], settings["data.split_unit"]) == ("2", "3", "patient")
     # an answer of the recipe that study.yaml leaves to the preset
     assert settings["algorithm.perturbation.alpha"] == "0.05"
+    # A class of another package has no such features.
+    network = {"network": "monai.networks.nets.SegResNet", "normalization": "batch"}
+    keys = all_settings(made(study={"model": network})).keys()
+    assert "model.network" in keys and keys.isdisjoint({"model.name", "model.features", "model.dropout"})
     # Without its study those in its result are known.
     found = all_settings(made(rounds=7))
     assert (found["rounds"], found["algorithm.name"]) == ("7", "harmofl") and "training.learning_rate" not in found

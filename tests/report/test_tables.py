@@ -1,6 +1,8 @@
+import io
 from dataclasses import replace
 
 import pytest
+from rich.console import Console
 
 from silofl.report.tables import (
     TextTable,
@@ -175,6 +177,19 @@ def test_places_are_marked_with_signs_where_letters_cannot_be_bold(printed):
     table = TextTable(("method", "x"), rows, best_cells=frozenset({(0, 1)}), level_cells=frozenset({(1, 1)}))
     lines = printed(print_table, table).splitlines()
     assert [line.split() for line in lines[-3:]] == [["a", "0.3", "*"], ["b", "0.2", "="], ["c", "0.1"]]
+
+
+def test_a_terminal_breaks_words_and_headings_of_a_wide_table_but_no_number():
+    rows = (("aachen", "own and federated not trained to the end", "0.071 (0.078)", "+0.000 to +0.250"),)
+    table = TextTable(("site", "verdict", "calibration error of the answers", "95 % interval"), rows, num_text=2)
+    # Without a terminal all in one line; a narrower one gets the least that words and numbers need.
+    for is_terminal, width, shown in ((True, 60, 60), (False, 60, 103), (True, 20, 53)):
+        text = io.StringIO()
+        print_table(table, Console(file=text, width=width, force_terminal=is_terminal, color_system=None))
+        lines = text.getvalue().splitlines()
+        assert any("0.071 (0.078)   +0.000 to +0.250" in line for line in lines)
+        assert max(map(len, lines)) == shown
+        assert any(rows[0][1] in line for line in lines) != is_terminal
 
 
 def test_a_finding_has_its_area_sensitivity_and_specificity_at_each_site(findings, classes):

@@ -129,10 +129,10 @@ def test_the_estimate_says_what_the_guard_costs(study, monkeypatch):
     # 1 - 1.5 / 2; six rounds of four models, one of them half, and two in what is kept.
     model = needs.models_bytes(study)
     assert (found.seconds_per_step, found.guard_share, found.guard_disk_bytes) == (2.0, 0.25, (6 * 4 + 2) * model)
-    assert "the guard: 25% of the training and 0." in print_of(found)
+    assert "each site's own model, to compare with: 25% of the training and " in print_of(found)
     bare = estimate(study.model_copy(update={"guard": False}), Setting(2, 1e9))
     assert (bare.seconds_per_step, bare.guard_share, bare.guard_disk_bytes) == (1.5, None, 0)
-    assert "the guard" not in print_of(bare)
+    assert "own model" not in print_of(bare)
 
 
 def test_the_estimate_says_what_frozen_parameters_save(study):

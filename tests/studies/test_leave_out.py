@@ -30,6 +30,7 @@ from silofl_desk.studies.leave_out import (
 )
 
 from ..conftest import SMALL_UNET, write_site
+from ..report.conftest import joined
 from .conftest import write_result
 from .test_evaluate import answering as answering_by_biases
 from .test_evaluate import classify
@@ -236,8 +237,11 @@ def test_the_sites_own_models_are_tested_there_too_alone_and_by_the_mean_of_thei
     study = make_study(name="fedavg")
     for site in ("north", "south"):
         own = Contents(study, SHAPE, {"local": answering(study, is_sure=site == "north")}, "only")
-        write_model_folder(run / "sites" / site / "run-1" / "own", own)
-    write_result(run, study, sites={"north": 1.0, "south": 0.0})
+        # What a site keeps lies in one folder.
+        write_model_folder(run / "sites" / site / "run-1" / ("own" if site == "north" else "chosen"), own)
+    write_model_folder(run / "sites" / "north" / "run-1" / "chosen", own)
+    keeps = {"north": dump_record(joined()), "south": dump_record(joined(chosen="local"))}
+    write_result(run, study, sites={"north": 1.0, "south": 0.0}, joining=keeps)
     result = run_unseen_test(run, "coast", "d", load, Console(quiet=True))
     # as above; (1 + 0.27) / 2 > 0.5, so that the mean labels all, as north does
     assert result.own.models == {"north": pytest.approx(288 / 1168), "south": 0.0}

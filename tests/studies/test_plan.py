@@ -14,6 +14,7 @@ from silofl_desk.phantoms.phantoms import VOLUMES, make_phantoms
 from silofl_desk.studies.simulation import study_file
 from tests.conftest import count_cases
 
+from ..conftest import SMALL_UNET
 from .conftest import JOB
 
 JOBS = JOB.parent
@@ -95,6 +96,7 @@ def test_arguments_that_monai_does_not_know_are_refused(silofl, site_data, blobs
 def test_the_planned_study_trains(silofl, volumes, tmp_path):
     assert silofl("plan", VOLUMES_JOB, "--data", volumes, "--out", tmp_path / "planned", *PLAIN)[0] == 0
     small = ("rounds=1", "guard=false", "training.local_epochs=1", "data.patches.per_volume=2")
+    small = (*small, f"model={json.dumps(SMALL_UNET)}")
     settings = [text for one in small for text in ("--set", one)]
     run = tmp_path / "run"
     code, _, error = silofl("simulate", tmp_path / "planned", "--data", volumes, "--out", run, "--alone", *settings)

@@ -12,10 +12,10 @@ from silofl_desk.studies.print_results import print_notes, print_results
 def test_what_the_ledger_notes_of_a_site_is_printed_at_the_end_of_a_run(tmp_path):
     text = io.StringIO()
     print_notes(tmp_path, Console(file=text))
-    rounds = [Round(1, notes=["the super model does not take what site 'west' says"]), Round(2)]
+    rounds = [Round(1, notes=["west: its images' mean is far from all others'"]), Round(2)]
     (tmp_path / FILE).write_text(json.dumps(dump_record(rounds)))
     print_notes(tmp_path, Console(file=text))
-    assert text.getvalue() == "round 1: the super model does not take what site 'west' says\n"
+    assert text.getvalue() == "round 1: west: its images' mean is far from all others'\n"
 
 
 def test_a_failed_run_of_which_the_name_alone_is_known_prints_why_and_nothing_unknown():

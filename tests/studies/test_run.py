@@ -152,7 +152,7 @@ def test_a_long_round_says_who_has_answered_and_whom_it_waits_for(server, lead, 
     said = " ".join(lead()[1].split())
     assert "job job-1 is SUBMITTED" in said
     waiting = "answered: east; waiting for north (last heard 9.0 s ago), south (not connected)"
-    assert "round 2 in flight for 20.0 s (a round takes" in said and waiting in said
+    assert "round 2 has run for 20.0 s (usually" in said and waiting in said
 
 
 def test_the_folder_of_the_results_holds_the_job_that_goes_on_even_after_the_server_forgot_it(server, lead, tmp_path):
@@ -379,7 +379,7 @@ def test_a_failed_run_ends_there_and_says_why_and_how_to_go_on(server, lead, end
     code, said, results = lead(*options)
     assert code == 1 and results.status == "FAILED" and len(submitted) == len(ends)
     assert results.reasons[0] in said and results.run == RUN
-    assert said.endswith(f"to go on once that is put right: silofl continue {tmp_path}/out --kit {tmp_path}\n")
+    assert said.endswith(f"correct this, then go on: silofl continue {tmp_path}/out --kit {tmp_path}\n")
 
 
 def test_a_job_that_never_began_says_what_nvflare_says_and_how_to_go_on(server, lead, monkeypatch, tmp_path):

@@ -8,22 +8,24 @@ from .conftest import JOB
 
 
 def images(*means):
-    """Return cases of two images, (1, 4, 4), which lie far apart around the mean of the case."""
-    return [[np.full((1, 4, 4), mean + apart, np.float32) for apart in (-0.4, 0.4)] for mean in means]
+    """Return two images of each patient, (1, 4, 4), which lie far apart around the patient's mean."""
+    rows = ((str(i), mean + apart) for i, mean in enumerate(means) for apart in (-0.4, 0.4))
+    return [("", patient, np.full((1, 4, 4), value, np.float32)) for patient, value in rows]
 
 
-# The sites lie 0.4 apart. Of their cases, 0.02 from their site's mean, the deviation is sqrt(4 * 0.02^2 / 2) = 0.028.
-UNLIKE = {"north": images(0.28, 0.32), "south": images(0.68, 0.72)}
+# Six patients of each: 0.4 apart by a deviation of sqrt(6 * 0.02^2 / 5) = 0.022, or 0.04.
+NORTH, SOUTH = images(*[0.28, 0.32] * 3), images(*[0.68, 0.72] * 3)
+UNLIKE = {"north": NORTH, "south": SOUTH}
 
 
 @pytest.mark.parametrize(
     ("change", "found", "is_said"),
     [
         ({}, UNLIKE, True),
-        ({}, UNLIKE | {"south": images(0.34, 0.38)}, False),
-        ({}, {"north": UNLIKE["north"]}, False),
-        # three hundredths are no difference, however alike the cases of a site are; nor is anything of one case each
-        ({}, {"north": images(0.5, 0.5), "south": images(0.52, 0.52)}, False),
+        ({}, UNLIKE | {"south": images(*[0.29, 0.33] * 3)}, False),
+        ({}, {"north": NORTH}, False),
+        # less than a hundredth is no difference, however alike the patients of a site are; nor is anything of one each
+        ({}, {"north": images(*[0.5] * 6), "south": images(*[0.508] * 6)}, False),
         ({}, {"north": images(0.2), "south": images(0.7)}, False),
         ({"model.normalization": "group"}, UNLIKE, False),
         ({"algorithm": {"name": "fedbn"}}, UNLIKE, False),

@@ -73,7 +73,7 @@ def test_runs_that_end_without_a_result_are_told_with_their_logs(carry_out, runs
     assert list(failures) == [run.path for run in runs]
     log = tmp_path / "out" / "logs" / f"{runs[0].path.name}.txt"
     assert log.read_text() == "no disk\n" and str(log) in failures[runs[0].path]
-    assert "fedavg local_epochs=1: ended early" in out and "0 left" in out
+    assert "fedavg local_epochs=1: ended early" in out and "; 1 left, about" in out
 
 
 def test_runs_of_several_seeds_are_named_with_theirs(carry_out, runs):

@@ -6,6 +6,7 @@ import shutil
 import signal
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import nibabel
 import numpy as np
@@ -17,7 +18,7 @@ from silofl.data.counts import digest_data
 from silofl.errors import ConfigError
 from silofl.study import load_study
 from silofl_desk.phantoms.phantoms import UNSEEN_SITE
-from silofl_desk.studies import prepare, simulate
+from silofl_desk.studies import prepare, shared_batchnorm, simulate
 from silofl_desk.studies.simulation import Simulation, settle_job, study_file
 
 from .conftest import JOB, RECEIVER, write_result
@@ -221,7 +222,12 @@ def test_what_is_set_and_the_size_of_each_training_sites_data_are_kept_with_the_
         assert counts["north"][part]["patients"] == len({record["patient"] for record in records})
 
 
-def test_what_should_be_looked_at_in_a_sites_data_is_said_before_training(silofl, training, phantoms, tmp_path):
+def test_what_should_be_looked_at_in_a_sites_data_is_said_before_training(
+    silofl, training, phantoms, tmp_path, monkeypatch
+):
+    # Two patients a site are too few to say how the hospitals differ.
+    said = [SimpleNamespace(is_different=True)]
+    monkeypatch.setattr(shared_batchnorm, "find_differences", lambda looks: said * (looks.keys() == {"north", "south"}))
     data = shutil.copytree(phantoms, tmp_path / "data")
     for path in data.glob("*/dataset.json"):
         content = json.loads(path.read_text())
@@ -235,7 +241,7 @@ def test_what_should_be_looked_at_in_a_sites_data_is_said_before_training(silofl
     _, output, _ = silofl("simulate", JOB, "--data", data, "--sites", "north,south", "--out", tmp_path / "run")
     assert "CAUTION  north: every label must stand in a training case; lesion stands in none" in output
     assert "CAUTION  south" not in output
-    # The scanners of north and of south differ, and the job shares BatchNorm.
+    # The job shares BatchNorm.
     assert "CAUTION  the hospitals' images look different, and they share BatchNorm" in output
     silofl("report", tmp_path / "run")
     silofl("report", shutil.copytree(tmp_path / "run", tmp_path / "again"), tmp_path / "run", "--out", "both.html")

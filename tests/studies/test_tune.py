@@ -10,6 +10,7 @@ import pytest
 from rich.console import Console
 from torch import nn
 
+from silofl.data.parts import Examples
 from silofl.federation.ledger import Round
 from silofl.federation.results import read_results
 from silofl.schema import dump_record
@@ -112,7 +113,7 @@ def alike():
         random, found = np.random.default_rng(0), {}
         for number, site in enumerate(("north", "south")):
             images = random.random((8, *shape), np.float32) + number * brighter
-            training = SimpleNamespace(images=images, cases=tuple(map(str, range(8))))
+            training = Examples(images, np.zeros(8, np.int64), tuple(map(str, range(8))), *[(None,) * 8] * 2)
             found[site] = SimpleNamespace(training=training, image_shape=shape)
         return found
 

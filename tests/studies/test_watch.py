@@ -122,9 +122,7 @@ def test_a_log_file_is_told_whom_the_round_in_flight_waits_for(server, watch, mo
     task = {"task": "train", "round": 2, "seconds": 207.0, "answered": ["east"], "failed": [], "waiting": ["west"]}
     server.words, server.rounds, server.in_flight = ["RUNNING", "RUNNING", ENDED], [1, 1], task | {"now": 1000.0}
     said = watch()[1]
-    waiting = (
-        "round 2 in flight for 3.5 min (a round takes 2.0 s); answered: east; waiting for west (last heard 3.0 min"
-    )
+    waiting = "round 2 has run for 3.5 min (usually 2.0 s); answered: east; waiting for west (last heard 3.0 min"
     assert waiting in " ".join(said.split()) and "s left" not in said.partition("in flight")[2]
 
 
@@ -149,7 +147,7 @@ def test_a_job_that_the_server_does_not_know_or_that_has_ended_is_refused(server
     server.words = [None, ENDED]
     assert f"JOB must be one that the server knows, not {JOB}" in refused("watch", JOB, "--kit", tmp_path)
     error = refused("watch", JOB, "--kit", tmp_path)
-    assert f"job {JOB} must run, or wait to, not be {ENDED}; fetch its result: python -m silofl watch" in error
+    assert f"job {JOB} must be running or waiting, not {ENDED}; fetch its result: python -m silofl watch" in error
 
 
 @pytest.mark.parametrize("words", [[ENDED], ["RUNNING", ENDED]], ids=["before", "while it is watched"])
@@ -157,7 +155,7 @@ def test_the_result_of_a_job_that_has_ended_is_downloaded(server, watch, tmp_pat
     server.words, server.rounds, folder = words, [3], tmp_path / "my results"
     code, said, error = watch("--download", folder)
     assert (code, error) == (0, "") and (folder / JOB / "meta.json").is_file()
-    none = f"it left no result, as one that never began; what it left is in {folder / JOB}: submit it again"
+    none = f"it has no result, because it never began; its files are in {folder / JOB}: submit it again"
     assert said.endswith(f"job {JOB} has ended, {ENDED}; {none}\n")
 
 
@@ -181,7 +179,7 @@ def test_a_job_that_failed_before_its_study_was_read_says_why_and_to_submit_it_a
     assert (code, error) == (1, "")
     assert "study small is FAILED (server.yaml: run_dir must be a text, not 3)" in said
     # There is no run that silofl continue could go on with.
-    assert said.endswith("; once that is put right, submit it again\n")
+    assert said.endswith("; correct this, then submit it again\n")
 
 
 def test_a_look_at_a_job_downloads_nothing(server, refused, tmp_path):
@@ -209,10 +207,10 @@ def test_a_server_that_stays_away_is_said_in_one_sentence(server, watch):
 def test_a_job_whose_server_was_stopped_is_lost_and_it_is_said_how_to_go_on(server, watch, refused, tmp_path):
     server.words, server.rounds = ["RUNNING", "FINISHED:ABANDONED"], [1]
     code, said, _ = watch("--download", tmp_path / "got")
-    assert code == 1 and said.endswith("or by the run's id and --job\n") and not (tmp_path / "got").exists()
-    assert f"job {JOB} has ended, FINISHED:ABANDONED; the server was stopped under it" in said
+    assert code == 1 and said.endswith("or the run's id and --job\n") and not (tmp_path / "got").exists()
+    assert f"job {JOB} has ended, FINISHED:ABANDONED; the server was stopped while it ran" in said
     server.words = ["FINISHED:ABANDONED"]
-    assert "the server was stopped under it" in refused("watch", JOB, "--kit", tmp_path)
+    assert "the server was stopped while it ran" in refused("watch", JOB, "--kit", tmp_path)
 
 
 def test_a_job_that_waits_says_for_which_others_and_since_when(server, watch, monkeypatch):
@@ -234,7 +232,7 @@ def test_a_second_machine_under_a_sites_name_is_said_with_its_address(server, wa
 def test_whoever_stops_watching_does_not_stop_the_job(server, watch):
     server.words = ["SUBMITTED", KeyboardInterrupt()]
     code, said, _ = watch()
-    assert code == 130 and f"job {JOB} runs on" in said
+    assert code == 130 and f"job {JOB} goes on" in said
 
 
 def test_a_hospitals_kit_is_refused(refused, tmp_path):

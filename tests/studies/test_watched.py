@@ -62,7 +62,7 @@ def test_the_line_says_how_far_the_job_is():
     ended = watched(FIRST, status="FINISHED:ABORTED", has_ended=True)
     assert status_line(ended) == "small is FINISHED:ABORTED; 1 of 4 rounds"
     tested = watched(FIRST, SECOND, total_rounds=2)
-    assert status_line(tested) == "small is RUNNING; 2 of 2 rounds, and the sites test the model"
+    assert status_line(tested) == "small is RUNNING; 2 of 2 rounds; the sites are testing the model"
 
 
 # A round takes 3 s.
@@ -75,7 +75,7 @@ def test_a_round_in_flight_shows_its_age_who_has_answered_and_when_the_others_we
     # West was last heard 1000 - 820 = 180 s ago. The rounds that are left are no estimate any more.
     assert first == "small is RUNNING; 2 of 4 rounds" and seen.seconds_left is None
     assert second == (
-        "round 3 in flight for 3.5 min (a round takes 3.0 s); answered: east; "
+        "round 3 has run for 3.5 min (usually 3.0 s); answered: east; "
         "waiting for west (last heard 3.0 min ago: stopped or cut off?)"
     )
     # A site at work is heard every few seconds.

@@ -15,6 +15,8 @@ MOST_APART, LEVEL = 1.0, 0.01
 LEAST_PATIENTS = 5
 # A deviation is at least this share of the larger mean: grey images of one brightness differ in rounding.
 LEAST_DEVIATION = 0.01
+# Class, or nothing for all -> measure -> its values.
+Looks = Mapping[str, Mapping[str, Look]]
 
 
 @dataclass(frozen=True)
@@ -62,13 +64,13 @@ def explain_withheld(least: int) -> str:
 
 def describe_looks(inventories: Mapping[str, Inventory]) -> list[str]:
     """Say whether the sites' images look different, in what, and what to begin with."""
-    known = {site: one for site, one in inventories.items() if _is_enough(one)}
+    known = {site: one.looks for site, one in inventories.items() if _is_enough(one.looks)}
     few = [site for site in inventories if site not in known]
     notes = [f"{', '.join(few)}: too few patients to compare looks; {LEAST_PATIENTS} are needed."]
     if len(known) < 2:
         return notes if few else []
-    distances = measure_distances(known)
-    word = "signals" if next(iter(known.values())).kind == "windows" else "look"
+    distances = find_differences(known)
+    word = "signals" if next(iter(inventories.values())).kind == "windows" else "look"
     farthest = max(distances, key=lambda one: one.deviations, default=None)
     if farthest is None:
         return ["The hospitals have no class in common whose images could be compared.", *(notes if few else [])]
@@ -84,19 +86,18 @@ def describe_looks(inventories: Mapping[str, Inventory]) -> list[str]:
     return [f"{sentence} ({how}).", *(notes if few else [])]
 
 
-def measure_distances(inventories: Mapping[str, Inventory]) -> list[Distance]:
+def find_differences(looks: Mapping[str, Looks]) -> list[Distance]:
     """Return how far all pairs of sites lie apart in each measure that both have.
 
     The images of one class are compared with those of the same class. Over the classes the differences of the means
     have the weights ``n m / (n + m)`` of n and m patients, and the variances within sites are pooled. Chance is judged
-    by a two-sided t test, with Bonferroni's correction for all pairs and measures.
+    by a two-sided t test, with Bonferroni's correction for all pairs and measures; one patient a site tells nothing.
     """
     from scipy.stats import t
 
-    pairs = list(combinations(inventories, 2))
     found = []
-    for first, second in pairs:
-        one, other = inventories[first].looks, inventories[second].looks
+    for first, second in combinations(looks, 2):
+        one, other = looks[first], looks[second]
         for measure in dict.fromkeys(name for group in one if group in other for name in one[group]):
             groups = [
                 (one[g][measure], other[g][measure]) for g in one if measure in one[g].keys() & other.get(g, {}).keys()
@@ -119,11 +120,11 @@ def _compare_groups(groups: list[tuple[Look, Look]]) -> tuple[float, float, int]
     squares = sum((look.patients - 1) * look.deviation**2 for pair in groups for look in pair)
     least = LEAST_DEVIATION * max(abs(look.mean) for pair in groups for look in pair)
     deviation = max(np.sqrt(squares / max(1, freedom)), least, 1e-12)
-    return abs(difference) / deviation, abs(difference) / deviation * float(np.sqrt(weights.sum())), max(1, freedom)
+    return abs(difference) / deviation, abs(difference) / deviation * float(np.sqrt(weights.sum())), freedom
 
 
-def _is_enough(inventory: Inventory) -> bool:
-    return any(look.patients >= LEAST_PATIENTS for group in inventory.looks.values() for look in group.values())
+def _is_enough(looks: Looks) -> bool:
+    return any(look.patients >= LEAST_PATIENTS for group in looks.values() for look in group.values())
 
 
 def _name_kind(measure: str) -> str:

@@ -170,7 +170,10 @@ def list_site_folders(data: Path, argument: str) -> list[Path]:
     """
     folders = [data] if (data / FILE_NAME).is_file() else sorted(path.parent for path in data.glob(f"*/{FILE_NAME}"))
     if not folders:
-        raise ConfigError(f"{argument} must hold a dataset.json, or a folder with one for each site; {data} does not")
+        raise ConfigError(
+            f"{argument} must hold a dataset.json, or a folder with one for each site; {data} does not: silofl import "
+            "writes them"
+        )
     return folders
 
 

@@ -169,8 +169,8 @@ def find_odd_ranges(domains: Mapping[str, Domain], min_sites: int) -> dict[str, 
         room = MOST_REACH * (high - low)
         if one.low < low - room or one.high > high + room:
             reasons[site] = (
-                f"the super model does not take what site {site!r} says of its images' {one.measure}, {one.low:g} to "
-                f"{one.high:g}, nor its other ranges: all others' lie from {low:g} to {high:g}"
+                f"{site}: its images' {one.measure}, {one.low:g} to {one.high:g}, is far from all others' {low:g} to "
+                f"{high:g}; the warnings of predict do without its ranges"
             )
     return reasons
 
@@ -184,7 +184,7 @@ def _find_odd_voxels(domains: Mapping[str, Domain], min_sites: int) -> dict[str,
         others = reduce(or_, (other for name, other in said.items() if name != site))
         if not others.reaches(one, MOST_SIZE_RATIO):
             reasons[site] = (
-                f"the super model does not take what site {site!r} says of its images' voxels, {one}, nor its other "
-                f"ranges: all others' are {others}"
+                f"{site}: its images' voxels, {one}, are far from all others' {others}; the warnings of predict do "
+                "without its ranges"
             )
     return reasons

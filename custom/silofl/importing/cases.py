@@ -1,8 +1,8 @@
 """The cases of a site by their files, found by patterns of paths, and the plan of their import.
 
 A pattern is a path relative to the site's folder in which ``{case}`` stands for the name of a case, as
-``scans/{case}_t1.nii.gz`` or ``{case}/t1.nii.gz``. In that of masks ``{label}`` stands for a label, where each has a
-file of its own.
+``scans/{case}_t1.nii.gz`` or ``{case}/t1.nii.gz``. Without its ending, as ``{case}/t1``, it takes files with any that
+can be read. In that of masks ``{label}`` stands for a label, where each has a file of its own.
 """
 
 import glob
@@ -15,7 +15,7 @@ from pathlib import Path, PurePosixPath
 from silofl.data.contrasts import check_contrasts
 from silofl.data.targets import IGNORE
 from silofl.errors import ConfigError, DataError, quote_value
-from silofl.importing.masks import Values, plan_layers, plan_mask, split_ending
+from silofl.importing.masks import ENDINGS, SEGMENTATION, Values, plan_layers, plan_mask, split_ending
 from silofl.importing.options import ImportOptions
 from silofl.importing.site_files import CaseFiles, SitePlan, copy_image, plan_pairs
 from silofl.naming import is_one_line, normalise_accents
@@ -182,7 +182,8 @@ def find_cases(site: str, folder: Path, patterns: Patterns) -> SiteCases:
     if not names and not masks:
         wanted = ", ".join([*patterns.images, patterns.mask])
         raise DataError(
-            f"site {site!r} must have files as {wanted}, not none; correct the patterns, or remove its folder"
+            f"site {site!r} must have files as {wanted}, not none; correct the patterns (without an ending, as "
+            f"{CASE}/t1, they take .nii and .nii.gz), or remove its folder"
         )
     check_complete(site, names, masks)
     by_case = {name: tuple(found.get(name) for found in images) for name in names}
@@ -312,20 +313,30 @@ def _match_files(site: str, folder: Path, patterns: Sequence[str]) -> list[dict[
             taken.add(path)
             case = normalise_accents(match["case"])
             if case in found[place]:
-                raise DataError(f"site {site!r} must have one file {name}, not two that write its accents in two ways")
+                others = sorted({found[place][case].relative_to(folder).as_posix(), name})
+                raise DataError(
+                    f"site {site!r} must have one file for {case} as {patterns[place]}, not {' and '.join(others)}; "
+                    "remove one, or write the pattern with its ending (accents may be written in two ways)"
+                )
             found[place][case] = path
     return found
 
 
 def _expression(pattern: str) -> re.Pattern[str]:
     first, *others = map(re.escape, pattern.split(CASE))
+    ending = f"(?i:{'|'.join(map(re.escape, (SEGMENTATION, *ENDINGS)))})?" if _takes_endings(pattern) else ""
     # A name that begins with a dot is a hidden file's.
-    return re.compile(f"{first}(?P<case>[^/.][^/]*){'(?P=case)'.join(others)}")
+    return re.compile(f"{first}(?P<case>[^/.][^/]*){'(?P=case)'.join(others)}{ending}")
+
+
+def _takes_endings(pattern: str) -> bool:
+    # The names of cases may hold dots.
+    return not pattern.endswith(CASE) and not pattern.lower().endswith(ENDINGS)
 
 
 def _wildcards(pattern: str) -> str:
     # Two stars would be any number of folders.
-    return re.sub(r"\*+", "*", "*".join(map(glob.escape, pattern.split(CASE))))
+    return re.sub(r"\*+", "*", "*".join(map(glob.escape, pattern.split(CASE))) + "*" * _takes_endings(pattern))
 
 
 def _plan_pair(found: SiteCases, case: str, patient: str | None, values: Values, is_resampled: bool) -> CaseFiles:

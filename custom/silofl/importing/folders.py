@@ -135,7 +135,7 @@ def _files_by_stem(folder: Path, kind: str) -> dict[str, Path]:
     if not (folder / kind).is_dir():
         raise DataError(
             f"site {folder.name!r} must have the folder {kind!r}; it is not there: make it, or name the files with"
-            " --image-pattern and --mask-pattern"
+            " --image-pattern and --mask-pattern, or import classes with the layout table"
         )
     found: dict[str, Path] = {}
     paths = sorted(path for path in (folder / kind).iterdir() if not path.name.startswith("."))

@@ -1,4 +1,4 @@
-"""A table of labels for each site: pictures, volumes or DICOM series in classes.
+"""Folders of classes, or a table of labels, for each site: pictures, volumes or DICOM series.
 
 Own data, from nowhere else::
 
@@ -7,6 +7,8 @@ Own data, from nowhere else::
         labels.csv         columns file, label and patient (or labels.tsv)
         images/a.png ...   anywhere in the site's folder: file is the path from there
       south/ ...
+
+If no site has a table, the folders in a site's folder are its classes, and all images in them their examples.
 
 SOURCE may be one such table itself, with a further column site; file is then the path from the table's folder, and a
 patient is at one site.
@@ -29,7 +31,7 @@ from pathlib import Path, PurePosixPath
 from silofl.data.manifest import PARTS
 from silofl.errors import ConfigError, DataError, Faults, quote_value
 from silofl.importing.cases import shorten_names
-from silofl.importing.masks import split_ending
+from silofl.importing.masks import ENDINGS, split_ending
 from silofl.importing.options import FIFTHS, ImportOptions, Layout
 from silofl.importing.patients import (
     FILE,
@@ -51,6 +53,7 @@ from silofl.importing.site_files import (
     number_labels,
     split_patients,
     unify_spellings,
+    visible_files,
     visible_folders,
 )
 from silofl.naming import normalise_accents
@@ -118,7 +121,7 @@ def plan_table(source: Path, options: ImportOptions) -> dict[str, SitePlan]:
     plans = {site: _plan_site(site, sites[site], empty, options) for site in sorted(sites)}
     if source.is_file():
         _check_sites(plans)
-    return warn_unknown_patients(plans, "column patient", f"Add the column patient to {TABLES[0]}")
+    return warn_unknown_patients(plans, "column patient", f"Name them in {TABLES[0]} (columns file, label and patient)")
 
 
 def _read_folders(source: Path) -> dict[str, SiteTable]:
@@ -127,10 +130,7 @@ def _read_folders(source: Path) -> dict[str, SiteTable]:
         for folder in visible_folders(source)
     }
     if not any(tables.values()):
-        raise DataError(
-            f"{source.name} must hold a folder for each site with {TABLES[0]} (columns file, label and patient), or be "
-            "such a table; neither is there"
-        )
+        return _list_class_folders(source, list(tables))
     missing = [folder.name for folder, table in tables.items() if table is None]
     if missing:
         raise DataError(f"site {missing[0]!r} must have {TABLES[0]}; it is not there: write it, or remove the folder")
@@ -139,6 +139,27 @@ def _read_folders(source: Path) -> dict[str, SiteTable]:
         name = f"{table.name} of site {folder.name!r}"
         found[folder.name] = SiteTable(folder, name, read_rows(table, name, (FILE,)))
     return found
+
+
+def _list_class_folders(source: Path, sites: Sequence[Path]) -> dict[str, SiteTable]:
+    """Return the rows of sites without a table, whose folders are their classes."""
+    classes = {folder: visible_folders(folder) for folder in sites}
+    names = {one.name for own in classes.values() for one in own}
+    if not all(classes.values()) or len(names) < 2 or names & {"images", "masks"}:
+        raise DataError(
+            f"{source.name} must hold a folder for each site with {TABLES[0]} (columns file, label and patient), or "
+            "with a folder of images for each class, or be such a table; none of these is there"
+        )
+    rows = {
+        site: [
+            {FILE: path.relative_to(site).as_posix(), LABEL: one.name}
+            for one in own
+            for path in visible_files(one)
+            if path.name.lower().endswith(ENDINGS)
+        ]
+        for site, own in classes.items()
+    }
+    return {site.name: SiteTable(site, f"the folder of site {site.name!r}", found) for site, found in rows.items()}
 
 
 def _read_table(table: Path) -> dict[str, SiteTable]:

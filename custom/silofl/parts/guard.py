@@ -182,11 +182,10 @@ class GuardPart(Part):
         return replace(self, choices=choices, unchosen=replies.missing | replies.refused | without)
 
     def notes(self, exchange: Exchange, run: Run) -> Sequence[str]:
-        """Return each site's choice, or why it made none."""
+        """Return why sites made no choice."""
         if exchange.task != CHOOSE:
             return ()
-        chosen = [choice_sentence(site, one) for site, one in self.choices.items()]
-        return chosen + [f"site {site!r} made no choice: {reason}" for site, reason in self.unchosen.items()]
+        return [f"site {site!r} made no choice: {reason}" for site, reason in self.unchosen.items()]
 
     def outcome(self, run: Run, tests: Mapping[str, Any]) -> Outcome:
         """Return the sites' choices, and why the others made none; of sites that train alone, their own models."""
@@ -461,7 +460,7 @@ class SiteGuard(SitePart):
         return found
 
     def _write_kept(self, choice: GuardChoice, validated: Score, tested: Score) -> None:
-        """Write the model that the site keeps, with the test of just that, and its own one."""
+        """Write the model that the site keeps, with the test of just that, and its own one if that is another."""
         work, kept = self.work, self._contents[_name_kept(choice)]
         calling, read = choose_site_calling(work, lambda part: validated, tested)
         numbers = count_patients(tested, work.data.test) | read
@@ -472,7 +471,8 @@ class SiteGuard(SitePart):
         usual = measure_usual(SuperModel(kept, work.device), work.data, work.site, work.min_patients)
         kept = replace(kept, usual={work.site: usual} if usual else {})
         write_model_folder(work.folder / CHOSEN, kept)
-        write_model_folder(work.folder / OWN, replace(self._contents[LOCAL], bias=choice.own_bias))
+        if not choice.keeps_own:
+            write_model_folder(work.folder / OWN, replace(self._contents[LOCAL], bias=choice.own_bias))
 
     def _score(
         self, part: Examples, points: Mapping[str, Mapping[str, float]]
@@ -512,14 +512,6 @@ def is_plain(study: Study) -> bool:
 def goes_on(study: Study) -> bool:
     """Return whether own models may go on after the rounds, and be shared with other runs."""
     return study.is_guarded or (study.guard and study.recipe.trains_alone and is_plain(study))
-
-
-def choice_sentence(site: str, one: Joined) -> str:
-    """Return what a site chose, for the log of the run's rounds."""
-    text = one.threshold
-    units = f"{one.num_units} validation {one.unit}{'' if one.num_units == 1 else 's'}"
-    lead = f"the federated model scores {one.lead:+.3f} against its own"
-    return f"site {site!r} keeps {one.kept}: by its {units} {lead}{f'. On test data {text}' * bool(text)}"
 
 
 PART, SITE = GuardPart, SiteGuard

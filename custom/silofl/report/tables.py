@@ -100,22 +100,38 @@ def print_lines(lines: Sequence[str], console: Console) -> None:
 
 
 def print_table(table: TextTable, console: Console) -> None:
-    """Print a table at its full width, because a cropped number reads as another number."""
+    """Print a table without cutting a word or a number, because a cropped number reads as another number."""
     console.print(rich_table(table, console), soft_wrap=True)
 
 
 def rich_table(table: TextTable, console: Console) -> Table:
-    """Return a table for the terminal, at its full width."""
+    """Return a table at its full width; in a terminal as narrow as headings and words can be broken for it."""
     rich = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="bold")
     for i, name in enumerate(table.columns):
-        rich.add_column(Text(make_printable(name)), justify="left" if i < table.num_text else "right", no_wrap=True)
+        is_text, cells = i < table.num_text, [row[i] for row in table.rows]
+        parts = [*name.split(), *(word for cell in cells for word in (cell.split() if is_text else [cell]))]
+        side = "left" if is_text else "right"
+        rich.add_column(Text(make_printable(name)), justify=side, min_width=max(map(len, parts), default=1))
     for i, row in enumerate(table.rows):
         if table.num_summary and i == len(table.rows) - table.num_summary:
             rich.add_section()
         marked = [_marked_text(cell, table, i, j) for j, cell in enumerate(row)]
         rich.add_row(*marked)
     # Measured on a wide console: on its own, rich cuts a table to the terminal's width.
-    rich.width = Measurement.get(console, console.options.update(width=10_000), rich).maximum
+    least, most = Measurement.get(console, console.options.update(width=10_000), rich)
+    if not console.is_terminal or console.width >= most:
+        rich.width = most
+        return rich
+    rich.width = max(least, console.width)
+    spare = rich.width - least
+    longest = [max(map(len, column)) for column in zip(table.columns, *table.rows, strict=True)]
+    for column in rich.columns:
+        column.width = column.min_width
+    # What columns of short words leave over is for those of long ones.
+    for place, i in enumerate(sorted(range(table.num_text), key=longest.__getitem__)):
+        extra = min(spare // (table.num_text - place), longest[i] - rich.columns[i].min_width)
+        rich.columns[i].width += extra
+        spare -= extra
     return rich
 
 

@@ -57,10 +57,11 @@ INTERVAL_CAPTION = (
 )
 # Name of a model -> how its points are drawn.
 MODEL_POINTS = {
-    # Above the diamond, which it leaves to be seen.
-    LOCAL: {"color": INK, "marker": "o", "markerfacecolor": "none", "zorder": 3},
-    SHIFTED: {"color": LINE_COLOURS[1], "marker": "s"},
-    CHOSEN: {"color": LINE_COLOURS[0], "marker": "D"},
+    # Above the square, which it leaves to be seen.
+    LOCAL: {"color": INK, "marker": "o", "markerfacecolor": "none", "markersize": 6.5, "zorder": 4},
+    SHIFTED: {"color": LINE_COLOURS[1], "marker": "s", "markersize": 6.5},
+    # Around the one of the two that is kept.
+    CHOSEN: {"color": LINE_COLOURS[0], "marker": "D", "markerfacecolor": "none", "markersize": 12, "zorder": 3},
 }
 # Inches that a line of dots takes.
 LEAST_LINE = 0.17
@@ -270,7 +271,7 @@ class HospitalDots:
                     # Seeds of one hospital lie below one another.
                     place = hospitals.index(site) + (number + 0.5) / len(seeds) - 0.5
                     if name in self.local:
-                        axes.plot(one, place, linestyle="", markersize=6.5, **MODEL_POINTS[LOCAL])
+                        axes.plot(one, place, linestyle="", **MODEL_POINTS[LOCAL])
                         continue
                     if self.has_intervals:
                         _draw_interval(axes, place, one)
@@ -355,4 +356,4 @@ def _draw_interval(axes: Axes, place: float, one: Joined) -> None:
 def _draw_hospital(axes: Axes, place: float, one: Joined) -> None:
     for model, style in MODEL_POINTS.items():
         if one.shown(model) is not None:
-            axes.plot(one.shown(model), place, linestyle="", markersize=6.5, **style)
+            axes.plot(one.shown(model), place, linestyle="", **style)

@@ -285,9 +285,15 @@ def _number_labels(pictures: dict[str, CasePictures]) -> dict[int, str]:
 RowRuns = Mapping[str, Sequence[RunRecords]]
 
 
+# What a class of another package does without.
+OF_OWN_NETWORKS = ("model.name", "model.features", "model.dropout")
+
+
 def all_settings(run: RunRecords) -> dict[str, str]:
     """Return dotted key -> value of all that the run's study decides; of a run without its study what is known."""
     known = (flat_settings(plain_study(run.study)) if run.study else {}) | _known_settings(run.results)
+    if "model.network" in known:
+        known = {key: value for key, value in known.items() if key not in OF_OWN_NETWORKS}
     sections = list(dict.fromkeys(key.partition(".")[0] for key in known))
     return dict(sorted(known.items(), key=lambda item: sections.index(item[0].partition(".")[0])))
 

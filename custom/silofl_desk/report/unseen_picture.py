@@ -31,7 +31,7 @@ LINE = 0.3
 OWN = MODEL_POINTS[LOCAL]
 POINTS = {
     "federated": MODEL_POINTS[SHIFTED],
-    "mean of the own models' answers": {"color": MUTED, "marker": "D"},
+    "mean of the own models' answers": {"color": MUTED, "marker": "D", "markersize": 6.5},
     "a hospital's own model": OWN,
 }
 CAPTION = (
@@ -76,7 +76,7 @@ class UnseenDots:
         axes.tick_params(axis="y", labelcolor=INK)
         for place, test in enumerate(test for tests in self.methods.values() for test in tests):
             for model, value in reversed(_list_values(test)):
-                axes.plot(value, place, linestyle="", markersize=7, **POINTS.get(model, OWN))
+                axes.plot(value, place, linestyle="", **POINTS.get(model, OWN))
         draw_legend(figure, [make_legend_handle(linestyle="", **style) for style in POINTS.values()], [*POINTS])
         return figure
 

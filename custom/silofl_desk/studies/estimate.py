@@ -283,8 +283,8 @@ def print_estimate(found: Estimate, console: Console) -> None:
         **_describe_saving(found),
         "line of the server": f"{found.sites * traffic.site_bytes / mib:.1f} MiB, {line}",
         "memory of the server": f"about {found.server_memory_bytes / needs.GIB:.1f} GiB",
-        "disk of the server": f"about {found.server_disk_bytes / needs.GIB:.2f} GiB",
-        "disk of each site": f"about {found.site_disk_bytes / needs.GIB:.2f} GiB, and its images' cache",
+        "disk of the server": f"about {_format_size(found.server_disk_bytes)}",
+        "disk of each site": f"about {_format_size(found.site_disk_bytes)}, and its images' cache",
         **_describe_site_memory(found),
         "training of a round": f"{format_duration(found.training_seconds)}, {found.seconds_per_step:.3f} s a step",
         **_describe_guard(found),
@@ -310,10 +310,13 @@ def _describe_guard(found: Estimate) -> dict[str, str]:
     if not found.guard_disk_bytes and found.own_seconds is None:
         return {}
     part = "" if found.guard_share is None else f"{found.guard_share:.0%} of the training and "
-    disk = f"{found.guard_disk_bytes / needs.GIB:.2f} GiB of each site's disk"
-    after = "" if found.own_seconds is None else f", and at most {format_duration(found.own_seconds)} after its rounds"
-    what = "for a model of the site's own to compare with"
-    return {"the guard": f"{part}{disk}{after}, {what}; --set guard=false saves it"}
+    after = "" if found.own_seconds is None else f", and at most {format_duration(found.own_seconds)} after the rounds"
+    cost = f"{part}{_format_size(found.guard_disk_bytes)} of its disk{after}"
+    return {"each site's own model, to compare with": f"{cost}; --set guard=false leaves it out"}
+
+
+def _format_size(size: float) -> str:
+    return f"{size / needs.GIB:.1f} GiB" if size >= needs.GIB else f"{size / (1 << 20):.1f} MiB"
 
 
 def _describe_saving(found: Estimate) -> dict[str, str]:

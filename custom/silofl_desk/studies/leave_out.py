@@ -38,6 +38,7 @@ from silofl.options import SPECIFICITY
 from silofl.schema import dump_record, read_record
 from silofl.study import Study
 from silofl.training.device import choose_device, set_threads
+from silofl.training.joined import CHOSEN, LOCAL
 from silofl.training.metrics import value_or_none
 
 HOME = {
@@ -132,7 +133,10 @@ def _collect_models(run: Path, folder: str) -> Contents | None:
     results = read_results(run)
     tested = results.run if results else None
     sites = sorted(results.sites) if tested else ()
-    folders = {site: run / "sites" / site / tested / folder for site in sites}
+    # The own model that a site keeps lies in its folder of what is kept.
+    joining = (results.joining or {}) if results and folder == directory.OWN else {}
+    kept = {site: CHOSEN for site, one in joining.items() if one.chosen == LOCAL}
+    folders = {site: run / "sites" / site / tested / kept.get(site, folder) for site in sites}
     own = {site: directory.read_model_folder(path) for site, path in folders.items() if path.is_dir()}
     if not own:
         return None

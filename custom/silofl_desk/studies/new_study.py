@@ -8,11 +8,11 @@ from shlex import quote
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from silofl.bundled_jobs import JOBS
 from silofl.core.algorithm_option import AlgorithmOption
 from silofl.core.presets import find_recipe
+from silofl.data.inventory import ALL
 from silofl.data.manifest import FILE_NAME
 from silofl.data.prepared_image import prepare_image
 from silofl.data.survey import Survey, survey_sites
@@ -26,7 +26,7 @@ from silofl.study import Study, load_study
 from silofl.study.sections import FITTING
 from silofl_desk.studies.random_examples import has_own_size
 from silofl_desk.studies.reference import study_keys
-from silofl_desk.studies.shared_batchnorm import list_batchnorm_cautions
+from silofl_desk.studies.shared_batchnorm import Seen, list_batchnorm_cautions
 from silofl_desk.studies.simulation import fit_configurations, fit_meta, study_file
 
 WINDOW_NETWORK = "activity_cnn"
@@ -70,7 +70,7 @@ def run(options: argparse.Namespace) -> int:
         site = options.data.resolve()
         data = f"{quote(str(site.parent))} --sites {quote(site.name)}"
     console.print(f"wrote {options.target}: read its app/config/study.yaml before you train", markup=False)
-    if study.federation.named and {*study.federation.named} != {*found.sites}:
+    if not {*study.federation.named} <= {*found.sites}:
         # A simulation is of the sites whose data are here.
         data += " --set federation.sites=null"
     asked = f"--sites {len(study.federation.named or found.sites)} --bandwidth 50Mbit{_estimate_options(study, found)}"
@@ -81,7 +81,7 @@ def run(options: argparse.Namespace) -> int:
         data += " --pretrained f.pt"
     if not is_one:
         console.print(f"  silofl tune {target} --data {data}", markup=False)
-    console.print(f"  silofl simulate {target} --data {data} --out RUN", markup=False)
+    console.print(f"  silofl simulate {target} --data {data} --out RUN --alone", markup=False)
     return ExitCode.COMPLETE
 
 
@@ -95,13 +95,15 @@ def _describe_choices(study: Study, found: Survey) -> Iterator[str]:
         name, share = found.most_frequent
         yield f"{share:.0%} of the training cases are {name}: metric {study.metric}, training.sampler balanced"
 
-    def prepare_samples() -> dict[str, list[NDArray[np.float32]]]:
-        cases: dict[str, list[NDArray[np.float32]]] = {}
-        for sample in found.samples:
-            cases.setdefault(sample.site, []).append(prepare_image(sample.source, study))
-        return cases
+    def find_images() -> dict[str, list[Seen]]:
+        found_images: dict[str, list[Seen]] = {}
+        for one in found.samples:
+            record, group = one.record, str(one.record.label) if study.task == "classification" else ALL
+            images = prepare_image(one.source, study)
+            found_images.setdefault(one.site, []).extend((group, record.patient or record.case, i) for i in images)
+        return found_images
 
-    yield from (f"CAUTION  {sentence}" for sentence in list_batchnorm_cautions(study, prepare_samples))
+    yield from (f"CAUTION  {sentence}" for sentence in list_batchnorm_cautions(study, find_images))
 
 
 def _describe_cut(study: Study, found: Survey) -> str:
@@ -405,9 +407,10 @@ def _study_text(
 ) -> str:
     """Return a study.yaml with a remark at each key that has a list of values or was taken from the data."""
     remarks = {**list_key_choices(found.task, answers), **comments}
+    size = "data.patches" if values["data"].get("patches") else "the size of the images in data.transforms"
     lines = [
         f"# {values['name']}, based on {make_printable(job.resolve().name)}. docs/study.md explains every key.",
-        "# Think first about rounds and the size of the images in data.transforms. silofl tune finds a learning rate.",
+        f"# Think first about rounds and {size}. silofl tune finds a learning rate.",
         "",
     ]
     lines += section_lines(values, remarks)

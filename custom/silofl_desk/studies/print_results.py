@@ -105,7 +105,8 @@ def print_results(results: Results, console: Console) -> None:
         print_lines([f"{WORDS[tone]}  {sentence}" for tone, sentence in describe_problems(results)], console)
     if results.sites:
         print_table(site_table(results), console)
-    if table := calling_table(results):
+    # A temperature changes no answer: the page has it.
+    if any(one.thresholds for one in results.callings.values()) and (table := calling_table(results)):
         print_table(table, console)
         print_lines([calling_sentence(results)], console)
     if sentence := empty_cases_sentence(results):

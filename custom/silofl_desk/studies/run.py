@@ -145,7 +145,7 @@ def follow_new_job(job: Path, kit: Kit, out: Path, retries: int, console: Consol
     print_evaluations(out, console)
     console.print(f"downloaded to {out}; report: {write_report(out)}", markup=False)
     if results.status == "FAILED":
-        console.print(f"to go on once that is put right: {continue_command(out, kit)}", markup=False)
+        console.print(f"correct this, then go on: {continue_command(out, kit)}", markup=False)
     return ExitCode[results.status]
 
 

@@ -37,7 +37,7 @@ def run_side_by_side(runs: Sequence[ComparedRun], out: Path, processes: int, con
     make_folder(out / LOGS)
     waiting = [run for run in runs if not (run.has_started and is_finished(run.path))]
     finished = f"; {len(runs) - len(waiting)} are already finished" if len(waiting) < len(runs) else ""
-    console.print(f"{len(runs)} runs, {processes} at a time{finished}")
+    console.print(f"{len(runs)} run{'s' * (len(runs) != 1)}, {min(processes, len(runs))} at a time{finished}")
     # Where all have one seed it says nothing.
     has_seeds = len({run.seed for run in runs}) > 1
     names = {run.path: f"{run.name}, seed {run.seed}" if has_seeds else run.name for run in runs}
@@ -68,7 +68,8 @@ def run_side_by_side(runs: Sequence[ComparedRun], out: Path, processes: int, con
                     failures[run.path] = f"it ended early, and {log_path(run, out)} says why"
                 took = format_duration(printed - since)
                 coming = format_duration((printed - started) / (total - left) * left)
-                console.print(f"{names[run.path]}: {ending}, {took}; {left} left, about {coming}", markup=False)
+                rest = f"; {left} left, about {coming}" * bool(left)
+                console.print(f"{names[run.path]}: {ending}, {took}{rest}", markup=False)
     finally:
         for _, tree, _ in running:
             tree.end()

@@ -311,6 +311,8 @@ def _settle_sites(wanted: Simulation, study: Study) -> Simulation:
     if not found:
         raise ConfigError(f"{data} must hold folders with a dataset.json each, one a site; see silofl import")
     _check_site_names(found)
+    if not sites and {*study.federation.named} <= {*found} - {wanted.left_out}:
+        sites = study.federation.named
     for name in sites:
         if name not in found:
             raise ConfigError(f"--sites must be among {', '.join(found)}, not {name!r}{suggest_nearest(name, found)}")

@@ -7,6 +7,7 @@ trained with further seeds, whose spread says whether the lead is more than chan
 
 import argparse
 import shlex
+import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,7 +30,7 @@ from silofl.training.local_model import find_patience
 from silofl_desk.studies.compared_runs import ComparedRun, ComparisonPlan, make_seeded_runs, run_folder
 from silofl_desk.studies.estimate import estimate_training
 from silofl_desk.studies.method_rows import SeedValues, is_clearly_above
-from silofl_desk.studies.shared_batchnorm import list_batchnorm_cautions, sample_cases
+from silofl_desk.studies.shared_batchnorm import list_batchnorm_cautions, sample_images
 from silofl_desk.studies.side_by_side import run_side_by_side
 from silofl_desk.studies.simulated_sites import read_data
 from silofl_desk.studies.simulation import Simulation, apply_changes, changed_study, check_code, settle_job, study_file
@@ -179,7 +180,9 @@ def list_normalizations(
         same = layers.setdefault(repr(build_plain_model(other, study.seed)), name)
         if same != name:
             reasons.append(f"{name} is left out: the network has the same layers with {same}")
-        elif list_batchnorm_cautions(other, lambda: {site: sample_cases(one.training) for site, one in data.items()}):
+        elif list_batchnorm_cautions(
+            other, lambda: {site: sample_images(one.training, study) for site, one in data.items()}
+        ):
             reasons.append(f"{name} is left out: the hospitals' images look different")
             layers = {key: value for key, value in layers.items() if value != name}
     return list(layers.values()), reasons
@@ -223,16 +226,16 @@ class _Trials:
         """Say what will be trained, and for how long."""
         shape, examples = next(iter(data.values())).image_shape, [len(one.training) for one in data.values()]
         unguarded = self.study.model_copy(update={"guard": False})
-        seconds = estimate_training(unguarded, shape, examples) / self.processes
+        # Each run starts as this command did.
+        seconds = (estimate_training(unguarded, shape, examples) + time.process_time()) / self.processes
         rates = rates_around(own.rate)
         least = len(rates) * len(normalizations)
         # One beyond the edge; further seeds of the study's own values and the best ones.
         most = least + 1 + 2 * (NUM_SEEDS - 1)
         return (
             f"{RATE} {', '.join(f'{rate:g}' for rate in rates)}, with {NORMALIZATION} {', '.join(normalizations)}: "
-            f"{least} runs of {self.study.total_rounds} rounds, then at most {most - least} more to confirm; "
-            f"{format_duration(least * seconds)} to {format_duration(most * seconds)} of training, and their starts, "
-            "validations and tests"
+            f"{least} runs of {self.study.total_rounds} rounds, then at most {most - least} more to confirm; about "
+            f"{format_duration(least * seconds)} to {format_duration(most * seconds)}, and validations and tests"
         )
 
     def measure(self, trials: Sequence[Trial], num_seeds: int) -> dict[Trial, SeedValues]:

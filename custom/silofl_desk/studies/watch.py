@@ -34,8 +34,8 @@ ASK_S = 30.0
 # Whoever watches can begin again at any time.
 PATIENCE_S = 60.0
 LOST = (
-    "the server was stopped under it, and it left no result: go on with silofl continue, by the folder that silofl run "
-    "has written, or by the run's id and --job"
+    "the server was stopped while it ran, so that there is no result: go on with silofl continue and the folder that "
+    "silofl run wrote, or the run's id and --job"
 )
 
 
@@ -59,7 +59,7 @@ def run(options: argparse.Namespace) -> int:
             console.print(make_printable(str(error)), markup=False)
             return ExitCode.FAILED
         except KeyboardInterrupt:
-            console.print(f"\nno longer watched; job {options.job} runs on", markup=False)
+            console.print(f"\nstopped watching; job {options.job} goes on", markup=False)
             return ExitCode.INTERRUPTED
 
 
@@ -135,9 +135,9 @@ def follow_job(
     seen = watch.ask_progress()
     if seen.has_ended and folder is None:
         if seen.status == ABANDONED:
-            raise ConfigError(f"job {watch.job} must run, or wait to, not be {seen.status}: {LOST}")
+            raise ConfigError(f"job {watch.job} must be running or waiting, not {seen.status}: {LOST}")
         on = "" if seen.status == COMPLETED else f"; to go on: {_continue_command(watch)}"
-        raise ConfigError(f"job {watch.job} must run, or wait to, not be {seen.status}; {_fetch_advice(watch)}{on}")
+        raise ConfigError(f"job {watch.job} must be running or waiting, not {seen.status}; {_fetch_advice(watch)}{on}")
     before, shown, printed = None, 0, time.monotonic()
     with Live(console=console, auto_refresh=False) as live:
         while True:
@@ -187,9 +187,9 @@ def _download_result(watch: WatchedJob, folder: Path) -> str:
     found = watch.lead.download(watch.job, folder.resolve())
     results = read_results(found / "workspace" / "silofl")
     if results is None:
-        return f"it left no result, as one that never began; what it left is in {found}: submit it again"
+        return f"it has no result, because it never began; its files are in {found}: submit it again"
     why = f" ({'; '.join(results.reasons)})" if results.reasons else ""
-    again = f"to go on: {_continue_command(watch)}" if results.run else "once that is put right, submit it again"
+    again = f"to go on: {_continue_command(watch)}" if results.run else "correct this, then submit it again"
     on = f"; {again}" if results.status == "FAILED" else ""
     report = f"python -m silofl report {quote(str(found))}"
     return f"study {results.study} is {results.status}{why}; its result is in {found}; its report: {report}{on}"

@@ -207,21 +207,21 @@ def _describe_progress(watched: Watched) -> str:
     if watched.seconds_left is not None:
         return f"{done}, about {format_duration(watched.seconds_left)} left"
     is_testing = len(watched.ledger) == watched.total_rounds and not watched.has_ended
-    return f"{done}, and the sites test the model" if is_testing else done
+    return f"{done}; the sites are testing the model" if is_testing else done
 
 
 def describe_in_flight(task: InFlight, heard: Mapping[str, float], whole: Whole, ledger: Sequence[Round]) -> str:
     """Say what sites work on and for how long, who has answered, and who is waited for and was last heard when.
 
-    As ``round 7 in flight for 20.0 s (a round takes 9.0 s); answered: east; waiting for south (last heard 9.0 s ago)``.
+    As ``round 7 has run for 20.0 s (usually 9.0 s); answered: east; waiting for south (last heard 9.0 s ago)``.
 
     Args:
         task: What they work on.
         heard: Connected site -> when the server last heard it, which is every few seconds of one that is there.
     """
     doing = describe_task(task.task, task.round, whole.total_rounds)
-    what = f"round {task.round} in flight" if task.task == TRAIN else doing
-    usual = f" (a round takes {format_duration(typical_seconds(ledger))})" if task.task == TRAIN and ledger else ""
+    what = f"round {task.round} has run" if task.task == TRAIN else doing
+    usual = f" (usually {format_duration(typical_seconds(ledger))})" if task.task == TRAIN and ledger else ""
     ages = {site: _describe_silence(max(0.0, task.now - at)) for site, at in heard.items()}
     sites = {
         "answered: ": task.answered,
@@ -270,7 +270,7 @@ def make_watched_page(watched: Watched) -> Page:
         subtitle=[f"job {watched.job}", *([f"run {watched.run}"] if watched.run else []), f"as of {now}"],
         opening=[Banner(_tone(watched), watched.status, _banner_sentence(watched)), Tiles(_list_facts(watched))],
         sections=_make_sections(watched) if watched.ledger else [],
-        footer=f"{reloads} It holds numbers alone, and no image or patient.",
+        footer=f"{reloads} It shows numbers only, no images and no patients.",
         reload_s=None if watched.has_ended else RELOAD_S,
     )
 
@@ -297,5 +297,5 @@ def _make_sections(watched: Watched) -> list[PageSection]:
 
 def _curves(watched: Watched) -> PageImage:
     curves = training_curves(watched.ledger, watched.sites, watched.metric, watched.best_round)
-    caption = "The dashed line is the best round so far. A round is validated together with the next one."
+    caption = "The dashed line is the best round so far. The sites validate a round's model when the next round begins."
     return make_image(curves, f"Validation and training of {len(watched.sites)} sites by round.", caption)
