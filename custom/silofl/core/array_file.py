@@ -7,14 +7,12 @@ from __future__ import annotations
 
 import logging
 import mmap
-import threading
 from collections.abc import Hashable, Iterator
 from contextlib import contextmanager
 from io import FileIO
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Generic, TypeVar
-from weakref import WeakSet
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,13 +20,9 @@ from numpy.typing import NDArray
 K = TypeVar("K", bound=Hashable)
 # Arrays begin at multiples of it, as those in memory do.
 ALIGNED = 64
-# So long what was read of a file stays in memory.
-HELD_S = 0.1
 
 logger = logging.getLogger(__name__)
 _folder: Path | None = None
-_mapped: WeakSet[mmap.mmap] = WeakSet()
-_lock = threading.Lock()
 
 
 @contextmanager
@@ -36,28 +30,14 @@ def keep_in_files(folder: Path) -> Iterator[None]:
     """Have this process keep in files, and not in memory, what an `ArrayFile` takes.
 
     The files are for this account alone and have no name: they end with the last array in them, or with the process,
-    however that ends.
+    however that ends. What was read of them the system takes from memory again where it needs it, as of every file.
     """
     global _folder
-    ended = threading.Event()
-
-    def let_go() -> None:
-        while not ended.wait(HELD_S):
-            with _lock:
-                known = list(_mapped)
-            for pages in known:
-                # The system would keep them until it needs the memory. Whoever reads them again reads the file.
-                pages.madvise(mmap.MADV_DONTNEED)
-
-    thread = threading.Thread(target=let_go, daemon=True)
-    thread.start()
     _folder = folder
     try:
         yield
     finally:
         _folder = None
-        ended.set()
-        thread.join()
 
 
 class ArrayFile(Generic[K]):
@@ -117,10 +97,8 @@ class ArrayFile(Generic[K]):
         pages = None
         if self._file is not None:
             with self._file as file:
+                # Whoever changes an array has a copy of its pages: torch warns of arrays that nobody can change.
                 pages = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY) if self._end else None
-        if pages is not None:
-            with _lock:
-                _mapped.add(pages)
         return {key: _view(pages, *one) if isinstance(one, tuple) else one for key, one in self._known.items()}
 
 
