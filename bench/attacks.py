@@ -29,8 +29,8 @@ from runs import JOBS, TINY, Alone, Choices, carry_out
 
 from silofl.algorithms.adafed.statistics import ROLE as STATISTICS
 from silofl.algorithms.harmofl.amplitude import MEAN
+from silofl.base.errors import AggregationError
 from silofl.data.parts import Examples
-from silofl.errors import AggregationError
 from silofl.federation.course import Answers, Course, separate_failures
 from silofl.federation.ledger import Round, find_best_round, mark_best, read_ledger
 from silofl.federation.server import ServerRounds
@@ -39,7 +39,7 @@ from silofl.federation.unlike import find_opposed_scores
 from silofl.models import build_model
 from silofl.parts.model import collect_part_arrays, complete_state
 from silofl.parts.task import VALIDATE, Message
-from silofl.site import Site
+from silofl.setup.site import Site
 from silofl.training.evaluation import predict
 from silofl_desk.phantoms.phantoms import SLICED, make_phantoms
 from silofl_desk.phantoms.stains import make_stains

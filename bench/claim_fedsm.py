@@ -15,6 +15,7 @@ from rich.console import Console
 from runs import JOBS, UNSEEN
 from verdicts import Cell, Claim, Measure, Paper, Row, Table, find_data
 
+from silofl.base.settings import parse
 from silofl.data.manifest import read_digest
 from silofl.data.pooled import POOLED_SITE, pool_sites
 from silofl.data.site_data import load_site_data
@@ -23,7 +24,6 @@ from silofl.inference import directory
 from silofl.inference.choice import ENSEMBLE
 from silofl.inference.unseen import UnseenTest
 from silofl.models.roles import GLOBAL
-from silofl.settings import parse
 from silofl.study import Study
 from silofl_desk.phantoms.phantoms import SITES, make_phantoms
 from silofl_desk.studies.leave_out import run_unseen_test

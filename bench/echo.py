@@ -24,8 +24,8 @@ from nvflare.app_common.utils.fl_model_utils import FLModelUtils
 from nvflare.app_common.workflows.model_controller import ModelController
 from torch import nn
 
+from silofl.base.settings import parse
 from silofl.models import build_plain_model
-from silofl.settings import parse
 from silofl.study import Study
 
 # As the package's own jobs have it: a site asks for its next task so often.

@@ -17,12 +17,12 @@ import torch
 from measured import REPEATS
 
 from silofl.algorithms.harmofl import AmplitudeNorm
+from silofl.base.settings import parse
 from silofl.core.steps import plain_step
 from silofl.data.batches import training_batches
 from silofl.data.parts import Examples
 from silofl.data.volumes import Volumes
 from silofl.models import build_plain_model
-from silofl.settings import parse
 from silofl.study import Study
 from silofl.training.loop import Learner, make_optimizer, train
 from silofl.training.losses import make_loss

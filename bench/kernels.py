@@ -14,11 +14,11 @@ from torch.optim import Optimizer
 
 from silofl.algorithms.adafed import distances
 from silofl.algorithms.harmofl import AmplitudeNorm
+from silofl.base.settings import parse
 from silofl.core.mixing import mix
 from silofl.core.steps import Batch, GradientStep, Loss, Step, plain_step
 from silofl.models import build_model
 from silofl.models.selector import build_selector
-from silofl.settings import parse
 from silofl.study import Study
 from silofl.training.device import set_threads
 from silofl.training.evaluation import compute_softmax

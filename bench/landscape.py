@@ -25,15 +25,15 @@ from loss_surface import (
 )
 from numpy.typing import NDArray
 
+from silofl.base.errors import ConfigError, DataError, ExitCode, quote_value
+from silofl.base.files import write_atomically, write_json
+from silofl.base.options import RUN, add_moved, make_console, parse_count, parse_natural
 from silofl.cli import Parser, run_command
 from silofl.data.batches import evaluation_batches
 from silofl.data.manifest import PARTS
 from silofl.data.parts import Examples
 from silofl.data.progress import track_progress
-from silofl.errors import ConfigError, DataError, ExitCode, quote_value
-from silofl.files import write_atomically, write_json
 from silofl.inference.contents import Contents
-from silofl.options import RUN, add_moved, make_console, parse_count, parse_natural
 from silofl.report.tables import print_lines, print_table
 from silofl.study import Study
 from silofl.training.device import choose_device, derive_seed, set_threads

@@ -17,7 +17,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patheffects import withStroke
 from numpy.typing import NDArray
 
-from silofl.errors import one_line
+from silofl.base.errors import one_line
 from silofl.report.canvas import (
     INK,
     MUTED,

@@ -14,12 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from silofl.algorithms.adafed import collect_statistics, running_statistics
+from silofl.base.errors import ConfigError, ExitCode
+from silofl.base.options import RUN, add_json, add_moved
 from silofl.cli import Parser, run_command
 from silofl.data.batches import evaluation_batches
 from silofl.data.site_data import SiteData
-from silofl.errors import ConfigError, ExitCode
 from silofl.inference.contents import Contents
-from silofl.options import RUN, add_json, add_moved
 from silofl.report.canvas import PageImage, draw_legend, encode_png, make_panels, point_style, style_axes
 from silofl.report.tables import TextTable, format_number
 from silofl.training.device import choose_device, set_threads

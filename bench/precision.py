@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from silofl.algorithms.harmofl.perturbation import _perturb_parameters
+from silofl.base.settings import parse
 from silofl.core.steps import frozen_statistics
 from silofl.models.networks import HarmonizedModel, build_plain_model
-from silofl.settings import parse
 from silofl.study import Study
 from silofl.training.losses import make_loss
 

@@ -16,10 +16,10 @@ from kernels import plain_learner, study_of
 from measured import Row
 from PIL import Image
 
+from silofl.base.settings import parse
 from silofl.data.batches import training_batches
 from silofl.data.parts import Examples
 from silofl.data.site_data import load_site_data
-from silofl.settings import parse
 from silofl.study import Study
 from silofl.training.loop import train
 

@@ -18,6 +18,7 @@ import torch
 from monai.data import DataLoader, Dataset
 from monai.transforms import Compose, RandCropByPosNegLabeld
 
+from silofl.base.settings import parse
 from silofl.core.steps import plain_step
 from silofl.data.batches import training_batches
 from silofl.data.cache import load_or_prepare
@@ -25,7 +26,6 @@ from silofl.data.cache_entries import CacheSource
 from silofl.data.parts import Examples, PreparedCase
 from silofl.data.volumes import Volumes
 from silofl.models import build_plain_model
-from silofl.settings import parse
 from silofl.study import Study
 from silofl.training.loop import Learner, make_optimizer, train
 from silofl.training.losses import make_loss

@@ -26,8 +26,8 @@ from numpy.typing import NDArray
 from runs import UNSEEN, is_finished, silofl
 from scipy.ndimage import gaussian_filter
 
+from silofl.base.errors import DataError
 from silofl.data.manifest import read_manifest
-from silofl.errors import DataError
 from silofl.inference import SuperModel
 from silofl.study import Study
 from silofl_desk.phantoms.anatomy import Tissue, draw_anatomy

@@ -10,9 +10,9 @@ from provisioning.fill_kits import add_contents_options, check_contents, describ
 from provisioning.make_kits import check_participants
 from provisioning.provisioner import add_participants
 from provisioning.workspace import kits_folder, project_folder
-from silofl.errors import ConfigError, ExitCode
+from silofl.base.errors import ConfigError, ExitCode
+from silofl.base.settings import read_yaml
 from silofl.flare.kit import read_kit
-from silofl.settings import read_yaml
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

@@ -17,7 +17,7 @@ import zipfile
 from pathlib import Path
 
 from provisioning.workspace import REPOSITORY
-from silofl.errors import ConfigError, ExitCode
+from silofl.base.errors import ConfigError, ExitCode
 
 # Of each file in a wheel, whatever it has in the folder of the source.
 MODE = stat.S_IFREG | 0o644

@@ -22,8 +22,8 @@ from cryptography import x509
 
 from provisioning.checks import SIDES, Finding, check_kit, days_left, find_private_keys, read_job_classes
 from provisioning.workspace import REPOSITORY, certificates_file, find_kits
-from silofl.errors import ExitCode, suggest_nearest
-from silofl.files import read_json
+from silofl.base.errors import ExitCode, suggest_nearest
+from silofl.base.files import read_json
 from silofl.flare.kit import Kit
 from silofl.flare.policy import Rights, read_site_rights
 

@@ -14,8 +14,9 @@ from provisioning.fill_kits import is_volatile, read_stores
 from provisioning.guide import STUDY
 from provisioning.relays import find_relay_faults
 from provisioning.supply_checks import find_supply_faults, installs_for_gpu
-from silofl.errors import ConfigError
-from silofl.files import read_json
+from silofl.base.errors import ConfigError
+from silofl.base.files import read_json
+from silofl.base.settings import Section, load_settings
 from silofl.flare.commands import check_whole
 from silofl.flare.egress import check_scope, effective_scope, list_open_scopes
 from silofl.flare.kit import DAYS_TO_WARN, Kit, is_exposed
@@ -29,8 +30,7 @@ from silofl.flare.policy import (
     read_site_rights,
     streams_logs,
 )
-from silofl.settings import Section, load_settings
-from silofl.site import Server, Site
+from silofl.setup.site import Server, Site
 from silofl.study import Study
 
 KEY_MARK = b"PRIVATE KEY-----"

@@ -22,11 +22,11 @@ from provisioning.guide import STUDY, write_guide
 from provisioning.relays import guard_start
 from provisioning.supply import LOCK, SBOM, Package, lock_text, read_lock, sbom
 from provisioning.workspace import SITE_CONFIGS, SITE_LOCK, find_kits, write_yaml
-from silofl.errors import ConfigError, ExitCode
-from silofl.files import read_json, write_json, write_text
+from silofl.base.errors import ConfigError, ExitCode
+from silofl.base.files import read_json, write_json, write_text
+from silofl.base.settings import read_yaml
 from silofl.flare import line
 from silofl.flare.kit import Kit
-from silofl.settings import read_yaml
 from silofl.study import load_study
 
 # Kind of kit -> the policies that it gets into local/. An admin's kit decides nothing; a relay runs no job.

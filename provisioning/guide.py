@@ -12,12 +12,12 @@ from nvflare.tool.cert.fingerprint import cert_fingerprint_sha256
 from provisioning.relays import read_listener
 from provisioning.supply import LOCK, SBOM, is_for_gpu, read_lock
 from provisioning.workspace import REPOSITORY
+from silofl.base.files import make_folder, write_text
+from silofl.base.settings import load_settings, read_yaml
 from silofl.federation.needs import GIB, site_disk_bytes, site_memory_bytes
-from silofl.files import make_folder, write_text
 from silofl.flare.kit import Kit
 from silofl.hospital.candidate import Candidate
-from silofl.settings import load_settings, read_yaml
-from silofl.site import Site
+from silofl.setup.site import Site
 from silofl.study import load_study
 
 # Where INSTALL.md has a hospital put the software, everything else, and the kit.

@@ -22,7 +22,7 @@ from packaging.version import Version
 
 from provisioning.supply import LOCK, Package, lock_text
 from provisioning.workspace import REPOSITORY, SITE_LOCK
-from silofl.errors import ConfigError, ExitCode
+from silofl.base.errors import ConfigError, ExitCode
 
 # The extra of the package that a study may ask every site for.
 STUDIES_EXTRA = "dp"

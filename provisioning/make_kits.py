@@ -17,8 +17,8 @@ from provisioning.fill_kits import add_contents_options, check_contents, describ
 from provisioning.provisioner import Project, provision_project
 from provisioning.relays import complete_relays
 from provisioning.workspace import REPOSITORY, certificates_file, find_kits, kits_folder, write_yaml
-from silofl.errors import ConfigError, ExitCode, quote_value
-from silofl.settings import NAME, WORDS, read_yaml
+from silofl.base.errors import ConfigError, ExitCode, quote_value
+from silofl.base.settings import NAME, WORDS, read_yaml
 
 # Of a participant; NVFlare takes others too, as properties of their own.
 KEYS = (

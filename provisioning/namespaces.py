@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from silofl.errors import ConfigError
-from silofl.files import hold_lock
+from silofl.base.errors import ConfigError
+from silofl.base.files import hold_lock
 
 # Networks at a time on one machine: 10.213.1.0/24 and so on.
 NUMBERS = range(1, 100)

@@ -14,7 +14,7 @@ from nvflare.fuel.flare_api.flare_api import Session
 
 from provisioning.namespaces import Namespaces
 from provisioning.workspace import find_kits, kits_folder
-from silofl.errors import ConfigError, TrainingError
+from silofl.base.errors import ConfigError, TrainingError
 from silofl.flare.kit import Kit
 from silofl.flare.lead import has_ended, open_session
 from silofl_desk.studies.processes import ProcessTree

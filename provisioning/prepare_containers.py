@@ -19,11 +19,11 @@ from typing import Any
 from nvflare.tool.deploy.deploy_common import WORKSPACE_MOUNT_PATH
 
 from provisioning.workspace import write_yaml
-from silofl.errors import ConfigError, ExitCode
-from silofl.files import read_json, write_json
+from silofl.base.errors import ConfigError, ExitCode
+from silofl.base.files import read_json, write_json
+from silofl.base.settings import load_settings, read_yaml
 from silofl.flare.kit import WHOSE, Kit, read_kit
-from silofl.settings import load_settings, read_yaml
-from silofl.site import Site
+from silofl.setup.site import Site
 
 # NVFlare mounts a data set of a study at /data/<study>/<data set>, and jobs that name no study belong to this one.
 MOUNTS = "/data/default"

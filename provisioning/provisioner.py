@@ -17,9 +17,9 @@ from nvflare.lighter.provision import prepare_project
 from nvflare.lighter.provisioner import Provisioner
 
 from provisioning.workspace import certificates_file, kits_folder, write_yaml
-from silofl.errors import ConfigError
-from silofl.files import read_json
-from silofl.settings import read_yaml
+from silofl.base.errors import ConfigError
+from silofl.base.files import read_json
+from silofl.base.settings import read_yaml
 
 # What a project.yml says, in NVFlare's own form: name, participants, builders.
 Project = dict[str, Any]

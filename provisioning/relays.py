@@ -4,8 +4,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from silofl.errors import ConfigError
-from silofl.files import read_json, write_text
+from silofl.base.errors import ConfigError
+from silofl.base.files import read_json, write_text
 from silofl.flare.kit import Kit
 
 # NVFlare's default is a line in clear over bare TCP, on which one silent caller keeps out all others.

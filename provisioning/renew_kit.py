@@ -16,8 +16,8 @@ from nvflare.lighter.utils import Identity, generate_cert, load_private_key, ser
 
 from provisioning.provisioner import replace_certificate
 from provisioning.workspace import certificates_file, kits_folder, project_folder
-from silofl.errors import ConfigError, ExitCode
-from silofl.files import read_json, write_atomically
+from silofl.base.errors import ConfigError, ExitCode
+from silofl.base.files import read_json, write_atomically
 from silofl.flare.kit import Kit, hosts, read_kit, subject
 
 

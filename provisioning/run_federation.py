@@ -21,13 +21,13 @@ from provisioning.namespaces import Namespaces
 from provisioning.network import Network
 from provisioning.provisioner import Project
 from provisioning.workspace import PROJECT, REPOSITORY, SITE_CONFIGS, find_kits, kits_folder, write_yaml
-from silofl.bundled_jobs import find_job
-from silofl.errors import ConfigError, ExitCode, TrainingError
+from silofl.base.bundled_jobs import find_job
+from silofl.base.errors import ConfigError, ExitCode, TrainingError
+from silofl.base.files import hold_lock
+from silofl.base.settings import read_yaml
 from silofl.federation.results import read_results
-from silofl.files import hold_lock
 from silofl.flare.commands import check_start
 from silofl.flare.line import parse_bandwidth
-from silofl.settings import read_yaml
 from silofl.study import load_study
 from silofl_desk.phantoms.phantoms import make_phantoms
 from silofl_desk.report.run_page import write_report

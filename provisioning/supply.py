@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from silofl.errors import ConfigError
+from silofl.base.errors import ConfigError
 
 LOCK, SBOM, WHEELHOUSE = "requirements.lock", "sbom.json", "wheelhouse"
 # What torch brings along for a GPU, and for the CPU never: the maker's libraries, and the compiler.

@@ -8,10 +8,10 @@ from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
 from provisioning.guide import STUDY
 from provisioning.supply import LOCK, WHEELHOUSE, Package, is_for_gpu, read_lock
-from silofl.errors import ConfigError
+from silofl.base.errors import ConfigError
+from silofl.base.settings import load_settings
 from silofl.flare.kit import Kit
-from silofl.settings import load_settings
-from silofl.site import Site
+from silofl.setup.site import Site
 from silofl.study import load_study
 
 

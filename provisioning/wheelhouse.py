@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 from provisioning.supply import LOCK, WHEELHOUSE
-from silofl.errors import ConfigError, ExitCode
+from silofl.base.errors import ConfigError, ExitCode
 
 
 def fill_wheelhouse(kit: Path) -> Path:

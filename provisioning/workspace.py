@@ -3,10 +3,10 @@
 from pathlib import Path
 from typing import Any
 
-from silofl.errors import ConfigError
-from silofl.files import write_text
+from silofl.base.errors import ConfigError
+from silofl.base.files import write_text
+from silofl.base.settings import dump_yaml
 from silofl.flare.kit import KINDS, Kit, read_kit
-from silofl.settings import dump_yaml
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 SITE_CONFIGS = REPOSITORY / "site_configs"

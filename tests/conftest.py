@@ -30,6 +30,7 @@ from pydicom.uid import (
     generate_uid,
 )
 
+from silofl.base.settings import parse
 from silofl.cli import main
 from silofl.data.batches import training_batches
 from silofl.data.transforms import build_augmentation
@@ -40,8 +41,7 @@ from silofl.federation.site import SiteRounds
 from silofl.federation.state import SiteState
 from silofl.flare.components import name_components
 from silofl.reading.decoded import Unpacked
-from silofl.settings import parse
-from silofl.site import Site
+from silofl.setup.site import Site
 from silofl.study import Study
 from silofl.training.device import derive_seed
 

@@ -18,8 +18,8 @@ import yaml
 from scipy.stats import ttest_1samp
 from torch import nn
 
-from silofl.errors import ConfigError
-from silofl.settings import parse
+from silofl.base.errors import ConfigError
+from silofl.base.settings import parse
 from silofl.study import Study
 from silofl_desk.studies.simulation import apply_changes
 from tests.conftest import SHARED

@@ -14,31 +14,17 @@ WHEELS = ("silofl", "silofl_desk")
 SOURCES = sorted(path for wheel in WHEELS for path in (CUSTOM / wheel).rglob("*.py"))
 CONFIGURATIONS = sorted((ROOT / "jobs").glob("*/app/config/config_fed_*.json"))
 # Room or file of a wheel -> the rooms and files that it may import besides itself; the desk's begin with desk/.
-BELOW = {
-    "errors": set(),
-    "csv_text": set(),
-    "naming": {"errors"},
-    "parent": set(),
-    "command": set(),
-    "bundled_jobs": {"errors"},
-    "documents": {"errors"},
-    "files": {"documents", "errors"},
-    "settings": {"documents", "errors"},
-    "schema": {"errors", "files"},
-    "extensions": {"errors"},
-    "core": {"settings", "errors"},
-    "site": {"extensions", "settings", "errors"},
-    "software": {"bundled_jobs", "settings", "errors"},
-    "study": {"extensions", "core", "naming", "settings", "errors"},
-}
-BELOW["models"] = {*BELOW, "files"}
-# It knows no study.
-BELOW["reading"] = {"core", "documents", "errors"}
-BELOW["data"] = {*BELOW} - {"models"}
-BELOW["options"] = {"bundled_jobs", "settings", "errors"}
+BELOW = {"base": set(), "parent": set(), "command": set()}
 for _room, _below in (
+    ("core", ("base",)),
+    ("setup", ("base",)),
+    # It knows no study.
+    ("reading", ("core", "parent")),
+    ("study", ("core", "setup")),
+    ("models", ("study",)),
+    ("data", ("study", "reading", "command")),
     ("training", ("data", "models")),
-    ("inference", ("training", "options")),
+    ("inference", ("training",)),
     ("parts", ("inference",)),
     ("algorithms", ("parts",)),
     # Not the algorithms: the engine asks the parts that a study names, and knows none.
@@ -48,7 +34,7 @@ for _room, _below in (
     ("importing", ("data",)),
     ("hospital", ("flare", "report", "importing")),
     ("arguments", ("federation", "importing")),
-    ("cli", ("command", "errors")),
+    ("cli", ("command", "base")),
     ("__main__", ("cli", "parent")),
     ("desk/layouts", ("importing",)),
     ("desk/sets", ("importing",)),

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from silofl import __version__
+from silofl.base.errors import ConfigError, ExitCode
+from silofl.base.options import make_console
 from silofl.cli import COMMANDS, DESK, FORMER, ROLES, CommandParser
 from silofl.command import WITHOUT_TORCH
-from silofl.errors import ConfigError, ExitCode
 from silofl.importing.importers import list_layouts
-from silofl.options import make_console
 from silofl_desk.studies.methods import method_names
 
 from .conftest import JOBS
@@ -79,7 +79,7 @@ def test_help_of_all_commands_loads_none_of_them():
     code = "import sys; from silofl.cli import main\ntry: main(['--help'])\nexcept SystemExit: print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     loaded = {name for name in done.stdout.splitlines()[-1].split() if name.startswith(("silofl.", "torch", "numpy"))}
-    assert loaded == {"silofl.cli", "silofl.command", "silofl.errors"}
+    assert loaded == {"silofl.cli", "silofl.command", "silofl.base", "silofl.base.errors"}
 
 
 def test_a_hospital_without_the_desk_is_told_which_wheel_has_a_command(silofl, monkeypatch, refused):

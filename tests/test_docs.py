@@ -14,19 +14,19 @@ from rich.console import Console
 
 from provisioning import __main__ as provisioning
 from silofl import cli
+from silofl.base.errors import ConfigError
+from silofl.base.settings import parse
 from silofl.core.algorithm_option import AlgorithmOption
 from silofl.core.presets import algorithm_names
 from silofl.core.recipe import PRESET_NAMES
 from silofl.data.domain import Domain, Range, VoxelSizes
 from silofl.data.pooled import POOLED_SITE
-from silofl.errors import ConfigError
 from silofl.federation.egress import Gate
 from silofl.parts.answer import Metrics, Numbers
 from silofl.parts.load import list_kinds
 from silofl.parts.part import Part
 from silofl.parts.work import SitePart
-from silofl.settings import parse
-from silofl.site import Site
+from silofl.setup.site import Site
 from silofl.training.site_score import SiteScore
 from silofl_desk.phantoms.phantoms import SITES, UNSEEN_SITE
 from silofl_desk.studies import compare, compared_runs, pooled

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from silofl.base.errors import ExitCode
 from silofl.cli import main
-from silofl.errors import ExitCode
 from silofl_desk.phantoms.phantoms import UNSEEN_SITE, make_phantoms
 
 from .conftest import SMALL_UNET

@@ -5,11 +5,11 @@ import stat
 
 import pytest
 
-from silofl.errors import ConfigError
+from silofl.base.errors import ConfigError
+from silofl.base.files import copy_folder, hold_lock, save_tensors, write_json
 from silofl.federation.egress_log import LOCK, EgressLog
 from silofl.federation.run_folder import RunFolder
 from silofl.federation.state import SiteState
-from silofl.files import copy_folder, hold_lock, save_tensors, write_json
 from silofl.importing.importers import import_layout
 from silofl.training.case_pictures import write_scores
 

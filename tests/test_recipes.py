@@ -17,9 +17,9 @@ from nvflare.job_config.fed_job_config import FedJobConfig
 from nvflare.recipe import ProdEnv, SimEnv, add_experiment_tracking
 from nvflare.recipe.spec import ExecEnv
 
+from silofl.base.errors import ConfigError
+from silofl.base.files import save_tensors
 from silofl.data.survey import survey_sites
-from silofl.errors import ConfigError
-from silofl.files import save_tensors
 from silofl.models.networks import build_plain_model
 from silofl.recipes import AdaFedRecipe, FedSMRecipe, HarmoFLRecipe, StudyRecipe
 from silofl.study import load_study

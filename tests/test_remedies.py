@@ -6,9 +6,9 @@ import re
 from functools import cache
 from pathlib import Path
 
+from silofl.base.settings import Section
 from silofl.cli import COMMANDS
-from silofl.settings import Section
-from silofl.site import Server, Site
+from silofl.setup.site import Server, Site
 from silofl_desk.studies.reference import all_ingredients, study_keys
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 import yaml
 
-from silofl.errors import ConfigError
-from silofl.files import read_json
+from silofl.base.errors import ConfigError
+from silofl.base.files import read_json
+from silofl.base.settings import dump_yaml, load_settings, parse, read_value, read_yaml
 from silofl.inference.directory import plain_study
-from silofl.settings import dump_yaml, load_settings, parse, read_value, read_yaml
-from silofl.site import Server, Site
+from silofl.setup.site import Server, Site
 from silofl.study import Study, load_study
 
 JOBS = sorted(path.parent for path in (Path(__file__).resolve().parents[1] / "jobs").glob("*/meta.json"))

@@ -36,10 +36,10 @@ def read_results(folder: str | Path | None) -> "Results":
         folder: The run's folder, or what ``get_result`` of NVFlare's runs and ``nvflare job download`` name.
 
     Raises:
-        silofl.errors.ConfigError: There is none, or it is not what silofl wrote.
+        silofl.base.errors.ConfigError: There is none, or it is not what silofl wrote.
     """
     # Only now: pydantic and NumPy come with it.
-    from silofl.errors import ConfigError
+    from silofl.base.errors import ConfigError
     from silofl.federation.results import find_results
 
     if folder is None:

@@ -15,8 +15,8 @@ from functools import partial
 from pathlib import Path
 
 from silofl import __version__
+from silofl.base.errors import ExitCode, SiloFLError, make_printable, one_line, quote_value, suggest_nearest
 from silofl.command import Command, load_desk, name_commands
-from silofl.errors import ExitCode, SiloFLError, make_printable, one_line, quote_value, suggest_nearest
 
 HOSPITAL = {
     "import": ("hospital.import_data", "turn image folders or a public data set into sites, each with a dataset.json"),

@@ -13,10 +13,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import IO, ClassVar, Literal
 
-from silofl.bundled_jobs import find_job
-from silofl.errors import SiloFLError
-from silofl.files import open_own
-from silofl.options import make_console, path_to_text
+from silofl.base.bundled_jobs import find_job
+from silofl.base.errors import SiloFLError
+from silofl.base.files import open_own
+from silofl.base.options import make_console, path_to_text
 from silofl.study import load_study
 from silofl_desk.flare.folder_recipe import FolderRecipe
 from silofl_desk.flare.submission import check_job

@@ -13,7 +13,7 @@ from silofl.data.manifest import read_manifest
 from silofl.federation.egress import Gate, Request
 from silofl.parts.load import start_parts
 from silofl.parts.task import Message
-from silofl.software import read_software
+from silofl.setup.software import read_software
 from silofl_desk.studies.traffic import count_traffic
 
 from ..conftest import assert_alike

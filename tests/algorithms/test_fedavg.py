@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 
 from silofl.algorithms.fedavg import example_weights, server_step
+from silofl.base.errors import AggregationError
 from silofl.core.mixing import mix
-from silofl.errors import AggregationError
 
 
 def test_rows_are_the_shares_of_the_examples():

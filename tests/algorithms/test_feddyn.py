@@ -6,9 +6,9 @@ import torch
 from torch import nn
 
 from silofl.algorithms.feddyn import dynamic_step, new_gradient, server_update
+from silofl.base.errors import ConfigError
 from silofl.core.presets import find_recipe
 from silofl.core.steps import plain_step
-from silofl.errors import ConfigError
 from silofl.models import build_plain_model
 from silofl.training.losses import make_loss
 

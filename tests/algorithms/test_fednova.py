@@ -7,8 +7,8 @@ from torch import nn
 
 from silofl.algorithms.fednova import factors, norm
 from silofl.algorithms.fedprox import proximal_step
+from silofl.base.errors import AggregationError
 from silofl.core.presets import find_recipe
-from silofl.errors import AggregationError
 from silofl.models import build_plain_model
 from silofl.training.losses import make_loss
 

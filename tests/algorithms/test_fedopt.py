@@ -3,7 +3,7 @@ import pytest
 import torch
 
 from silofl.algorithms.fedopt import Moments, server_update
-from silofl.errors import ConfigError
+from silofl.base.errors import ConfigError
 
 from .conftest import KEYS
 

@@ -5,9 +5,9 @@ from itertools import count
 
 import pytest
 
+from silofl.base.settings import parse
 from silofl.federation.outcome import finished_results
 from silofl.inference import SuperModel
-from silofl.settings import parse
 from silofl.study import Study
 from silofl.training import local_model
 from silofl.training.metrics import Score

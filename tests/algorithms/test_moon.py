@@ -8,13 +8,13 @@ import torch
 from torch import nn
 
 from silofl.algorithms.moon import contrastive_loss, contrastive_step, pool_features
+from silofl.base.errors import ConfigError
+from silofl.base.settings import parse
 from silofl.core.presets import find_recipe
 from silofl.core.steps import plain_step
-from silofl.errors import ConfigError
 from silofl.federation.needs import home_bytes
 from silofl.inference import SuperModel
 from silofl.models import build_plain_model
-from silofl.settings import parse
 from silofl.study import Study
 from silofl.study.sections import ModelSettings
 from silofl.training.losses import make_loss

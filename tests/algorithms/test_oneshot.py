@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
+from silofl.base.errors import DataError
 from silofl.core.presets import find_recipe
-from silofl.errors import DataError
 from silofl.federation.checkpoint import checkpoint, restore_run
 from silofl.federation.egress import Gate, Request
 from silofl.inference import SuperModel
@@ -13,7 +13,7 @@ from silofl.inference.directory import read_model_folder
 from silofl.models.nearest import measure_features
 from silofl.models.networks import build_plain_model
 from silofl.parts.task import COLLECT, TRAIN, Message
-from silofl.site import Site
+from silofl.setup.site import Site
 from silofl.training.losses import make_loss
 from silofl_desk.studies.traffic import count_traffic
 

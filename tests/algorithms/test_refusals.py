@@ -5,7 +5,7 @@ What FedDyn refuses stands in its own file, which is the example of docs/new-alg
 
 import pytest
 
-from silofl.errors import ConfigError
+from silofl.base.errors import ConfigError
 
 from ..conftest import UNET
 

@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 
-from silofl.bundled_jobs import find_job
+from silofl.base.bundled_jobs import find_job
 from silofl.data.inventory import take_inventory
 from silofl.federation.egress import Gate, Request
 from silofl.federation.outcome import finished_results

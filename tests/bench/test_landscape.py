@@ -9,12 +9,12 @@ import torch
 import yaml
 from landscape import main
 
+from silofl.base.schema import dump_record
 from silofl.data.counts import DataCounts, SiteCounts
 from silofl.data.site_data import load_site_data
 from silofl.inference.contents import Contents
 from silofl.inference.directory import write_model_folder
 from silofl.models import build_model
-from silofl.schema import dump_record
 from silofl.study import load_study
 from silofl_desk.studies.simulation import study_file
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from layer_statistics import correlations, layer_pairs, main, statistics_image, statistics_table
 
-from silofl.errors import ConfigError
+from silofl.base.errors import ConfigError
 
 from ..conftest import SMALL_UNET
 from ..studies.conftest import JOB

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from bench.guard import AT_ZERO, DICE, FEDERATED, OWN, USELESS, draw_populations, place_rows
+from silofl.base.errors import ConfigError
 from silofl.core.gain import BETTER, measure_joining
 from silofl.core.guard_rule import BIASES, choose_kept, is_finished
-from silofl.errors import ConfigError
 
 NAN = float("nan")
 

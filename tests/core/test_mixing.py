@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from silofl.algorithms.fedavg import uniform_weights
+from silofl.base.errors import AggregationError
 from silofl.core.mixing import mix
-from silofl.errors import AggregationError
 
 
 def sites(*values, dtype=np.float32):

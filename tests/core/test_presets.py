@@ -4,9 +4,9 @@ from silofl.algorithms.adafed import Similarity
 from silofl.algorithms.fedprox import Proximal
 from silofl.algorithms.fedsm import Selector, SoftPull, SuperModel
 from silofl.algorithms.harmofl import Amplitude, Perturbation
+from silofl.base.errors import ConfigError
 from silofl.core.presets import algorithm_names, find_recipe
 from silofl.core.recipe import PRESET_NAMES, Recipe
-from silofl.errors import ConfigError
 
 
 def test_every_algorithm_has_the_three_presets():

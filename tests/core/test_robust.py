@@ -1,11 +1,11 @@
 import numpy as np
 import pytest
 
+from silofl.base.errors import ConfigError
 from silofl.core.presets import algorithm_names, find_recipe
 from silofl.core.products import multiply_updates
 from silofl.core.recipe import PRESET_NAMES
 from silofl.core.robust import Robust, bound_updates, clip_scales, krum_scores, take_median, trim_mean
-from silofl.errors import ConfigError
 
 SHARES = dict.fromkeys("abcde", 1)
 

@@ -3,8 +3,8 @@ from dataclasses import astuple
 import numpy as np
 import pytest
 
+from silofl.base.errors import ConfigError
 from silofl.core.spread import Spread, pool_spreads
-from silofl.errors import ConfigError
 
 
 def test_the_deviation_is_that_of_a_sample_and_few_cases_have_a_wider_range():

@@ -8,9 +8,9 @@ import pydicom
 import pytest
 from PIL import Image
 
-from silofl.errors import DataError
+from silofl.base.errors import DataError
+from silofl.base.settings import parse
 from silofl.reading.images import read_image
-from silofl.settings import parse
 from silofl.study import Study
 
 

@@ -6,11 +6,11 @@ import torch
 from monai.data import MetaTensor
 from monai.transforms import Compose
 
+from silofl.base.errors import ConfigError
 from silofl.data.batches import evaluation_batches, num_batches, training_batches
 from silofl.data.parts import Examples
 from silofl.data.site_data import load_site_data
 from silofl.data.transforms import build_augmentation
-from silofl.errors import ConfigError
 
 
 def part_of(count, size=(8, 8), is_segmentation=True):

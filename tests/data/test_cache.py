@@ -6,11 +6,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from silofl.base.errors import DataError
 from silofl.data.cache import describe_source, fingerprint_preparation, load_or_prepare, open_parts
 from silofl.data.cache_entries import CacheSource
 from silofl.data.manifest import read_manifest
 from silofl.data.parts import PreparedCase, join_examples
-from silofl.errors import DataError
 
 DATA = CacheSource("/data/north", "as it is")
 

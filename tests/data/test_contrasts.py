@@ -7,6 +7,8 @@ import pytest
 import torch
 from monai.transforms import Compose
 
+from silofl.base.errors import ConfigError, DataError
+from silofl.base.settings import parse
 from silofl.data.contrasts import ImageFiles, build_source, parse_case, read_source
 from silofl.data.domain import Domain
 from silofl.data.drop_channels import DropChannels
@@ -16,8 +18,6 @@ from silofl.data.prepared_image import prepare_image, prepare_with_way_back
 from silofl.data.site_data import load_site_data
 from silofl.data.survey import survey_sites
 from silofl.data.transforms import build_augmentation
-from silofl.errors import ConfigError, DataError
-from silofl.settings import parse
 from silofl.study import Study
 from silofl_desk.studies.new_study import write_new_study
 from silofl_desk.studies.simulation import study_file

@@ -5,12 +5,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from silofl.base.errors import DataError
+from silofl.base.schema import dump_record, read_record
 from silofl.data.counts import FILE, DataCounts, PartCounts, SiteCounts, digest_data, list_changed_sites
 from silofl.data.manifest import read_manifest
 from silofl.data.parts import Examples
 from silofl.data.site_data import SiteData, load_site_data
-from silofl.errors import DataError
-from silofl.schema import dump_record, read_record
 
 
 def examples(cases, patients):

@@ -4,10 +4,10 @@ import nibabel as nib
 import numpy as np
 import pytest
 
+from silofl.base.errors import ConfigError, DataError
+from silofl.base.settings import parse
 from silofl.data.data_fingerprint import EDGES, DataFingerprint, measure_site, pool_fingerprints, pooled_quantile
 from silofl.data.manifest import read_manifest
-from silofl.errors import ConfigError, DataError
-from silofl.settings import parse
 from silofl.study import Study
 
 

@@ -3,12 +3,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from silofl.base.errors import ConfigError, DataError
+from silofl.base.schema import dump_record, read_record
 from silofl.data.contrasts import ImageFiles
 from silofl.data.domain import Domain, Form, Range, VoxelSizes, measure_domain, measure_images, read_form
-from silofl.errors import ConfigError, DataError
 from silofl.reading.header import Header
 from silofl.reading.image import Image
-from silofl.schema import dump_record, read_record
 
 VOLUME = Form("volumes", "grey", "LPS", Header("MR", True, True))
 LOSSLESS = {"compression": "LOSSLESS"}

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import SimpleITK
 
-from silofl.errors import DataError
+from silofl.base.errors import DataError
 from silofl.importing.importers import ImportOptions, import_layout
 from silofl.reading.images import read_image, read_label
 from silofl.reading.label_grid import lay_on_image

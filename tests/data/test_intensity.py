@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 from monai.transforms import NormalizeIntensity, ScaleIntensityRangePercentiles
 
+from silofl.base.errors import DataError
 from silofl.data.intensity import scale_intensity, to_channels
-from silofl.errors import DataError
 
 RNG = np.random.default_rng(0)
 GREY = RNG.integers(0, 256, (1, 6, 7), dtype=np.uint8)

@@ -8,8 +8,8 @@ import pytest
 from PIL import Image
 from pydicom.data import get_testdata_file
 
+from silofl.base.errors import DataError
 from silofl.data.inventory import ALL, build_reading_study, take_inventory
-from silofl.errors import DataError
 
 CAST = np.array([200, 100, 100])
 

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from silofl.base.errors import DataError
 from silofl.data import records
 from silofl.data.contrasts import read_images
 from silofl.data.leakage import Contents, check_parts, digest_content
 from silofl.data.manifest import read_manifest
 from silofl.data.records import Record
-from silofl.errors import DataError
 from silofl.study.data_settings import DataSettings
 
 from .conftest import add_volume

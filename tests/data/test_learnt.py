@@ -4,9 +4,9 @@ import shutil
 import pytest
 from PIL import Image
 
+from silofl.base.errors import DataError
 from silofl.data.learnt import FILE, check_not_learnt, find_learnt, record_learnt
 from silofl.data.site_data import load_site_data
-from silofl.errors import DataError
 
 
 @pytest.fixture

@@ -4,12 +4,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from silofl.base.errors import DataError
 from silofl.data.manifest import read_manifest
 from silofl.data.parts import join_examples
 from silofl.data.pooled import pool_manifests
 from silofl.data.site_data import load_site_data
 from silofl.data.targets import IGNORED
-from silofl.errors import DataError
 
 pytestmark = pytest.mark.usefixtures("decoded_here")
 

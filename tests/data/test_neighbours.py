@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
+from silofl.base.errors import DataError
 from silofl.data.neighbours import check_has_slices, stack_neighbours
-from silofl.errors import DataError
 from silofl.reading.image import Image
 from silofl.study.data_settings import DataSettings
 

@@ -3,8 +3,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from silofl.base.errors import DataError
 from silofl.data.parts import Examples, join_examples
-from silofl.errors import DataError
 
 CASES, PATIENTS = ("a", "a", "b", "c", "d"), ("p", "p", "p", "q", None)
 

@@ -5,11 +5,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from silofl.base.errors import DataError
 from silofl.data.manifest import read_manifest
 from silofl.data.parts import join_examples
 from silofl.data.pooled import group_by_site, pool_manifests, pool_sites
 from silofl.data.site_data import load_site_data
-from silofl.errors import DataError
 
 from .conftest import SiteFolder
 

@@ -5,13 +5,13 @@ import numpy as np
 import pytest
 from monai.data import MetaTensor
 
+from silofl.base.errors import DataError
 from silofl.data import preparation
 from silofl.data.contrasts import build_source
 from silofl.data.manifest import read_manifest
 from silofl.data.preparation import build_preparation, prepare_case
 from silofl.data.prepared_image import prepare_image
 from silofl.data.transforms import ALLOWED
-from silofl.errors import DataError
 
 from .test_transforms import OPTIONS
 

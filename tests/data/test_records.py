@@ -1,7 +1,7 @@
 import pytest
 
+from silofl.base.errors import DataError
 from silofl.data.records import Record, locate, parse_record
-from silofl.errors import DataError
 
 LABELS = {0: "normal", 1: "tumour"}
 SEGMENTATION = {"image": "images/a.png", "label": "masks/a.png", "patient": "p1"}

@@ -8,12 +8,12 @@ import numpy as np
 import pydicom
 import pytest
 
-from silofl import errors
+from silofl.base import errors
+from silofl.base.errors import ConfigError, DataError
 from silofl.data import cache, leakage, preparation
 from silofl.data.padding import Padding
 from silofl.data.site_data import load_site_data
 from silofl.data.survey import survey_sites
-from silofl.errors import ConfigError, DataError
 from silofl.reading import formats
 from silofl.reading.images import read_image
 from silofl.study.sections import ModelSettings

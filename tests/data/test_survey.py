@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from silofl.base.errors import ConfigError, DataError
 from silofl.data.survey import SAMPLES, survey_sites
-from silofl.errors import ConfigError, DataError
 
 LABELS = {"1": "blob"}
 

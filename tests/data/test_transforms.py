@@ -3,8 +3,8 @@ import numpy as np
 import pytest
 from monai.data import MetaTensor, get_track_meta
 
+from silofl.base.errors import ConfigError
 from silofl.data.transforms import ALLOWED, build_augmentation, check_transforms, compose, metadata_tracking
-from silofl.errors import ConfigError
 
 OPTIONS = {
     "Orientation": {"axcodes": "LPS"},

@@ -4,10 +4,10 @@ import logging
 import numpy as np
 import pytest
 
+from silofl.base.errors import DataError
 from silofl.data import unreadable
 from silofl.data.input_warnings import find_doubts
 from silofl.data.site_data import load_site_data
-from silofl.errors import DataError
 
 from .conftest import add_volume
 

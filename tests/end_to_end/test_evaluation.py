@@ -9,8 +9,8 @@ from provisioning.fill_kits import Contents, fill_kit
 from provisioning.make_kits import make_kits, make_project
 from provisioning.network import Network
 from provisioning.workspace import PROJECT, find_kits, kits_folder
+from silofl.base.files import read_json
 from silofl.federation.results import read_results
-from silofl.files import read_json
 from silofl_desk.phantoms.phantoms import make_phantoms
 from silofl_desk.phantoms.stains import make_stains
 

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import yaml
 
+from silofl.base.settings import parse
 from silofl.cli import main
 from silofl.inference import SuperModel
-from silofl.settings import parse
-from silofl.site import Site
+from silofl.setup.site import Site
 from silofl.study import Study
 from silofl_desk.studies.alone import run_alone
 from tests.conftest import count_cases

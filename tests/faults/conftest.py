@@ -9,10 +9,10 @@ import pytest
 import torch
 import yaml
 
+from silofl.base.settings import parse
 from silofl.federation.ledger import FILE
 from silofl.inference.directory import Contents, write_model_folder
 from silofl.models import build_model
-from silofl.settings import parse
 from silofl.study import Study
 
 from ..end_to_end.conftest import write_small_job

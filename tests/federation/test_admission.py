@@ -9,7 +9,7 @@ from silofl.federation.course import Course, separate_failures
 from silofl.federation.run_folder import RunFolder
 from silofl.federation.server import ServerRounds
 from silofl.parts.task import Message
-from silofl.software import read_software
+from silofl.setup.software import read_software
 
 SCORE = {"value": 0.5, "num_cases": 2, "num_excluded": 0, "labels": {"1": 0.5}}
 LONG = 10**7

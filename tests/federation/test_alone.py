@@ -5,10 +5,10 @@ import sys
 import pytest
 import yaml
 
+from silofl.base.settings import load_settings
 from silofl.federation.run_folder import PHASE, RunFolder
 from silofl.federation.server import ServerRounds
-from silofl.settings import load_settings
-from silofl.site import Site
+from silofl.setup.site import Site
 from silofl_desk.studies.alone import run_alone
 
 from ..conftest import assert_alike
@@ -103,7 +103,7 @@ def test_a_run_that_fails_for_an_unknown_reason_has_a_result_that_names_it(alone
 ALONE = """
 import sys
 from pathlib import Path
-from silofl.site import Site
+from silofl.setup.site import Site
 from silofl.study import load_study
 from silofl.federation.course import Course, separate_failures
 from silofl.federation.server import ServerRounds

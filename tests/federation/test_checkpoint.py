@@ -3,12 +3,12 @@ import json
 import numpy as np
 import pytest
 
-from silofl.errors import StateError
+from silofl.base.errors import StateError
+from silofl.base.files import load_state, save_state, save_tensors
+from silofl.base.schema import dump_record
+from silofl.base.settings import parse
 from silofl.federation.checkpoint import FORMAT, checkpoint, restore_run
 from silofl.federation.run_folder import RunFolder
-from silofl.files import load_state, save_state, save_tensors
-from silofl.schema import dump_record
-from silofl.settings import parse
 from silofl.study import Study
 
 from ..conftest import DROPPING, UNET, assert_alike

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 import torch
 
-from silofl.errors import AggregationError
+from silofl.base.errors import AggregationError
+from silofl.base.schema import dump_record
 from silofl.federation.course import Answers, Course, separate_failures
 from silofl.models import build_plain_model
 from silofl.models.names import write_arrays
 from silofl.parts.task import Message
-from silofl.schema import dump_record
 from silofl.training.evaluation import evaluate
 
 from ..conftest import DROPPING, assert_alike

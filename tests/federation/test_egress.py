@@ -3,11 +3,11 @@ import hashlib
 import numpy as np
 import pytest
 
+from silofl.base.settings import parse
 from silofl.federation.egress import NUMBERS, OTHERS, UNKNOWN, Gate, Request
 from silofl.federation.server import ServerRounds
 from silofl.parts.task import TRAIN, Exchange, Message
-from silofl.settings import parse
-from silofl.site import Site
+from silofl.setup.site import Site
 from silofl.study import Study
 
 from ..conftest import SMALL_UNET

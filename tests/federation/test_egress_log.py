@@ -2,10 +2,10 @@ import json
 
 import pytest
 
-from silofl.errors import ConfigError
+from silofl.base.errors import ConfigError
+from silofl.base.files import hold_lock
 from silofl.federation.egress_chain import check_chain
 from silofl.federation.egress_log import EgressLog
-from silofl.files import hold_lock
 
 RISKS = {kind: f"what {kind} tell" for kind in ("weights", "batchnorm", "numbers", "amplitude")}
 

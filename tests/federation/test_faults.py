@@ -6,10 +6,10 @@ import shutil
 import numpy as np
 import pytest
 
-from silofl.errors import StateError
+from silofl.base.errors import StateError
+from silofl.base.files import read_json
 from silofl.federation.run_folder import BEFORE, CHECKPOINT, RunFolder
 from silofl.federation.state import SiteState
-from silofl.files import read_json
 from silofl_desk.studies.alone import run_alone
 
 from ..conftest import UNET

@@ -3,7 +3,8 @@ from dataclasses import replace
 
 import pytest
 
-from silofl.errors import ConfigError
+from silofl.base.errors import ConfigError
+from silofl.base.schema import dump_record
 from silofl.federation.ledger import (
     Round,
     absence_sentence,
@@ -14,7 +15,6 @@ from silofl.federation.ledger import (
     metrics_csv,
     read_ledger,
 )
-from silofl.schema import dump_record
 from silofl.training.site_score import SiteScore
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from silofl.errors import ConfigError
+from silofl.base.errors import ConfigError
 from silofl.federation.checkpoint import checkpoint, restore_run
 from silofl.federation.known_sites import NEVER, list_expected_sites
 from silofl.federation.outcome import finished_results

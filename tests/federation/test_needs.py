@@ -1,10 +1,10 @@
 import pytest
 
+from silofl.base.settings import parse
 from silofl.federation import needs
 from silofl.federation.server import ServerRounds
 from silofl.parts.part import AFTER
 from silofl.parts.task import TRAIN, Exchange
-from silofl.settings import parse
 from silofl.study import Study
 
 from ..conftest import SMALL_UNET

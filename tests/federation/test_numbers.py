@@ -1,7 +1,7 @@
 import pytest
 
+from silofl.base.errors import AggregationError
 from silofl.data.domain import Domain, Range, VoxelSizes
-from silofl.errors import AggregationError
 from silofl.federation.numbers import check_image_shape, check_names, check_numbers, find_long_updates, find_odd_ranges
 from silofl.parts.answer import Metrics, Numbers
 from silofl.parts.task import TRAIN, Exchange

@@ -5,12 +5,12 @@ import pytest
 
 import silofl
 from silofl.algorithms.feddyn import SiteDynamic
+from silofl.base.schema import dump_record, read_record
+from silofl.base.settings import parse
 from silofl.federation.outcome import finished_results, unscored_results
 from silofl.federation.results import FILE, PLACES, Results
 from silofl.inference.directory import plain_study
 from silofl.parts.load import describe_kept
-from silofl.schema import dump_record, read_record
-from silofl.settings import parse
 from silofl.study import Study
 from silofl.training.site_score import SiteScore
 

@@ -5,13 +5,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from silofl.errors import AggregationError
+from silofl.base.errors import AggregationError
 from silofl.federation.course import separate_failures
 from silofl.federation.outcome import finished_results
 from silofl.federation.partners import drop_lonely, part_lonely
 from silofl.parts.answer import Numbers, SiteAnswer
 from silofl.parts.task import Message
-from silofl.site import Site
+from silofl.setup.site import Site
 
 from ..conftest import assert_alike
 

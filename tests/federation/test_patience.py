@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
+from silofl.base.schema import dump_record
 from silofl.federation.ledger import Round, mark_best, rounds_since_best
 from silofl.federation.outcome import finished_results
-from silofl.schema import dump_record
 from silofl.training.site_score import SiteScore
 from silofl_desk.report.sentences import early_sentence
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from silofl.files import load_tensors
+from silofl.base.files import load_tensors
 from silofl.inference.directory import FOLDER, read_model_folder
 from silofl.models.precision import round_as_received, widen_arrays
 from silofl.parts.task import TRAIN

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from silofl.errors import TrainingError
+from silofl.base.errors import TrainingError
 from silofl.federation import needs, rehearsal
 from silofl.federation.course import separate_failures
 from silofl.federation.egress import RETURNED, Request

@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
+from silofl.base.settings import parse
 from silofl.federation.checkpoint import checkpoint, restore_run
 from silofl.federation.course import Course
 from silofl.federation.outcome import finished_results
 from silofl.federation.repeats import MOST
-from silofl.settings import parse
 from silofl.study import Study
 
 from ..conftest import SMALL_UNET, UNET, assert_alike

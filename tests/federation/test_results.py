@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 import silofl
-from silofl.errors import ConfigError
+from silofl.base.errors import ConfigError
+from silofl.base.schema import dump_record, read_record
 from silofl.federation.results import Results, read_results, schema_page
-from silofl.schema import dump_record, read_record
 
 STUDY = {
     "study": "small",

@@ -5,14 +5,14 @@ import numpy as np
 import pytest
 import torch
 
-from silofl.errors import ConfigError
+from silofl.base.errors import ConfigError
+from silofl.base.files import write_json
+from silofl.base.schema import dump_record
 from silofl.federation import run_folder
 from silofl.federation.course import Course
 from silofl.federation.metrics_summary import round_metrics
 from silofl.federation.results import read_results
 from silofl.federation.run_folder import RECORDS, RunFolder
-from silofl.files import write_json
-from silofl.schema import dump_record
 
 
 @pytest.fixture

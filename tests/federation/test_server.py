@@ -1,10 +1,10 @@
 import numpy as np
 import pytest
 
-from silofl.errors import ConfigError
+from silofl.base.errors import ConfigError
 from silofl.federation.server import ServerRounds
 from silofl.parts.task import TEST, TRAIN, VALIDATE, Exchange
-from silofl.software import read_software
+from silofl.setup.software import read_software
 
 from ..conftest import assert_alike
 

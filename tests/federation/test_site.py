@@ -11,16 +11,16 @@ import torch
 import yaml
 from PIL import Image
 
-from silofl.errors import DataError
+from silofl.base.errors import DataError
+from silofl.base.files import save_tensors
+from silofl.base.schema import dump_record
+from silofl.base.settings import load_settings
 from silofl.federation.site import SiteRounds
 from silofl.federation.state import SiteState
-from silofl.files import save_tensors
 from silofl.parts import work
 from silofl.parts.task import Message
 from silofl.parts.work import Work
-from silofl.schema import dump_record
-from silofl.settings import load_settings
-from silofl.site import Site
+from silofl.setup.site import Site
 from silofl_desk.report.sentences import list_incidents
 
 from ..conftest import assert_alike

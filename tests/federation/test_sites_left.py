@@ -2,12 +2,12 @@
 
 import pytest
 
-from silofl.errors import ConfigError
+from silofl.base.errors import ConfigError
 from silofl.federation.egress import Gate
 from silofl.federation.known_sites import list_present_sites
 from silofl.federation.outcome import finished_results
 from silofl.federation.run_folder import RunFolder
-from silofl.site import Site
+from silofl.setup.site import Site
 
 from ..conftest import assert_alike
 

@@ -2,10 +2,10 @@
 
 import pytest
 
+from silofl.base.schema import dump_record, read_record
 from silofl.federation.ledger import Round, latest_software
 from silofl.parts.task import Message
-from silofl.schema import dump_record, read_record
-from silofl.software import read_software
+from silofl.setup.software import read_software
 
 OTHER = "0" * 64
 

@@ -1,8 +1,8 @@
 import pytest
 
-from silofl.errors import StateError
+from silofl.base.errors import StateError
+from silofl.base.files import save_state, save_tensors
 from silofl.federation.state import SiteState
-from silofl.files import save_state, save_tensors
 
 from .faults import DAMAGES
 

@@ -1,13 +1,13 @@
 import pytest
 import torch
 
+from silofl.base.settings import parse
 from silofl.data.site_data import SiteData
 from silofl.federation import step_cost
 from silofl.federation.server import ServerRounds
 from silofl.models.networks import HarmonizedModel
 from silofl.parts.task import TRAIN, Exchange
 from silofl.parts.work import Work
-from silofl.settings import parse
 from silofl.study import Study
 from silofl_desk.studies.random_examples import random_part, random_volume
 

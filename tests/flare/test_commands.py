@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from silofl.errors import ConfigError
+from silofl.base.errors import ConfigError
 from silofl.flare.commands import check_start, find_cut, whole_path
 
 

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from silofl.errors import ConfigError
+from silofl.base.errors import ConfigError
 from silofl.flare.components import (
     GENERIC,
     PAPERS,

@@ -15,7 +15,7 @@ from nvflare.app_common.abstract.fl_model import FLModel
 from nvflare.app_common.app_constant import AppConstants
 from nvflare.app_common.workflows.model_controller import ModelController
 
-from silofl.errors import AggregationError, ConfigError
+from silofl.base.errors import AggregationError, ConfigError
 from silofl.federation.results import read_results
 from silofl.federation.run_folder import RunFolder
 from silofl.federation.server import ServerRounds
@@ -25,7 +25,7 @@ from silofl.flare.controller import FAILED_ONCE, RoundsController
 from silofl.flare.exchange import from_model, to_model
 from silofl.flare.left_sites import AGAIN, FAILED, FAILED_AGAIN, LEFT
 from silofl.parts.task import Message
-from silofl.software import read_software
+from silofl.setup.software import read_software
 
 
 @pytest.fixture

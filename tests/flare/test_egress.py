@@ -12,7 +12,8 @@ from nvflare.app_common.filters.percentile_privacy import PercentilePrivacy
 from nvflare.app_common.utils.fl_model_utils import FLModelUtils
 
 from silofl.algorithms.harmofl.amplitude import MEAN as AMPLITUDE
-from silofl.errors import ConfigError
+from silofl.base.errors import ConfigError
+from silofl.base.settings import parse
 from silofl.federation.course import Answers, Course
 from silofl.federation.server import ServerRounds
 from silofl.flare import egress
@@ -20,9 +21,8 @@ from silofl.flare.egress import Egress, RunNote
 from silofl.flare.exchange import from_model, to_model
 from silofl.models.roles import add_role
 from silofl.parts.task import Message
-from silofl.settings import parse
-from silofl.site import Site
-from silofl.software import read_software
+from silofl.setup.site import Site
+from silofl.setup.software import read_software
 from silofl.study import Study
 
 SMALL = {"name": "small", "task": "classification", "labels": {0: "a", 1: "b"}, "rounds": 2, "metric": "accuracy"}

@@ -7,12 +7,12 @@ from nvflare.app_common.decomposers import common_decomposers
 from nvflare.app_common.utils.fl_model_utils import FLModelUtils
 from nvflare.fuel.utils import fobs
 
+from silofl.base.settings import parse
 from silofl.federation.server import ServerRounds
 from silofl.flare.exchange import from_model, to_model
 from silofl.models.roles import read_role
 from silofl.parts.part import AFTER
 from silofl.parts.task import TRAIN, Exchange, Message
-from silofl.settings import parse
 from silofl.study import Study
 
 ROLES = ("global", "personal", "selector")

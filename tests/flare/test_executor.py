@@ -10,8 +10,8 @@ from nvflare.apis.workspace import Workspace
 from nvflare.app_common.filters.exclude_vars import ExcludeVars
 from nvflare.app_common.utils.fl_model_utils import FLModelUtils
 
-from silofl.errors import ConfigError
-from silofl.files import hold_lock
+from silofl.base.errors import ConfigError
+from silofl.base.files import hold_lock
 from silofl.flare import executor as module
 from silofl.flare.egress import Egress, RunNote, check_filters
 from silofl.flare.exchange import from_model, to_model

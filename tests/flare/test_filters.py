@@ -10,6 +10,7 @@ from nvflare.apis.fl_context import FLContext
 from nvflare.apis.shareable import make_reply
 from nvflare.app_common.utils.fl_model_utils import FLModelUtils
 
+from silofl.base.settings import parse
 from silofl.flare import filters
 from silofl.flare.exchange import from_model, to_model
 from silofl.flare.filters import BatchNormStaysHome, ExcludeBatchNorm
@@ -18,7 +19,6 @@ from silofl.models.networks import build_models
 from silofl.models.roles import add_role
 from silofl.parts.answer import plain_text
 from silofl.parts.task import Message
-from silofl.settings import parse
 from silofl.study import Study, load_study
 from silofl_desk.studies.simulation import GUARD, changed_study, fit_configurations, study_file
 

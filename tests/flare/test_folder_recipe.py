@@ -8,7 +8,7 @@ import pytest
 from nvflare.recipe import PocEnv, SimEnv, poc_env
 from nvflare.recipe.session_mgr import SessionManager
 
-from silofl.files import read_json
+from silofl.base.files import read_json
 from silofl_desk.flare.folder_recipe import FolderRecipe
 
 

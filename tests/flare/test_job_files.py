@@ -24,8 +24,8 @@ from nvflare.private.json_configer import JsonConfigurator
 from nvflare.private.privacy_manager import PrivacyService
 from nvflare.security.security import FLAuthorizer
 
-from silofl.errors import ConfigError
-from silofl.files import hold_lock
+from silofl.base.errors import ConfigError
+from silofl.base.files import hold_lock
 from silofl.flare import job_files
 from silofl.flare.job_files import FILES, SIGNATURES, JobFiles
 from silofl.flare.places import JOB_LOCK

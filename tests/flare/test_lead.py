@@ -7,8 +7,8 @@ import pytest
 from nvflare.apis.fl_exception import FLCommunicationError
 from nvflare.fuel.flare_api.api_spec import AuthorizationError, JobNotFound, JobNotRunning
 
-from silofl.errors import ConfigError, TrainingError
-from silofl.files import write_json
+from silofl.base.errors import ConfigError, TrainingError
+from silofl.base.files import write_json
 from silofl.flare import lead as module
 from silofl.flare.lead import InFlight, Lead, Progress, answer_progress
 

@@ -15,10 +15,11 @@ from nvflare.apis.workspace import Workspace
 from nvflare.app_common.utils.fl_model_utils import FLModelUtils
 from nvflare.lighter.utils import Identity, generate_cert, generate_keys, serialize_cert, sign_folders
 
-from silofl.errors import ConfigError
+from silofl.base.errors import ConfigError
+from silofl.base.files import write_json
+from silofl.base.schema import dump_record
 from silofl.federation.outcome import unscored_results
 from silofl.federation.results import read_results
-from silofl.files import write_json
 from silofl.flare import controller as module
 from silofl.flare.controller import RoundsController
 from silofl.flare.egress import Egress, RunNote
@@ -27,8 +28,7 @@ from silofl.flare.executor import SiteExecutor
 from silofl.flare.lead import check_signed
 from silofl.inference.directory import plain_study
 from silofl.parts.task import Message
-from silofl.schema import dump_record
-from silofl.site import Server
+from silofl.setup.site import Server
 
 LEAD, OTHER = "lead@study.example.org", "other@study.example.org"
 NOT_YOURS = "continue_run must name a run that its own lead began and this server keeps, not 'first'"

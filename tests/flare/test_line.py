@@ -1,6 +1,6 @@
 import pytest
 
-from silofl.errors import ConfigError
+from silofl.base.errors import ConfigError
 from silofl.flare.line import BANDWIDTH, WAIT, find_least_bandwidth, make_settings, parse_bandwidth
 
 MIB = 1 << 20

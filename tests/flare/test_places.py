@@ -7,9 +7,9 @@ import yaml
 from nvflare.apis.workspace import Workspace
 from nvflare.lighter.utils import Identity, generate_cert, generate_keys, serialize_cert
 
-from silofl.errors import ConfigError
+from silofl.base.errors import ConfigError
 from silofl.flare.places import find_ending_certificates, read_job_study, read_server_settings, read_site_settings
-from silofl.site import Server, Site
+from silofl.setup.site import Server, Site
 
 STUDY = {"name": "small", "task": "segmentation", "labels": {1: "a"}, "rounds": 2, "algorithm": {"name": "fedavg"}}
 JOB_ID = "7c6d"

@@ -7,11 +7,11 @@ import shutil
 import pytest
 import yaml
 
-from silofl.errors import ConfigError
-from silofl.files import save_tensors
+from silofl.base.errors import ConfigError
+from silofl.base.files import save_tensors
+from silofl.base.settings import parse, read_yaml
 from silofl.flare.components import name_components
 from silofl.models import build_plain_model
-from silofl.settings import parse, read_yaml
 from silofl.study import Study, load_study
 from silofl_desk.flare.submission import READY, check_job
 from silofl_desk.studies.simulation import study_file

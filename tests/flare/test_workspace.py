@@ -6,10 +6,10 @@ import pytest
 from nvflare.apis.fl_exception import UnsafeComponentError
 from nvflare.app_common.widgets.component_path_authorizer import ComponentPathAuthorizer
 
-from silofl.errors import ConfigError
+from silofl.base.errors import ConfigError
+from silofl.base.settings import load_settings
 from silofl.flare.components import GENERIC
-from silofl.settings import load_settings
-from silofl.site import Server, Site
+from silofl.setup.site import Server, Site
 from silofl_desk.flare.workspace import name_sites, other_classes, prepare_workspace, read_simulated_site
 
 JOBS = sorted((Path(__file__).resolve().parents[2] / "jobs").glob("*/app/config/config_fed_*.json"))

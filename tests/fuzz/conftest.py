@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 
+from silofl.base.errors import SiloFLError
 from silofl.cli import main
-from silofl.errors import SiloFLError
 from silofl.reading.decoder import end_decoder
 
 # Of each fuzzer; all fuzzers together stay below 2,000.

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from silofl.errors import DataError
+from silofl.base.errors import DataError
 from silofl.reading.images import read_image
 
 from .conftest import build_dicom, build_npz, build_png, one_sentence

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from silofl.base.settings import parse
 from silofl.data.manifest import Manifest, read_manifest
 from silofl.data.survey import survey_sites
-from silofl.settings import parse
 from silofl.study import Study
 
 from .conftest import files_opened, one_sentence

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from silofl.base.errors import ConfigError
 from silofl.cli import main
-from silofl.errors import ConfigError
 from silofl.hospital import check_site as module
 from silofl.hospital import network
 from silofl.hospital.check_site import CHECKS, LOG, check_site, print_checkup

@@ -5,8 +5,8 @@ import numpy as np
 import pydicom
 import pytest
 
+from silofl.base.errors import ConfigError, DataError
 from silofl.data.manifest import read_content
-from silofl.errors import ConfigError, DataError
 from silofl.hospital.data import check_data, write_clean
 
 from .conftest import change_json

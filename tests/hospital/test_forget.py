@@ -3,11 +3,11 @@ from unittest.mock import Mock
 import pytest
 import yaml
 
-from silofl.errors import ConfigError
+from silofl.base.errors import ConfigError
+from silofl.base.files import hold_lock
 from silofl.federation.egress_log import EgressLog
-from silofl.files import hold_lock
 from silofl.hospital.forget import delete_kept, find_kept
-from silofl.site import Site
+from silofl.setup.site import Site
 
 RUN = "organs-20260102-030405-0a1f"
 

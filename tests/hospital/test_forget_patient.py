@@ -14,7 +14,7 @@ from silofl.federation.egress_log import EgressLog
 from silofl.flare.places import mark_in_use
 from silofl.hospital.forget_patient import find_studies
 from silofl.inference.cases_table import FILE as CASES
-from silofl.site import Site
+from silofl.setup.site import Site
 
 RUN, OLDER = "organs-20260102-030405-0a1f", "bones-20260102-030405-0a1f"
 SENT = {"task": "train", "refused": False, "name": "a", "purpose": "p", "bytes": 4}

@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from silofl.errors import ConfigError
+from silofl.base.errors import ConfigError
 from silofl.flare.kit import read_kit
 
 

@@ -14,8 +14,8 @@ from nvflare.fuel.f3.drivers.aio_http_driver import AioHttpDriver
 from nvflare.fuel.f3.drivers.connector_info import ConnectorInfo, Mode
 from nvflare.lighter.utils import load_private_key
 
+from silofl.base.files import read_json
 from silofl.federation import needs
-from silofl.files import read_json
 from silofl.flare.kit import read_certificate
 from silofl.flare.line import make_settings
 from silofl.hospital import network

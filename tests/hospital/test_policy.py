@@ -6,8 +6,7 @@ import pytest
 from nvflare.app_common.default_component_policy import DEFAULT_CLASS_ALLOW_LIST
 from nvflare.app_common.logging.site_log_streamer import SiteLogStreamer
 
-from silofl import extensions
-from silofl.errors import ConfigError, ExtensionError
+from silofl.base.errors import ConfigError, ExtensionError
 from silofl.flare.policy import SITE_CLASSES
 from silofl.hospital.check_site import CHECKS, check_site
 from silofl.hospital.policy import (
@@ -20,6 +19,7 @@ from silofl.hospital.policy import (
     check_partners,
     check_pin,
 )
+from silofl.setup import extensions
 
 from ..conftest import SMALL_UNET
 from .conftest import change_json, change_site

@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from silofl.base.errors import TrainingError
+from silofl.base.files import save_tensors, write_json
+from silofl.base.settings import parse
 from silofl.data.site_data import SiteData
-from silofl.errors import TrainingError
 from silofl.federation.egress import Gate
-from silofl.files import save_tensors, write_json
 from silofl.hospital.candidate import read_candidate
 from silofl.hospital.data import check_data
 from silofl.hospital.trial import check_leaving, check_privacy, check_training, find_largest_volume, group_by_kind
@@ -21,7 +22,6 @@ from silofl.inference.directory import write_model_folder
 from silofl.inference.model_file import pack_model
 from silofl.models import build_model, build_plain_model
 from silofl.parts.dp_sgd import FILE
-from silofl.settings import parse
 from silofl.study import Study, load_study
 from silofl.training.private import compute_epsilon
 from silofl.training.spent import Spent

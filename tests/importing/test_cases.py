@@ -1,7 +1,7 @@
 import pytest
 
+from silofl.base.errors import ConfigError, DataError
 from silofl.data.contrasts import check_contrasts
-from silofl.errors import ConfigError, DataError
 from silofl.importing.cases import Patterns, find_cases, parse_patterns
 
 

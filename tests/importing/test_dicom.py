@@ -6,7 +6,7 @@ import pydicom
 import pytest
 from pydicom.uid import generate_uid
 
-from silofl.errors import ConfigError, DataError
+from silofl.base.errors import ConfigError, DataError
 from silofl.importing.dicom import find_exams
 from silofl.importing.importers import ImportOptions, import_layout
 from silofl.reading.images import read_image

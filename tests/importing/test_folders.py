@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from silofl.base.errors import ConfigError, DataError
 from silofl.data.site_data import load_site_data
-from silofl.errors import ConfigError, DataError
 from silofl.importing.importers import ImportOptions, import_layout
 
 pytestmark = pytest.mark.usefixtures("decoded_here")

@@ -8,9 +8,9 @@ import pytest
 from PIL import ExifTags, Image
 
 import silofl
+from silofl.base.errors import ConfigError, DataError
 from silofl.cli import main
 from silofl.data.manifest import read_manifest
-from silofl.errors import ConfigError, DataError
 from silofl.importing import cases, importers
 from silofl.importing.importers import ImportOptions, import_layout, list_layouts
 from silofl.importing.site_files import SitePlan

@@ -7,7 +7,7 @@ import pytest
 import SimpleITK
 from PIL import Image
 
-from silofl.errors import DataError
+from silofl.base.errors import DataError
 from silofl.importing.masks import Changes, Values, describe_changes, plan_mask, split_ending
 from silofl.reading.images import read_label
 

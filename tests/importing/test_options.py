@@ -1,6 +1,6 @@
 import pytest
 
-from silofl.errors import ConfigError
+from silofl.base.errors import ConfigError
 from silofl.importing.options import ImportOptions
 
 DEALT = {"partition": "dirichlet", "num_sites": 20, "alpha": 0.1, "num_shards": 2}

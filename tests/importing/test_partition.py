@@ -3,7 +3,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from silofl.errors import DataError
+from silofl.base.errors import DataError
 from silofl.importing.partition import (
     assign_sites,
     deal_equally,

@@ -5,7 +5,7 @@ import numpy as np
 import pydicom
 import pytest
 
-from silofl.errors import DataError
+from silofl.base.errors import DataError
 from silofl.importing.cases import SiteCases, plan_cases
 from silofl.importing.masks import Values
 from silofl.importing.options import ImportOptions

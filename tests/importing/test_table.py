@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from silofl.errors import ConfigError, DataError
+from silofl.base.errors import ConfigError, DataError
 from silofl.importing.importers import ImportOptions, import_layout
 
 from .exams import write_exam

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 import torch
 
+from silofl.base.settings import parse
 from silofl.inference.directory import Contents
 from silofl.models import build_model
 from silofl.models.nearest import FeatureMoments, discriminant, measure_features
 from silofl.models.selector import build_selector
-from silofl.settings import parse
 from silofl.study import Study
 
 from ..conftest import SMALL_UNET

@@ -10,8 +10,8 @@ import pytest
 import torch
 from PIL import Image
 
+from silofl.base.errors import ConfigError, DataError
 from silofl.data.domain import Domain, Range
-from silofl.errors import ConfigError, DataError
 from silofl.inference import SuperModel
 from silofl.inference.directory import write_model_folder
 from silofl_desk.inference.export import export_bundle

@@ -7,7 +7,7 @@ import yaml
 from PIL import Image
 from torch import nn
 
-from silofl.errors import ConfigError, DataError
+from silofl.base.errors import ConfigError, DataError
 from silofl.inference.bundle import FilePredictor
 from silofl.inference.directory import plain_study
 from silofl.inference.super_model import FALLBACK

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from silofl.base.settings import parse
 from silofl.data.parts import Examples
 from silofl.inference import SuperModel
 from silofl.inference.case_results import (
@@ -20,7 +21,6 @@ from silofl.inference.contents import Contents
 from silofl.inference.geometry import decide_labels
 from silofl.models import build_model
 from silofl.models.selector import build_selector
-from silofl.settings import parse
 from silofl.study import Study
 from silofl.training.evaluation import predict, score_predictions
 from silofl.training.metrics import Score

@@ -14,8 +14,8 @@ from PIL import Image
 from rich.console import Console
 
 import silofl
+from silofl.base.errors import ConfigError, DataError, ExitCode
 from silofl.cli import main
-from silofl.errors import ConfigError, DataError, ExitCode
 from silofl.inference import command
 from silofl.inference.command import Options, predict_inputs
 from silofl.inference.directory import read_fingerprint, read_model_folder, write_model_folder

@@ -3,8 +3,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from silofl.base.errors import ConfigError
 from silofl.core.operating_point import OperatingPoint
-from silofl.errors import ConfigError
 from silofl.inference.contents import Contents
 
 

@@ -7,8 +7,8 @@ import pydicom
 import pytest
 from pydicom.uid import generate_uid
 
+from silofl.base.errors import ConfigError, DataError
 from silofl.cli import main
-from silofl.errors import ConfigError, DataError
 from silofl.inference.dicom_seg import check_can_write, write_dicom_seg
 from silofl.inference.directory import write_model_folder
 from silofl.reading.images import read_image, read_label

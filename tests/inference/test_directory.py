@@ -7,9 +7,10 @@ from dataclasses import replace
 import pytest
 import torch
 
+from silofl.base.errors import ConfigError
+from silofl.base.settings import parse
 from silofl.core.operating_point import OperatingPoint
 from silofl.data.domain import Domain, Range
-from silofl.errors import ConfigError
 from silofl.inference import directory
 from silofl.inference.directory import (
     plain_study,
@@ -17,7 +18,6 @@ from silofl.inference.directory import (
     read_model_folder,
     write_model_folder,
 )
-from silofl.settings import parse
 from silofl.study import STORED, Study
 
 DOMAIN = Domain(("volumes",), ("grey",), ("MR",), ("LPS", "RAS"), (Range("mean", 0.1, 0.4), Range("roughness", 0, 0.2)))

@@ -13,15 +13,15 @@ import numpy as np
 import pytest
 import torch
 
+from silofl.base.errors import ConfigError
+from silofl.base.settings import parse
 from silofl.cli import main
 from silofl.core.operating_point import MOST_PROBABLE
 from silofl.data.manifest import PARTS
-from silofl.errors import ConfigError
 from silofl.inference import SuperModel
 from silofl.inference.directory import read_fingerprint, write_model_folder
 from silofl.inference.opened import open_model
 from silofl.inference.readme import bundle_readme
-from silofl.settings import parse
 from silofl.study import STORED, Study
 from silofl.study.sections import DoNotUseSettings
 from silofl_desk.inference.export import _channel_names, _refuse_commands, export_bundle

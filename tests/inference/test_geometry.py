@@ -5,10 +5,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from silofl.base.errors import DataError
 from silofl.data.contrasts import build_source
 from silofl.data.preparation import build_preparation
 from silofl.data.prepared_image import prepare_image, prepare_with_way_back
-from silofl.errors import DataError
 from silofl.inference.geometry import check_images, decide_labels, decide_on_input
 
 TURNS = [(order, signs) for order in itertools.permutations(range(3)) for signs in itertools.product((1, -1), repeat=3)]

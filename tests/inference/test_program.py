@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from silofl import __version__
-from silofl.errors import ConfigError, TrainingError
+from silofl.base.errors import ConfigError, TrainingError
 from silofl.inference import SuperModel
 from silofl.inference.bundle import VolumeNetwork
 from silofl.inference.geometry import decide_labels

@@ -7,9 +7,9 @@ import SimpleITK
 import torch
 from PIL import Image
 
+from silofl.base.errors import ConfigError, DataError
 from silofl.core.operating_point import OperatingPoint
 from silofl.data.parts import Examples
-from silofl.errors import ConfigError, DataError
 from silofl.inference import SuperModel
 from silofl.inference.choice import choose_answer
 from silofl.inference.directory import write_model_folder

@@ -1,8 +1,8 @@
 import pytest
 
-from silofl.errors import ConfigError
+from silofl.base.errors import ConfigError
+from silofl.base.schema import dump_record, read_record
 from silofl.inference.unseen import UnseenTest
-from silofl.schema import dump_record, read_record
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 import torch
 
+from silofl.base.errors import ConfigError
 from silofl.core.spread import Spread
-from silofl.errors import ConfigError
 from silofl.inference import SuperModel
 from silofl.inference.directory import read_fingerprint, read_model_folder, write_model_folder
 from silofl.inference.prediction import CaseAnswer

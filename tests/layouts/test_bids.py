@@ -5,7 +5,7 @@ import nibabel
 import numpy as np
 import pytest
 
-from silofl.errors import ConfigError, DataError
+from silofl.base.errors import ConfigError, DataError
 from silofl.importing.importers import ImportOptions, import_layout
 
 SUBJECTS, SESSIONS = 5, ("ses-1", "ses-2")

@@ -4,8 +4,8 @@ import nibabel
 import numpy as np
 import pytest
 
+from silofl.base.errors import ConfigError, DataError
 from silofl.data.site_data import load_site_data
-from silofl.errors import ConfigError, DataError
 from silofl.importing.importers import ImportOptions, import_layout
 
 pytestmark = pytest.mark.usefixtures("decoded_here")

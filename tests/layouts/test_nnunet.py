@@ -7,9 +7,9 @@ import pytest
 import SimpleITK
 from PIL import Image
 
+from silofl.base.errors import ConfigError, DataError
 from silofl.data.site_data import load_site_data
 from silofl.data.targets import IGNORED
-from silofl.errors import ConfigError, DataError
 from silofl.importing.importers import ImportOptions, import_layout
 from silofl.reading.images import read_label
 

@@ -1,6 +1,6 @@
 import pytest
 
-from silofl.settings import parse
+from silofl.base.settings import parse
 from silofl.study import Study
 
 FEATURES = [16, 8, 8, 8, 12, 16]

@@ -2,10 +2,10 @@ import pytest
 import torch
 from torch import nn
 
+from silofl.base.settings import parse
 from silofl.models import build_plain_model
 from silofl.models.features import feature_layer
 from silofl.models.names import head_names
-from silofl.settings import parse
 from silofl.study import Study
 
 

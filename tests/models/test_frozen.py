@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch import nn
 
+from silofl.base.errors import ConfigError
 from silofl.core.recipe import Recipe
 from silofl.core.steps import plain_step
-from silofl.errors import ConfigError
 from silofl.models import build_model, build_plain_model
 from silofl.models.frozen import freeze_parameters, frozen_names, list_still_layers
 from silofl.models.names import traveling_names

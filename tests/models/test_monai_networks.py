@@ -7,14 +7,14 @@ import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from silofl.errors import ConfigError
+from silofl.base.errors import ConfigError
+from silofl.base.settings import parse
 from silofl.models import build_plain_model
 from silofl.models.features import feature_layer
 from silofl.models.monai_networks import FORMS
 from silofl.models.names import head_names
 from silofl.models.networks import check_network
 from silofl.models.normalization import InstanceNorm2d
-from silofl.settings import parse
 from silofl.study import Study
 from silofl.study.sections import CLASSIFICATION_ONLY, SEGMENTATION_ONLY
 
@@ -167,7 +167,7 @@ def test_a_network_beyond_all_bounds_is_refused_while_it_is_built(name, argument
 # What the process needed at most, in KiB, before and after the refusal: of itself alone, not of who started it.
 REFUSE = """
 import re, sys
-from silofl.errors import ConfigError
+from silofl.base.errors import ConfigError
 from silofl.models import build_plain_model
 from tests.models.test_monai_networks import SMALL, study_of
 def peak():

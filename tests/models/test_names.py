@@ -4,8 +4,8 @@ import torch
 from monai.networks.nets import DynUNet
 from torch import nn
 
+from silofl.base.errors import AggregationError
 from silofl.core.recipe import Recipe
-from silofl.errors import AggregationError
 from silofl.models import build_model, build_plain_model
 from silofl.models.names import (
     alias_names,

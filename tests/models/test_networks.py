@@ -5,7 +5,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
 
 from silofl.algorithms.harmofl import AmplitudeNorm
-from silofl.errors import ConfigError
+from silofl.base.errors import ConfigError
 from silofl.models import build_model, build_plain_model
 from silofl.models.names import traveling_names
 from silofl.models.networks import build_models, check_network

@@ -5,9 +5,9 @@ import pytest
 import torch
 from torch import nn
 
-from silofl.errors import ConfigError
+from silofl.base.errors import ConfigError
+from silofl.base.settings import parse
 from silofl.models.networks import HarmonizedModel, build_model, build_plain_model, check_network
-from silofl.settings import parse
 from silofl.study import Study
 from silofl.study.data_settings import PatchSettings
 from silofl.training.losses import make_loss

@@ -5,11 +5,11 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from silofl.errors import ConfigError
-from silofl.files import save_tensors
+from silofl.base.errors import ConfigError
+from silofl.base.files import save_tensors
+from silofl.base.settings import parse
 from silofl.models import build_plain_model
 from silofl.models.weights import match_weights, read_pretrained, read_start, read_weights
-from silofl.settings import parse
 from silofl.study import Study
 
 NAMES = {"network.a.weight": (2, 3), "network.a.bias": (2,)}

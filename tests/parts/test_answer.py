@@ -1,10 +1,10 @@
 import pytest
 
+from silofl.base.errors import AggregationError
+from silofl.base.schema import dump_record
 from silofl.data.domain import Domain, Range
-from silofl.errors import AggregationError
 from silofl.parts.answer import LONGEST_META, LONGEST_TEXT, explain_refusal, plain_text, read_answer
 from silofl.parts.asked_once import Withheld
-from silofl.schema import dump_record
 from silofl.training.site_score import SuperScore
 
 SCORE = {

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
+from silofl.base.files import load_state, save_state
 from silofl.federation.checkpoint import FORMAT, checkpoint, restore_run
-from silofl.files import load_state, save_state
 from silofl.parts.average import Mean
 from silofl.parts.task import TEST
 

@@ -7,13 +7,13 @@ import pytest
 import torch
 
 from silofl.algorithms.fedsm.assembly import ASSEMBLE, TEST
-from silofl.errors import ConfigError
+from silofl.base.errors import ConfigError
 from silofl.federation.egress import Gate, Request
 from silofl.models.networks import build_plain_model
 from silofl.models.roles import add_role
 from silofl.parts import guard
 from silofl.parts.task import COLLECT
-from silofl.site import Site
+from silofl.setup.site import Site
 from silofl.training.losses import make_loss
 from silofl_desk.studies.methods import find_method_algorithm
 from silofl_desk.studies.traffic import count_traffic

@@ -6,13 +6,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from silofl.errors import ConfigError, PinError
+from silofl.base.errors import ConfigError, PinError
+from silofl.base.settings import parse
 from silofl.federation.egress import Gate
 from silofl.federation.outcome import finished_results
 from silofl.federation.site import SiteRounds
 from silofl.parts.dp_sgd import FILE, SiteDpSgd
 from silofl.parts.task import TRAIN, Message
-from silofl.settings import parse
 from silofl.study import Study
 from silofl.training.private import compute_epsilon
 from silofl.training.spent import Spent

@@ -6,15 +6,17 @@ import numpy as np
 import pytest
 import torch
 
+from silofl.base.errors import ConfigError
+from silofl.base.files import save_tensors
+from silofl.base.schema import dump_record, read_file
+from silofl.base.settings import parse
 from silofl.core.operating_point import OperatingPoint
 from silofl.data.domain import Domain, Range
 from silofl.data.learnt import FILE as LEARNT
-from silofl.errors import ConfigError
 from silofl.federation.egress import Gate, Request
 from silofl.federation.run_folder import RunFolder
 from silofl.federation.server import ServerRounds
 from silofl.federation.site import SiteRounds
-from silofl.files import save_tensors
 from silofl.inference.contents import Contents
 from silofl.inference.directory import plain_study, write_model_folder
 from silofl.inference.evaluation import Evaluation
@@ -25,9 +27,7 @@ from silofl.models.weights import read_start
 from silofl.parts.finished_model import ROLE, SCORES
 from silofl.parts.task import Message
 from silofl.report.page import Text
-from silofl.schema import dump_record, read_file
-from silofl.settings import parse
-from silofl.site import Site
+from silofl.setup.site import Site
 from silofl.study import Study
 from silofl.training.site_score import SiteScore
 from silofl_desk.report.evaluations_page import evaluations_section

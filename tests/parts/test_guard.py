@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 import torch
 
+from silofl.base.schema import dump_record
+from silofl.base.settings import parse, read_yaml
 from silofl.cli import main
 from silofl.core.gain import BETTER
 from silofl.core.guard_rule import BIASES, GuardChoice
@@ -17,8 +19,6 @@ from silofl.inference import SuperModel
 from silofl.inference.contents import Contents
 from silofl.parts import guard
 from silofl.parts.task import Message
-from silofl.schema import dump_record
-from silofl.settings import parse, read_yaml
 from silofl.study import Study
 from silofl.training import grid_scores, local_model
 from silofl.training.evaluation import score_predictions

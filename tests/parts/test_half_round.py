@@ -8,13 +8,13 @@ from itertools import count
 import numpy as np
 import pytest
 
+from silofl.base.settings import parse
 from silofl.federation.site import SiteRounds
 from silofl.federation.steps import StepFile
 from silofl.parts import half_round
 from silofl.parts.dp_sgd import FILE
 from silofl.parts.half_round import ANSWER, HALF, HalfRound
 from silofl.parts.work import Work
-from silofl.settings import parse
 from silofl.study import Study
 
 from ..conftest import DROPPING, SMALL_UNET, simulated_site

@@ -13,8 +13,8 @@ import yaml
 
 import silofl
 from silofl import algorithms, parts
+from silofl.base.errors import ConfigError
 from silofl.core.presets import algorithm_names
-from silofl.errors import ConfigError
 from silofl.parts.load import find_kind, list_kinds, start_parts
 from silofl.parts.part import Part
 from silofl.parts.work import Work
@@ -78,9 +78,9 @@ BROKEN = {
 RUN = """
 import sys
 from pathlib import Path
-from silofl.errors import ConfigError
+from silofl.base.errors import ConfigError
 from silofl_desk.studies.alone import run_alone
-from silofl.site import Site
+from silofl.setup.site import Site
 from silofl.study import load_study
 
 folder, data = map(Path, sys.argv[1:])

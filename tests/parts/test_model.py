@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
+from silofl.base.files import load_tensors
 from silofl.core.array_file import keep_in_files
 from silofl.federation.known_sites import find_recipe_in_use
-from silofl.files import load_tensors
 from silofl.models import build_model, build_plain_model, networks
 from silofl.models.names import batchnorm_names, traveling_names
 from silofl.parts.load import list_kinds

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 import torch
 
+from silofl.base.errors import AggregationError
+from silofl.base.settings import parse
 from silofl.core.operating_point import MOST_PROBABLE, choose_operating_point, find_temperature
-from silofl.errors import AggregationError
 from silofl.federation.numbers import check_names
 from silofl.federation.outcome import finished_results
 from silofl.federation.run_folder import RunFolder
@@ -16,7 +17,6 @@ from silofl.inference import SuperModel
 from silofl.inference.directory import read_model_folder
 from silofl.parts.answer import Metrics
 from silofl.parts.operating_points import find_own_temperatures, pool_callings, pool_temperatures
-from silofl.settings import parse
 from silofl.study import Study
 from silofl.training.metrics import accuracy_by_case, group_positions
 from silofl.training.site_score import CallingScore, SelectorCounts, SiteScore, SuperScore

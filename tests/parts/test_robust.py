@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from silofl.errors import ConfigError
+from silofl.base.errors import ConfigError
 from silofl.parts.task import Message
 
 

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from silofl.errors import AggregationError
+from silofl.base.errors import AggregationError
 from silofl.parts.answer import Numbers, SiteAnswer
 from silofl.parts.task import Expected, Message, Replies, check_arrays
 

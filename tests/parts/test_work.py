@@ -9,16 +9,16 @@ import torch
 from torch import nn
 
 from silofl.algorithms.fedsm import selector
+from silofl.base.errors import TrainingError
+from silofl.base.schema import dump_record
+from silofl.base.settings import parse
 from silofl.data.domain import Form, measure_domain
 from silofl.data.parts import Examples
 from silofl.data.site_data import SiteData
-from silofl.errors import TrainingError
 from silofl.models.names import read_arrays, traveling_names
 from silofl.parts.answer import read_answer
 from silofl.parts.task import Message
 from silofl.parts.work import Work
-from silofl.schema import dump_record
-from silofl.settings import parse
 from silofl.study import Study
 from silofl.training.evaluation import predict, score_predictions
 

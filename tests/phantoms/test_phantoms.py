@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from threadpoolctl import threadpool_info, threadpool_limits
 
+from silofl.base.errors import ConfigError, DataError
 from silofl.data.manifest import PARTS
-from silofl.errors import ConfigError, DataError
 from silofl_desk.phantoms import phantoms
 from silofl_desk.phantoms.phantoms import PATIENTS, SITES, SLICED, UNSEEN_SITE, deal_patients, make_phantoms
 

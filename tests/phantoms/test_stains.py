@@ -3,7 +3,7 @@ import json
 import numpy as np
 import pytest
 
-from silofl.errors import ConfigError, DataError
+from silofl.base.errors import ConfigError, DataError
 from silofl_desk.phantoms import stains
 from silofl_desk.phantoms.stains import LABELS, SITES, make_stains
 

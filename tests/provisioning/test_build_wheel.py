@@ -12,7 +12,7 @@ import pytest
 from provisioning.build_wheel import build_wheel
 from provisioning.supply import LOCK, read_lock
 from provisioning.workspace import REPOSITORY
-from silofl.errors import ConfigError
+from silofl.base.errors import ConfigError
 
 SETTINGS = """[build-system]
 requires = ["setuptools>=77"]

@@ -14,10 +14,10 @@ from provisioning.check_kits import check_folders
 from provisioning.checks import TRACKING
 from provisioning.supply import LOCK, read_lock
 from provisioning.workspace import REPOSITORY, find_kits, write_yaml
-from silofl.files import read_json
+from silofl.base.files import read_json
+from silofl.base.settings import read_yaml
 from silofl.flare.kit import read_kit
 from silofl.flare.policy import REPLACED, SITE_CLASSES
-from silofl.settings import read_yaml
 
 from .conftest import make_small_network, replace_in
 

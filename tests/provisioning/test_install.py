@@ -24,11 +24,11 @@ from provisioning.namespaces import Namespaces, are_possible
 from provisioning.network import start_command
 from provisioning.wheelhouse import fill_wheelhouse
 from provisioning.workspace import PROJECT, REPOSITORY, SITE_CONFIGS, find_kits, kits_folder
+from silofl.base.settings import load_settings
 from silofl.flare.kit import read_kit
 from silofl.hospital import machine as machine_check
 from silofl.hospital.candidate import Candidate
-from silofl.settings import load_settings
-from silofl.site import Site
+from silofl.setup.site import Site
 from silofl.study import load_study
 from silofl_desk.phantoms.phantoms import make_phantoms
 from silofl_desk.studies.processes import ProcessTree

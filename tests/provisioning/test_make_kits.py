@@ -10,7 +10,7 @@ from cryptography import x509
 from provisioning import fill_kits, make_kits
 from provisioning.__main__ import main
 from provisioning.workspace import PROJECT, SITE_CONFIGS
-from silofl.errors import ConfigError
+from silofl.base.errors import ConfigError
 from silofl.flare.kit import read_kit
 from silofl.flare.line import make_settings
 

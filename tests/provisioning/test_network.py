@@ -36,12 +36,12 @@ from provisioning.namespaces import Namespaces, are_possible
 from provisioning.network import Network, start_command
 from provisioning.renew_kit import make_renewed_certificate
 from provisioning.workspace import PROJECT, REPOSITORY, SITE_CONFIGS, certificates_file, find_kits, kits_folder
+from silofl.base.errors import ConfigError
+from silofl.base.files import read_json
 from silofl.cli import main
-from silofl.errors import ConfigError
 from silofl.federation.egress_chain import check_chain
 from silofl.federation.ledger import read_ledger
 from silofl.federation.results import read_results
-from silofl.files import read_json
 from silofl.flare.kit import read_kit
 from silofl.flare.lead import ABANDONED, PROGRESS
 from silofl.flare.one_machine import ask_machines
@@ -636,7 +636,7 @@ def test_a_job_cannot_have_anybody_run_a_shell(network, tmp_path):
         log = {"template": str(tmp_path / "log.txt"), "study": "", "site": ""}
         shell = {
             "command": ["/bin/sh", "-c", f"touch {mark}"],
-            "log": {"path": "silofl.site._fill_template", "args": log},
+            "log": {"path": "silofl.setup.site._fill_template", "args": log},
         }
         config.setdefault("components", []).append({"id": "x", "path": name, "args": shell})
         path.write_text(json.dumps(config))

@@ -7,12 +7,12 @@ import yaml
 from nvflare.app_opt.job_launcher.study_runtime import load_study_runtime_file
 
 from provisioning.__main__ import main
-from silofl.errors import ConfigError
+from silofl.base.errors import ConfigError
+from silofl.base.settings import load_settings
 from silofl.flare import launchers
 from silofl.flare.kit import read_kit
 from silofl.flare.launchers import OwnContainer
-from silofl.settings import load_settings
-from silofl.site import PinnedStudy, Site
+from silofl.setup.site import PinnedStudy, Site
 
 pytestmark = pytest.mark.long
 

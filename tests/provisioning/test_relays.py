@@ -21,8 +21,8 @@ from provisioning.make_kits import make_kits, make_project
 from provisioning.network import Network
 from provisioning.relays import GUARDED, SCRIPT, UNGUARDED
 from provisioning.workspace import PROJECT, find_kits, kits_folder
+from silofl.base.errors import ConfigError
 from silofl.cli import main as silofl
-from silofl.errors import ConfigError
 from silofl.federation.ledger import read_ledger
 from silofl.federation.results import read_results
 from silofl.flare.kit import read_kit

@@ -4,8 +4,8 @@ import pytest
 
 from provisioning import renew_kit
 from provisioning.__main__ import main
-from silofl.errors import ConfigError
-from silofl.files import read_json
+from silofl.base.errors import ConfigError
+from silofl.base.files import read_json
 from silofl.flare.kit import read_kit
 
 SOON = timedelta(days=350)

@@ -1,7 +1,7 @@
 import pytest
 
 from provisioning.__main__ import main
-from silofl.files import hold_lock
+from silofl.base.files import hold_lock
 from tests.provisioning.week import main as week
 
 

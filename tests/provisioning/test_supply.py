@@ -16,7 +16,7 @@ from packaging.utils import canonicalize_name
 from provisioning.__main__ import main
 from provisioning.supply import Package, lock_text, read_lock, sbom
 from provisioning.workspace import REPOSITORY, SITE_LOCK
-from silofl.errors import ConfigError
+from silofl.base.errors import ConfigError
 
 EVERYTHING = REPOSITORY / "requirements.lock"
 # The fields that CycloneDX 1.6 requires of a document, of its components and of their checksums.

@@ -9,8 +9,8 @@ from rich.console import Console
 
 from provisioning.workspace import SITE_CONFIGS
 from silofl import __version__
-from silofl.errors import TrainingError
-from silofl.software import digest_package
+from silofl.base.errors import TrainingError
+from silofl.setup.software import digest_package
 from tests.provisioning.week import carry_out_events, main
 from tests.provisioning.week_events import (
     EVENTS,

@@ -15,9 +15,9 @@ from pathlib import Path
 
 from rich.console import Console
 
+from silofl.base.errors import ExitCode, TrainingError
+from silofl.base.files import write_text
 from silofl.cli import Parser, run_command
-from silofl.errors import ExitCode, TrainingError
-from silofl.files import write_text
 from silofl.flare.commands import check_start
 from silofl_desk.studies.run import check_new
 from tests.provisioning.week_events import EVENTS, Event

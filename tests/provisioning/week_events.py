@@ -8,11 +8,11 @@ from pathlib import Path
 
 import silofl
 from provisioning.workspace import PROJECT
+from silofl.base.files import read_json, write_json
 from silofl.federation.egress_log import FILE as EGRESS
 from silofl.federation.ledger import Round, latest_software
 from silofl.federation.results import read_results
-from silofl.files import read_json, write_json
-from silofl.software import digest_package
+from silofl.setup.software import digest_package
 from silofl_desk.phantoms.phantoms import make_phantoms
 from tests.provisioning.week_stage import Followed, Stage, require_that, wait_until
 

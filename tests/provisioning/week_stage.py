@@ -18,12 +18,12 @@ from typing import Any
 
 from provisioning.network import Network
 from provisioning.workspace import REPOSITORY, kits_folder, write_yaml
-from silofl.errors import TrainingError
+from silofl.base.errors import TrainingError
+from silofl.base.files import open_own
+from silofl.base.settings import read_yaml
 from silofl.federation.ledger import Round, read_ledger
-from silofl.files import open_own
 from silofl.flare.kit import Kit, read_kit
 from silofl.flare.lead import has_ended
-from silofl.settings import read_yaml
 from silofl_desk.studies.processes import ProcessTree
 from silofl_desk.studies.simulation import apply_changes, study_file
 

@@ -6,8 +6,8 @@ import socket
 
 import pytest
 
+from silofl.base.errors import DataError
 from silofl.data.manifest import read_manifest
-from silofl.errors import DataError
 from silofl.reading.access import content_digest, link_or_copy, list_files, open_error, read_bytes
 from silofl.reading.decoder import end_decoder
 from silofl.reading.images import read_image

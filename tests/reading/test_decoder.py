@@ -14,7 +14,7 @@ import pydicom
 import pytest
 from PIL import Image as Picture
 
-from silofl.errors import DataError
+from silofl.base.errors import DataError
 from silofl.reading import decoder, decoder_process
 from silofl.reading.formats import build_file_request
 from silofl.reading.images import read_image

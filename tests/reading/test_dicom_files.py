@@ -5,7 +5,7 @@ import pydicom
 import pytest
 from pydicom.data import get_testdata_file
 
-from silofl.errors import DataError
+from silofl.base.errors import DataError
 from silofl.importing.series import read_export
 from silofl.reading import dicom_files
 from silofl.reading.dicom_files import read_elements

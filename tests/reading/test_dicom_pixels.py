@@ -14,7 +14,7 @@ from pydicom.dataset import Dataset
 from pydicom.encaps import encapsulate, generate_frames
 from pydicom.pixels import apply_color_lut
 
-from silofl.errors import DataError
+from silofl.base.errors import DataError
 from silofl.reading.dicom_codestreams import ADOBE, JFIF
 from silofl.reading.header import read_header
 from silofl.reading.images import read_image, read_label

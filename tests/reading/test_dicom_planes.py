@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from pydicom.dataset import Dataset
 
-from silofl.errors import DataError
+from silofl.base.errors import DataError
 from silofl.reading.dicom_planes import (
     DIRECTION,
     GROUPS,

@@ -12,7 +12,7 @@ from pydicom.uid import (
     generate_uid,
 )
 
-from silofl.errors import DataError
+from silofl.base.errors import DataError
 from silofl.importing.masks import Values, plan_mask
 from silofl.reading import decoded, decoder
 from silofl.reading.dicom_segments import read_segmentation

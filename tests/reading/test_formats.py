@@ -7,7 +7,7 @@ import pytest
 import SimpleITK
 from PIL import Image
 
-from silofl.errors import DataError
+from silofl.base.errors import DataError
 from silofl.reading.images import read_image, read_label
 from tests.data.conftest import assert_refused, edit
 

@@ -7,7 +7,7 @@ import pytest
 import SimpleITK
 from PIL import Image as Picture
 
-from silofl.errors import DataError
+from silofl.base.errors import DataError
 from silofl.reading.header import Header, check_affine, is_dicom, read_header
 from silofl.reading.images import read_image, read_label
 from tests.conftest import group

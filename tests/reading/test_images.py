@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from PIL import Image as Picture
 
-from silofl.errors import DataError
+from silofl.base.errors import DataError
 from silofl.reading.image import Image
 from silofl.reading.images import check_values, read_image, read_label
 from silofl.study.data_settings import BackgroundSettings

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from silofl.errors import DataError
+from silofl.base.errors import DataError
 from silofl.reading.images import read_image, read_label
 
 KINDS = {

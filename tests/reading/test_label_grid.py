@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import SimpleITK
 
-from silofl.errors import DataError
+from silofl.base.errors import DataError
 from silofl.reading.image import Image
 from silofl.reading.images import read_label
 from silofl.reading.label_grid import find_beside, lay_on_image

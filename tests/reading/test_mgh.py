@@ -5,7 +5,7 @@ import nibabel
 import numpy as np
 import pytest
 
-from silofl.errors import DataError
+from silofl.base.errors import DataError
 from silofl.reading.header import read_header
 from silofl.reading.images import read_image
 

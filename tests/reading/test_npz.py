@@ -4,7 +4,7 @@ import zipfile
 import numpy as np
 import pytest
 
-from silofl.errors import DataError
+from silofl.base.errors import DataError
 from silofl.reading import npz
 from silofl.reading.decoder import end_decoder
 from silofl.reading.images import read_image

@@ -10,7 +10,7 @@ import nibabel
 import numpy as np
 import pytest
 
-from silofl.errors import DataError
+from silofl.base.errors import DataError
 from silofl.reading import packed
 from silofl.reading.images import read_image
 
@@ -87,7 +87,7 @@ from pathlib import Path
 from silofl.reading.header import read_header, read_patient_id
 from silofl.reading.image_grid import has_grid, is_turned
 from silofl.reading.images import read_image, read_label
-from silofl.errors import DataError
+from silofl.base.errors import DataError
 
 def read(path):
     looks = (read_header, read_patient_id, is_turned, read_image, read_label)

@@ -4,7 +4,7 @@ import zlib
 import numpy as np
 import pytest
 
-from silofl.errors import DataError
+from silofl.base.errors import DataError
 from silofl.reading.images import read_image, read_label
 
 # Colour type and bits -> numbers of a pixel: those of W3C's table 8 that Pillow reads with all their bits.

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import SimpleITK
 
-from silofl.errors import DataError
+from silofl.base.errors import DataError
 from silofl.reading.images import read_image
 from tests.data.conftest import VOXELS, affine_of
 

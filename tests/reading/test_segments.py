@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import SimpleITK
 
-from silofl.errors import DataError
+from silofl.base.errors import DataError
 from silofl.reading.images import read_label
 from silofl.reading.segments import UNNAMED_LABEL, Segment, read_segments
 

@@ -11,13 +11,13 @@ import yaml
 from PIL import Image
 from rich.console import Console
 
+from silofl.base.schema import dump_record, read_record
 from silofl.core.gain import BETTER
 from silofl.core.presets import find_recipe
 from silofl.data.counts import PartCounts, SiteCounts
 from silofl.federation.ledger import Round
 from silofl.federation.results import Results
 from silofl.inference.unseen import UnseenTest
-from silofl.schema import dump_record, read_record
 from silofl.training.joined import Joined
 from silofl.training.site_score import SiteScore
 from silofl_desk.report.run_page import write_report

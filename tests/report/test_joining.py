@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from silofl.base.errors import ConfigError
+from silofl.base.schema import dump_record
 from silofl.core.gain import BETTER, ONE_START, WORSE
-from silofl.errors import ConfigError
 from silofl.federation.results import read_results
 from silofl.report.page import Tiles
-from silofl.schema import dump_record
 from silofl_desk.report.result_tables import site_table
 from silofl_desk.report.run_page import make_run_page
 from silofl_desk.report.run_records import RunRecords

@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from silofl.base.schema import read_record
 from silofl.report.canvas import LINE_COLOURS, PAGE, encode_png
-from silofl.schema import read_record
 from silofl.training.site_score import SiteScore
 from silofl_desk.report.rounds import (
     MEAN_LINE,

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from silofl.errors import ConfigError
+from silofl.base.errors import ConfigError
+from silofl.base.files import write_json
+from silofl.base.schema import dump_record
 from silofl.federation.outcome import stopped_results, unscored_results
-from silofl.files import write_json
-from silofl.schema import dump_record
 from silofl_desk.report.run_page import weights_table, write_report
 from tests.report.conftest import RECIPE, counts, joined, report, rows_of
 

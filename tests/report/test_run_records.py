@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from silofl.base.errors import ConfigError
+from silofl.base.schema import dump_record
 from silofl.core.gain import BETTER
-from silofl.errors import ConfigError
 from silofl.federation.results import UNFINISHED
-from silofl.schema import dump_record
 from silofl_desk.report.run_records import ResultRow, RunRecords, all_settings, data_table, list_result_rows, read_run
 from tests.report.conftest import counts, joined, with_data
 

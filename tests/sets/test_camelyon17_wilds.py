@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from silofl.base.errors import DataError
 from silofl.data.manifest import PARTS
 from silofl.data.site_data import load_site_data
-from silofl.errors import DataError
 from silofl.study import load_study
 
 STUDY = Path(__file__).resolve().parents[2] / "jobs" / "harmofl_camelyon17" / "app" / "config" / "study.yaml"

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from silofl.base.errors import DataError
 from silofl.data.site_data import load_site_data
-from silofl.errors import DataError
 
 LAYOUT = "covid-xray"
 CLASSES = {"COVID": 12, "NORMAL": 24, "Pneumonia-Bacterial": 12, "Pneumonia-Viral": 12}

@@ -3,7 +3,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from silofl.errors import ConfigError, DataError
+from silofl.base.errors import ConfigError, DataError
 from silofl.importing.options import ImportOptions
 from silofl_desk.sets.examples import MIN_EXAMPLES, ClassificationSet, Stacked, plan_examples
 

@@ -4,8 +4,8 @@ from collections import Counter
 import numpy as np
 import pytest
 
+from silofl.base.errors import DataError
 from silofl.data.site_data import load_site_data
-from silofl.errors import DataError
 from silofl.importing.importers import ImportOptions, import_layout
 from silofl_desk.sets.hmp import ACTIVITIES
 

@@ -4,8 +4,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from silofl.base.errors import ConfigError, DataError
 from silofl.data.site_data import load_site_data
-from silofl.errors import ConfigError, DataError
 from silofl.importing.importers import ImportOptions, import_layout
 from silofl.study import load_study
 

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from silofl.base.errors import DataError
 from silofl.data.manifest import read_manifest
 from silofl.data.site_data import load_site_data
-from silofl.errors import DataError
 from silofl.importing.importers import import_layout
 from silofl_desk.sets.nuclei_dsb2018 import classify_look
 

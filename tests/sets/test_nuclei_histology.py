@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from silofl.base.errors import DataError
 from silofl.data.manifest import read_manifest
 from silofl.data.site_data import load_site_data
-from silofl.errors import DataError
 from silofl.importing.importers import import_layout
 from silofl.study import load_study
 from silofl_desk.sets.nuclei_histology import parse_outlines

@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
+from silofl.base.errors import DataError
 from silofl.data.site_data import load_site_data
-from silofl.errors import DataError
 from silofl.importing.importers import ImportOptions, import_layout
 from silofl_desk.sets.pamap2 import ACTIVITIES, MAX_GAP, WINDOW, fill_gaps
 

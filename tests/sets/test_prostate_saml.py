@@ -5,8 +5,8 @@ import nibabel
 import numpy as np
 import pytest
 
+from silofl.base.errors import DataError
 from silofl.data.site_data import load_site_data
-from silofl.errors import DataError
 from silofl.importing.importers import import_layout
 from silofl.study import load_study
 

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from silofl.base.errors import ConfigError, DataError
 from silofl.data.manifest import read_manifest
 from silofl.data.records import slice_numbers
 from silofl.data.site_data import load_site_data
-from silofl.errors import ConfigError, DataError
 from silofl.importing.importers import import_layout
 from silofl_desk.sets.spine_gm import majority, slices_by_part
 

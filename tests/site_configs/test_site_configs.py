@@ -16,13 +16,13 @@ from nvflare.lighter import templates
 from nvflare.private.fed.app.fl_conf import create_privacy_manager
 from nvflare.security.security import FLAuthorizer
 
+from silofl.base.settings import load_settings
 from silofl.core.presets import algorithm_names
 from silofl.flare.components import GENERIC
 from silofl.flare.egress import Egress, RunNote
 from silofl.flare.policy import SERVER_CLASSES, SITE_CLASSES
 from silofl.parts.load import list_kinds
-from silofl.settings import load_settings
-from silofl.site import Server, Site
+from silofl.setup.site import Server, Site
 from silofl_desk.studies.simulation import changed_study
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -123,7 +123,7 @@ def test_a_job_can_have_nothing_else_built(workspace, kind):
     for path in (
         "subprocess.Popen",
         "silofl_desk.studies.processes.ProcessTree",
-        "silofl.site._fill_template",
+        "silofl.setup.site._fill_template",
         "silofl.flare.executor.read_job_study",
         "nvflare.app_common.widgets.convert_to_fed_event.ConvertToFedEvent",
     ):

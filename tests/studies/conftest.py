@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from silofl.base.schema import dump_record, read_record
 from silofl.federation.results import Results
-from silofl.schema import dump_record, read_record
 from silofl.training.case_pictures import write_scores
 from silofl_desk.phantoms.phantoms import UNSEEN_SITE, make_phantoms
 from silofl_desk.studies import simulate

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from silofl.base.errors import AggregationError
+from silofl.base.schema import dump_record
 from silofl.cli import main
 from silofl.core.gain import WORSE
-from silofl.errors import AggregationError
-from silofl.schema import dump_record
 from silofl.study import load_study
 from silofl_desk.studies.compared_runs import ComparisonPlan
 from silofl_desk.studies.simulation import GUARD, study_file

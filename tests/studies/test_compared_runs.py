@@ -4,8 +4,8 @@ from dataclasses import replace
 import pytest
 import torch
 
+from silofl.base.errors import ConfigError
 from silofl.cli import main
-from silofl.errors import ConfigError
 from silofl.models import build_plain_model
 from silofl.study import load_study
 from silofl_desk.studies.compared_runs import ComparisonPlan, plan_runs

@@ -2,9 +2,9 @@ import re
 
 import pytest
 
+from silofl.base.errors import ConfigError
+from silofl.base.schema import dump_record
 from silofl.cli import main
-from silofl.errors import ConfigError
-from silofl.schema import dump_record
 from silofl_desk.report.run_page import write_report
 from silofl_desk.report.run_records import read_run
 from silofl_desk.studies.comparison_page import (

@@ -8,12 +8,12 @@ from unittest.mock import Mock
 import pytest
 import yaml
 
+from silofl.base.errors import ConfigError
+from silofl.base.files import hold_lock, write_json
+from silofl.base.schema import dump_record
 from silofl.cli import main
-from silofl.errors import ConfigError
 from silofl.federation.outcome import stopped_results, unscored_results
 from silofl.federation.results import read_results
-from silofl.files import hold_lock, write_json
-from silofl.schema import dump_record
 from silofl.study import load_study
 from silofl_desk.studies import continue_run as module
 from silofl_desk.studies.run import LOCK, WatchedRun, set_run

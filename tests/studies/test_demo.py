@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from silofl.bundled_jobs import JOBS
+from silofl.base.bundled_jobs import JOBS
 from silofl.cli import main
 from silofl_desk.studies import demo
 from silofl_desk.studies.side_by_side import build_command

@@ -6,11 +6,11 @@ import pytest
 import yaml
 from rich.console import Console
 
-from silofl.errors import ConfigError
+from silofl.base.errors import ConfigError
+from silofl.base.settings import parse
 from silofl.federation import needs
 from silofl.federation.step_cost import StepCost
 from silofl.models import build_plain_model
-from silofl.settings import parse
 from silofl.study import Study, load_study
 from silofl.training.private import compute_epsilon
 from silofl.training.spent import Spent

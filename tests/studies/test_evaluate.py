@@ -13,6 +13,10 @@ from PIL import Image
 from scipy import ndimage
 from sklearn.metrics import average_precision_score, roc_auc_score
 
+from silofl.base.errors import ExitCode
+from silofl.base.files import save_tensors
+from silofl.base.schema import dump_record, read_record
+from silofl.base.settings import dump_yaml, parse
 from silofl.cli import main
 from silofl.core.operating_point import MOST_PROBABLE, OperatingPoint
 from silofl.core.roc import compare_aurocs
@@ -20,16 +24,12 @@ from silofl.data.counts import SiteCounts
 from silofl.data.domain import Domain, Range
 from silofl.data.learnt import record_learnt
 from silofl.data.site_data import load_site_data
-from silofl.errors import ExitCode
-from silofl.files import save_tensors
 from silofl.inference import SuperModel
 from silofl.inference.contents import Contents
 from silofl.inference.directory import plain_study, write_model_folder
 from silofl.inference.evaluation import Evaluation
 from silofl.models import build_model
 from silofl.models.selector import build_selector
-from silofl.schema import dump_record, read_record
-from silofl.settings import dump_yaml, parse
 from silofl.study import Study
 from silofl.study.sections import DoNotUseSettings, OperatingPointSettings
 from silofl.training.metrics import group_positions

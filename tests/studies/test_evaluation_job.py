@@ -1,9 +1,9 @@
 import pytest
 import torch
 
+from silofl.base.errors import ConfigError, ExitCode
 from silofl.cli import main
 from silofl.data.domain import Domain
-from silofl.errors import ConfigError, ExitCode
 from silofl.federation.server import ServerRounds
 from silofl.inference.contents import Contents
 from silofl.inference.directory import read_fingerprint, write_model_folder

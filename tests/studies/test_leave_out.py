@@ -7,20 +7,20 @@ import torch
 from rich.console import Console
 
 from silofl.algorithms.fedsm.paper import THRESHOLDS
+from silofl.base.errors import ConfigError, DataError
+from silofl.base.schema import dump_record
+from silofl.base.settings import parse
 from silofl.cli import main
 from silofl.core.operating_point import OperatingPoint
 from silofl.data.domain import Domain
 from silofl.data.learnt import record_learnt
 from silofl.data.parts import Examples
 from silofl.data.site_data import load_site_data
-from silofl.errors import ConfigError, DataError
 from silofl.inference import SuperModel
 from silofl.inference.contents import Contents
 from silofl.inference.directory import read_model_folder, write_model_folder
 from silofl.models.selector import build_selector
 from silofl.report.evaluation_page import format_estimate
-from silofl.schema import dump_record
-from silofl.settings import parse
 from silofl.study import Study
 from silofl_desk.report.left_out_site import gamma_table, print_unseen, unseen_table
 from silofl_desk.studies.leave_out import (

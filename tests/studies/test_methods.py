@@ -1,8 +1,8 @@
 import pytest
 import yaml
 
-from silofl.errors import ConfigError
-from silofl.settings import parse
+from silofl.base.errors import ConfigError
+from silofl.base.settings import parse
 from silofl.study import Study
 from silofl_desk.studies.methods import find_method_algorithm, method_names
 from silofl_desk.studies.simulation import study_file

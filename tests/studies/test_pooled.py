@@ -3,11 +3,11 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
+from silofl.base.errors import ConfigError
+from silofl.base.options import check_backend
+from silofl.base.settings import parse
 from silofl.cli import COMMANDS, CommandParser
-from silofl.errors import ConfigError
 from silofl.federation.results import AllSitesTest
-from silofl.options import check_backend
-from silofl.settings import parse
 from silofl.study import Study
 from silofl.training.case_pictures import write_scores
 from silofl_desk.studies import side_by_side

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 import yaml
 
-from silofl.files import read_json
+from silofl.base.files import read_json
+from silofl.base.settings import load_settings
 from silofl.flare.egress import check_scope, effective_scope
 from silofl.flare.kit import read_kit
 from silofl.flare.policy import SERVER_CLASSES, SITE_CLASSES, read_class_policy
-from silofl.settings import load_settings
-from silofl.site import Server, Site
+from silofl.setup.site import Server, Site
 
 from .conftest import JOB, RECEIVER
 

@@ -6,10 +6,10 @@ import pytest
 import yaml
 from rich.console import Console
 
+from silofl.base.errors import ConfigError
+from silofl.base.files import load_tensors
 from silofl.cli import main
 from silofl.data.parts import Examples
-from silofl.errors import ConfigError
-from silofl.files import load_tensors
 from silofl_desk.studies.pretrain import draw_share, pretrain
 from silofl_desk.studies.simulation import Simulation, check_pretrained, settle_job
 

@@ -3,9 +3,9 @@ import json
 
 from rich.console import Console
 
+from silofl.base.schema import dump_record
 from silofl.federation.ledger import FILE, Round
 from silofl.federation.outcome import unscored_results
-from silofl.schema import dump_record
 from silofl_desk.studies.print_results import print_notes, print_results
 
 

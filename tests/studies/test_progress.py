@@ -6,12 +6,12 @@ import threading
 import pytest
 from rich.console import Console
 
+from silofl.base.schema import dump_record
+from silofl.base.settings import parse
 from silofl.federation import steps
 from silofl.federation.ledger import Round
 from silofl.federation.run_folder import PHASE
 from silofl.federation.steps import StepFile
-from silofl.schema import dump_record
-from silofl.settings import parse
 from silofl.study import Study
 from silofl.training.site_score import SiteScore
 from silofl_desk.studies import progress

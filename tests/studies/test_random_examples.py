@@ -3,7 +3,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from silofl.settings import parse
+from silofl.base.settings import parse
 from silofl.study import Study, load_study
 from silofl_desk.studies.random_examples import (
     IMAGE,

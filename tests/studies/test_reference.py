@@ -4,8 +4,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from silofl.schema import read_meanings, read_summary
-from silofl.settings import Count, Section
+from silofl.base.schema import read_meanings, read_summary
+from silofl.base.settings import Count, Section
 from silofl.study import Study
 from silofl_desk.studies.reference import (
     Key,

@@ -4,8 +4,8 @@ import shutil
 import pytest
 import yaml
 
+from silofl.base.files import hold_lock
 from silofl.cli import main
-from silofl.files import hold_lock
 from silofl.study import load_study
 from silofl_desk.studies.simulated_sites import read_data
 from silofl_desk.studies.simulation import Simulation, study_file

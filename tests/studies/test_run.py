@@ -12,13 +12,13 @@ from nvflare.apis.fl_context import FLContext
 from nvflare.apis.job_def import Job, RunStatus
 from nvflare.app_common.job_schedulers.job_scheduler import DefaultJobScheduler
 
+from silofl.base.errors import ConfigError, TrainingError
+from silofl.base.files import write_json, write_text
+from silofl.base.schema import dump_record
 from silofl.cli import main
-from silofl.errors import ConfigError, TrainingError
 from silofl.federation.outcome import stopped_results, unscored_results
 from silofl.federation.results import read_results
 from silofl.federation.run_folder import RunFolder
-from silofl.files import write_json, write_text
-from silofl.schema import dump_record
 from silofl.study import load_study
 from silofl_desk.studies import continue_run, progress
 from silofl_desk.studies import run as module

@@ -14,8 +14,8 @@ import pytest
 import yaml
 from rich.console import Console
 
+from silofl.base.errors import ConfigError
 from silofl.data.counts import digest_data
-from silofl.errors import ConfigError
 from silofl.study import load_study
 from silofl_desk.phantoms.phantoms import UNSEEN_SITE
 from silofl_desk.studies import prepare, shared_batchnorm, simulate

@@ -4,9 +4,9 @@ from functools import partial
 
 import pytest
 
+from silofl.base.errors import ConfigError
 from silofl.core.presets import algorithm_names, load_presets
 from silofl.core.recipe import PRESET_NAMES
-from silofl.errors import ConfigError
 from silofl.study import load_study
 from silofl_desk.phantoms.phantoms import FEWEST_PATIENTS, PATIENTS, make_phantoms
 from silofl_desk.studies.simulation import (

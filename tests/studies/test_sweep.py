@@ -4,7 +4,7 @@ import shutil
 
 import pytest
 
-from silofl.errors import ConfigError
+from silofl.base.errors import ConfigError
 from silofl_desk.studies.compared_runs import ComparisonPlan, plan_runs
 from silofl_desk.studies.simulation import settle_job
 from silofl_desk.studies.sweep import Point, Sweep, parse_swept_key

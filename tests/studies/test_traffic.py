@@ -3,13 +3,13 @@ import json
 import pytest
 
 from silofl.algorithms import fedopt
-from silofl.errors import AggregationError, ConfigError, SiloFLError
+from silofl.base.errors import AggregationError, ConfigError, SiloFLError
+from silofl.base.settings import parse
 from silofl.federation.server import ServerRounds
 from silofl.models import build_plain_model
 from silofl.models.names import read_arrays
 from silofl.parts.part import BEFORE, INSTEAD
 from silofl.parts.task import TRAIN, Exchange, Expected, Wanted
-from silofl.settings import parse
 from silofl.study import Study
 from silofl_desk.studies.alone import run_alone
 from silofl_desk.studies.traffic import count_traffic

@@ -10,10 +10,10 @@ import pytest
 from rich.console import Console
 from torch import nn
 
+from silofl.base.schema import dump_record
 from silofl.data.parts import Examples
 from silofl.federation.ledger import Round
 from silofl.federation.results import read_results
-from silofl.schema import dump_record
 from silofl_desk.studies import simulate, tune
 from silofl_desk.studies.simulation import changed_study, study_file
 from silofl_desk.studies.tune import Found, Trial, list_normalizations, rates_around, rates_beyond, search

@@ -5,10 +5,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from silofl.errors import TrainingError
+from silofl.base.errors import TrainingError
+from silofl.base.schema import dump_record
 from silofl.federation.ledger import Round
 from silofl.federation.outcome import unscored_results
-from silofl.schema import dump_record
 from silofl.training.site_score import SiteScore
 from silofl_desk.studies import watch as module
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from silofl.errors import ConfigError
+from silofl.base.errors import ConfigError
 from silofl.federation.ledger import Round
 from silofl.flare.lead import InFlight
 from silofl.training.site_score import SiteScore

@@ -5,8 +5,8 @@ import pytest
 import torch
 import yaml
 
-from silofl.errors import ConfigError
-from silofl.files import save_tensors
+from silofl.base.errors import ConfigError
+from silofl.base.files import save_tensors
 from silofl_desk.studies.simulation import study_file
 from silofl_desk.studies.weights import find_weights_file, with_weights
 

@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
+from silofl.base.settings import parse
 from silofl.data.site_data import Examples
-from silofl.settings import parse
 from silofl.study import Study
 
 LABELS = {

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from silofl.errors import ConfigError
+from silofl.base.errors import ConfigError
 from silofl.training import device
 from silofl.training.device import choose_device, derive_seed, keep_freed_memory, set_threads
 

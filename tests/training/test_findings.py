@@ -4,8 +4,8 @@ import torch
 from sklearn.metrics import average_precision_score, balanced_accuracy_score, roc_auc_score
 from torchmetrics.functional.classification import multilabel_accuracy
 
+from silofl.base.schema import read_record
 from silofl.core.findings import decide_findings, pack_findings
-from silofl.schema import read_record
 from silofl.training.findings import findings_by_case
 from silofl.training.metrics import Score
 from silofl.training.site_score import SiteScore, pool_scores

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from silofl.base.settings import parse
 from silofl.parts.answer import read_answer
-from silofl.settings import parse
 from silofl.study import Study
 from silofl.training.floor import EMPTY, SURFACE, find_small_labels, is_withheld, withhold_few
 from silofl.training.metrics import Score, accuracy_by_case, dice_by_case

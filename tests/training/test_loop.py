@@ -2,8 +2,8 @@ import pytest
 import torch
 from torch import nn
 
+from silofl.base.errors import TrainingError
 from silofl.core.steps import plain_step
-from silofl.errors import TrainingError
 from silofl.study.sections import TrainingSettings
 from silofl.training.loop import Learner, make_optimizer, train
 

@@ -5,8 +5,8 @@ import pytest
 import torch
 from torch import nn
 
+from silofl.base.errors import ConfigError
 from silofl.data.targets import IGNORED
-from silofl.errors import ConfigError
 from silofl.training.losses import make_loss, weigh_classes
 
 ORGANS = {1: "organ", 2: "lesion"}

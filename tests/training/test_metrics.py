@@ -6,7 +6,7 @@ import torch
 from sklearn.metrics import accuracy_score, average_precision_score, balanced_accuracy_score, roc_auc_score
 from torchmetrics.functional.classification import multiclass_recall
 
-from silofl.schema import read_record
+from silofl.base.schema import read_record
 from silofl.training.metrics import (
     Score,
     accuracy_by_case,

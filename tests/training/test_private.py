@@ -12,11 +12,11 @@ import pytest
 import torch
 from torch import nn
 
+from silofl.base.errors import ConfigError, TrainingError
+from silofl.base.settings import parse
 from silofl.core.steps import plain_step
 from silofl.data.parts import Examples
-from silofl.errors import ConfigError, TrainingError
 from silofl.models import build_plain_model
-from silofl.settings import parse
 from silofl.study import Study
 from silofl.study.sections import DpSgdSettings
 from silofl.training import private

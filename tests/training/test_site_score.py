@@ -1,7 +1,7 @@
 import pytest
 
-from silofl.errors import ConfigError
-from silofl.schema import dump_record, read_record
+from silofl.base.errors import ConfigError
+from silofl.base.schema import dump_record, read_record
 from silofl.training.site_score import (
     SiteScore,
     SuperScore,

@@ -10,12 +10,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from silofl.base.errors import ConfigError
+from silofl.base.settings import Fraction, NotNegative
 from silofl.core.algorithm_option import AlgorithmOption, Traits
 from silofl.core.model_pair import ModelPair, copy_tensors, find_personal_conflict, list_parameters, write_tensors
 from silofl.core.recipe import Recipe
 from silofl.core.steps import Batch, Loss, Step
-from silofl.errors import ConfigError
-from silofl.settings import Fraction, NotNegative
 from silofl.study import Study
 
 

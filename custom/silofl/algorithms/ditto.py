@@ -8,11 +8,11 @@ from typing import ClassVar
 
 from torch import nn
 
+from silofl.base.settings import NotNegative
 from silofl.core.algorithm_option import AlgorithmOption, Traits
 from silofl.core.model_pair import ModelPair, find_personal_conflict
 from silofl.core.recipe import Recipe
 from silofl.core.steps import plain_step, pulled_step
-from silofl.settings import NotNegative
 
 
 class Pull(AlgorithmOption):

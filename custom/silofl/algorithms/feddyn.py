@@ -16,6 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from silofl.base.settings import Positive
 from silofl.core.algorithm_option import AlgorithmOption
 from silofl.core.mixing import Arrays
 from silofl.core.recipe import PRESET_NAMES, Recipe
@@ -24,7 +25,6 @@ from silofl.models.names import traveling_names
 from silofl.parts.part import Kept, Part
 from silofl.parts.task import Message, Replies
 from silofl.parts.work import SitePart, keeps
-from silofl.settings import Positive
 from silofl.study import Study
 from silofl.training.loop import TrainingResult
 

@@ -14,11 +14,11 @@ from typing import ClassVar, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from silofl.base.errors import AggregationError, ConfigError
 from silofl.core.algorithm_option import AlgorithmOption, Traits
 from silofl.core.mixing import Arrays, example_weights
 from silofl.core.recipe import PRESET_NAMES, Recipe
 from silofl.core.steps import norm
-from silofl.errors import AggregationError, ConfigError
 from silofl.parts.answer import SiteAnswer
 from silofl.parts.part import Part
 from silofl.parts.task import Replies

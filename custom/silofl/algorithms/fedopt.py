@@ -15,14 +15,14 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
+from silofl.base.errors import ConfigError
+from silofl.base.settings import BelowOne, Positive
 from silofl.core.algorithm_option import AlgorithmOption, Traits
 from silofl.core.mixing import Arrays
 from silofl.core.recipe import Recipe
-from silofl.errors import ConfigError
 from silofl.parts.part import Part, to_arrays, to_tensors
 from silofl.parts.task import Replies
 from silofl.parts.work import SitePart
-from silofl.settings import BelowOne, Positive
 from silofl.study import Study
 
 ROLE = "server_optimizer"

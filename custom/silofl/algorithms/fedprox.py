@@ -8,10 +8,10 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
+from silofl.base.settings import NotNegative
 from silofl.core.algorithm_option import AlgorithmOption, Traits
 from silofl.core.recipe import PRESET_NAMES, Recipe
 from silofl.core.steps import Batch, Loss, Remembering, Step, plain_step
-from silofl.settings import NotNegative
 
 
 class Proximal(AlgorithmOption):

@@ -11,14 +11,14 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from silofl.base.errors import ConfigError
+from silofl.base.settings import Count
 from silofl.core.algorithm_option import AlgorithmOption
 from silofl.core.recipe import PRESET_NAMES, Recipe
 from silofl.core.steps import Batch, Loss, Step, frozen_statistics
 from silofl.data.parts import Examples
-from silofl.errors import ConfigError
 from silofl.models.names import head_names
 from silofl.parts.work import SitePart, Work
-from silofl.settings import Count
 from silofl.study import Study
 
 ROLE = "head_then_body"

@@ -18,16 +18,16 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
+from silofl.base.errors import ConfigError
+from silofl.base.settings import NotNegative, Positive, Width
 from silofl.core.algorithm_option import AlgorithmOption, Traits
 from silofl.core.mixing import Arrays
 from silofl.core.recipe import PRESET_NAMES, Recipe
 from silofl.core.steps import Batch, Loss, Step
-from silofl.errors import ConfigError
 from silofl.models import build_plain_model
 from silofl.models.features import feature_layer, pool_features, record_inputs
 from silofl.parts.part import Kept, Part
 from silofl.parts.work import SitePart, keeps
-from silofl.settings import NotNegative, Positive, Width
 from silofl.study import Study
 from silofl.training.local_model import copy_state
 

@@ -22,11 +22,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from silofl.base.errors import AggregationError, ConfigError, DataError, TrainingError
 from silofl.core.algorithm_option import AlgorithmOption, Traits
 from silofl.core.mixing import Arrays
 from silofl.core.recipe import PRESET_NAMES, Recipe
 from silofl.data.parts import Examples
-from silofl.errors import AggregationError, ConfigError, DataError, TrainingError
 from silofl.inference.contents import Contents
 from silofl.inference.directory import FOLDER, write_model_folder
 from silofl.inference.super_results import SuperResults

@@ -19,6 +19,8 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
+from silofl.base.errors import TrainingError
+from silofl.base.settings import Count, Positive
 from silofl.core.algorithm_option import AlgorithmOption, Traits
 from silofl.core.recipe import PRESET_NAMES, Recipe
 from silofl.core.steps import (
@@ -37,11 +39,9 @@ from silofl.core.steps import (
 from silofl.data.batches import num_batches, training_batches
 from silofl.data.parts import Examples
 from silofl.data.transforms import build_augmentation
-from silofl.errors import TrainingError
 from silofl.models import HarmonizedModel
 from silofl.models.seeds import seed_torch
 from silofl.parts.work import SitePart, Work
-from silofl.settings import Count, Positive
 from silofl.training.device import derive_seed
 from silofl.training.loop import Learner, train
 

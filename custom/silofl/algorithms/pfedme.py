@@ -9,12 +9,12 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
+from silofl.base.errors import ConfigError
+from silofl.base.settings import Count, Positive
 from silofl.core.algorithm_option import AlgorithmOption, Traits
 from silofl.core.model_pair import ModelPair, find_personal_conflict, list_parameters, write_tensors
 from silofl.core.recipe import Recipe
 from silofl.core.steps import Batch, Loss, Step, plain_step, pulled_step
-from silofl.errors import ConfigError
-from silofl.settings import Count, Positive
 from silofl.study import Study
 
 

@@ -17,13 +17,13 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from silofl.base.errors import ConfigError
 from silofl.core.algorithm_option import AlgorithmOption, Traits
 from silofl.core.array_file import store
 from silofl.core.mixing import Arrays
 from silofl.core.recipe import PRESET_NAMES, Recipe
 from silofl.core.robust import Robust, bound_updates, find_bounding_rule
 from silofl.core.steps import GradientStep, Step, corrected_step, norm
-from silofl.errors import ConfigError
 from silofl.models import build_plain_model
 from silofl.models.names import as_array, traveling_names
 from silofl.models.precision import keep_exact, round_as_received

@@ -13,13 +13,13 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from silofl.base.errors import AggregationError
+from silofl.base.settings import Share
 from silofl.core.algorithm_option import AlgorithmOption, Traits
 from silofl.core.recipe import PRESET_NAMES, Recipe
-from silofl.errors import AggregationError
 from silofl.parts.part import BEFORE, Part, Run
 from silofl.parts.task import Exchange
 from silofl.parts.work import SitePart
-from silofl.settings import Share
 from silofl.study import Study
 
 ROLE = "softpull"

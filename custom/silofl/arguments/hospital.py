@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from silofl.errors import quote_value
+from silofl.base.errors import quote_value
+from silofl.base.options import KIT, add_site_config, expect_path, parse_count, parse_names, parse_natural, parse_share
+from silofl.base.settings import SHA256
 from silofl.federation.egress_log import FILE
-from silofl.options import KIT, add_site_config, expect_path, parse_count, parse_names, parse_natural, parse_share
 from silofl.reading.patient_names import normalise_name
-from silofl.settings import SHA256
 
 SITE_CONFIG = expect_path("a site.yaml")
 LABEL = re.compile(r"(?P<value>[0-9]{1,9})=(?P<name>.+)")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import ConfigDict
 
-from silofl.settings import Section
+from silofl.base.settings import Section
 
 if TYPE_CHECKING:
     from silofl.core.recipe import Recipe

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from silofl.errors import ConfigError
+from silofl.base.errors import ConfigError
 
 # The biases of the foreground's log-odds that are tried.
 BIASES = np.arange(-30, 31) / 10

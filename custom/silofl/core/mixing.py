@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from threadpoolctl import ThreadpoolController
 
-from silofl.errors import AggregationError
+from silofl.base.errors import AggregationError
 
 Arrays = dict[str, NDArray]
 

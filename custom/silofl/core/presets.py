@@ -14,11 +14,11 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from silofl.base.errors import ConfigError, quote_value, suggest_nearest
+from silofl.base.settings import describe_validation_error
 from silofl.core.algorithm_option import AlgorithmOption
 from silofl.core.recipe import PRESET_NAMES, WITHOUT, Recipe
 from silofl.core.robust import Robust
-from silofl.errors import ConfigError, quote_value, suggest_nearest
-from silofl.settings import describe_validation_error
 
 ALGORITHMS = Path(__file__).parents[1] / "algorithms"
 

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic.dataclasses import dataclass
 
+from silofl.base.errors import ConfigError
+from silofl.base.settings import BelowOne, Natural, Positive
 from silofl.core.algorithm_option import AlgorithmOption, Traits
 from silofl.core.robust import Robust
-from silofl.errors import ConfigError
-from silofl.settings import BelowOne, Natural, Positive
 
 if TYPE_CHECKING:
     from silofl.core.steps import Step

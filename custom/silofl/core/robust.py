@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from silofl.base.errors import ConfigError
+from silofl.base.settings import Count, Positive
 from silofl.core.algorithm_option import AlgorithmOption, Traits
 from silofl.core.array_file import store
 from silofl.core.mixing import Arrays
 from silofl.core.outliers import cap_claims, compare_to_others
 from silofl.core.products import Products, multiply_updates
-from silofl.errors import ConfigError
-from silofl.settings import Count, Positive
 
 if TYPE_CHECKING:
     from silofl.core.recipe import Recipe

@@ -7,7 +7,7 @@ from statistics import NormalDist
 import numpy as np
 from numpy.typing import NDArray
 
-from silofl.errors import ConfigError
+from silofl.base.errors import ConfigError
 
 
 @dataclass(frozen=True)

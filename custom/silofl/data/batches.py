@@ -11,10 +11,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from silofl.base.errors import ConfigError
 from silofl.data.parts import Examples
 from silofl.data.transforms import metadata_tracking
 from silofl.data.volumes import Array, PatchSampler, Volumes
-from silofl.errors import ConfigError
 
 if TYPE_CHECKING:
     from monai.transforms import Compose

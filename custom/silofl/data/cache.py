@@ -16,13 +16,13 @@ from pathlib import Path
 
 import numpy as np
 
+from silofl.base.errors import DataError
+from silofl.base.files import make_folder, write_text
 from silofl.data.cache_entries import INDEX, SOURCE, CacheSource, protect_entries
 from silofl.data.manifest import PARTS, Manifest
 from silofl.data.npy_stream import NpyStream
 from silofl.data.parts import Examples, PreparedCase
 from silofl.data.volumes import Array, Volumes
-from silofl.errors import DataError
-from silofl.files import make_folder, write_text
 from silofl.reading.access import TOO_MANY_OPEN, open_error, read_states
 from silofl.study import Study
 

@@ -16,9 +16,9 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from silofl.documents import read_json_document
-from silofl.errors import ConfigError
-from silofl.files import hold_lock, make_folder, open_own, write_text
+from silofl.base.documents import read_json_document
+from silofl.base.errors import ConfigError
+from silofl.base.files import hold_lock, make_folder, open_own, write_text
 from silofl.reading.patient_names import key_patient
 
 INDEX, SOURCE, LOCK = "index.json", "source.json", "lock"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from silofl.errors import ConfigError, DataError, quote_value
+from silofl.base.errors import ConfigError, DataError, quote_value
 from silofl.reading.access import input_name
 from silofl.reading.header import check_affine, read_frame_of_reference, read_header, read_patient_id
 from silofl.reading.image import Image, check_grid, is_identity, is_same_grid, overlaps

@@ -9,12 +9,12 @@ from typing import Self
 
 import numpy as np
 
+from silofl.base.errors import DataError
+from silofl.base.schema import declare_optional, read_file
 from silofl.data.manifest import Manifest, read_digest, read_manifest
 from silofl.data.parts import Examples, Spacing
 from silofl.data.site_data import SiteData
-from silofl.errors import DataError
 from silofl.reading.access import content_digest, read_states
-from silofl.schema import declare_optional, read_file
 from silofl.study import Study
 
 FILE = "data.json"

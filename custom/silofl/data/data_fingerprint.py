@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from silofl.base.errors import ConfigError, DataError
 from silofl.core.few import find_few
 from silofl.core.findings import unpack_findings
 from silofl.data.contrasts import list_missing_contrasts, read_source
@@ -22,7 +23,6 @@ from silofl.data.preparation import build_requests, read_label_map
 from silofl.data.progress import track_progress
 from silofl.data.records import Record
 from silofl.data.targets import IGNORED, find_labelled
-from silofl.errors import ConfigError, DataError
 from silofl.reading.decoder import decode_ahead
 from silofl.reading.header import check_affine
 from silofl.reading.image import Image

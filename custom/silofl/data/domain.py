@@ -17,13 +17,13 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from silofl.base.errors import ConfigError, DataError
+from silofl.base.schema import declare_optional
 from silofl.core.modality import Modality
 from silofl.data.contrasts import ImageFiles
-from silofl.errors import ConfigError, DataError
 from silofl.reading.dicom_codes import read_codes
 from silofl.reading.header import MOST_MM, SPACING_MM, Header, check_affine, read_header
 from silofl.reading.image import Image
-from silofl.schema import declare_optional
 
 Kind = Literal["pictures", "volumes", "windows"]
 Colour = Literal["grey", "colour"]

@@ -5,7 +5,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from silofl.errors import DataError
+from silofl.base.errors import DataError
 
 Method = Literal["dtype", "percentiles", "zscore", "raw"]
 LUMINANCE = np.array([0.299, 0.587, 0.114], dtype=np.float32)

@@ -12,6 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import AfterValidator, Field, Strict
 
+from silofl.base.errors import ConfigError, DataError, one_line
+from silofl.base.settings import Section, parse
 from silofl.core.few import find_few
 from silofl.core.findings import unpack_findings
 from silofl.data.contrasts import check_contrasts, read_source
@@ -21,11 +23,9 @@ from silofl.data.preparation import build_requests, read_label_map
 from silofl.data.progress import track_progress
 from silofl.data.records import Record
 from silofl.data.survey import read_task_and_labels
-from silofl.errors import ConfigError, DataError, one_line
 from silofl.reading.decoder import decode_ahead
 from silofl.reading.header import read_header, read_manufacturer
 from silofl.reading.image import Image
-from silofl.settings import Section, parse
 from silofl.study import Study
 from silofl.study.sections import FITTING
 

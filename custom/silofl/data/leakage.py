@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from silofl.base.errors import DataError
 from silofl.data.records import Record
-from silofl.errors import DataError
 from silofl.reading.patient_names import key_patient
 
 Parts = Mapping[str, tuple[Record, ...]]

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 
+from silofl.base.errors import DataError
+from silofl.base.files import write_json
+from silofl.base.schema import dump_record, read_file
 from silofl.data.manifest import agree_split_unit
 from silofl.data.parts import Examples
 from silofl.data.site_data import SiteData
-from silofl.errors import DataError
-from silofl.files import write_json
-from silofl.schema import dump_record, read_file
 from silofl.study import Study
 
 FILE = "learnt_from.json"

@@ -7,13 +7,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import get_args
 
+from silofl.base.documents import TwinError, build_table
+from silofl.base.errors import DataError, Faults, quote_value, suggest_nearest
+from silofl.base.naming import check_name, normalise_texts
 from silofl.data.contrasts import ImageFiles, list_missing_contrasts
 from silofl.data.leakage import check_parts
 from silofl.data.records import Record, locate, parse_record
 from silofl.data.targets import IGNORE
-from silofl.documents import TwinError, build_table
-from silofl.errors import DataError, Faults, quote_value, suggest_nearest
-from silofl.naming import check_name, normalise_texts
 from silofl.reading.access import read_bytes
 from silofl.study import Study
 from silofl.study.data_settings import SplitUnit

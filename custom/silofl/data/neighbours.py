@@ -3,8 +3,8 @@
 import numpy as np
 from numpy.typing import NDArray
 
+from silofl.base.errors import DataError
 from silofl.data.domain import image_kind
-from silofl.errors import DataError
 from silofl.reading.image import Image
 from silofl.study.data_settings import DataSettings
 

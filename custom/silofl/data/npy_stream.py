@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from silofl.files import open_own
+from silofl.base.files import open_own
 
 
 class NpyStream:

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from silofl.base.errors import DataError
 from silofl.data.volumes import SLICES, Array, Volumes, central_slices, concatenate_parts
-from silofl.errors import DataError
 from silofl.study.data_settings import PatchSettings
 
 # Of a volume's voxels in mm, along its axes X, Y and Z.

@@ -6,12 +6,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from silofl.base.errors import DataError
+from silofl.base.files import make_folder, write_text
 from silofl.core.findings import list_findings
 from silofl.data.manifest import FILE_NAME, PARTS, Manifest, read_manifest
 from silofl.data.records import Record
 from silofl.data.targets import IGNORE
-from silofl.errors import DataError
-from silofl.files import make_folder, write_text
 from silofl.reading.access import link_or_copy, list_files, open_error
 from silofl.study import Study
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from silofl.base.errors import DataError, UnreadableError, error_text
 from silofl.data.contrasts import join_contrasts, list_missing_contrasts, read_images
 from silofl.data.intensity import scale_intensity, to_channels
 from silofl.data.leakage import digest_content
@@ -20,13 +21,12 @@ from silofl.data.parts import PreparedCase, Spacing
 from silofl.data.records import Record
 from silofl.data.targets import IGNORE, IGNORED
 from silofl.data.transforms import compose, metadata_tracking
-from silofl.errors import DataError, UnreadableError, error_text
-from silofl.extensions import is_extension
 from silofl.reading.formats import build_file_request
 from silofl.reading.header import check_affine, find_segmentation, read_header
 from silofl.reading.image import Image
 from silofl.reading.images import RENUMBER, check_values, read_label
 from silofl.reading.label_grid import lay_on_image
+from silofl.setup.extensions import is_extension
 from silofl.study import Study
 from silofl.study.data_settings import DataSettings
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from silofl.base.errors import DataError
 from silofl.data.contrasts import ImageFiles, has_several_frames, list_missing_contrasts, read_source
 from silofl.data.domain import Domain, Form, read_form
 from silofl.data.preparation import (
@@ -22,7 +23,6 @@ from silofl.data.preparation import (
     to_array,
     transform_examples,
 )
-from silofl.errors import DataError
 from silofl.study import Study
 
 ANY = Domain()

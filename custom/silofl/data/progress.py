@@ -5,7 +5,7 @@ import time
 from collections.abc import Iterable, Iterator
 from typing import TypeVar
 
-from silofl.errors import make_printable
+from silofl.base.errors import make_printable
 
 T = TypeVar("T")
 # Until work that is usually quick is said to go on, and the longest between two such lines.

@@ -4,10 +4,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath, PureWindowsPath
 
+from silofl.base.documents import check_kind
+from silofl.base.errors import DataError, quote_value, suggest_nearest
+from silofl.base.naming import is_one_line
 from silofl.core.findings import pack_findings
-from silofl.documents import check_kind
-from silofl.errors import DataError, quote_value, suggest_nearest
-from silofl.naming import is_one_line
 from silofl.reading.access import open_error
 from silofl.reading.patient_names import normalise_name
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from silofl.base.errors import DataError, Faults, UnreadableError
 from silofl.data.cache import describe_source, fingerprint_preparation, load_or_prepare
 from silofl.data.cache_entries import is_cached, prune
 from silofl.data.contrasts import has_several_frames, list_missing_contrasts
@@ -21,7 +22,6 @@ from silofl.data.prepared_image import list_file_doubts
 from silofl.data.progress import track_progress
 from silofl.data.records import Record
 from silofl.data.unreadable import UnreadableCases, count_reasons, read_unreadable
-from silofl.errors import DataError, Faults, UnreadableError
 from silofl.reading.decoder import decode_ahead, end_decoder
 from silofl.reading.header import read_padding_value
 from silofl.reading.image import Image

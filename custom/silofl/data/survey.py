@@ -5,13 +5,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from silofl.base.errors import ConfigError, DataError, Faults
+from silofl.base.naming import check_name
 from silofl.data.contrasts import ImageFiles, check_contrasts, list_missing_contrasts, read_source
 from silofl.data.domain import Kind, image_kind
 from silofl.data.intensity import LEAST_RANGE
 from silofl.data.manifest import FILE_NAME, check_channels, parse_channel_names, parse_regions, read_content
 from silofl.data.records import Record, locate, parse_record
-from silofl.errors import ConfigError, DataError, Faults
-from silofl.naming import check_name
 from silofl.reading.header import read_header
 from silofl.reading.image import Image
 from silofl.study.data_settings import DataSettings

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from silofl.errors import ConfigError, error_text, suggest_nearest
-from silofl.extensions import TRANSFORMS, is_extension, load_extension
-from silofl.settings import numbers_in
+from silofl.base.errors import ConfigError, error_text, suggest_nearest
+from silofl.base.settings import numbers_in
+from silofl.setup.extensions import TRANSFORMS, is_extension, load_extension
 from silofl.study import Study
 from silofl.study.data_settings import DataSettings, Transform
 

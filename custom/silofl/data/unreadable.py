@@ -14,10 +14,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from silofl.base.documents import read_json_document
+from silofl.base.errors import MOST_FAULTS, ConfigError, DataError, Faults, UnreadableError
+from silofl.base.files import make_folder, write_text
 from silofl.data.manifest import Manifest
-from silofl.documents import read_json_document
-from silofl.errors import MOST_FAULTS, ConfigError, DataError, Faults, UnreadableError
-from silofl.files import make_folder, write_text
 
 logger = logging.getLogger(__name__)
 

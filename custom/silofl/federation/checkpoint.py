@@ -4,16 +4,16 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from silofl import schema
+from silofl.base import schema
+from silofl.base.errors import ConfigError, StateError, quote_value
+from silofl.base.settings import flatten_keys, parse
 from silofl.core.mixing import Arrays
 from silofl.data.domain import Domain
-from silofl.errors import ConfigError, StateError, quote_value
 from silofl.federation.ledger import FILE as LEDGER
 from silofl.federation.ledger import Round, mark_best
 from silofl.federation.server import ServerRounds
 from silofl.inference.directory import plain_study
 from silofl.parts.load import start_parts
-from silofl.settings import flatten_keys, parse
 from silofl.study import STORED, Study
 
 # 4: with the run that it is of. Raised whenever an older file would be misread.

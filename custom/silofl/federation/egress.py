@@ -17,8 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import ConfigDict, Field, Strict
 
+from silofl.base.errors import AggregationError, ConfigError, TrainingError
+from silofl.base.settings import MOST, Section, parse
 from silofl.core.mixing import Arrays
-from silofl.errors import AggregationError, ConfigError, TrainingError
 from silofl.federation.numbers import check_names
 from silofl.federation.partners import describe_partners
 from silofl.federation.server import ServerRounds
@@ -28,9 +29,8 @@ from silofl.parts.answer import SiteAnswer, plain_text
 from silofl.parts.load import find_kind, list_kinds
 from silofl.parts.part import Kind
 from silofl.parts.task import TRAIN, Exchange, Expected, Message
-from silofl.settings import MOST, Section, parse
-from silofl.site import Site
-from silofl.software import Software
+from silofl.setup.site import Site
+from silofl.setup.software import Software
 from silofl.study import Study
 
 NUMBERS, REASON, UNKNOWN = "numbers", "reason", "unknown"

@@ -11,9 +11,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Any
 
-from silofl.errors import ConfigError, quote_markdown
+from silofl.base.errors import ConfigError, quote_markdown
+from silofl.base.files import make_folder, open_own, write_text
 from silofl.federation.egress_chain import Link, read_link, seal_record
-from silofl.files import make_folder, open_own, write_text
 
 FILE, LOCK = "egress.jsonl", "lock"
 # Facts that every record has and the page adds up.

@@ -6,14 +6,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from silofl.base.errors import AggregationError, ConfigError
 from silofl.core.recipe import Recipe
-from silofl.errors import AggregationError, ConfigError
 from silofl.federation.ledger import rounds_since_best
 from silofl.parts.load import is_learning, keeps_in_extra_rounds, list_kept
 from silofl.parts.model import ModelPart
 from silofl.parts.part import Kept
 from silofl.parts.task import Exchange
-from silofl.software import Software, read_software
+from silofl.setup.software import Software, read_software
 from silofl.study import Study
 
 if TYPE_CHECKING:

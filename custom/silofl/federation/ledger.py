@@ -8,12 +8,12 @@ from pathlib import Path
 
 import numpy as np
 
+from silofl.base.csv_text import encode_csv
+from silofl.base.errors import AggregationError
+from silofl.base.schema import declare_optional, read_list
 from silofl.core.intervals import ROUNDING
-from silofl.csv_text import encode_csv
-from silofl.errors import AggregationError
 from silofl.parts.task import Message
-from silofl.schema import declare_optional, read_list
-from silofl.software import Software, read_software
+from silofl.setup.software import Software, read_software
 from silofl.training.metrics import mean_of_known
 from silofl.training.site_score import SiteScore, have_same_classes, mean_of_scores, measure_rise
 

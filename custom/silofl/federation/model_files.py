@@ -3,16 +3,16 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from silofl.base.files import save_tensors, write_text
+from silofl.base.settings import dump_yaml
 from silofl.federation.known_sites import find_recipe_in_use
 from silofl.federation.server import ServerRounds
-from silofl.files import save_tensors, write_text
 from silofl.inference import directory
 from silofl.inference.readme import case_code, loading_code
 from silofl.models.names import INPUT_NORM
 from silofl.models.precision import round_as_received
 from silofl.parts.model import collect_part_arrays
 from silofl.parts.part import Part, to_tensors
-from silofl.settings import dump_yaml
 
 SIZE_KNOWN = "An image must have the size of the training images: the input normalisation belongs to it."
 SIZE_ANY = "Without input normalisation, images of other sizes pass too."

@@ -4,9 +4,9 @@ from collections.abc import Collection, Mapping
 from functools import reduce
 from operator import or_
 
+from silofl.base.errors import AggregationError, quote_value
 from silofl.core.outliers import medians_of_others
 from silofl.data.domain import Domain
-from silofl.errors import AggregationError, quote_value
 from silofl.parts.answer import TRAINING, Metrics, Numbers
 from silofl.parts.task import TRAIN, Exchange
 from silofl.study import Study

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from silofl import __version__
+from silofl.base.errors import ConfigError, SiloFLError
 from silofl.core.recipe import Recipe
-from silofl.errors import ConfigError, SiloFLError
 from silofl.federation.course import Tests
 from silofl.federation.known_sites import (
     early_end,

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from silofl.errors import TrainingError, quote_value
+from silofl.base.errors import TrainingError, quote_value
 from silofl.federation import needs
 from silofl.federation.course import Network
 from silofl.federation.egress import ASK, Gate, Request

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from silofl.errors import ConfigError, quote_value
+from silofl.base.errors import ConfigError, quote_value
+from silofl.base.schema import declare_group, declare_optional, dump_record, format_key_lists, read_file
 from silofl.inference.super_results import SuperResults
-from silofl.schema import declare_group, declare_optional, dump_record, format_key_lists, read_file
 from silofl.study.sections import CLASS_MEANS, RANKED
 from silofl.training.joined import AT_ZERO, CHOSEN, FEDERATED, LOCAL, SHIFTED, Joined, OwnModel
 from silofl.training.metrics import mean_of_known

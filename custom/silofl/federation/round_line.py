@@ -5,7 +5,7 @@ from typing import Protocol
 
 import numpy as np
 
-from silofl.errors import make_printable
+from silofl.base.errors import make_printable
 from silofl.federation.cautions import list_new_cautions
 from silofl.federation.ledger import Round
 

@@ -10,20 +10,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from silofl.core.mixing import Arrays
-from silofl.data.counts import FILE as DATA
-from silofl.data.counts import DataCounts
-from silofl.errors import ConfigError, DamagedError, StateError, quote_value
-from silofl.federation.checkpoint import FORMAT, check_study, checkpoint, read_finished_rounds, restore_run
-from silofl.federation.course import Tests
-from silofl.federation.ledger import FILE, Round, metrics_csv, read_ledger
-from silofl.federation.metrics_summary import ROUNDS, SUMMARY, metrics_summary, round_metrics
-from silofl.federation.model_files import describe_models, save_models
-from silofl.federation.outcome import finished_results, stopped_results, unscored_results
-from silofl.federation.results import FILE as RESULT
-from silofl.federation.results import Results, read_results
-from silofl.federation.server import ServerRounds
-from silofl.files import (
+from silofl.base.errors import ConfigError, DamagedError, StateError, quote_value
+from silofl.base.files import (
     copy_file,
     hold_lock,
     load_state,
@@ -34,11 +22,23 @@ from silofl.files import (
     write_json,
     write_text,
 )
+from silofl.base.schema import dump_record, read_file
+from silofl.core.mixing import Arrays
+from silofl.data.counts import FILE as DATA
+from silofl.data.counts import DataCounts
+from silofl.federation.checkpoint import FORMAT, check_study, checkpoint, read_finished_rounds, restore_run
+from silofl.federation.course import Tests
+from silofl.federation.ledger import FILE, Round, metrics_csv, read_ledger
+from silofl.federation.metrics_summary import ROUNDS, SUMMARY, metrics_summary, round_metrics
+from silofl.federation.model_files import describe_models, save_models
+from silofl.federation.outcome import finished_results, stopped_results, unscored_results
+from silofl.federation.results import FILE as RESULT
+from silofl.federation.results import Results, read_results
+from silofl.federation.server import ServerRounds
 from silofl.inference import directory
 from silofl.parts.load import describe_kept, list_kinds
 from silofl.parts.operating_points import pool_callings, pool_temperatures
 from silofl.parts.task import Exchange
-from silofl.schema import dump_record, read_file
 from silofl.study import Study
 from silofl.training.site_score import SiteScore, SuperScore
 
@@ -81,7 +81,7 @@ class RunFolder:
         make_folder(path)
 
     def locked(self) -> AbstractContextManager[None]:
-        """Hold the folder for this process; the errors of `silofl.files.hold_lock`."""
+        """Hold the folder for this process; the errors of `silofl.base.files.hold_lock`."""
         return hold_lock(self.path / "lock")
 
     def claim(self, lead: str | None) -> None:

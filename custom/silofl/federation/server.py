@@ -14,10 +14,10 @@ from operator import or_
 import numpy as np
 from numpy.typing import NDArray
 
+from silofl.base.errors import AggregationError
 from silofl.core.array_file import store
 from silofl.core.mixing import Arrays, example_weights
 from silofl.data.domain import Domain
-from silofl.errors import AggregationError
 from silofl.federation.known_sites import check_sites, last_with_state, list_present_sites, should_hold
 from silofl.federation.ledger import Round, explain_choice, find_best_round, is_better, list_medians
 from silofl.federation.numbers import check_numbers
@@ -27,7 +27,7 @@ from silofl.parts.answer import Metrics, SiteAnswer, read_answer
 from silofl.parts.load import find_kind, list_kinds, start_parts
 from silofl.parts.part import Kind, OwnTest, Part, Reported, WeightsOf
 from silofl.parts.task import TRAIN, Exchange, Expected, Message, Replies, check_arrays
-from silofl.software import Software, read_software
+from silofl.setup.software import Software, read_software
 from silofl.study import Study
 from silofl.training.schedule import learning_rate
 from silofl.training.site_score import SiteScore

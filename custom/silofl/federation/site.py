@@ -10,25 +10,25 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from silofl.base.errors import ConfigError, PauseError, PinError, SiloFLError, TrainingError, one_line
+from silofl.base.files import remove_unfinished
 from silofl.data.cache import describe_source
 from silofl.data.learnt import check_not_learnt, record_learnt
 from silofl.data.site_data import SiteData, load_site_data
-from silofl.errors import ConfigError, PauseError, PinError, SiloFLError, TrainingError, one_line
-from silofl.extensions import allow_extensions, check_extensions
 from silofl.federation.egress import Gate, Request, TaskHeader
 from silofl.federation.egress_log import EgressLog
 from silofl.federation.rehearsal import rehearse_site
 from silofl.federation.state import SiteState
 from silofl.federation.steps import StepFile
-from silofl.files import remove_unfinished
 from silofl.models.precision import narrow_arrays, widen_arrays
 from silofl.parts.answer import public_reason
 from silofl.parts.half_round import HalfRound, digest_task
 from silofl.parts.load import leaves_state
 from silofl.parts.task import TRAIN, Message
 from silofl.parts.work import Work
-from silofl.site import Site
-from silofl.software import Software, read_software
+from silofl.setup.extensions import allow_extensions, check_extensions
+from silofl.setup.site import Site
+from silofl.setup.software import Software, read_software
 from silofl.study import Study
 from silofl.training.device import choose_device, keep_freed_memory, set_threads
 

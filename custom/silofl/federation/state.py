@@ -4,8 +4,8 @@ import logging
 from pathlib import Path
 from typing import Any
 
-from silofl.errors import DamagedError
-from silofl.files import load_state, remove_unfinished, save_state
+from silofl.base.errors import DamagedError
+from silofl.base.files import load_state, remove_unfinished, save_state
 
 # 4: with the run, the site and the round that it is of.
 FORMAT = 4

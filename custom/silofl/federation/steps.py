@@ -4,7 +4,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from silofl.files import write_text
+from silofl.base.files import write_text
 
 FILE = "steps"
 # Shorter trainings write nothing.

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from silofl.errors import ConfigError
+from silofl.base.errors import ConfigError
 
 # What ends a word, quotes one or begins a comment.
 CUT = re.compile(r"""[ \t\r\n'"\\#]""")

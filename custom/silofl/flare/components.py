@@ -3,8 +3,8 @@
 from pathlib import Path
 from typing import Any
 
-from silofl.errors import ConfigError
-from silofl.files import read_json, write_json
+from silofl.base.errors import ConfigError
+from silofl.base.files import read_json, write_json
 from silofl.study import Study
 
 # Configuration -> the class that runs the study of any algorithm.

@@ -19,9 +19,10 @@ from nvflare.app_common.app_constant import AppConstants
 from nvflare.app_common.workflows.model_controller import ModelController
 from nvflare.fuel.utils.memory_utils import cleanup_memory
 
+from silofl.base.errors import AggregationError, ConfigError, SiloFLError
+from silofl.base.files import make_folder, write_json
+from silofl.base.schema import dump_record
 from silofl.core.array_file import keep_in_files
-from silofl.errors import AggregationError, ConfigError, SiloFLError
-from silofl.extensions import allow_extensions
 from silofl.federation.course import Answers, Course, Tests, separate_failures
 from silofl.federation.known_sites import list_expected_sites
 from silofl.federation.outcome import describe_failure
@@ -30,7 +31,6 @@ from silofl.federation.rehearsal import rehearse_round
 from silofl.federation.run_folder import RunFolder, check_lead
 from silofl.federation.server import ServerRounds
 from silofl.federation.waiting import Waiting
-from silofl.files import make_folder, write_json
 from silofl.flare.components import check_algorithm
 from silofl.flare.exchange import from_model, to_model
 from silofl.flare.lead import PROGRESS, InFlight, answer_progress
@@ -47,7 +47,7 @@ from silofl.flare.places import (
 from silofl.flare.tracking import Tracking
 from silofl.parts.answer import plain_text
 from silofl.parts.task import TRAIN, Exchange, Message
-from silofl.schema import dump_record
+from silofl.setup.extensions import allow_extensions
 from silofl.study import Study
 from silofl.training.device import give_freed_memory_back
 

@@ -8,7 +8,7 @@ from pathlib import PurePath
 from nvflare.fuel.hci.client import file_transfer
 from nvflare.fuel.hci.client.api_spec import CommandContext
 
-from silofl.errors import TrainingError, quote_value
+from silofl.base.errors import TrainingError, quote_value
 
 
 class Download(file_transfer.FileTransferModule):

@@ -14,7 +14,7 @@ from nvflare.app_common.utils.fl_model_utils import FLModelUtils
 from nvflare.private.fed.app.fl_conf import create_privacy_manager
 from nvflare.private.privacy_manager import PrivacyManager, Scope
 
-from silofl.errors import ConfigError, one_line
+from silofl.base.errors import ConfigError, one_line
 from silofl.federation.egress import Gate, Request
 from silofl.federation.egress_log import EgressLog
 from silofl.flare.exchange import from_model, to_model
@@ -22,7 +22,7 @@ from silofl.flare.filters import BatchNormStaysHome
 from silofl.flare.kit import Kit
 from silofl.flare.places import read_job_study, read_site_settings
 from silofl.parts.task import Message
-from silofl.site import Site
+from silofl.setup.site import Site
 from silofl.study import Study
 
 REQUEST = "silofl_request"

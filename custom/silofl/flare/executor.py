@@ -12,7 +12,7 @@ from nvflare.apis.signal import Signal
 from nvflare.app_common.utils.fl_model_utils import FLModelUtils
 from nvflare.fuel.utils.memory_utils import try_malloc_trim
 
-from silofl.errors import SiloFLError
+from silofl.base.errors import SiloFLError
 from silofl.federation.site import SiteRounds
 from silofl.flare.components import check_algorithm
 from silofl.flare.egress import check_filters

@@ -6,8 +6,8 @@ from nvflare.apis.fl_context import FLContext
 from nvflare.apis.shareable import Shareable
 from nvflare.app_common.utils.fl_model_utils import FLModelUtils
 
+from silofl.base.errors import ConfigError
 from silofl.core.presets import find_recipe
-from silofl.errors import ConfigError
 from silofl.flare.exchange import from_model, to_model
 from silofl.flare.places import read_job_study
 from silofl.models.names import batchnorm_names

@@ -10,7 +10,7 @@ from typing import Any
 from nvflare.apis.job_def import USER_SETTABLE_JOB_META_KEYS, JobMetaKey
 from nvflare.utils.job_launcher_utils import get_resource_manager_spec
 
-from silofl.errors import quote_value
+from silofl.base.errors import quote_value
 
 # The server sets the study itself, whatever a job says.
 OF_LEADS = {

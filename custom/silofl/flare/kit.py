@@ -12,8 +12,8 @@ from cryptography.x509.oid import NameOID
 from nvflare.tool.package_checker.check_rule import CHECK_PASSED, CheckServerAvailable
 from nvflare.tool.package_checker.client_package_checker import ClientPackageChecker
 
-from silofl.errors import ConfigError
-from silofl.files import read_json
+from silofl.base.errors import ConfigError
+from silofl.base.files import read_json
 
 Kind = Literal["server", "relay", "hospital", "admin"]
 KINDS: tuple[Kind, ...] = get_args(Kind)

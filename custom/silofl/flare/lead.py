@@ -18,14 +18,14 @@ from nvflare.fuel.flare_api.api_spec import AuthorizationError, InternalError, J
 from nvflare.fuel.flare_api.flare_api import Session
 from nvflare.lighter.utils import verify_folder_signature_and_get_signers
 
-from silofl.errors import ConfigError, SiloFLError, TrainingError
+from silofl.base.errors import ConfigError, SiloFLError, TrainingError
+from silofl.base.files import copy_folder, read_json
+from silofl.base.schema import dump_record, read_record
 from silofl.federation.ledger import FILE
-from silofl.files import copy_folder, read_json
 from silofl.flare.download import keep_downloads_inside
 from silofl.flare.kit import Kit
 from silofl.flare.one_machine import MOST_WAIT_S, ask_machines
 from silofl.parts.task import Exchange, Message
-from silofl.schema import dump_record, read_record
 from silofl.study import Study
 
 logger = logging.getLogger(__name__)

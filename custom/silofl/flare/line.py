@@ -8,7 +8,7 @@ import math
 import re
 from collections.abc import Mapping
 
-from silofl.errors import ConfigError, quote_value
+from silofl.base.errors import ConfigError, quote_value
 
 COMM_CONFIG = "comm_config.json"
 # Of ours, in NVFlare's file: the bits a second for which it was made.

@@ -29,7 +29,7 @@ from nvflare.fuel.f3.sfm.constants import HandshakeKeys, Types
 from nvflare.fuel.f3.sfm.prefix import Prefix
 from nvflare.fuel.f3.sfm.sfm_conn import SfmConnection
 
-from silofl.errors import ExitCode
+from silofl.base.errors import ExitCode
 from silofl.flare.kit import Kit
 
 # Six of the heartbeats that a site sends.

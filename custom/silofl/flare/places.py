@@ -13,14 +13,14 @@ from nvflare.apis.fl_context import FLContext
 from nvflare.apis.job_def import JobMetaKey
 from nvflare.lighter.utils import verify_folder_signature_and_get_signers
 
+from silofl.base.errors import ConfigError
+from silofl.base.files import open_own
+from silofl.base.settings import Section, load_settings
 from silofl.core.mixing import Arrays
-from silofl.errors import ConfigError
-from silofl.extensions import list_allowed_extensions
-from silofl.files import open_own
 from silofl.flare.kit import DAYS_TO_WARN, read_certificate
 from silofl.models.weights import read_start
-from silofl.settings import Section, load_settings
-from silofl.site import Server, Site
+from silofl.setup.extensions import list_allowed_extensions
+from silofl.setup.site import Server, Site
 from silofl.study import Study, load_study
 
 # In a kit, held by the site's lasting process for as long as it lives, and in a job's folder by the job's.

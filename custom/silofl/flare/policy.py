@@ -13,7 +13,7 @@ from nvflare.app_common.widgets.component_path_authorizer import ALLOW_ALL, Comp
 from nvflare.fuel.sec.authz import AuthzContext, Person
 from nvflare.security.security import FLAuthorizer
 
-from silofl.errors import ConfigError
+from silofl.base.errors import ConfigError
 from silofl.flare.components import list_components
 from silofl.flare.kit import Kit
 

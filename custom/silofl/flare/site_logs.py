@@ -14,7 +14,7 @@ from nvflare.app_common.logging.site_log_streamer import SiteLogStreamer
 from nvflare.app_common.streamers.log_streamer import LogStreamer
 from nvflare.app_common.streamers.streamer_base import KEY_FILE_NAME
 
-from silofl.errors import TrainingError, quote_value
+from silofl.base.errors import TrainingError, quote_value
 from silofl.flare.messages import is_job
 
 FILES = ("log.txt", "error_log.txt", "log.json", "log_fl.txt")

@@ -4,15 +4,15 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+from silofl.base.settings import load_settings
 from silofl.core.mixing import Arrays
 from silofl.data.site_data import SiteData, load_site_data
-from silofl.extensions import allow_extensions
 from silofl.federation.server import ServerRounds
 from silofl.flare.kit import Kit, read_kit
 from silofl.models.networks import check_network
 from silofl.models.weights import read_start
-from silofl.settings import load_settings
-from silofl.site import Site
+from silofl.setup.extensions import allow_extensions
+from silofl.setup.site import Site
 from silofl.study import Study, load_study
 from silofl.training.extra_metrics import check_extra_metrics
 from silofl.training.losses import check_loss

@@ -14,12 +14,12 @@ from rich.console import Console
 from rich.table import Column, Table
 from rich.text import Text
 
-from silofl.errors import ConfigError, ExitCode, SiloFLError, suggest_nearest
+from silofl.base.errors import ConfigError, ExitCode, SiloFLError, suggest_nearest
+from silofl.base.options import make_console
 from silofl.hospital import data, machine, network, policy, switch
 from silofl.hospital import trial as training
 from silofl.hospital.candidate import Candidate, read_candidate
 from silofl.hospital.finding import Finding, failed
-from silofl.options import make_console
 from silofl.parts.answer import public_reason
 
 CHECKS: dict[str, Callable[[Candidate], Finding]] = {

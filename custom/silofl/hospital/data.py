@@ -5,19 +5,19 @@ from typing import Any
 
 import numpy as np
 
+from silofl.base.errors import ConfigError
+from silofl.base.files import write_json
+from silofl.base.schema import dump_record
 from silofl.data.input_warnings import count_labels, find_doubts, find_label_doubts
 from silofl.data.inventory import Inventory, take_inventory
 from silofl.data.manifest import Manifest, agree_split_unit, drop_cases
 from silofl.data.padding import describe_padding
 from silofl.data.site_data import find_unreadable
 from silofl.data.unreadable import count_reasons
-from silofl.errors import ConfigError
-from silofl.files import write_json
 from silofl.hospital.candidate import Candidate
 from silofl.hospital.finding import Finding, ok, warning
 from silofl.parts.checked_cast import checked_cast
 from silofl.reading.images import read_image
-from silofl.schema import dump_record
 from silofl.study.data_settings import BackgroundSettings
 
 # Volumes whose headers are looked at; all of them have been decoded before.

@@ -2,7 +2,7 @@
 
 import argparse
 
-from silofl.errors import ConfigError, ExitCode
+from silofl.base.errors import ConfigError, ExitCode
 from silofl.federation.egress_chain import Verdict, check_chain
 from silofl.federation.egress_log import FILE
 

@@ -12,14 +12,17 @@ import numpy as np
 from rich.console import Console
 from rich.progress import track
 
+from silofl.base.errors import ConfigError, ExitCode, quote_value
+from silofl.base.files import fill_folder, is_free, write_json
+from silofl.base.options import make_console
+from silofl.base.schema import dump_record
+from silofl.base.settings import load_settings
 from silofl.core.findings import join_findings, name_findings
 from silofl.data.learnt import check_not_learnt, find_learnt, is_recorded
 from silofl.data.manifest import PARTS
 from silofl.data.parts import Examples
 from silofl.data.site_data import load_site_data
 from silofl.data.targets import IGNORED
-from silofl.errors import ConfigError, ExitCode, quote_value
-from silofl.files import fill_folder, is_free, write_json
 from silofl.inference.cases_table import FILE as CASES
 from silofl.inference.cases_table import write_cases
 from silofl.inference.clinical import compare_answers, measure_evaluation, read_rows
@@ -36,7 +39,6 @@ from silofl.inference.geometry import decide_labels
 from silofl.inference.opened import open_model
 from silofl.inference.prediction import call_case
 from silofl.inference.super_model import SuperModel
-from silofl.options import make_console
 from silofl.report.evaluation_figures import CasePicture, reliability_image, roc_image, sizes_image, worst_image
 from silofl.report.evaluation_page import (
     RESEARCH,
@@ -50,9 +52,7 @@ from silofl.report.evaluation_page import (
 from silofl.report.outlines import short_metric
 from silofl.report.page import write_with_files
 from silofl.report.tables import print_lines, print_table
-from silofl.schema import dump_record
-from silofl.settings import load_settings
-from silofl.site import Site
+from silofl.setup.site import Site
 from silofl.study import Study
 from silofl.training.case_pictures import find_largest_slice, show_plane
 from silofl.training.device import choose_device, set_threads

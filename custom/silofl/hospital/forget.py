@@ -7,13 +7,13 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from silofl.errors import ConfigError, ExitCode, suggest_nearest
+from silofl.base.errors import ConfigError, ExitCode, suggest_nearest
+from silofl.base.files import hold_lock
+from silofl.base.settings import Section, load_settings, parse
 from silofl.federation.egress_log import LOCK
-from silofl.files import hold_lock
 from silofl.flare.places import JOB_LOCK
 from silofl.hospital import forget_patient
-from silofl.settings import Section, load_settings, parse
-from silofl.site import Site
+from silofl.setup.site import Site
 from silofl.study import Name
 
 NO_TRACE = (

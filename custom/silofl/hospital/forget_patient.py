@@ -12,22 +12,22 @@ from pathlib import Path
 
 import numpy as np
 
-from silofl.csv_text import decode_csv, encode_csv
+from silofl.base.csv_text import decode_csv, encode_csv
+from silofl.base.errors import DataError
+from silofl.base.files import hold_lock, list_unfinished, write_atomically, write_json, write_text
+from silofl.base.schema import dump_record, read_file
+from silofl.base.settings import NAME
 from silofl.data.cache_entries import LOCK as CACHE_LOCK
 from silofl.data.cache_entries import list_entries, list_unfinished_entries, read_entry
 from silofl.data.learnt import FILE as LEARNT
 from silofl.data.learnt import LearntFrom
 from silofl.data.manifest import FILE_NAME, PARTS, read_content
 from silofl.data.records import find_case_name
-from silofl.errors import DataError
 from silofl.federation.egress_log import FILE, LOCK, sum_sent_arrays
 from silofl.federation.ledger import format_spans
-from silofl.files import hold_lock, list_unfinished, write_atomically, write_json, write_text
 from silofl.inference.cases_table import FILE as CASES
 from silofl.reading.patient_names import key_patient
-from silofl.schema import dump_record, read_file
-from silofl.settings import NAME
-from silofl.site import Site
+from silofl.setup.site import Site
 from silofl.training.case_pictures import FEATURES, PICTURES, SCORES
 
 # Stands in for a study's name while folders are looked for.

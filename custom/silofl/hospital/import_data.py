@@ -4,9 +4,9 @@ import argparse
 import json
 from dataclasses import asdict
 
-from silofl.errors import ExitCode, make_printable
+from silofl.base.errors import ExitCode, make_printable
+from silofl.base.options import make_console
 from silofl.importing.importers import ImportOptions, ImportSummary, import_layout, list_content
-from silofl.options import make_console
 
 
 def run(options: argparse.Namespace) -> int:

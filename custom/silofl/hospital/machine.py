@@ -13,16 +13,16 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.specifiers import SpecifierSet
 
 import silofl
+from silofl.base.errors import ConfigError, SiloFLError, quote_value
 from silofl.data.cache import describe_source, fingerprint_preparation, open_parts
 from silofl.data.manifest import read_manifest
 from silofl.data.preparation import build_preparation, prepare_case
-from silofl.errors import ConfigError, SiloFLError, quote_value
 from silofl.federation.needs import GIB, site_disk_bytes, site_memory_bytes
 from silofl.flare.commands import check_start
 from silofl.flare.policy import count_job_gpus
 from silofl.hospital.candidate import Candidate
 from silofl.hospital.finding import Finding, failed, ok, warning
-from silofl.software import find_installed_version
+from silofl.setup.software import find_installed_version
 from silofl.training.device import choose_device
 
 # As the study lead puts it into the kit, and the site installs it.

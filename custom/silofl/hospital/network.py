@@ -13,8 +13,8 @@ from aiohttp import ClientError
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature
 
+from silofl.base.files import read_json
 from silofl.federation.needs import traveling_bytes
-from silofl.files import read_json
 from silofl.flare.kit import DAYS_TO_WARN, Address, Kit
 from silofl.flare.line import BANDWIDTH, COMM_CONFIG, MIB, find_least_bandwidth
 from silofl.flare.one_machine import ask_machines

@@ -1,7 +1,6 @@
 """Checks of the site's policies: the studies it has agreed to, the classes that jobs may use, code that they bring."""
 
-from silofl.errors import ConfigError, PinError
-from silofl.extensions import check_extensions
+from silofl.base.errors import ConfigError, PinError
 from silofl.federation.partners import describe_partners
 from silofl.flare.egress import check_scope, effective_scope, list_open_scopes
 from silofl.flare.policy import (
@@ -17,6 +16,7 @@ from silofl.hospital.candidate import Candidate
 from silofl.hospital.finding import Finding, failed, ok, warning
 from silofl.parts.part import BEFORE
 from silofl.parts.task import TRAIN, Exchange
+from silofl.setup.extensions import check_extensions
 
 
 def check_pin(candidate: Candidate) -> Finding:

@@ -12,15 +12,15 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from silofl.errors import ConfigError, ExitCode
+from silofl.base.errors import ConfigError, ExitCode
+from silofl.base.files import hold_lock
+from silofl.base.settings import load_settings
 from silofl.federation.egress_log import FILE
-from silofl.files import hold_lock
 from silofl.flare.kit import read_kit
 from silofl.flare.places import JOB_LOCK
 from silofl.hospital.forget_patient import find_studies
 from silofl.parts.half_round import ANSWER, HALF
-from silofl.settings import load_settings
-from silofl.site import Site
+from silofl.setup.site import Site
 
 DAY_S = 86400
 # NVFlare names a job by a UUID, and puts its study where our executor reads it.
@@ -113,7 +113,7 @@ def _reason_to_keep(job: Path) -> str | None:
 
 @contextmanager
 def _hold_ended_job(job: Path) -> Iterator[None]:
-    """Hold a job's folder; the errors of `silofl.files.hold_lock` where the job still runs."""
+    """Hold a job's folder; the errors of `silofl.base.files.hold_lock` where the job still runs."""
     with ExitStack() as stack:
         # One without a lock had no executor of ours, or one of an older version, and is old enough to have ended.
         if (job / JOB_LOCK).exists():

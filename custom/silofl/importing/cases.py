@@ -12,13 +12,13 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path, PurePosixPath
 
+from silofl.base.errors import ConfigError, DataError, quote_value
+from silofl.base.naming import is_one_line, normalise_accents
 from silofl.data.contrasts import check_contrasts
 from silofl.data.targets import IGNORE
-from silofl.errors import ConfigError, DataError, quote_value
 from silofl.importing.masks import ENDINGS, SEGMENTATION, Values, plan_layers, plan_mask, split_ending
 from silofl.importing.options import ImportOptions
 from silofl.importing.site_files import CaseFiles, SitePlan, copy_image, plan_pairs
-from silofl.naming import is_one_line, normalise_accents
 from silofl.reading.image_grid import find_turned
 from silofl.reading.patient_ids import count_shared_ids, read_own_id
 

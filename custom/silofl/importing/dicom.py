@@ -34,7 +34,7 @@ from hashlib import sha256
 from itertools import groupby
 from pathlib import Path
 
-from silofl.errors import ConfigError, DataError, quote_value
+from silofl.base.errors import ConfigError, DataError, quote_value
 from silofl.importing.cases import (
     CASE,
     SiteCases,

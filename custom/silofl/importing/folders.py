@@ -34,7 +34,8 @@ refused, and so are masks whose voxels are not those of their image; --resample-
 
 from pathlib import Path
 
-from silofl.errors import ConfigError, DataError
+from silofl.base.errors import ConfigError, DataError
+from silofl.base.naming import normalise_accents
 from silofl.importing.cases import (
     Patterns,
     SiteCases,
@@ -49,7 +50,6 @@ from silofl.importing.masks import ENDINGS, Values, split_ending
 from silofl.importing.options import FIFTHS, ImportOptions, Layout
 from silofl.importing.patients import read_patients, warn_unknown_patients
 from silofl.importing.site_files import SitePlan, visible_files, visible_folders
-from silofl.naming import normalise_accents
 from silofl.reading.detached_voxels import find_voxel_file
 from silofl.reading.endings import has_dicom_mark
 from silofl.reading.segments import UNNAMED_LABEL

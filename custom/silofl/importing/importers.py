@@ -12,16 +12,16 @@ from pathlib import Path
 import numpy as np
 
 from silofl import __version__
+from silofl.base.errors import ConfigError, DataError, Faults, quote_value, suggest_nearest
+from silofl.base.files import fill_folder, is_free
+from silofl.base.naming import check_name, is_one_line
 from silofl.command import DESK_WHEEL, find_desk, load_desk
 from silofl.data.progress import track_slow_progress
 from silofl.data.records import slice_numbers
-from silofl.errors import ConfigError, DataError, Faults, quote_value, suggest_nearest
-from silofl.files import fill_folder, is_free
 from silofl.importing import dicom, folders, table
 from silofl.importing.masks import Changes, describe_changes
 from silofl.importing.options import PARTITIONS, ImportOptions, Layout, Listing
 from silofl.importing.site_files import JsonRecord, SitePlan, list_paths
-from silofl.naming import check_name, is_one_line
 from silofl.reading.access import open_error
 
 __all__ = ["PARTITIONS", "ImportOptions", "ImportSummary", "import_layout", "list_content", "list_layouts"]

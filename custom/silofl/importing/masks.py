@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from silofl.base.errors import DataError
 from silofl.data.targets import IGNORE, IGNORED
-from silofl.errors import DataError
 from silofl.importing.site_files import File, copy_image, number_labels
 from silofl.reading.detached_voxels import find_voxel_file
 from silofl.reading.endings import suggest_remedy

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from silofl.errors import ConfigError
+from silofl.base.errors import ConfigError
 
 if TYPE_CHECKING:
     from silofl.importing.site_files import SitePlan

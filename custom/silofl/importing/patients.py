@@ -8,11 +8,11 @@ from dataclasses import replace
 from itertools import zip_longest
 from pathlib import Path
 
-from silofl.errors import DataError, quote_value
+from silofl.base.errors import DataError, quote_value
+from silofl.base.naming import normalise_accents
 from silofl.importing.cases import SiteCases, shorten_names
 from silofl.importing.masks import ENDINGS
 from silofl.importing.site_files import UNKNOWN, SitePlan
-from silofl.naming import normalise_accents
 from silofl.reading.access import read_bytes
 from silofl.reading.patient_names import key_patient, normalise_name
 

@@ -9,8 +9,8 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from silofl.base.errors import DataError
 from silofl.data.progress import track_slow_progress
-from silofl.errors import DataError
 from silofl.importing.site_files import visible_files
 from silofl.reading.dicom_files import read_elements
 from silofl.reading.dicom_planes import PICTURES, POSITION, SEVERAL, arrange_frames, read_planes

@@ -6,10 +6,10 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from silofl.base.documents import build_table
+from silofl.base.errors import ConfigError, DataError
 from silofl.data.manifest import PARTS
 from silofl.data.targets import IGNORE
-from silofl.documents import build_table
-from silofl.errors import ConfigError, DataError
 from silofl.importing.options import ImportOptions
 from silofl.importing.partition import split_by_patient
 from silofl.reading.access import read_bytes

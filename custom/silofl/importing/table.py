@@ -28,8 +28,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path, PurePosixPath
 
+from silofl.base.errors import ConfigError, DataError, Faults, quote_value
+from silofl.base.naming import normalise_accents
 from silofl.data.manifest import PARTS
-from silofl.errors import ConfigError, DataError, Faults, quote_value
 from silofl.importing.cases import shorten_names
 from silofl.importing.masks import ENDINGS, split_ending
 from silofl.importing.options import FIFTHS, ImportOptions, Layout
@@ -56,7 +57,6 @@ from silofl.importing.site_files import (
     visible_files,
     visible_folders,
 )
-from silofl.naming import normalise_accents
 from silofl.reading.patient_ids import read_own_id
 from silofl.reading.patient_names import normalise_name
 

@@ -14,10 +14,11 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.export.passes import move_to_device_pass
 
+from silofl.base.errors import ConfigError, DataError
+from silofl.base.files import read_json, write_json
+from silofl.base.schema import read_record
 from silofl.data.contrasts import list_case_files, parse_case
 from silofl.data.domain import Domain
-from silofl.errors import ConfigError, DataError
-from silofl.files import read_json, write_json
 from silofl.inference.choice import ENSEMBLE
 from silofl.inference.contents import Contents, check_threshold, unpack_calling
 from silofl.inference.geometry import check_images, check_probabilities
@@ -30,7 +31,6 @@ from silofl.inference.usual import unpack_usual
 from silofl.models.networks import apply_by_windows
 from silofl.models.roles import GLOBAL
 from silofl.reading.access import input_name
-from silofl.schema import read_record
 from silofl.study import STORED, Study, load_study
 
 logger = logging.getLogger(__name__)

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
+from silofl.base.errors import quote_markdown
 from silofl.core.findings import name_absence
 from silofl.data.manifest import PARTS
-from silofl.errors import quote_markdown
 from silofl.inference.contents import Contents
 from silofl.inference.own_tests import list_unlike_thresholds, read_label_scores
 from silofl.inference.readme import describe_images, describe_labels, list_calling

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import numpy as np
 
+from silofl.base.csv_text import encode_csv
+from silofl.base.files import write_text
 from silofl.core.findings import join_findings, name_findings
-from silofl.csv_text import encode_csv
-from silofl.files import write_text
 from silofl.inference.contents import Contents
 from silofl.inference.evaluated_cases import EvaluatedCase, RefusedCase
 from silofl.inference.evaluation import Evaluation

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from silofl.errors import ConfigError
+from silofl.base.errors import ConfigError
 from silofl.inference.contents import Contents
 from silofl.models.roles import GLOBAL
 

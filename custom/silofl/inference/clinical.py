@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from silofl.base.errors import DataError
 from silofl.core.calibration import (
     calibrated_error,
     expected_calibration_error,
@@ -19,7 +20,6 @@ from silofl.core.intervals import DIFFERENCE, GROUPS_OF_A_THRESHOLD, SIZE, Estim
 from silofl.core.lesions import measure_agreement
 from silofl.core.operating_point import MOST_PROBABLE, OperatingPoint, temper
 from silofl.core.roc import AreaDifference, compare_aurocs, find_operating_point, measure_auroc
-from silofl.errors import DataError
 from silofl.inference.directory import read_versions
 from silofl.inference.evaluated_cases import EvaluatedCase, LabelMeasures, SiteCases
 from silofl.inference.evaluation import ALL, MISSING, Calibration, Comparison, Cut, Evaluation, Scores, Withheld

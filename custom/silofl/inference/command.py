@@ -14,10 +14,11 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.progress import Progress
 
+from silofl.base.documents import ABSENT, read_json_document
+from silofl.base.errors import ConfigError, DataError, ExitCode, SiloFLError
+from silofl.base.files import hold_lock, is_free, make_folder, write_atomically, write_json
+from silofl.base.options import make_console
 from silofl.data.contrasts import Case, list_case_files, parse_case
-from silofl.documents import ABSENT, read_json_document
-from silofl.errors import ConfigError, DataError, ExitCode, SiloFLError
-from silofl.files import hold_lock, is_free, make_folder, write_atomically, write_json
 from silofl.inference.dicom_seg import check_can_write, write_dicom_seg
 from silofl.inference.directory import read_fingerprint, read_versions
 from silofl.inference.output import (
@@ -34,7 +35,6 @@ from silofl.inference.output import (
 )
 from silofl.inference.prediction import Prediction
 from silofl.inference.super_model import BATCH_SIZE, SuperModel
-from silofl.options import make_console
 from silofl.reading.access import content_digest, input_name
 from silofl.reading.header import is_dicom
 

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from silofl.base.errors import ConfigError, quote_value, suggest_nearest
 from silofl.core.operating_point import (
     LEAST_TEMPERATURE,
     MOST_PROBABLE,
@@ -18,7 +19,6 @@ from silofl.core.operating_point import (
 )
 from silofl.data.domain import Domain
 from silofl.data.transforms import MOST_VOXELS
-from silofl.errors import ConfigError, quote_value, suggest_nearest
 from silofl.inference.usual import Usual
 from silofl.models.roles import GLOBAL, SELECTOR
 from silofl.study import Study

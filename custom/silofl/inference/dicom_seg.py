@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from silofl import __version__
-from silofl.errors import ConfigError, DataError, one_line, quote_value
-from silofl.files import write_atomically
+from silofl.base.errors import ConfigError, DataError, one_line, quote_value
+from silofl.base.files import write_atomically
 from silofl.inference.output import FORBIDDEN
 from silofl.reading.dicom_planes import DIRECTION, POSITION, SPACING, read_planes
 from silofl.reading.header import dicom_headers

@@ -11,18 +11,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from silofl import __version__, schema
+from silofl import __version__
+from silofl.base import schema
+from silofl.base.documents import ABSENT, check_kind, read_json_document
+from silofl.base.errors import ConfigError, quote_value
+from silofl.base.files import is_free, load_tensors, save_tensors, write_json, write_text
+from silofl.base.settings import parse
 from silofl.data.domain import Domain
-from silofl.documents import ABSENT, check_kind, read_json_document
-from silofl.errors import ConfigError, quote_value
-from silofl.files import is_free, load_tensors, save_tensors, write_json, write_text
 from silofl.inference import card
 from silofl.inference.contents import PLAIN_NAME, Contents, pack_calling, unpack_calling
 from silofl.inference.readme import super_model_readme
 from silofl.inference.usual import pack_usual, unpack_usual
 from silofl.models.roles import SELECTOR
 from silofl.models.weights import is_state
-from silofl.settings import parse
 from silofl.study import STORED, Study
 
 __all__ = ["FOLDER", "Contents", "plain_study", "read_fingerprint", "read_model_folder", "write_model_folder"]

@@ -8,6 +8,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
+from silofl.base.errors import DataError
 from silofl.core.lesions import LesionCounts, count_lesions
 from silofl.core.operating_point import MOST_PROBABLE, OperatingPoint
 from silofl.data.domain import Domain
@@ -19,7 +20,6 @@ from silofl.data.records import Record
 from silofl.data.site_data import SiteData
 from silofl.data.targets import IGNORED
 from silofl.data.transforms import CROPS
-from silofl.errors import DataError
 from silofl.inference.geometry import check_is_not_blank, decide_answers, decide_on_input, map_to_input
 from silofl.inference.prediction import MM3_IN_ML, CaseAnswer, measure_case_ml
 from silofl.inference.super_model import SuperModel

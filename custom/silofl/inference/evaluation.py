@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from silofl.base.schema import declare_optional
 from silofl.core.calibration import ReliabilityBin
 from silofl.core.intervals import Estimate
 from silofl.core.roc import AreaDifference
-from silofl.schema import declare_optional
 from silofl.training.site_score import Counts
 
 FILE = "evaluation.json"

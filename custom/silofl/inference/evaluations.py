@@ -11,12 +11,12 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from silofl.base.errors import AggregationError
+from silofl.base.schema import declare_optional
 from silofl.core.heterogeneity import PooledEstimate, pool_estimates
 from silofl.core.intervals import ROUNDING, Estimate
-from silofl.errors import AggregationError
 from silofl.inference.clinical import list_classes
 from silofl.inference.evaluation import ALL, MISSING, Evaluation, Scores
-from silofl.schema import declare_optional
 from silofl.study import Study
 from silofl.study.sections import CLASS_MEANS
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from torch import Tensor, nn
 
-from silofl.errors import ConfigError
+from silofl.base.errors import ConfigError
 from silofl.models import HarmonizedModel, build_model, build_plain_model
 from silofl.models.names import INPUT_NORM
 from silofl.study import Study

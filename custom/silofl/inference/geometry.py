@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from silofl.base.errors import DataError
 from silofl.core.operating_point import MOST_PROBABLE, OperatingPoint
 from silofl.data.preparation import Passage, Preparation
 from silofl.data.prepared_image import PreparedImage
 from silofl.data.transforms import metadata_tracking
-from silofl.errors import DataError
 from silofl.study import Study
 from silofl.training.evaluation import most_likely
 

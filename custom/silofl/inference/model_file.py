@@ -9,12 +9,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from silofl.base.errors import ConfigError
+from silofl.base.settings import parse
 from silofl.core.mixing import Arrays
-from silofl.errors import ConfigError
 from silofl.inference.contents import Contents
 from silofl.inference.directory import build_contents, plain_study, read_model_folder, refuse_mean
 from silofl.models.roles import SELECTOR, read_role, select_role
-from silofl.settings import parse
 from silofl.study import STORED, Study
 
 # What model.json is called among the tensors: its bytes.

@@ -8,8 +8,8 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from silofl.errors import ConfigError
-from silofl.files import load_tensors, read_json
+from silofl.base.errors import ConfigError
+from silofl.base.files import load_tensors, read_json
 from silofl.inference.bundle import BundleModel, VolumeNetwork, unpack_contents
 from silofl.inference.contents import Contents
 from silofl.inference.directory import BUNDLE, read_fingerprint, read_model_folder

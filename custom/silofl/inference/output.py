@@ -12,13 +12,13 @@ from numpy.typing import NDArray
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
-from silofl.errors import DataError, quote_value
-from silofl.files import write_atomically
+from silofl.base.errors import DataError, quote_value
+from silofl.base.files import write_atomically
+from silofl.base.naming import is_one_line
 from silofl.inference.choice import ENSEMBLE, MEAN
 from silofl.inference.disagreement import Disagreement
 from silofl.inference.prediction import Prediction
 from silofl.models.roles import GLOBAL
-from silofl.naming import is_one_line
 from silofl.reading.access import input_name
 from silofl.reading.formats import READERS
 from silofl.reading.nifti import read_nifti_header

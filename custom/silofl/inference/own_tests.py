@@ -5,9 +5,9 @@ from typing import Any
 
 import numpy as np
 
+from silofl.base.errors import quote_markdown
 from silofl.core.findings import name_absence
 from silofl.core.operating_point import OperatingPoint, find_unlike_thresholds, read_at_thresholds
-from silofl.errors import quote_markdown
 from silofl.inference.contents import Contents
 
 # The Dice of a label below which a model has not learnt it.

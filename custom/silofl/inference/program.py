@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 
 from silofl import __version__
-from silofl.errors import ConfigError, one_line
-from silofl.files import write_by_torch
+from silofl.base.errors import ConfigError, one_line
+from silofl.base.files import write_by_torch
 from silofl.inference.contents import Contents, pack_calling
 from silofl.inference.probabilities import shift_foreground, to_probabilities
 from silofl.inference.super_model import SuperModel

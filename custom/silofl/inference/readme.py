@@ -5,7 +5,7 @@ from shlex import quote
 
 import torch
 
-from silofl.errors import quote_markdown
+from silofl.base.errors import quote_markdown
 from silofl.inference.contents import Contents
 from silofl.study import Study
 

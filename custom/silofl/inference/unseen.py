@@ -3,11 +3,11 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from silofl.errors import ConfigError, quote_value
+from silofl.base.errors import ConfigError, quote_value
+from silofl.base.schema import declare_group, declare_optional, read_file
 from silofl.inference.choice import ENSEMBLE
 from silofl.inference.evaluation import Evaluation
 from silofl.models.roles import GLOBAL
-from silofl.schema import declare_group, declare_optional, read_file
 from silofl.training.site_score import Counts, Values
 
 

@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from silofl.base.errors import ConfigError, quote_value
+from silofl.base.schema import declare_optional, dump_record, read_record
 from silofl.core.spread import Spread, pool_spreads
-from silofl.errors import ConfigError, quote_value
 from silofl.inference.geometry import decide_labels
 from silofl.inference.prediction import CaseAnswer
-from silofl.schema import declare_optional, dump_record, read_record
 from silofl.study import Study
 
 # Of right cases, all checks together, if their numbers followed bell curves. Real ones have more far from the mean: of

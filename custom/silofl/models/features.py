@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from silofl.errors import ConfigError
+from silofl.base.errors import ConfigError
 
 
 def find_feature_layer(model: nn.Module) -> nn.Module | None:

@@ -5,7 +5,7 @@ from fnmatch import fnmatchcase
 
 from torch import nn
 
-from silofl.errors import ConfigError, quote_value, suggest_nearest
+from silofl.base.errors import ConfigError, quote_value, suggest_nearest
 
 # A network may have hundreds of children.
 MOST_EXAMPLES = 6

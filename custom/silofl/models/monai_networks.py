@@ -8,8 +8,8 @@ from typing import Any
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from silofl.errors import ConfigError, error_text, quote_value, suggest_nearest
-from silofl.settings import numbers_in
+from silofl.base.errors import ConfigError, error_text, quote_value, suggest_nearest
+from silofl.base.settings import numbers_in
 from silofl.study.data_settings import MOST_CHANNELS
 from silofl.study.sections import ModelSettings
 

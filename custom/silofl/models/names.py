@@ -9,8 +9,8 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.conv import _ConvNd
 
+from silofl.base.errors import AggregationError
 from silofl.core.recipe import Recipe
-from silofl.errors import AggregationError
 
 INPUT_NORM = "input_norm."
 # MONAI's DynUNet registers them after the layer that answers, and they answer in training alone.

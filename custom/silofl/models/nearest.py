@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from silofl.errors import ConfigError
+from silofl.base.errors import ConfigError
 
 # Edges of rings of frequencies in cycles a pixel; a ring has its upper edge and not its lower one.
 RINGS = (0.0, 1 / 16, 1 / 8, 3 / 16, 1 / 4, 3 / 8, 1 / 2, 1.0)

@@ -12,9 +12,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.module import register_module_parameter_registration_hook
 from torch.overrides import TorchFunctionMode
 
-from silofl.errors import ConfigError, error_text
-from silofl.extensions import NETWORKS as GROUP
-from silofl.extensions import is_extension, load_extension
+from silofl.base.errors import ConfigError, error_text
 from silofl.models.activity_cnn import ActivityCNN
 from silofl.models.alexnet import AlexNet
 from silofl.models.features import add_projection_head
@@ -24,6 +22,8 @@ from silofl.models.monai_networks import build_monai_network, check_normalizatio
 from silofl.models.names import traveling_names
 from silofl.models.normalization import INSTANCE_NORMS, count_groups
 from silofl.models.seeds import seed_torch
+from silofl.setup.extensions import NETWORKS as GROUP
+from silofl.setup.extensions import is_extension, load_extension
 from silofl.study import Study
 from silofl.study.data_settings import PatchSettings
 from silofl.study.sections import ModelSettings

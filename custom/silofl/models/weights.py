@@ -8,9 +8,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from silofl.base.errors import ConfigError, one_line
+from silofl.base.files import load_tensors
 from silofl.core.mixing import Arrays
-from silofl.errors import ConfigError, one_line
-from silofl.files import load_tensors
 from silofl.models.names import read_arrays
 from silofl.models.networks import build_plain_model
 from silofl.study import Study

@@ -14,15 +14,15 @@ from typing import Annotated, Any, Generic, Literal, TypeVar
 
 from pydantic import AfterValidator, ConfigDict, Field, Strict
 
-from silofl import schema
+from silofl.base import schema
+from silofl.base.errors import AggregationError, ConfigError, DataError, Reason, SiloFLError, one_line, quote_value
+from silofl.base.settings import MOST, Section, parse
 from silofl.core.mixing import Arrays
 from silofl.data.domain import Domain
 from silofl.data.transforms import MOST_VOXELS
-from silofl.errors import AggregationError, ConfigError, DataError, Reason, SiloFLError, one_line, quote_value
 from silofl.models.roles import select_role
 from silofl.parts.checked_cast import checked_cast
-from silofl.settings import MOST, Section, parse
-from silofl.software import Software
+from silofl.setup.software import Software
 from silofl.training.site_score import SiteScore
 
 S = TypeVar("S", bound=SiteScore)

@@ -4,13 +4,13 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from silofl.errors import AggregationError
+from silofl.base.errors import AggregationError
+from silofl.base.settings import Section
 from silofl.models.roles import add_role
 from silofl.parts.answer import Count, SiteAnswer, Text
 from silofl.parts.part import BEFORE, END, Outcome, Part, Run
 from silofl.parts.task import Exchange, Expected, Message, Replies, Wanted
 from silofl.parts.work import Work
-from silofl.settings import Section
 from silofl.study import Study
 from silofl.training.site_score import SiteScore
 

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from silofl.base.schema import dump_record, read_record
 from silofl.core.array_file import store
 from silofl.core.mixing import Arrays
 from silofl.models.roles import add_role
@@ -24,7 +25,6 @@ from silofl.parts.model import ModelPart
 from silofl.parts.part import VALIDATED, Kept, Part, Reported, Run, WeightsOf, to_arrays, to_tensors
 from silofl.parts.task import COLLECT, TEST, TRAIN, VALIDATE, Exchange, Message, Replies
 from silofl.parts.work import SitePart
-from silofl.schema import dump_record, read_record
 from silofl.study import Study
 from silofl.training.site_score import SiteScore, mean_of_scores
 

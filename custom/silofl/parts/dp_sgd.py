@@ -14,10 +14,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from silofl.base.errors import TrainingError
+from silofl.base.files import make_folder, open_own, write_json
 from silofl.core.steps import Step
 from silofl.data.parts import Examples
-from silofl.errors import TrainingError
-from silofl.files import make_folder, open_own, write_json
 from silofl.parts.checked_cast import checked_cast
 from silofl.parts.part import Kept, Outcome, Part, Run, WeightsOf
 from silofl.parts.task import TRAIN, Exchange, Message, Replies

@@ -9,10 +9,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal
 
+from silofl.base.errors import AggregationError
+from silofl.base.files import write_json
+from silofl.base.options import SPECIFICITY
+from silofl.base.schema import dump_record
+from silofl.base.settings import Natural, Section
 from silofl.core.mixing import Arrays
 from silofl.data.learnt import check_not_learnt, is_recorded
-from silofl.errors import AggregationError
-from silofl.files import write_json
 from silofl.inference import cases_table, evaluation
 from silofl.inference.clinical import measure_evaluation
 from silofl.inference.evaluated_cases import SiteCases, evaluate_cases, sort_answers
@@ -31,14 +34,11 @@ from silofl.inference.model_file import join_model, split_model
 from silofl.inference.own_tests import describe_quality
 from silofl.inference.super_model import SuperModel
 from silofl.models.roles import add_role
-from silofl.options import SPECIFICITY
 from silofl.parts.answer import SiteAnswer
 from silofl.parts.asked_once import expect_float64
 from silofl.parts.part import Kind, Outcome, OwnTest, Part, Reported, Run
 from silofl.parts.task import Exchange, Message, Wanted
 from silofl.parts.work import SitePart
-from silofl.schema import dump_record
-from silofl.settings import Natural, Section
 from silofl.study import Study
 from silofl.training.evaluation import count_patients
 from silofl.training.floor import find_small_labels

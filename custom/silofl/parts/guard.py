@@ -21,6 +21,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from silofl.base.schema import dump_record
+from silofl.base.settings import Section
 from silofl.core.findings import decide_findings
 from silofl.core.gain import measure_joining
 from silofl.core.guard_rule import BIASES, LEAST_LEAD, GuardChoice, choose_kept, is_finished
@@ -43,8 +45,6 @@ from silofl.parts.operating_points import choose_site_calling
 from silofl.parts.part import TESTED, UNTESTED, Kept, Outcome, Part, Reported, Run, WeightsOf
 from silofl.parts.task import TEST, TRAIN, Exchange, Message, Replies, Wanted
 from silofl.parts.work import SitePart, Work
-from silofl.schema import dump_record
-from silofl.settings import Section
 from silofl.study import Study
 from silofl.study.sections import CLASS_MEANS
 from silofl.training.case_pictures import PICTURES, add_own

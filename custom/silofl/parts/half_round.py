@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from silofl.files import load_state, save_state
+from silofl.base.files import load_state, save_state
 from silofl.parts.part import to_arrays, to_tensors
 from silofl.parts.task import Message
 

@@ -7,8 +7,8 @@ from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING
 
+from silofl.base.errors import ConfigError
 from silofl.core.mixing import Arrays
-from silofl.errors import ConfigError
 from silofl.parts.part import Kept, Kind, Part
 from silofl.parts.task import TEST, TRAIN
 from silofl.study import Study

@@ -13,11 +13,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from silofl.base.errors import StateError, TrainingError
 from silofl.core.array_file import ArrayFile, store
 from silofl.core.mixing import Arrays, mix, server_step, uniform_weights
 from silofl.core.steps import Remembering, Step
 from silofl.data.parts import Examples
-from silofl.errors import StateError, TrainingError
 from silofl.inference.contents import Contents
 from silofl.inference.directory import FOLDER, write_model_folder
 from silofl.models import HarmonizedModel, build_model

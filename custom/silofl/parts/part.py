@@ -18,11 +18,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from silofl.base.errors import SiloFLError
+from silofl.base.schema import dump_record
 from silofl.core.mixing import Arrays
-from silofl.errors import SiloFLError
 from silofl.parts.answer import SiteAnswer
 from silofl.parts.task import TEST, Exchange, Message, Replies, Unlike, Wanted
-from silofl.schema import dump_record
 from silofl.study import Study
 from silofl.training.site_score import SiteScore
 

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from silofl import schema
+from silofl.base import schema
+from silofl.base.files import write_atomically
 from silofl.core.mixing import Arrays
 from silofl.data.domain import Domain
-from silofl.files import write_atomically
 from silofl.inference import SuperModel
 from silofl.inference.case_results import CaseResult, choose_models, predict_cases, score_choice, values_by_model
 from silofl.inference.choice import ENSEMBLE

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from silofl.base.errors import AggregationError, quote_value
+from silofl.base.settings import MOST, Section
 from silofl.core.mixing import Arrays, check_array
-from silofl.errors import AggregationError, quote_value
 from silofl.models.names import is_variance
 from silofl.models.roles import select_role
 from silofl.parts.answer import SiteAnswer
-from silofl.settings import MOST, Section
 
 # Of every study; a part names further tasks by itself.
 TRAIN, VALIDATE, TEST, COLLECT = "train", "validate", "test", "collect"

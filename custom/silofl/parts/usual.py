@@ -7,9 +7,9 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from silofl.base.errors import AggregationError, ConfigError
 from silofl.core.mixing import Arrays
 from silofl.core.spread import Spread
-from silofl.errors import AggregationError, ConfigError
 from silofl.inference.contents import Contents
 from silofl.inference.directory import FOLDER, read_model_folder, write_model_folder
 from silofl.inference.measured_usual import measure_usual

@@ -15,13 +15,14 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from silofl.base.errors import TrainingError, quote_value
+from silofl.base.schema import dump_record
 from silofl.core.steps import Batch, Loss, Step, random_state, set_random_state
 from silofl.data.batches import Position, evaluation_batches, num_batches, training_batches
 from silofl.data.domain import Domain
 from silofl.data.parts import Examples
 from silofl.data.site_data import SiteData
 from silofl.data.transforms import build_augmentation
-from silofl.errors import TrainingError, quote_value
 from silofl.models import HarmonizedModel
 from silofl.models.networks import build_models
 from silofl.models.seeds import seed_torch
@@ -29,7 +30,6 @@ from silofl.parts.half_round import HalfRound
 from silofl.parts.load import site_implementations
 from silofl.parts.part import Kept, to_arrays, to_tensors
 from silofl.parts.task import TRAIN, Message
-from silofl.schema import dump_record
 from silofl.study import Study
 from silofl.training.device import derive_seed
 from silofl.training.floor import withhold_few

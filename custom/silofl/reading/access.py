@@ -8,8 +8,8 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-from silofl.documents import SpecialFileError, check_kind
-from silofl.errors import DataError
+from silofl.base.documents import SpecialFileError, check_kind
+from silofl.base.errors import DataError
 from silofl.reading.detached_voxels import find_voxel_file
 
 TOO_MANY_OPEN = (errno.EMFILE, errno.ENFILE)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
-from silofl.errors import DataError
+from silofl.base.errors import DataError
 
 if TYPE_CHECKING:
     import numpy as np

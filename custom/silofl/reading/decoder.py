@@ -34,7 +34,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from silofl.errors import DataError
+from silofl.base.errors import DataError
 from silofl.reading.access import OF_SYSTEM
 from silofl.reading.decoded import Decoded, Unpacked, check_bytes
 

@@ -22,7 +22,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeAlias
 
-from silofl.errors import DataError
+from silofl.base.errors import DataError
 from silofl.reading.decoded import KINDS, MAX_BYTES, Decoded, Unpacked
 
 # Of computing, not of waiting for a disk or a busy machine: a hang computes.

@@ -13,7 +13,7 @@ import numpy as np
 import SimpleITK
 from numpy.typing import NDArray
 
-from silofl.errors import MOST_FAULTS, DataError
+from silofl.base.errors import MOST_FAULTS, DataError
 from silofl.reading.access import list_files
 from silofl.reading.decoded import Decoded, check_bytes
 from silofl.reading.dicom_elements import JPEG, JPEG_2000, count_frames, is_coloured, read_syntax

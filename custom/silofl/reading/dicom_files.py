@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
-from silofl.errors import DataError
+from silofl.base.errors import DataError
 from silofl.reading.access import input_name
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from pydicom import Dataset, uid
 from pydicom.datadict import keyword_for_tag
 from pydicom.sequence import Sequence
 
-from silofl.errors import DataError
+from silofl.base.errors import DataError
 from silofl.reading.dicom_elements import (
     COPY_OR_EXPORT,
     EXPORT,

@@ -13,7 +13,7 @@ from pydicom import Dataset, dcmread, uid
 from pydicom.filereader import read_file_meta_info
 from pydicom.pixels import get_decoder
 
-from silofl.errors import DataError
+from silofl.base.errors import DataError
 from silofl.reading.decoded import Decoded, check_bytes
 from silofl.reading.dicom_files import read_elements
 from silofl.reading.dicom_pixels import check_segments

@@ -14,7 +14,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from silofl.errors import DataError, UnreadableError
+from silofl.base.errors import DataError, UnreadableError
 from silofl.reading.access import is_system_error, open_error
 from silofl.reading.decoded import Decoded, Unpacked
 from silofl.reading.decoder import build_request, decode_in_subprocess

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from silofl.base.errors import DataError
 from silofl.core.modality import Modality
-from silofl.errors import DataError
 from silofl.reading.access import list_files
 from silofl.reading.dicom_files import read_elements
 from silofl.reading.dicom_planes import DIRECTION, POSITION, SPACING, read_planes

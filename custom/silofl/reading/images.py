@@ -7,7 +7,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from silofl.errors import DataError, UnreadableError
+from silofl.base.errors import DataError, UnreadableError
 from silofl.reading.access import list_files, open_error
 from silofl.reading.decoded import Decoded
 from silofl.reading.formats import decode, decode_segmentation

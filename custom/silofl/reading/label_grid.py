@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from silofl.errors import DataError
+from silofl.base.errors import DataError
 from silofl.reading.dicom_files import read_elements
 from silofl.reading.dicom_planes import THICKNESS, first_grid, read_planes
 from silofl.reading.header import (

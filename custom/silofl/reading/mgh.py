@@ -11,7 +11,7 @@ from typing import BinaryIO
 
 import numpy as np
 
-from silofl.errors import DataError
+from silofl.base.errors import DataError
 from silofl.reading.decoded import Decoded, check_bytes
 
 HEADER_BYTES, VERSION = 284, 1

@@ -12,7 +12,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from silofl.errors import DataError
+from silofl.base.errors import DataError
 from silofl.reading.decoded import MAX_BYTES, Decoded, check_bytes
 from silofl.reading.detached_voxels import find_voxel_file
 from silofl.reading.packed import LENGTHS

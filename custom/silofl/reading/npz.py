@@ -8,7 +8,7 @@ from typing import IO
 import numpy as np
 from numpy.typing import NDArray
 
-from silofl.errors import DataError
+from silofl.base.errors import DataError
 from silofl.reading.decoded import Decoded, check_bytes
 
 IMAGES, LABELS = ("images", "windows"), ("labels",)

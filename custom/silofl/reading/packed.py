@@ -8,7 +8,7 @@ import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
-from silofl.errors import DataError
+from silofl.base.errors import DataError
 from silofl.reading.decoded import Unpacked, check_bytes
 
 # The length of a header of NIfTI-1 and NIfTI-2, with which a file begins in either order of bytes.

@@ -10,7 +10,7 @@ from typing import BinaryIO
 
 from PIL import Image, ImageOps, UnidentifiedImageError
 
-from silofl.errors import DataError
+from silofl.base.errors import DataError
 from silofl.reading.decoded import Unpacked
 from silofl.reading.jpeg import check_scans
 from silofl.reading.png import check_png

@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from silofl.errors import DataError
+from silofl.base.errors import DataError
 from silofl.reading.decoded import Decoded, Unpacked
 
 

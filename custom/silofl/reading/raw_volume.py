@@ -15,7 +15,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from silofl.errors import DataError
+from silofl.base.errors import DataError
 from silofl.reading.decoded import Decoded, check_bytes
 from silofl.reading.detached_voxels import find_voxel_file
 from silofl.reading.text_header import (

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from silofl.errors import DataError
+from silofl.base.errors import DataError
 from silofl.reading.dicom_files import read_elements
 from silofl.reading.header import find_segmentation
 from silofl.reading.patient_names import normalise_name

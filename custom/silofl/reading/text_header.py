@@ -10,7 +10,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
-from silofl.errors import DataError
+from silofl.base.errors import DataError
 
 HEADER_BYTES, HEADER_LINES = 1 << 20, 4096
 NRRD, METAIMAGE = (".nrrd", ".nhdr"), (".mha", ".mhd")

@@ -14,7 +14,7 @@ from typing import Any, BinaryIO
 
 from PIL import Image
 
-from silofl.errors import DataError
+from silofl.base.errors import DataError
 from silofl.reading.inflate import measure_stream
 from silofl.reading.jpeg import check_scans
 

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, ClassVar
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from silofl.csv_text import encode_csv
-from silofl.errors import ConfigError
-from silofl.files import write_atomically
+from silofl.base.csv_text import encode_csv
+from silofl.base.errors import ConfigError
+from silofl.base.files import write_atomically
 from silofl.report.canvas import PageImage
 from silofl.report.tables import TextTable
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
+from silofl.base.files import write_atomically, write_text
 from silofl.data.manifest import PARTS
-from silofl.files import write_atomically, write_text
 from silofl.report.canvas import (
     GRID,
     INK,

@@ -10,7 +10,7 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from silofl.errors import escape_markdown, make_printable
+from silofl.base.errors import escape_markdown, make_printable
 
 MISSING, NOT_SAID = "-", "withheld"
 MARK_STYLES = {"*": "bold", "=": "underline", "": ""}

@@ -13,13 +13,13 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, ValidationError, ValidationInfo, model_validator
 
+from silofl.base.errors import ConfigError
+from silofl.base.naming import normalise_texts
+from silofl.base.settings import Name, Natural, Section, Whole, describe_validation_error, load_settings
 from silofl.core.findings import name_absence
 from silofl.core.presets import find_recipe
 from silofl.core.recipe import Recipe
-from silofl.errors import ConfigError
-from silofl.extensions import LOSSES, METRICS, NETWORKS, TRANSFORMS, Extension, is_extension
-from silofl.naming import normalise_texts
-from silofl.settings import Name, Natural, Section, Whole, describe_validation_error, load_settings
+from silofl.setup.extensions import LOSSES, METRICS, NETWORKS, TRANSFORMS, Extension, is_extension
 from silofl.study.checks import check_course, check_names, check_settings
 from silofl.study.data_settings import DataSettings
 from silofl.study.sections import (
@@ -300,7 +300,7 @@ class Study(Section):
 
 
 def load_study(path: Path, context: object = None) -> Study:
-    """Read and check a study.yaml; the errors of `silofl.settings.load_settings`, and of a folder in its place.
+    """Read and check a study.yaml; the errors of `silofl.base.settings.load_settings`, and of a folder in its place.
 
     Args:
         context: `STORED`, or None of a study that is to begin.

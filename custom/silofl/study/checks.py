@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from silofl.base.errors import ConfigError, quote_value
+from silofl.base.naming import check_name, check_text
 from silofl.core.findings import MOST_FINDINGS, name_absence
-from silofl.errors import ConfigError, quote_value
-from silofl.extensions import is_extension
-from silofl.naming import check_name, check_text
+from silofl.setup.extensions import is_extension
 from silofl.study.sections import FITTING
 
 if TYPE_CHECKING:

@@ -7,9 +7,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
+from silofl.base.errors import ConfigError, quote_value
+from silofl.base.settings import Count, Finite, Fraction, NotNegative, Section, Whole
 from silofl.core.modality import Modality
-from silofl.errors import ConfigError, quote_value
-from silofl.settings import Count, Finite, Fraction, NotNegative, Section, Whole
 
 SplitUnit = Literal["patient", "recordings", "slices", "examples", "unknown"]
 # More would fill the memory before anything could be said about it.

@@ -8,9 +8,8 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
-from silofl.errors import ConfigError
-from silofl.extensions import Extension, is_extension
-from silofl.settings import (
+from silofl.base.errors import ConfigError
+from silofl.base.settings import (
     SHA256,
     BelowOne,
     Count,
@@ -23,6 +22,7 @@ from silofl.settings import (
     Section,
     Whole,
 )
+from silofl.setup.extensions import Extension, is_extension
 from silofl.study.data_settings import Options
 
 Features = Annotated[Whole, Field(gt=0, le=1024)]

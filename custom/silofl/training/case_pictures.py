@@ -7,11 +7,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from silofl.csv_text import encode_csv
+from silofl.base.csv_text import encode_csv
+from silofl.base.files import write_atomically, write_text
 from silofl.data.parts import Examples
 from silofl.data.targets import IGNORED, find_labelled
 from silofl.data.volumes import Array, pad_to_size
-from silofl.files import write_atomically, write_text
 from silofl.models import HarmonizedModel
 from silofl.training.metrics import Score
 

@@ -8,7 +8,7 @@ from typing import Literal
 
 import torch
 
-from silofl.errors import ConfigError
+from silofl.base.errors import ConfigError
 
 # Of mallopt, in malloc.h.
 TRIM_THRESHOLD, MMAP_THRESHOLD, ARENA_MAX = -1, -3, -8

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from silofl.base.errors import ConfigError, error_text, quote_value
 from silofl.data.volumes import Array
-from silofl.errors import ConfigError, error_text, quote_value
-from silofl.extensions import METRICS, load_extension
+from silofl.setup.extensions import METRICS, load_extension
 from silofl.study import Study
 from silofl.training.metrics import group_positions, mask_labels, mean_of_known
 

@@ -6,8 +6,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, Strict
 
+from silofl.base.schema import declare_optional
 from silofl.core.gain import Verdict
-from silofl.schema import declare_optional
 from silofl.training.site_score import Cases, Values, only_known_keys
 
 # The models of a choice: each with its decision threshold but for `AT_ZERO`, the own one at 0.5, and `FEDERATED`, which

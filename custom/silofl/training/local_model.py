@@ -15,14 +15,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from silofl.base.errors import DamagedError
+from silofl.base.files import load_state, save_state
 from silofl.core.guard_rule import PATIENCE, is_finished
 from silofl.core.mixing import Arrays
 from silofl.core.steps import Loss, OwnDraws, plain_step
 from silofl.data.cache import describe_source, fingerprint_preparation
 from silofl.data.parts import Examples
 from silofl.data.site_data import SiteData
-from silofl.errors import DamagedError
-from silofl.files import load_state, save_state
 from silofl.models import HarmonizedModel, build_plain_model
 from silofl.models.names import write_arrays
 from silofl.study import Study

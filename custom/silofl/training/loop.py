@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from silofl.base.errors import TrainingError
 from silofl.core.steps import Batch, Loss, Step, squared_distance
-from silofl.errors import TrainingError
 from silofl.study.sections import TrainingSettings
 
 

@@ -7,12 +7,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from silofl.base.errors import ConfigError, error_text
 from silofl.core.findings import unpack_findings
 from silofl.core.steps import Loss
 from silofl.data.targets import IGNORED
 from silofl.data.volumes import Array
-from silofl.errors import ConfigError, error_text
-from silofl.extensions import LOSSES, is_extension, load_extension
+from silofl.setup.extensions import LOSSES, is_extension, load_extension
 from silofl.study import Study
 
 

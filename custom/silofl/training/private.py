@@ -17,10 +17,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from silofl.base.errors import ConfigError, TrainingError
 from silofl.core.steps import Batch, Loss, Step, full_precision
 from silofl.data.batches import num_batches
 from silofl.data.parts import Examples
-from silofl.errors import ConfigError, TrainingError
 from silofl.study import Study
 from silofl.study.sections import DpSgdSettings
 from silofl.training.spent import Spent

@@ -2,7 +2,7 @@
 
 import math
 
-from silofl.errors import ConfigError
+from silofl.base.errors import ConfigError
 
 POWER = 0.9
 

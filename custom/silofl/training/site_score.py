@@ -7,9 +7,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, Strict, with_config
 
+from silofl.base.errors import ConfigError
+from silofl.base.schema import declare_optional
 from silofl.core.operating_point import LEAST_TEMPERATURE, MOST_TEMPERATURE
-from silofl.errors import ConfigError
-from silofl.schema import declare_optional
 from silofl.training.metrics import mean_of_known, pool_values
 
 # The ranges hold where a score arrives from a site (`silofl.parts.answer`); a file of our own is read by its types.

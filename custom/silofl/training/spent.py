@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from silofl.documents import ABSENT, read_json_document
-from silofl.errors import TrainingError
+from silofl.base.documents import ABSENT, read_json_document
+from silofl.base.errors import TrainingError
 
 # Beside the runs of a study; and in each run as that has left it, to know in other runs whether the count is lost.
 FILE = "dp_sgd.json"

@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from silofl.options import JOB, KIT, add_job, add_json, add_set, expect_path, parse_count, parse_natural
+from silofl.base.options import JOB, KIT, add_job, add_json, add_set, expect_path, parse_count, parse_natural
 
 
 def add_estimate(parser: argparse.ArgumentParser) -> None:

@@ -4,8 +4,8 @@ import argparse
 import re
 from pathlib import Path
 
-from silofl.errors import ConfigError
-from silofl.options import (
+from silofl.base.errors import ConfigError
+from silofl.base.options import (
     JOB,
     RUN,
     SITES,
@@ -28,7 +28,7 @@ from silofl.options import (
     parse_names,
     parse_natural,
 )
-from silofl.settings import NAME
+from silofl.base.settings import NAME
 from silofl_desk.studies.methods import find_method_algorithm, method_names
 from silofl_desk.studies.sweep import EPOCHS, parse_swept_key
 

@@ -18,8 +18,8 @@ from nvflare.recipe.run import Run
 from nvflare.recipe.sim_env import SimEnv
 from nvflare.recipe.spec import ExecEnv, Recipe
 
-from silofl.errors import ConfigError
-from silofl.files import copy_folder, read_json, write_json
+from silofl.base.errors import ConfigError
+from silofl.base.files import copy_folder, read_json, write_json
 from silofl.flare.download import keep_downloads_inside
 
 Follow = Callable[[Path], AbstractContextManager[IO | None]]

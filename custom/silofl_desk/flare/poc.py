@@ -6,13 +6,13 @@ from pathlib import Path
 
 from nvflare.tool.poc.poc_commands import get_poc_docker_runtime_config, get_poc_workspace, get_prod_dir
 
-from silofl.errors import ConfigError
-from silofl.files import write_json, write_text
+from silofl.base.errors import ConfigError
+from silofl.base.files import write_json, write_text
+from silofl.base.settings import dump_yaml, read_yaml
 from silofl.flare.commands import check_start
 from silofl.flare.kit import Kit, read_kit
 from silofl.flare.policy import SERVER_CLASSES, SITE_CLASSES, read_class_policy
-from silofl.settings import dump_yaml, read_yaml
-from silofl.site import Server, Site
+from silofl.setup.site import Server, Site
 
 # What a site must have to take part: its filters, as in site_configs/.
 PRIVACY = {

@@ -16,7 +16,7 @@ from multiprocessing import forkserver
 from pathlib import Path
 from types import SimpleNamespace
 
-from silofl.files import open_own
+from silofl.base.files import open_own
 
 CONTEXT = multiprocessing.get_context("forkserver")
 WORKER = "nvflare.private.fed.app.simulator.simulator_worker"

@@ -7,9 +7,9 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
-from silofl.bundled_jobs import META
-from silofl.errors import ConfigError
-from silofl.files import read_json
+from silofl.base.bundled_jobs import META
+from silofl.base.errors import ConfigError
+from silofl.base.files import read_json
 from silofl.flare.components import check_components
 from silofl.flare.job_files import FILES, JobFiles
 from silofl.flare.job_meta import refuse_meta

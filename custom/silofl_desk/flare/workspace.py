@@ -4,11 +4,11 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from silofl.files import make_folder, read_json, write_json, write_text
+from silofl.base.files import make_folder, read_json, write_json, write_text
+from silofl.base.settings import dump_yaml, load_settings
 from silofl.flare.places import local_file
 from silofl.flare.policy import SERVER_CLASSES, SITE_CLASSES
-from silofl.settings import dump_yaml, load_settings
-from silofl.site import Server, Site
+from silofl.setup.site import Server, Site
 from silofl_desk.flare.submission import list_classes
 
 # One list: in the simulator the server and all sites share a workspace. A job may name the filters there, to see what

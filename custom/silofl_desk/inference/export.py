@@ -14,9 +14,11 @@ import torch
 from monai.bundle import ConfigComponent, ConfigParser, ReferenceResolver
 from monai.bundle.utils import EXPR_KEY, ID_REF_KEY, MACRO_KEY
 
-from silofl import __version__, schema
-from silofl.errors import ConfigError, ExitCode, quote_value
-from silofl.files import fill_folder, is_free, write_json, write_text
+from silofl import __version__
+from silofl.base import schema
+from silofl.base.errors import ConfigError, ExitCode, quote_value
+from silofl.base.files import fill_folder, is_free, write_json, write_text
+from silofl.base.settings import dump_yaml, read_yaml
 from silofl.inference import program
 from silofl.inference.contents import SCORES, Contents, pack_calling
 from silofl.inference.directory import plain_study, read_fingerprint
@@ -24,7 +26,6 @@ from silofl.inference.readme import bundle_readme
 from silofl.inference.super_model import SuperModel
 from silofl.inference.usual import pack_usual
 from silofl.inference.weigher import member_names
-from silofl.settings import dump_yaml, read_yaml
 from silofl.study.data_settings import DataSettings
 from silofl_desk.inference import torchscript
 

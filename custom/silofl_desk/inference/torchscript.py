@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from silofl.files import write_by_torch
+from silofl.base.files import write_by_torch
 from silofl.inference.probabilities import shift_foreground, to_probabilities
 from silofl.inference.super_model import BATCH_SIZE, SuperModel
 from silofl.inference.weigher import OfVolume, build_weigher, member_names

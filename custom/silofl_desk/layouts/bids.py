@@ -29,7 +29,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from silofl.errors import ConfigError, DataError
+from silofl.base.errors import ConfigError, DataError
 from silofl.importing.cases import SiteCases, plan_cases, shorten_names, split_contrasts
 from silofl.importing.folders import OPTIONS, read_values
 from silofl.importing.masks import ENDINGS

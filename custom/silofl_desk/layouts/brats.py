@@ -28,7 +28,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from silofl.errors import DataError
+from silofl.base.errors import DataError
 from silofl.importing.cases import CASE, Patterns, SiteCases, find_cases, plan_cases, shorten_names
 from silofl.importing.masks import Values
 from silofl.importing.options import FIFTHS, ImportOptions, Layout

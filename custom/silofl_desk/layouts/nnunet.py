@@ -36,9 +36,9 @@ from dataclasses import dataclass, field, replace
 from itertools import combinations
 from pathlib import Path
 
+from silofl.base.errors import DataError, quote_value
 from silofl.data.contrasts import check_contrasts
 from silofl.data.targets import IGNORE
-from silofl.errors import DataError, quote_value
 from silofl.importing.cases import CASE, Patterns, SiteCases, find_cases, plan_cases, shorten_names
 from silofl.importing.masks import ENDINGS, Values
 from silofl.importing.options import FIFTHS, ImportOptions, Layout

@@ -16,10 +16,10 @@ from pathlib import Path
 
 import numpy as np
 
+from silofl.base.errors import ConfigError, DataError
+from silofl.base.files import read_json
 from silofl.core.mixing import limit_threads
 from silofl.data.progress import track_slow_progress
-from silofl.errors import ConfigError, DataError
-from silofl.files import read_json
 from silofl_desk.phantoms.anatomy import LESION_LABEL, ORGAN_LABEL, draw_anatomy, label_tissue
 from silofl_desk.phantoms.scanner import SIGNAL_T1, Scanner, scan
 

@@ -15,8 +15,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from silofl.errors import ConfigError
-from silofl.files import read_json, write_atomically, write_json
+from silofl.base.errors import ConfigError
+from silofl.base.files import read_json, write_atomically, write_json
 from silofl_desk.phantoms.phantoms import check_free, check_marker, seed_generator
 
 LABELS = {0: "small", 1: "large"}

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from silofl.base.schema import read_file
 from silofl.core.heterogeneity import PooledEstimate
 from silofl.core.intervals import ROUNDING, Estimate
 from silofl.data.inventories import explain_withheld
@@ -25,7 +26,6 @@ from silofl.inference.evaluations import (
 from silofl.report.evaluation_page import RESEARCH, format_estimate
 from silofl.report.page import Block, Heading, PageSection, Table, Text, make_section
 from silofl.report.tables import METRIC_NAMES, NOT_SAID, TextTable, print_lines, print_table
-from silofl.schema import read_file
 
 NAMES = METRIC_NAMES | {
     "dice": "Dice",

@@ -39,7 +39,7 @@ from silofl.report.page import (
     write_with_files,
 )
 from silofl.report.tables import MISSING, TextTable, format_count, format_duration, format_number
-from silofl.software import find_installed_version
+from silofl.setup.software import find_installed_version
 from silofl.study.sections import CLASSIFICATION_ONLY
 from silofl.training.joined import FEDERATED
 from silofl_desk.report.evaluations_page import evaluations_section, list_chance

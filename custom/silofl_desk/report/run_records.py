@@ -13,21 +13,21 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from silofl.base.errors import ConfigError
+from silofl.base.files import read_json
+from silofl.base.schema import declare_optional, read_file, read_list, read_record
+from silofl.base.settings import setting_text
 from silofl.data.counts import FILE as DATA
 from silofl.data.counts import DataCounts, SiteCounts
 from silofl.data.manifest import PARTS
-from silofl.errors import ConfigError
 from silofl.federation.ledger import Round, find_best_round, read_ledger
 from silofl.federation.outcome import unscored_results
 from silofl.federation.results import UNFINISHED, Results, read_results
-from silofl.files import read_json
 from silofl.inference.directory import plain_study
 from silofl.inference.evaluations import FILE as EVALUATIONS
 from silofl.inference.evaluations import Evaluations
 from silofl.inference.unseen import UnseenTest, read_unseen
 from silofl.report.tables import TextTable
-from silofl.schema import declare_optional, read_file, read_list, read_record
-from silofl.settings import setting_text
 from silofl.study import STORED, Study, load_study
 from silofl.study.sections import RANKED, SEGMENTATION_ONLY
 from silofl.training.joined import CHOSEN, FEDERATED, LOCAL, SHIFTED, Joined

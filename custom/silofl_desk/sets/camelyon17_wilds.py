@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from silofl.errors import DataError
+from silofl.base.errors import DataError
 from silofl.importing.options import DEALT, FIFTHS, ImportOptions, Layout
 from silofl.importing.site_files import SitePlan, choose_labels
 from silofl.reading.access import read_bytes

@@ -21,7 +21,7 @@ from pathlib import Path
 
 import numpy as np
 
-from silofl.errors import DataError
+from silofl.base.errors import DataError
 from silofl.importing.options import DEALT, ImportOptions, Layout
 from silofl.importing.site_files import SitePlan, number_labels, visible_folders
 from silofl.reading.formats import PICTURES

@@ -14,8 +14,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from silofl.base.errors import ConfigError, DataError
 from silofl.data.manifest import PARTS
-from silofl.errors import ConfigError, DataError
 from silofl.importing.options import ImportOptions
 from silofl.importing.partition import (
     assign_sites,

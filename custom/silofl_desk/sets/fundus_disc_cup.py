@@ -23,7 +23,7 @@ from pathlib import Path
 
 import numpy as np
 
-from silofl.errors import DataError
+from silofl.base.errors import DataError
 from silofl.importing.options import FIFTHS, ImportOptions, Layout
 from silofl.importing.site_files import (
     CaseFiles,

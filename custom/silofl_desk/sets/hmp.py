@@ -28,7 +28,7 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
-from silofl.errors import DataError
+from silofl.base.errors import DataError
 from silofl.importing.options import DEALT, ImportOptions, Layout
 from silofl.importing.site_files import SitePlan, choose_labels, read_description, sample_file
 from silofl.reading.access import open_error, read_bytes

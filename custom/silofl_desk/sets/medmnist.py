@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from silofl.errors import ConfigError, DataError
+from silofl.base.errors import ConfigError, DataError
 from silofl.importing.options import DEALT, ImportOptions, Layout
 from silofl.importing.site_files import SitePlan, number_labels, read_description
 from silofl.reading.access import open_error

@@ -34,7 +34,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from silofl.errors import DataError
+from silofl.base.errors import DataError
 from silofl.importing.masks import Values, plan_mask
 from silofl.importing.options import FIFTHS, ImportOptions, Layout
 from silofl.importing.site_files import (

@@ -37,7 +37,7 @@ from xml.etree import ElementTree
 
 import numpy as np
 
-from silofl.errors import DataError
+from silofl.base.errors import DataError
 from silofl.importing.options import FIFTHS, ImportOptions, Layout
 from silofl.importing.site_files import CaseFiles, SitePlan, choose_labels, copy_image, plan_pairs
 from silofl.reading.access import read_bytes

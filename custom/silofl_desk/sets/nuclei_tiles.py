@@ -26,7 +26,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from silofl.errors import DataError
+from silofl.base.errors import DataError
 from silofl.importing.options import ImportOptions, Layout
 from silofl.importing.site_files import JsonRecord, SitePlan, choose_labels
 from silofl.reading.images import read_image, read_label

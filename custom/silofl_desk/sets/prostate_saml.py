@@ -19,7 +19,7 @@ from pathlib import Path
 
 import numpy as np
 
-from silofl.errors import DataError
+from silofl.base.errors import DataError
 from silofl.importing.masks import save_with_header
 from silofl.importing.options import FIFTHS, ImportOptions, Layout
 from silofl.importing.site_files import (

@@ -30,8 +30,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from silofl.base.errors import ConfigError, DataError
 from silofl.data.manifest import PARTS
-from silofl.errors import ConfigError, DataError
 from silofl.importing.masks import Values, copy_checked, read_mask, save_with_header
 from silofl.importing.options import ImportOptions, Layout
 from silofl.importing.site_files import (

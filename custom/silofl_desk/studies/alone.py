@@ -7,15 +7,15 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
+from silofl.base.errors import SiloFLError
 from silofl.core.mixing import Arrays
-from silofl.errors import SiloFLError
 from silofl.federation.course import Answers, Course, separate_failures
 from silofl.federation.outcome import describe_failure
 from silofl.federation.run_folder import RunFolder
 from silofl.federation.server import ServerRounds
 from silofl.federation.site import SiteRounds
 from silofl.parts.task import Message
-from silofl.site import Site
+from silofl.setup.site import Site
 from silofl.study import Study
 
 logger = logging.getLogger(__name__)

@@ -9,19 +9,19 @@ from typing import Any
 
 from rich.console import Console
 
-from silofl.data.counts import FILE as DATA
-from silofl.data.counts import DataCounts
-from silofl.errors import ConfigError, ExitCode, SiloFLError
-from silofl.federation.results import Results, read_results
-from silofl.files import write_json, write_text
-from silofl.options import (
+from silofl.base.errors import ConfigError, ExitCode, SiloFLError
+from silofl.base.files import write_json, write_text
+from silofl.base.options import (
     check_backend,
     make_console,
     path_to_text,
     read_changes,
 )
+from silofl.base.schema import read_file
+from silofl.data.counts import FILE as DATA
+from silofl.data.counts import DataCounts
+from silofl.federation.results import Results, read_results
 from silofl.report.tables import MISSING, format_duration, markdown_table, print_lines, print_table
-from silofl.schema import read_file
 from silofl_desk.report.run_records import RunRecords, read_run
 from silofl_desk.report.sentences import changes_sentence
 from silofl_desk.studies import pooled as centralised

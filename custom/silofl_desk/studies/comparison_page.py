@@ -8,9 +8,10 @@ from pathlib import Path
 
 from markupsafe import Markup
 
-from silofl.errors import ConfigError, ExitCode, quote_value
+from silofl.base.errors import ConfigError, ExitCode, quote_value
+from silofl.base.files import write_json
+from silofl.base.schema import dump_record
 from silofl.federation.results import Results
-from silofl.files import write_json
 from silofl.report.canvas import PageImage
 from silofl.report.metrics import metric_sentence
 from silofl.report.page import (
@@ -35,7 +36,6 @@ from silofl.report.page import (
     write_with_files,
 )
 from silofl.report.tables import TextTable, drop_equal_columns, mean_and_deviation
-from silofl.schema import dump_record
 from silofl_desk.report.result_pictures import hospitals_image
 from silofl_desk.report.rounds import ROUND_TEST, VALIDATION
 from silofl_desk.report.run_page import data_blocks, link_comparisons, page_address, write_report

@@ -10,9 +10,9 @@ from collections.abc import Mapping
 import numpy as np
 from matplotlib import colormaps
 
+from silofl.base.errors import ExitCode
 from silofl.data.parts import join_examples
 from silofl.data.site_data import SiteData
-from silofl.errors import ExitCode
 from silofl.inference.contents import Contents
 from silofl.report.canvas import INK, MUTED, PageImage, as_values, encode_png, escape_math, make_panels
 from silofl.report.tables import TextTable, format_number

@@ -15,16 +15,16 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
+from silofl.base.errors import ConfigError, ExitCode, quote_value
+from silofl.base.files import read_json, write_json
+from silofl.base.options import make_console, read_changes
 from silofl.data.site_data import SiteData
-from silofl.errors import ConfigError, ExitCode, quote_value
 from silofl.federation import needs
 from silofl.federation.server import ServerRounds
 from silofl.federation.step_cost import STEPS, StepCost, measure_cost
-from silofl.files import read_json, write_json
 from silofl.flare.line import WAIT, make_settings, parse_bandwidth
 from silofl.models.networks import check_network
 from silofl.models.weights import read_weights
-from silofl.options import make_console, read_changes
 from silofl.parts.guard import goes_on
 from silofl.parts.part import AFTER
 from silofl.parts.task import TRAIN, Exchange

@@ -5,14 +5,14 @@ import hashlib
 from pathlib import Path
 from shlex import quote
 
-from silofl.bundled_jobs import JOBS
-from silofl.errors import ConfigError, ExitCode
-from silofl.files import copy_folder, save_tensors, write_text
+from silofl.base.bundled_jobs import JOBS
+from silofl.base.errors import ConfigError, ExitCode
+from silofl.base.files import copy_folder, save_tensors, write_text
+from silofl.base.options import make_console
+from silofl.base.settings import dump_yaml, parse
 from silofl.inference.directory import plain_study, read_model_folder
 from silofl.inference.model_file import pack_model
-from silofl.options import make_console
 from silofl.report.tables import print_lines
-from silofl.settings import dump_yaml, parse
 from silofl.study import Study
 from silofl_desk.studies.simulation import fit_configurations, fit_meta, study_file
 

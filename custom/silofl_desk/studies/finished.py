@@ -6,16 +6,16 @@ from dataclasses import replace
 from pathlib import Path
 from shlex import quote
 
+from silofl.base.errors import ConfigError, DataError
+from silofl.base.files import write_atomically, write_json
+from silofl.base.options import make_console
+from silofl.base.schema import read_file
 from silofl.data.counts import FILE as DATA
 from silofl.data.counts import DataCounts, SiteCounts, digest_data
 from silofl.data.site_data import SiteData
-from silofl.errors import ConfigError, DataError
-from silofl.files import write_atomically, write_json
 from silofl.inference.contents import Contents
-from silofl.options import make_console
 from silofl.report.canvas import PageImage
 from silofl.report.tables import TextTable, print_lines, print_table
-from silofl.schema import read_file
 from silofl.study import STORED, Study, load_study
 from silofl_desk.studies import simulate
 from silofl_desk.studies.leave_out import assemble_models

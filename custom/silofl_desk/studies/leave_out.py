@@ -17,14 +17,16 @@ from rich.console import Console
 from torch import nn
 
 from silofl.algorithms.fedsm.paper import THRESHOLDS
+from silofl.base.errors import ConfigError
+from silofl.base.files import write_json
+from silofl.base.options import SPECIFICITY
+from silofl.base.schema import dump_record, read_record
 from silofl.data.learnt import FILE as LEARNT
 from silofl.data.learnt import find_learnt
 from silofl.data.manifest import PARTS
 from silofl.data.parts import Examples
 from silofl.data.site_data import SiteData
-from silofl.errors import ConfigError
 from silofl.federation.results import read_results
-from silofl.files import write_json
 from silofl.inference import SuperModel, directory
 from silofl.inference.case_results import CaseResult, choose_models, predict_cases, score_choice, values_by_model
 from silofl.inference.choice import ENSEMBLE
@@ -34,8 +36,6 @@ from silofl.inference.evaluated_cases import EvaluatedCase, SiteCases, evaluate_
 from silofl.inference.geometry import check_images
 from silofl.inference.unseen import UnseenTest, read_unseen
 from silofl.models.roles import GLOBAL
-from silofl.options import SPECIFICITY
-from silofl.schema import dump_record, read_record
 from silofl.study import Study
 from silofl.training.device import choose_device, set_threads
 from silofl.training.joined import CHOSEN, LOCAL

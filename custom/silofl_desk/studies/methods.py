@@ -3,8 +3,8 @@
 Any of them may begin with the pretrained model, as ``local-pretrained``: the fair rows beside AdaFed, which does.
 """
 
+from silofl.base.errors import ConfigError, suggest_nearest
 from silofl.core.presets import algorithm_names
-from silofl.errors import ConfigError, suggest_nearest
 
 PRETRAINED = "-pretrained"
 # Name of a method that is not just an algorithm with its recommended preset -> its ``algorithm`` section.

@@ -5,8 +5,8 @@ import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from silofl.base.files import write_text
 from silofl.federation.round_line import typical_seconds
-from silofl.files import write_text
 from silofl.parts.task import TRAIN
 from silofl_desk.studies.watched import COMPLETED, Watched
 

@@ -9,19 +9,19 @@ from typing import Any
 
 import numpy as np
 
-from silofl.bundled_jobs import JOBS
+from silofl.base.bundled_jobs import JOBS
+from silofl.base.errors import ConfigError, ExitCode, make_printable
+from silofl.base.files import copy_folder, write_text
+from silofl.base.options import make_console
+from silofl.base.settings import dump_yaml, parse, read_yaml
 from silofl.core.algorithm_option import AlgorithmOption
 from silofl.core.presets import find_recipe
 from silofl.data.inventory import ALL
 from silofl.data.manifest import FILE_NAME
 from silofl.data.prepared_image import prepare_image
 from silofl.data.survey import Survey, survey_sites
-from silofl.errors import ConfigError, ExitCode, make_printable
-from silofl.files import copy_folder, write_text
 from silofl.models.weights import SUFFIXES
-from silofl.options import make_console
 from silofl.reading.image import Image
-from silofl.settings import dump_yaml, parse, read_yaml
 from silofl.study import Study, load_study
 from silofl.study.sections import FITTING
 from silofl_desk.studies.random_examples import has_own_size

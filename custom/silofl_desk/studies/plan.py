@@ -13,17 +13,17 @@ from rich.console import Console
 
 from silofl.algorithms.plan.exchange import make_draft
 from silofl.algorithms.plan.rules import AXES, Plan, make_plan
+from silofl.base.errors import ConfigError, DataError, ExitCode, make_printable, one_line, quote_value
+from silofl.base.files import copy_folder, read_json, write_text
+from silofl.base.options import make_console, path_to_text, read_changes
+from silofl.base.schema import read_record
+from silofl.base.settings import check_key, parse, read_yaml
 from silofl.data.data_fingerprint import measure_site
 from silofl.data.manifest import read_manifest
 from silofl.data.transforms import check_transforms
-from silofl.errors import ConfigError, DataError, ExitCode, make_printable, one_line, quote_value
-from silofl.files import copy_folder, read_json, write_text
 from silofl.models.networks import build_plain_model
-from silofl.options import make_console, path_to_text, read_changes
 from silofl.reading.header import read_header
 from silofl.report.tables import TextTable, print_table
-from silofl.schema import read_record
-from silofl.settings import check_key, parse, read_yaml
 from silofl.study import Study
 from silofl_desk.studies.new_study import list_key_choices, section_lines
 from silofl_desk.studies.simulation import (

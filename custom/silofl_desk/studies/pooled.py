@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 from rich.console import Console
 
-from silofl.csv_text import decode_csv
+from silofl.base.csv_text import decode_csv
+from silofl.base.errors import ConfigError
 from silofl.data.pooled import POOLED_SITE, group_by_site, pool_sites
-from silofl.errors import ConfigError
 from silofl.federation.results import Results
 from silofl.study.sections import CLASS_MEANS
 from silofl.training.metrics import mean_of_known

@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from shlex import quote
 
-from silofl.errors import ConfigError, ExitCode
-from silofl.extensions import list_allowed_extensions
+from silofl.base.errors import ConfigError, ExitCode
+from silofl.base.options import path_to_text
 from silofl.flare.commands import check_whole
-from silofl.options import path_to_text
-from silofl.site import Server
+from silofl.setup.extensions import list_allowed_extensions
+from silofl.setup.site import Server
 from silofl.study import Study
 from silofl_desk.flare.poc import prepare_poc, read_poc
 from silofl_desk.flare.workspace import link_sites, name_sites, other_classes, prepare_workspace

@@ -13,16 +13,16 @@ import numpy as np
 import torch
 from rich.console import Console
 
+from silofl.base.errors import ConfigError, ExitCode
+from silofl.base.files import save_tensors, write_json
+from silofl.base.options import make_console, path_to_text, read_changes
 from silofl.core.steps import Batch, plain_step
 from silofl.data.batches import training_batches
 from silofl.data.parts import Examples, join_examples
 from silofl.data.progress import track_progress
 from silofl.data.transforms import build_augmentation
-from silofl.errors import ConfigError, ExitCode
-from silofl.files import save_tensors, write_json
 from silofl.models import build_plain_model
 from silofl.models.seeds import seed_torch
-from silofl.options import make_console, path_to_text, read_changes
 from silofl.study import Study
 from silofl.training.device import choose_device, derive_seed, set_threads
 from silofl.training.evaluation import evaluate

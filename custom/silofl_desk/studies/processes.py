@@ -7,7 +7,7 @@ from pathlib import Path
 
 import psutil
 
-from silofl.files import open_own
+from silofl.base.files import open_own
 from silofl.parent import make_child_environment
 
 GRACE_S = 3.0

@@ -19,13 +19,13 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
+from silofl.base.files import write_text
+from silofl.base.schema import read_meanings, read_summary
+from silofl.base.settings import NAME, flatten_keys
 from silofl.core.algorithm_option import AlgorithmOption
 from silofl.core.presets import algorithm_names, find_recipe
 from silofl.core.recipe import PRESET_NAMES, WITHOUT, Recipe
 from silofl.core.robust import Robust
-from silofl.files import write_text
-from silofl.schema import read_meanings, read_summary
-from silofl.settings import NAME, flatten_keys
 from silofl.study import Study
 
 WORDS = {int: "whole number", float: "number", str: "text", bool: "true, false", Any: "anything"}

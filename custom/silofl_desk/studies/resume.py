@@ -2,7 +2,7 @@
 
 import argparse
 
-from silofl.options import make_console
+from silofl.base.options import make_console
 from silofl_desk.studies import simulate
 from silofl_desk.studies.simulation import Moved
 

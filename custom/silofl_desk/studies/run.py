@@ -15,8 +15,12 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from silofl.bundled_jobs import META
-from silofl.errors import ConfigError, ExitCode, TrainingError, make_printable, suggest_nearest
+from silofl.base.bundled_jobs import META
+from silofl.base.errors import ConfigError, ExitCode, TrainingError, make_printable, suggest_nearest
+from silofl.base.files import copy_file, copy_folder, hold_lock, is_free, read_json, write_json, write_text
+from silofl.base.options import make_console
+from silofl.base.schema import dump_record, read_record
+from silofl.base.settings import dump_yaml, read_yaml
 from silofl.federation.ledger import FILE as LEDGER
 from silofl.federation.outcome import stopped_results
 from silofl.federation.rehearsal import FILE as REHEARSAL
@@ -24,13 +28,9 @@ from silofl.federation.rehearsal import SiteReport
 from silofl.federation.results import FILE as RESULT
 from silofl.federation.results import Results, read_results
 from silofl.federation.run_folder import result_files
-from silofl.files import copy_file, copy_folder, hold_lock, is_free, read_json, write_json, write_text
 from silofl.flare.kit import Kit, read_kit
 from silofl.flare.lead import ABANDONED, Lead, Progress, has_ended
-from silofl.options import make_console
 from silofl.report.tables import format_bytes, format_duration
-from silofl.schema import dump_record, read_record
-from silofl.settings import dump_yaml, read_yaml
 from silofl.study import Study, load_study
 from silofl_desk.flare.submission import check_job
 from silofl_desk.report.evaluations_page import print_evaluations

@@ -7,10 +7,10 @@ from pathlib import Path
 
 from rich.console import Console
 
+from silofl.base.files import make_folder
+from silofl.base.options import format_set_options
 from silofl.federation.ledger import read_ledger
 from silofl.federation.results import read_results
-from silofl.files import make_folder
-from silofl.options import format_set_options
 from silofl.report.tables import format_duration, format_number
 from silofl_desk.studies.compared_runs import ComparedRun
 from silofl_desk.studies.processes import ProcessTree, enable_interrupts

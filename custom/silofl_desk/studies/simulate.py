@@ -14,18 +14,18 @@ from shlex import quote
 
 from rich.console import Console
 
+from silofl.base.errors import ConfigError, DataError, ExitCode, SiloFLError
+from silofl.base.files import copy_folder, hold_lock, make_folder, read_json, write_json
+from silofl.base.options import check_backend, make_console, path_to_text, read_changes
+from silofl.base.schema import dump_record
 from silofl.data.counts import digest_data, list_changed_sites
 from silofl.data.manifest import read_manifest
-from silofl.errors import ConfigError, DataError, ExitCode, SiloFLError
-from silofl.extensions import list_allowed_extensions
 from silofl.federation.results import Results, read_results
 from silofl.federation.run_folder import RunFolder
-from silofl.files import copy_folder, hold_lock, make_folder, read_json, write_json
 from silofl.flare.commands import whole_path
 from silofl.models.weights import read_start
-from silofl.options import check_backend, make_console, path_to_text, read_changes
-from silofl.schema import dump_record
-from silofl.site import Server
+from silofl.setup.extensions import list_allowed_extensions
+from silofl.setup.site import Server
 from silofl.study import STORED, Study, load_study
 from silofl_desk.flare.workspace import other_classes, prepare_workspace, read_simulated_site
 from silofl_desk.report.evaluations_page import print_evaluations

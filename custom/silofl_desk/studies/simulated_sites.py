@@ -8,18 +8,18 @@ from pathlib import Path
 
 from rich.console import Console
 
+from silofl.base.errors import ConfigError, DataError
+from silofl.base.files import write_json
+from silofl.base.schema import dump_record
 from silofl.data.counts import FILE as DATA
 from silofl.data.counts import DataCounts, SiteCounts, digest_data
 from silofl.data.input_warnings import count_labels, find_doubts, find_label_doubts
 from silofl.data.padding import describe_padding
 from silofl.data.site_data import SiteData, load_site_data
 from silofl.data.transforms import check_transforms
-from silofl.errors import ConfigError, DataError
-from silofl.extensions import check_extensions, list_allowed_extensions
-from silofl.files import write_json
 from silofl.models.networks import check_network
-from silofl.schema import dump_record
-from silofl.site import Site
+from silofl.setup.extensions import check_extensions, list_allowed_extensions
+from silofl.setup.site import Site
 from silofl.study import Study
 from silofl.training.device import choose_device
 from silofl.training.extra_metrics import check_extra_metrics

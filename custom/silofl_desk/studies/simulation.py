@@ -6,16 +6,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from silofl.bundled_jobs import META, suggest_job
-from silofl.errors import ConfigError, quote_value, suggest_nearest
-from silofl.files import copy_file, copy_folder, read_json, write_json, write_text
+from silofl.base.bundled_jobs import META, suggest_job
+from silofl.base.errors import ConfigError, quote_value, suggest_nearest
+from silofl.base.files import copy_file, copy_folder, read_json, write_json, write_text
+from silofl.base.naming import check_name, is_one_line
+from silofl.base.schema import declare_optional, read_record
+from silofl.base.settings import check_key, dump_yaml, parse, read_yaml
 from silofl.flare.components import check_components, name_components
 from silofl.inference.contents import PLAIN_NAME
 from silofl.models.roles import GLOBAL, SELECTOR
 from silofl.models.weights import read_pretrained, read_start, read_weights
-from silofl.naming import check_name, is_one_line
-from silofl.schema import declare_optional, read_record
-from silofl.settings import check_key, dump_yaml, parse, read_yaml
 from silofl.study import Study, load_study
 from silofl_desk.flare.workspace import other_classes
 from silofl_desk.phantoms.phantoms import LABELS, UNSEEN_SITE, VOLUMES, is_phantoms, make_phantoms

@@ -5,11 +5,11 @@ import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from silofl.base.errors import ConfigError, DataError, ExitCode, Faults
+from silofl.base.options import make_console
 from silofl.data.inventories import describe_inventories
 from silofl.data.inventory import ALL, COLOURS, Inventory, Look, take_inventory
 from silofl.data.survey import list_site_folders
-from silofl.errors import ConfigError, DataError, ExitCode, Faults
-from silofl.options import make_console
 from silofl.report.tables import MISSING, NOT_SAID, TextTable, print_table
 
 

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from silofl.errors import ConfigError, quote_value
-from silofl.options import replaces
-from silofl.settings import read_value, setting_text
+from silofl.base.errors import ConfigError, quote_value
+from silofl.base.options import replaces
+from silofl.base.settings import read_value, setting_text
 
 # In place of a study's key: the folders of the sites' data, as with --data.
 DATA = "data"

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from silofl.base.errors import AggregationError, ConfigError
 from silofl.core.mixing import Arrays
-from silofl.errors import AggregationError, ConfigError
 from silofl.federation import needs
 from silofl.federation.course import Answers, Course
 from silofl.federation.server import ServerRounds
@@ -18,7 +18,7 @@ from silofl.models.names import read_arrays
 from silofl.models.networks import build_plain_model
 from silofl.models.precision import bytes_on_wire
 from silofl.parts.task import VALIDATE, Exchange, Message
-from silofl.software import read_software
+from silofl.setup.software import read_software
 from silofl.study import Study
 
 

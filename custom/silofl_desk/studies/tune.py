@@ -16,14 +16,14 @@ from typing import NamedTuple
 import numpy as np
 from rich.console import Console
 
-from silofl.bundled_jobs import JOBS
+from silofl.base.bundled_jobs import JOBS
+from silofl.base.errors import ConfigError, ExitCode
+from silofl.base.options import format_set_options, make_console, path_to_text, read_changes, replaces
 from silofl.core.guard_rule import is_finished
 from silofl.data.site_data import SiteData
-from silofl.errors import ConfigError, ExitCode
 from silofl.federation.ledger import list_medians, read_ledger
 from silofl.federation.results import read_results
 from silofl.models.networks import build_plain_model, check_network
-from silofl.options import format_set_options, make_console, path_to_text, read_changes, replaces
 from silofl.report.tables import TextTable, format_duration, mean_and_deviation, print_lines, print_table
 from silofl.study import Study
 from silofl.training.local_model import find_patience

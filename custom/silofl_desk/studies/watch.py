@@ -12,17 +12,17 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
-from silofl.errors import ConfigError, ExitCode, TrainingError, make_printable
+from silofl.base.errors import ConfigError, ExitCode, TrainingError, make_printable
+from silofl.base.files import make_folder
+from silofl.base.options import make_console
+from silofl.base.schema import read_record
 from silofl.federation.ledger import FILE as LEDGER
 from silofl.federation.ledger import Round
 from silofl.federation.results import read_results
 from silofl.federation.round_line import round_line
-from silofl.files import make_folder
 from silofl.flare.kit import read_kit
 from silofl.flare.lead import ABANDONED, SUBMITTED, Lead, Progress, has_ended
-from silofl.options import make_console
 from silofl.report.tables import rich_table
-from silofl.schema import read_record
 from silofl_desk.studies.metrics_file import write_metrics
 from silofl_desk.studies.processes import enable_interrupts
 from silofl_desk.studies.progress import QUIET_S

@@ -6,7 +6,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from silofl.errors import make_printable
+from silofl.base.errors import make_printable
+from silofl.base.schema import dump_record
 from silofl.federation.ledger import Round, find_best_round
 from silofl.federation.round_line import Whole, seconds_left, typical_seconds
 from silofl.flare.lead import InFlight
@@ -25,7 +26,6 @@ from silofl.report.page import (
     write_page,
 )
 from silofl.report.tables import MISSING, TextTable, format_duration, format_number
-from silofl.schema import dump_record
 from silofl.training.metrics import mean_of_known
 from silofl_desk.report.round_tables import KINDS
 from silofl_desk.report.rounds import training_curves

@@ -4,10 +4,10 @@ import hashlib
 from collections.abc import Mapping
 from pathlib import Path
 
-from silofl.errors import ConfigError
-from silofl.files import read_json
+from silofl.base.errors import ConfigError
+from silofl.base.files import read_json
+from silofl.base.settings import read_yaml
 from silofl.models.weights import SUFFIXES
-from silofl.settings import read_yaml
 
 # Where a bundle, and a run with one model for all, keep theirs.
 BUNDLE, RUN = Path("models", "model.pt"), Path("model", "best.pt")

@@ -11,8 +11,8 @@ from silofl.algorithms.adafed import (
     statistics_sizes,
     weigh_known_sites,
 )
+from silofl.base.errors import AggregationError, ConfigError
 from silofl.core.mixing import mix
-from silofl.errors import AggregationError, ConfigError
 
 
 def reference_statistics(v):

@@ -7,7 +7,7 @@ from torch import nn
 
 from silofl.algorithms.adafed import adafed_weights, distances
 from silofl.algorithms.adafed.statistics import StatisticsPart
-from silofl.errors import ConfigError
+from silofl.base.errors import ConfigError
 from silofl.models import build_plain_model
 from silofl.parts.load import start_parts
 from silofl.parts.task import Message

@@ -13,10 +13,10 @@ from silofl.algorithms.fedsm import (
     softpull_weights,
     tune_threshold,
 )
+from silofl.base.errors import AggregationError, ConfigError, DataError
 from silofl.core.mixing import mix
 from silofl.core.presets import find_recipe
 from silofl.core.steps import GradientStep
-from silofl.errors import AggregationError, ConfigError, DataError
 
 
 def test_softpull_keeps_lambda_of_own_weights_and_splits_the_rest():

@@ -8,8 +8,8 @@ import torch
 from torch import nn
 
 from silofl.algorithms.fedsm.selector import AVERAGE, SQUARE, SiteSelector, TrainedEnsemble
-from silofl.errors import AggregationError
-from silofl.files import load_state, save_state
+from silofl.base.errors import AggregationError
+from silofl.base.files import load_state, save_state
 from silofl.models.roles import add_role, read_role, select_role
 from silofl.parts.load import list_kinds, start_parts
 from silofl.parts.task import TRAIN, Exchange, Message, Replies

@@ -3,7 +3,7 @@ import pytest
 import torch
 
 from silofl.algorithms.harmofl.amplitude import MEAN, AmplitudePart
-from silofl.files import load_tensors
+from silofl.base.files import load_tensors
 from silofl.parts.task import Message
 
 PAPER = {"name": "harmofl", "preset": "paper"}

@@ -11,8 +11,8 @@ from silofl.algorithms.harmofl import (
 )
 from silofl.algorithms.harmofl.amplitude import amplitude_level, find_odd_levels
 from silofl.algorithms.harmofl.normalization import half_spectrum
+from silofl.base.errors import ConfigError, TrainingError
 from silofl.core.steps import plain_step, squared_distance
-from silofl.errors import ConfigError, TrainingError
 from silofl.training.loop import set_learning_rate
 
 PRECISIONS = [(torch.float64, 1e-6), (torch.float32, 1e-4)]

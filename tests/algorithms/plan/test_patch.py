@@ -11,7 +11,7 @@ from silofl.algorithms.plan.patch import (
     fit_patch,
     halvings,
 )
-from silofl.errors import ConfigError
+from silofl.base.errors import ConfigError
 
 UNET = NetworkForm.of("unet", (32, 32, 64, 128, 256), is_classifying=False, dimensions=3)
 DYNUNET = NetworkForm.of("DynUNet", FEATURES, is_classifying=False, dimensions=3)

@@ -5,8 +5,8 @@ import pytest
 
 from silofl.algorithms.plan.patch import FEATURES, NetworkForm
 from silofl.algorithms.plan.rules import Draft, SiteFacts, make_plan, target_spacing
+from silofl.base.errors import ConfigError
 from silofl.data.data_fingerprint import EDGES, NUM_BINS, pool_fingerprints
-from silofl.errors import ConfigError
 
 from ...data.test_data_fingerprint import fingerprint
 

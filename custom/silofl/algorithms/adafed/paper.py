@@ -12,11 +12,11 @@ from scipy.spatial.distance import pdist, squareform
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from silofl.base.errors import AggregationError, ConfigError
+from silofl.base.settings import Natural, Share
 from silofl.core.algorithm_option import AlgorithmOption, Traits
 from silofl.core.outliers import BEYOND
 from silofl.core.recipe import Recipe
-from silofl.errors import AggregationError, ConfigError
-from silofl.settings import Natural, Share
 from silofl.study import Study
 
 

@@ -19,10 +19,10 @@ from silofl.algorithms.adafed.paper import (
     statistics_sizes,
     weigh_known_sites,
 )
+from silofl.base.errors import ConfigError, TrainingError
 from silofl.core.mixing import Arrays
 from silofl.core.robust import find_bounding_rule
 from silofl.data.batches import evaluation_batches
-from silofl.errors import ConfigError, TrainingError
 from silofl.models import build_plain_model
 from silofl.models.names import batchnorm_names, write_arrays
 from silofl.models.roles import add_role

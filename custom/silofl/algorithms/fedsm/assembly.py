@@ -12,8 +12,9 @@ import numpy as np
 from silofl.algorithms.fedsm.best_models import BEST_MODELS
 from silofl.algorithms.fedsm.paper import THRESHOLDS, Selector, tune_threshold
 from silofl.algorithms.fedsm.selector import SelectorPart
+from silofl.base.errors import AggregationError
+from silofl.base.settings import Section
 from silofl.core.mixing import Arrays
-from silofl.errors import AggregationError
 from silofl.inference import SuperModel as Loaded
 from silofl.inference.case_results import predict_cases
 from silofl.inference.contents import Contents
@@ -37,7 +38,6 @@ from silofl.parts.super_exchange import (
 )
 from silofl.parts.task import Exchange, Message, Replies, Wanted
 from silofl.parts.work import SitePart
-from silofl.settings import Section
 from silofl.study import Study
 from silofl.training.floor import has_few
 from silofl.training.site_score import Counted, SuperScore

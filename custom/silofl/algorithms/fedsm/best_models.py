@@ -8,11 +8,11 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from silofl.base.errors import StateError
+from silofl.base.files import load_state, save_state
 from silofl.data.batches import evaluation_batches
 from silofl.data.cache import describe_source, fingerprint_preparation
 from silofl.data.parts import Examples
-from silofl.errors import StateError
-from silofl.files import load_state, save_state
 from silofl.inference import SuperModel as Loaded
 from silofl.inference.directory import FOLDER, read_model_folder
 from silofl.parts.work import Work

@@ -11,12 +11,12 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from silofl.algorithms.softpull import SoftPull
+from silofl.base.errors import AggregationError, ConfigError, DataError
+from silofl.base.settings import Count, Fraction, Positive
 from silofl.core.algorithm_option import AlgorithmOption, Traits
 from silofl.core.mixing import Arrays
 from silofl.core.recipe import Recipe
 from silofl.core.steps import Loss
-from silofl.errors import AggregationError, ConfigError, DataError
-from silofl.settings import Count, Fraction, Positive
 from silofl.study import Study
 
 # Five poolings halve an image five times.

@@ -14,11 +14,11 @@ from torch import Tensor, nn
 
 from silofl.algorithms.fedsm.best_models import label_best_models, load_fixed_models
 from silofl.algorithms.fedsm.paper import AdamState, Selector, adam_step, site_loss
+from silofl.base.errors import AggregationError
 from silofl.core.mixing import Arrays, mix
 from silofl.core.steps import Batch, GradientStep, Loss, Step, plain_step
 from silofl.data.batches import training_batches
 from silofl.data.parts import Examples, take_central_slices
-from silofl.errors import AggregationError
 from silofl.inference.probabilities import to_probabilities
 from silofl.models import HarmonizedModel
 from silofl.models.names import read_arrays, write_arrays

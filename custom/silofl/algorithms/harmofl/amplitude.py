@@ -12,17 +12,17 @@ from numpy.typing import ArrayLike, NDArray
 from pydantic import Field
 
 from silofl.algorithms.harmofl.normalization import AmplitudeNorm, half_spectrum
+from silofl.base.errors import ConfigError, DataError, TrainingError
+from silofl.base.settings import MOST, Fraction, Positive
 from silofl.core.algorithm_option import AlgorithmOption, Traits
 from silofl.core.mixing import Arrays
 from silofl.core.outliers import find_unlike
 from silofl.core.robust import bound_updates, find_bounding_rule
-from silofl.errors import ConfigError, DataError, TrainingError
 from silofl.parts.answer import SiteAnswer
 from silofl.parts.checked_cast import checked_cast
 from silofl.parts.part import Compared, Kind, Outcome, Part, Run, WeightsOf
 from silofl.parts.task import TRAIN, Exchange, Expected, Message, Replies, Wanted
 from silofl.parts.work import SitePart
-from silofl.settings import MOST, Fraction, Positive
 from silofl.study import Study
 from silofl.training.loop import TrainingResult
 from silofl.training.site_score import SiteScore

@@ -9,7 +9,7 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
-from silofl.errors import ConfigError, TrainingError
+from silofl.base.errors import ConfigError, TrainingError
 
 # Images transformed at a time on a CPU, whose cache their spectra fit.
 PIECE = 16

@@ -11,6 +11,8 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
+from silofl.base.errors import ConfigError
+from silofl.base.settings import Positive
 from silofl.core.algorithm_option import AlgorithmOption
 from silofl.core.steps import (
     Batch,
@@ -22,8 +24,6 @@ from silofl.core.steps import (
     random_state,
     set_random_state,
 )
-from silofl.errors import ConfigError
-from silofl.settings import Positive
 from silofl.study import Study
 
 

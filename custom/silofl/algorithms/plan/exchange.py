@@ -11,10 +11,11 @@ from pydantic import Field
 
 from silofl.algorithms.plan.patch import FEATURES, NetworkForm
 from silofl.algorithms.plan.rules import Draft, make_plan
+from silofl.base.errors import AggregationError, ConfigError
+from silofl.base.settings import Natural
 from silofl.core.mixing import Arrays
 from silofl.data.data_fingerprint import NUM_BINS, NUM_INTENSITIES, DataFingerprint, measure_site, turned_axes
 from silofl.data.manifest import Manifest
-from silofl.errors import AggregationError, ConfigError
 from silofl.models.roles import add_role
 from silofl.parts.answer import SiteAnswer
 from silofl.parts.asked_once import AskedEntry, AskedOnce, expect_float64, withhold_few_patients
@@ -22,7 +23,6 @@ from silofl.parts.checked_cast import checked_cast
 from silofl.parts.part import Kind, Run, WeightsOf
 from silofl.parts.task import Exchange, Expected, Message, Replies
 from silofl.parts.work import SitePart
-from silofl.settings import Natural
 from silofl.study import Study
 
 ROLE = "fingerprint"

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from silofl.errors import ConfigError
+from silofl.base.errors import ConfigError
 
 # A side is halved where the half has at least 4 voxels, and where its voxels are no coarser than twice the finest.
 LEAST_HALVED, COARSE = 8, 2

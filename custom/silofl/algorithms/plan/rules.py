@@ -21,6 +21,7 @@ from silofl.algorithms.plan.patch import (
     fit_batch_size,
     fit_patch,
 )
+from silofl.base.errors import ConfigError
 from silofl.core.algorithm_option import AlgorithmOption
 from silofl.data.data_fingerprint import (
     DIGITS,
@@ -29,7 +30,6 @@ from silofl.data.data_fingerprint import (
     measure_histogram,
     pool_fingerprints,
 )
-from silofl.errors import ConfigError
 
 # A set is anisotropic where spacing and numbers of voxels differ by so many times.
 ANISOTROPIC = 3

@@ -12,8 +12,8 @@ import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from pydantic.fields import FieldInfo
 
-from silofl.documents import read_document
-from silofl.errors import ConfigError, one_line, quote_value, suggest_nearest
+from silofl.base.documents import read_document
+from silofl.base.errors import ConfigError, one_line, quote_value, suggest_nearest
 
 S = TypeVar("S", bound="Section")
 

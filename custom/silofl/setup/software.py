@@ -12,9 +12,9 @@ from typing import Annotated
 from pydantic import Field, Strict
 
 import silofl
-from silofl.bundled_jobs import JOBS
-from silofl.errors import ConfigError
-from silofl.settings import SHA256, Section
+from silofl.base.bundled_jobs import JOBS
+from silofl.base.errors import ConfigError
+from silofl.base.settings import SHA256, Section
 
 Version = Annotated[str, Strict(), Field(pattern=r"^[0-9A-Za-z.+!-]{1,40}$")]
 Digest = Annotated[str, Strict(), Field(pattern=SHA256)]

@@ -16,8 +16,8 @@ from functools import partial
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
-from silofl.documents import ABSENT, check_kind, read_json_document
-from silofl.errors import ConfigError, DamagedError, StateError
+from silofl.base.documents import ABSENT, check_kind, read_json_document
+from silofl.base.errors import ConfigError, DamagedError, StateError
 
 J = TypeVar("J", dict, list)
 D = TypeVar("D")

@@ -3,10 +3,10 @@
 import os
 from pathlib import Path
 
-from silofl.errors import suggest_nearest
+from silofl.base.errors import suggest_nearest
 
 # In a clone a link to the folder jobs/ at its top, in a wheel a copy of it.
-JOBS = Path(__file__).with_name("jobs")
+JOBS = Path(__file__).parents[1] / "jobs"
 META = "meta.json"
 
 

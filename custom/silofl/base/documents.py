@@ -8,7 +8,7 @@ import stat
 from collections import Counter
 from pathlib import Path
 
-from silofl.errors import ConfigError, one_line, quote_value
+from silofl.base.errors import ConfigError, one_line, quote_value
 
 KINDS = {stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device"}
 # The ledger of a hundred sites and a thousand rounds has as many bytes.

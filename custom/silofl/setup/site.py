@@ -8,9 +8,9 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
-from silofl.errors import ConfigError, PauseError, PinError, suggest_nearest
-from silofl.extensions import Extension
-from silofl.settings import NAME, SHA256, WORDS, BelowOne, Count, Name, Natural, Positive, Section
+from silofl.base.errors import ConfigError, PauseError, PinError, suggest_nearest
+from silofl.base.settings import NAME, SHA256, WORDS, BelowOne, Count, Name, Natural, Positive, Section
+from silofl.setup.extensions import Extension
 
 
 def _check_pin_digest(value: str) -> str:

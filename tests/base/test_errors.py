@@ -1,6 +1,6 @@
 import pytest
 
-from silofl.errors import quote_markdown, suggest_nearest
+from silofl.base.errors import quote_markdown, suggest_nearest
 
 
 @pytest.mark.parametrize("name", ["organ", "left ventricle", "disc_cup", "T1/T2", "Größe", "R+", "non-tumour"])

@@ -13,8 +13,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from silofl.errors import ConfigError, quote_value, suggest_nearest
-from silofl.files import read_json
+from silofl.base.errors import ConfigError, quote_value, suggest_nearest
+from silofl.base.files import read_json
 
 R = TypeVar("R")
 WORDS = {int: "a whole number", float: "a number", str: "a text", bool: "true or false", dict: "keys and values"}

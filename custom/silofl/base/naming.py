@@ -4,7 +4,7 @@ import re
 import unicodedata
 from typing import Any
 
-from silofl.errors import CONTROL, SiloFLError, quote_value
+from silofl.base.errors import CONTROL, SiloFLError, quote_value
 
 # Names are in every table and on every page.
 LONGEST = 100

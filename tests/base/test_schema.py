@@ -5,8 +5,8 @@ from typing import Any, Literal
 
 import pytest
 
-from silofl.errors import ConfigError
-from silofl.schema import declare_group, declare_optional, dump_record, format_key_lists, read_record
+from silofl.base.errors import ConfigError
+from silofl.base.schema import declare_group, declare_optional, dump_record, format_key_lists, read_record
 
 
 @dataclass(frozen=True)

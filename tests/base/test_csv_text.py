@@ -3,7 +3,7 @@ import io
 
 import pytest
 
-from silofl.csv_text import decode_csv, encode_csv
+from silofl.base.csv_text import decode_csv, encode_csv
 
 FORMULAS = ("=1+1", "+1+1", "-1+1", "@SUM(A1)", "\t=1", "\r=1", "\n=1", "＝1+1", "=cmd|' /C calc'!A0", "'=1", "''=1")
 # A number is none, and neither is a sign within a name.

@@ -11,9 +11,9 @@ from pathlib import Path
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 
-from silofl.bundled_jobs import find_job, suggest_job
-from silofl.errors import ConfigError, make_printable, quote_value, suggest_nearest
-from silofl.settings import NAME, flatten_keys, read_value
+from silofl.base.bundled_jobs import find_job, suggest_job
+from silofl.base.errors import ConfigError, make_printable, quote_value, suggest_nearest
+from silofl.base.settings import NAME, flatten_keys, read_value
 
 # Names in a folder that are compared with a mistyped one.
 MOST_NAMES = 1000

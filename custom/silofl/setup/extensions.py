@@ -13,7 +13,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator
 
-from silofl.errors import ExtensionError
+from silofl.base.errors import ExtensionError
 
 NETWORKS, LOSSES, TRANSFORMS, METRICS = "silofl.networks", "silofl.losses", "silofl.transforms", "silofl.metrics"
 # On a machine without site.yaml or server.yaml, as a researcher's, the settings are this variable.

@@ -2,12 +2,12 @@ import shutil
 
 import pytest
 
-from silofl.bundled_jobs import JOBS as BUNDLED
-from silofl.bundled_jobs import find_job, list_bundled_jobs
-from silofl.files import read_json
+from silofl.base.bundled_jobs import JOBS as BUNDLED
+from silofl.base.bundled_jobs import find_job, list_bundled_jobs
+from silofl.base.files import read_json
 from silofl.study import load_study
 
-from .conftest import JOBS
+from ..conftest import JOBS
 
 
 def test_a_bundled_job_is_found_by_its_name_and_any_other_by_its_path(tmp_path, monkeypatch):

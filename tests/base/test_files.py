@@ -7,9 +7,9 @@ import zipfile
 import pytest
 import torch
 
-from silofl import files
-from silofl.errors import ConfigError, DamagedError
-from silofl.files import (
+from silofl.base import files
+from silofl.base.errors import ConfigError, DamagedError
+from silofl.base.files import (
     UNFINISHED,
     fill_folder,
     hold_lock,
@@ -143,7 +143,7 @@ def test_a_full_disk_is_an_error_of_the_system_and_leaves_the_old_file(tmp_path,
     path, value = tmp_path / "state.pt", {"weight": torch.ones(100_000)}
     save(path, value)
     before = path.read_bytes()
-    monkeypatch.setattr("silofl.files.open_own", SmallDisk)
+    monkeypatch.setattr("silofl.base.files.open_own", SmallDisk)
     with pytest.raises(OSError, match="No space left on device"):
         save(path, value)
     assert path.read_bytes() == before
@@ -161,7 +161,7 @@ def save_program(stream):
 @pytest.mark.parametrize("save", [save_script, save_program])
 def test_a_full_disk_ends_no_process_that_writes_a_network(tmp_path, monkeypatch, save):
     write_by_torch(tmp_path / "whole", save)
-    monkeypatch.setattr("silofl.files.open_own", SmallDisk)
+    monkeypatch.setattr("silofl.base.files.open_own", SmallDisk)
     with pytest.raises(OSError, match="No space left on device"):
         write_by_torch(tmp_path / "network", save)
     assert [path.name for path in tmp_path.iterdir()] == ["whole"]

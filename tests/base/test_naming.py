@@ -10,19 +10,19 @@ import pytest
 import yaml
 from PIL import Image
 
+from silofl.base.errors import ConfigError, DataError, ExitCode
+from silofl.base.naming import check_name
+from silofl.base.settings import parse
 from silofl.cli import main
 from silofl.data.manifest import read_manifest
 from silofl.data.survey import survey_sites
-from silofl.errors import ConfigError, DataError, ExitCode
 from silofl.importing.importers import ImportOptions, import_layout
-from silofl.naming import check_name
-from silofl.settings import parse
 from silofl.study import STORED, Study
 from silofl_desk.studies.new_study import section_lines
 
-from .conftest import SMALL_UNET
-from .importing import test_table
-from .layouts import test_bids, test_nnunet
+from ..conftest import SMALL_UNET
+from ..importing import test_table
+from ..layouts import test_bids, test_nnunet
 
 CODE = "$__import__('os').system('touch ran')"
 HOSTILE = (

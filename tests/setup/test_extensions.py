@@ -12,18 +12,18 @@ import pytest
 import torch
 import yaml
 
-from silofl import extensions
+from silofl.base.errors import ConfigError, ExtensionError
+from silofl.base.settings import load_settings, parse
 from silofl.data.parts import Examples
 from silofl.data.transforms import build_augmentation, check_transforms
 from silofl.data.volumes import Volumes
-from silofl.errors import ConfigError, ExtensionError
 from silofl.federation.results import read_results
 from silofl.federation.site import SiteRounds
 from silofl.hospital.candidate import Candidate
 from silofl.models import build_plain_model
 from silofl.parts.answer import public_reason
-from silofl.settings import load_settings, parse
-from silofl.site import Server, Site
+from silofl.setup import extensions
+from silofl.setup.site import Server, Site
 from silofl.training.evaluation import score_predictions, summarise_test
 from silofl.training.extra_metrics import check_extra_metrics, measure_extra_metric
 from silofl.training.losses import check_loss, make_loss
@@ -31,7 +31,7 @@ from silofl_desk.phantoms.phantoms import make_phantoms
 from silofl_desk.studies import simulate
 from silofl_desk.studies.simulation import Simulation
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 JOB = ROOT / "jobs" / "fedavg_phantoms"
 PARTS = ("slim", "brier", "shade", "overlap")
 NETWORK, LOSS, SHADE, OVERLAP = (f"acme-parts==1.2.0/{name}" for name in PARTS)

@@ -1,0 +1,1 @@
+"""What this installation and this site are: site.yaml, the packages, and extensions from elsewhere."""
