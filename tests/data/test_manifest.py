@@ -83,6 +83,7 @@ IGNORE = "ignore in dataset.json must be the number of pixels that nobody annota
         ({"labels": {"1": "cell"}}, "must have labels {'1': 'nucleus'} as the study, not"),
         ({"labels": {"1": "nucleus", "2": "wall"}}, "must have labels {'1': 'nucleus'} as the study, not"),
         ({"labels": {"2": "nucleus"}}, "must have labels {'1': 'nucleus'} as the study, not"),
+        ({"labels": {"": None}}, "must have labels {'1': 'nucleus'} as the study, not"),
         ({"labels": ["nucleus"]}, "must have labels {'1': 'nucleus'} as the study, not"),
         ({"split_unit": "image"}, "a split_unit among patient, recordings, slices, examples, unknown, not"),
         ({"split_unit": ["slices"]}, "a split_unit among patient, recordings, slices, examples, unknown, not"),

@@ -208,7 +208,7 @@ def _check_fits(content: Mapping[str, object], study: Study) -> None:
     labels = normalise_texts(content["labels"])
     # Who drew fewer labels names no others.
     is_some = study.task == "segmentation" and isinstance(labels, dict) and bool(labels)
-    if labels != wanted and not (is_some and all(wanted.get(number) == name for number, name in labels.items())):
+    if labels != wanted and not (is_some and labels.items() <= wanted.items()):
         raise DataError(
             f"{FILE_NAME} must have labels {wanted} as the study, not {quote_value(content['labels'])}; {remedy}"
         )
