@@ -1,7 +1,16 @@
 import numpy as np
+import pytest
 
+from silofl.base.errors import ConfigError
 from silofl.core.intervals import Estimate, Sample
-from silofl.inference.evaluations import ALL, HospitalEvaluation, has_unlike_classes, list_scores, pool_scores
+from silofl.inference.evaluations import (
+    ALL,
+    Evaluations,
+    HospitalEvaluation,
+    has_unlike_classes,
+    list_scores,
+    pool_scores,
+)
 
 LABELS = {0: "normal", 1: "benign", 2: "malignant"}
 
@@ -44,3 +53,15 @@ def test_a_hospital_that_finds_all_or_none_counts_in_the_mean(make_study):
     sites = {"east": east, "west": hospital(study, dict.fromkeys(LABELS.values(), 5))}
     pooled = pool_scores(sites, study)["malignant"]["recall"]
     assert pooled.num_sites == 2 and 0.8 < pooled.value < 1
+
+
+def test_a_record_in_which_a_score_is_missing_that_tables_show_is_refused(make_study):
+    study = make_study("classification", LABELS)
+    sites = {site: hospital(study, dict.fromkeys(LABELS.values(), 5)) for site in ("east", "west")}
+    pooled = pool_scores(sites, study)
+    assert Evaluations("f", "m", 0.9, sites, pooled).sites is sites
+    with pytest.raises(ConfigError, match="pooled must have a score of all cases"):
+        Evaluations("f", "m", 0.9, sites, {"normal": pooled["normal"]})
+    del sites["west"].scores["normal"]["auroc"]
+    with pytest.raises(ConfigError, match="scores of 'west' must have auroc, as pooled has"):
+        Evaluations("f", "m", 0.9, sites, pooled)

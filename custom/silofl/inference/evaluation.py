@@ -164,9 +164,10 @@ class Evaluation:
         return self.task == "multilabel"
 
     def __post_init__(self) -> None:
-        """Refuse a record without the metric, which every table begins with."""
-        if self.metric not in self.scores.get(ALL, {}):
-            raise ConfigError(f"scores must have {quote_value(self.metric)} of all cases, under an empty name")
+        """Refuse a record without the metric, or without what is said of its calibration."""
+        needed = {self.metric, *(("ece", "ece_calibrated") if self.calibration else ())}
+        if lacking := sorted(needed - self.scores.get(ALL, {}).keys()):
+            raise ConfigError(f"scores must have {quote_value(', '.join(lacking))} of all cases, under an empty name")
 
     @property
     def is_segmentation(self) -> bool:
