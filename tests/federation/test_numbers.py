@@ -110,7 +110,7 @@ def test_ranges_more_than_three_times_the_room_of_the_others_beyond_them_are_lef
     # The others take 0.2 to 0.6 together, room for 0.2 - 1.2 to 0.6 + 1.2.
     assert find_odd_ranges(with_means(east=(0.2, 0.4), north=(0.4, 0.6), west=(-1.0, 1.79)), 3) == {}
     (said,) = find_odd_ranges(with_means(east=(0.2, 0.4), north=(0.4, 0.6), west=(0.3, 1.81)), 3).values()
-    assert "what site 'west' says of its images' mean, 0.3 to 1.81" in said and "others' lie from 0.2 to 0.6" in said
+    assert "west: its images' mean, 0.3 to 1.81, is far from all others' 0.2 to 0.6" in said
 
 
 def test_a_range_without_end_is_left_out_and_makes_no_other_odd_but_of_two_nobody_knows_which_is():
@@ -128,7 +128,7 @@ def test_voxels_more_than_twelve_times_the_others_sizes_are_left_out():
     assert find_odd_ranges(taken, 3) == {}
     wide = taken | {"west": Domain(voxels=VoxelSizes((0.001,) * 3, (1000.0,) * 3))}
     (sentence,) = find_odd_ranges(wide, 3).values()
-    assert "site 'west' says of its images' voxels, 0.001 x 0.001 x 0.001 to 1000 x 1000 x 1000 mm" in sentence
-    assert "all others' are 0.5 x 0.5 x 0.6 to 0.9 x 0.9 x 5 mm" in sentence
+    assert "west: its images' voxels, 0.001 x 0.001 x 0.001 to 1000 x 1000 x 1000 mm, are far from" in sentence
+    assert "all others' 0.5 x 0.5 x 0.6 to 0.9 x 0.9 x 5 mm" in sentence
     # Of two nobody knows which is odd.
     assert find_odd_ranges({site: wide[site] for site in ("north", "west")}, 3) == {}
