@@ -25,8 +25,8 @@ test: .venv/installed
 	$(RUN) -m pytest $(ROOM) -m "$(MARKS)" -n logical --dist worksteal
 
 # Files of whole runs, of networks and of exports.
-test-long: .venv/installed
-	$(RUN) -m pytest -m "long and not slow" -n logical --dist worksteal
+test-long: MARKS := long and not slow
+test-long: test
 
 test-all: .venv/installed
 	$(RUN) -m pytest -n logical --dist loadfile
