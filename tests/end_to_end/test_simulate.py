@@ -256,7 +256,6 @@ class Stamped(io.StringIO):
 def test_a_run_with_a_long_round_is_never_silent_for_long(tmp_path, phantoms, monkeypatch, is_alone):
     # In place of 25 s.
     monkeypatch.setattr(progress, "QUIET_S", 0.3)
-    monkeypatch.setattr(steps, "EVERY_S", 0.1)
     log = Stamped()
     # What is read is told there.
     monkeypatch.setattr(sys, "stderr", log)

@@ -8,7 +8,7 @@ from silofl.base.files import write_text
 
 FILE = "steps"
 # Shorter trainings write nothing.
-EVERY_S = 5.0
+EVERY_S = 1.0
 
 
 class StepFile:
