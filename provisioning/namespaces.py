@@ -71,6 +71,16 @@ class Namespaces:
         """Return the command that runs a command in a hospital's namespace; the same command where it has none."""
         return ["ip", "netns", "exec", self._space(name), *command] if name in self._names else list(command)
 
+    def limit(self, name: str, bits: str) -> None:
+        """Limit a hospital's wire both ways, in bits a second as `tc` reads them."""
+        for inside, device in ((["-n", self._space(name)], "eth0"), ([], self._wire(name))):
+            limit = ["tbf", "rate", bits, "burst", "32kb", "latency", "400ms"]
+            _run("tc", *inside, "qdisc", "add", "dev", device, "root", *limit)
+
+    def switch(self, name: str, *, on: bool) -> None:
+        """Cut a hospital's wire, or mend it."""
+        _ip("-n", self._space(name), "link", "set", "eth0", "up" if on else "down")
+
     def _claim(self) -> int:
         """Return the first number that no living process holds, and lock it."""
         for number in NUMBERS:
@@ -86,7 +96,7 @@ class Namespaces:
         _ip("address", "add", f"{self.server_address}/24", "dev", self._bridge)
         _ip("link", "set", self._bridge, "up")
         for host, name in enumerate(self._names, start=2):
-            wire, space = f"{self._bridge}-{host}", self._space(name)
+            wire, space = self._wire(name), self._space(name)
             _ip("netns", "add", space)
             _ip("link", "add", wire, "type", "veth", "peer", "name", "eth0", "netns", space)
             _ip("link", "set", wire, "master", self._bridge, "up")
@@ -94,9 +104,7 @@ class Namespaces:
             for device in ("lo", "eth0"):
                 _ip("-n", space, "link", "set", device, "up")
             if self._rate:
-                for inside, device in ((["ip", "netns", "exec", space], "eth0"), ([], wire)):
-                    limit = ["tbf", "rate", self._rate, "burst", "32kb", "latency", "400ms"]
-                    _run(*inside, "tc", "qdisc", "add", "dev", device, "root", *limit)
+                self.limit(name, self._rate)
 
     def _remove(self) -> None:
         """Remove every namespace and device with this number, those of other hospitals' names too."""
@@ -111,6 +119,9 @@ class Namespaces:
     @property
     def _bridge(self) -> str:
         return f"silofl{self._number}"
+
+    def _wire(self, name: str) -> str:
+        return f"{self._bridge}-{self._names.index(name) + 2}"
 
     def _space(self, name: str) -> str:
         return f"{self._bridge}-{name}"

@@ -47,7 +47,7 @@ def test_the_demonstration_ends_with_one_table_and_one_report_and_reuses_finishe
     check_closing_table(printed, out)
     again = silofl("demo", "--out", out, "--rounds", 2).stdout
     check_closing_table(again, out)
-    assert "5 runs, 2 at a time; 5 are already finished" in again
+    assert "5 runs, 2 at a time; 5 already finished" in again
     # The details.
     assert "surface Dice" in (out / "logs" / "demo.txt").read_text()
     assert all("round   2/2" in (out / "logs" / f"{name}.txt").read_text() for name in RUNS.values())

@@ -1,39 +1,25 @@
 """A disk fills up, at the server or at a site: the run says so, loses nothing, and goes on once there is room."""
 
-import errno
-import os
-import subprocess
 from functools import partial
 
 import pytest
 
 from silofl_desk.studies.alone import run_alone
 
+from ..provisioning.machines import FILLER, fill, small_disk
 from .conftest import ROUNDS, check_end, ledger, results, silofl
 from .started import Fault
 
 pytestmark = pytest.mark.faults
 
-FILLER = "filler"
-
-
-def fill(folder):
-    """Take all the room that is left on a disk."""
-    with (folder / FILLER).open("wb", buffering=0) as stream, pytest.raises(OSError) as full:
-        while stream.write(bytes(1 << 16)):
-            pass
-    assert full.value.errno == errno.ENOSPC
-
 
 @pytest.fixture
 def disk(tmp_path):
     """Mount a disk of 16 MiB."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    if os.geteuid() != 0 or subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16m", "none", folder]).returncode:
-        pytest.skip("this account mounts no disks")
-    yield folder
-    subprocess.run(["umount", "--lazy", folder], check=True)
+    with small_disk(folder := tmp_path / "disk") as is_mounted:
+        if not is_mounted:
+            pytest.skip("this account mounts no disks")
+        yield folder
 
 
 @pytest.mark.parametrize(

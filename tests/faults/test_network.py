@@ -1,9 +1,7 @@
 """A server and two hospitals over mutual TLS: one process is killed or one network cut, and the run goes on."""
 
-import contextlib
 import random
 import shutil
-import subprocess
 import time
 from contextlib import ExitStack
 from pathlib import Path
@@ -15,13 +13,14 @@ import yaml
 from provisioning.fill_kits import Contents, fill_kit
 from provisioning.make_kits import make_kits, make_project
 from provisioning.namespaces import Namespaces, are_possible
-from provisioning.network import Network, has_ended
+from provisioning.network import has_ended
 from provisioning.workspace import PROJECT, find_kits, kits_folder
 from silofl.federation.ledger import FILE
 from silofl_desk.phantoms.phantoms import make_phantoms
 
 from ..end_to_end.conftest import write_small_job
 from ..provisioning.conftest import set_floor, wheel  # noqa: F401
+from ..provisioning.machines import Machines
 from ..provisioning.test_network import LeadCommand
 from .conftest import check_end, ledger, results, silofl, undisturbed
 
@@ -39,8 +38,6 @@ VICTIMS = {
     ("server", "parent"): "the server's parent",
     ("server", "all"): "the server's machine",
 }
-JOBS, PARENTS = ("worker_process", "runner_process"), ("client_train", "server_train")
-MARKS = {"job": JOBS, "parent": PARENTS, "all": (*JOBS, *PARENTS)}
 
 
 @pytest.fixture(scope="module")
@@ -61,12 +58,12 @@ def whole(tmp_path_factory, phantoms, job):
     return undisturbed(tmp_path_factory.mktemp("network") / "whole", job, phantoms)
 
 
-class Machines(Network):
-    """The network, with what happens to its machines."""
+class Followed(Machines):
+    """The network with its only run, which the server keeps in `runs`."""
 
     def __init__(self, project, logs, spaces, runs):
         super().__init__(project, logs, spaces)
-        self.spaces, self._runs = spaces, runs
+        self._runs = runs
 
     def run(self):
         """Return the folder of the only run; None before its first round ends."""
@@ -104,33 +101,6 @@ class Machines(Network):
                 time.sleep(0.5)
         return status
 
-    def kit_of_site(self, name):
-        """Return the kit of the server or a hospital."""
-        return next(kit for kit in (self.server, *self.hospitals) if kit.name == name)
-
-    def processes(self, name, part):
-        """Return the processes of a part of a machine."""
-        kit = self.kit_of_site(name)
-        lines = [(p, " ".join(p.info["cmdline"] or [])) for p in psutil.process_iter(["cmdline"])]
-        return [p for p, line in lines if f"{kit.folder}" in line and any(mark in line for mark in MARKS[part])]
-
-    def kill(self, name, part):
-        """Kill a part of a machine."""
-        found = self.processes(name, part)
-        assert found
-        for process in found:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                process.kill()
-        # A killed process is there for its children until somebody has taken its exit code.
-        assert psutil.wait_procs(found, timeout=10)[1] == []
-
-    def cut(self, name, seconds):
-        """Cut a hospital's wire for some time."""
-        device = ["ip", "-n", self.spaces._space(name), "link", "set", "eth0"]
-        subprocess.run([*device, "down"], check=True)
-        time.sleep(seconds)
-        subprocess.run([*device, "up"], check=True)
-
 
 @pytest.fixture
 def network(tmp_path, wheel, phantoms, free_port):  # noqa: F811
@@ -144,7 +114,7 @@ def network(tmp_path, wheel, phantoms, free_port):  # noqa: F811
             fill_kit(kit, Contents(wheel, data_root=data))
             # Of ten patients two validate, whose scores decide which round is the best.
             set_floor(kit, 2)
-        yield Machines(folder, tmp_path / "logs", spaces, data / ".silofl/server/runs/harmofl_phantoms")
+        yield Followed(folder, tmp_path / "logs", spaces, data / ".silofl/server/runs/harmofl_phantoms")
     left = [p for p in psutil.process_iter(["cmdline"]) if str(tmp_path) in " ".join(p.info["cmdline"] or [])]
     assert left == []
 
@@ -173,7 +143,7 @@ def disturb(network, job, folder, whole, victim, after, delay=0.0):
         number = network.submit(job)
         network.wait_for_rounds(after)
         time.sleep(delay)
-        network.kill(name, part)
+        network.kill_part(name, part)
         if part == "job":
             network.wait_for_end(number)
             check_continued(network, job, folder, whole)
@@ -209,7 +179,7 @@ def test_the_leads_command_takes_no_run_for_stopped_whose_site_lost_its_power(ne
         command = LeadCommand(network, job, tmp_path / "out")
         try:
             network.wait_for_rounds(2)
-            network.kill("north", "all")
+            network.kill_part("north", "all")
             code, said = command.finish()
         finally:
             command.tree.end()
@@ -223,7 +193,7 @@ def test_no_round_waits_long_for_a_site_that_was_started_again(network, tmp_path
     with network:
         network.submit(patient)
         network.wait_for_rounds(2)
-        network.kill("north", "all")
+        network.kill_part("north", "all")
         network.start(network.kit_of_site("north"))
         network.wait_for_result()
     check_without(network.run(), "north")
@@ -239,7 +209,7 @@ def test_a_lead_goes_on_by_one_command_after_server_and_command_were_stopped(net
         command = LeadCommand(network, job, out)
         command.wait_for_rounds(2)
         command.tree.kill()
-        network.kill("server", "all")
+        network.kill_part("server", "all")
     before = ledger(network.run())
     with network:
         started = time.monotonic()

@@ -54,6 +54,9 @@ class Stage:
         port: The server's, on this machine only.
     """
 
+    # What takes longer hangs.
+    limit_s = LIMIT_S
+
     def __init__(self, out: Path, port: int) -> None:
         self.out, self.port = out, port
         self.data, self.workspace = out / "phantoms", out / "workspace"
@@ -78,10 +81,20 @@ class Stage:
             raise TrainingError("the network must run; open it first")
         return self._network
 
-    def open_network(self) -> set[str]:
-        """Start the server and the hospitals, each from its own kit; returns the hospitals that are connected."""
-        network = Network(self.workspace / "silofl", self.out / "logs")
+    def make_network(self) -> Network:
+        """Return the network, not yet started."""
+        return Network(self.workspace / "silofl", self.out / "logs")
+
+    def open_network(self, without: Sequence[str] = ()) -> set[str]:
+        """Start the server and the hospitals, each from its own kit; returns the hospitals that are connected.
+
+        Args:
+            without: Hospitals that are not started.
+        """
+        network = self.make_network()
+        hospitals, network.hospitals = network.hospitals, [one for one in network.hospitals if one.name not in without]
         self._network = self._stack.enter_context(network)
+        network.hospitals = hospitals
         return network.connected()
 
     # What people type.
@@ -142,9 +155,9 @@ class Stage:
     def start(self, name: str, **environment: str) -> None:
         """Start a hospital, and wait until the server has registered it."""
         log = self.out / "logs" / f"{name}.txt"
-        before = _read_log_text(log).count(REGISTERED)
+        before = read_log(log).count(REGISTERED)
         self.network.start(self.kit(name), **environment)
-        wait_until(f"{name} to register", lambda: _read_log_text(log).count(REGISTERED) > before)
+        wait_until(f"{name} to register", lambda: read_log(log).count(REGISTERED) > before)
 
     def restart(self, name: str, **environment: str) -> None:
         """End a hospital with all its processes as a power cut does, and start it again."""
@@ -186,7 +199,7 @@ class Followed:
 
     def __init__(self, stage: Stage, out: Path, command: list[str]) -> None:
         self.stage, self.out, self.log = stage, out, out.with_suffix(".txt")
-        self._said_before = len(_read_log_text(self.log))
+        self._said_before = len(read_log(self.log))
         with open_own(stage.out / "commands.txt", "a") as stream:
             stream.write(f"$ {shlex.join(['python', '-m', 'silofl', *command])}\n(prints to {self.log})\n\n")
         self._tree = ProcessTree([sys.executable, "-m", "silofl", *command], self.log)
@@ -204,7 +217,7 @@ class Followed:
         return self._job_numbers()[-1]
 
     def _job_numbers(self) -> list[str]:
-        return re.findall(r"submitted as job (\S+)", _read_log_text(self.log)[self._said_before :])
+        return re.findall(r"submitted as job (\S+)", read_log(self.log)[self._said_before :])
 
     def wait_for_rounds(self, count: int) -> None:
         """Wait until this command has shown so many new rounds."""
@@ -236,10 +249,14 @@ class Followed:
         self._tree.kill()
 
     def finish(self, code: int = 0) -> None:
-        """Wait until the command ends."""
-        wait_until(f"{self.log.stem} to end", lambda: self._tree.poll() is not None)
-        ended = self._tree.poll()
+        """Wait until the command ends, and check its exit code."""
+        ended = self.wait_for_end()
         require_that(ended == code, f"{self.log.stem} must end with {code}, not {ended}; see {self.log}")
+
+    def wait_for_end(self) -> int | None:
+        """Wait until the command ends; returns its exit code."""
+        wait_until(f"{self.log.stem} to end", lambda: self._tree.poll() is not None, self.stage.limit_s)
+        return self._tree.poll()
 
     def abort(self) -> None:
         """Abort the job, as its lead, and wait until the command has said so."""
@@ -250,17 +267,18 @@ class Followed:
 
     def _wait(self, what: str, is_done: Callable[[], bool]) -> None:
         """Wait for something that the command shows."""
-        wait_until(what, lambda: is_done() or self._tree.poll() is not None)
+        wait_until(what, lambda: is_done() or self._tree.poll() is not None, self.stage.limit_s)
         require_that(is_done(), f"{self.log.stem} must go on until {what}, not end; see {self.log}")
 
 
-def wait_until(what: str, is_done: Callable[[], bool]) -> None:
+def wait_until(what: str, is_done: Callable[[], bool], limit_s: float = LIMIT_S) -> None:
     """Wait for something."""
-    deadline = time.monotonic() + LIMIT_S
+    deadline = time.monotonic() + limit_s
     while not is_done():
-        require_that(time.monotonic() < deadline, f"{what} must take at most {LIMIT_S:.0f} s")
+        require_that(time.monotonic() < deadline, f"{what} must take at most {limit_s:.0f} s")
         time.sleep(POLL_S)
 
 
-def _read_log_text(path: Path) -> str:
+def read_log(path: Path) -> str:
+    """Return what a log holds so far."""
     return path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""

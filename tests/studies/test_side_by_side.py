@@ -103,7 +103,7 @@ def test_a_finished_run_is_not_run_again(carry_out, runs, monkeypatch):
         # One that has begun is resumed.
         assert side_by_side.build_command(run)[3:] == ["resume", str(run.path)]
     failures, out = carry_out("raise SystemExit(1)")
-    assert failures == {} and "3 runs, 2 at a time; 3 are already finished" in out
+    assert failures == {} and "3 runs, 2 at a time; 3 already finished" in out
 
 
 def test_an_interrupt_ends_every_process(carry_out, runs):

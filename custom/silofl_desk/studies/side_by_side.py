@@ -36,7 +36,7 @@ def run_side_by_side(runs: Sequence[ComparedRun], out: Path, processes: int, con
     """
     make_folder(out / LOGS)
     waiting = [run for run in runs if not (run.has_started and is_finished(run.path))]
-    finished = f"; {len(runs) - len(waiting)} are already finished" if len(waiting) < len(runs) else ""
+    finished = f"; {len(runs) - len(waiting)} already finished" if len(waiting) < len(runs) else ""
     console.print(f"{len(runs)} run{'s' * (len(runs) != 1)}, {min(processes, len(runs))} at a time{finished}")
     # Where all have one seed it says nothing.
     has_seeds = len({run.seed for run in runs}) > 1

@@ -1,0 +1,259 @@
+"""A run of eight hospitals, each with a trouble of its own and no hand on it: what ``make federation-eight`` does.
+
+    python -m tests.provisioning.eight --out OUT [--seeds N ...] [--port N]
+
+Linux, as root: each hospital is in a network namespace of its own. Who has which trouble is drawn by the seed. The lead
+types one command, ``silofl run``; hospitals mend what is wrong with their own machines before it begins. A seed that
+has ended is not carried out again; ``OUT/eight.md`` says of each how it ended, and ``OUT/N`` keeps its logs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import shutil
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+
+from provisioning.build_wheel import build_wheel
+from provisioning.fill_kits import Contents, fill_kit
+from provisioning.make_kits import make_kits, make_project
+from provisioning.namespaces import Namespaces, are_possible
+from provisioning.network import start_command
+from provisioning.workspace import PROJECT, REPOSITORY, find_kits, kits_folder
+from silofl.base.errors import ConfigError, ExitCode, TrainingError
+from silofl.base.files import read_json, write_json, write_text
+from silofl.cli import Parser, run_command
+from silofl.federation.results import read_results
+from silofl.federation.steps import FILE as STEPS
+from silofl.flare.kit import read_kit
+from silofl_desk.phantoms.phantoms import make_phantoms
+from silofl_desk.studies.processes import ProcessTree
+from tests.provisioning.machines import FILLER, Machines, fill, keep_doing, small_disk
+from tests.provisioning.week_events import hash_model_files
+from tests.provisioning.week_stage import Followed, Stage, read_log, require_that, wait_until
+
+# Two sets of patients; the second four are other people with the first four's scanners.
+HOSPITALS = {"north": "hill", "east": "lake", "south": "moor", "west": "vale"}
+NAMES = (*HOSPITALS, *HOSPITALS.values())
+PATIENTS = 12
+# The machine that somebody starts with a copy of another's kit.
+COPY = "copy"
+TROUBLES = ("slow", "flapping", "thin", "stale", "doubled", "full", "clock", "unreadable")
+NAME, ROUNDS = "eight", 10
+RESULT = "result.json"
+# More than one of a hospital's images.
+SKIPPED = 0.1
+# Of Debian's package libfaketime; past the end of every certificate.
+CLOCK, A_YEAR = Path("/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1"), "+370d"
+CHANGES = {
+    "rounds": ROUNDS,
+    "guard": False,
+    "training.local_epochs": 12,
+    "federation.sites": sorted(NAMES),
+    "federation.min_sites": 7,
+    "federation.task_timeout_s": 240,
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; returns its exit code."""
+    parser = Parser(prog="python -m tests.provisioning.eight", description="A run of eight hospitals with troubles.")
+    parser.add_argument("--out", type=Path, required=True, help="folder of data, kits, results, logs and eight.md")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1], help="of who has which trouble")
+    parser.add_argument("--port", type=int, default=8002, help="of the server, on this machine only")
+    return run_command("eight", run, parser.parse_args(arguments))
+
+
+def run(options: argparse.Namespace) -> int:
+    """Carry out the seeds; the exit code is 1 where one did not end as it must."""
+    if not are_possible() or not CLOCK.is_file():
+        raise ConfigError("network namespaces and libfaketime must be there; run it as root on Debian with both")
+    out, ended = options.out.resolve(), {}
+    for seed in options.seeds:
+        folder = out / str(seed)
+        if not (folder / RESULT).is_file():
+            shutil.rmtree(folder, ignore_errors=True)
+            write_json(folder / RESULT, carry_out_seed(folder, seed, options.port))
+        ended[seed] = read_json(folder / RESULT)
+        heads = ["seed", *ended[seed]]
+        rows = [[seed, *found.values()] for seed, found in ended.items()]
+        table = "\n".join(f"| {' | '.join(map(str, row))} |" for row in (heads, ["---"] * len(heads), *rows))
+        write_text(out / "eight.md", f"# A run of eight hospitals, each with a trouble of its own\n\n{table}\n")
+        print(table, flush=True)
+    return ExitCode.COMPLETE if all(found["status"] == "COMPLETE" for found in ended.values()) else ExitCode.FAILED
+
+
+def carry_out_seed(out: Path, seed: int, port: int) -> dict[str, object]:
+    """Carry out one run; returns how it ended, column by column."""
+    began, rng = time.monotonic(), random.Random(seed)
+    roles = dict(zip(TROUBLES, rng.sample(NAMES, len(NAMES)), strict=True))
+    killed, rebooted = rng.sample([name for name in NAMES if name not in (roles["slow"], roles["full"])], 2)
+    print(f"seed {seed}: {roles}, killed twice: {killed}, rebooted: {rebooted}", flush=True)
+    with ExitStack() as stack:
+        spaces = stack.enter_context(Namespaces((*NAMES, COPY)))
+        stage = stack.enter_context(EightStage(out, port, spaces))
+        make_data(stage.data, seed)
+        stage.damage(roles["unreadable"])
+        job, whole = stage.write_job("fedavg_phantoms", NAME, **CHANGES, seed=seed), out / "undisturbed"
+        skipped = ("--skip-unreadable", SKIPPED)
+        stage.silofl("simulate", job, "--data", stage.data, "--out", whole, "--threads", 2, *skipped)
+        stage.provision(stack, roles)
+        stage.open_without(roles["stale"], roles["clock"])
+        run = stage.begin(NAME, job)
+        stage.mend(stack, run, roles)
+        spaces.limit(roles["thin"], "8mbit")
+        stack.enter_context(keep_doing(partial(stage.network.slow_down, roles["slow"], 9)))
+        stack.enter_context(keep_doing(partial(stage.flap, roles["flapping"])))
+        try:
+            stage.disturb(run, killed, rebooted)
+        except TrainingError as error:
+            print(f"seed {seed}: {error}", flush=True)
+        return describe_end(run, whole, stage.wasted) | {"minutes": round((time.monotonic() - began) / 60, 1)}
+
+
+def make_data(target: Path, seed: int) -> None:
+    """Make the eight hospitals' patients."""
+    for place, names in enumerate((HOSPITALS.keys(), HOSPITALS.values())):
+        folder = target.with_name(f"patients{place}")
+        made = make_phantoms(folder, seed=2 * seed + place, patients=dict.fromkeys(HOSPITALS, PATIENTS))
+        for site, name in zip(HOSPITALS, names, strict=True):
+            shutil.copytree(made / site, target / name)
+
+
+def describe_end(run: Followed, whole: Path, wasted: float) -> dict[str, object]:
+    """Return what became of a run."""
+    run.end()
+    results, ledger = read_results(run.out), run.ledger
+    missed = [one.round for one in ledger if sorted(one.answered) != sorted(NAMES)]
+    same = hash_model_files(run.out) == hash_model_files(whole) != {}
+    return {
+        "status": results.status if results else "it did not end",
+        "rounds": len(ledger),
+        "rounds without all eight": ", ".join(map(str, missed)) or "none",
+        "weights of the undisturbed run": same,
+        "training done again": f"{wasted:.1%}",
+    }
+
+
+class EightStage(Stage):
+    """The network of eight in namespaces, and what happens to it.
+
+    Args:
+        spaces: The hospitals' own networks.
+
+    Attributes:
+        wasted: Of all steps of the run, the share that a killed process had done of its training: at most so much is
+            done again.
+    """
+
+    limit_s = 900.0
+
+    def __init__(self, out: Path, port: int, spaces: Namespaces) -> None:
+        super().__init__(out, port)
+        self.spaces, self.wasted = spaces, 0.0
+        self._full = self.out / "state"
+        # Site -> the folder of its runs.
+        self._states = {name: self.data / ".silofl" / NAME / name for name in NAMES}
+
+    def make_network(self) -> Machines:
+        """Return the network, not yet started."""
+        return Machines(self.workspace / "silofl", self.out / "logs", self.spaces)
+
+    def provision(self, stack: ExitStack, roles: Mapping[str, str]) -> None:
+        """Make the kits: those of the network, and those of an earlier one with the same names."""
+        project = make_project(PROJECT, self.spaces.server_address, self.port)
+        others = [one for one in project["participants"] if one["type"] != "client" and one.get("role") != "org_admin"]
+        hospitals = [{"name": name, "type": "client", "org": f"{name}_hospital"} for name in NAMES]
+        project["participants"] = others + hospitals
+        wheel = build_wheel(REPOSITORY / "custom", self.out / "wheel")
+        for workspace in (self.workspace, self.out / "earlier"):
+            for kit in find_kits(kits_folder(make_kits(project, workspace))):
+                fill_kit(kit, Contents(wheel, data_root=self.data))
+        for name in NAMES:
+            # Of twelve patients two validate, whose scores decide which round is the best.
+            self.change_site(name, min_patients=2)
+        for folder, *options in ((self._full,), (self.out / "cache", "ro")):
+            require_that(stack.enter_context(small_disk(folder, *options)), "this account must be able to mount disks")
+        self.change_site(roles["full"], state_dir=f"{self._full}/{{study}}")
+        self._states[roles["full"]] = self._full / NAME
+        self.change_site(roles["unreadable"], skip_unreadable=SKIPPED, cache_dir=str(self.out / "cache"))
+
+    def damage(self, name: str) -> None:
+        """Cut one of a hospital's images."""
+        content = read_json(self.data / name / "dataset.json")
+        image = self.data / name / content["training"][0]["image"]
+        image.write_bytes(image.read_bytes()[:100])
+
+    def open_without(self, stale: str, clock: str) -> None:
+        """Start the network, but for one hospital with the kit of an earlier network, and one whose clock is wrong."""
+        hospitals = {kit.name: kit for kit in find_kits(kits_folder(self.workspace / "silofl"))}
+        connected = self.open_network(without=(stale, clock))
+        require_that(connected == {*NAMES} - {stale, clock}, f"six hospitals must be connected, not {connected}")
+        (earlier,) = (kit for kit in find_kits(kits_folder(self.out / "earlier" / "silofl")) if kit.name == stale)
+        self.network.start(earlier)
+        self.network.start(hospitals[clock], LD_PRELOAD=str(CLOCK), FAKETIME=A_YEAR, DONT_FAKE_MONOTONIC="1")
+
+    def mend(self, stack: ExitStack, run: Followed, roles: Mapping[str, str]) -> None:
+        """Have the lead's command name who is missing, and these hospitals start as they should.
+
+        Then somebody starts a second machine with a copy of a kit whose own machine is there.
+        """
+        late = sorted([roles["stale"], roles["clock"]])
+        wait_until("the lead to be told", lambda: f"waiting for {', '.join(late)}" in read_log(run.log))
+        for name in late:
+            self.network.kill(name)
+            self.start(name)
+        require_that(bool(run.number), "the run must begin by itself")
+        copied = self.out / "copied" / roles["doubled"]
+        shutil.copytree(self.kit(roles["doubled"]).folder, copied)
+        self._copy = ProcessTree(self.spaces.inside(COPY, start_command(read_kit(copied))), self.out / "logs/copy.txt")
+        stack.callback(self._copy.end)
+
+    def disturb(self, run: Followed, killed: str, rebooted: str) -> None:
+        """Do to the machines what happens while the run goes on, until it ends."""
+        steps = (
+            (1, partial(self.kill_and_start, "server")),
+            (3, partial(self.kill_and_start, killed)),
+            (4, self.fill_disk),
+            (5, partial(self.kill_and_start, killed)),
+            (6, partial(self.kill_and_start, rebooted)),
+            (ROUNDS, partial(self.kill_and_start, "server")),
+        )
+        for rounds, what in steps:
+            run.wait_for_rounds(rounds)
+            # In the midst of the next one.
+            time.sleep(3)
+            what()
+        run.wait_for_end()
+
+    def kill_and_start(self, name: str) -> None:
+        """Kill all processes of a machine at once, and start it 5 s later by its unit's command."""
+        for site, folder in self._states.items():
+            if name in ("server", site):
+                for path in folder.glob(f"*/{STEPS}"):
+                    done, steps = map(int, path.read_text().split())
+                    self.wasted += done / steps / len(NAMES) / ROUNDS
+        self.network.kill_part(name, "all")
+        self.network.kill(name)
+        time.sleep(5)
+        self.network.start(self.kit(name))
+
+    def fill_disk(self) -> None:
+        """Fill a hospital's disk for a quarter of a minute."""
+        fill(self._full)
+        time.sleep(15)
+        (self._full / FILLER).unlink()
+
+    def flap(self, name: str) -> None:
+        """Cut a hospital's line for 6 of 25 s."""
+        self.network.cut(name, 6)
+        time.sleep(19)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
