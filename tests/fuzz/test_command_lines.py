@@ -54,7 +54,7 @@ GOOD |= {"site_config": ["site.yaml"]}
 KEPT = ("data", "job", "set", "site.yaml")
 CACHES = (".silofl-cache",)
 # Where a command writes that is not told where.
-DEFAULTS = ("demo", "phantoms", "comparison.html")
+DEFAULTS = ("demo", "phantoms", "comparison.html", "tuning")
 
 
 @pytest.fixture(scope="module")

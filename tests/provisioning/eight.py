@@ -101,7 +101,7 @@ def carry_out_seed(out: Path, seed: int, port: int) -> dict[str, object]:
         stage.damage(roles["unreadable"])
         job, whole = stage.write_job("fedavg_phantoms", NAME, **CHANGES, seed=seed), out / "undisturbed"
         skipped = ("--skip-unreadable", SKIPPED)
-        stage.silofl("simulate", job, "--data", stage.data, "--out", whole, "--threads", 2, *skipped)
+        stage.silofl("simulate", job, "--data", stage.data, "--out", whole, "--alone", *skipped)
         stage.provision(stack, roles)
         stage.open_without(roles["stale"], roles["clock"])
         run = stage.begin(NAME, job)
