@@ -3,8 +3,8 @@
     python -m tests.provisioning.eight --out OUT [--seeds N ...] [--port N]
 
 Linux, as root: each hospital is in a network namespace of its own. Who has which trouble is drawn by the seed. The lead
-types one command, ``silofl run``; hospitals mend what is wrong with their own machines before it begins. A seed that
-has ended is not carried out again; ``OUT/eight.md`` says of each how it ended, and ``OUT/N`` keeps its logs.
+rehearses, upon which hospitals mend their own machines; then one command, ``silofl run``, and no hand on it. A seed
+that has ended is not carried out again; ``OUT/eight.md`` says of each how it ended, and ``OUT/N`` keeps its logs.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ CLOCK, A_YEAR = Path("/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1"), "+3
 CHANGES = {
     "rounds": ROUNDS,
     "guard": False,
-    "training.local_epochs": 12,
+    "training.local_epochs": 4,
     "federation.sites": sorted(NAMES),
     "federation.min_sites": 7,
     "federation.task_timeout_s": 240,
@@ -104,8 +104,9 @@ def carry_out_seed(out: Path, seed: int, port: int) -> dict[str, object]:
         stage.silofl("simulate", job, "--data", stage.data, "--out", whole, "--alone", *skipped)
         stage.provision(stack, roles)
         stage.open_without(roles["stale"], roles["clock"])
+        stage.rehearse(job, roles)
         run = stage.begin(NAME, job)
-        stage.mend(stack, run, roles)
+        stage.copy_kit(stack, roles["doubled"])
         spaces.limit(roles["thin"], "8mbit")
         stack.enter_context(keep_doing(partial(stage.network.slow_down, roles["slow"], 9)))
         stack.enter_context(keep_doing(partial(stage.flap, roles["flapping"])))
@@ -198,21 +199,25 @@ class EightStage(Stage):
         self.network.start(earlier)
         self.network.start(hospitals[clock], LD_PRELOAD=str(CLOCK), FAKETIME=A_YEAR, DONT_FAKE_MONOTONIC="1")
 
-    def mend(self, stack: ExitStack, run: Followed, roles: Mapping[str, str]) -> None:
-        """Have the lead's command name who is missing, and these hospitals start as they should.
-
-        Then somebody starts a second machine with a copy of a kit whose own machine is there.
-        """
+    def rehearse(self, job: Path, roles: Mapping[str, str]) -> None:
+        """Have the lead rehearse, who is told which hospitals are missing and what fails; these mend their machines."""
         late = sorted([roles["stale"], roles["clock"]])
-        wait_until("the lead to be told", lambda: f"waiting for {', '.join(late)}" in read_log(run.log))
+        rehearsal = self.follow("rehearsal", "run", job, "--rehearse")
+        wait_until("the lead to be told", lambda: f"waiting for {', '.join(late)}" in read_log(rehearsal.log))
         for name in late:
             self.network.kill(name)
             self.start(name)
-        require_that(bool(run.number), "the run must begin by itself")
-        copied = self.out / "copied" / roles["doubled"]
-        shutil.copytree(self.kit(roles["doubled"]).folder, copied)
-        self._copy = ProcessTree(self.spaces.inside(COPY, start_command(read_kit(copied))), self.out / "logs/copy.txt")
-        stack.callback(self._copy.end)
+        require_that(rehearsal.wait_for_end() == ExitCode.INCOMPLETE, "the rehearsal must find what would fail")
+        found = [line for line in read_log(rehearsal.log).splitlines() if "the site's data have a fault" in line]
+        require_that(len(found) == 1 and roles["unreadable"] in found[0], "it must name the hospital without a cache")
+        self.change_site(roles["unreadable"], cache_dir=None)
+
+    def copy_kit(self, stack: ExitStack, name: str) -> None:
+        """Start a second machine with a copy of a kit whose own machine is there."""
+        copied, log = self.out / "copied" / name, self.out / "logs" / "copy.txt"
+        shutil.copytree(self.kit(name).folder, copied)
+        stack.callback(ProcessTree(self.spaces.inside(COPY, start_command(read_kit(copied))), log).end)
+        wait_until("the copy to be refused", lambda: f"{name} must run on one machine" in read_log(log))
 
     def disturb(self, run: Followed, killed: str, rebooted: str) -> None:
         """Do to the machines what happens while the run goes on, until it ends."""

@@ -124,13 +124,14 @@ class Stage:
 
     def begin(self, name: str, job: Path) -> Followed:
         """Have the lead submit a job with ``silofl run``, with a folder of results of this name."""
-        return self._follow(name, "run", job, "--out", self.out / "results" / name)
+        return self.follow(name, "run", job, "--out", self.out / "results" / name)
 
     def go_on(self, name: str, *words: object) -> Followed:
         """Have the lead go on with a run by ``silofl continue``."""
-        return self._follow(name, "continue", self.out / "results" / name, *words)
+        return self.follow(name, "continue", self.out / "results" / name, *words)
 
-    def _follow(self, name: str, *words: object) -> Followed:
+    def follow(self, name: str, *words: object) -> Followed:
+        """Have the lead carry out a command in the background, by the name of its log."""
         command = [str(word) for word in (*words, "--kit", self.network.find_kit("lead").folder)]
         followed = self.followed[name] = Followed(self, self.out / "results" / name, command)
         self._stack.callback(followed.end)
