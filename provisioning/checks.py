@@ -10,7 +10,6 @@ from cryptography import x509
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
-from provisioning.fill_kits import is_volatile, read_stores
 from provisioning.guide import STUDY
 from provisioning.relays import find_relay_faults
 from provisioning.supply_checks import find_supply_faults, installs_for_gpu
@@ -30,6 +29,7 @@ from silofl.flare.policy import (
     read_site_rights,
     streams_logs,
 )
+from silofl.flare.stores import is_volatile, read_stores
 from silofl.setup.site import Server, Site
 from silofl.study import Study
 

@@ -27,6 +27,7 @@ from silofl.base.files import read_json, write_json, write_text
 from silofl.base.settings import read_yaml
 from silofl.flare import line
 from silofl.flare.kit import Kit
+from silofl.flare.stores import is_volatile, read_stores, set_stores
 from silofl.study import load_study
 
 # Kind of kit -> the policies that it gets into local/. An admin's kit decides nothing; a relay runs no job.
@@ -34,8 +35,6 @@ POLICIES = {
     kind: (settings, "resources.json", "authorization.json", "privacy.json")
     for kind, settings in (("hospital", "site.yaml"), ("server", "server.yaml"))
 }
-# NVFlare's default, which a restart of the machine empties.
-VOLATILE = "/tmp/nvflare"
 SERVER_STORES = "/var/lib/silofl/server"
 NO_PROJECT: Mapping[str, Any] = {}
 
@@ -179,43 +178,6 @@ def _put_server_places(local: Path, root: Path | None) -> None:
     if root or any(is_volatile(place) for place in read_stores(resources)):
         set_stores(resources, f"{root}/.silofl/server" if root else SERVER_STORES)
         write_json(local / "resources.json", resources)
-
-
-def read_stores(resources: dict[str, Any]) -> list[str]:
-    """Return where a server keeps its snapshots and its jobs.
-
-    Raises:
-        ConfigError: resources.json does not say so in NVFlare's form.
-    """
-    snapshots, jobs = _store_arguments(resources)
-    return [str(snapshots.get("root_dir", "")), str(jobs.get("uri_root", ""))]
-
-
-def set_stores(resources: dict[str, Any], root: str) -> None:
-    """Have a server keep its snapshots and its jobs below a folder.
-
-    Raises:
-        ConfigError: resources.json does not say where they are in NVFlare's form.
-    """
-    snapshots, jobs = _store_arguments(resources)
-    snapshots["root_dir"], jobs["uri_root"] = f"{root}/snapshots", f"{root}/jobs"
-
-
-def is_volatile(place: str) -> bool:
-    """Return whether a restart of the machine may empty a place."""
-    return Path(place).is_relative_to(VOLATILE)
-
-
-def _store_arguments(resources: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    try:
-        snapshots = resources["snapshot_persistor"]["args"]["storage"]["args"]
-        jobs = next(part for part in resources["components"] if part["id"] == "job_manager")["args"]
-    except (KeyError, TypeError, StopIteration):
-        raise ConfigError(
-            "the server's resources.json must have a snapshot_persistor with a storage and a component job_manager; "
-            "start from NVFlare's resources.json.default"
-        ) from None
-    return snapshots, jobs
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

@@ -1,4 +1,4 @@
-"""What people and machine of a kit follow: INSTALL.md, pages, and a hospital's files for systemd and nftables."""
+"""What people and machine of a kit follow: INSTALL.md, pages, and files for systemd and nftables."""
 
 import hashlib
 import re
@@ -16,6 +16,7 @@ from silofl.base.files import make_folder, write_text
 from silofl.base.settings import load_settings, read_yaml
 from silofl.federation.needs import GIB, site_disk_bytes, site_memory_bytes
 from silofl.flare.kit import Kit
+from silofl.flare.stores import read_stores
 from silofl.hospital.candidate import Candidate
 from silofl.setup.site import Site
 from silofl.study import load_study
@@ -27,7 +28,9 @@ STUDY, SYSTEM, PAGES, SUMS = "study.yaml", "system", "docs", "SHA256SUMS"
 # Of a kit, what comes with it; its logs and jobs come later.
 CAME = ("*.whl", LOCK, SBOM, STUDY, "startup/*", "local/*", f"{SYSTEM}/*", f"{PAGES}/*")
 TEMPLATES = Path(__file__).parent
-READ = ("hospital-it.md", "privacy.md")
+READ = ("hospital-it.md", "privacy.md", "security.md")
+# Of machines with a service of their own.
+ROLES = {"hospital": "site", "server": "server"}
 LINK = re.compile(r"\[(?P<words>[^]]+)\]\((?P<file>[^)#]*)(#[^)]*)?\)")
 GUIDES = {"hospital": "INSTALL.md.j2", "server": "INSTALL_server.md.j2", "relay": "INSTALL_relay.md.j2"}
 # Measured: the packages of the lock once installed, with torch for the CPU.
@@ -35,7 +38,7 @@ SOFTWARE_BYTES = 2 * GIB
 
 
 def write_guide(kit: Kit, facts: Mapping[str, str]) -> None:
-    """Write the INSTALL.md of a server, a relay or a hospital, and a hospital's files for its machine.
+    """Write the INSTALL.md of a server, a relay or a hospital, and the files for a server's or a hospital's machine.
 
     Args:
         kit: The kit, with its policies and, where the lead gives one, its study.
@@ -56,6 +59,10 @@ def write_guide(kit: Kit, facts: Mapping[str, str]) -> None:
     if kit.kind == "hospital":
         values |= _folder_facts(kit) | _resource_facts(kit)
         values["for_gpu"] = is_for_gpu(read_lock(kit.folder / LOCK))
+    if kit.kind == "server":
+        values |= _server_folders(kit)
+    if kit.kind in ROLES:
+        values["role"] = ROLES[kit.kind]
         make_folder(kit.folder / SYSTEM)
         for template in sorted((TEMPLATES / SYSTEM).glob("silofl*.j2")):
             text = pages.get_template(f"{SYSTEM}/{template.name}").render(values)
@@ -107,6 +114,14 @@ def _folder_facts(kit: Kit) -> dict[str, Any]:
         "written": " ".join([HOME, *sorted({place for place in written if not Path(place).is_relative_to(HOME)})]),
         "keeps_all": settings.get("keep_days") is None,
     }
+
+
+def _server_folders(kit: Kit) -> dict[str, str]:
+    """Return the folders that a server's INSTALL.md and services name."""
+    runs = _fixed_part(str(read_yaml(kit.folder / "local" / "server.yaml")["run_dir"]))
+    places = sorted({runs, *read_stores(kit.local("resources.json")[1])})
+    others = [place for place in places if not Path(place).is_relative_to(HOME)]
+    return {"home": HOME, "folder": FOLDER, "places": " ".join(places), "written": " ".join([HOME, *others])}
 
 
 def _fixed_part(place: str) -> str:

@@ -28,6 +28,7 @@ HOSPITAL = {
         "delete job folders and full logs in this site's kit that are older than keep_days",
     ),
 }
+SERVER = {"server check": ("hospital.check_server", "check whether this machine can serve its network")}
 CLINIC = {
     "predict": ("inference.command", "label new images with a trained super model"),
     "evaluate": ("hospital.evaluate", "test a trained model on a site's labelled cases"),
@@ -41,6 +42,7 @@ DESK = (
 ROLES: Mapping[str, Mapping[str, Command]] = {
     **load_desk("silofl.commands").get("desk", {}),
     "hospital, at its own site": name_commands("silofl", "hospital", HOSPITAL),
+    "server of a network, at its machine": name_commands("silofl", "server", SERVER),
     "clinic, with a trained model": name_commands("silofl", "clinic", CLINIC),
 }
 COMMANDS = {name: command for commands in ROLES.values() for name, command in commands.items()}

@@ -290,8 +290,51 @@ def test_the_firewall_lets_the_account_reach_the_servers_port_alone(kits, addres
     assert lines[lines.index(rule) + 1] == "reject"
 
 
-def test_the_server_gets_no_files_of_a_hospital(kits):
-    assert not (kits / "server" / "system").exists() and "site check" not in page_of(kits / "server")
+def test_the_servers_install_md_has_ten_steps_that_name_files_of_its_kit_and_words_that_it_explains(kits):
+    kit, page = kits / "server", page_of(kits / "server")
+    blocks = [block for found in steps(page).values() for block in found]
+    assert list(steps(page)) == list(range(1, 11)) and "site check" not in page
+    explained = set(re.findall(r"(?m)^\| `([A-Z_]+)` \|", page))
+    assert {word for block in blocks for word in re.findall(WORD, block)} == explained
+    named = {word for block in blocks for word in block.split() if word.startswith(("system/", "local/", "startup/"))}
+    assert {"system/silofl.service", "system/silofl-firewall.nft", "startup/rootCA.pem"} < named
+    assert [name for name in named if not (kit / name).is_file()] == []
+    assert "install -d -m 700 -o silofl -g silofl /var/lib/silofl/server/jobs" in page
+
+
+def test_the_servers_services_check_the_server_and_its_account_connects_to_nobody(kits):
+    system = kits / "server" / "system"
+    service, weekly = ((system / f"silofl{name}.service").read_text() for name in ("", "-weekly"))
+    assert commands_of(weekly, "ExecStart") == ["/opt/silofl/bin/python -m silofl server check --kit ."]
+    assert commands_of(service, "ReadWritePaths") == ["/var/lib/silofl"] and "UMask=0077" in service
+    rules = (system / "silofl-firewall.nft").read_text()
+    assert "ct state established,related accept" in rules and "daddr" not in rules and "dport" not in rules
+    assert not any("{%" in path.read_text() for path in system.iterdir())
+
+
+@pytest.mark.parametrize("name", ["server", "north"])
+def test_no_service_starts_without_its_firewall(kits, name):
+    unit = (kits / name / "system" / "silofl.service").read_text()
+    assert commands_of(unit, "Requires") == ["silofl-firewall.service"]
+    assert "silofl-firewall.service" in commands_of(unit, "After")[0]
+
+
+@pytest.mark.parametrize("name", ["server", "north"])
+def test_systemd_finds_nothing_wrong_with_the_units(kits, name, tmp_path):
+    if not shutil.which("systemd-analyze"):
+        pytest.skip("needs systemd")
+    units = tmp_path / "units"
+    shutil.copytree(kits / name / "system", units)
+    for path in units.glob("*.service"):
+        # Neither the installation nor the account is there.
+        path.write_text(re.sub(r"(?m)^ExecStart=/opt/silofl/bin/python", "ExecStart=/bin/true", path.read_text()))
+        path.write_text(path.read_text().replace("/usr/sbin/nft", "/bin/true"))
+    done = subprocess.run(
+        ["systemd-analyze", "verify", "--man=no", *map(str, units.glob("silofl*.[st]*"))],
+        capture_output=True,
+        text=True,
+    )
+    assert "silofl" not in done.stderr, done.stderr
 
 
 def fill(block, words):

@@ -13,6 +13,7 @@ from provisioning.workspace import PROJECT, SITE_CONFIGS
 from silofl.base.errors import ConfigError
 from silofl.flare.kit import read_kit
 from silofl.flare.line import make_settings
+from silofl.flare.stores import read_stores
 
 from .conftest import make_small_network
 
@@ -129,7 +130,7 @@ def test_stores_that_a_restart_would_empty_are_moved(tmp_path, kits, wheel):
     (configs / "resources.json").write_bytes((kits / "server" / "local" / "resources.json.default").read_bytes())
     fill_kits.fill_kit(read_kit(kits / "server"), fill_kits.Contents(wheel, configs.parent))
     resources = json.loads((kits / "server" / "local" / "resources.json").read_text())
-    assert fill_kits.read_stores(resources) == ["/var/lib/silofl/server/snapshots", "/var/lib/silofl/server/jobs"]
+    assert read_stores(resources) == ["/var/lib/silofl/server/snapshots", "/var/lib/silofl/server/jobs"]
 
 
 def test_what_a_site_decided_stays_unless_it_is_to_be_replaced(kits, wheel, capsys):

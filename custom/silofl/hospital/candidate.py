@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Protocol
 
 from silofl.base.settings import load_settings
 from silofl.core.mixing import Arrays
@@ -18,6 +19,14 @@ from silofl.training.extra_metrics import check_extra_metrics
 from silofl.training.losses import check_loss
 
 RUN = "check-site"
+
+
+class Participant(Protocol):
+    """A machine of a network, site or server, as far as its kit says what it is."""
+
+    @property
+    def kit(self) -> Kit:
+        """Its startup kit."""
 
 
 @dataclass(frozen=True)

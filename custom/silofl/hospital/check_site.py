@@ -37,6 +37,7 @@ CHECKS: dict[str, Callable[[Candidate], Finding]] = {
     "disk": machine.check_disk,
     "memory": machine.check_memory,
     "gpu": machine.check_gpu,
+    "firewall": machine.check_firewall,
     "certificate": network.check_certificate,
     "server": network.check_server,
     "tls": network.check_tls,
@@ -138,13 +139,18 @@ def check_site(candidate: Candidate, skipped: Collection[str] = ()) -> Checkup:
     return Checkup(candidate.kit.name, candidate.study.name, answers, log, tuple(filter(skipped.__contains__, CHECKS)))
 
 
-def print_checkup(checkup: Checkup, console: Console) -> None:
-    """Print the answers as a table, and whether the site may join."""
+def print_answers(answers: Mapping[str, Finding], console: Console) -> None:
+    """Print answers as a table."""
     # Folded, not cut off: the study's digest is compared letter by letter.
     table = Table("check", "status", Column("finding", overflow="fold"), box=SIMPLE_HEAD)
-    for name, answer in checkup.answers.items():
+    for name, answer in answers.items():
         table.add_row(name, Text(answer.status, STYLES[answer.status]), Text(answer.sentence))
     console.print(table, soft_wrap=False)
+
+
+def print_checkup(checkup: Checkup, console: Console) -> None:
+    """Print the answers as a table, and whether the site may join."""
+    print_answers(checkup.answers, console)
     study = checkup.answers.get("study")
     if study and "sha256" in study.facts:
         # On a line of its own, to be copied whole.

@@ -3,6 +3,7 @@
 import os
 import platform
 import shutil
+import subprocess
 import tempfile
 from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from pathlib import Path
@@ -20,17 +21,18 @@ from silofl.data.preparation import build_preparation, prepare_case
 from silofl.federation.needs import GIB, site_disk_bytes, site_memory_bytes
 from silofl.flare.commands import check_start
 from silofl.flare.policy import count_job_gpus
-from silofl.hospital.candidate import Candidate
+from silofl.hospital.candidate import Candidate, Participant
 from silofl.hospital.finding import Finding, failed, ok, warning
 from silofl.setup.software import find_installed_version
 from silofl.training.device import choose_device
 
 # As the study lead puts it into the kit, and the site installs it.
 LOCK = "requirements.lock"
+FIREWALL = "silofl-firewall.service"
 REPORTED = ("torch", "nvflare", "monai")
 
 
-def check_versions(candidate: Candidate) -> Finding:
+def check_versions(candidate: Participant) -> Finding:
     """Compare every package with the kit's lock, or where it has none with what the wheel asks for, as Python is."""
     named = {
         "python": platform.python_version(),
@@ -58,7 +60,7 @@ def check_versions(candidate: Candidate) -> Finding:
     return ok(f"{listed} and all other packages are {source}", **named)
 
 
-def check_folder(candidate: Candidate) -> Finding:
+def check_folder(candidate: Participant) -> Finding:
     """Check that NVFlare can start in the kit's folder, and jobs by this Python: its commands keep not every path."""
     try:
         check_start(candidate.kit.folder)
@@ -66,6 +68,29 @@ def check_folder(candidate: Candidate) -> Finding:
         # It names the folders of kit and Python, and none of the data.
         return failed(str(error))
     return ok("the paths of kit and Python have no blank, quote, backslash or hash, at which NVFlare's commands break")
+
+
+def check_firewall(_: Participant) -> Finding:
+    """Check that the kit's firewall is loaded where it is installed."""
+    state = find_firewall_state()
+    if state is None:
+        return ok(f"{FIREWALL} is not installed here: another firewall, or none, decides where this account gets")
+    if state != "active":
+        return failed(
+            f"{FIREWALL} must be active, not {state}: until then this account reaches every address; as root: "
+            f"systemctl restart {FIREWALL}, and where that fails systemctl status {FIREWALL}"
+        )
+    return ok(f"{FIREWALL} is active")
+
+
+def find_firewall_state() -> str | None:
+    """Return what systemd says of the kit's firewall; None where it is not installed, or there is no systemd."""
+    try:
+        command = ["systemctl", "show", FIREWALL, "--property=LoadState,ActiveState", "--value"]
+        said = subprocess.run(command, capture_output=True, text=True, timeout=10).stdout.split()
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return said[1] if len(said) == 2 and said[0] != "not-found" else None
 
 
 def check_disk(candidate: Candidate) -> Finding:
@@ -78,7 +103,7 @@ def check_disk(candidate: Candidate) -> Finding:
     for folder, need in needs.items():
         # The folder may not exist yet; the first existing one above it is on the same disk.
         place = next(place for place in (folder, *folder.parents) if place.exists())
-        if not _is_writable(place):
+        if not is_writable(place):
             return failed(
                 f"{folder} must be a folder that this account can write; it cannot: grant it, or name another"
             )
@@ -135,7 +160,7 @@ def check_gpu(candidate: Candidate) -> Finding:
     return ok(f"{name} has {free / GIB:.1f} of {total / GIB:.1f} GiB free", device=name, free_bytes=free)
 
 
-def _is_writable(place: Path) -> bool:
+def is_writable(place: Path) -> bool:
     """Try it: not even root can write everywhere, as to a file system that is mounted to be read."""
     try:
         with tempfile.TemporaryFile(dir=place):

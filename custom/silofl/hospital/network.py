@@ -18,8 +18,9 @@ from silofl.federation.needs import traveling_bytes
 from silofl.flare.kit import DAYS_TO_WARN, Address, Kit
 from silofl.flare.line import BANDWIDTH, COMM_CONFIG, MIB, find_least_bandwidth
 from silofl.flare.one_machine import ask_machines
-from silofl.hospital.candidate import Candidate
+from silofl.hospital.candidate import Candidate, Participant
 from silofl.hospital.finding import Finding, failed, ok, warning
+from silofl.hospital.machine import FIREWALL
 
 TIMEOUT_S = 5
 # From best to worst.
@@ -49,7 +50,7 @@ class Handshake:
     date: datetime | None
 
 
-def check_certificate(candidate: Candidate) -> Finding:
+def check_certificate(candidate: Participant) -> Finding:
     """Check that the kit's key and certificate are a pair, and how long its certificates and the server's are valid."""
     try:
         candidate.kit.tls()
@@ -60,7 +61,7 @@ def check_certificate(candidate: Candidate) -> Finding:
     if candidate.kit.is_key_exposed:
         return failed(
             f"startup/{candidate.kit.key_path.name} must be readable by its owner only, since whoever reads it can "
-            "take part as this site; other accounts can: chmod 600"
+            "take part in its place; other accounts can: chmod 600"
         )
     kit, now = candidate.kit, datetime.now(UTC)
     own = judge_validity("the kit's certificates", "ask for a new kit", (kit.valid_from, kit.valid_until), now)
@@ -105,7 +106,7 @@ def _judge_server(kit: Kit, now: datetime) -> Finding | None:
     if kit.address.security == "clear":
         return None
     try:
-        shown = x509.load_der_x509_certificate(_fetch_certificate(kit))
+        shown = x509.load_der_x509_certificate(fetch_certificate(kit))
         shown.verify_directly_issued_by(kit.root)
     except (OSError, ValueError, TypeError, InvalidSignature):
         # Why there is none is for the checks of server and TLS.
@@ -129,8 +130,9 @@ def check_server(candidate: Candidate) -> Finding:
     except OSError as error:
         reason = error.strerror or "no answer in time"
         return failed(
-            f"the server {host}:{port} must be reachable, not {reason!r}; open this way out in the firewall, or ask "
-            f"the study lead whether it runs{way_out}"
+            f"the server {host}:{port} must be reachable, not {reason!r}; open this way out in the firewall (after a "
+            f"change of the server's address: systemctl restart {FIREWALL}), or ask the study lead whether it runs"
+            f"{way_out}"
         )
     return ok(f"the server {host}:{port} is reachable", host=host, port=port)
 
@@ -184,7 +186,7 @@ def check_tls(candidate: Candidate) -> Finding:
 def _foreign_issuer(kit: Kit) -> str | None:
     """Return who issued the certificate at the server's address; None where the kit's root did, or none is shown."""
     try:
-        shown = x509.load_der_x509_certificate(_fetch_certificate(kit))
+        shown = x509.load_der_x509_certificate(fetch_certificate(kit))
     except (OSError, ValueError):
         return None
     issuer = shown.issuer.rfc4514_string()
@@ -196,13 +198,23 @@ def _foreign_issuer(kit: Kit) -> str | None:
     return None
 
 
-def _fetch_certificate(kit: Kit) -> bytes:
-    """Return the certificate that is shown at the server's address, trusted or not; nothing is sent to its owner."""
-    context, address = kit.tls(), kit.address
+def fetch_certificate(kit: Kit, host: str = "") -> bytes:
+    """Return the certificate that is shown at the server's address, trusted or not; nothing is sent to its owner.
+
+    Args:
+        host: In place of the address's own.
+
+    Returns:
+        In DER; nothing where none is shown.
+
+    Raises:
+        OSError: Nothing answers there, or not by TLS.
+    """
+    context, port, host = kit.tls(), kit.address.port, host or kit.address.host
     context.verify_mode = ssl.CERT_NONE
     with (
-        socket.create_connection((address.host, address.port), TIMEOUT_S) as line,
-        context.wrap_socket(line, server_hostname=address.host) as secured,
+        socket.create_connection((host, port), TIMEOUT_S) as line,
+        context.wrap_socket(line, server_hostname=host) as secured,
     ):
         return secured.getpeercert(binary_form=True) or b""
 

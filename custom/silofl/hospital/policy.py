@@ -4,6 +4,7 @@ from silofl.base.errors import ConfigError, PinError
 from silofl.federation.partners import describe_partners
 from silofl.flare.egress import check_scope, effective_scope, list_open_scopes
 from silofl.flare.policy import (
+    SERVER_CLASSES,
     SITE_CLASSES,
     WITHOUT_JOB_FILES,
     checks_files,
@@ -12,7 +13,7 @@ from silofl.flare.policy import (
     read_site_rights,
     streams_logs,
 )
-from silofl.hospital.candidate import Candidate
+from silofl.hospital.candidate import Candidate, Participant
 from silofl.hospital.finding import Finding, failed, ok, warning
 from silofl.parts.part import BEFORE
 from silofl.parts.task import TRAIN, Exchange
@@ -42,12 +43,13 @@ def check_pin(candidate: Candidate) -> Finding:
     return ok(f"the digest of study {study.name} is {study.digest}; {whose}", sha256=study.digest)
 
 
-def check_classes(candidate: Candidate) -> Finding:
+def check_classes(candidate: Participant) -> Finding:
     """Check that ``class_allow_list`` of local/resources.json names SiloFL's components, and exact classes only."""
     policy = read_class_policy(candidate.kit)
     if policy.gap:
         return failed(policy.gap)
-    missing = [name for name in SITE_CLASSES if not policy.allows(name)]
+    needed = SERVER_CLASSES if candidate.kit.kind == "server" else SITE_CLASSES
+    missing = [name for name in needed if not policy.allows(name)]
     if missing:
         return failed(
             f"class_allow_list in local/{policy.file} must name {', '.join(missing)}, which jobs need; add what is "
@@ -63,7 +65,7 @@ def check_classes(candidate: Candidate) -> Finding:
     return ok(f"class_allow_list in local/{policy.file} names {len(policy.allowed)} exact classes and nothing else")
 
 
-def check_job_files(candidate: Candidate) -> Finding:
+def check_job_files(candidate: Participant) -> Finding:
     """Check that jobs may bring SiloFL's files alone, whose names NVFlare takes for nothing else."""
     if not checks_files(candidate.kit):
         return failed(WITHOUT_JOB_FILES)

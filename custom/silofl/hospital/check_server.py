@@ -1,0 +1,183 @@
+"""``silofl server check``: whether the server's machine can serve its network, before it starts and while it runs."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import shutil
+import socket
+import stat
+import subprocess
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from cryptography.hazmat.primitives.serialization import Encoding
+
+from silofl.base.errors import ExitCode, SiloFLError
+from silofl.base.options import make_console
+from silofl.base.settings import load_settings
+from silofl.federation.needs import GIB
+from silofl.flare.kit import Kit, read_kit
+from silofl.flare.policy import list_replaced
+from silofl.flare.stores import is_volatile, read_stores
+from silofl.hospital import machine, network, policy
+from silofl.hospital.check_site import print_answers
+from silofl.hospital.finding import Finding, failed, ok, warning
+from silofl.setup.site import Server
+
+# Below it a run of many hospitals, or NVFlare's logs, may fill a disk within days.
+LEAST_FREE = 5 * GIB
+
+
+@dataclass(frozen=True)
+class ServerMachine:
+    """The server's machine.
+
+    Attributes:
+        kit: Its startup kit.
+        places: What keeps jobs and results -> its folder.
+    """
+
+    kit: Kit
+    places: dict[str, Path]
+
+
+def run(options: argparse.Namespace) -> int:
+    """Print the answers to all checks; the exit code is 0 only where none failed and the certificate holds for long."""
+    kit = read_kit(options.kit, ("server",))
+    settings = load_settings(Server, kit.folder / "local" / "server.yaml")
+    snapshots, jobs = read_stores(kit.local("resources.json")[1])
+    runs = Path(re.split(r"[{$]", settings.run_dir)[0])
+    server = ServerMachine(kit, {"snapshots": Path(snapshots), "jobs": Path(jobs), "results": runs})
+    answers = {name: _answer_check(check, server) for name, check in CHECKS.items()}
+    wrong = [name for name, answer in answers.items() if answer.status == "failed"]
+    # A service that checks once a week is heard of only where it fails.
+    wrong += ["certificate"] * (answers["certificate"].status == "warning")
+    if options.json:
+        found = [{"check": name, **asdict(answer)} for name, answer in answers.items()]
+        print(json.dumps({"server": kit.name, "may_serve": not wrong, "checks": found}, indent=1))
+    else:
+        console = make_console(options)
+        print_answers(answers, console)
+        verdict = f"needs a hand: {', '.join(wrong)}" if wrong else "can serve its network"
+        console.print(f"Server {kit.name} {verdict}", markup=False)
+    return ExitCode.FAILED if wrong else ExitCode.COMPLETE
+
+
+def _answer_check(check: Callable[[ServerMachine], Finding], server: ServerMachine) -> Finding:
+    try:
+        return check(server)
+    except (OSError, SiloFLError) as error:
+        return failed(str(error))
+
+
+def check_components(server: ServerMachine) -> Finding:
+    """Check that SiloFL's components stand in the place of NVFlare's where those would do harm."""
+    if replaced := list(list_replaced(server.kit)):
+        return failed(replaced[0])
+    return ok("local/resources.json has SiloFL's components in place of NVFlare's")
+
+
+def check_folders(server: ServerMachine) -> Finding:
+    """Check that jobs and results lie in folders that are there, last, and can be written."""
+    for what, place in server.places.items():
+        if is_volatile(str(place)):
+            return failed(f"the folder of {what} must outlive a restart of the machine, not be {place}; name another")
+        if not place.is_dir():
+            return failed(f"the folder of {what} must be there, not {place} missing; create it: install -d -m 700")
+        if not machine.is_writable(place):
+            return failed(
+                f"the folder of {what}, {place}, must be writable for this account; give it to the account that runs "
+                "NVFlare, and check as that account"
+            )
+    return ok(f"jobs and results lie below {', '.join(sorted({str(place) for place in server.places.values()}))}")
+
+
+def check_modes(server: ServerMachine) -> Finding:
+    """Check that no other account can read models, results or the kit."""
+    files = [path for place in {*server.places.values(), server.kit.folder} for path in _list_files(place)]
+    exposed = [path for path in files if path.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO)]
+    if exposed:
+        folders = " ".join(sorted({str(place) for place in (*server.places.values(), server.kit.folder)}))
+        return failed(
+            f"what the server keeps must be for its account alone, not {len(exposed)} of {len(files)} files for others "
+            f"too; start it with umask 077, as system/silofl.service does, and call: chmod -R go= {folders}",
+            exposed=len(exposed),
+        )
+    return ok(f"all {len(files)} files of kit, jobs and results are for this account alone")
+
+
+def _list_files(folder: Path) -> list[Path]:
+    return [path for path in folder.rglob("*") if path.is_file() and not path.is_symlink()]
+
+
+def check_disk(server: ServerMachine) -> Finding:
+    """Compare what is free with what logs and results need for some time."""
+    free = {place: shutil.disk_usage(place).free for place in server.places.values() if place.is_dir()}
+    if not free:
+        return failed("jobs and results must have a folder; create it first")
+    place = min(free, key=lambda one: free[one])
+    said = f"{free[place] / GIB:.1f} GiB are free at {place}"
+    if free[place] < LEAST_FREE:
+        return warning(
+            f"at least {LEAST_FREE / GIB:.0f} GiB must be free for jobs, results and logs; {said}: make room, since a "
+            "full disk ends every run",
+            free_bytes=free[place],
+        )
+    return ok(f"{said}; silofl estimate says what a study needs", free_bytes=free[place])
+
+
+def check_clock(_: ServerMachine) -> Finding:
+    """Ask systemd whether the clock is set by a time server: certificates and rounds of all go by it."""
+    try:
+        command = ["timedatectl", "show", "--property=NTPSynchronized", "--value"]
+        said = subprocess.run(command, capture_output=True, text=True, timeout=10).stdout.strip()
+    except (OSError, subprocess.TimeoutExpired):
+        said = ""
+    if said == "no":
+        return warning("the clock must be set by a time server, which it is not; turn NTP on: timedatectl set-ntp true")
+    return ok("the clock is set by a time server" if said == "yes" else "nothing here says who sets the clock")
+
+
+def check_port(server: ServerMachine) -> Finding:
+    """Check that the port is this server's, or free for it; NVFlare would retry for ever."""
+    port, shown = server.kit.address.port, b""
+    try:
+        with socket.socket() as trial:
+            trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            trial.bind(("", port))
+        return ok(f"port {port} is free: the server does not run")
+    except PermissionError:
+        return failed(
+            f"port {port} must be open to this account; as root: echo net.ipv4.ip_unprivileged_port_start={port} > "
+            "/etc/sysctl.d/50-silofl.conf; sysctl --system"
+        )
+    except OSError:
+        # In use, be it by the server itself.
+        with suppress(OSError):
+            shown = network.fetch_certificate(server.kit, "localhost")
+    if shown == server.kit.certificate.public_bytes(Encoding.DER):
+        return ok(f"the server runs, and shows the kit's certificate at port {port}")
+    return failed(
+        f"port {port} must be this server's, with the kit's certificate; restart the server where the certificate was "
+        "renewed, or end the other program, which ss -ltnp names"
+    )
+
+
+CHECKS: dict[str, Callable[[ServerMachine], Finding]] = {
+    "versions": machine.check_versions,
+    "folder": machine.check_folder,
+    "classes": policy.check_classes,
+    "job_files": policy.check_job_files,
+    "components": check_components,
+    "folders": check_folders,
+    "modes": check_modes,
+    "disk": check_disk,
+    "clock": check_clock,
+    "firewall": machine.check_firewall,
+    "certificate": network.check_certificate,
+    "port": check_port,
+}

@@ -1,0 +1,164 @@
+"""What `silofl server check` says of a server's machine, and that its timer hears of it."""
+
+import contextlib
+import json
+import socket
+import ssl
+import subprocess
+import threading
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+import yaml
+
+from silofl.cli import main
+from silofl.flare.kit import read_kit
+from silofl.flare.stores import set_stores
+from silofl.hospital import check_server, machine, network
+
+GIB = 1 << 30
+
+
+@pytest.fixture
+def server(kits, tmp_path, monkeypatch, free_port):
+    """Install a server's kit; the packages of the tests need not be those of its lock."""
+    (kit,) = (read_kit(folder) for folder in kits.iterdir() if folder.name == "server")
+    local, home = kit.folder / "local", tmp_path / "home"
+    resources = json.loads((local / "resources.json").read_text())
+    set_stores(resources, str(home))
+    (local / "resources.json").write_text(json.dumps(resources))
+    (local / "server.yaml").write_text(yaml.safe_dump({"run_dir": f"{home}/runs/{{study}}/{{run}}"}))
+    for name in ("snapshots", "jobs", "runs"):
+        (home / name).mkdir(parents=True)
+    subprocess.run(["chmod", "-R", "go=", kit.folder, home], check=True)
+    monkeypatch.setitem(check_server.CHECKS, "versions", lambda server: check_server.ok("as the lock says"))
+    kit = replace(kit, address=replace(kit.address, port=free_port()))
+    monkeypatch.setattr(check_server, "read_kit", lambda *_: kit)
+    return kit, home
+
+
+def checked(kit, capsys, code):
+    """Check a server; returns check -> status and sentence."""
+    assert main(["server", "check", "--kit", str(kit.folder), "--json"]) == code
+    found = json.loads(capsys.readouterr().out)
+    assert found["may_serve"] is (code == 0)
+    return {one["check"]: (one["status"], one["sentence"]) for one in found["checks"]}
+
+
+def test_a_server_that_is_installed_as_it_should_be_can_serve(server, capsys):
+    kit, _ = server
+    found = checked(kit, capsys, 0)
+    assert {status for name, (status, _) in found.items() if name not in ("disk", "clock")} == {"ok"}
+    assert found["port"][1].endswith("is free: the server does not run")
+    assert main(["server", "check", "--kit", str(kit.folder)]) == 0
+    assert capsys.readouterr().out.endswith("can serve its network\n")
+
+
+def expose(kit, home, monkeypatch):
+    (home / "jobs" / "model.pt").touch(mode=0o644)
+
+
+def lose(kit, home, monkeypatch):
+    (home / "jobs").rmdir()
+
+
+def forget(kit, home, monkeypatch):
+    path = kit.folder / "local" / "resources.json"
+    resources = json.loads(path.read_text())
+    set_stores(resources, "/tmp/nvflare")
+    path.write_text(json.dumps(resources))
+
+
+def open_classes(kit, home, monkeypatch):
+    path = kit.folder / "local" / "resources.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"class_allow_list": ["*"]}))
+
+
+def take_any_file(kit, home, monkeypatch):
+    path = kit.folder / "local" / "resources.json"
+    path.write_text(
+        json.dumps({key: value for key, value in json.loads(path.read_text()).items() if key != "app_validator"})
+    )
+
+
+def take_nvflares_receiver(kit, home, monkeypatch):
+    path = kit.folder / "local" / "resources.json"
+    path.write_text(
+        path.read_text().replace(
+            "silofl.flare.site_logs.SiteLogs", "nvflare.app_common.logging.job_log_receiver.JobLogReceiver"
+        )
+    )
+
+
+def expire(kit, home, monkeypatch):
+    later = datetime.now(UTC) + timedelta(days=340)
+    monkeypatch.setattr(network, "datetime", type("Later", (), {"now": staticmethod(lambda zone: later)}))
+
+
+def let_key_be_read(kit, home, monkeypatch):
+    kit.key_path.chmod(0o640)
+
+
+@pytest.mark.parametrize(
+    ("change", "check", "sentence"),
+    [
+        (expose, "modes", "not 1 of"),
+        (lose, "folders", "jobs missing; create it: install -d -m 700"),
+        (forget, "folders", "must outlive a restart of the machine, not be /tmp/nvflare"),
+        (open_classes, "classes", "lets every class in"),
+        (take_any_file, "job_files", "app_validator"),
+        (take_nvflares_receiver, "components", "SiteLogs in place of"),
+        (expire, "certificate", "must hold 30 days or more"),
+        (let_key_be_read, "certificate", "must be readable by its owner only"),
+    ],
+)
+def test_what_is_wrong_is_named_with_its_remedy(server, capsys, monkeypatch, change, check, sentence):
+    change(*server, monkeypatch)
+    status, said = checked(server[0], capsys, 1)[check]
+    assert status != "ok" and sentence in said
+
+
+def test_a_port_that_another_program_has_is_no_healthy_server(server, capsys):
+    kit, _ = server
+    with socket.create_server(("localhost", kit.address.port)):
+        status, said = checked(kit, capsys, 1)["port"]
+    assert status == "failed" and "end the other program" in said
+
+
+def test_a_server_that_runs_shows_the_certificate_of_its_kit(server, capsys):
+    kit, _ = server
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(kit.certificate_path, kit.key_path)
+    with socket.create_server(("localhost", kit.address.port)) as line:
+
+        def answer():
+            with contextlib.suppress(OSError):
+                while True:
+                    context.wrap_socket(line.accept()[0], server_side=True).close()
+
+        threading.Thread(target=answer, daemon=True).start()
+        found = checked(kit, capsys, 0)
+    assert found["port"] == ("ok", f"the server runs, and shows the kit's certificate at port {kit.address.port}")
+
+
+def test_a_full_disk_and_a_free_clock_are_warnings(server, capsys, monkeypatch):
+    monkeypatch.setattr(check_server.shutil, "disk_usage", lambda place: type("Usage", (), {"free": GIB}))
+    monkeypatch.setattr(check_server.subprocess, "run", lambda *_, **__: type("Done", (), {"stdout": "no\n"}))
+    found = checked(server[0], capsys, 0)
+    assert found["disk"][0] == "warning" and "1.0 GiB are free" in found["disk"][1]
+    assert found["clock"][0] == "warning" and "timedatectl set-ntp true" in found["clock"][1]
+
+
+@pytest.mark.parametrize(
+    ("said", "status"), [("loaded\nactive\n", "ok"), ("loaded\nfailed\n", "failed"), ("not-found\ninactive\n", "ok")]
+)
+def test_a_firewall_that_failed_to_load_is_found(server, monkeypatch, said, status):
+    monkeypatch.setattr(machine.subprocess, "run", lambda *_, **__: type("Done", (), {"stdout": said}))
+    found = machine.check_firewall(None)
+    assert found.status == status and ("not failed" in found.sentence) is (status == "failed")
+
+
+def test_a_hospitals_kit_is_refused(kits, capsys):
+    assert main(["server", "check", "--kit", str(kits / "north")]) == 2
+    assert "server" in capsys.readouterr().err
