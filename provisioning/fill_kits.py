@@ -20,7 +20,7 @@ from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
 from provisioning.guide import STUDY, write_guide
 from provisioning.relays import guard_start
-from provisioning.supply import LOCK, SBOM, Package, lock_text, read_lock, sbom
+from provisioning.supply import LOCK, SBOM, Package, is_for_gpu, lock_text, read_lock, sbom
 from provisioning.workspace import SITE_CONFIGS, SITE_LOCK, find_kits, write_yaml
 from silofl.base.errors import ConfigError, ExitCode
 from silofl.base.files import read_json, write_json, write_text
@@ -73,6 +73,9 @@ def fill_kit(kit: Kit, contents: Contents) -> None:
     """
     if kit.kind == "admin":
         return
+    is_new = contents.has_new_policies or not (kit.folder / "local" / "site.yaml").exists()
+    if kit.kind == "hospital" and is_new:
+        _check_device(contents)
     checksum = _put_wheel(kit.folder, contents.wheel)
     lock_checksum = _put_supply(kit.folder, contents, checksum)
     if kit.kind == "relay":
@@ -149,6 +152,16 @@ def _find_policies(kind: str, contents: Contents) -> Path:
     return source
 
 
+def _check_device(contents: Contents) -> None:
+    """Refuse policies that ask for a GPU beside a lock that installs torch for the CPU."""
+    source = _find_policies("hospital", contents)
+    if read_yaml(source / "site.yaml").get("device") == "cuda" and not is_for_gpu(read_lock(contents.lock)):
+        raise ConfigError(
+            f"--lock must install torch for a GPU, as device: cuda of {source.name} asks, not for the CPU; write one "
+            "on a machine like the site's: python -m provisioning lock --out FILE"
+        )
+
+
 def _put_policies(kit: Kit, contents: Contents) -> None:
     source, local = _find_policies(kit.kind, contents), kit.folder / "local"
     for name in POLICIES[kit.kind]:
@@ -210,8 +223,10 @@ def check_contents(options: argparse.Namespace, kinds: Iterable[str]) -> None:
     read_lock(options.lock)
     if options.study:
         _study_files(options.study)
+    contents = describe_contents(options, options.wheel)
     for kind in kinds:
-        _find_policies(kind, describe_contents(options, options.wheel))
+        _find_policies(kind, contents)
+    _check_device(contents)
 
 
 def read_line(project: Mapping[str, Any]) -> dict[str, int]:

@@ -1,6 +1,6 @@
 """Write the locks: every package that is installed, with its version and the checksum of its one file.
 
-    python -m provisioning lock
+    python -m provisioning lock [--out FILE]
 
 ``requirements.lock`` is of requirements.txt, ``provisioning/site.lock`` of what a site installs with the wheel, and has
 all that a study may ask of every site. pip resolves both on this machine: the checksums are those of its platform and
@@ -58,11 +58,13 @@ def _read_package(entry: dict) -> Package:
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add no option: ``lock`` has none."""
+    """Add the options of ``lock``."""
+    out = "for what a site installs with the wheel, alone; as for hospitals with GPUs, on a machine like theirs"
+    parser.add_argument("--out", type=Path, metavar="FILE", help=out)
 
 
 def run(options: argparse.Namespace) -> int:
-    """Write both locks."""
+    """Write both locks, or that of sites alone where a file is named for it."""
     project = tomllib.loads((REPOSITORY / "custom" / "pyproject.toml").read_text())["project"]
     wanted = [*project["dependencies"], *project["optional-dependencies"][STUDIES_EXTRA]]
     header = (
@@ -76,7 +78,8 @@ def run(options: argparse.Namespace) -> int:
         constraints.write_text("".join(f"{one.name}=={one.version}\n" for one in everything), encoding="utf-8")
         # The very files of the first answer: one index must not give two.
         sites = [versions[one.name] for one in resolve_packages(["-c", str(constraints), *wanted])]
-    for path, packages in ((REPOSITORY / LOCK, everything), (SITE_LOCK, sites)):
+    both = ((REPOSITORY / LOCK, everything), (SITE_LOCK, sites))
+    for path, packages in both if options.out is None else ((options.out, sites),):
         path.write_text(lock_text(packages, header), encoding="utf-8")
         print(f"{path}: {len(packages)} packages")
     return ExitCode.COMPLETE

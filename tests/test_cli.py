@@ -111,6 +111,7 @@ WRONG = {
     "run": [NONE, "--kit", ".", "--out", "out", "JOB"],
     "watch": ["5e0e1a4c", "--kit", NONE, "--kit"],
     "continue": ["5e0e1a4c", "--kit", NONE, "--kit"],
+    "server check": ["--kit", NONE, "--kit"],
     "site check": ["--kit", NONE, "--study", NONE, "--kit"],
     "site egress-check": [NONE, "FILE"],
     "site forget": ["study", "--site-config", NONE, "--site-config"],

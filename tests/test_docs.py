@@ -129,7 +129,7 @@ def test_every_command_of_a_page_parses(monkeypatch, capsys):
     targets = re.findall(r"^([\w-]+):", text_of(ROOT / "Makefile"), flags=re.MULTILINE)
     names = {"silofl": cli.COMMANDS, "provisioning": provisioning.COMMANDS, "make": targets}
     for page, program, arguments in page_commands():
-        name = " ".join(arguments[:2]) if arguments[0] == "site" else arguments[0]
+        name = " ".join(arguments[:2]) if arguments[0] in ("server", "site") else arguments[0]
         assert name in names[program], (page, arguments)
         # A command that is only named has no arguments to parse.
         if program != "make" and len(arguments) > len(name.split()) and "--help" not in arguments:

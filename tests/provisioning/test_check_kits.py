@@ -13,7 +13,7 @@ from provisioning.__main__ import main
 from provisioning.check_kits import check_folders
 from provisioning.checks import TRACKING
 from provisioning.supply import LOCK, read_lock
-from provisioning.workspace import REPOSITORY, find_kits, write_yaml
+from provisioning.workspace import PROJECT, REPOSITORY, find_kits, write_yaml
 from silofl.base.files import read_json
 from silofl.base.settings import read_yaml
 from silofl.flare.kit import read_kit
@@ -171,6 +171,17 @@ def test_a_lock_of_a_machine_with_a_gpu_is_put_into_its_kit_and_right(wants_gpu,
     assert line in (wants_gpu / "requirements.lock").read_text()
     assert "CPU_INDEX" not in (wants_gpu / "INSTALL.md").read_text()
     assert failures(wants_gpu) == []
+
+
+def test_policies_for_a_gpu_come_with_no_lock_for_the_cpu(kits, wheel, tmp_path, capsys):
+    before = {path: path.read_bytes() for path in kits.rglob("*") if path.is_file()}
+    given = ("--wheel", str(wheel), "--kind", "hospital_gpu")
+    assert main(["fill-kits", str(kits / "north"), *given, "--policies"]) == 2
+    assert "--lock must install torch for a GPU, as device: cuda of hospital_gpu asks" in capsys.readouterr().err
+    assert {path: path.read_bytes() for path in kits.rglob("*") if path.is_file()} == before
+    # Before any key is made.
+    assert main(["make-kits", str(PROJECT), str(tmp_path / "new"), *given]) == 2
+    assert not (tmp_path / "new").exists()
 
 
 def test_a_lock_that_is_missing_or_of_another_wheel_is_found(kits, wheel):

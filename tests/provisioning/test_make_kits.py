@@ -67,7 +67,7 @@ def test_a_machine_gets_the_wheel_with_a_checksum_that_sha256sum_confirms(kits, 
 @pytest.mark.parametrize("name", ["server", "north"])
 def test_every_link_in_the_pages_of_a_kit_leads_to_a_file_of_the_kit(kits, name):
     pages = [page for page in (kits / name).rglob("*.md") if page.parent != kits / name]
-    assert {page.name for page in pages} == {"README.md", "hospital-it.md", "privacy.md"}
+    assert {page.name for page in pages} == {"README.md", "hospital-it.md", "privacy.md", "security.md"}
     for page in pages:
         links = re.findall(r"\]\(([^)#]+)", page.read_text())
         assert [link for link in links if not (page.parent / link).is_file()] == [], page

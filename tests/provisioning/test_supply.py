@@ -13,6 +13,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from provisioning import lock
 from provisioning.__main__ import main
 from provisioning.supply import Package, lock_text, read_lock, sbom
 from provisioning.workspace import REPOSITORY, SITE_LOCK
@@ -76,6 +77,15 @@ def test_the_lock_has_every_package_that_is_installed_here():
     done = subprocess.run([sys.executable, "-m", "pip", "list", "--format", "json"], capture_output=True, text=True)
     installed = {canonicalize_name(one["name"]) for one in json.loads(done.stdout)}
     assert installed - versions(EVERYTHING).keys() <= {"pip", "setuptools", "silofl", "silofl-desk"}
+
+
+def test_a_lock_of_sites_alone_is_written_where_it_is_asked_for(tmp_path, monkeypatch):
+    known = read_lock(SITE_LOCK)
+    monkeypatch.setattr(lock, "resolve_packages", lambda arguments: known)
+    before = [path.read_bytes() for path in (SITE_LOCK, EVERYTHING)]
+    assert main(["lock", "--out", str(tmp_path / "gpu.lock")]) == 0
+    assert read_lock(tmp_path / "gpu.lock") == known
+    assert [path.read_bytes() for path in (SITE_LOCK, EVERYTHING)] == before
 
 
 @pytest.mark.parametrize("line", ["torch", "torch==1", "torch>=1 --hash=sha256:" + "0" * 64, "torch==1 --hash=md5:0"])
