@@ -1,5 +1,6 @@
 """The course of a study over a network of sites in this process."""
 
+import errno
 import shutil
 from collections import Counter
 from dataclasses import replace
@@ -10,13 +11,17 @@ import torch
 
 from silofl.base.errors import AggregationError
 from silofl.base.schema import dump_record
+from silofl.base.settings import parse
+from silofl.federation import course
 from silofl.federation.course import Answers, Course, separate_failures
 from silofl.models import build_plain_model
 from silofl.models.names import write_arrays
+from silofl.parts.answer import public_reason
 from silofl.parts.task import Message
+from silofl.study import Study
 from silofl.training.evaluation import evaluate
 
-from ..conftest import DROPPING, assert_alike
+from ..conftest import DROPPING, SMALL_UNET, assert_alike
 
 CPU = torch.device("cpu")
 
@@ -151,6 +156,62 @@ def test_too_few_answers_end_the_run_with_every_sites_reason(play):
     assert said.startswith("round 1 must have answers of at least 2 sites, not 0: east: no GPU; ")
     assert "; west: the answer of site 'west'" in said and "north: no answer in time" in said
     assert game.server.finished_rounds == 0
+
+
+FULL = public_reason(OSError(errno.ENOSPC, "No space left on device"))
+
+
+def failing(site, times, reason=FULL):
+    """Return a change by which a site cannot do its tasks so many times."""
+    left = [times]
+
+    def change(task, one, answer):
+        if one != site or left[0] == 0:
+            return answer
+        left[0] -= 1
+        return answer.failed(reason)
+
+    return change
+
+
+@pytest.fixture
+def without_waits(monkeypatch):
+    monkeypatch.setattr(course, "WAITS_S", (0.0, 0.0))
+
+
+@pytest.mark.parametrize(("times", "is_there"), [(2, True), (3, False)])
+def test_a_named_site_whose_disk_was_full_is_asked_again(play, without_waits, times, is_there):
+    game = play(federation={"sites": ["east", "north", "west"]})
+    record = game.round(change=failing("east", times))
+    assert ("east" in record.answered) is is_there and (record.failed == {}) is is_there
+    said = [note for note in record.notes if note.startswith("east asked again after 0 s: the site's system said")]
+    assert len(said) == 2
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"federation": {"sites": 3}}, {"federation": {"sites": ["east", "north", "west"]}, "reason": "no GPU"}],
+    ids=["nobody is named", "it would fail again"],
+)
+def test_no_other_site_is_asked_again(play, without_waits, options):
+    reason = options.pop("reason", FULL)
+    record = play(**options).round(change=failing("east", 1, reason))
+    assert record.failed == {"east": reason} and record.answered == ["north", "west"]
+
+
+def test_a_site_that_failed_in_the_round_before_is_not_waited_for(play, without_waits):
+    game = play(federation={"sites": ["east", "north", "west"]})
+    game.round(change=failing("east", 3))
+    record = game.round(change=failing("east", 1))
+    assert list(record.failed) == ["east"] and not any("asked again" in note for note in record.notes)
+
+
+def test_with_differential_privacy_nobody_is_asked_again(play, make_study, without_waits):
+    named = {"sites": ["east", "north", "west"]}
+    plain = make_study(network=SMALL_UNET | {"normalization": "instance"}, federation=named)
+    values = plain.model_dump(mode="json", exclude={"privacy"})
+    private = parse(Study, values | {"privacy": {"dp_sgd": {"noise": 2.0, "clip": 1.0, "delta": 0.01}}}, "study.yaml")
+    assert list(play(study=private).round(change=failing("east", 1)).failed) == ["east"]
 
 
 def test_a_site_that_is_late_with_the_test_is_missing_in_it(play):
