@@ -69,16 +69,6 @@ def test_files_are_linked_and_one_that_changed_is_brought_again(pool, sites):
     assert (pool() / "north" / "a.png").read_bytes() == source.read_bytes()
 
 
-def test_files_that_cannot_be_linked_are_copied_as_they_are(pool, sites, monkeypatch):
-    def refuse(*arguments):
-        raise OSError(18, "Invalid cross-device link")
-
-    monkeypatch.setattr(os, "link", refuse)
-    copy, source = pool() / "south" / "a.png", sites["south"].folder / "a.png"
-    assert copy.read_bytes() == source.read_bytes() and not os.path.samefile(copy, source)
-    assert copy.stat().st_mtime_ns == source.stat().st_mtime_ns
-
-
 def test_every_file_of_a_dicom_series_is_brought(tmp_path, pool, sites):
     series = sites["north"].folder / "series"
     series.mkdir()

@@ -94,19 +94,6 @@ def test_an_empty_validation_has_the_form_of_the_others(site, load):
     assert (len(validation), validation.images.shape, validation.targets.shape) == (0, (0, 1, 8, 8), (0, 8, 8))
 
 
-def test_the_slices_of_volumes_follow_one_another(empty_site, study, tmp_path, decoded_here):
-    volumes = {name: empty_site.rng.integers(0, 99, (8, 8, n), dtype=np.int16) for name, n in (("v", 6), ("w", 3))}
-    for name, volume in volumes.items():
-        add_volume(empty_site, "training", name, volume, label=(volume > 50).astype(np.uint8))
-    empty_site.add("test", "t")
-    training = load_site_data(empty_site.write(), study(intensity="raw"), tmp_path / "cache").training
-    assert training.cases == ("v",) * 6 + ("w",) * 3
-    assert training.slices == (0, 1, 2, 3, 4, 5, 0, 1, 2)
-    expected = np.concatenate([volumes["v"], volumes["w"]], axis=2).transpose(2, 0, 1)
-    np.testing.assert_array_equal(training.images[:, 0], expected)
-    np.testing.assert_array_equal(training.targets, expected > 50)
-
-
 def test_a_second_load_and_one_with_another_augmentation_decode_nothing(load, no_decoding):
     first = load()
     no_decoding()
@@ -117,17 +104,6 @@ def test_a_second_load_and_one_with_another_augmentation_decode_nothing(load, no
     # Pictures have no padding, and are not read again for it.
     assert second.padding is None
     assert len(load(augment=["RandFlip"]).training) == 3
-
-
-def test_what_was_changed_is_decoded_anew(site, load):
-    load()
-    site.picture("a.png", np.zeros((8, 8), np.uint8))
-    assert load().training.images[0].max() == 0
-    site.mask("a-mask.png", np.ones((8, 8), np.uint8))
-    assert load().training.targets[0].min() == 1
-    site.content["training"].pop()
-    site.write()
-    assert load().training.cases == ("a", "b")
 
 
 def test_a_process_that_finishes_second_takes_the_first_ones_cache(load, tmp_path, monkeypatch):
