@@ -17,6 +17,8 @@ MINIMAL = {"name": "x", "task": "segmentation", "labels": {1: "a"}, "rounds": 3,
 
 CLASSES = {"task": "classification", "metric": "accuracy", "model": {"name": "lenet5"}, "labels": {0: "a", 1: "b"}}
 CLASSES |= {"training": {"loss": "cross_entropy"}}
+# What is said of a number that no machine could count to.
+HUGE = "must be less than or equal to (10|4096)"
 
 
 def study(**changes):
@@ -94,6 +96,14 @@ def test_one_label_needs_one_output_and_more_need_background_too(labels, channel
         ({"training": {"weight_decay": 1e308}}, r"weight_decay must be less than or equal to 10{15}, not 1e\+308"),
         ({"algorithm": {"name": "ditto", "pull": {"strength": 1e40}}}, "strength must be less than or equal to 10{15}"),
         ({"algorithm": {"name": "harmofl", "amplitude": {"band": 10**40}}}, "amplitude.band must be .* 1000000"),
+        ({"torch_threads": 10**9}, HUGE),
+        ({"rounds": 10**9}, HUGE),
+        ({"training": {"batch_size": 10**9}}, HUGE),
+        ({"training": {"local_epochs": 10**9}}, HUGE),
+        ({"federation": {"sites": 10**9}}, HUGE),
+        ({"federation": {"task_timeout_s": 1e300}}, HUGE),
+        ({"algorithm": {"name": "adafed", "statistics": {"refresh_every": 10**9}}}, HUGE),
+        ({"algorithm": {"name": "fedsm", "selector": {"steps": 10**9}}}, HUGE),
         # keys
         ({"labels": {1: "organ", "1": "lesion"}}, "labels must be one name for each number, not "),
         ({"labels": {1: "organ", "01": "lesion"}}, "labels must be one name for each number"),
@@ -346,24 +356,6 @@ def test_a_pipe_a_device_or_a_folder_is_no_settings_file(tmp_path):
             read_json(path)
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"torch_threads": 10**9},
-        {"rounds": 10**9},
-        {"training": {"batch_size": 10**9}},
-        {"training": {"local_epochs": 10**9}},
-        {"federation": {"sites": 10**9}},
-        {"federation": {"task_timeout_s": 1e300}},
-        {"algorithm": {"name": "adafed", "statistics": {"refresh_every": 10**9}}},
-        {"algorithm": {"name": "fedsm", "selector": {"steps": 10**9}}},
-    ],
-)
-def test_a_number_that_no_machine_could_count_to_is_refused(changes):
-    with pytest.raises(ConfigError, match="must be less than or equal to (10|4096)"):
-        study(**changes)
-
-
 def test_a_date_as_a_name_is_a_text(tmp_path):
     path = tmp_path / "site.yaml"
     path.write_text("data: /d\nstate_dir: 2026-01-02\n")
@@ -378,13 +370,6 @@ def test_a_sites_folders_are_filled_in(tmp_path, monkeypatch):
     assert site.data_folder("s", "north") == Path("/data/s/north")
     assert site.cache_folder("s", "north") == Path("/state/north/cache")
     assert Server(run_dir="/runs/{study}/{run}").run_folder("s", "r1") == Path("/runs/s/r1")
-
-
-def test_a_wrong_site_file_is_refused(tmp_path):
-    path = tmp_path / "site.yaml"
-    path.write_text("data: /d\nstate: /s\n")
-    with pytest.raises(ConfigError, match=r"site.yaml: .*state"):
-        load_settings(Site, path)
 
 
 def test_a_sites_folder_that_depends_on_where_nvflare_runs_is_refused(monkeypatch):
@@ -535,6 +520,7 @@ def test_a_run_that_lies_in_the_sites_cache_is_refused():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
+        ({"state": "/s"}, r"site.yaml: state must be a known key; it is not \(did you mean 'state_dir'\?\)"),
         ({"data": 3}, "site.yaml: data must be keys and values, or a text, not 3"),
         ({"data": {"organs": 3}}, "site.yaml: data.organs must be a text, not 3"),
         ({"may_leave": "weights"}, "site.yaml: may_leave must be a list, not 'weights'"),

@@ -56,22 +56,28 @@ def test_a_whole_cache_is_prepared_once_and_says_nothing(tmp_path, caplog):
         parts["training"].images[0] = 0
 
 
-def test_a_folder_without_an_index_and_its_sums_is_no_cache(tmp_path):
+def test_a_folder_without_an_index_and_its_sums_is_no_cache_and_a_file_in_its_place_is_replaced(tmp_path):
     assert open_parts(tmp_path) is None
     (tmp_path / "index.json").write_bytes(b"{}")
     assert open_parts(tmp_path) is None
+    (tmp_path / "name").write_text("not a folder")
+    assert len(load_or_prepare(tmp_path, "name", cases, DATA)["training"]) == 3
 
 
 @pytest.mark.parametrize("kind", ["training_images.npy", "test_targets.npy", "index.json", "source.json", "SHA256SUMS"])
-def test_one_wrong_bit_is_noticed_and_made_anew(tmp_path, caplog, kind):
+@pytest.mark.parametrize("damage", ["one bit", "cut", "removed"])
+def test_damage_is_noticed_and_made_anew(tmp_path, caplog, kind, damage):
     load_or_prepare(tmp_path, "name", cases, DATA)
     path = tmp_path / "name" / kind
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 4
-    path.write_bytes(content)
+    path.unlink()
+    if damage != "removed":
+        path.write_bytes(content if damage == "one bit" else content[: len(content) // 2])
     parts = load_or_prepare(tmp_path, "name", cases, DATA)
     assert parts["training"].images[:, 0, 0, 0].tolist() == [97, 97, 98]
-    assert "the cache name must be as it was written; it is damaged, and is made anew" in caplog.text
+    said = "the cache name must be as it was written; it is damaged, and is made anew" in caplog.text
+    assert said == (damage != "removed")
     assert {path.name for path in tmp_path.iterdir()} == {"lock", "name"}
 
 
@@ -102,11 +108,6 @@ def test_an_interrupted_preparation_leaves_nothing(tmp_path, error):
     with pytest.raises(type(error)):
         load_or_prepare(tmp_path, "name", stopped, DATA)
     assert [path.name for path in tmp_path.iterdir()] == ["lock"]
-
-
-def test_a_file_in_the_caches_place_is_replaced(tmp_path):
-    (tmp_path / "name").write_text("not a folder")
-    assert len(load_or_prepare(tmp_path, "name", cases, DATA)["training"]) == 3
 
 
 def test_other_settings_that_matter_have_another_fingerprint(site, study, name_of):

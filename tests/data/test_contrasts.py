@@ -79,18 +79,15 @@ def test_files_of_their_own_or_one_of_all_become_channels_in_the_order_of_the_st
     np.testing.assert_array_equal(read(volumes(image="both", names=("T2", "T1"))), [T2, T1])
 
 
-def test_zeros_stand_for_a_contrast_that_a_case_or_a_site_lacks(volumes, read, study):
+def test_zeros_stand_for_a_contrast_that_a_case_or_a_site_lacks_and_dataset_json_says_which(volumes, read, study):
     blank = np.zeros_like(T1)
     np.testing.assert_array_equal(read(volumes(images=(None, "T2"))), [blank, T2])
+    assert read_manifest(volumes(images=(None, "T2")), study(**NAMES)).missing(["T1", "T2"]) == ["T1"]
     np.testing.assert_array_equal(read(volumes(image="T1", names=("T1",))), [T1, blank])
     three = {"channels": 3, "channel_names": ["FLAIR", "T2", "T1"]}
     np.testing.assert_array_equal(read(volumes(), **three), [blank, T2, T1])
-
-
-def test_dataset_json_says_which_contrasts_are_missing(volumes, study):
-    settings = study(**NAMES | {"channels": 3, "channel_names": ["T1", "T2", "FLAIR"]})
+    settings = study(**NAMES | three)
     assert read_manifest(volumes(), settings).missing(settings.data.channel_names) == ["FLAIR"]
-    assert read_manifest(volumes(images=(None, "T2")), study(**NAMES)).missing(["T1", "T2"]) == ["T1"]
 
 
 def test_each_contrast_is_scaled_on_its_own(volumes, study):
@@ -216,12 +213,9 @@ def small(algorithm="fedavg", data=NAMES, **training):
     return parse(Study, values | {"training": training, "algorithm": {"name": algorithm}}, "study.yaml")
 
 
-def test_channels_are_dropped_only_where_they_have_names():
+def test_channels_are_dropped_only_where_they_have_names_and_not_for_amplitude_normalisation(volumes, tmp_path):
     with pytest.raises(ConfigError, match="training.drop_channels must be 0 without data.channel_names, not 0.2"):
         small(data={}, drop_channels=0.2)
-
-
-def test_amplitude_normalisation_refuses_contrasts_that_come_and_go(volumes, tmp_path):
     with pytest.raises(ConfigError, match="training.drop_channels must be 0 for amplitude"):
         small("harmofl", drop_channels=0.2)
     folder = volumes(images=(None, "T2"))
@@ -346,11 +340,12 @@ def test_contrasts_of_different_frames_of_reference_are_doubted_and_read(
     assert any("the contrasts state different frames of reference" in doubt for doubt in doubts) is is_doubted
 
 
-def test_a_new_case_has_contrasts_of_the_study_alone(study):
+def test_a_new_case_has_contrasts_of_the_study_alone_and_the_first_that_is_there_names_it(study):
     with pytest.raises(DataError, match="contrasts must be among the study's, which are T1, T2, not FLAIR"):
         build_source({"FLAIR": Path("a.nii")}, study(**NAMES).data)
     with pytest.raises(DataError, match="must be FILE alone,.* not files of T1"):
         build_source({"T1": Path("a.nii")}, study().data)
+    assert ImageFiles((None, (Path("b"), "b")), ("T1", "T2")).first == (Path("b"), "b")
 
 
 def test_a_command_names_a_case_by_a_file_or_by_one_for_each_contrast(tmp_path):
@@ -391,7 +386,3 @@ def test_a_new_study_is_refused_where_its_algorithm_needs_what_the_data_lack(vol
     assert not (tmp_path / "own").exists()
     study = write_new_study(tmp_path / "own", JOBS / "fedsm_spine", found)
     assert study.data.channel_names == ("T1", "T2") and study.data.channels == 2
-
-
-def test_the_first_file_that_is_there_names_a_source():
-    assert ImageFiles((None, (Path("b"), "b")), ("T1", "T2")).first == (Path("b"), "b")

@@ -161,16 +161,13 @@ def test_the_quantiles_of_one_site_are_its_own_and_sites_count_by_their_cases():
     # the lower tail ends at 1 * 1 / 2; 0.1 lies at 0.4 of the way to the first quartile
     for share, wanted in ((0.25, 1), (0.5, 2), (0.75, 3), (0, 0.5), (0.1, 0.7), (1, 4.5)):
         np.testing.assert_allclose(pooled_quantile(quartiles, cases, share), [wanted])
+    quartiles = np.array([[[1.0], [2.0], [3.0]], [[5.0], [6.0], [7.0]]])
+    # half of all cases are the first site's, but for its upper tail to 4.5 and the second's lower one from 25 / 6
+    assert 4.1 < pooled_quantile(quartiles, np.array([2.0, 2.0]), 0.5)[0] < 4.5
     both = np.array([[[1.0, 5.0]] * 3, [[2.0, 4.0]] * 3])
     # 3 cases of 1 and 1 of 2: the lower 75 % are 1; along the second axis the lower 25 % are 4
     for counts, share, wanted in (([3.0, 1.0], 0.5, [1, 5]), ([3.0, 1.0], 0.8, [2, 5]), ([1.0, 3.0], 0.5, [2, 4])):
         np.testing.assert_array_equal(pooled_quantile(both, np.array(counts), share), wanted)
-
-
-def test_the_median_of_a_mixture_lies_between_its_sites():
-    quartiles = np.array([[[1.0], [2.0], [3.0]], [[5.0], [6.0], [7.0]]])
-    # half of all cases are the first site's, but for its upper tail to 4.5 and the second's lower one from 25 / 6
-    assert 4.1 < pooled_quantile(quartiles, np.array([2.0, 2.0]), 0.5)[0] < 4.5
 
 
 def test_a_deviation_is_that_within_sites_and_between_their_means():

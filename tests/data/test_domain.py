@@ -214,20 +214,15 @@ def test_colour_is_three_channels_that_differ(tmp_path, shape, wanted):
     assert read_form(one_file(tmp_path / "a.png"), Image(same, None, 255)).colour == (wanted and "grey")
 
 
-def test_windows_have_neither_colours_nor_axes(tmp_path):
-    window = Image(np.zeros((3, 1, 8), np.float32), None, None, is_window=True)
-    assert read_form(one_file(tmp_path / "a.npz"), window) == Form("windows")
-
-
-def test_axes_are_known_only_where_the_file_states_them(write_dicom, tmp_path):
+def test_axes_are_known_only_where_the_file_states_them_and_windows_have_none(write_dicom, tmp_path):
     volume = Image(np.zeros((1, 4, 4, 4)), np.diag([-1.0, -1, 2, 1]), None)
     folder = write_dicom(tmp_path / "series", np.zeros((4, 4, 4), np.int16))
-    sides = (1.0, 1.0, 2.0)
-    assert read_form(one_file(folder), volume) == Form(
-        "volumes", "grey", "LPS", Header("CT", True, True, True), sides, codes=LOSSLESS
-    )
+    found, header = read_form(one_file(folder), volume), Header("CT", True, True, True)
+    assert found == Form("volumes", "grey", "LPS", header, (1.0, 1.0, 2.0), codes=LOSSLESS)
     unknown = read_form(one_file(tmp_path / "a.png"), volume)
     assert unknown.axes is None and unknown.voxel_mm is None
+    window = Image(np.zeros((3, 1, 8), np.float32), None, None, is_window=True)
+    assert read_form(one_file(tmp_path / "a.npz"), window) == Form("windows")
 
 
 def test_the_sides_of_voxels_are_the_same_however_a_volume_is_stored(write_dicom, tmp_path):

@@ -99,11 +99,6 @@ def test_slices_that_overlap_are_refused_even_when_splitting_by_slices(site, stu
         read_manifest(change(site, slices(first, second)).write(split_unit="slices"), study(split_unit="slices"))
 
 
-def test_a_record_without_its_recording_is_refused_where_recordings_are_kept_apart(site, study):
-    with pytest.raises(DataError, match="case 'd' must have a 'recording', which split_unit 'recordings' keeps apart"):
-        read_manifest(change(site, RECORDED).write(split_unit="recordings"), study(split_unit="recordings"))
-
-
 def test_slices_of_one_file_that_do_not_overlap_are_no_twins_and_may_stand_in_two_parts(site, study):
     change(site, slices([0, 4], [5, 9]))
     manifest = read_manifest(site.write(split_unit="slices"), study(split_unit="slices"))
@@ -148,10 +143,15 @@ def test_another_recording_of_a_patient_and_one_of_that_name_of_another_may_stan
     assert manifest.training[0].recording == "r1" and manifest.test[0].recording == changes.get("recording", "r1")
 
 
-@pytest.mark.parametrize("written", ["r1", "\uff521\u200b"])
-def test_a_recording_in_two_parts_is_refused_in_whatever_way_it_is_written(recorded, study, written):
-    recorded.content["test"][0]["recording"] = written
-    with pytest.raises(DataError, match="recording 'r1' of patient 'p7' .* not in training and test .case 'e'"):
+@pytest.mark.parametrize("written", ["r1", "\uff521\u200b", None])
+def test_a_recording_in_two_parts_is_refused_in_whatever_way_it_is_written_and_so_is_none(recorded, study, written):
+    sentence = "recording 'r1' of patient 'p7' .* not in training and test .case 'e'"
+    if written:
+        recorded.content["test"][0]["recording"] = written
+    else:
+        del recorded.content["validation"][0]["recording"]
+        sentence = "case 'd' must have a 'recording', which split_unit 'recordings' keeps apart"
+    with pytest.raises(DataError, match=sentence):
         read_manifest(recorded.write(split_unit="recordings"), study(split_unit="recordings"))
 
 
@@ -234,16 +234,12 @@ def test_the_same_voxels_saved_in_another_way_are_refused(site, study, change):
         check_contents(manifest)
 
 
-def test_images_that_differ_in_one_pixel_are_two(site, study):
+def test_images_that_differ_in_one_pixel_are_two_and_those_on_which_nothing_is_no_twins(site, study):
     array = site.rng.integers(0, 900, (5, 6, 3)).astype(np.int16)
     add_volume(site, "training", "v", array)
     array[2, 2, 2] += 1
     add_volume(site, "test", "w", array)
     add_volume(site, "test", "flat", array.reshape(6, 5, 3))
-    assert check_contents(read_manifest(site.write(), study())) is None
-
-
-def test_images_on_which_nothing_is_are_no_twins(site, study):
     for names, value in (("ae", 7), ("bf", (1, 2, 3))):
         for name in names:
             site.picture(f"{name}.png", np.full((8, 8, 3) if name in "bf" else (8, 8), value, np.uint8))

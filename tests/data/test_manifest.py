@@ -25,15 +25,12 @@ def test_a_manifest_holds_its_records_by_part(site, study):
 
 
 @pytest.mark.parametrize("validation", [{"validation": []}, {}])
-def test_validation_may_be_empty(site, study, validation):
+def test_validation_may_be_empty_and_a_byte_order_mark_be_there(site, study, validation):
     site.content.pop("validation")
-    assert read_manifest(site.write(**validation), study()).validation == ()
-
-
-def test_a_byte_order_mark_is_no_error(site, study):
-    path = site.write() / "dataset.json"
+    path = site.write(**validation) / "dataset.json"
     path.write_text(path.read_text(), encoding="utf-8-sig")
-    assert len(read_manifest(site.folder, study()).training) == 3
+    manifest = read_manifest(site.folder, study())
+    assert manifest.validation == () and len(manifest.training) == 3
 
 
 def test_a_missing_dataset_json_and_a_missing_data_folder_are_called_missing(site, study):
@@ -152,6 +149,10 @@ def test_labels_that_no_site_can_annotate_are_refused(site, study, value):
     site.write(labels={"1": "organ", "2": "lesion"}, labels_annotated=value)
     with pytest.raises(DataError, match="labels_annotated in dataset.json must list some of the study's labels once"):
         read_manifest(site.folder, study(labels=ORGANS))
+    content = {"task": "classification", "labels": {"0": "normal", "1": "tumour"}, "labels_annotated": [0]}
+    site.write(**content, training=[], validation=[], test=[])
+    with pytest.raises(DataError, match="labels_annotated in dataset.json must go with a segmentation"):
+        read_manifest(site.folder, study("classification"))
 
 
 def test_pixels_of_the_number_to_ignore_are_ignored_in_all_parts(site, study, tmp_path):
@@ -168,10 +169,3 @@ def test_pixels_of_the_number_to_ignore_are_ignored_in_all_parts(site, study, tm
     site.write()
     with pytest.raises(DataError, match=r"a-mask.png must hold the label values .*, not 7"):
         load_site_data(site.folder, study(), tmp_path / "cache")
-
-
-def test_classes_are_annotated_always(site, study):
-    content = {"task": "classification", "labels": {"0": "normal", "1": "tumour"}, "labels_annotated": [0]}
-    site.write(**content, training=[], validation=[], test=[])
-    with pytest.raises(DataError, match="labels_annotated in dataset.json must go with a segmentation"):
-        read_manifest(site.folder, study("classification"))

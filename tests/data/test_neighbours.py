@@ -23,15 +23,9 @@ def test_each_slice_stands_between_its_neighbours_with_all_its_channels_and_the_
         [10, 11, 20, 21, 30, 31],
         [20, 21, 30, 31, 30, 31],
     ]
-
-
-def test_more_neighbours_than_slices_repeat_the_ends():
     # offsets -2, -1, 0, 1, 2 of two slices, and -1, 0, 1 of one
     assert stack_neighbours(slices(2), 2)[:, ::2, 0, 0].tolist() == [[0, 0, 0, 10, 10], [0, 0, 10, 10, 10]]
     assert stack_neighbours(slices(1), 1)[:, :, 0, 0].tolist() == [[0, 1, 0, 1, 0, 1]]
-
-
-def test_no_neighbours_leave_the_slices_as_they_are():
     images = slices(3)
     assert stack_neighbours(images, 0) is images
 
@@ -45,20 +39,18 @@ def test_rows_and_columns_keep_their_places():
         np.testing.assert_array_equal(found[2, place : place + 2], images[2 + offset])
 
 
-@pytest.mark.parametrize(("shape", "is_window", "kind"), [((1, 4, 4), False, "picture"), ((3, 1, 9), True, "window")])
-def test_an_image_without_slices_is_refused_where_it_needs_neighbours(shape, is_window, kind):
-    image = Image(np.zeros(shape, np.uint8), None, 255, is_window)
+@pytest.mark.parametrize(
+    ("shape", "is_window", "settings", "sentence"),
+    [
+        ((1, 4, 4), False, {"neighbours": 2}, "not a picture; give the volume, or set data.neighbours to 0"),
+        ((3, 1, 9), True, {"neighbours": 2}, "not a window; give the volume, or set data.neighbours to 0"),
+        ((1, 4, 4), False, {"dimensions": 3}, "not a picture; give the volume, or set data.dimensions to 2"),
+    ],
+)
+def test_an_image_without_slices_is_refused_where_it_needs_some(shape, is_window, settings, sentence):
+    image, (key, value) = Image(np.zeros(shape, np.uint8), None, 255, is_window), *settings.items()
     check_has_slices(image, DataSettings(), "a.png")
-    sentence = f"of data.neighbours 2, not a {kind}; give the volume, or set data.neighbours to 0"
-    with pytest.raises(DataError, match=f"a.png must be a volume, .* {sentence}$"):
-        check_has_slices(image, DataSettings(neighbours=2), "a.png")
-
-
-def test_a_picture_is_refused_where_a_study_is_in_3d():
-    sentence = "with data.dimensions 3, not a picture; give the volume, or set data.dimensions to 2"
-    with pytest.raises(DataError, match=f"a.png must be a volume {sentence}$"):
-        check_has_slices(Image(np.zeros((1, 4, 4), np.uint8), None, 255), DataSettings(dimensions=3), "a.png")
-
-
-def test_a_volume_of_one_slice_is_a_volume():
-    check_has_slices(Image(np.zeros((1, 4, 4, 1), np.uint8), np.eye(4), 255), DataSettings(neighbours=1), "a.nii.gz")
+    with pytest.raises(DataError, match=f"a.png must be a volume.* data.{key} {value}, {sentence}$"):
+        check_has_slices(image, DataSettings(**settings), "a.png")
+    # One slice is a volume.
+    check_has_slices(Image(np.zeros((1, 4, 4, 1), np.uint8), np.eye(4), 255), DataSettings(**settings), "a.nii.gz")

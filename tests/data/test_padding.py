@@ -4,21 +4,18 @@ import pytest
 from silofl.data.padding import Padding, describe_padding, find_padding, measure_padding
 
 
-def test_the_least_value_and_its_share_are_measured():
-    # 3 of 8 voxels
-    assert measure_padding(np.int16([[-5, -5], [0, 7], [-5, 1], [2, 3]])) == Padding(-5.0, 3 / 8)
-
-
 @pytest.mark.parametrize(
     ("stated", "found"),
     [
+        # 3 of 8 voxels
+        (None, Padding(-5.0, 3 / 8)),
         (7.0, Padding(7.0, 2 / 8, is_stated=True)),
         # The least one is measured as any, and one that no voxel has pads nothing.
         (-5.0, Padding(-5.0, 3 / 8)),
         (4095.0, Padding(-5.0, 3 / 8)),
     ],
 )
-def test_a_higher_value_that_the_file_states_to_be_padding_counts_where_voxels_have_it(stated, found):
+def test_the_least_value_is_measured_or_a_higher_one_that_the_file_states_where_voxels_have_it(stated, found):
     assert measure_padding(np.int16([[-5, -5], [0, 7], [-5, 7], [2, 3]]), stated) == found
 
 
@@ -44,10 +41,7 @@ def test_padding_below_all_air_is_named_with_value_share_and_remedy_whatever_oth
 
 
 @pytest.mark.parametrize(("other", "is_named"), [(0.0, False), (3.0, True), (None, True)])
-def test_another_least_value_is_named_where_no_other_site_shares_it(other, is_named):
+def test_another_least_value_is_named_where_no_other_site_shares_it_but_not_where_nobody_can_compare(other, is_named):
     others = {"south": None if other is None else Padding(other, 0.5)}
     assert bool(describe_padding(Padding(0.0, 0.4), others)) is is_named
-
-
-def test_a_background_that_nobody_can_compare_is_no_caution():
     assert describe_padding(Padding(0.0, 0.4)) == [] and describe_padding(None, {"south": Padding(0.0, 0.5)}) == []

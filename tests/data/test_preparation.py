@@ -75,13 +75,11 @@ def test_a_volume_becomes_its_slices_along_the_last_axis(study, prepare, volume,
     np.testing.assert_array_equal(case.images[:, 0], VOLUME[..., numbers].transpose(2, 0, 1))
     np.testing.assert_array_equal(case.targets, LABEL[..., numbers].transpose(2, 0, 1))
     assert case.slices == tuple(sorted(numbers))
-
-
-def test_a_volume_may_be_cut_along_another_axis_by_turning_it(study, prepare, volume):
-    volume()
-    case = prepare(study(intensity="raw", volume_transforms=[{"Orientation": {"axcodes": "ASR"}}]))
-    np.testing.assert_array_equal(case.images[:, 0], VOLUME)
-    np.testing.assert_array_equal(case.targets, LABEL)
+    if not changes:
+        # Or along another axis, by turning it.
+        case = prepare(study(intensity="raw", volume_transforms=[{"Orientation": {"axcodes": "ASR"}}]))
+        np.testing.assert_array_equal(case.images[:, 0], VOLUME)
+        np.testing.assert_array_equal(case.targets, LABEL)
 
 
 def test_intensities_are_scaled_over_the_whole_volume(study, prepare, volume):
@@ -239,16 +237,13 @@ def test_a_picture_is_refused_where_the_study_has_neighbours(site, study, prepar
 
 
 @pytest.mark.parametrize("slices", [[0, 6], [9, 12]])
-def test_slices_beyond_the_volume_are_refused(study, prepare, volume, slices):
-    volume(slices=slices)
-    with pytest.raises(DataError, match=r"case 'scan': v.nii.gz must hold slices 0 to 5, not \["):
-        prepare(study(intensity="raw"))
-
-
-def test_slices_of_a_picture_are_refused(site, study, prepare):
+def test_slices_beyond_the_volume_and_of_a_picture_are_refused(site, study, prepare, volume, slices):
     site.content["training"][0] |= {"slices": [0, 0], "case": "a"}
     with pytest.raises(DataError, match="case 'a': a.png must be a volume to have 'slices'"):
         prepare(study())
+    volume(slices=slices)
+    with pytest.raises(DataError, match=r"case 'scan': v.nii.gz must hold slices 0 to 5, not \["):
+        prepare(study(intensity="raw"))
 
 
 @pytest.mark.parametrize(
@@ -287,20 +282,17 @@ def test_a_truncated_and_an_unreadable_file_name_the_case(site, study, prepare, 
         prepare(study())
 
 
-def test_an_intensity_that_does_not_fit_names_the_case_and_the_remedy(site, study, prepare, volume):
-    volume()
-    nibabel.save(nibabel.Nifti1Image(VOLUME.astype(np.float32) / 7, np.eye(4)), site.folder / "v.nii.gz")
-    with pytest.raises(DataError, match="case 'scan': .*set data.intensity to percentiles"):
-        prepare(study(intensity="dtype"))
-
-
 @pytest.mark.parametrize("options", [{"spatial_size": 8}, {"spatial_size": [9, 9], "mode": "cubist"}])
 def test_a_transform_that_fails_names_the_case(study, prepare, options):
     with pytest.raises(DataError, match=r"case 'a': an image of size \(8, 8\) must pass .* MONAI says"):
         prepare(study(transforms=[{"Resize": options}]))
 
 
-def test_a_volume_too_large_for_its_new_voxels_is_told_the_size_of_its_own(site, study, prepare, volume):
+def test_an_intensity_that_does_not_fit_and_too_many_new_voxels_are_told_by_case(site, study, prepare, volume):
     volume(np.diag([900, 900, 900, 1]))
     with pytest.raises(DataError, match="case 'scan': .* and voxels of 900 x 900 x 900 mm must pass .* voxels, where"):
         prepare(study(intensity="percentiles", volume_transforms=[{"Spacing": {"pixdim": [0.01, 0.01, 0.01]}}]))
+    fractions = nibabel.Nifti1Image(VOLUME.astype(np.float32) / 7, np.diag([900, 900, 900, 1]))
+    nibabel.save(fractions, site.folder / "v.nii.gz")
+    with pytest.raises(DataError, match="case 'scan': .*set data.intensity to percentiles"):
+        prepare(study(intensity="dtype"))

@@ -29,6 +29,8 @@ def test_a_case_without_a_name_is_called_by_its_path():
     assert segmentation(image="p1/T1.axial.nii.gz").case == "p1/T1"
     assert segmentation(image="v.nii.gz", slices=[0, 6]).case == "v[0-6]"
     assert classification(image="all.npz", index=12).case == "all#12"
+    record = segmentation(slices=[1, 9, 4])
+    assert list(record.numbers) == [1, 5, 9] and record.case.endswith("[1-9-4]")
 
 
 def test_blanks_around_a_name_are_no_part_of_it_and_those_of_a_path_are():
@@ -79,12 +81,9 @@ def test_a_key_without_a_right_value_is_refused(task, changes, sentence):
     record = {key: value for key, value in (SEGMENTATION | changes).items() if value is not ...}
     with pytest.raises(DataError, match=sentence):
         parse_record(record, "record 1 of test", task, LABELS)
-
-
-@pytest.mark.parametrize("value", ["a.png", ["a.png", "m.png"], None])
-def test_a_record_that_is_no_object_is_refused(value):
-    with pytest.raises(DataError, match="must be an object with image and label"):
-        parse_record(value, "record 1 of test", "segmentation", LABELS)
+    for value in ("a.png", ["a.png", "m.png"], None):
+        with pytest.raises(DataError, match="must be an object with image and label"):
+            parse_record(value, "record 1 of test", task, LABELS)
 
 
 LONG = "x " * 1_000_000
@@ -116,16 +115,21 @@ def test_findings_are_one_number_for_their_set():
         assert record.label == wanted
 
 
-def test_slices_may_have_a_step():
-    record = segmentation(slices=[1, 9, 4])
-    assert list(record.numbers) == [1, 5, 9] and record.case.endswith("[1-9-4]")
+OUTSIDE = "case 'x' must name files inside the folder of dataset.json, not"
 
 
 @pytest.mark.parametrize(
-    "path", ["../a.png", "/etc/passwd", "images/../../a.png", "C:\\a.png", "..\\a.png", ".", "a/.."]
+    ("path", "sentence"),
+    [
+        (path, OUTSIDE)
+        for path in ("../a.png", "/etc/passwd", "images/../../a.png", "C:\\a.png", "..\\a.png", ".", "a/..")
+    ]
+    + [(path, f"case 'x': {path} must exist; it is not there") for path in ("images/deep/a.png", "..a.png")]
+    # A name that the disk refuses.
+    + [("a" * 300 + ".png", "must be readable; the system said")],
 )
-def test_a_path_that_leaves_the_folder_is_refused(tmp_path, path):
-    with pytest.raises(DataError, match="case 'x' must name files inside the folder of dataset.json, not"):
+def test_a_path_that_leaves_the_folder_or_names_no_file_is_refused(tmp_path, path, sentence):
+    with pytest.raises(DataError, match=sentence):
         locate(tmp_path, path, "x")
 
 
@@ -146,14 +150,3 @@ def test_a_link_within_the_folder_is_followed_and_one_to_itself_refused(tmp_path
     (tmp_path / "c.png").symlink_to("c.png")
     with pytest.raises(DataError, match="case 'x': c.png must be"):
         locate(tmp_path, "c.png", "x")
-
-
-@pytest.mark.parametrize("path", ["images/deep/a.png", "..a.png"])
-def test_a_missing_file_is_called_missing(tmp_path, path):
-    with pytest.raises(DataError, match=f"case 'x': {path} must exist; it is not there"):
-        locate(tmp_path, path, "x")
-
-
-def test_a_name_that_the_disk_refuses_is_an_error(tmp_path):
-    with pytest.raises(DataError, match="must be readable; the system said"):
-        locate(tmp_path, "a" * 300 + ".png", "x")

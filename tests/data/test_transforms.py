@@ -111,13 +111,10 @@ def test_wrong_options_are_refused_in_one_sentence(study, kind, named, sentence)
     assert "\n" not in str(error.value)
 
 
-def test_the_wrong_one_of_several_transforms_is_named(study):
+def test_the_wrong_one_of_several_transforms_is_named_and_channels_count_too(study):
     named = [{"SpatialPad": {"spatial_size": "x"}}, {"Resize": {"spatial_size": [8, 8]}}]
     with pytest.raises(ConfigError, match="data.transforms: SpatialPad"):
         check_transforms(study(transforms=named))
-
-
-def test_the_channels_of_an_image_count_too(study):
     with pytest.raises(ConfigError, match="pixels or voxels together, of all channels"):
         check_transforms(study(channels=64, transforms=[{"Resize": {"spatial_size": [4096, 4096]}}]))
 

@@ -32,19 +32,17 @@ def test_a_label_that_no_training_case_has_and_a_part_without_cases_are_worth_a_
     assert "validation must have cases" in check_data(candidate(labels=labels)).sentence
 
 
-def test_a_patient_in_two_parts_is_what_the_loader_says(candidate, pictures):
+def test_patients_whom_nobody_knows_are_said_to_be_unknown_and_one_in_two_parts_is_refused(candidate, pictures):
     path = pictures / "dataset.json"
-    path.write_text(path.read_text().replace('"patient": "secret-test0"', '"patient": "secret-training0"'))
+    text = path.read_text()
+    path.write_text(text.replace('"patient": "secret-test0"', '"patient": "secret-training0"'))
     with pytest.raises(DataError, match="secret-training0"):
         check_data(candidate())
-
-
-def test_patients_whom_nobody_knows_are_said_to_be_unknown(candidate, pictures):
-    content = json.loads((pictures / "dataset.json").read_text()) | {"split_unit": "unknown"}
+    content = json.loads(text) | {"split_unit": "unknown"}
     for part in ("training", "validation", "test"):
         for record in content[part]:
             del record["patient"]
-    (pictures / "dataset.json").write_text(json.dumps(content))
+    path.write_text(json.dumps(content))
     answer = check_data(candidate(data={"split_unit": "unknown"}))
     assert answer.facts["patients"] == {"training": 0, "validation": 0, "test": 0}
     assert "the patients are unknown, and one may be in two" in answer.sentence

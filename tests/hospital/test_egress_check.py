@@ -30,45 +30,34 @@ def test_a_sound_record_is_said_to_be_so_with_what_it_cannot_show(silofl, record
     assert silofl("site", "egress-check", record.parent) == (code, out, "")
 
 
-def test_an_altered_byte_is_named_by_its_record(silofl, record):
-    content = bytearray(record.read_bytes())
-    # In the second line: round 2 becomes round 3.
-    place = content.index(b'"round": 2') + len(b'"round": ')
-    content[place] ^= 1
-    record.write_bytes(content)
-    assert silofl("site", "egress-check", record)[:2] == (1, "record 2 must be as it was written; it was altered\n")
-
-
-def test_a_deleted_line_is_named(silofl, record):
+def test_an_altered_byte_and_a_deleted_line_are_named_by_their_record(silofl, record):
+    content = record.read_bytes()
     first, _, *rest = lines_of(record)
     record.write_bytes(b"".join([first, *rest]))
     assert silofl("site", "egress-check", record)[:2] == (1, "record 2 must stand before record 3; it was removed\n")
+    # In the second line: round 2 becomes round 3.
+    place = content.index(b'"round": 2') + len(b'"round": ')
+    record.write_bytes(content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :])
+    assert silofl("site", "egress-check", record)[:2] == (1, "record 2 must be as it was written; it was altered\n")
 
 
 def test_a_cut_end_is_shown_by_the_hash_that_was_noted_and_by_nothing_else(silofl, record):
     noted = last_hash(silofl("site", "egress-check", record)[1])
+    EgressLog(record.parent, "north", "organs", {}).write([RECORD])
+    # A hash is the same in capitals and between the page's quotes.
+    code, out, _ = silofl("site", "egress-check", record, "--noted", f" `{noted.upper()}`")
+    assert code == 0 and "the noted hash is that of record 4" in out and "number 5" in out
     record.write_bytes(b"".join(lines_of(record)[:2]))
     assert silofl("site", "egress-check", record)[0] == 0
     code, out, _ = silofl("site", "egress-check", record, "--noted", noted)
     assert code == 1 and "none of the 2 sound ones has: the end was cut off since" in out
 
 
-def test_a_record_that_went_on_holds_the_hash_that_was_noted(silofl, record):
-    noted = last_hash(silofl("site", "egress-check", record)[1])
-    EgressLog(record.parent, "north", "organs", {}).write([RECORD])
-    # A hash is the same in capitals and between the page's quotes.
-    code, out, _ = silofl("site", "egress-check", record, "--noted", f" `{noted.upper()}`")
-    assert code == 0 and "the noted hash is that of record 4" in out and "number 5" in out
-
-
-def test_a_record_that_is_not_there_is_refused(refused, tmp_path):
-    assert "must be a record of what left a site" in refused("site", "egress-check", tmp_path / "egress.jsonl")
-
-
 @pytest.mark.parametrize("noted", ["", "record 4", "0" * 63])
-def test_what_is_no_hash_was_not_noted(refused, record, noted):
+def test_what_is_no_hash_was_not_noted_and_a_record_must_be_there(refused, record, tmp_path, noted):
     # An empty one, as of a script whose file is gone, must not pass as one that was found.
     assert "--noted must be a hash of 64 digits" in refused("site", "egress-check", record, "--noted", noted)
+    assert "must be a record of what left a site" in refused("site", "egress-check", tmp_path / "egress.jsonl")
 
 
 def test_a_line_without_its_end_may_also_have_been_cut_by_somebody(silofl, record):

@@ -148,10 +148,14 @@ def test_forget_deletes_what_the_site_keeps_and_a_name_with_a_slip_is_named(silo
     assert f"nothing is in {tmp_path / 'state' / 'organs'}, and there is none of any study" in error
 
 
-def test_images_that_stay_are_no_success(silofl, tmp_path, kept, settle):
+def test_images_that_stay_are_no_success_and_the_sites_name_is_given_where_its_folders_hold_it(
+    silofl, refused, tmp_path, kept, settle
+):
+    settle(state_dir=f"{tmp_path}/state/{{study}}/{{site}}")
+    assert "--site must name the site" in refused("site", "forget", "organs", "--yes")
     (tmp_path / "scratch").mkdir()
-    settle(cache_dir=str(tmp_path / "scratch"))
-    code, out, _ = silofl("site", "forget", "organs", "--yes")
+    settle(state_dir=f"{tmp_path}/state/{{study}}/{{site}}", cache_dir=str(tmp_path / "scratch"))
+    code, out, _ = silofl("site", "forget", "organs", "--yes", "--site", "run")
     assert code == 3 and not kept.exists()
     assert f"not deleted: {tmp_path / 'scratch'}; decoded images of any study" in out
 
@@ -175,10 +179,3 @@ def test_forget_is_refused_where_nobody_can_answer_without_a_sites_settings_and_
     with hold_lock(kept.with_name("lock")):
         code, _, error = silofl("site", "forget", "organs", "--yes")
     assert code == 2 and "must not be in use" in error and kept.exists()
-
-
-def test_forget_asks_for_the_sites_name_where_its_folders_hold_it(silofl, refused, tmp_path, kept, settle):
-    settle(state_dir=f"{tmp_path}/state/{{study}}/{{site}}")
-    assert "--site must name the site" in refused("site", "forget", "organs", "--yes")
-    code, _, _ = silofl("site", "forget", "organs", "--yes", "--site", "run")
-    assert code == 0 and not kept.exists()

@@ -170,14 +170,11 @@ def test_nothing_is_removed_while_a_run_of_a_study_goes_on_or_a_job_makes_an_ent
     assert_all_is_there(site)
 
 
-def test_a_patient_whom_nothing_names_is_no_success_where_the_selectors_features_go(silofl, site):
+def test_a_patient_whom_nothing_names_is_no_success_and_cases_may_be_named_by_hand(silofl, site):
     code, out, _ = silofl("site", "forget", "--patient", "p07", "--yes")
     assert code == 3 and "no cache, picture or score of this site names the patient" in out
     assert not (site / "state/organs" / RUN / "selector.npz").exists()
     assert_all_is_there(site)
-
-
-def test_cases_that_no_cache_knows_any_more_are_named_by_hand(silofl, site):
     out = silofl("site", "forget", "organs", "--patient", "p8", "--yes", "--cases", "roe")[1]
     assert scores(site / "state/organs" / RUN) == ["case", "doe-1", "smith"]
     # The entry with case roe; the other one has none of the cases.

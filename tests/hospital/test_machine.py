@@ -39,11 +39,6 @@ def test_a_kit_with_a_lock_holds_its_site_to_the_locks_versions(candidate, kit):
         assert re.match(rf"requirements.lock must hold NAME==VERSION .*, not '{line}'; take", answer.sentence)
 
 
-def test_a_package_that_was_never_installed_says_nothing_of_what_it_needs(candidate, monkeypatch):
-    monkeypatch.setattr(machine, "distribution", Mock(side_effect=PackageNotFoundError))
-    assert machine.check_versions(candidate()).status == "warning"
-
-
 def test_nvflare_keeps_the_paths_of_kit_and_python(candidate, kit, monkeypatch):
     assert machine.check_folder(candidate()).status == "ok"
     moved = dataclasses.replace(candidate().kit, folder=kit.rename(kit.with_name("My Kit")))
@@ -69,11 +64,15 @@ def test_a_wheels_extras_need_not_be_installed_and_its_ranges_are_kept(candidate
 
 
 @pytest.mark.parametrize(("version", "shown"), [("0.1", "monai 0.1"), (None, "monai none")])
-def test_another_version_is_named(candidate, monkeypatch, version, shown):
+def test_another_version_is_named_and_nothing_is_known_of_a_package_that_was_never_installed(
+    candidate, monkeypatch, version, shown
+):
     installed = machine.find_installed_version
     monkeypatch.setattr(machine, "find_installed_version", lambda name: version if name == "monai" else installed(name))
     answer = machine.check_versions(candidate())
     assert answer.status == "failed" and f"not {shown}; " in answer.sentence
+    monkeypatch.setattr(machine, "distribution", Mock(side_effect=PackageNotFoundError))
+    assert machine.check_versions(candidate()).status == "warning"
 
 
 def test_the_cache_needs_as_much_room_as_all_cases_of_the_first_ones_size_until_they_are_there(candidate, monkeypatch):
@@ -103,18 +102,17 @@ def test_little_memory_is_worth_a_look(candidate, monkeypatch):
     assert machine.check_memory(candidate()).status == "warning"
 
 
-def test_a_gpu_is_asked_for_only_where_the_study_does(candidate, monkeypatch):
+def test_a_gpu_is_asked_for_only_where_the_study_does_and_those_that_are_not_there_are_not_promised(
+    candidate, kit, monkeypatch
+):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert machine.check_gpu(candidate()).facts == {"device": "cpu"}
     answer = machine.check_gpu(candidate(device="cuda"))
     assert answer.status == "failed" and "without a usable GPU, not 'cuda'" in answer.sentence
-
-
-def test_gpus_that_are_not_there_cannot_be_promised_to_jobs(candidate, kit, monkeypatch):
     manager = {"id": "resource_manager", "path": "GPUResourceManager", "args": {"num_of_gpus": 2}}
     change_json(kit / "local" / "resources.json", components=[manager])
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    answer = machine.check_gpu(candidate())
-    assert answer.status == "failed" and "at most the 1 GPUs of this machine, not 2" in answer.sentence
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    assert machine.check_gpu(candidate()).status == "ok"
+    for count, status in ((1, "failed"), (2, "ok")):
+        monkeypatch.setattr(torch.cuda, "device_count", lambda count=count: count)
+        answer = machine.check_gpu(candidate())
+        assert answer.status == status
+        assert ("at most the 1 GPUs of this machine, not 2" in answer.sentence) == (count == 1)

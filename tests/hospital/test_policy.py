@@ -98,31 +98,34 @@ def test_a_class_that_no_job_needs_is_worth_a_look_though_it_starts_no_program(c
     assert check_classes(candidate()).status == "warning"
 
 
-@pytest.mark.parametrize(
-    "entry", ["silofl.", "silofl.flare", "silofl_desk.studies.processes", "nvflare.app_common.", "*"]
-)
-def test_an_entry_that_lets_in_more_than_one_class_keeps_a_site_from_joining(candidate, kit, entry):
-    allow(kit, *SITE_CLASSES, entry)
-    answer = check_classes(candidate())
-    assert answer.status == "failed" and f"not {entry!r}, which lets" in answer.sentence
+LAUNCHERS = """
+nvflare.app_common.launchers.subprocess_launcher.SubprocessLauncher
+nvflare.app_common.executors.client_api_executor.ClientAPIExecutor
+nvflare.app_opt.pt.multi_process_executor.PTMultiProcessExecutor
+nvflare.app_opt.confidential_computing.tdx_authorizer.TDXAuthorizer subprocess.Popen os.system runpy.run_path
+""".split()
+WIDE = "silofl. silofl.flare silofl_desk.studies.processes nvflare.app_common. *".split()
 
 
 @pytest.mark.parametrize(
-    "entry",
+    ("entries", "others", "sentence"),
     [
-        "nvflare.app_common.launchers.subprocess_launcher.SubprocessLauncher",
-        "nvflare.app_common.executors.client_api_executor.ClientAPIExecutor",
-        "nvflare.app_opt.pt.multi_process_executor.PTMultiProcessExecutor",
-        "nvflare.app_opt.confidential_computing.tdx_authorizer.TDXAuthorizer",
-        "subprocess.Popen",
-        "os.system",
-        "runpy.run_path",
+        *(([entry], {}, f"not name {entry!r}, by which a job starts any program") for entry in LAUNCHERS),
+        *(([entry], {}, f"not {entry!r}, which lets") for entry in WIDE),
+        *(
+            ([], {"class_list_enforcement_mode": mode}, f"must be 'enforce', not {mode!r}")
+            for mode in ("warn", "sometimes")
+        ),
+        # Nor does one let anything in that is no list.
+        (None, {"class_allow_list": SITE_CLASSES[0]}, ""),
     ],
 )
-def test_an_entry_by_which_a_job_starts_any_program_keeps_a_site_from_joining(candidate, kit, entry):
-    allow(kit, *SITE_CLASSES, entry)
+def test_a_list_that_lets_in_more_than_one_class_each_or_any_program_keeps_a_site_from_joining(
+    candidate, kit, entries, others, sentence
+):
+    write(kit, "resources.json", {"class_allow_list": [*SITE_CLASSES, *(entries or [])], **others})
     answer = check_classes(candidate())
-    assert answer.status == "failed" and f"not name {entry!r}, by which a job starts any program" in answer.sentence
+    assert answer.status == "failed" and sentence in answer.sentence
 
 
 @pytest.mark.parametrize("validator", [None, "silofl.flare.job_files.JobFiles", {"path": "other.Validator"}])
@@ -131,16 +134,6 @@ def test_a_site_that_lets_in_any_file_of_a_job_may_not_join(candidate, kit, vali
     change_json(kit / "local" / "resources.json", app_validator=validator)
     answer = check_job_files(candidate())
     assert answer.status == "failed" and "app_validator in local/resources.json must be silofl" in answer.sentence
-
-
-@pytest.mark.parametrize("mode", ["warn", "sometimes"])
-def test_a_list_that_is_not_enforced_keeps_a_site_from_joining(candidate, kit, mode):
-    allow(kit, *SITE_CLASSES, class_list_enforcement_mode=mode)
-    answer = check_classes(candidate())
-    assert answer.status == "failed" and f"must be 'enforce', not {mode!r}" in answer.sentence
-    # Nor does one let anything in that is no list.
-    write(kit, "resources.json", {"class_allow_list": SITE_CLASSES[0]})
-    assert check_classes(candidate()).status == "failed"
 
 
 def test_roles_that_may_bring_code_are_named(candidate, kit):

@@ -112,10 +112,18 @@ def test_what_leaves_only_in_a_later_round_is_named_and_must_be_allowed(
     assert lacking is None or f"must name {lacking}, which only a later round takes out" in answer.sentence
 
 
-def test_features_of_too_few_patients_are_not_named(candidate, kit):
-    change_site(kit, min_patients=6, may_leave=["site_model"])
+def test_what_too_few_patients_do_not_share_is_not_named_and_it_is_said(candidate, kit):
+    change_site(kit, min_patients=6)
+    answer = check_leaving(candidate(algorithm={"name": "adafed"}))
+    assert "statistics" not in answer.facts["kinds"]
+    assert "withheld: fewer than 6 patients in training" in answer.sentence
+    # Means that are withheld only at the end, and features.
+    assert "withheld: means over the images, of 5 training patients; min" in check_leaving(candidate()).sentence
+    change_site(kit, may_leave=["site_model"])
     answer = check_leaving(candidate(algorithm=NEAREST))
     assert answer.status == "ok" and set(answer.facts["kinds"]) == {"numbers", "site_model"}
+    change_site(kit, min_patients=5, may_leave=READY)
+    assert "withheld" not in check_leaving(candidate()).sentence
 
 
 def test_as_much_leaves_as_the_models_hold_explained_by_the_part_that_sends_it(candidate):
@@ -126,20 +134,6 @@ def test_as_much_leaves_as_the_models_hold_explained_by_the_part_that_sends_it(c
     # one number for each parameter; the buffers' are BatchNorm's
     assert 0 < kinds["control"]["bytes"] < kinds["weights"]["bytes"] + kinds["batchnorm"]["bytes"] == wanted
     assert "control variate" in kinds["control"]["purpose"]
-
-
-def test_too_few_patients_share_no_statistics_and_it_is_said(candidate, kit):
-    change_site(kit, min_patients=6)
-    answer = check_leaving(candidate(algorithm={"name": "adafed"}))
-    assert "statistics" not in answer.facts["kinds"]
-    assert "withheld: fewer than 6 patients in training" in answer.sentence
-
-
-def test_means_that_are_withheld_only_at_the_end_are_said_too(candidate, kit):
-    change_site(kit, min_patients=6)
-    assert "withheld: means over the images, of 5 training patients; min" in check_leaving(candidate()).sentence
-    change_site(kit, min_patients=5)
-    assert "withheld" not in check_leaving(candidate()).sentence
 
 
 def test_a_study_without_the_privacy_that_the_site_asks_for_is_not_said_to_have_what_it_asks(candidate, kit):

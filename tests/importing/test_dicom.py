@@ -1,5 +1,6 @@
 import json
 import re
+from dataclasses import replace
 
 import numpy as np
 import pydicom
@@ -114,32 +115,22 @@ def test_a_segmentation_goes_to_the_series_that_it_names(tmp_path):
     )
 
 
-def test_two_segmentations_of_one_series_are_refused_until_a_pattern_names_one(tmp_path):
+@pytest.mark.parametrize("names", [("first reader", "second reader"), ("", "")])
+def test_two_segmentations_of_one_series_are_refused_until_a_pattern_names_one_or_one_is_moved_away(tmp_path, names):
     folder, study = tmp_path / "north", generate_uid()
     series = write_series(folder / "a", np.zeros((12, 16, 3), np.int16), "p0", "Portal", study)
-    for reader in ("first", "second"):
-        write_segmentation(folder / "a" / f"SEG-{reader}", "p0", study, series, f"{reader} reader")
+    for number, name in enumerate(names):
+        write_segmentation(folder / "a" / f"SEG{number}", "p0", study, series, name)
     options = ImportOptions(image_pattern="CT/*", scratch=tmp_path / "scratch")
-    said = (
-        r"a of site 'north' must have one mask as SEG/\*, not 2: first reader \(a/SEG-first\), second reader \(a/SEG-"
-    )
+    shown = ", ".join(rf"{name or 'without a description'} \(a/SEG{number}\)" for number, name in enumerate(names))
+    said = rf"a of site 'north' must have one mask as SEG/\*, not 2: {shown}; .* move the others out of"
     with pytest.raises(DataError, match=said):
         find_exams(folder, options)
-    chosen = ImportOptions(image_pattern="CT/*", mask_pattern="SEG/second*", scratch=tmp_path / "scratch")
-    assert find_exams(folder, chosen)[0].masks["a"].resolve().name == "SEG-second"
-
-
-def test_segmentations_that_no_pattern_tells_apart_are_named_by_their_files_one_of_which_may_be_moved_away(tmp_path):
-    folder, study = tmp_path / "north", generate_uid()
-    series = write_series(folder / "a", np.zeros((12, 16, 3), np.int16), "p0", "Portal", study)
-    for number in range(2):
-        write_segmentation(folder / "b" / f"SEG{number}", "p0", study, series, "")
-    options = ImportOptions(image_pattern="CT/*", scratch=tmp_path / "scratch")
-    said = r"not 2: without a description \(b/SEG0\), without a description \(b/SEG1\); .* move the others out of"
-    with pytest.raises(DataError, match=said):
-        find_exams(folder, options)
-    (folder / "b" / "SEG1").rename(tmp_path / "SEG1")
-    assert find_exams(folder, options)[0].masks["a"].resolve().name == "SEG0"
+    chosen = replace(options, mask_pattern="SEG/second*")
+    if not all(names):
+        chosen = options
+        (folder / "a" / "SEG0").rename(tmp_path / "SEG0")
+    assert find_exams(folder, chosen)[0].masks["a"].resolve().name == "SEG1"
 
 
 def test_a_copy_of_a_file_is_no_slice(run, source, tmp_path):

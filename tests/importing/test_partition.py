@@ -210,10 +210,6 @@ def test_groups_stay_whole_and_sites_even():
     assert np.bincount(sites).tolist() == [50, 50, 50]
 
 
-def test_as_many_sites_as_groups_get_one_each():
-    assert sorted(group_sites(list("aabbbc"), 3, seed=0).tolist()) == [0, 0, 0, 1, 1, 2]
-
-
 # --- shards
 
 

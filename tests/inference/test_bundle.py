@@ -92,12 +92,27 @@ def test_an_answer_is_never_replaced_as_it_may_be_another_patients(tmp_path, pre
     assert answer.read_bytes() == before
 
 
-def test_a_file_of_another_size_and_a_blank_one_are_refused_as_predict_refuses_them(tmp_path, predict, picture):
-    with pytest.raises(DataError, match="as in training"):
-        predict("segmentation", shape=(1, 8, 8))
-    Image.fromarray(np.full((8, 12), 200, np.uint8)).save(tmp_path / "a.png")
-    with pytest.raises(DataError, match="a.png must show something, not one intensity alone"):
-        predict("segmentation")
+class Broken(Bright):
+    def forward(self, images):
+        return torch.full((len(images), 3, *images.shape[2:]), torch.nan)
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"shape": (1, 8, 8)}, "as in training"),
+        ({"model": {"normalization": "batch_stateless"}}, "a single image must not be predicted alone by a network"),
+        ({"network": Broken(True)}, "the model 'small' must answer with finite probabilities"),
+        ({}, "a.png must show something, not one intensity alone"),
+    ],
+    ids=["another size", "alone", "not finite", "blank"],
+)
+def test_a_file_that_cannot_be_answered_is_refused_as_predict_refuses_it(tmp_path, predict, picture, options, sentence):
+    if not options:
+        Image.fromarray(np.full((8, 12), 200, np.uint8)).save(tmp_path / "a.png")
+    with pytest.raises(DataError, match=sentence):
+        predict("segmentation", **options)
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_file_of_another_kind_is_refused_and_an_unusual_one_is_answered_with_a_warning(predict, picture, caplog):
@@ -157,18 +172,3 @@ def test_a_class_that_must_not_be_used_says_so_in_its_file(tmp_path, make_predic
     predictor.write_forbidden = True
     found = json.loads(predictor(str(tmp_path / "a.png"), str(tmp_path / "out")).read_text())
     assert found["do_not_use"][0] == "the recall of normal is not known, and the study asks for 0.50"
-
-
-def test_a_bundle_refuses_a_single_image_where_the_answer_depends_on_others(predict, picture):
-    with pytest.raises(DataError, match="a single image must not be predicted alone by a network with"):
-        predict("segmentation", model={"normalization": "batch_stateless"})
-
-
-def test_an_answer_that_is_not_finite_is_refused(tmp_path, predict, picture):
-    class Broken(Bright):
-        def forward(self, images):
-            return torch.full((len(images), 3, *images.shape[2:]), torch.nan)
-
-    with pytest.raises(DataError, match="the model 'small' must answer with finite probabilities"):
-        predict("segmentation", network=Broken(True))
-    assert not (tmp_path / "out").exists()

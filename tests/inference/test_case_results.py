@@ -134,9 +134,6 @@ def test_a_choice_is_scored_by_the_models_that_it_names():
     # a by y is 0, b by x is 0.5, c does not count
     assert (found.value, found.num_cases, found.num_excluded) == (0.25, 2, 1)
     assert values_by_model(results) == {"x": 0.75, "y": 0.125}
-
-
-def test_no_case_has_no_value():
     assert values_by_model({}) == {} and value_or_none(Score.of({})) is None
 
 

@@ -122,24 +122,20 @@ def test_random_volumes_have_monais_numbers(monkeypatch, make_study):
     assert value.value == pytest.approx(np.mean(means)) and value.interval[0] < value.value < value.interval[1]
 
 
-def test_what_nobody_annotated_is_no_false_lesion(monkeypatch, make_study):
-    truth, answer = np.zeros((2, 1, 6, 6, 4), np.uint8)
-    truth[:, 1:3, 1:3], answer[:, 1:3, 1:3] = 1, 1
-    truth[:, 5], answer[:, 5] = IGNORED, 1
-    study = make_study()
-    cases, unit_of = evaluate(monkeypatch, study, truth, answer, has_ignored=True)
-    organ = measure_labels(cases, unit_of, study)["organ"]
-    assert organ["size_error"].value == 0 and organ["dice"].value == 1 and organ["false_lesions"].value == 0
-
-
-def test_without_a_size_of_voxels_sizes_are_in_voxels(monkeypatch, make_study):
+def test_what_nobody_annotated_is_no_false_lesion_and_without_a_size_of_voxels_sizes_are_in_voxels(
+    monkeypatch, make_study
+):
     truth, answer = np.zeros((2, 2, 6, 6, 4), np.uint8)
     truth[:, 1:3, 1:3], answer[:, 1:3] = 1, 1
     study = make_study()
     cases, unit_of = evaluate(monkeypatch, study, truth, answer)
-    error = measure_labels(cases, unit_of, study)["organ"]["size_error"]
     # 2 x 6 x 4 voxels are predicted of 2 x 2 x 4
-    assert error.value == 48 - 16
+    assert measure_labels(cases, unit_of, study)["organ"]["size_error"].value == 48 - 16
+    answer[:] = truth
+    truth[:, 5], answer[:, 5] = IGNORED, 1
+    cases, unit_of = evaluate(monkeypatch, study, truth, answer, has_ignored=True)
+    organ = measure_labels(cases, unit_of, study)["organ"]
+    assert organ["size_error"].value == 0 and organ["dice"].value == 1 and organ["false_lesions"].value == 0
 
 
 def made_up(num_classes, seed=0):
@@ -194,12 +190,9 @@ def test_the_studys_metric_has_an_interval_whichever_it_is():
         assert low < also[name].value < high
 
 
-def test_an_unknown_metric_has_its_value_and_no_interval():
+def test_an_unknown_metric_has_its_value_and_no_interval_and_an_area_of_one_class_is_none_at_all():
     score = Score.of({"a": 0.25, "b": 0.75}, metric="other")
     assert measure_value(score, {"a": "a", "b": "b"}, {}) == Estimate(0.5, None, 2)
-
-
-def test_an_area_of_cases_of_one_class_is_none_at_all():
     score = Score({"a": 1.0}, metric="auroc", probabilities_by_case={0: {"a": (0.75, 0.25)}})
     assert measure_value(score, {"a": "a"}, {}) == Estimate(None, None, 0)
 

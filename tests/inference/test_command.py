@@ -111,22 +111,18 @@ def test_what_cannot_be_a_dicom_segmentation_is_a_warning_and_no_error(predict, 
     assert (tmp_path / "out" / bare["label_map"]).is_file()
 
 
-def test_a_bad_input_does_not_stop_the_rest(predict, bad, picture, tmp_path):
-    code, (first, second, third), text = predict(bad, tmp_path / "missing.png", picture)
+def test_a_bad_input_and_a_surprise_do_not_stop_the_rest(predict, bad, picture, write_volume, fail_at_scan, tmp_path):
+    fail_at_scan(RuntimeError("out of memory"))
+    code, (first, second, third, fourth), text = predict(bad, tmp_path / "missing.png", write_volume(), picture)
     assert code == ExitCode.INCOMPLETE
     assert first["error"].startswith("bad.nii.gz must be a whole file") and "label_map" not in first
-    assert "missing.png" in second["error"] and third["label_map"] == "pic_labels.png"
-    # Two reasons, an answer and its warning, that this super model does not say what it learnt from, what was not
+    assert "missing.png" in second["error"] and "out of memory" in third["error"]
+    assert "error" not in fourth and fourth["label_map"] == "pic_labels.png"
+    # Three reasons, an answer and its warning, that this super model does not say what it learnt from, what was not
     # compared; and the end.
     lines = text.splitlines()
-    assert len(lines) == 6 and lines[-1] == f"1 answered, 2 failed; results in {tmp_path / 'out'}"
+    assert len(lines) == 7 and lines[-1] == f"1 answered, 3 failed; results in {tmp_path / 'out'}"
     assert str(tmp_path) not in "".join(lines[:-1]) + json.dumps([first, second])
-
-
-def test_a_surprise_is_told_and_does_not_stop_the_rest(predict, picture, write_volume, fail_at_scan):
-    fail_at_scan(RuntimeError("out of memory"))
-    code, (first, second), _ = predict(write_volume(), picture)
-    assert code == ExitCode.INCOMPLETE and "out of memory" in first["error"] and "error" not in second
 
 
 def test_a_full_disk_is_named_and_leaves_no_half_of_an_answer(predict, picture, tmp_path, monkeypatch):
@@ -165,15 +161,13 @@ def test_cases_in_folders_of_their_own_are_called_by_these(predict, tmp_path, pi
     assert [record["input"] for record in records] == ["second.case", "first"]
 
 
-def test_two_inputs_of_one_name_are_refused_before_any_work(predict, tmp_path, picture, write_volume):
+def test_two_inputs_of_one_name_and_one_that_leads_elsewhere_are_refused_before_any_work(
+    predict, tmp_path, picture, write_volume
+):
     with pytest.raises(ConfigError, match="inputs must have different names, not pic.png and PIC.nii.gz"):
         predict(picture, tmp_path / "PIC.nii.gz")
     with pytest.raises(ConfigError, match="inputs must be named once, not pic.png twice"):
         predict(picture, picture)
-    assert not (tmp_path / "out").exists()
-
-
-def test_an_input_whose_name_leads_elsewhere_is_refused_before_any_work(predict, write_volume, picture, tmp_path):
     scan = write_volume().rename(tmp_path / "..nii.gz")
     (tmp_path / "out_labels.nii.gz").write_text("precious")
     with pytest.raises(DataError, match="must be named by more than dots"):
@@ -208,10 +202,14 @@ def test_a_second_prediction_leaves_no_file_without_its_record(predict, picture,
     assert code == ExitCode.COMPLETE and text.splitlines()[-1] == f"1 answered, 0 failed; results in {tmp_path / 'out'}"
 
 
-def test_the_answer_to_another_image_of_the_same_name_is_not_replaced(predict, write_volume, tmp_path):
-    predict(write_volume())
+def test_the_answer_to_another_image_of_the_same_name_is_not_replaced_and_to_the_same_one_whatever_its_capitals(
+    predict, write_volume, tmp_path
+):
+    scan, other = write_volume(), tmp_path / "other" / "SCAN.nii.gz"
+    predict(shutil.copy(scan, tmp_path / "Scan.nii.gz"))
+    assert [record["input"] for record in predict(scan)[1]] == ["scan.nii.gz"]
     before = {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()}
-    other = tmp_path / "other" / "SCAN.nii.gz"
+    assert before.keys() == {"scan_labels.nii.gz", "prediction.json", "prediction.lock"}
     for is_there in (False, True):
         if is_there:
             other.parent.mkdir()
@@ -219,24 +217,6 @@ def test_the_answer_to_another_image_of_the_same_name_is_not_replaced(predict, w
         with pytest.raises(ConfigError, match="SCAN.nii.gz must be the image whose answer out holds under this"):
             predict(other)
     assert {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()} == before
-
-
-def test_an_answer_to_an_image_that_nothing_is_known_of_is_not_replaced(predict, picture, tmp_path):
-    (record,) = predict(picture)[1]
-    for sums in (None, "no sums", {"pic.png": ["no sum"]}):
-        (tmp_path / "out" / "prediction.json").write_text(json.dumps([record | {"sha256": sums}]))
-        with pytest.raises(ConfigError, match="must be the image whose answer out holds"):
-            predict(picture)
-
-
-def test_an_earlier_answer_goes_whatever_its_capitals(predict, write_volume, tmp_path):
-    scan = write_volume()
-    shutil.copy(scan, tmp_path / "Scan.nii.gz")
-    predict(tmp_path / "Scan.nii.gz")
-    records = predict(scan)[1]
-    assert [record["input"] for record in records] == ["scan.nii.gz"]
-    names = {"scan_labels.nii.gz", "prediction.json", "prediction.lock"}
-    assert {path.name for path in (tmp_path / "out").iterdir()} == names
 
 
 def test_two_predictions_do_not_write_one_folder_at_once(predict, picture, write_volume, tmp_path, monkeypatch):
@@ -280,11 +260,13 @@ def test_of_two_contrasts_all_files_make_the_same_image(tmp_path, make_contents,
     assert "contrast T2 is missing" in " ".join(alone["warnings"]) and predict("p1", "p1") == [wanted]
 
 
-def test_a_record_that_no_prediction_wrote_is_refused(predict, picture, tmp_path):
-    (tmp_path / "out").mkdir()
-    for content in ("{}", "[3]", "no JSON"):
+def test_a_record_that_no_prediction_wrote_and_one_that_does_not_know_its_image_are_refused(predict, picture, tmp_path):
+    (record,) = predict(picture)[1]
+    known = [json.dumps([record | {"sha256": sums}]) for sums in (None, "no sums", {"pic.png": ["no sum"]})]
+    for content in ("{}", "[3]", "no JSON", *known):
         (tmp_path / "out" / "prediction.json").write_text(content)
-        with pytest.raises(ConfigError, match="prediction.json"):
+        sentence = "must be the image whose answer out holds" if content in known else "prediction.json"
+        with pytest.raises(ConfigError, match=sentence):
             predict(picture)
         assert (tmp_path / "out" / "prediction.json").read_text() == content
 
@@ -415,20 +397,15 @@ def test_the_worst_code_of_a_batch_is_its_own(super_model, picture, bad, tmp_pat
     assert "exit codes, the worst first" in capsys.readouterr().out
 
 
-def test_an_answer_within_the_studys_rule_is_not_forbidden(super_model, predict, picture):
+def test_an_answer_within_the_studys_rule_is_not_forbidden_and_one_of_unknown_quality_is(super_model, predict, picture):
     state_rule(super_model, {"north": {"1": 0.9, "2": 0.7}}, on_fallback=True, label_below=0.7)
     _, (record,), text = predict(picture)
     assert record["do_not_use"] == [] and "DO NOT USE" not in text
     # The image's doubts are no part of this rule.
     assert record["warnings"]
-
-
-def test_a_label_of_unknown_quality_is_not_used_where_the_study_asks_for_one(super_model, predict, picture):
     state_rule(super_model, label_below=0.7)
-    _, (record,), _ = predict(picture)
-    assert record["do_not_use"] == [
-        "the Dice of organ is not known, and the study asks for 0.70",
-        "the Dice of lesion is not known, and the study asks for 0.70",
+    assert predict(picture)[1][0]["do_not_use"] == [
+        f"the Dice of {label} is not known, and the study asks for 0.70" for label in ("organ", "lesion")
     ]
 
 

@@ -78,26 +78,17 @@ def test_a_reading_that_the_task_or_no_validation_gives_is_refused(make_contents
         replace(contents, **changes)
 
 
-def test_a_threshold_without_the_global_model_is_refused(nearest):
+def test_a_threshold_without_the_global_model_and_models_without_a_sites_name_are_refused(nearest, make_study):
     contents = nearest()
     assert contents.is_choice and contents.sites == ("north", "south")
     with pytest.raises(ConfigError, match="with a threshold must hold the global model, which answers below it"):
         replace(contents, threshold=0.5)
-
-
-@pytest.mark.parametrize(
-    ("name", "rule", "reason"),
-    [
-        *((one, "only", "a site of a super model must be named by letters") for one in ("../a", "selector", "a b", "")),
-        ("global", "mean", "rule 'mean' must hold sites' models"),
-    ],
-)
-def test_models_without_a_sites_name_are_refused(make_study, name, rule, reason):
-    with pytest.raises(ConfigError, match=reason):
-        Contents(make_study(), (1, 32, 32), {name: {}}, rule)
-
-
-def test_the_images_of_a_study_with_neighbours_have_their_channels(make_contents, make_study):
-    contents = make_contents("only", study=make_study(data={"neighbours": 1}), shape=(3, 32, 32))
+    for name in ("../a", "selector", "a b", ""):
+        with pytest.raises(ConfigError, match="a site of a super model must be named by letters"):
+            Contents(make_study(), (1, 32, 32), {name: {}}, "only")
+    with pytest.raises(ConfigError, match="rule 'mean' must hold sites' models"):
+        Contents(make_study(), (1, 32, 32), {"global": {}}, "mean")
+    with_neighbours = make_study(data={"neighbours": 1})
+    Contents(with_neighbours, (3, 32, 32), {"a": {}}, "only")
     with pytest.raises(ConfigError, match=r"image_shape must be \(3, H, W\) of the training images, not \(1, 32, 32\)"):
-        replace(contents, image_shape=(1, 32, 32))
+        Contents(with_neighbours, (1, 32, 32), {"a": {}}, "only")

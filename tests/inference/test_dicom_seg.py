@@ -216,7 +216,12 @@ def test_a_patients_odd_value_is_named_and_not_shown(series, segment):
     assert "1970-05-01" not in str(caught.value)
 
 
-def test_the_package_and_a_segmentation_are_asked_for_before_any_work(make_study, monkeypatch):
+def test_the_package_is_asked_for_before_any_work_and_a_segments_label_is_one_value_of_dicoms_length(
+    make_study, monkeypatch, segment, series
+):
+    names = {1: "a\\b", 2: "x" * 65}
+    found = pydicom.dcmread(segment(series(), random_labels(), names)[0])
+    assert [one.SegmentLabel for one in found.SegmentSequence] == ["a/b", "x" * 64]
     check_can_write(make_study())
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ConfigError, match="must have the package highdicom; it is missing: pip install"):
@@ -270,9 +275,3 @@ def test_of_two_contrasts_the_segmentation_lies_on_the_first_ones_series(
     volume = segments.get_volume(combine_segments=True).array
     counts = np.bincount(said.ravel(), minlength=3).tolist()
     assert np.bincount(volume.ravel(), minlength=3).tolist() == counts and min(counts) > 0
-
-
-def test_a_segments_label_is_one_value_of_dicoms_length(segment, series):
-    names = {1: "a\\b", 2: "x" * 65}
-    found = pydicom.dcmread(segment(series(), random_labels(), names)[0])
-    assert [one.SegmentLabel for one in found.SegmentSequence] == ["a/b", "x" * 64]

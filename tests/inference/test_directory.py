@@ -150,18 +150,17 @@ def test_a_write_that_fails_leaves_the_older_one(folder, make_contents, monkeypa
     assert sorted(path.name for path in folder.parent.iterdir()) == ["supermodel"]
 
 
-def test_a_place_that_holds_something_else_is_refused_and_kept(tmp_path, make_contents):
+def test_a_place_that_holds_something_else_is_refused_and_kept_and_so_are_facts_that_are_no_plain_values(
+    tmp_path, make_contents
+):
+    with pytest.raises(ConfigError, match="facts of a super model must be plain finite values"):
+        write_model_folder(tmp_path / "supermodel", replace(make_contents(), facts={"dice": float("nan")}))
+    assert list(tmp_path.iterdir()) == []
     (tmp_path / "photos").mkdir()
     (tmp_path / "photos" / "a.txt").write_text("mine")
     with pytest.raises(ConfigError, match="photos must be free or an older super model"):
         write_model_folder(tmp_path / "photos", make_contents())
     assert (tmp_path / "photos" / "a.txt").read_text() == "mine"
-
-
-def test_facts_that_are_no_plain_values_are_refused(tmp_path, make_contents):
-    with pytest.raises(ConfigError, match="facts of a super model must be plain finite values"):
-        write_model_folder(tmp_path / "supermodel", replace(make_contents(), facts={"dice": float("nan")}))
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_super_model_of_the_format_before_is_read_without_a_domain_which_nobody_may_take_out(tmp_path, make_contents):
@@ -206,32 +205,36 @@ def test_a_changed_file_and_models_that_changed_places_are_refused(folder):
     assert_refused(folder, "weights/north.pt must be the file that was written")
 
 
+DECIDED = "must have the fingerprint of what it says"
+WRITTEN = "supermodel/model.json must be as it was written; it was changed"
+
+
 @pytest.mark.parametrize(
-    "changes",
+    ("changes", "sentence"),
     [
-        {"threshold": 0.1},
-        {"rule": "mean"},
-        {"outputs": ["south", "north"]},
-        {"image_shape": [1, 48, 48]},
-        {"domain": {"kinds": ["pictures"]}},
+        *(
+            (one, DECIDED)
+            for one in (
+                {"threshold": 0.1},
+                {"rule": "mean"},
+                {"outputs": ["south", "north"]},
+                {"image_shape": [1, 48, 48]},
+                {"domain": {"kinds": ["pictures"]}},
+                # Of how images are prepared.
+                {"study": {"data": {"intensity": "raw"}}},
+            )
+        ),
+        # Of what decides nothing.
+        *((one, WRITTEN) for one in ({"facts": {"test": {}}}, {"facts": []}, {"sites": ["east"]}, {"note": 1})),
+        *(({"format": number}, "model.json must have format 3 or 2") for number in (1, "2", None)),
     ],
 )
-def test_a_changed_decision_is_refused(folder, changes):
+def test_a_change_is_refused(folder, changes, sentence):
+    if "study" in changes:
+        study = read_facts(folder)["study"]
+        changes = {"study": study | {"data": study["data"] | changes["study"]["data"]}}
     edit(folder, **changes)
-    assert_refused(folder, "must have the fingerprint of what it says")
-
-
-def test_a_change_of_how_images_are_prepared_is_refused(folder):
-    study = read_facts(folder)["study"]
-    study["data"]["intensity"] = "raw"
-    edit(folder, study=study)
-    assert_refused(folder, "must have the fingerprint of what it says")
-
-
-@pytest.mark.parametrize("changes", [{"facts": {"test": {}}}, {"facts": []}, {"sites": ["east"]}, {"note": 1}])
-def test_a_change_of_what_decides_nothing_is_refused_too(folder, changes):
-    edit(folder, **changes)
-    assert_refused(folder, "supermodel/model.json must be as it was written; it was changed")
+    assert_refused(folder, sentence)
 
 
 @pytest.mark.parametrize("name", ["README.md", "MODEL_CARD.md"])
@@ -250,29 +253,20 @@ def test_a_super_model_without_a_digest_of_its_facts_is_read(folder):
     assert read_model_folder(folder).sites == ("north", "south")
 
 
-@pytest.mark.parametrize("number", [1, "2", None])
-def test_an_unknown_format_is_refused(folder, number):
-    edit(folder, format=number)
-    assert_refused(folder, "model.json must have format 3 or 2")
-
-
-def test_a_file_outside_of_the_folder_is_refused(folder):
+def test_a_broken_model_json_and_a_folder_that_is_no_super_model_are_refused(tmp_path, folder):
     weights = read_facts(folder)["weights"]
     weights["north"]["file"] = "../../north.pt"
     edit(folder, weights=weights)
     assert_refused(folder, "must name weights by their models")
-
-
-@pytest.mark.parametrize("text", ["{", "[]", '{"format": 1}', '{"format": 3, "study": 3}'])
-def test_a_broken_model_json_is_refused(tmp_path, text):
-    (tmp_path / "supermodel").mkdir()
-    (tmp_path / "supermodel" / "model.json").write_text(text)
-    assert_refused(tmp_path / "supermodel", "supermodel/model.json")
-
-
-def test_a_folder_that_is_no_super_model_is_refused(tmp_path):
-    for folder in (tmp_path, tmp_path / "missing"):
-        assert_refused(folder, "must be a super model with a model.json")
+    for text in ("{", "[]", '{"format": 1}', '{"format": 3, "study": 3}'):
+        (folder / "model.json").write_text(text)
+        assert_refused(folder, "supermodel/model.json")
+    for place in (folder / "weights", tmp_path / "missing"):
+        assert_refused(place, "must be a super model with a model.json")
+    (tmp_path / "bundle" / "configs").mkdir(parents=True)
+    (tmp_path / "bundle" / "configs" / "metadata.json").write_text("{}")
+    sentence = "not a MONAI bundle, .*; name the super model that silofl export made it of"
+    assert_refused(tmp_path / "bundle", sentence)
 
 
 @pytest.mark.parametrize(
@@ -288,12 +282,6 @@ def test_another_folder_of_a_run_is_answered_with_its_super_model_or_with_one_of
     (tmp_path / place).mkdir(parents=True)
     (tmp_path / place / "model.json").write_text("{}")
     assert_refused(tmp_path / given, f"did you mean .*/{place}[?]")
-
-
-def test_a_monai_bundle_is_answered_with_what_it_lacks_and_where_that_is(tmp_path):
-    (tmp_path / "configs").mkdir()
-    (tmp_path / "configs" / "metadata.json").write_text("{}")
-    assert_refused(tmp_path, "not a MONAI bundle, .*; name the super model that silofl export made it of")
 
 
 def test_equal_contents_have_equal_fingerprints_and_training_facts_do_not_count(tmp_path, make_contents):

@@ -9,24 +9,21 @@ from silofl.inference.picture import _choose_slices, _turn_upright, draw_overlay
 LABELS = {1: "organ", 2: "$lesion$"}
 
 
-def test_an_overlay_is_a_png_and_shows_the_labels():
+def test_an_overlay_is_a_png_and_shows_the_labels_if_any():
     image = np.random.default_rng(0).random((1, 20, 30, 4))
     mask = np.zeros((20, 30, 4), np.uint8)
     empty = draw_overlay(image, mask, np.diag([1, 1, 3, 1.0]), LABELS, "scan: $x$", True)
     mask[4:12, 5:20, 2] = 1
     shown = draw_overlay(image, mask, np.diag([1, 1, 3, 1.0]), LABELS, "scan: $x$", True)
     assert Image.open(io.BytesIO(shown)).format == "PNG" and shown != empty
+    for channels in (1, 3):
+        picture = np.random.default_rng(0).integers(0, 255, (channels, 20, 30), dtype=np.uint8)
+        for one in (None, np.ones((20, 30), np.uint8)):
+            content = draw_overlay(picture, one, None, {1: "organ"}, "x", True)
+            assert Image.open(io.BytesIO(content)).width > 100
 
 
-@pytest.mark.parametrize("channels", [1, 3])
-def test_a_picture_is_drawn_with_and_without_a_label_map(channels):
-    image = np.random.default_rng(0).integers(0, 255, (channels, 20, 30), dtype=np.uint8)
-    for mask in (None, np.ones((20, 30), np.uint8)):
-        content = draw_overlay(image, mask, None, {1: "organ"}, "x", True)
-        assert Image.open(io.BytesIO(content)).width > 100
-
-
-def test_a_volume_is_seen_with_front_at_the_top_and_the_patients_left_on_the_right():
+def test_a_volume_is_seen_with_front_or_head_at_the_top_and_the_patients_left_on_the_right():
     # RAS voxels: the corner at left, back, foot holds 1.
     volume = np.zeros((3, 4, 2), np.uint8)
     volume[0, 0, 0] = 1
@@ -35,9 +32,6 @@ def test_a_volume_is_seen_with_front_at_the_top_and_the_patients_left_on_the_rig
     assert image.shape == (1, 4, 3, 2) and aspect == 2 and sides == "RLAP"
     # Rows run from front to back, columns from the patient's right to the left, slices from foot to head.
     assert mask[-1, -1, 0] == 1 and mask.sum() == 1
-
-
-def test_a_sagittal_volume_is_seen_from_the_side_with_the_head_at_the_top():
     volume = np.zeros((2, 4, 3), np.uint8)
     volume[0, 0, 2] = 1  # back and head
     _, mask, _, sides = _turn_upright(volume[None], volume, np.diag([4, 1, 1, 1.0]))

@@ -4,14 +4,9 @@ import pytest
 from silofl.inference.prediction import measure_volumes_ml
 
 
-def test_a_volume_is_its_voxels_times_the_size_of_one():
+def test_a_volume_is_its_voxels_times_the_size_of_one_and_a_picture_has_none():
     label_map = np.zeros((4, 4, 2), np.uint8)
     label_map[:2, :2] = 1  # 8 voxels of 0.5 x 2 x 5 mm = 5 mm3 = 0.005 ml
-    affine = np.diag([-0.5, 2, 5, 1])
-    assert measure_volumes_ml(label_map, affine, {1: "organ", 2: "lesion"}) == pytest.approx(
-        {"organ": 0.04, "lesion": 0}
-    )
-
-
-def test_a_picture_has_no_volume():
+    found = measure_volumes_ml(label_map, np.diag([-0.5, 2, 5, 1]), {1: "organ", 2: "lesion"})
+    assert found == pytest.approx({"organ": 0.04, "lesion": 0})
     assert measure_volumes_ml(np.ones((4, 4), np.uint8), None, {1: "organ"}) is None

@@ -30,16 +30,9 @@ def test_a_readme_names_labels_sites_and_size(make_study):
     ):
         assert part in text
     assert "no statistics" not in text
-
-
-def test_a_label_is_no_link_of_the_readme(make_study):
-    text = readme(make_study(labels={1: "[seen](https://example.org)"}))
-    assert "1 = `[seen](https://example.org)`\n" in text
-
-
-def test_a_network_without_statistics_is_said(make_study):
-    study = make_study(model={"normalization": "batch_stateless"})
-    assert "keeps no statistics" in readme(study)
+    assert "keeps no statistics" in readme(make_study(model={"normalization": "batch_stateless"}))
+    # A label is no link.
+    assert "1 = `[seen](https://example.org)`\n" in readme(make_study(labels={1: "[seen](https://example.org)"}))
 
 
 def test_a_bundles_readme_names_its_members_and_commands(make_study):

@@ -12,7 +12,6 @@ from silofl.core.operating_point import OperatingPoint
 from silofl.data.parts import Examples
 from silofl.inference import SuperModel
 from silofl.inference.choice import choose_answer
-from silofl.inference.directory import write_model_folder
 from silofl.inference.geometry import decide_labels
 from silofl.models import build_model
 from silofl.training.evaluation import predict as evaluate
@@ -90,9 +89,11 @@ def test_a_model_that_is_named_among_several_answers_without_the_bias_of_all(mak
     assert model.predict(case, site="south").bias == 0 and model.predict(case).bias == 0.7
 
 
-def test_one_model_alone_answers_without_scores(make):
+def test_one_model_alone_answers_without_scores_and_cannot_disagree(make):
     prediction = make("only").predict(images(2))
     assert (prediction.model, prediction.scores, prediction.is_fallback) == ("global", {}, False)
+    with pytest.raises(ConfigError, match="disagreement must be of several models; this super model holds one"):
+        make("only").predict(images(3), has_disagreement=True)
 
 
 @pytest.mark.parametrize(
@@ -195,17 +196,9 @@ def test_findings_are_those_above_one_half_in_the_mean_over_the_cases_slices(mak
     assert [*prediction.class_scores.values()] == pytest.approx(mean, rel=1e-5)
 
 
-def test_a_loaded_super_model_is_the_one_that_was_written(tmp_path, make_contents):
-    contents = make_contents(scores=None)
-    write_model_folder(tmp_path / "supermodel", contents)
-    ours, theirs = (
-        m.answer(images(3)) for m in (SuperModel(contents, CPU), SuperModel.load(tmp_path / "supermodel", "cpu"))
-    )
-    assert ours.scores == theirs.scores
-    np.testing.assert_array_equal(ours.probabilities, theirs.probabilities)
-
-
-def test_counters_of_batches_may_be_missing_and_nothing_else(make_contents):
+def test_counters_of_batches_may_be_missing_and_nothing_else_and_weights_of_another_network_are_refused(
+    make_contents, make_study
+):
     contents = make_contents("only")
     state = {name: value for name, value in contents.models["global"].items() if "num_batches" not in name}
     assert len(state) < len(contents.models["global"])
@@ -213,14 +206,10 @@ def test_counters_of_batches_may_be_missing_and_nothing_else(make_contents):
     state.popitem()
     with pytest.raises(ConfigError, match="weights of 'global' must be those of the study's network"):
         SuperModel(replace(contents, models={"global": state}), CPU)
-
-
-def test_weights_of_another_network_are_refused(make_contents, make_study):
-    other = build_model(
-        make_study(model={"arguments": {"channels": [8, 4], "strides": [2]}}), (1, 32, 32), 0
-    ).state_dict()
+    other = make_study(model={"arguments": {"channels": [8, 4], "strides": [2]}})
+    models = {"global": build_model(other, (1, 32, 32), 0).state_dict()}
     with pytest.raises(ConfigError, match="weights of 'global' must have the shapes"):
-        SuperModel(replace(make_contents("only"), models={"global": other}), CPU)
+        SuperModel(replace(contents, models=models), CPU)
 
 
 # --- files
@@ -286,9 +275,12 @@ def test_files_of_contrasts_may_be_named_by_text(make, make_study, write_volume)
     np.testing.assert_array_equal(found.label_map, wanted.label_map)
 
 
-def test_an_image_that_comes_out_in_another_size_is_refused(make, write_volume):
+def test_an_image_that_comes_out_in_another_size_and_a_blank_one_are_refused(make, write_volume):
     with pytest.raises(DataError, match=r"must have shape \(n, 1, 32, 32\) as in training, not \(3, 1, 30, 32\)"):
         make().predict(write_volume(shape=(30, 32, 3)))
+    path = write_volume("blank.nii.gz", array=np.zeros((32, 32, 3), np.float32))
+    with pytest.raises(DataError, match=r"blank.nii.gz must show something, not one intensity alone"):
+        make().predict(path)
 
 
 def test_one_case_as_nifti_mha_and_dicom_has_one_label_map(tmp_path, make, make_study, write_dicom):
@@ -315,12 +307,6 @@ def test_one_case_as_nifti_mha_and_dicom_has_one_label_map(tmp_path, make, make_
         np.testing.assert_allclose(other.affine, affine, atol=1e-4)
         # The affines differ in their last bits, and interpolation with them.
         assert np.mean(other.label_map != first.label_map) < 1e-3
-
-
-def test_a_blank_image_is_refused_instead_of_answered(make, write_volume):
-    path = write_volume("blank.nii.gz", array=np.zeros((32, 32, 3), np.float32))
-    with pytest.raises(DataError, match=r"blank.nii.gz must show something, not one intensity alone"):
-        make().predict(path)
 
 
 def read(model, *values):
@@ -412,8 +398,3 @@ def test_of_classes_disagreement_is_the_lowest_and_the_highest_probability(make,
     said = [read(model, 2.0, {}).probabilities(name, case).mean(axis=0) for name in ("north", "south")]
     odds = sorted(p[1] / p[0] for p in said)
     assert found.shares is None and found.ranges["tumour"] == pytest.approx(tuple(one / (1 + one) for one in odds))
-
-
-def test_one_model_alone_cannot_disagree(make):
-    with pytest.raises(ConfigError, match="disagreement must be of several models; this super model holds one"):
-        make("only").predict(images(3), has_disagreement=True)

@@ -90,27 +90,20 @@ def test_what_no_hospital_has_measured_is_named_as_unchecked(compared):
     assert compared(usual={}, scores={}).unchecked[0] == "the look of the image to the network"
 
 
-def test_a_score_is_compared_with_one_hospitals_own_cases_alone(compared):
+def test_a_score_and_features_are_compared_with_one_hospitals_own_cases_alone(compared):
     low = {"north": 0.6, "south": 0.4}
     assert compared(scores=low).sentences
     found = compared({"north": NORTH, "south": NORTH}, scores=low)
     assert found.sentences == () and found.unchecked == ()
-
-
-def test_features_of_one_hospital_say_nothing_where_several_are_known(compared):
-    south = replace(NORTH, features=None)
-    found = compared({"north": NORTH, "south": south}, features=(4.0, 4.0))
+    found = compared({"north": NORTH, "south": replace(NORTH, features=None)}, features=(4.0, 4.0))
     assert found.sentences == () and found.unchecked == ("the look of the image to the network",)
 
 
-def test_the_distance_is_that_of_mahalanobis_without_covariances():
+def test_the_distance_is_that_of_mahalanobis_without_covariances_and_the_variance_that_of_a_sample():
     # (4 / 2 + 1 / 1) / 2 with the floor of 0.05 * 1.5 on the variances
     wanted = math.log((4 / (2 + 0.075) + 1 / (1 + 0.075)) / 2)
     assert measure_distance(np.array([2.0, 1.0]), [0.0, 0.0], [2.0, 1.0]) == pytest.approx(wanted)
     assert math.isfinite(measure_distance(np.zeros(2), np.zeros(2), np.zeros(2)))
-
-
-def test_the_variance_of_features_is_that_of_a_sample():
     found = FeatureSpread.of(np.array([[0.0], [1.0], [5.0]]))
     # 4, 1 and 9 from the mean, squared, by 7 with its floor
     assert found == FeatureSpread((2.0,), (7.0,), Spread.of([math.log(square / 7.35) for square in (4, 1, 9)]))

@@ -50,11 +50,12 @@ def run(source, tmp_path):
     return go
 
 
-def test_all_sessions_of_a_subject_are_cases_of_one_patient(run):
-    summary, content, records = run(labels=("organ",))
+def test_all_sessions_of_a_subject_are_cases_of_one_patient_and_contrasts_the_images_of_one_session(run):
+    summary, content, records = run(labels=("organ",), image_pattern="T1=T1w,T2=T2w")
     assert len(records) == 10 and summary.patients == {"north": 5, "south": 5}
+    assert content["channel_names"] == ["T1", "T2"]
     assert records["sub-03_ses-2"] == {
-        "image": "images/sub-03/ses-2/anat/sub-03_ses-2_T1w.nii.gz",
+        "image": [f"images/sub-03/ses-2/anat/sub-03_ses-2_{suffix}.nii.gz" for suffix in ("T1w", "T2w")],
         "label": "masks/sub-03_ses-2.nii.gz",
         "patient": "sub-03",
         "case": "sub-03_ses-2",
@@ -71,13 +72,6 @@ def test_what_is_left_over_is_counted(run, source):
     assert len(records) == 9
     assert "north: left over: 1 images without a mask, 10 other files, T2w (10)" in summary.notes
     assert "north: participants.tsv names 1 subjects without an image that is taken: sub-77" in summary.notes
-
-
-def test_contrasts_are_the_images_of_one_session(run):
-    _, content, records = run(image_pattern="T1=T1w,T2=T2w")
-    assert content["channel_names"] == ["T1", "T2"]
-    names = [f"images/sub-00/ses-1/anat/sub-00_ses-1_{suffix}.nii.gz" for suffix in ("T1w", "T2w")]
-    assert records["sub-00_ses-1"]["image"] == names
 
 
 def test_runs_are_cases_with_the_masks_of_their_entities(run, source):

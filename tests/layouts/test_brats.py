@@ -1,4 +1,5 @@
 import json
+import shutil
 
 import nibabel
 import numpy as np
@@ -156,7 +157,11 @@ def test_a_value_of_the_other_form_is_refused(run, request, form, value):
         run(source)
 
 
-def test_a_case_without_a_mask_and_cases_without_a_site_are_refused(run, source):
+def test_a_case_without_a_mask_cases_without_a_site_and_those_of_both_forms_are_refused(run, source):
+    write_case(source / "south" / "BraTS-GLI-00000-000", "-")
+    with pytest.raises(DataError, match="must hold cases in the form of one year, not of 2021 and 2023, which may be"):
+        run(source)
+    shutil.rmtree(source / "south" / "BraTS-GLI-00000-000")
     (source / "north" / "BraTS2021_00001" / "BraTS2021_00001_seg.nii.gz").unlink()
     with pytest.raises(DataError, match="site 'north' must have masks for BraTS2021_00001"):
         run(source)
@@ -170,12 +175,6 @@ def test_a_folder_that_holds_no_case_is_refused_rather_than_left_out(run, source
     (source / "north" / name / "BraTS2021_00042_t1.nii.gz").touch()
     sentence = f"north must hold folders of cases alone, with files as {name}/{name}_t1.nii.gz, not {name}; remove"
     with pytest.raises(DataError, match=sentence):
-        run(source)
-
-
-def test_cases_of_both_forms_are_refused(run, source):
-    write_case(source / "south" / "BraTS-GLI-00000-000", "-")
-    with pytest.raises(DataError, match="must hold cases in the form of one year, not of 2021 and 2023, which may be"):
         run(source)
 
 

@@ -155,11 +155,8 @@ def test_settings_that_do_not_fit_a_volume_are_refused(changes, message):
         parse(Study, study_in_3d().model_dump(mode="json", exclude_none=True) | changes, "study.yaml")
 
 
-def test_a_network_without_a_third_dimension_is_refused():
+def test_a_network_without_a_third_dimension_and_patches_for_a_classifier_are_refused():
     with pytest.raises(ConfigError, match="model.name must be one of unet, densenet121 with data.dimensions 3"):
         study_in_3d({"name": "lenet5"}, {"patches": None}, task="classification", labels={0: "a", 1: "b"})
-
-
-def test_a_classifier_gets_no_patches():
     with pytest.raises(ConfigError, match="data.patches must be left out for a classification"):
         classifier({"size": [8, 8, 8]})

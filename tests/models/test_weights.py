@@ -133,15 +133,11 @@ def test_a_study_without_a_file_starts_from_its_seed(tmp_path):
 # --- refusals
 
 
-def test_a_file_that_is_not_there_is_refused(tmp_path):
+def test_a_file_that_is_not_there_or_another_than_the_digest_settles_is_refused(tmp_path, state):
     study = small_study(weights="weights.pt", weights_sha256="0" * 64)
     with pytest.raises(ConfigError, match="model.weights must be a file next to study.yaml, not 'weights.pt'"):
         read_start(tmp_path, study)
-
-
-def test_another_file_than_the_digest_settles_is_refused_with_its_own_checksum(tmp_path, state):
     save_tensors(tmp_path / "weights.pt", state)
-    study = small_study(weights="weights.pt", weights_sha256="0" * 64)
     with pytest.raises(ConfigError, match=f"must have the SHA-256 of .*, not {digest_of(tmp_path / 'weights.pt')}"):
         read_start(tmp_path, study)
 

@@ -189,15 +189,11 @@ def test_a_model_of_another_study_is_tested_by_none(job, model, play):
         play(study=other, pretrained=read_start(folder, study).arrays)
 
 
-def test_another_file_than_the_agreed_model_is_refused(job, tmp_path):
+def test_another_file_than_the_agreed_model_and_weights_without_their_model_json_are_refused(job, tmp_path):
     folder, study = job
     (tmp_path / "model.pt").write_bytes((folder / "model.pt").read_bytes() + b" ")
     with pytest.raises(ConfigError, match=r"model.pt must have the SHA-256 of model.pretrained_sha256"):
         read_start(tmp_path, study)
-
-
-def test_weights_without_their_model_json_are_no_finished_model(job):
-    folder, study = job
     arrays = read_start(folder, study).arrays
     with pytest.raises(ConfigError, match=r"model.pretrained must be a finished model with its model.json"):
         ServerRounds.start(study, "run", ["east"], {name: one for name, one in arrays.items() if name != HEAD})

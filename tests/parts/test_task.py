@@ -32,15 +32,12 @@ def test_what_is_expected_like_some_arrays_has_their_shapes_and_may_be_withheld(
     assert check_arrays("north", {}, expected) == {}
 
 
-def test_no_variance_of_a_whole_model_may_be_below_0():
+def test_no_variance_of_a_whole_model_may_be_below_0_and_each_number_may_have_a_least_value_of_its_own():
     expected = Expected.whole_model({"model/norm.running_var": np.ones(2), "model/norm.running_mean": np.ones(2)})
     check_arrays("north", {"model/norm.running_var": np.zeros(2), "model/norm.running_mean": -np.ones(2)}, expected)
     below = {"model/norm.running_var": np.array([1, -0.1]), "model/norm.running_mean": np.ones(2)}
     with pytest.raises(AggregationError, match=r"'model/norm.running_var' with values of at least 0"):
         check_arrays("north", below, expected)
-
-
-def test_each_number_may_have_a_least_value_of_its_own():
     expected = {"a": Expected((2,), minimum=np.array([-1, -3]))}
     check_arrays("north", {"a": np.array([-1.0, -3.0])}, expected)
     with pytest.raises(AggregationError, match=r"'a' with values of at least -3"):

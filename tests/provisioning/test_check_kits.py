@@ -44,13 +44,10 @@ def printed_by_check(path, code, capsys):
     return capsys.readouterr().out
 
 
-def test_kits_as_made_are_right_with_every_class_of_the_jobs(workspace, capsys):
+def test_kits_as_made_are_right_with_every_class_of_the_jobs_and_one_is_checked_alone(workspace, kits, capsys):
     lines = printed_by_check(workspace, 0, capsys).splitlines()
     assert lines[0] == "server server study: 359 days left"
     assert lines[-1] == "all is right"
-
-
-def test_a_single_kit_is_checked_alone(kits, capsys):
     assert main(["check-kits", str(kits / "north"), "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
     (kit,) = report["kits"]
@@ -142,19 +139,6 @@ def test_a_folder_in_which_nvflare_cannot_start_is_found(kits, tmp_path, capsys,
     assert f"FAILED north: the path of the kit must have no {odd!r}, at which NVFlare's commands break" in printed
 
 
-@pytest.fixture
-def wants_gpu(kits):
-    """The kit of a hospital that computes on a GPU."""
-    replace_in(kits / "north" / "local" / "site.yaml", "device: cpu", "device: cuda")
-    return kits / "north"
-
-
-def test_a_lock_for_the_cpu_is_not_right_for_a_gpu(wants_gpu):
-    found = the_only_failure(wants_gpu)
-    assert found.startswith("north: requirements.lock must install torch for a GPU, as device: cuda of local/site.yaml")
-    assert "fill the kit with fill-kits --lock" in found
-
-
 def test_a_study_for_the_gpu_needs_such_a_lock_too_unless_the_site_says_otherwise(kits):
     study = read_yaml(REPOSITORY / "jobs" / "fedavg_phantoms" / "app" / "config" / "study.yaml")
     write_yaml(kits / "north" / "study.yaml", study | {"device": "cuda"})
@@ -163,14 +147,18 @@ def test_a_study_for_the_gpu_needs_such_a_lock_too_unless_the_site_says_otherwis
     assert "as device: cuda of study.yaml asks" in the_only_failure(kits / "north")
 
 
-def test_a_lock_of_a_machine_with_a_gpu_is_put_into_its_kit_and_right(wants_gpu, wheel, tmp_path):
-    lock = tmp_path / "gpu.lock"
+def test_a_lock_for_the_cpu_is_not_right_for_a_gpu_and_one_of_a_machine_with_it_is(kits, wheel, tmp_path):
+    kit, lock = kits / "north", tmp_path / "gpu.lock"
+    replace_in(kit / "local" / "site.yaml", "device: cpu", "device: cuda")
+    found = the_only_failure(kit)
+    assert found.startswith("north: requirements.lock must install torch for a GPU, as device: cuda of local/site.yaml")
+    assert "fill the kit with fill-kits --lock" in found
     line = f"nvidia-cublas==13.1.0 --hash=sha256:{'0' * 64}"
     lock.write_text("\n".join(["# Written for Linux with a GPU", line]))
-    assert main(["fill-kits", str(wants_gpu), "--wheel", str(wheel), "--lock", str(lock)]) == 0
-    assert line in (wants_gpu / "requirements.lock").read_text()
-    assert "CPU_INDEX" not in (wants_gpu / "INSTALL.md").read_text()
-    assert failures(wants_gpu) == []
+    assert main(["fill-kits", str(kit), "--wheel", str(wheel), "--lock", str(lock)]) == 0
+    assert line in (kit / "requirements.lock").read_text()
+    assert "CPU_INDEX" not in (kit / "INSTALL.md").read_text()
+    assert failures(kit) == []
 
 
 def test_policies_for_a_gpu_come_with_no_lock_for_the_cpu(kits, wheel, tmp_path, capsys):
@@ -332,23 +320,19 @@ def test_a_certificate_that_names_another_issuer_is_found_although_the_roots_key
     assert the_only_failure(kits / "north").startswith("north: startup/client.crt must be signed by the root")
 
 
-def test_a_key_of_another_kit_is_found(workspace, kits):
-    shutil.copy(kits / "south" / "startup" / "client.key", kits / "north" / "transfer" / "copy.txt")
+def test_a_key_of_another_kit_and_the_roots_key_in_a_kit_beside_the_kits_or_open_to_all_are_found(workspace, kits):
+    copy, record = kits / "north" / "transfer" / "copy.txt", workspace / "silofl" / "state" / "cert.json"
+    shutil.copy(kits / "south" / "startup" / "client.key", copy)
     assert the_only_failure(workspace).startswith("north: transfer/copy.txt must not be in this kit")
-
-
-def test_the_roots_key_in_a_kit_or_beside_the_kits_is_found(workspace, kits):
-    record = workspace / "silofl" / "state" / "cert.json"
+    copy.unlink()
+    record.chmod(0o644)
+    assert "must be readable by its owner only, for it holds the root's private key" in the_only_failure(workspace)
+    record.chmod(0o600)
     for place in (kits / "server" / "local" / "backup.json", workspace / "silofl" / "backup.json"):
         shutil.copy(record, place)
     (in_kit, _), (beside, text) = failures(workspace)
     assert in_kit == "server" and Path(beside).name == "backup.json"
     assert text == "must not hold a private key outside kits and state/; move it to where it belongs"
-
-
-def test_a_readable_root_key_is_found(workspace):
-    (workspace / "silofl" / "state" / "cert.json").chmod(0o644)
-    assert "must be readable by its owner only, for it holds the root's private key" in the_only_failure(workspace)
 
 
 def test_a_class_that_a_job_names_must_be_allowed(kits, tmp_path):

@@ -169,12 +169,9 @@ def test_a_second_call_changes_nothing_and_a_new_wheel_what_depends_on_it(worksp
     assert changed == {wheel.name, "SHA256SUMS", "INSTALL.md", "requirements.lock", "sbom.json"}
 
 
-def test_another_address_needs_another_workspace(workspace, wheel, capsys):
+def test_another_address_needs_another_workspace_and_a_new_participant_add_hospital(workspace, wheel, tmp_path, capsys):
     assert make(PROJECT, workspace, wheel, "--host", "elsewhere") == 2
     assert "participant 'server' must be as it was provisioned" in capsys.readouterr().err
-
-
-def test_a_new_participant_is_sent_to_add_hospital(workspace, tmp_path):
     west = {"name": "west", "type": "client", "org": "west_hospital"}
     path = changed_project(tmp_path / "project.yml", lambda project: project["participants"].append(west))
     project = make_kits.make_project(path, host="localhost")

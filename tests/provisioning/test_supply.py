@@ -160,12 +160,9 @@ def test_a_wheelhouse_is_all_that_an_installation_needs_and_another_file_of_a_ve
     assert not (tmp_path / "other").exists()
 
 
-def test_another_file_of_the_same_version_is_not_put_into_a_wheelhouse(kit, tmp_path, capsys):
+def test_a_wheelhouse_takes_no_other_file_of_a_version_and_is_of_a_filled_kit(kit, tmp_path, capsys):
     write_wheel(tmp_path / "index", "otherpackage", "import os  # other bytes\n")
     assert main(["wheelhouse", str(kit)]) == 2
     assert "must be there with its checksum" in capsys.readouterr().err
-
-
-def test_a_kit_that_is_not_filled_has_no_wheelhouse(tmp_path, capsys):
     assert main(["wheelhouse", str(tmp_path)]) == 2
     assert "must be a filled kit, with requirements.lock" in capsys.readouterr().err

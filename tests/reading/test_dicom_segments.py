@@ -89,15 +89,18 @@ def test_segment_0_is_no_label(write, series):
     assert_refused("give each segment a whole number from 1", write(frames_of(MASK), {0: "organ"}), series)
 
 
-def test_two_segments_of_one_name_are_one_label(write, series):
-    np.testing.assert_array_equal(
-        read(write(frames_of(MASK), {1: "lesion", 2: "lesion"}), series, {1: "lesion"}), MASK > 0
-    )
-
-
-def test_numbers_are_those_of_the_labels_by_the_names_of_segments(write, series):
-    path = write(frames_of(MASK), {1: "Lesion", 2: "organ"})
-    np.testing.assert_array_equal(read(path, series), np.choose(MASK, [0, 2, 1]))
+@pytest.mark.parametrize(
+    ("more", "names", "labels", "numbers"),
+    [
+        ([], {1: "Lesion", 2: "organ"}, LABELS, [0, 2, 1]),
+        # Of one name, and one that is nowhere drawn.
+        ([], {1: "lesion", 2: "lesion"}, {1: "lesion"}, [0, 1, 1]),
+        ([(3, 0, np.zeros(SHAPE[:2], bool))], {**LABELS, 3: "skin"}, LABELS, [0, 1, 2]),
+    ],
+)
+def test_numbers_are_those_of_the_labels_by_the_names_of_segments(write, series, more, names, labels, numbers):
+    path = write([*frames_of(MASK), *more], names)
+    np.testing.assert_array_equal(read(path, series, labels), np.choose(MASK, numbers))
 
 
 def test_where_segments_overlap_the_label_that_is_named_later_covers_the_other(write, series, tmp_path):
@@ -105,11 +108,6 @@ def test_where_segments_overlap_the_label_that_is_named_later_covers_the_other(w
     frames = [(1, z, lesion[..., z]) for z in range(7)] + [(2, z, organ[..., z]) for z in range(7)]
     np.testing.assert_array_equal(read(write(frames, {1: "lesion", 2: "organ"}), series), MASK)
     assert_refused("name its segments as the labels, organ, not 'lesion'", tmp_path / "seg.dcm", series, {1: "organ"})
-
-
-def test_segments_that_are_nowhere_drawn_may_have_any_name(write, series):
-    frames = [*frames_of(MASK), (3, 0, np.zeros(SHAPE[:2], bool))]
-    np.testing.assert_array_equal(read(write(frames, {**LABELS, 3: "skin"}), series), MASK)
 
 
 @pytest.mark.parametrize("form", [{"bits": 8}, {"bits": 16}, {"syntax": RLELossless}])
@@ -172,11 +170,6 @@ def test_a_frame_beside_the_slices_of_its_image_is_refused(whole, series, height
     assert_refused("lie on the voxels of its image; its frame 4 lies between or outside of them", whole, series)
 
 
-def test_two_frames_of_a_segment_at_one_place_are_refused(write, series):
-    path = write([*frames_of(MASK), frames_of(MASK)[0]])
-    assert_refused("hold one frame of each segment at each place, not two", path, series)
-
-
 def test_a_segmentation_of_another_frame_of_reference_is_refused(whole, series, tmp_path):
     image = read_image(series)
     label = read_label(whole, labels=LABELS, image=image)
@@ -192,6 +185,16 @@ def test_a_segmentation_of_another_frame_of_reference_is_refused(whole, series, 
 def test_a_segmentation_of_a_picture_is_refused(whole, tmp_path):
     Image.fromarray(np.zeros((3, 5), np.uint8)).save(tmp_path / "a.png")
     assert_refused("lie on a volume with places in mm, as a DICOM segmentation", whole, tmp_path / "a.png")
+
+
+def compress(header, syntax):
+    header.file_meta.TransferSyntaxUID = syntax
+    header.PixelData = encapsulate([header.PixelData]) if syntax == JPEG2000Lossless else header.PixelData
+
+
+def turn_to_surface(header):
+    header.SOPClassUID = header.file_meta.MediaStorageSOPClassUID = SurfaceSegmentationStorage
+    del header.PixelData, header.Rows
 
 
 def first_of(header, sequence):
@@ -223,6 +226,12 @@ REFUSED = {
         lambda h: setattr(first_of(h, "PlanePositionSequence"), "ImagePositionPatient", [1]),
         "have 3 decimal number.s. as ImagePositionPatient",
     ),
+    "jpeg": (lambda h: compress(h, JPEG2000Lossless), "be stored as it is or as RLE, not as JPEG 2000"),
+    "deflated": (
+        lambda h: compress(h, DeflatedExplicitVRLittleEndian),
+        "be stored as it is or as RLE, not as Deflated",
+    ),
+    "surface": (turn_to_surface, ".*, not a DICOM (segmentation|file of the kind 'Surface Seg)"),
 }
 
 
@@ -232,26 +241,11 @@ def test_a_segmentation_that_is_not_whole_is_refused(whole, series, name):
     assert_refused(sentence, edit(whole, change), series)
 
 
-@pytest.mark.parametrize("syntax", [JPEG2000Lossless, DeflatedExplicitVRLittleEndian])
-def test_another_compression_is_refused(whole, series, syntax):
-    def state(header):
-        header.file_meta.TransferSyntaxUID = syntax
-        header.PixelData = encapsulate([header.PixelData]) if syntax == JPEG2000Lossless else header.PixelData
-
-    assert_refused("be stored as it is or as RLE, not as (JPEG 2000|Deflated)", edit(whole, state), series)
-
-
-def test_a_surface_is_refused(whole, series):
-    def turn(header):
-        header.SOPClassUID = header.file_meta.MediaStorageSOPClassUID = SurfaceSegmentationStorage
-
-    edit(whole, turn, drop=["PixelData", "Rows"])
-    assert_refused(".*, not a DICOM (segmentation|file of the kind 'Surface Seg)", whole, series)
-
-
-def test_a_segment_that_the_file_does_not_describe_is_refused(write, series):
+def test_a_segment_that_is_not_described_and_two_frames_of_one_at_a_place_are_refused(write, series):
     path = write(frames_of(MASK), {1: "organ"})
     assert_refused("name a segment for each number that it holds, not none for 2", path, series)
+    path = write([*frames_of(MASK), frames_of(MASK)[0]])
+    assert_refused("hold one frame of each segment at each place, not two", path, series)
 
 
 def test_many_overlapping_segments_are_bounded_before_memory_is_taken(write, series, monkeypatch):
@@ -353,11 +347,6 @@ def test_frames_lie_less_than_a_tenth_of_a_pixel_aside_to_be_resampled(whole, th
     edit(whole, lambda header: places_of(header)[3].__setitem__(0, 10.04))
     assert resample(whole, thin, tmp_path).any()
     change_sizes(whole, lambda sizes: sizes.update({"PixelSpacing": [0.02, 0.02]}))
-    assert_not_resampled(UNEVEN, whole, thin, tmp_path)
-
-
-def test_frames_that_are_no_volume_are_not_resampled(whole, thin, tmp_path):
-    edit(whole, lambda header: places_of(header)[3].__setitem__(0, 11))
     assert_not_resampled(UNEVEN, whole, thin, tmp_path)
 
 

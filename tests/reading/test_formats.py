@@ -44,30 +44,11 @@ def write_file(slice_file):
     return write
 
 
-@pytest.mark.parametrize("ending", ["nii", "nii.gz"])
-def test_a_nifti_volume_keeps_its_axes_and_its_affine(tmp_path, ending):
-    affine = np.diag([-0.5, 0.75, 2, 1])
-    nibabel.save(nibabel.Nifti1Image(VOLUME, affine), tmp_path / f"v.{ending}")
-    image = read_image(tmp_path / f"v.{ending}")
-    np.testing.assert_array_equal(image.array, VOLUME[None])
-    np.testing.assert_allclose(image.affine, affine)
-    assert image.dtype_max == 32767
-
-
-def test_a_nifti_with_a_scale_factor_has_no_integer_range(tmp_path):
-    image = nibabel.Nifti1Image(VOLUME, np.eye(4))
-    image.header.set_slope_inter(0.5, 10)
-    nibabel.save(image, tmp_path / "v.nii")
-    read = read_image(tmp_path / "v.nii")
-    np.testing.assert_allclose(read.array[0], VOLUME * 0.5 + 10)
-    assert read.dtype_max is None
-
-
-def test_one_plane_of_a_nifti_is_a_volume_of_one_slice(tmp_path):
+def test_one_plane_of_a_volume_file_is_a_volume_of_one_slice(tmp_path):
     nibabel.save(nibabel.Nifti1Image(VOLUME[..., 0], np.eye(4)), tmp_path / "v.nii")
-    nibabel.save(nibabel.Nifti1Image(VOLUME[..., None], np.eye(4)), tmp_path / "w.nii")
-    assert read_image(tmp_path / "v.nii").array.shape == (1, 5, 6, 1)
-    assert read_image(tmp_path / "w.nii").array.shape == (1, 5, 6, 7)
+    SimpleITK.WriteImage(SimpleITK.GetImageFromArray(VOLUME[..., 0].T), tmp_path / "v.mha")
+    for name in ("v.nii", "v.mha"):
+        np.testing.assert_array_equal(read_image(tmp_path / name).array, VOLUME[None, :, :, :1])
 
 
 @pytest.mark.parametrize("shape", [(5, 6, 7, 2), (5, 6, 7, 1, 2)])
@@ -77,30 +58,6 @@ def test_the_last_axis_of_a_nifti_holds_contrasts(tmp_path, shape):
     image = read_image(tmp_path / "v.nii")
     assert image.has_contrasts and image.affine.shape == (4, 4)
     np.testing.assert_array_equal(image.array, [VOLUME, VOLUME + 1])
-
-
-def test_a_nifti_with_channels_and_time_points_is_refused(tmp_path):
-    nibabel.save(nibabel.Nifti1Image(np.zeros((5, 6, 7, 2, 3), np.int16), np.eye(4)), tmp_path / "v.nii")
-    assert_refused("v.nii must hold 2 or 3 axes, or 4 with channels last, of numbers, not 5 axes", tmp_path / "v.nii")
-
-
-@pytest.mark.parametrize("ending", ["mha", "nrrd"])
-def test_an_itk_volume_is_the_same_as_its_nifti(tmp_path, ending):
-    image = SimpleITK.GetImageFromArray(VOLUME.transpose(2, 1, 0))
-    image.SetSpacing((0.5, 0.75, 2))
-    image.SetOrigin((10, -20, 30))
-    image.SetDirection((0, 1, 0, 1, 0, 0, 0, 0, -1))
-    for name in (f"v.{ending}", "v.nii.gz"):
-        SimpleITK.WriteImage(image, tmp_path / name)
-    read, oracle = read_image(tmp_path / f"v.{ending}"), read_image(tmp_path / "v.nii.gz")
-    np.testing.assert_array_equal(read.array, VOLUME[None])
-    np.testing.assert_array_equal(read.array, oracle.array)
-    np.testing.assert_allclose(read.affine, oracle.affine, atol=1e-5)
-
-
-def test_an_itk_plane_is_a_volume_of_one_slice(tmp_path):
-    SimpleITK.WriteImage(SimpleITK.GetImageFromArray(VOLUME[..., 0].T), tmp_path / "v.mha")
-    np.testing.assert_array_equal(read_image(tmp_path / "v.mha").array, VOLUME[None, :, :, :1])
 
 
 @pytest.mark.parametrize(
@@ -121,7 +78,9 @@ def test_channels_of_an_itk_volume_that_are_no_colours_are_contrasts(tmp_path, e
     assert image.has_contrasts != is_colour
 
 
-def test_an_itk_file_of_time_points_is_refused(tmp_path):
+def test_channels_with_time_points_are_refused(tmp_path):
+    nibabel.save(nibabel.Nifti1Image(np.zeros((5, 6, 7, 2, 3), np.int16), np.eye(4)), tmp_path / "v.nii")
+    assert_refused("v.nii must hold 2 or 3 axes, or 4 with channels last, of numbers, not 5 axes", tmp_path / "v.nii")
     image = SimpleITK.GetImageFromArray(np.zeros((2, 3, 4, 5), np.uint8), isVector=False)
     SimpleITK.WriteImage(image, tmp_path / "v.nrrd")
     assert_refused("v.nrrd must hold 2 or 3 axes, not 4", tmp_path / "v.nrrd")
@@ -190,11 +149,6 @@ def test_a_refusal_does_not_say_where_in_its_source_a_library_failed(slice_file)
     # GDCM cannot turn such numbers round.
     edit(slice_file, PhotometricInterpretation="MONOCHROME1", BitsStored=12, HighBit=11, Modality="CR")
     assert "cxx" not in assert_refused("99.dcm must be a whole file, .* one .An invalid logic behavior", slice_file)
-
-
-def test_a_dicom_series_with_a_missing_slice_is_refused(series):
-    (series / "96.dcm").unlink()
-    assert_refused("series must have slices at even distances on one line, not 2.00 to 4.00 mm", series)
 
 
 def test_slices_of_a_series_in_a_folder_within_it_are_refused_and_another_series_there_is_not(series, write_dicom):
@@ -321,16 +275,13 @@ def test_one_image_of_an_npz_file_is_read_by_its_index(tmp_path):
     np.testing.assert_array_equal(read_image(tmp_path / "colour.npz", index=0).array[2], grey[0] + 2)
 
 
-def test_one_window_of_an_npz_file_is_read_by_its_index(tmp_path):
+def test_one_window_of_an_npz_file_is_read_by_its_index_and_one_of_images_holds_none(tmp_path):
     windows = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
     np.savez(tmp_path / "windows.npz", windows=windows)
+    np.savez(tmp_path / "a.npz", images=np.zeros((2, 3, 4), np.uint8), windows=windows)
     image = read_image(tmp_path / "windows.npz", index=1)
     np.testing.assert_array_equal(image.array, windows[1].reshape(3, 1, 4))
     assert image.is_window and image.array.dtype == np.float32
-
-
-def test_an_npz_file_of_images_holds_no_windows(tmp_path):
-    np.savez(tmp_path / "a.npz", images=np.zeros((2, 3, 4), np.uint8), windows=np.zeros((2, 3, 4)))
     assert not read_image(tmp_path / "a.npz", index=1).is_window
 
 
@@ -383,13 +334,11 @@ def test_an_unknown_ending_is_refused_with_a_remedy_that_fits(tmp_path, name, re
     assert_refused(f"{name} must be a DICOM folder or end in one of .png.*; {remedy}", tmp_path / name)
 
 
-def test_what_is_dicom_by_its_content_is_to_be_named_so_whatever_its_ending(slice_file):
+def test_a_file_whose_content_is_another_than_its_ending_says_is_to_be_renamed(tmp_path, write_file, slice_file):
     path = slice_file.rename(slice_file.with_name("a.img"))
     assert_refused("a.img must be .*, not '.img'; it is DICOM: name it a.img.dcm", path)
-
-
-def test_a_compressed_volume_without_its_ending_is_to_be_renamed(tmp_path, write_file):
-    path = write_file(tmp_path / "a.nii.gz").rename(tmp_path / "a.nii")
+    (tmp_path / "b").mkdir()
+    path = write_file(tmp_path / "b" / "a.nii.gz").rename(tmp_path / "a.nii")
     assert_refused("a.nii must end in .nii.gz, as its content is compressed by gzip; rename it", path)
 
 

@@ -140,10 +140,6 @@ def test_two_files_of_frames_in_one_series_are_refused_as_such(frames):
     assert_refused("series must hold one file with many frames, or a file for each slice, not 2 files of whi", folder)
 
 
-def test_frames_from_head_to_foot_are_taken(frames):
-    assert read_image(frames(4, 3, 2, 1, 0)[0]).array.shape == (1, 10, 6, 5)
-
-
 # Millimetres, unknown, micrometres, and a code that stands for no unit.
 @pytest.mark.parametrize(("unit", "has_spacing"), [(2, True), (0, True), (3, True), (5, False)])
 def test_nifti_states_what_its_unit_says(tmp_path, unit, has_spacing):

@@ -86,12 +86,6 @@ def test_a_mask_of_other_voxels_is_refused(changed):
 FINE = np.diag([0.02, 0.02, 0.02, 1]) + np.eye(4, k=3)
 
 
-def test_small_voxels_are_no_excuse_for_another_place():
-    # Half a voxel of 0.02 mm is 0.01 mm, less than a grid of usual size may be rounded by.
-    with pytest.raises(DataError, match="size of its image"):
-        lay(volume(np.ones((2, 5, 6)), moved_by(0.5, 0, 0, affine=FINE)), volume(np.zeros(SHAPE), FINE))
-
-
 def test_a_mask_of_small_voxels_is_turned_although_all_of_it_lies_within_a_tenth_of_a_millimetre():
     laid = lay(move(MARKED, (0, 1, 2), (2,), FINE), volume(np.zeros(SHAPE), FINE))
     np.testing.assert_array_equal(laid.array[0], MARKED)

@@ -51,12 +51,6 @@ def test_a_study_reads_what_was_imported_by_links(run, source, tmp_path, study):
     assert os.path.samefile(source / name, tmp_path / "target" / "site-1" / name)
 
 
-def test_sites_of_equal_size_differ_in_their_classes(run):
-    summary = run(num_sites=6, is_equal=True)
-    assert list(summary.examples.values()) == [{"training": 5, "validation": 0, "test": 5}] * 6
-    assert len({str(parts["training"]) for parts in summary.classes.values()}) > 1
-
-
 def test_the_known_classes_keep_their_order_and_others_follow_by_name_but_for_what_is_no_class(run, source, tmp_path):
     for old, new in (("COVID", "Covid-19"), ("Pneumonia-Viral", "lung"), ("Pneumonia-Bacterial", "heart")):
         (source / old).rename(source / new)

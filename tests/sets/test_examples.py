@@ -105,13 +105,6 @@ def test_without_recordings_a_patient_whom_sites_share_is_in_the_same_part_at_al
     assert all(len(parts) == 1 for parts in parts_of.values())
 
 
-def test_a_site_that_shares_no_patient_of_the_test_is_refused():
-    two = examples(recordings=None, patients=[f"p{n // 10 % 2}" for n in range(NUM)])
-    with pytest.raises(DataError, match="site 'site-1' must have patients for training and for the test, among whom"):
-        # each site has one class, which is one patient's
-        plan_examples(two, ImportOptions(partition="shards", num_sites=2, num_shards=1, **ALL))
-
-
 def test_without_patients_each_example_is_dealt_and_nothing_is_said_of_its_patient():
     bare = examples(recordings=None, patients=None, sites=None)
     plans = plan_examples(bare, ImportOptions(partition="dirichlet", num_sites=4, alpha=0.1, **ALL))
@@ -135,20 +128,29 @@ def test_the_same_seed_gives_the_same_sites_and_parts():
     assert content[0] == content[1] != content[2]
 
 
+SHARED = {"recordings": None, "patients": [f"p{n // 10 % 2}" for n in range(NUM)]}
+OF_ALL = "partition must be one of {} for this set, not"
+
+
 @pytest.mark.parametrize(
-    ("missing", "partition", "known"),
+    ("changes", "options", "sentence"),
     [
-        ("sites", "own", "dirichlet, shards, patients, recordings"),
-        ("recordings", "recordings", "dirichlet, shards, own, patients"),
+        ({"sites": None}, {"partition": "own"}, OF_ALL.format("dirichlet, shards, patients, recordings") + " 'own'"),
+        (
+            {"recordings": None},
+            {"partition": "recordings", "num_sites": 2},
+            OF_ALL.format("dirichlet, shards, own, patients") + " 'recordings'",
+        ),
+        # test 0.25 of 3 recordings of a class: floor(0.75) = 0
+        ({}, {"partition": "patients", "test": 0.25}, "'site-1' must have enough recordings .* not 6 .* at test 0.25"),
+        # each site has one class, which is one patient's
+        (
+            SHARED,
+            {"partition": "shards", "num_sites": 2, "num_shards": 1},
+            "site 'site-1' must have patients for training and for the test, among whom",
+        ),
     ],
 )
-def test_a_partition_that_the_set_does_not_allow_is_refused(missing, partition, known):
-    with pytest.raises(ConfigError, match=f"partition must be one of {known} for this set, not '{partition}'"):
-        plan_examples(examples(**{missing: None}), ImportOptions(partition=partition, num_sites=2, **ALL))
-
-
-def test_a_site_without_a_recording_to_spare_is_refused():
-    # test 0.25 of 3 recordings of a class: floor(0.75) = 0
-    options = ImportOptions(partition="patients", test=0.25, validation=0.0)
-    with pytest.raises(DataError, match="site 'site-1' must have enough recordings .* not 6 .* at test 0.25"):
-        plan_examples(examples(), options)
+def test_a_partition_that_the_set_does_not_allow_is_refused(changes, options, sentence):
+    with pytest.raises((ConfigError, DataError), match=sentence):
+        plan_examples(examples(**changes), ImportOptions(**ALL | options))

@@ -79,12 +79,6 @@ def test_values_become_accelerations_in_g(run, load):
         load("m1", split_unit="patient")
 
 
-def test_windows_may_be_dealt_to_other_sites(run, load):
-    summary = run(partition="dirichlet", num_sites=2, alpha=100.0)
-    assert sum(sum(parts.values()) for parts in summary.examples.values()) == 16
-    assert load("site-2", split_unit="examples").manifest.split_unit == "examples"
-
-
 @pytest.mark.parametrize(
     ("key", "value", "sentence"),
     [
@@ -191,14 +185,11 @@ def test_a_volunteer_with_few_recordings_is_left_out_and_named_and_copies_in_the
     assert summary.notes == ("volunteers with fewer than 9 recordings are left out: m2 (8)",)
 
 
-def test_a_download_with_few_recordings_of_everyone_is_refused(hmp, tmp_path):
+def test_a_download_with_few_recordings_of_everyone_or_without_an_activity_is_refused(hmp, tmp_path):
     for path in (hmp / "Walk").iterdir():
         path.unlink()
     with pytest.raises(DataError, match="a volunteer with at least 9 recordings, not only 1 with fewer"):
         import_layout("hmp", hmp, tmp_path / "target")
-
-
-def test_a_folder_without_an_activity_is_refused_with_its_name(hmp, tmp_path):
     (hmp / "Pour_water").rmdir()
     with pytest.raises(DataError, match="HMP_Dataset.*or a dataset.json.*; Pour_water is missing, and 0 other"):
         import_layout("hmp", hmp.parent, tmp_path / "target")

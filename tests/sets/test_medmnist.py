@@ -160,18 +160,14 @@ def test_a_partition_that_the_set_does_not_allow_is_refused(run, options, messag
 
 
 @pytest.mark.parametrize("content", [b"", b"PK\x03\x04 no more"])
-def test_a_broken_file_is_called_corrupt(tmp_path, content):
-    (tmp_path / "small.npz").write_bytes(content)
+def test_a_broken_file_is_called_corrupt_and_a_folder_must_hold_one(tmp_path, content):
+    for count in (0, 2):
+        with pytest.raises(DataError, match=f"must be an npz file or a folder with one, not with {count}"):
+            import_layout("medmnist", tmp_path, tmp_path / "target")
+        for name in ("small.npz", "other.npz"):
+            (tmp_path / name).write_bytes(content)
     with pytest.raises(DataError, match="small.npz must be a whole npz file, not a corrupt one"):
         import_layout("medmnist", tmp_path / "small.npz", tmp_path / "target")
-
-
-@pytest.mark.parametrize("count", [0, 2])
-def test_a_folder_must_hold_one_npz(tmp_path, count):
-    for number in range(count):
-        (tmp_path / f"{number}.npz").write_bytes(b"")
-    with pytest.raises(DataError, match=f"must be an npz file or a folder with one, not with {count}"):
-        import_layout("medmnist", tmp_path, tmp_path / "target")
 
 
 # --- sites split anew

@@ -71,10 +71,17 @@ def test_a_sample_without_its_keys_and_files_is_refused(run, source, tmp_path, c
         ("[]", "dataset.json in source must have the keys samples"),
         ("{", "dataset.json in source must be JSON, not broken"),
         (None, "source must hold stage1_train/<id>/images/<id>.png and .*, or a dataset.json"),
+        # A download without any image of a known kind.
+        ("light", "known size and look, not only 1 of 300x300 light"),
     ],
 )
 def test_another_dataset_json_or_none_is_refused(run, source, content, sentence):
-    (source / "dataset.json").unlink() if content is None else (source / "dataset.json").write_text(content)
+    if content in (None, "light"):
+        (source / "dataset.json").unlink()
+    else:
+        (source / "dataset.json").write_text(content)
+    if content == "light":
+        add_image(source / "stage1_train", "light", (300, 300), GREY_LIGHT)
     with pytest.raises(DataError, match=sentence):
         run()
 
@@ -186,12 +193,6 @@ def test_the_middle_of_an_image_becomes_tiles_with_the_union_of_its_nuclei(
     manifest = read_manifest(tmp_path / "target" / site, study())
     assert [len({record.patient for record in records}) for records in manifest.parts.values()] == [1, 0, 1]
     assert len(manifest.training) == len(corners)
-
-
-def test_a_download_without_any_image_of_a_known_kind_is_refused(tmp_path):
-    add_image(tmp_path / "stage1_train", "light", (300, 300), GREY_LIGHT)
-    with pytest.raises(DataError, match="known size and look, not only 1 of 300x300 light"):
-        import_layout(LAYOUT, tmp_path, tmp_path / "target")
 
 
 PAIR = "image dark1 must have images/dark1.png and a PNG of each nucleus in masks; one is missing"

@@ -8,7 +8,7 @@ from PIL import Image
 from silofl.base.errors import DataError
 from silofl.data.manifest import read_manifest
 from silofl.data.site_data import load_site_data
-from silofl.importing.importers import import_layout
+from silofl.importing.importers import ImportOptions, import_layout
 from silofl.study import load_study
 from silofl_desk.sets.nuclei_histology import parse_outlines
 
@@ -121,17 +121,14 @@ def test_what_a_set_releases_for_the_test_is_tested_alone(run, with_tests, tmp_p
     # Of the three others 0.2 are 0.6 patients, so one is for validation; TNBC releases none for the test.
     sizes = {site: [*map(len, parts)] for site, parts in patients.items()}
     assert sizes == {"tnbc": [1, 1, 1], "monuseg": [2, 1, 2], "monusac-kidney": [2, 1, 1]}
-
-
-def test_a_share_for_the_test_is_drawn_from_all_patients(run, with_tests):
-    # 0.6 of five patients, with a picture each.
-    assert run(test=0.6).examples["monuseg"] == {"training": 1, "validation": 1, "test": 3}
-
-
-def test_a_test_without_training_is_divided(run, with_tests, tmp_path):
+    # A share that is asked for is drawn from all patients: 0.6 of five, with a picture each.
+    found = import_layout(LAYOUT, with_tests, tmp_path / "share", ImportOptions(test=0.6)).examples["monuseg"]
+    assert found == {"training": 1, "validation": 1, "test": 3}
+    # A test without training is divided.
     (tmp_path / "alone").mkdir()
     (with_tests / "MoNuSegTestData").rename(tmp_path / "alone" / "MoNuSegTestData")
-    assert run(tmp_path / "alone").examples == {"monuseg": {"training": 1, "validation": 0, "test": 1}}
+    found = import_layout(LAYOUT, tmp_path / "alone", tmp_path / "divided").examples
+    assert found == {"monuseg": {"training": 1, "validation": 0, "test": 1}}
 
 
 SQUARE_MASK = np.pad(np.ones((3, 4), int), ((1, 2), (2, 2)))
@@ -150,18 +147,15 @@ def test_masks_become_one_where_there_is_a_nucleus_and_outlines_are_filled(run, 
     np.testing.assert_array_equal(np.asarray(Image.open(tmp_path / "target" / path)), expected)
 
 
-def test_what_is_ambiguous_or_has_no_area_is_no_nucleus():
-    assert parse_outlines(xml([SQUARE], name="Ambiguous").encode(), "a.xml") == []
-    assert parse_outlines(xml([SQUARE[:2], SQUARE]).encode(), "a.xml") == [SQUARE]
-
-
 @pytest.mark.parametrize(
     "content",
-    [b"<Annotations>", b'<A><Annotation><Region><Vertex X="1"/></Region></Annotation></A>', xml([[("x", 1)]])],
+    [b"<Annotations>", b'<A><Annotation><Region><Vertex X="1"/></Region></Annotation></A>', xml([[("x", 1)]]).encode()],
 )
-def test_broken_outlines_are_refused(content):
+def test_broken_outlines_are_refused_and_those_that_are_ambiguous_or_without_an_area_are_none(content):
     with pytest.raises(DataError, match="a.xml must be XML with the X and Y of each Vertex"):
-        parse_outlines(content if isinstance(content, bytes) else content.encode(), "a.xml")
+        parse_outlines(content, "a.xml")
+    assert parse_outlines(xml([SQUARE], name="Ambiguous").encode(), "a.xml") == []
+    assert parse_outlines(xml([SQUARE[:2], SQUARE]).encode(), "a.xml") == [SQUARE]
 
 
 @pytest.mark.parametrize(
@@ -171,13 +165,10 @@ def test_broken_outlines_are_refused(content):
         (f"{MONUSEG}/Annotations/TCGA-18-5592-01Z-00-DX1.xml", "DX1.tif must have its nuclei in Annotations/TCGA"),
     ],
 )
-def test_a_picture_without_nuclei_is_named(run, source, path, sentence):
+def test_a_picture_without_nuclei_and_a_folder_of_none_of_the_sets_are_refused(run, source, tmp_path, path, sentence):
     (source / path).unlink()
     with pytest.raises(DataError, match=sentence):
         run()
-
-
-def test_a_folder_of_none_of_the_sets_is_refused(tmp_path):
-    (tmp_path / "source").mkdir()
-    with pytest.raises(DataError, match="source must hold Slide_01/.*png of TNBC, Tissue Images.*or MoNuSAC"):
-        import_layout("nuclei-histology", tmp_path / "source", tmp_path / "target")
+    (tmp_path / "none").mkdir()
+    with pytest.raises(DataError, match="none must hold Slide_01/.*png of TNBC, Tissue Images.*or MoNuSAC"):
+        run(tmp_path / "none")

@@ -102,12 +102,6 @@ def test_the_real_set_loads_and_its_volumes_show_what_its_pictures_show(real_dat
         np.testing.assert_allclose(images.mean(axis=(1, 2)), pictures.mean(axis=(1, 2)) / 255, atol=0.01)
 
 
-@pytest.mark.parametrize("fraction", [{"test": 0.3}, {"validation": 0.0}])
-def test_slices_take_no_fraction(run, fraction):
-    with pytest.raises(ConfigError, match="test and validation must not be given with one volunteer a hospital"):
-        run(**fraction)
-
-
 # --- the challenge as it is downloaded
 
 
@@ -188,12 +182,18 @@ def test_a_mask_of_another_form_or_none_is_refused(run, challenge, mask, sentenc
         run(challenge)
 
 
-def test_a_folder_of_neither_form_is_told_both(tmp_path):
-    (tmp_path / "source").mkdir()
-    with pytest.raises(DataError, match="source must hold site1-sc01-image.nii.gz .*, or a dataset.json"):
-        import_layout("spine-gm", tmp_path / "source", tmp_path / "target")
-
-
-def test_other_labels_than_two_are_refused(run):
-    with pytest.raises(ConfigError, match="labels must name 2 labels, instead of white matter, grey matter, not 3"):
-        run(labels=("a", "b", "c"))
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"labels": tuple("abc")}, "labels must name 2 labels, instead of white matter, grey matter, not 3"),
+        ({"test": 0.3}, "test and validation must not be given with one volunteer a hospital"),
+        ({"validation": 0.0}, "test and validation must not be given with one volunteer a hospital"),
+        ({}, "none must hold site1-sc01-image.nii.gz .*, or a dataset.json"),
+    ],
+)
+def test_other_labels_than_two_fractions_of_slices_and_a_folder_of_neither_form_are_refused(
+    run, source, tmp_path, options, sentence
+):
+    (tmp_path / "none").mkdir()
+    with pytest.raises((ConfigError, DataError), match=sentence):
+        run(source if options else tmp_path / "none", **options)

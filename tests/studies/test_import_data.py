@@ -9,12 +9,6 @@ from PIL import Image
 from silofl.importing.importers import list_layouts
 
 
-def test_an_unknown_layout_is_refused_with_the_known_ones(refused, tmp_path):
-    error = refused("import", "folder", tmp_path, tmp_path / "out")
-    assert all(known in error for known in list_layouts())
-    assert not (tmp_path / "out").exists()
-
-
 @pytest.mark.parametrize("layout", list_layouts())
 def test_help_of_a_layout_says_what_source_must_hold_and_where_its_set_is_from(silofl, layout):
     code, out, error = silofl("import", layout, "--help")
@@ -25,22 +19,6 @@ def test_help_of_a_layout_says_what_source_must_hold_and_where_its_set_is_from(s
     assert tree and "::" not in description
     assert re.search(r"\bfrom\b|set of the layout|own data", head, re.IGNORECASE)
     assert [other for other in list_layouts() if f"\n{other}:\n" in out] == [layout]
-
-
-@pytest.mark.parametrize("layout", ["folders", "medmnist", "spine-gm"])
-def test_an_import_of_a_missing_source_or_of_another_layout_is_refused(refused, tmp_path, layout):
-    assert "nowhere, which is not there" in refused("import", layout, tmp_path / "nowhere", tmp_path / "out")
-    (tmp_path / "source").mkdir()
-    refused("import", layout, tmp_path / "source", tmp_path / "out")
-    assert not (tmp_path / "out").exists()
-
-
-def test_an_import_to_a_place_that_holds_something_is_refused(refused, tmp_path, north_phantoms):
-    file = tmp_path / "notes.txt"
-    file.write_text("kept")
-    for target in (tmp_path, file):
-        assert "TARGET must be an empty folder" in refused("import", "folders", north_phantoms, target)
-    assert file.read_text() == "kept"
 
 
 @pytest.mark.parametrize(

@@ -126,11 +126,6 @@ def write_template(tmp_path, job, **changes):
     return folder
 
 
-def test_no_rule_is_proposed_that_the_algorithm_refuses(new_study, windows, tmp_path):
-    job = write_template(tmp_path, "adafed_activity", algorithm={"name": "local"})
-    assert "robust" not in new_study(job, windows)[1].read_text()
-
-
 def test_findings_take_the_network_of_a_job_for_classes_and_a_metric_of_rare_ones(
     new_study, refused, pictures, tmp_path
 ):
@@ -262,9 +257,16 @@ def test_a_job_of_another_kind_is_refused(refused, pictures, windows, tmp_path, 
     assert not (tmp_path / "own").exists()
 
 
-@pytest.mark.parametrize(("name", "message"), [("data", "must be a new folder"), ("my study", "name must be letters")])
-def test_a_place_or_a_name_that_cannot_be_is_refused(refused, pictures, tmp_path, name, message):
-    error = refused("new-study", pictures, tmp_path / name, "--from", JOBS / "adafed_mednist")
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("data", ["--from", JOBS / "adafed_mednist"], "must be a new folder"),
+        ("my study", ["--from", JOBS / "adafed_mednist"], "name must be letters"),
+        ("own", ["--algorithm", "fedadg"], "(did you mean 'fedavg'?)"),
+    ],
+)
+def test_a_place_a_name_or_an_algorithm_that_cannot_be_is_refused(refused, pictures, tmp_path, name, options, message):
+    error = refused("new-study", pictures, tmp_path / name, *options)
     assert message in error and (tmp_path / name).exists() == (name == "data")
 
 
@@ -288,12 +290,15 @@ def test_a_size_is_chosen_where_images_need_one(job, sizes, wanted):
     assert transforms == ([] if wanted is None else [{"Resize": {"spatial_size": wanted}}])
 
 
-def test_the_models_of_the_other_job_stay_there(new_study, windows, tmp_path):
+def test_the_models_of_the_other_job_stay_there_and_no_rule_is_proposed_that_an_algorithm_refuses(
+    new_study, windows, tmp_path
+):
     model = {"name": "activity_cnn", "weights": "w.safetensors", "weights_sha256": "0" * 64}
-    job = write_template(tmp_path, "adafed_activity", algorithm={"name": "fedavg"}, model=model)
+    job = write_template(tmp_path, "adafed_activity", algorithm={"name": "local"}, model=model)
     for name in ("pretrained.pt", "w.safetensors"):
         study_file(job).with_name(name).write_bytes(b"another network's")
-    assert new_study(job, windows)[0].model.weights is None
+    study, file, _ = new_study(job, windows)
+    assert study.model.weights is None and "robust" not in file.read_text()
     assert {path.suffix for path in (tmp_path / "own").rglob("*.*")} == {".json", ".yaml"}
 
 
@@ -375,11 +380,6 @@ def test_any_algorithm_may_take_the_jobs_place_with_what_it_needs(new_study, pic
 
 def start_of(task):
     return load_study(study_file(JOBS / f"fedavg_{task}"))
-
-
-def test_an_algorithm_that_is_not_there_is_refused_with_the_nearest(refused, stains, tmp_path):
-    error = refused("new-study", stains, tmp_path / "own", "--algorithm", "fedadg")
-    assert "(did you mean 'fedavg'?)" in error and not (tmp_path / "own").exists()
 
 
 @pytest.mark.parametrize(("rare", "is_balanced"), [(5, True), (8, False)])

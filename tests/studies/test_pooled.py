@@ -67,19 +67,15 @@ def test_a_metric_of_no_single_case_that_is_set_for_every_row_is_refused(windows
     assert not (tmp_path / "out").exists()
 
 
-def test_a_pool_without_nvflare_can_be_run_in_a_process_of_its_own(phantoms, tmp_path):
-    asked = ComparisonPlan((JOB,), seeds=(0,), data=str(phantoms), is_pooled=True, is_alone=True)
+def test_a_pool_without_nvflare_can_be_run_in_a_process_of_its_own_and_trains_no_local_model(phantoms, tmp_path):
+    changes = {"guard": True}
+    asked = ComparisonPlan((JOB,), changes=changes, seeds=(0,), data=str(phantoms), is_pooled=True, is_alone=True)
     (run,) = plan_centralised_runs(asked, tmp_path, Console())
     parser = CommandParser(prog="simulate", fill=COMMANDS["simulate"].add_arguments)
     _, _, _, _, *arguments = side_by_side.build_command(run)
     options = parser.parse_args(arguments)
     check_backend(options)
     assert (options.alone, options.sites) == (True, ["pooled"])
-
-
-def test_a_pool_trains_no_local_model_beside_its_own(phantoms, tmp_path):
-    asked = ComparisonPlan((JOB,), changes={"guard": True}, seeds=(0,), data=str(phantoms), is_pooled=True)
-    (run,) = plan_centralised_runs(asked, tmp_path, Console())
     assert not settle_job(run.job, run.wanted, run.changes)[0].is_guarded
 
 

@@ -72,7 +72,7 @@ def test_after_the_last_round_each_task_of_the_sites_gets_a_line(lines, tmp_path
     ]
 
 
-def test_a_long_round_is_never_silent(lines, tmp_path, monkeypatch):
+def test_a_long_round_is_never_silent_and_shows_its_steps(lines, tmp_path, monkeypatch):
     lines.print_phase()
     (tmp_path / PHASE).write_text("train 2")
     lines.print_phase()
@@ -81,12 +81,7 @@ def test_a_long_round_is_never_silent(lines, tmp_path, monkeypatch):
     lines.print_phase()
     (line,) = lines.text()
     assert line.startswith("training round 2 of 4: ") and line.endswith(" s so far")
-
-
-def test_a_long_round_shows_its_steps_in_lines(lines, tmp_path, monkeypatch):
-    monkeypatch.setattr(progress, "QUIET_S", 0.0)
     monkeypatch.setattr(steps, "EVERY_S", -1.0)
-    (tmp_path / PHASE).write_text("train 2")
     north = tmp_path / "sites" / "north" / "run-1"
     north.mkdir(parents=True)
     StepFile(north).write(12, 300)

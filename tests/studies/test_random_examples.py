@@ -26,12 +26,9 @@ def without_transforms(job):
     return parse(Study, study_of(job).model_dump() | {"data": {}}, "study.yaml")
 
 
-def test_a_study_that_resizes_says_how_large_its_images_are():
+def test_a_study_that_resizes_says_how_large_its_images_are_and_another_has_an_assumed_size():
     study = study_of("fedavg_phantoms")
     assert has_own_size(study) and image_shape(study) == image_shape(study, (500, 30)) == (1, 96, 96)
-
-
-def test_a_study_that_leaves_the_size_open_has_an_assumed_one():
     study = without_transforms("fedavg_phantoms")
     assert not has_own_size(study)
     assert image_shape(study) == (1, *IMAGE) and image_shape(study, (40, 50)) == (1, 40, 50)

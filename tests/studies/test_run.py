@@ -393,19 +393,20 @@ def test_a_job_that_never_began_says_what_nvflare_says_and_how_to_go_on(server, 
     assert main(again) == 0 and submitted[0] == submitted[1]
 
 
-def test_an_interrupted_command_leaves_the_job_running_and_names_it(server, lead, monkeypatch, tmp_path):
+@pytest.mark.parametrize(
+    ("error", "code", "end"),
+    [
+        (KeyboardInterrupt, 130, "go on later with silofl continue {0}/out --kit {0}\n"),
+        (TrainingError("the server must answer"), 1, "the server must answer\n"),
+    ],
+)
+def test_an_interrupted_command_leaves_the_job_running_and_a_server_that_stays_away_is_said(
+    server, lead, monkeypatch, tmp_path, error, code, end
+):
     server(("FINISHED:ABANDONED", None))
-    monkeypatch.setattr(module.WatchedRun, "_follow", Mock(side_effect=KeyboardInterrupt))
-    code, said, _ = lead()
-    assert code == 130 and "job job-1 runs on" in said
-    assert said.endswith(f"go on later with silofl continue {tmp_path}/out --kit {tmp_path}\n")
-
-
-def test_a_server_that_stays_away_is_said_and_no_traceback(server, lead, monkeypatch):
-    server(("FINISHED:ABANDONED", None))
-    monkeypatch.setattr(module.WatchedRun, "_follow", Mock(side_effect=TrainingError("the server must answer")))
-    code, said, _ = lead()
-    assert code == 1 and said.endswith("the server must answer\n")
+    monkeypatch.setattr(module.WatchedRun, "_follow", Mock(side_effect=error))
+    found, said, _ = lead()
+    assert found == code and ("job job-1 runs on" in said) == (code == 130) and said.endswith(end.format(tmp_path))
 
 
 def test_a_run_that_was_stopped_in_its_first_round_goes_on_under_its_id_and_its_result_is_printed(server, lead):

@@ -104,17 +104,6 @@ def test_what_cannot_run_is_refused_and_leaves_no_run_behind(refused_run, tmp_pa
     assert not (tmp_path / "run").exists() and sorted(two_sites.rglob("*")) == before
 
 
-@pytest.mark.parametrize("name", ["Klinik Nord", "north,south", "K\u00f6ln", "north#2", "it's", "global", "selector"])
-@pytest.mark.parametrize("options", [[], ["--alone"]])
-def test_a_sites_name_that_no_model_could_bear_at_the_runs_end_is_refused_before_it(
-    refused_run, two_sites, name, options
-):
-    (two_sites / "north").rename(two_sites / name)
-    assert f"must be of letters, digits, '.', '_' and '-', and not 'global' or 'selector', not {name!r}" in refused_run(
-        *options
-    )
-
-
 def test_a_dot_in_a_sites_name_is_refused_but_with_alone(refused_run, two_sites):
     (two_sites / "north").rename(two_sites / "north.2")
     error = refused_run()
@@ -134,17 +123,21 @@ def test_a_path_in_which_a_sites_settings_would_fill_something_in_is_refused(
     assert f"must hold no {odd}, which the sites' settings would fill in" in error and name in error
 
 
-@pytest.mark.parametrize("name", ["no\nrth", "no\x1b[31mrth", "no\udce4rth"])
-def test_a_site_whose_name_commands_a_terminal_is_refused(refused_run, two_sites, name):
-    (two_sites / "north").rename(two_sites / name)
-    error = refused_run()
-    assert "a site's name must be that of a folder, in UTF-8 and without line breaks" in error and repr(name) in error
+NO_MODELS = "must be of letters, digits, '.', '_' and '-', and not 'global' or 'selector', not {!r}"
 
 
-@pytest.mark.parametrize("name", ["=1+1", "@x", "$HOME", "-rf", "%a"])
-def test_a_site_whose_name_commands_another_program_is_refused(refused_run, two_sites, name):
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    # That no model could bear at the run's end, that commands a terminal, and that commands another program.
+    [(n, NO_MODELS) for n in ("Klinik Nord", "north,south", "K\u00f6ln", "north#2", "it's", "global", "selector")]
+    + [(n, "must be that of a folder, in UTF-8 and without line breaks") for n in ("no\nr", "no\x1b[31mr", "no\udce4r")]
+    + [(n, "the name of a site must begin with none of") for n in ("=1+1", "@x", "$HOME", "-rf", "%a")],
+)
+def test_a_site_whose_name_could_do_harm_is_refused_before_the_run(refused_run, two_sites, name, sentence):
     (two_sites / "north").rename(two_sites / name)
-    assert "the name of a site must begin with none of" in (error := refused_run()) and "rename its folder" in error
+    for options in ([], ["--alone"]):
+        error = refused_run(*options)
+        assert sentence.format(name) in error and (repr(name) in error or "rename its folder" in error)
 
 
 @pytest.mark.parametrize("changes", [{"sites": ["../../victim"]}, {"sites": [".."]}, {"left_out": "/victim"}])

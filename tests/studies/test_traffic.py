@@ -110,7 +110,12 @@ def test_a_selector_that_learns_the_best_model_is_counted_in_its_extra_rounds():
     assert found.bytes_to[0] == server.task("east", Exchange(TRAIN, 1)).num_bytes
 
 
-def test_after_the_rounds_a_super_model_brings_every_site_all_models():
+def test_after_the_rounds_a_single_model_travels_twice_and_a_super_model_brings_every_site_all_models():
+    study = make_study(name="fedavg")
+    model = ServerRounds.start(study, "run", list(SITES)).task("east", Exchange(TRAIN, 1)).num_bytes
+    found = count_traffic(study, 3, (1, 32, 32))
+    # To be validated and tested: 4 rounds there and back, and twice more there.
+    assert found.finish_bytes_to == 2 * model and found.site_bytes == 10 * model
     study = make_study(name="fedsm")
     server = ServerRounds.start(study, "run", list(SITES))
     # A round's task is a global and a personalised model, and the selector.
@@ -119,15 +124,6 @@ def test_after_the_rounds_a_super_model_brings_every_site_all_models():
     # The last round is validated by both models and the selector; the super model is the global model and three
     # personalised ones, and the selector.
     assert count_traffic(study, 3, (1, 32, 32)).finish_bytes_to == (2 * model + selector) + (4 * model + selector)
-
-
-def test_after_the_rounds_a_single_model_travels_to_be_validated_and_tested():
-    study = make_study(name="fedavg")
-    model = ServerRounds.start(study, "run", list(SITES)).task("east", Exchange(TRAIN, 1)).num_bytes
-    found = count_traffic(study, 3, (1, 32, 32))
-    assert found.finish_bytes_to == 2 * model
-    # 4 rounds there and back, and twice more there
-    assert found.site_bytes == 10 * model
 
 
 class ByLoss(fedopt.ServerOptimizerPart):

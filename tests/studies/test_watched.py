@@ -84,16 +84,12 @@ def test_a_round_in_flight_shows_its_age_who_has_answered_and_when_the_others_we
     gone = replace(seen, heard={"east": 998.0}, in_flight=replace(TASK, answered=[], failed=["east"]))
     assert status_line(gone).endswith("; failed: east; waiting for west (not connected)")
     assert "in flight" not in status_line(replace(seen, has_ended=True))
+    # Two rounds of 3 s, of which 2 s have gone; of a late one no more than a whole round can have gone.
+    seen = watched(FIRST, SECOND, in_flight=replace(TASK, seconds=2.0))
+    assert seen.seconds_left == 4.0 and replace(seen, in_flight=replace(TASK, seconds=5.0)).seconds_left == 3.0
     # A task that is no training is named.
     seen = watched(FIRST, in_flight=replace(TASK, task="validate", round=1, seconds=2.0, waiting=[]))
     assert status_line(seen).endswith("\nvalidating the models of round 1 for 2.0 s; answered: east")
-
-
-def test_the_time_of_a_round_in_flight_is_taken_from_the_time_that_is_left():
-    seen = watched(FIRST, SECOND, in_flight=replace(TASK, seconds=2.0))
-    # Two rounds of 3 s, of which 2 s have gone; of a late one no more than a whole round can have gone.
-    assert seen.seconds_left == 4.0
-    assert replace(seen, in_flight=replace(TASK, seconds=5.0)).seconds_left == 3.0
 
 
 def test_a_program_gets_the_same_numbers():

@@ -22,12 +22,9 @@ def test_a_score_is_read_and_written_as_the_site_sent_it():
     assert found.selector.slices == {"east": 9} and found.by_threshold == ((0.5, 1),)
 
 
-def test_what_a_score_does_not_know_is_refused_by_name():
+def test_what_a_score_does_not_know_and_more_patients_than_cases_are_refused_by_name():
     with pytest.raises(ConfigError, match="the test of site 'east': by_case must be a known key; it is not"):
         read_record(SiteScore, SCORE | {"by_case": {"Doe^Jane": 0.5}}, "the test of site 'east'")
-
-
-def test_there_are_no_more_patients_than_cases():
     assert read_record(SiteScore, SCORE | {"num_patients": 2}, "x").num_patients == 2
     with pytest.raises(ConfigError, match="num_patients must be at most num_cases, 2, not 3"):
         read_record(SiteScore, SCORE | {"num_patients": 3}, "x")

@@ -140,12 +140,9 @@ def test_gradients_flow_to_the_images():
     assert torch.isfinite(images.grad).all()
 
 
-def test_another_size_is_refused_with_both_sizes():
+def test_another_size_and_evaluation_without_an_amplitude_are_refused():
     with pytest.raises(TrainingError, match=r"\(1, 8, 8\), not \(1, 9, 8\)"):
         AmplitudeNorm((1, 8, 8))(torch.rand(1, 1, 9, 8))
-
-
-def test_evaluation_without_an_amplitude_is_refused():
     with pytest.raises(TrainingError, match="before evaluation"):
         AmplitudeNorm((1, 8, 8)).eval()(torch.rand(1, 1, 8, 8))
 
