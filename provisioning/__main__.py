@@ -11,6 +11,8 @@ COMMANDS = {
     "make-kits": ("provisioning.make_kits", "provision a network and fill its kits"),
     "check-kits": ("provisioning.check_kits", "check certificates, keys, policies, and who may do what"),
     "add-hospital": ("provisioning.add_hospital", "make the kit of one more hospital"),
+    "add-person": ("provisioning.add_person", "make the kit of one more person"),
+    "remove-kit": ("provisioning.remove_kit", "block and forget the kit of a person who left, or one that was lost"),
     "renew-kit": ("provisioning.renew_kit", "renew the certificate of one kit"),
     "fill-kits": ("provisioning.fill_kits", "put wheel, policies and INSTALL.md into kits"),
     "wheelhouse": ("provisioning.wheelhouse", "put all packages into kits, for hospitals without a package index"),

@@ -91,10 +91,24 @@ def add_participants(project: Path, participants: list[dict[str, Any]]) -> list[
         return [(kits_folder(new) / name).rename(kits_folder(project) / name) for name in names]
 
 
+def forget_participant(project: Path, name: str) -> None:
+    """Take a participant off the project and off NVFlare's record of keys, so that the name can be given anew."""
+    settings = read_yaml(project / "project.yml")
+    settings["participants"] = [one for one in settings["participants"] if one["name"] != name]
+    record = read_json(certificates_file(project))
+    record.pop(name, None)
+    _write_record(project, record)
+    write_yaml(project / "project.yml", settings)
+
+
 def replace_certificate(project: Path, name: str, certificate: str) -> None:
     """Put a renewed certificate on NVFlare's record, so that a later provisioning uses it."""
     record = read_json(certificates_file(project))
     record[name]["cert"] = certificate
+    _write_record(project, record)
+
+
+def _write_record(project: Path, record: dict[str, Any]) -> None:
     new = certificates_file(project).with_suffix(".new")
     new.unlink(missing_ok=True)
     new.touch(mode=0o600)

@@ -1,4 +1,4 @@
-"""One machine for each kit: a second one is refused while the first is heard, and says so.
+"""Who is let in: one machine for each kit, a second one is refused while the first is heard; none that is blocked.
 
 NVFlare 2.9 lets the newest connection of a name displace the one before, and drops the older registration with it: a
 copy of a hospital's kit puts the true one out, without a line in its log. Here server and relays keep the first. A
@@ -18,9 +18,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from weakref import WeakSet
 
 from aiohttp import ClientSession, ClientTimeout
 from nvflare.fuel.f3 import communicator
+from nvflare.fuel.f3.connection import BytesAlike
 from nvflare.fuel.f3.drivers.aio_http_driver import WS_PATH
 from nvflare.fuel.f3.drivers.driver_params import DriverParams
 from nvflare.fuel.f3.endpoint import Endpoint
@@ -29,7 +31,8 @@ from nvflare.fuel.f3.sfm.constants import HandshakeKeys, Types
 from nvflare.fuel.f3.sfm.prefix import Prefix
 from nvflare.fuel.f3.sfm.sfm_conn import SfmConnection
 
-from silofl.base.errors import ExitCode
+from silofl.base.errors import ConfigError, ExitCode
+from silofl.flare.blocked import BlockList
 from silofl.flare.kit import Kit
 
 # Six of the heartbeats that a site sends.
@@ -39,6 +42,8 @@ WAIT_FILE, MOST_WAIT_S = "refused.fl", 600.0
 # What a handshake says besides what NVFlare's does: who connects; in its answer, that it was refused. And the question
 # of `ask_machines`, which connects nobody.
 PROCESS, PLACE, REFUSED = "silofl.process", "silofl.place", "silofl.refused"
+# In an answer: that the certificate is blocked.
+BLOCKED = "silofl.blocked"
 ASK, ANSWER = "silofl.ask", "silofl.answer"
 # A refused machine ends by itself before; one with older software would stay.
 CLOSE_S = 5.0
@@ -72,7 +77,7 @@ class _Machine:
 
 
 class OneMachine(ConnManager):
-    """NVFlare's manager of connections, which refuses a second machine under the name of one that is heard."""
+    """NVFlare's manager of connections, which refuses blocked certificates, and a second machine under a name."""
 
     def __init__(self, local_endpoint: Endpoint, *options: object) -> None:
         super().__init__(local_endpoint, *options)
@@ -80,13 +85,32 @@ class OneMachine(ConnManager):
         self._machines: dict[str, _Machine] = {}
         # Name -> the address that was refused last, and when.
         self._refused: dict[str, tuple[str, float]] = {}
+        self._turned_away: WeakSet[SfmConnection] = WeakSet()
         self._deciding = threading.Lock()
+        self._blocked = BlockList(Path.cwd())
+
+    def process_frame_task(self, sfm_conn: SfmConnection, frame: BytesAlike) -> None:
+        """Take a frame, unless it comes by a blocked certificate, whose line is closed."""
+        serial = find_serial(sfm_conn) if sfm_conn.conn.connector.mode == Mode.PASSIVE else None
+        try:
+            name = self._blocked.find(serial) if serial else None
+        except ConfigError as fault:
+            logger.error("%s; until then nobody is let in", fault)
+            name = "whoever connects"
+        if name is None:
+            super().process_frame_task(sfm_conn, frame)
+        elif sfm_conn not in self._turned_away:
+            self._turned_away.add(sfm_conn)
+            logger.warning("%s was refused: certificate %s is blocked", name, serial)
+            self._reply(sfm_conn, BLOCKED, name)
 
     def update_endpoint(self, sfm_conn: SfmConnection, data: dict[str, Any]) -> None:
         """Take a handshake, or refuse it; a process that is refused ends here."""
         name, is_listener = data.get(HandshakeKeys.ENDPOINT_NAME, ""), sfm_conn.conn.connector.mode == Mode.PASSIVE
         if not is_listener and REFUSED in data:
             end_refused(self.local_endpoint.name, data[REFUSED])
+        if not is_listener and BLOCKED in data:
+            end_blocked(self.local_endpoint.name)
         owner = sfm_conn.conn.get_conn_properties().get(DriverParams.PEER_CN.value)
         if is_listener and owner and ASK in data:
             self._reply(sfm_conn, ANSWER, self._describe(owner, data.get(PLACE)))
@@ -141,6 +165,19 @@ def refuse_second_machines() -> None:
     """Have this process's connections, from the next cell on, be those of one machine for each name."""
     # NVFlare has no setting for it: its filters see a message when the older connection is gone already.
     communicator.ConnManager = OneMachine
+
+
+def find_serial(line: SfmConnection) -> str | None:
+    """Return the serial number of the certificate by which somebody has connected; None where the driver has none."""
+    socket = getattr(line.conn, "websocket", None)
+    shown = socket.get_extra_info("peercert") if socket else None
+    return shown["serialNumber"].lstrip("0") if shown else None
+
+
+def end_blocked(name: str) -> None:
+    """End this process, whose certificate the server has blocked."""
+    logger.error("the server must let %s in, and has blocked the certificate of this kit; ask the study lead", name)
+    os._exit(ExitCode.FAILED)
 
 
 def end_refused(name: str, address: str) -> None:

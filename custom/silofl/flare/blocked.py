@@ -1,0 +1,59 @@
+"""Certificates that a server lets in no more, by their serial numbers: of people who left, and of kits that were lost.
+
+NVFlare 2.9 has no such list: whoever has a key whose certificate holds is let in, and a session is made anew from what
+the server has signed before. Here the server reads its list again while it runs, at each frame that comes.
+"""
+
+import time
+from pathlib import Path
+from typing import Any
+
+from cryptography import x509
+
+from silofl.base.errors import ConfigError
+from silofl.base.files import read_json
+
+# In a kit.
+FILE = "local/blocked.json"
+# How long an answer is good: so much later a certificate that was put on the list is out.
+FRESH_S = 1.0
+
+
+def format_serial(certificate: x509.Certificate) -> str:
+    """Return a certificate's serial number as the list has it."""
+    return f"{certificate.serial_number:X}"
+
+
+def read_blocked(path: Path) -> dict[str, str]:
+    """Return serial number -> the name in the certificate; nothing where there is no list.
+
+    Raises:
+        ConfigError: It is no such list.
+    """
+    found: dict[str, Any] = read_json(path, absent={})
+    if not all(isinstance(name, str) for name in found.values()):
+        raise ConfigError(f"{path.name} must be an object of serial numbers and names; take the one of remove-kit")
+    return found
+
+
+class BlockList:
+    """The list of this machine, as it is now.
+
+    Args:
+        kit: The folder of its kit.
+    """
+
+    def __init__(self, kit: Path) -> None:
+        self._path, self._read_at = kit / FILE, -FRESH_S
+        self._known: dict[str, str] = {}
+
+    def find(self, serial: str | None) -> str | None:
+        """Return the name for which a serial number is blocked, None for one that is not.
+
+        Raises:
+            ConfigError: The list cannot be read: nobody is let in until it can.
+        """
+        if time.monotonic() - self._read_at >= FRESH_S:
+            self._known = read_blocked(self._path)
+            self._read_at = time.monotonic()
+        return self._known.get(serial or "")
