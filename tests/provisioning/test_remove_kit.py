@@ -97,7 +97,7 @@ def wait_until(holds):
         time.sleep(0.5)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_removed_kit_is_out_of_a_network_that_runs_and_stays_out(tmp_path, free_port):
     workspace, machines = tmp_path / "workspace", tmp_path / "machines"
