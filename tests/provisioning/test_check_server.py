@@ -104,7 +104,7 @@ def let_key_be_read(kit, home, monkeypatch):
     ("change", "check", "sentence"),
     [
         (expose, "modes", "not 1 of"),
-        (lose, "folders", "jobs missing; create it: install -d -m 700"),
+        (lose, "folders", "the folder of jobs must be there; it is not: install -d -m 700 "),
         (forget, "folders", "must outlive a restart of the machine, not be /tmp/nvflare"),
         (open_classes, "classes", "lets every class in"),
         (take_any_file, "job_files", "app_validator"),

@@ -87,7 +87,7 @@ def check_folders(server: ServerMachine) -> Finding:
         if is_volatile(str(place)):
             return failed(f"the folder of {what} must outlive a restart of the machine, not be {place}; name another")
         if not place.is_dir():
-            return failed(f"the folder of {what} must be there, not {place} missing; create it: install -d -m 700")
+            return failed(f"the folder of {what} must be there; it is not: install -d -m 700 {place}")
         if not machine.is_writable(place):
             return failed(
                 f"the folder of {what}, {place}, must be writable for this account; give it to the account that runs "
