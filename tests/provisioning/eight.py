@@ -239,9 +239,8 @@ class EightStage(Stage):
         code = ExitCode.INCOMPLETE if faulty else ExitCode.COMPLETE
         require_that(rehearsal.wait_for_end() == code, f"the rehearsal must end with {code}; see {rehearsal.log}")
         found = [line for line in read_log(rehearsal.log).splitlines() if "have a fault" in line]
-        require_that(
-            [faulty] * bool(faulty) == [line.split()[0] for line in found], f"it must name {faulty}, not {found}"
-        )
+        named = [line.split(":")[0] for line in found]
+        require_that(named == [f"FAILED {faulty}"] * bool(faulty), f"it must name {faulty}, not {found}")
         if faulty:
             self.change_site(faulty, cache_dir=None)
 
