@@ -48,6 +48,18 @@ def test_both_wheels_have_one_version():
     assert DESK["project"]["dependencies"] == [f"silofl=={PROJECT['version']}"]
 
 
+def test_the_changelog_begins_with_this_version_and_its_day():
+    heading = re.search(r"^## (.+)$", (ROOT / "CHANGELOG.md").read_text(), flags=re.MULTILINE)[1]
+    assert re.fullmatch(rf"{re.escape(silofl.__version__)} - 20\d\d-\d\d-\d\d", heading)
+
+
+def test_a_page_that_names_a_version_names_this_one():
+    pages = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "provisioning").glob("*.md")]
+    text = "".join(path.read_text() for path in pages if path.name != "CHANGELOG.md")
+    named = re.findall(r"silofl(?:-|:| )(\d+\.\d+\.\d+)", text, flags=re.IGNORECASE)
+    assert len(named) >= 4 and {*named} == {silofl.__version__}
+
+
 def test_each_wheel_holds_its_own_package():
     found = find_packages(ROOT / "custom", include=SETTINGS["tool"]["setuptools"]["packages"]["find"]["include"])
     assert {"silofl", "silofl.importing"} <= {*found} and not any(name.startswith("silofl_desk") for name in found)

@@ -44,15 +44,6 @@ ROLES: Mapping[str, Mapping[str, Command]] = {
     "clinic, with a trained model": name_commands("silofl", "clinic", CLINIC),
 }
 COMMANDS = {name: command for commands in ROLES.values() for name, command in commands.items()}
-# Name in version 0.2 -> what is to be given instead; they go with version 0.4.
-FORMER = {
-    "check-site": "silofl site check",
-    "egress-check": "silofl site egress-check",
-    "forget": "silofl site forget",
-    "prune": "silofl site prune",
-    "landscape": "python bench/landscape.py in a clone",
-    "layer-statistics": "python bench/layer_statistics.py in a clone",
-}
 LONGEST_ERROR = 1500
 # Of a disk, an account or a file that takes no more: work was begun by then.
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -152,8 +143,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # Python brings bytes that are no text as half characters, which no record, page or terminal can hold.
         if text.encode(errors="ignore").decode() != text:
             parser.error(f"every argument must be text in UTF-8, not {quote_value(text)}")
-    if given and given[0] in FORMER:
-        parser.error(f"{given[0]} must be given by its new name: {FORMER[given[0]]}")
     if given and given[0] in {*DESK} - COMMANDS.keys():
         parser.error(
             f"{given[0]} must have the wheel silofl-desk, which is not here; install silofl-desk {__version__}"

@@ -16,6 +16,7 @@ from packaging.utils import canonicalize_name
 from provisioning.__main__ import main
 from provisioning.supply import Package, lock_text, read_lock, sbom
 from provisioning.workspace import REPOSITORY, SITE_LOCK
+from silofl import __version__
 from silofl.base.errors import ConfigError
 
 EVERYTHING = REPOSITORY / "requirements.lock"
@@ -94,7 +95,7 @@ def test_a_lock_is_read_as_it_was_written(tmp_path):
 def test_a_kit_has_the_lock_and_the_list_of_all_that_it_installs(kits):
     for name in ("north", "server"):
         own, *others = read_lock(kits / name / "requirements.lock")
-        assert own == Package("silofl", "0.3.0", hashlib.sha256(b"reviewed package").hexdigest())
+        assert own == Package("silofl", __version__, hashlib.sha256(b"reviewed package").hexdigest())
         assert others == read_lock(SITE_LOCK)
         found = json.loads((kits / name / "sbom.json").read_text())
         jsonschema.validate(found, CYCLONEDX)
