@@ -105,7 +105,7 @@ def test_a_kit_has_the_lock_and_the_list_of_all_that_it_installs(kits):
         assert f"| SHA-256 of `requirements.lock` | `{checksum}` |" in (kits / name / "INSTALL.md").read_text()
 
 
-def write_wheel(folder, name, content="x = 1\n"):
+def write_wheel(folder, name, content="x = 1\n", entry_points=""):
     """Write a package of one module; returns its lock."""
     path = folder / f"{name}-1.0-py3-none-any.whl"
     info = f"{name}-1.0.dist-info"
@@ -114,6 +114,7 @@ def write_wheel(folder, name, content="x = 1\n"):
         f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n",
         f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
         f"{info}/RECORD": "",
+        f"{info}/entry_points.txt": entry_points,
     }
     folder.mkdir(exist_ok=True)
     with zipfile.ZipFile(path, "w") as archive:
