@@ -118,6 +118,7 @@ WRONG = {
     "predict": [NONE, "image.png", "--out", "out", "SUPERMODEL"],
     "evaluate": [NONE, ".", "--out", "out", "MODEL"],
     "evaluation-job": [NONE, "--out", "out", "MODEL"],
+    "doctor": ["--study", NONE, "--study"],
     "export": [NONE, "--out", "out", "SUPERMODEL"],
 }
 
@@ -139,8 +140,8 @@ print("MODULES", *sys.modules)
 
 
 def test_help_a_wrong_path_and_a_wrong_name_are_answered_before_anything_slow_is_imported():
-    # The demonstration takes no path of what is there.
-    assert WRONG.keys() == COMMANDS.keys() - {"demo"}
+    # The other two take no path of what is there.
+    assert WRONG.keys() == COMMANDS.keys() - {"demo", "schema"}
     paths = [[*command.split(), *line[:-1]] for command, line in WRONG.items()]
     names = [["simulat"], ["import", "medmist"], ["compare", ".", "--methods", "harmofk"]]
     names.append(["predict", ".", "--device", "x"])

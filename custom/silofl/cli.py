@@ -16,7 +16,7 @@ from pathlib import Path
 
 from silofl import __version__
 from silofl.base.errors import ExitCode, SiloFLError, make_printable, one_line, quote_value, suggest_nearest
-from silofl.command import Command, load_desk, name_commands
+from silofl.command import LACKS_DESK, Command, load_desk, name_commands
 
 HOSPITAL = {
     "import": ("hospital.import_data", "turn image folders or a public data set into sites, each with a dataset.json"),
@@ -32,6 +32,10 @@ CLINIC = {
     "predict": ("inference.command", "label new images with a trained super model"),
     "evaluate": ("hospital.evaluate", "test a trained model on a site's labelled cases"),
 }
+ANYBODY = {
+    "doctor": ("hospital.doctor", "print versions, machine and settings for a report of a fault, and no name"),
+    "schema": ("hospital.schema", "print the JSON schema of study.yaml, site.yaml or dataset.json for an editor"),
+}
 # Those of the desk's wheel, which a hospital need not install.
 DESK = (
     *("demo", "new-study", "survey", "plan", "tune", "pretrain", "simulate", "prepare", "resume"),
@@ -42,6 +46,7 @@ ROLES: Mapping[str, Mapping[str, Command]] = {
     **load_desk("silofl.commands").get("desk", {}),
     "hospital, at its own site": name_commands("silofl", "hospital", HOSPITAL),
     "clinic, with a trained model": name_commands("silofl", "clinic", CLINIC),
+    "anybody": name_commands("silofl", "hospital", ANYBODY),
 }
 COMMANDS = {name: command for commands in ROLES.values() for name, command in commands.items()}
 LONGEST_ERROR = 1500
@@ -144,9 +149,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if text.encode(errors="ignore").decode() != text:
             parser.error(f"every argument must be text in UTF-8, not {quote_value(text)}")
     if given and given[0] in {*DESK} - COMMANDS.keys():
-        parser.error(
-            f"{given[0]} must have the wheel silofl-desk, which is not here; install silofl-desk {__version__}"
-        )
+        parser.error(f"{given[0]} {LACKS_DESK}")
     options = parser.parse_args(given)
     if arguments is None:
         options.command.greet()
