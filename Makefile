@@ -3,7 +3,7 @@
 PYTHON ?= $(shell command -v python3.11 || echo python3)
 RUN := .venv/bin/python
 
-.PHONY: demo federation federation-eight federation-week test test-long test-all test-fuzz test-faults test-mlflow lint format docs bench bench-growth bench-nuclei claims clean
+.PHONY: demo federation federation-eight federation-week test test-long test-all test-fuzz test-faults test-mlflow lint format docs release bench bench-growth bench-nuclei claims clean
 
 demo: .venv/installed
 	$(RUN) -m silofl demo --out demo
@@ -65,6 +65,10 @@ format: .venv/installed
 # docs/study.md, from the settings.
 docs: .venv/installed
 	$(RUN) -m silofl_desk.studies.reference docs/study.md
+
+# Wheels, source archives, checksums and SBOM in dist, checked and tried; last the version's tag. Of a clean clone.
+release: .venv/installed
+	$(RUN) -m provisioning release dist
 
 # The promises of speed, each beside its rival; on two quiet cores. SHORT=--short fails on gross breaks only.
 bench: .venv/installed

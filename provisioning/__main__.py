@@ -17,6 +17,7 @@ COMMANDS = {
     "fill-kits": ("provisioning.fill_kits", "put wheel, policies and INSTALL.md into kits"),
     "wheelhouse": ("provisioning.wheelhouse", "put all packages into kits, for hospitals without a package index"),
     "build-wheel": ("provisioning.build_wheel", "build the wheel, the same bytes on every machine"),
+    "release": ("provisioning.release", "build, check and try wheels and source archives, and set the version's tag"),
     "lock": ("provisioning.lock", "write the versions and checksums of all packages"),
     "prepare-containers": ("provisioning.prepare_containers", "turn a kit into what Docker or Kubernetes starts"),
     "run-federation": ("provisioning.run_federation", "a whole network on this machine, from nothing to a result"),

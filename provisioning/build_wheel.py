@@ -1,4 +1,4 @@
-"""Build the package's wheel: of one source the same bytes, and so the same checksum, on every machine.
+"""Build the package's wheel and source archive: of one source the same bytes, and so the same checksum, everywhere.
 
     python -m provisioning build-wheel FOLDER
 
@@ -7,24 +7,34 @@ that is in the kit's INSTALL.md, SHA256SUMS and requirements.lock.
 """
 
 import argparse
+import gzip
 import hashlib
+import re
 import shutil
 import stat
 import subprocess
 import sys
+import tarfile
 import tempfile
 import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from provisioning.workspace import REPOSITORY
 from silofl.base.errors import ConfigError, ExitCode
 
-# Of each file in a wheel, whatever it has in the folder of the source.
+# Of each file in a wheel or archive, whatever it has in the folder of the source.
 MODE = stat.S_IFREG | 0o644
+README = "README.md"
+# A link or picture of the README that leads to a file of the repository.
+RELATIVE_LINK = re.compile(r"!?\[([^]]*)\]\((?!https?://)([^)#\s]+)[^)]*\)")
+ELSEWHERE = "Files in square brackets are in SiloFL's repository.\n\n"
+BUILD_SDIST = "import sys; from setuptools import build_meta; build_meta.build_sdist(sys.argv[1])"
 
 
 def build_wheel(source: Path, target: Path) -> Path:
-    """Build the package's wheel, reproducibly.
+    """Build a package's wheel, reproducibly.
 
     Args:
         source: The folder of the package's pyproject.toml.
@@ -33,22 +43,56 @@ def build_wheel(source: Path, target: Path) -> Path:
     Raises:
         ConfigError: pip cannot build it.
     """
+    with _copy_source(source) as copied:
+        _build(source, copied, "-m", "pip", "wheel", "--quiet", "--no-deps", ".", "-w", "dist")
+        (wheel,) = copied.glob("dist/*.whl")
+        target.mkdir(parents=True, exist_ok=True)
+        return _rewrite_wheel(wheel, target / wheel.name)
+
+
+def build_sdist(source: Path, target: Path) -> Path:
+    """Build a package's source archive, reproducibly, by the builder that is installed here.
+
+    Args:
+        source: The folder of the package's pyproject.toml.
+        target: Where the archive goes.
+
+    Raises:
+        ConfigError: It cannot be built.
+    """
+    with _copy_source(source) as copied:
+        _build(source, copied, "-c", BUILD_SDIST, "dist")
+        (sdist,) = copied.glob("dist/*.tar.gz")
+        target.mkdir(parents=True, exist_ok=True)
+        return _rewrite_sdist(sdist, target / sdist.name)
+
+
+def describe_package(readme: str) -> str:
+    """Return the README as a package index shows it: a path of the repository stands where a link to it would break."""
+    text = RELATIVE_LINK.sub(lambda link: f"[{link[2]}]" if link[1] == link[2] else f"{link[1]} [{link[2]}]", readme)
+    title, _, rest = text.partition("\n\n")
+    return text if text == readme else f"{title}\n\n{ELSEWHERE}{rest}"
+
+
+@contextmanager
+def _copy_source(source: Path) -> Iterator[Path]:
     with tempfile.TemporaryDirectory() as scratch:
         # An earlier build/ beside the source would bring back modules that were deleted since.
-        copied = Path(
-            shutil.copytree(source, f"{scratch}/source", ignore=shutil.ignore_patterns("build", "*.egg-info"))
-        )
-        command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", str(copied), "-w", f"{scratch}/wheel"]
-        built = subprocess.run(command, capture_output=True, text=True)
-        if built.returncode:
-            reason = (built.stderr.strip().splitlines() or ["no reason given"])[-1]
-            raise ConfigError(f"{source} must be a package that pip can build; {reason}; or name a built one, --wheel")
-        (wheel,) = Path(scratch, "wheel").glob("*.whl")
-        target.mkdir(parents=True, exist_ok=True)
-        return _rewrite(wheel, target / wheel.name)
+        ignored = shutil.ignore_patterns("build", "dist", "*.egg-info")
+        copied = Path(shutil.copytree(source, f"{scratch}/source", ignore=ignored))
+        if (readme := copied / README).is_file():
+            readme.write_text(describe_package(readme.read_text(encoding="utf-8")), encoding="utf-8")
+        yield copied
 
 
-def _rewrite(wheel: Path, target: Path) -> Path:
+def _build(source: Path, copied: Path, *command: str) -> None:
+    built = subprocess.run([sys.executable, *command], cwd=copied, capture_output=True, text=True)
+    if built.returncode:
+        reason = (built.stderr.strip().splitlines() or ["no reason given"])[-1]
+        raise ConfigError(f"{source} must be a package that pip can build; {reason}; or name a built one, --wheel")
+
+
+def _rewrite_wheel(wheel: Path, target: Path) -> Path:
     """Copy a wheel without what differs between machines: dates, modes and order of its files, and their packing."""
     with zipfile.ZipFile(wheel) as built, zipfile.ZipFile(target, "w", zipfile.ZIP_STORED) as written:
         # What describes the wheel comes last, as its format asks.
@@ -57,6 +101,21 @@ def _rewrite(wheel: Path, target: Path) -> Path:
             entry = zipfile.ZipInfo(name)
             entry.create_system, entry.external_attr = 3, MODE << 16
             written.writestr(entry, built.read(name))
+    return target
+
+
+def _rewrite_sdist(sdist: Path, target: Path) -> Path:
+    """Copy a source archive without what differs: dates, owners, modes and order of its files, and their packing."""
+    with (
+        tarfile.open(sdist) as built,
+        target.open("wb") as stream,
+        gzip.GzipFile("", "wb", compresslevel=0, fileobj=stream, mtime=0) as packed,
+        tarfile.open(fileobj=packed, mode="w") as written,
+    ):
+        for member in sorted(filter(tarfile.TarInfo.isfile, built), key=lambda member: member.name):
+            entry = tarfile.TarInfo(member.name)
+            entry.size, entry.mode = member.size, stat.S_IMODE(MODE)
+            written.addfile(entry, built.extractfile(member))
     return target
 
 

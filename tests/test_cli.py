@@ -10,7 +10,7 @@ import pytest
 from silofl import __version__
 from silofl.base.errors import ConfigError, ExitCode
 from silofl.base.options import make_console
-from silofl.cli import COMMANDS, DESK, FORMER, ROLES, CommandParser
+from silofl.cli import COMMANDS, DESK, ROLES, CommandParser
 from silofl.command import WITHOUT_TORCH
 from silofl.importing.importers import list_layouts
 from silofl_desk.studies.methods import method_names
@@ -119,6 +119,7 @@ WRONG = {
     "predict": [NONE, "image.png", "--out", "out", "SUPERMODEL"],
     "evaluate": [NONE, ".", "--out", "out", "MODEL"],
     "evaluation-job": [NONE, "--out", "out", "MODEL"],
+    "doctor": ["--study", NONE, "--study"],
     "export": [NONE, "--out", "out", "SUPERMODEL"],
 }
 
@@ -140,8 +141,8 @@ print("MODULES", *sys.modules)
 
 
 def test_help_a_wrong_path_and_a_wrong_name_are_answered_before_anything_slow_is_imported():
-    # The demonstration takes no path of what is there.
-    assert WRONG.keys() == COMMANDS.keys() - {"demo"}
+    # The other two take no path of what is there.
+    assert WRONG.keys() == COMMANDS.keys() - {"demo", "schema"}
     paths = [[*command.split(), *line[:-1]] for command, line in WRONG.items()]
     names = [["simulat"], ["import", "medmist"], ["compare", ".", "--methods", "harmofk"]]
     names.append(["predict", ".", "--device", "x"])
@@ -251,12 +252,6 @@ def test_an_unknown_command_is_refused_with_the_known_ones(refused, name):
 )
 def test_a_name_with_a_slip_is_refused_with_the_nearest_one(refused, line, sentence):
     assert sentence in refused(*line)
-
-
-@pytest.mark.parametrize("name", FORMER)
-def test_a_former_name_of_a_command_is_refused_with_what_has_taken_its_place(refused, name):
-    error = refused(name, "--kit", "kit")
-    assert f"{name} must be given by its new name: " in error and FORMER[name] in error
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ DESK = tomllib.loads((ROOT / "custom" / "silofl_desk" / "pyproject.toml").read_t
 TESTS = {"hypothesis", "pytest", "pytest-timeout", "pytest-xdist"}
 # Of the desk's rooms of layouts.
 NO_LAYOUTS = {"__init__", "examples"}
-DEVELOPMENT = TESTS | {"fire", "jsonschema", "mypy", "ruff", "pre_commit", "pre_commit_hooks"}
+DEVELOPMENT = TESTS | {"fire", "jsonschema", "mypy", "ruff", "pre_commit", "pre_commit_hooks", "twine"}
 
 
 def pins():
@@ -46,6 +46,28 @@ def test_the_wheel_names_the_pythons_that_were_tried():
 def test_both_wheels_have_one_version():
     assert silofl.__version__ == PROJECT["version"] == DESK["project"]["version"]
     assert DESK["project"]["dependencies"] == [f"silofl=={PROJECT['version']}"]
+
+
+def test_both_wheels_say_what_they_are_whose_and_under_which_licence():
+    told = ("readme", "license", "license-files", "authors", "keywords", "classifiers", "requires-python")
+    assert all(PROJECT[key] == DESK["project"][key] for key in told)
+    for folder in (ROOT / "custom", ROOT / "custom" / "silofl_desk"):
+        for name in (PROJECT["readme"], *PROJECT["license-files"]):
+            assert (folder / name).resolve() == ROOT / name
+    # No address that nobody answers at.
+    assert "urls" not in PROJECT and "urls" not in DESK["project"]
+
+
+def test_the_changelog_begins_with_this_version_and_its_day():
+    heading = re.search(r"^## (.+)$", (ROOT / "CHANGELOG.md").read_text(), flags=re.MULTILINE)[1]
+    assert re.fullmatch(rf"{re.escape(silofl.__version__)} - 20\d\d-\d\d-\d\d", heading)
+
+
+def test_a_page_that_names_a_version_names_this_one():
+    pages = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "provisioning").glob("*.md")]
+    text = "".join(path.read_text() for path in pages if path.name != "CHANGELOG.md")
+    named = re.findall(r"silofl(?:-|:| )(\d+\.\d+\.\d+)", text, flags=re.IGNORECASE)
+    assert len(named) >= 4 and {*named} == {silofl.__version__}
 
 
 def test_each_wheel_holds_its_own_package():

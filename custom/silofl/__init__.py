@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from silofl.federation.results import Results
 
-__version__ = "0.3.0"
+__version__ = "0.4.0"
 
 
 def _name_account() -> None:

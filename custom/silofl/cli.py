@@ -16,7 +16,7 @@ from pathlib import Path
 
 from silofl import __version__
 from silofl.base.errors import ExitCode, SiloFLError, make_printable, one_line, quote_value, suggest_nearest
-from silofl.command import Command, load_desk, name_commands
+from silofl.command import LACKS_DESK, Command, load_desk, name_commands
 
 HOSPITAL = {
     "import": ("hospital.import_data", "turn image folders or a public data set into sites, each with a dataset.json"),
@@ -33,6 +33,10 @@ CLINIC = {
     "predict": ("inference.command", "label new images with a trained super model"),
     "evaluate": ("hospital.evaluate", "test a trained model on a site's labelled cases"),
 }
+ANYBODY = {
+    "doctor": ("hospital.doctor", "print versions, machine and settings for a report of a fault, and no name"),
+    "schema": ("hospital.schema", "print the JSON schema of study.yaml, site.yaml or dataset.json for an editor"),
+}
 # Those of the desk's wheel, which a hospital need not install.
 DESK = (
     *("demo", "new-study", "survey", "plan", "tune", "pretrain", "simulate", "prepare", "resume"),
@@ -44,17 +48,9 @@ ROLES: Mapping[str, Mapping[str, Command]] = {
     "hospital, at its own site": name_commands("silofl", "hospital", HOSPITAL),
     "server of a network, at its machine": name_commands("silofl", "server", SERVER),
     "clinic, with a trained model": name_commands("silofl", "clinic", CLINIC),
+    "anybody": name_commands("silofl", "hospital", ANYBODY),
 }
 COMMANDS = {name: command for commands in ROLES.values() for name, command in commands.items()}
-# Name in version 0.2 -> what is to be given instead; they go with version 0.4.
-FORMER = {
-    "check-site": "silofl site check",
-    "egress-check": "silofl site egress-check",
-    "forget": "silofl site forget",
-    "prune": "silofl site prune",
-    "landscape": "python bench/landscape.py in a clone",
-    "layer-statistics": "python bench/layer_statistics.py in a clone",
-}
 LONGEST_ERROR = 1500
 # Of a disk, an account or a file that takes no more: work was begun by then.
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -154,12 +150,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # Python brings bytes that are no text as half characters, which no record, page or terminal can hold.
         if text.encode(errors="ignore").decode() != text:
             parser.error(f"every argument must be text in UTF-8, not {quote_value(text)}")
-    if given and given[0] in FORMER:
-        parser.error(f"{given[0]} must be given by its new name: {FORMER[given[0]]}")
     if given and given[0] in {*DESK} - COMMANDS.keys():
-        parser.error(
-            f"{given[0]} must have the wheel silofl-desk, which is not here; install silofl-desk {__version__}"
-        )
+        parser.error(f"{given[0]} {LACKS_DESK}")
     options = parser.parse_args(given)
     if arguments is None:
         options.command.greet()

@@ -10,6 +10,7 @@ from unittest.mock import Mock
 import pytest
 import torch
 
+from silofl import __version__
 from silofl.hospital import machine
 
 from .conftest import change_json, change_site
@@ -23,7 +24,7 @@ def lock(*pins):
 
 def test_a_kit_with_a_lock_holds_its_site_to_the_locks_versions(candidate, kit):
     here = f"torch=={version('torch').partition('+')[0]}"
-    (kit / "requirements.lock").write_text(lock(here, "silofl==0.3.0"))
+    (kit / "requirements.lock").write_text(lock(here, f"silofl=={__version__}"))
     answer = machine.check_versions(candidate())
     assert answer.status == "ok" and "as the kit's requirements.lock says" in answer.sentence
     assert answer.facts["torch"] == version("torch")
@@ -51,10 +52,11 @@ def test_nvflare_keeps_the_paths_of_kit_and_python(candidate, kit, monkeypatch):
 
 
 def test_a_wheels_extras_need_not_be_installed_and_its_ranges_are_kept(candidate, monkeypatch, tmp_path):
-    info = tmp_path / "silofl-0.3.0.dist-info"
+    info = tmp_path / "silofl.dist-info"
     info.mkdir()
     pins = [f"monai>={version('monai')},<99", 'nothing-like-it==1.0; extra == "dicom"']
-    lines = ["Metadata-Version: 2.1", "Name: silofl", "Version: 0.3.0", *(f"Requires-Dist: {pin}" for pin in pins)]
+    lines = ["Metadata-Version: 2.1", "Name: silofl", f"Version: {__version__}"]
+    lines += [f"Requires-Dist: {pin}" for pin in pins]
     (info / "METADATA").write_text("\n".join(lines))
     monkeypatch.setattr(machine, "distribution", lambda name: PathDistribution(info))
     answer = machine.check_versions(candidate())

@@ -8,6 +8,7 @@ import yaml
 
 from provisioning.__main__ import main
 from provisioning.workspace import PROJECT
+from silofl import __version__
 
 
 def replace_in(path, old, new):
@@ -36,7 +37,7 @@ def make_small_network(folder, wheel, *options, role="lead"):
 
 @pytest.fixture(scope="session")
 def wheel(tmp_path_factory):
-    path = tmp_path_factory.mktemp("wheel") / "silofl-0.3.0-py3-none-any.whl"
+    path = tmp_path_factory.mktemp("wheel") / f"silofl-{__version__}-py3-none-any.whl"
     path.write_bytes(b"reviewed package")
     return path
 

@@ -1,15 +1,17 @@
 import hashlib
 import os
+import re
 import shutil
 import subprocess
 import sys
+import tarfile
 import tomllib
 import zipfile
 from pathlib import Path
 
 import pytest
 
-from provisioning.build_wheel import build_wheel
+from provisioning.build_wheel import build_sdist, build_wheel, describe_package
 from provisioning.supply import LOCK, read_lock
 from provisioning.workspace import REPOSITORY
 from silofl.base.errors import ConfigError
@@ -20,6 +22,8 @@ build-backend = "setuptools.build_meta"
 [project]
 name = "tiny"
 version = "1"
+readme = "README.md"
+license-files = ["LICENSE"]
 """
 
 
@@ -31,7 +35,19 @@ def source(tmp_path):
     for name in ("__init__", "ä"):
         (folder / "tiny" / f"{name}.py").write_text(f'"""Tiny {name}."""\n', encoding="utf-8")
     (folder / "pyproject.toml").write_text(SETTINGS)
+    (folder / "README.md").write_text("# Tiny\n\n![Three dots](docs/dots.png)\n\n[How](docs/how.md#now).\n")
+    (folder / "LICENSE").write_text("Take it.\n")
     return folder
+
+
+def copy_otherwise(source, target, umask):
+    """Copy a source to where another account would have it, at another time."""
+    umask(0o077)
+    copy = shutil.copytree(source, target)
+    for path in [copy, *copy.rglob("*")]:
+        path.chmod(0o700 if path.is_dir() else 0o640)
+        os.utime(path, (1e9, 1e9))
+    return copy
 
 
 @pytest.fixture
@@ -48,12 +64,7 @@ def test_a_wheel_is_the_same_bytes_from_any_folder_under_any_umask_and_at_any_ti
     (source / "build" / "lib" / "tiny").mkdir(parents=True)
     (source / "build" / "lib" / "tiny" / "deleted.py").write_text("")
     first = build_wheel(source, tmp_path / "first")
-    umask(0o077)
-    other = shutil.copytree(source, tmp_path / "other place" / "clone")
-    for path in [other, *other.rglob("*")]:
-        path.chmod(0o700 if path.is_dir() else 0o640)
-        os.utime(path, (1e9, 1e9))
-    second = build_wheel(other, tmp_path / "second")
+    second = build_wheel(copy_otherwise(source, tmp_path / "other place" / "clone", umask), tmp_path / "second")
     assert first.read_bytes() == second.read_bytes()
     with zipfile.ZipFile(first) as wheel:
         modules = [name for name in wheel.namelist() if name.endswith(".py")]
@@ -62,6 +73,46 @@ def test_a_wheel_is_the_same_bytes_from_any_folder_under_any_umask_and_at_any_ti
         assert {entry.external_attr >> 16 for entry in wheel.infolist()} == {0o100644}
         assert {entry.compress_type for entry in wheel.infolist()} == {zipfile.ZIP_STORED}
         assert wheel.namelist()[-1] == "tiny-1.dist-info/top_level.txt"
+
+
+@pytest.mark.slow
+def test_a_source_archive_is_the_same_bytes_everywhere_and_gives_the_same_wheel(source, umask, tmp_path):
+    first = build_sdist(source, tmp_path / "first")
+    second = build_sdist(copy_otherwise(source, tmp_path / "other place" / "clone", umask), tmp_path / "second")
+    assert first.name == second.name == "tiny-1.tar.gz" and first.read_bytes() == second.read_bytes()
+    with tarfile.open(first) as archive:
+        assert {(entry.mtime, entry.mode, entry.uid, entry.uname) for entry in archive} == {(0, 0o644, 0, "")}
+        names = {name.removeprefix("tiny-1/") for name in archive.getnames()}
+        assert {"PKG-INFO", "LICENSE", "README.md", "pyproject.toml", "tiny/__init__.py", "tiny/ä.py"} <= names
+        archive.extractall(tmp_path, filter="data")
+    wheels = build_wheel(source, tmp_path / "a"), build_wheel(tmp_path / "tiny-1", tmp_path / "b")
+    assert wheels[0].read_bytes() == wheels[1].read_bytes()
+
+
+@pytest.mark.slow
+def test_a_package_index_shows_the_readme_without_links_that_break(source, tmp_path):
+    with zipfile.ZipFile(build_wheel(source, tmp_path / "wheel")) as wheel:
+        described = wheel.read("tiny-1.dist-info/METADATA").decode()
+        assert wheel.read("tiny-1.dist-info/licenses/LICENSE") == b"Take it.\n"
+    assert described.endswith(
+        "# Tiny\n\nFiles in square brackets are in SiloFL's repository.\n\nThree dots [docs/dots.png]\n\n"
+        "How [docs/how.md].\n"
+    )
+    # The source keeps its links.
+    assert "](docs/how.md#now)" in (source / "README.md").read_text()
+
+
+def test_the_readme_of_the_package_has_no_relative_link():
+    text = describe_package((REPOSITORY / "README.md").read_text())
+    links = re.findall(r"\]\(([^)]+)\)", text)
+    assert links and all(link.startswith("https://") for link in links)
+    assert "five federated models [docs/figures/demo.png]" in text
+    assert "[docs/hospital-it.md], " in text and "docs/hospital-it.md [docs" not in text
+
+
+def test_a_readme_without_relative_links_stays_as_it_is():
+    text = "# Tiny\n\nSee [NVFlare](https://nvflare.readthedocs.io), and [1] (twice).\n"
+    assert describe_package(text) == text
 
 
 def read_files(folder):

@@ -14,6 +14,7 @@ from provisioning.check_kits import check_folders
 from provisioning.checks import TRACKING
 from provisioning.supply import LOCK, read_lock
 from provisioning.workspace import PROJECT, REPOSITORY, find_kits, write_yaml
+from silofl import __version__
 from silofl.base.files import read_json
 from silofl.base.settings import read_yaml
 from silofl.flare.kit import read_kit
@@ -175,7 +176,7 @@ def test_policies_for_a_gpu_come_with_no_lock_for_the_cpu(kits, wheel, tmp_path,
 def test_a_lock_that_is_missing_or_of_another_wheel_is_found(kits, wheel):
     lock = kits / "north" / "requirements.lock"
     lines = lock.read_text().splitlines()
-    lock.write_text("\n".join(line.replace("silofl==0.3.0", "silofl==0.1.9") for line in lines))
+    lock.write_text("\n".join(line.replace(f"silofl=={__version__}", "silofl==0.1.9") for line in lines))
     assert failures(kits / "north") != []
     lock.write_text("\n".join(line for line in lines if not line.startswith("silofl==")))
     assert f"requirements.lock must install {wheel.name}" in the_only_failure(kits / "north")
@@ -193,7 +194,7 @@ def test_a_wheelhouse_of_another_wheel_or_lock_is_found(kits, wheel):
     (kits / "north" / "requirements.lock").write_text(f"# only ours\n{read_lock(kits / 'north' / LOCK)[0].line}\n")
     assert failures(kits / "north") == []
     (folder / wheel.name).write_bytes(b"of the release before")
-    assert "1 are missing, silofl 0.3.0 among them; fill it again with wheelhouse" in the_only_failure(kits / "north")
+    assert f"1 are missing, silofl {__version__} among them; fill it again" in the_only_failure(kits / "north")
 
 
 @pytest.mark.parametrize(
@@ -292,7 +293,7 @@ def change_key(change):
         ("north", take_unsigned_jobs, "signed jobs must be required"),
         ("north", lambda kit: (kit / "SHA256SUMS").unlink(), "SHA256SUMS must have the wheel's checksum; fill the kit"),
         ("north", lambda kit: (kit / "other-1.0-py3-none-any.whl").touch(), "other-1.0-py3-none-any.whl must be the"),
-        ("north", change_wheel, "silofl-0.3.0-py3-none-any.whl must have the checksum in SHA256SUMS"),
+        ("north", change_wheel, f"silofl-{__version__}-py3-none-any.whl must have the checksum in SHA256SUMS"),
         ("north", change_key(lambda key, other: key.unlink()), "startup/client.key must exist"),
         ("north", change_key(lambda key, other: shutil.copy(other, key)), "must be the key of startup/client.crt"),
         ("north", change_key(lambda key, other: key.chmod(0o640)), "client.key must be readable by its owner only"),

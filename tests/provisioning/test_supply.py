@@ -17,6 +17,7 @@ from provisioning import lock
 from provisioning.__main__ import main
 from provisioning.supply import Package, lock_text, read_lock, sbom
 from provisioning.workspace import REPOSITORY, SITE_LOCK
+from silofl import __version__
 from silofl.base.errors import ConfigError
 
 EVERYTHING = REPOSITORY / "requirements.lock"
@@ -104,7 +105,7 @@ def test_a_lock_is_read_as_it_was_written(tmp_path):
 def test_a_kit_has_the_lock_and_the_list_of_all_that_it_installs(kits):
     for name in ("north", "server"):
         own, *others = read_lock(kits / name / "requirements.lock")
-        assert own == Package("silofl", "0.3.0", hashlib.sha256(b"reviewed package").hexdigest())
+        assert own == Package("silofl", __version__, hashlib.sha256(b"reviewed package").hexdigest())
         assert others == read_lock(SITE_LOCK)
         found = json.loads((kits / name / "sbom.json").read_text())
         jsonschema.validate(found, CYCLONEDX)
@@ -114,7 +115,7 @@ def test_a_kit_has_the_lock_and_the_list_of_all_that_it_installs(kits):
         assert f"| SHA-256 of `requirements.lock` | `{checksum}` |" in (kits / name / "INSTALL.md").read_text()
 
 
-def write_wheel(folder, name, content="x = 1\n"):
+def write_wheel(folder, name, content="x = 1\n", entry_points=""):
     """Write a package of one module; returns its lock."""
     path = folder / f"{name}-1.0-py3-none-any.whl"
     info = f"{name}-1.0.dist-info"
@@ -123,6 +124,7 @@ def write_wheel(folder, name, content="x = 1\n"):
         f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n",
         f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
         f"{info}/RECORD": "",
+        f"{info}/entry_points.txt": entry_points,
     }
     folder.mkdir(exist_ok=True)
     with zipfile.ZipFile(path, "w") as archive:

@@ -12,7 +12,7 @@ from silofl.base.settings import SHA256
 from silofl.federation.egress_log import FILE
 from silofl.reading.patient_names import normalise_name
 
-SITE_CONFIG = expect_path("a site.yaml")
+SITE_CONFIG, STUDY = expect_path("a site.yaml"), expect_path("a study's study.yaml")
 LABEL = re.compile(r"(?P<value>[0-9]{1,9})=(?P<name>.+)")
 
 
@@ -105,13 +105,7 @@ def add_import(parser: argparse.ArgumentParser) -> None:
 def add_check(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``silofl site check``."""
     _add_kit(parser)
-    parser.add_argument(
-        "--study",
-        type=expect_path("a study's study.yaml"),
-        required=True,
-        metavar="STUDY.yaml",
-        help="study.yaml of the study",
-    )
+    parser.add_argument("--study", type=STUDY, required=True, metavar="STUDY.yaml", help="study.yaml of the study")
     parser.add_argument(
         "--skip", type=parse_names, default=[], metavar="NAMES", help="checks to leave out, for example tls,clock"
     )
@@ -172,6 +166,19 @@ def add_forget(parser: argparse.ArgumentParser) -> None:
         help="names of the patient's cases, if no cache has them any more",
     )
     parser.add_argument("--yes", action="store_true", help="delete without asking")
+
+
+def add_doctor(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``silofl doctor``."""
+    study = "also say what this study.yaml sets, without names"
+    parser.add_argument("--study", type=STUDY, metavar="STUDY.yaml", help=study)
+    data = "also count the cases that the dataset.json in this folder lists"
+    parser.add_argument("--data", type=expect_path("a folder with dataset.json"), metavar="DATA", help=data)
+
+
+def add_schema(parser: argparse.ArgumentParser) -> None:
+    """Add the argument of ``silofl schema``."""
+    parser.add_argument("file", choices=("study", "site", "dataset"), metavar="FILE", help="study, site or dataset")
 
 
 def add_prune(parser: argparse.ArgumentParser) -> None:

@@ -32,6 +32,12 @@ def algorithm_names() -> list[str]:
     return sorted(name for name, text in texts.items() if "\nPRESETS" in text)
 
 
+def all_ingredients() -> list[type[AlgorithmOption]]:
+    """Return the classes of all answers, those of the algorithms' recommended presets and `Robust`, by sections."""
+    found = {type(one) for name in algorithm_names() for one in load_presets(name)["recommended"].options}
+    return sorted({*found, Robust}, key=lambda one: one.section)
+
+
 def load_presets(algorithm: str) -> Mapping[str, Recipe]:
     """Load one algorithm's presets, and no other algorithm's file.
 

@@ -23,7 +23,7 @@ from silofl.base.files import write_text
 from silofl.base.schema import read_meanings, read_summary
 from silofl.base.settings import NAME, flatten_keys
 from silofl.core.algorithm_option import AlgorithmOption
-from silofl.core.presets import algorithm_names, find_recipe
+from silofl.core.presets import algorithm_names, all_ingredients, find_recipe
 from silofl.core.recipe import PRESET_NAMES, WITHOUT, Recipe
 from silofl.core.robust import Robust
 from silofl.study import Study
@@ -105,13 +105,6 @@ def recipe_keys(lenders: Callable[[str], str] = lambda field: "the name of an al
     return keys
 
 
-def all_ingredients() -> list[type[AlgorithmOption]]:
-    """Return the classes of all answers, those of the algorithms' recommended presets and `Robust`, by sections."""
-    recipes = [find_recipe(name, "recommended", {}) for name in algorithm_names()]
-    found = {type(one) for recipe in recipes for one in recipe.options}
-    return sorted({*found, Robust}, key=lambda one: one.section)
-
-
 def _list_lenders(field: str) -> str:
     """Return the names of the algorithms that have an answer of their own."""
     recipes = {name: find_recipe(name, "recommended", {}) for name in algorithm_names()}
@@ -150,7 +143,8 @@ def study_page() -> str:
         "above 0.",
         "`silofl simulate`, `compare` and `estimate` set keys for one run: `--set training.learning_rate=0.01`.",
         "`--set algorithm.name=ditto` also drops the job's other keys of `algorithm`. What a site decides is in its",
-        "[site.yaml](../site_configs/README.md#siteyaml).",
+        "[site.yaml](../site_configs/README.md#siteyaml). After `silofl schema study > study.schema.json` an",
+        "editor checks files that begin with `# yaml-language-server: $schema=study.schema.json`.",
         "",
         f"- [The study](#the-study), {', '.join(f'[{name}](#{name})' for name in sections)}",
         "- Algorithm: [constants](#constants), [presets](#presets)",

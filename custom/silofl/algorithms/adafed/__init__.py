@@ -1,6 +1,6 @@
 """AdaFed: sites listen to each other by the similarity of their BatchNorm statistics.
 
-Chen et al., Personalized Federated Learning with Adaptive Batchnorm for Healthcare, arXiv:2112.00734 (its journal
+Chen et al., Federated Learning with Adaptive Batchnorm for Personalized Healthcare, arXiv:2112.00734 (its journal
 version calls the method FedAP).
 
 - BatchNorm stays at home (Eq. 4 without its layers).

@@ -1,0 +1,129 @@
+"""Make a release of a clean clone: wheels and source archives, checked, with checksums and SBOM; last of all its tag.
+
+    python -m provisioning release FOLDER
+
+A fresh environment installs the wheels with the packages of a site's lock and trains one round. The tag, ``v`` and the
+version, is set where all of that went well, and is pushed by nobody but you.
+"""
+
+import argparse
+import hashlib
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from packaging.utils import parse_wheel_filename
+
+from provisioning.build_wheel import build_sdist, build_wheel
+from provisioning.supply import LOCK, SBOM, Package, lock_text, read_lock, sbom
+from provisioning.workspace import REPOSITORY, SITE_LOCK
+from silofl import __version__
+from silofl.base.errors import ConfigError, ExitCode, one_line
+from silofl.base.files import is_free, write_json, write_text
+
+SOURCES = (REPOSITORY / "custom", REPOSITORY / "custom" / "silofl_desk")
+SUMS = "SHA256SUMS"
+TRIAL = ("simulate", "fedavg_phantoms", "--rounds", "1", "--out", "run")
+
+
+def check_repository(repository: Path, version: str) -> None:
+    """Refuse a repository from which a version cannot be released.
+
+    Raises:
+        ConfigError: Something is not committed, the tag exists, or CHANGELOG.md does not begin with the version.
+    """
+    if changed := _call(["git", "status", "--porcelain"], repository).splitlines():
+        raise ConfigError(f"the clone must be clean before a release, not with {changed[0].strip()!r}; commit it")
+    if _call(["git", "tag", "--list", f"v{version}"], repository):
+        raise ConfigError(f"the tag v{version} must be new; it is not: count up the version")
+    newest = re.search(r"^## (.+)$", (repository / "CHANGELOG.md").read_text(encoding="utf-8"), flags=re.MULTILINE)
+    if not newest or not re.fullmatch(rf"{re.escape(version)} - \d{{4}}-\d\d-\d\d", newest[1]):
+        raise ConfigError(f"CHANGELOG.md must begin with version {version} and its day; it does not: write its heading")
+
+
+def build_release(folder: Path, sources: Sequence[Path] = SOURCES) -> None:
+    """Fill a folder with the wheels and source archives, the lock and SBOM of an installation, and all checksums.
+
+    Args:
+        folder: Where they go.
+        sources: The folders of the packages; of the first is the SBOM.
+    """
+    wheels = [build_wheel(source, folder) for source in sources]
+    for source in sources:
+        build_sdist(source, folder)
+    own = [_name_package(wheel) for wheel in wheels]
+    packages, header = read_lock(SITE_LOCK), SITE_LOCK.read_text(encoding="utf-8").splitlines()[0].removeprefix("# ")
+    write_text(folder / LOCK, lock_text([*own, *packages], header))
+    write_json(folder / SBOM, sbom(own[0], [*own[1:], *packages]))
+    listed = [f"{_digest(path)}  {path.name}\n" for path in sorted(folder.iterdir())]
+    write_text(folder / SUMS, "".join(listed))
+
+
+def check_descriptions(folder: Path) -> None:
+    """Have twine check that a package index can show the packages.
+
+    Raises:
+        ConfigError: It cannot show one.
+    """
+    packages = [str(path.absolute()) for path in sorted(folder.iterdir()) if path.suffix in (".whl", ".gz")]
+    _call([sys.executable, "-m", "twine", "--no-color", "check", "--strict", *packages], folder)
+
+
+def try_release(folder: Path, version: str) -> None:
+    """Install a release's lock into a fresh environment, and train one round there.
+
+    Raises:
+        ConfigError: It cannot be installed, is another version, or does not train.
+    """
+    with tempfile.TemporaryDirectory() as scratch:
+        place, programs = Path(scratch), Path(scratch, "environment", "bin")
+        _call([sys.executable, "-m", "venv", "environment"], place)
+        install = ["-m", "pip", "install", "--quiet", "--require-hashes", "--find-links", str(folder.absolute())]
+        _call([str(programs / "python"), *install, "-r", str(folder.absolute() / LOCK)], place)
+        said = _call([str(programs / "silofl"), "--version"], place).strip()
+        if said != f"silofl {version}":
+            raise ConfigError(f"the wheel must be silofl {version}, not {said}; install the clone anew")
+        _call([str(programs / "silofl"), *TRIAL], place)
+
+
+def _name_package(wheel: Path) -> Package:
+    name, version, _, _ = parse_wheel_filename(wheel.name)
+    return Package(name, str(version), _digest(wheel))
+
+
+def _digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def _call(command: Sequence[str], place: Path) -> str:
+    """Return what a command prints; the clone's own packages are none of those that it finds."""
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run(command, cwd=place, env=environment, capture_output=True, text=True)
+    if done.returncode:
+        said = (done.stderr.strip() or done.stdout.strip() or "nothing").splitlines()[-1]
+        shown = " ".join([Path(command[0]).name, *command[1:5]])
+        raise ConfigError(f"{shown} must end well; it said {one_line(said)!r}: put that right, and begin again")
+    return done.stdout
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``release``."""
+    parser.add_argument("folder", type=Path, metavar="FOLDER", help="new folder for the release")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Make the release of this clone's version, and set its tag."""
+    check_repository(REPOSITORY, __version__)
+    if not is_free(options.folder):
+        raise ConfigError(f"{options.folder} must be a new folder, not one with files; name another, or remove it")
+    build_release(options.folder)
+    check_descriptions(options.folder)
+    try_release(options.folder, __version__)
+    _call(["git", "tag", "--annotate", "--message", f"SiloFL {__version__}", f"v{__version__}"], REPOSITORY)
+    print((options.folder / SUMS).read_text(encoding="utf-8"), end="")
+    print(f"tag v{__version__} is set; push it, and upload {options.folder}, when you have looked at it")
+    return ExitCode.COMPLETE

@@ -1,0 +1,152 @@
+"""The schemas for editors: they take what the commands take, and mark what an editor should mark."""
+
+import json
+from functools import cache
+from pathlib import Path
+
+import jsonschema
+import pytest
+import yaml
+
+from silofl.cli import main
+from silofl.core.presets import all_ingredients
+from silofl.data.manifest import KEYS
+from silofl.data.records import KEYS as RECORD_KEYS
+from silofl.hospital.schema import SCHEMAS
+from silofl.setup.site import Site
+from silofl_desk.phantoms.phantoms import make_phantoms
+from silofl_desk.phantoms.stains import make_stains
+from silofl_desk.studies.reference import study_keys
+
+ROOT = Path(__file__).resolve().parents[2]
+STUDIES = sorted((ROOT / "jobs").glob("*/app/config/study.yaml"))
+SITES = sorted((ROOT / "site_configs").glob("*/site.yaml"))
+
+
+@cache
+def checker(file):
+    schema = SCHEMAS[file]()
+    kind = jsonschema.validators.validator_for(schema, default=jsonschema.Draft202012Validator)
+    kind.check_schema(schema)
+    return kind(schema)
+
+
+def read_plain(path):
+    """Return a YAML file as an editor sees it, with keys that are text."""
+    return json.loads(json.dumps(yaml.safe_load(path.read_text())))
+
+
+def faults(file, values):
+    return [error.message for error in checker(file).iter_errors(values)]
+
+
+@pytest.mark.parametrize("path", STUDIES, ids=lambda path: path.parents[2].name)
+def test_the_study_of_every_bundled_job_has_no_mark(path):
+    assert faults("study", read_plain(path)) == []
+
+
+@pytest.mark.parametrize("path", SITES, ids=lambda path: path.parent.name)
+def test_the_policy_of_every_kind_of_site_has_no_mark(path):
+    assert faults("site", read_plain(path)) == []
+
+
+def place_of(schema, key):
+    """Return the schema of a dotted key."""
+    for part in key.split("."):
+        while "$ref" in schema or "anyOf" in schema:
+            kept = next((one for one in schema.get("anyOf", [schema]) if "$ref" in one), {})
+            schema = checker("study").schema["$defs"][kept["$ref"].rpartition("/")[2]]
+        schema = schema["properties"][part]
+    return schema
+
+
+def test_a_schema_knows_and_explains_every_key_of_a_study_and_no_other():
+    keys = [key for key in study_keys(all_ingredients()) if not key.inner]
+    assert len(keys) > 130
+    assert [
+        key.name for key in keys if key.meaning and not place_of(checker("study").schema, key.name)["description"]
+    ] == []
+    assert place_of(checker("study").schema, "algorithm.name").keys() >= {"enum", "description"}
+
+
+def test_a_schema_knows_every_key_of_a_site_and_of_data():
+    assert checker("site").schema["properties"].keys() == Site.model_fields.keys()
+    assert {*checker("dataset").schema["properties"]} == {*KEYS}
+    record = checker("dataset").schema["properties"]["training"]["items"]
+    assert {*record["properties"]} == {*RECORD_KEYS}
+
+
+STUDY = {"name": "own", "task": "segmentation", "labels": {"1": "organ"}, "rounds": 4, "algorithm": {"name": "fedavg"}}
+
+
+@pytest.mark.parametrize(
+    ("change", "part"),
+    [
+        ({"round": 4}, "'round' was unexpected"),
+        ({"rounds": -1}, "-1 is less than the minimum of 0"),
+        ({"metric": "dise"}, "'dise' is not one of"),
+        ({"training": {"lr": 0.1}}, "'lr' was unexpected"),
+        ({"algorithm": {"name": "fedavgg"}}, "'fedavgg' is not one of"),
+        ({"algorithm": {"name": "fedsm", "selektor": {}}}, "'selektor' was unexpected"),
+        ({"algorithm": {"name": "fedsm", "selector": {"steps": 0}}}, "0 is less than or equal to the minimum of 0"),
+        ({"algorithm": {"name": "fedavg", "robust": "clippd"}}, "'clippd' is not valid under any"),
+        ({"algorithm": {"name": "fedavg", "parts": ["fedsn"]}}, "'fedsn' is not one of"),
+    ],
+)
+def test_a_slip_in_a_study_is_marked(change, part):
+    assert faults("study", STUDY) == []
+    (message,) = faults("study", STUDY | change)
+    assert part in message
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"algorithm": {"name": "fedavg", "robust": "clipped", "step": "fedprox", "parts": ["fedsm"]}},
+        {"algorithm": {"name": "fedavg", "robust": {"rule": "trimmed_mean", "attackers": 2}, "server_lr": 0.5}},
+        {"data": {"transforms": ["Flip", {"Resize": {"spatial_size": [8, 8]}}]}},
+        {
+            "torch_threads": "auto",
+            "federation": {"sites": ["north", "south"]},
+            "training": {"class_weights": "balanced"},
+        },
+    ],
+)
+def test_all_forms_of_a_value_are_taken(change):
+    assert faults("study", STUDY | change) == []
+
+
+@pytest.mark.parametrize("make", [make_phantoms, make_stains])
+def test_data_that_were_written_here_have_no_mark(make, tmp_path):
+    make(tmp_path)
+    found = sorted(tmp_path.rglob("dataset.json"))
+    assert found and [faults("dataset", json.loads(path.read_text())) for path in found] == [[]] * len(found)
+
+
+CASE = {"image": "a.png", "label": "b.png"}
+DATA = {"task": "segmentation", "labels": {"1": "organ"}, "training": [CASE], "test": [CASE]}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"traning": [CASE]},
+        {"task": "segmentatoin"},
+        {"labels": {"1": 1}},
+        {"split_unit": "person"},
+        {"ignore": 0},
+        {"training": [{"image": "a.png"}]},
+        {"training": [CASE | {"patiant": "p1"}]},
+        {"training": [CASE | {"slices": [1]}]},
+        {"training": [CASE | {"image": []}]},
+        {"labels_annotated": []},
+    ],
+)
+def test_a_slip_in_data_is_marked(change):
+    assert faults("dataset", DATA) == [] and len(faults("dataset", DATA | change)) == 1
+
+
+def test_the_command_prints_the_schema(capsys):
+    for file, schema in SCHEMAS.items():
+        assert main(["schema", file]) == 0
+        assert json.loads(capsys.readouterr().out) == schema()

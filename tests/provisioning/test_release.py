@@ -1,0 +1,167 @@
+"""What a release is refused for, what it holds, and when it gets its tag."""
+
+import hashlib
+import json
+import subprocess
+import zipfile
+
+import jsonschema
+import pytest
+
+from provisioning import release
+from provisioning.__main__ import main
+from provisioning.supply import LOCK, SBOM, read_lock
+from provisioning.workspace import SITE_LOCK
+from silofl import __version__
+from silofl.base.errors import ConfigError
+
+from .test_build_wheel import SETTINGS
+from .test_supply import CYCLONEDX, write_wheel
+
+
+def git(folder, *arguments):
+    command = ["git", "-C", str(folder), "-c", "user.name=Ann", "-c", "user.email=ann@example.org", *arguments]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+
+@pytest.fixture
+def repository(tmp_path):
+    """A clean clone of which version 1.2.0 can be released."""
+    folder = tmp_path / "clone"
+    folder.mkdir()
+    git(folder, "init", "--quiet")
+    git(folder, "config", "user.name", "Ann")
+    git(folder, "config", "user.email", "ann@example.org")
+    (folder / "CHANGELOG.md").write_text("# Changelog\n\n## 1.2.0 - 2026-11-29\n\n## 1.1.0 - 2026-01-01\n")
+    git(folder, "add", ".")
+    git(folder, "commit", "--quiet", "--message", "Begin")
+    return folder
+
+
+def test_a_clean_clone_of_a_new_version_can_be_released(repository):
+    release.check_repository(repository, "1.2.0")
+
+
+@pytest.mark.parametrize("name", ["CHANGELOG.md", "new.py"])
+def test_what_is_not_committed_is_no_release(repository, name):
+    (repository / name).write_text("# Changelog\n\n## 1.2.0 - 2026-11-29\n\nMore.\n")
+    with pytest.raises(ConfigError, match=rf"the clone must be clean before a release, not with .*{name}'; commit it"):
+        release.check_repository(repository, "1.2.0")
+
+
+def test_a_version_is_released_once(repository):
+    git(repository, "tag", "v1.2.0")
+    with pytest.raises(ConfigError, match="the tag v1.2.0 must be new; it is not: count up the version"):
+        release.check_repository(repository, "1.2.0")
+
+
+@pytest.mark.parametrize("version", ["1.3.0", "1.1.0", "1.2"])
+def test_a_version_that_the_changelog_does_not_begin_with_is_no_release(repository, version):
+    with pytest.raises(ConfigError, match=f"CHANGELOG.md must begin with version {version} and its day"):
+        release.check_repository(repository, version)
+
+
+@pytest.fixture
+def sources(tmp_path):
+    """The sources of two packages."""
+    folders = [tmp_path / name for name in ("first", "second")]
+    for folder in folders:
+        (folder / "tiny").mkdir(parents=True)
+        (folder / "tiny" / "__init__.py").write_text("")
+        (folder / "pyproject.toml").write_text(SETTINGS.replace('"tiny"', f'"{folder.name}"'))
+        (folder / "README.md").write_text("# Tiny\n")
+        (folder / "LICENSE").write_text("Take it.\n")
+    return folders
+
+
+@pytest.mark.slow
+def test_a_release_is_the_same_twice_and_has_all_checksums_and_all_that_is_installed(sources, tmp_path):
+    for name in ("a", "b"):
+        release.build_release(tmp_path / name, sources)
+    files = sorted(path.name for path in (tmp_path / "a").iterdir())
+    packages = [f"{name}-1{end}" for name in ("first", "second") for end in ("-py3-none-any.whl", ".tar.gz")]
+    assert files == sorted([*packages, "SHA256SUMS", LOCK, SBOM])
+    assert [(tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes() for name in files] == [
+        True
+    ] * 7
+    subprocess.run(["sha256sum", "--check", "--strict", "SHA256SUMS"], cwd=tmp_path / "a", check=True)
+    sums = dict(line.split()[::-1] for line in (tmp_path / "a" / "SHA256SUMS").read_text().splitlines())
+    assert sums.keys() == {*files} - {"SHA256SUMS"}
+    first, second, *others = read_lock(tmp_path / "a" / LOCK)
+    assert (first.name, second.name) == ("first", "second") and others == read_lock(SITE_LOCK)
+    assert first.sha256 == hashlib.sha256((tmp_path / "a" / packages[0]).read_bytes()).hexdigest()
+    listed = json.loads((tmp_path / "a" / SBOM).read_text())
+    jsonschema.validate(listed, CYCLONEDX)
+    assert listed["metadata"]["component"]["name"] == "first"
+    assert [one["name"] for one in listed["components"]] == ["second", *(one.name for one in others)]
+
+
+def write_described(folder, description):
+    """Write a wheel whose page on a package index has a description."""
+    path = folder / "tiny-1.0-py3-none-any.whl"
+    header = "Metadata-Version: 2.4\nName: tiny\nVersion: 1.0\nSummary: Tiny\n"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("tiny-1.0.dist-info/METADATA", header + description)
+        archive.writestr("tiny-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        archive.writestr("tiny-1.0.dist-info/RECORD", "")
+
+
+def test_packages_that_an_index_can_show_pass(tmp_path):
+    write_described(tmp_path, "Description-Content-Type: text/markdown\n\n# Tiny\n")
+    release.check_descriptions(tmp_path)
+
+
+def test_a_package_whose_page_would_be_blank_is_refused(tmp_path):
+    write_described(tmp_path, "")
+    with pytest.raises(ConfigError, match=r"twine --no-color check must end well; it said .*long_description. missing"):
+        release.check_descriptions(tmp_path)
+
+
+@pytest.mark.slow
+def test_a_wheel_of_another_version_is_found_where_it_is_installed(tmp_path, monkeypatch):
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    program = "def main():\n    print('silofl 1.1.0')\n"
+    own = write_wheel(tmp_path, "silofl", program, "[console_scripts]\nsilofl = silofl:main\n")
+    (tmp_path / LOCK).write_text(f"{own.line}\n")
+    with pytest.raises(ConfigError, match="the wheel must be silofl 1.2.0, not silofl 1.1.0"):
+        release.try_release(tmp_path, "1.2.0")
+
+
+@pytest.fixture
+def steps(repository, monkeypatch):
+    """A release whose steps are only written down."""
+    seen = []
+    monkeypatch.setattr(release, "REPOSITORY", repository)
+    monkeypatch.setattr(release, "check_repository", lambda *asked: seen.append("repository"))
+
+    def build(folder):
+        folder.mkdir()
+        (folder / "SHA256SUMS").write_text("0  silofl.whl\n")
+        seen.append("build")
+
+    monkeypatch.setattr(release, "build_release", build)
+    monkeypatch.setattr(release, "check_descriptions", lambda folder: seen.append("descriptions"))
+    monkeypatch.setattr(release, "try_release", lambda *asked: seen.append("trial"))
+    return seen
+
+
+def test_the_tag_is_set_last(steps, repository, tmp_path, capsys):
+    assert main(["release", str(tmp_path / "dist")]) == 0
+    assert steps == ["repository", "build", "descriptions", "trial"]
+    assert git(repository, "tag") == f"v{__version__}" and git(repository, "cat-file", "-t", f"v{__version__}") == "tag"
+    assert "0  silofl.whl" in capsys.readouterr().out
+
+
+def test_a_release_that_fails_has_no_tag(steps, repository, tmp_path, monkeypatch, capsys):
+    def fail(*asked):
+        raise ConfigError("silofl simulate must end well")
+
+    monkeypatch.setattr(release, "try_release", fail)
+    assert main(["release", str(tmp_path / "dist")]) == 2
+    assert git(repository, "tag") == "" and "simulate must end well" in capsys.readouterr().err
+
+
+def test_a_folder_with_files_is_no_place_for_a_release(steps, tmp_path, capsys):
+    (tmp_path / "older.whl").touch()
+    assert main(["release", str(tmp_path)]) == 2
+    assert steps == ["repository"] and "must be a new folder" in capsys.readouterr().err
