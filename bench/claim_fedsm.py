@@ -90,7 +90,7 @@ def _of_unseen(value_of: Callable[[UnseenTest], float]) -> Measure:
 
     def measure(run: Path) -> float | None:
         test = _test_unseen(run)
-        return value_of(test) if test and test.selector else None
+        return value_of(test) if test and test.choices else None
 
     return measure
 
@@ -156,9 +156,9 @@ COLUMNS = {
     "selector right": right_choices,
     "gamma": threshold,
     "unseen": unseen,
-    "unseen, gamma 0": _of_unseen(lambda test: test.selector.by_threshold[0].value),
+    "unseen, gamma 0": _of_unseen(lambda test: test.by_threshold[0].value),
     "unseen, gamma 1": _of_unseen(lambda test: test.models[GLOBAL]),
-    "unseen, best gamma": _of_unseen(lambda test: test.selector.best_in_hindsight.value),
+    "unseen, best gamma": _of_unseen(lambda test: test.best_in_hindsight.value),
 }
 NOTE = (
     "Dice of volumes. Mean: over the four hospitals; of FedSM the super model, and beside it its models: each "

@@ -15,7 +15,7 @@ import numpy as np
 from runs import Choices, best_choices, compared, name_of, silofl
 
 from silofl.federation.results import Results
-from silofl.report.tables import mean_and_deviation
+from silofl_desk.report.result_tables import mean_and_deviation
 
 JOB = "harmofl_nuclei"
 NORMALIZATION = "model.normalization"

@@ -4,6 +4,7 @@ import re
 import pytest
 
 from silofl.core.gain import shorten_verdict
+from silofl.inference.unseen import read_unseen
 
 from .conftest import silofl
 
@@ -19,12 +20,12 @@ def check_closing_table(printed, out):
     rows = iter(lines[start + 2 :])
     for method, name in RUNS.items():
         results = json.loads((out / name / "results.json").read_text())
-        unseen = json.loads((out / name / "unseen.json").read_text())
+        value = read_unseen(out / name).value
         for place, (site, one) in enumerate(results["joining"].items()):
             cells = re.split(r"\s{2,}", next(rows).strip())
             if place == 0:
                 # The unseen hospital is the run's.
-                assert (cells.pop(0), cells.pop(4)) == (method, f"{unseen['value']:.3f}")
+                assert (cells.pop(0), cells.pop(4)) == (method, f"{value:.3f}")
             values = [f"{one['test'][model]:.3f}" for model in ("local", "federated_calibrated", "chosen")]
             assert cells[:4] == [site, *values] and cells[4].startswith(shorten_verdict(one["verdict"]))
 

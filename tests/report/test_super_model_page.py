@@ -274,13 +274,3 @@ def test_a_left_out_site_is_told_in_a_sentence(unseen, unseen_plain):
         "with the threshold gamma = 0.9 that the training sites found."
     )
     assert unseen_sentence(unseen_plain(value=None)).endswith("reaches dice - over 4 cases.")
-
-
-def test_the_page_shows_a_left_out_site_with_and_without_a_selector(unseen, unseen_plain):
-    section = unseen_section(unseen())
-    answers, by_threshold = tables_of(section)
-    assert answers.rows[0][1:] == ("0.600", "3 (75%)", "1 (25%)") and by_threshold.rows[1][0] == "0.9"
-    for found in (unseen_plain(), unseen(answer="ensemble")):
-        other = unseen_section(found)
-        words = " ".join(str(block.text) for block in other.blocks if isinstance(block, Text))
-        assert len(tables_of(other)) == 1 and "gamma" not in words

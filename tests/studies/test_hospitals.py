@@ -5,7 +5,6 @@ import pytest
 
 from silofl.core.gain import WORSE
 from silofl.federation.ledger import Round
-from silofl.inference.unseen import OwnModelsTest
 from silofl_desk.report.result_pictures import hospitals_image
 from silofl_desk.report.run_records import RunRecords
 from silofl_desk.report.sentences import joining_table
@@ -82,7 +81,7 @@ def test_the_conclusion_counts_verdicts_compares_means_and_names_the_best_at_the
 
 def test_own_models_and_the_mean_of_their_answers_stand_before_the_federated_ones_where_nobody_trained(chosen_run):
     runs = {name: chosen_run(unseen=value, north=joined()) for name, value in (("fedavg", 0.5), ("fedsm", 0.75))}
-    own = (OwnModelsTest(0.25, 4, {"north": 0.125, "south": None}), OwnModelsTest(0.5, 4, {"north": 0.375}))
+    own = ({"north": 0.125, "south": None, "ensemble": 0.25}, {"north": 0.375, "ensemble": 0.5})
     rows = {
         name: [replace(run, unseen=replace(run.unseen, own=one))]
         for (name, run), one in zip(runs.items(), own, strict=True)

@@ -23,28 +23,19 @@ from silofl.inference.evaluations import (
     HospitalEvaluation,
     has_unlike_classes,
 )
-from silofl.report.evaluation_page import RESEARCH, format_estimate
-from silofl.report.page import Block, Heading, PageSection, Table, Text, make_section
-from silofl.report.tables import METRIC_NAMES, NOT_SAID, TextTable, print_lines, print_table
+from silofl.report.evaluation_page import RESEARCH, format_score, name_score
+from silofl.report.page import Block, Heading, PageSection, Table, Text, make_section, print_blocks
+from silofl.report.tables import METRIC_NAMES, NOT_SAID, TextTable, print_lines
 
 NAMES = METRIC_NAMES | {
     "dice": "Dice",
     "dice_with_background": "Dice with background",
-    "lesion_sensitivity": "lesions found",
-    "false_lesions": "false lesions a case",
-    "size_error": "size error",
-    "hd95": "HD95",
-    "surface_dice": "surface Dice",
-    "average_precision": "PR-AUC",
-    "sensitivity": "sensitivity at {specificity:g} specificity",
     "ece": "ECE",
     "ece_calibrated": "ECE if calibrated",
-    THRESHOLD: "threshold",
     WITHHELD: "not to be used",
 }
 # The area under the ROC curve of a guess.
 CHANCE = 0.5
-DIGITS = {"lesion_sensitivity": 2, "false_lesions": 2, "size_error": 1, "hd95": 1}
 CHOSEN_NOTE = (
     "Sensitivity at {specificity:g} specificity, and its threshold: chosen at each hospital on these very cases; "
     "expect a little less on others."
@@ -68,12 +59,9 @@ NOTE = (
 def print_evaluations(run: Path, console: Console) -> None:
     """Print the tables of a run that evaluates a model; nothing of another run."""
     found = read_file(Evaluations, run / FILE)
-    for heading, table in evaluation_tables(found).items() if found else ():
-        print_lines(["", heading] if heading else [""], console)
-        print_table(table, console)
     if found:
+        print_blocks(evaluations_section(found).blocks, console)
         print_lines([f"CAUTION  {sentence}" for sentence in list_chance(found)], console)
-        print_lines(["", *_list_sentences(found), *_list_notes(found)[:-1], RESEARCH], console)
 
 
 def evaluations_section(found: Evaluations | None) -> PageSection | None:
@@ -131,14 +119,13 @@ def _make_table(found: Evaluations, group: str) -> TextTable:
 
 
 def _make_title(name: str, found: Evaluations, group: str) -> str:
-    score, is_used = name.removesuffix(USED), name.endswith(USED)
-    # Where the specificity is known too, recall is the other share.
-    score = "sensitivity" if score == "recall" and SPECIFICITY in found.pooled[group] else NAMES.get(score, score)
-    return score.format(specificity=found.specificity) + " without these" * is_used
+    score = name.removesuffix(USED)
+    title = NAMES.get(score) or name_score(score, found.pooled[group], found.specificity)
+    return title + " without these" * (score != name)
 
 
 def _list_notes(found: Evaluations) -> list[str]:
-    """Return how to read the numbers; last what is said of every model."""
+    """Return how to read the numbers."""
     is_chosen = any(THRESHOLD in scores for scores in found.pooled.values())
     chosen = [CHOSEN_NOTE.format(specificity=found.specificity)] if is_chosen else []
     chosen += [CALIBRATED_NOTE] if ECE in found.pooled[ALL] else []
@@ -157,11 +144,11 @@ def _format_score(one: HospitalEvaluation, group: str, name: str) -> str:
     if name == WITHHELD and estimate.value is not None:
         return f"{round(estimate.value * estimate.num_cases)} of {estimate.num_cases}"
     unit = f" {getattr(one, UNIT_OF[name])}" if name in UNIT_OF and estimate.value is not None else ""
-    return format_estimate(estimate, DIGITS.get(name, 3)) + unit
+    return format_score(estimate, name) + unit
 
 
 def _format_pooled(one: PooledEstimate | None, name: str) -> str:
-    return format_estimate(Estimate(one.value, one.interval, one.num_sites) if one else MISSING, DIGITS.get(name, 3))
+    return format_score(Estimate(one.value, one.interval, one.num_sites) if one else MISSING, name)
 
 
 def _format_spread(one: PooledEstimate | None) -> str:

@@ -3,6 +3,8 @@
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 
+import numpy as np
+
 from silofl.core.findings import name_absence
 from silofl.federation.results import Results
 from silofl.report.tables import (
@@ -32,6 +34,14 @@ def name_models(joining: Iterable[Joined]) -> dict[str, str]:
     """Return `MODEL_NAMES`, without the federated model at 0.5 where no site's threshold moves it."""
     is_moved = any(one.tested(FEDERATED) != one.tested(SHIFTED) for one in joining)
     return {model: name for model, name in MODEL_NAMES.items() if is_moved or model != FEDERATED}
+
+
+def mean_and_deviation(values: Sequence[float]) -> str:
+    """Return ``mean ± standard deviation`` over seeds; only the mean of one seed, ``-`` of none."""
+    if not values:
+        return MISSING
+    text = f"{np.mean(values):.3f}"
+    return f"{text} ± {np.std(values, ddof=1):.3f}" if len(values) > 1 else text
 
 
 def describe_round(results: Results) -> str:

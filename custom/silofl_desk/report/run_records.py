@@ -23,6 +23,7 @@ from silofl.data.manifest import PARTS
 from silofl.federation.ledger import Round, find_best_round, read_ledger
 from silofl.federation.outcome import unscored_results
 from silofl.federation.results import UNFINISHED, Results, read_results
+from silofl.inference.choice import ENSEMBLE
 from silofl.inference.directory import plain_study
 from silofl.inference.evaluations import FILE as EVALUATIONS
 from silofl.inference.evaluations import Evaluations
@@ -468,7 +469,6 @@ def _unseen_rows(unseen: UnseenTest, row: partial[ResultRow]) -> Iterable[Result
     yield at_site(value=unseen.value)
     cases = _count_of_models(unseen.metric, unseen.num_counted)
     yield from (at_site(model=model, value=value, cases=cases) for model, value in unseen.models.items())
-    if unseen.own:
-        yield at_site(model="own models' mean", value=unseen.own.value, cases=unseen.own.num_counted)
-        own = unseen.own.models.items()
-        yield from (at_site(model=f"own model of {site}", value=value, cases=cases) for site, value in own)
+    for site, value in (unseen.own or {}).items():
+        model = "own models' mean" if site == ENSEMBLE else f"own model of {site}"
+        yield at_site(model=model, value=value, cases=cases)

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from silofl.inference.choice import ENSEMBLE
 from silofl.inference.unseen import UnseenTest
 from silofl.report.canvas import (
     INK,
@@ -114,6 +115,7 @@ def _make_image(dots: UnseenDots) -> PageImage:
 def _list_values(test: UnseenTest) -> list[tuple[str, float]]:
     """Return the federated model, the mean of the own models and each of them, as far as they have a value."""
     federated, together, _ = POINTS
-    values = {federated: test.value, together: test.own and test.own.value}
-    values |= {f"own model of {site}": value for site, value in (test.own.models if test.own else {}).items()}
+    own = test.own or {}
+    values = {federated: test.value, together: own.get(ENSEMBLE)}
+    values |= {f"own model of {site}": value for site, value in own.items() if site != ENSEMBLE}
     return [(name, value) for name, value in values.items() if value is not None]

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from silofl.core.gain import WORSE, count_verdicts, holm
 from silofl.federation.results import Results
-from silofl.report.tables import MISSING, TextTable, format_number, mean_and_deviation, print_lines, print_table
+from silofl.report.tables import MISSING, TextTable, format_number, print_lines, print_table
 from silofl.training.joined import AT_ZERO, FEDERATED, LOCAL
 from silofl.training.metrics import mean_of_known
 from silofl_desk.report.result_tables import (
@@ -18,6 +18,7 @@ from silofl_desk.report.result_tables import (
     describe_round,
     list_extra_metrics,
     list_extra_values,
+    mean_and_deviation,
     name_models,
     surface_texts,
 )

@@ -35,8 +35,9 @@ from silofl.report.page import (
     make_table,
     write_with_files,
 )
-from silofl.report.tables import TextTable, drop_equal_columns, mean_and_deviation
+from silofl.report.tables import TextTable
 from silofl_desk.report.result_pictures import hospitals_image
+from silofl_desk.report.result_tables import mean_and_deviation
 from silofl_desk.report.rounds import ROUND_TEST, VALIDATION
 from silofl_desk.report.run_page import data_blocks, link_comparisons, page_address, write_report
 from silofl_desk.report.run_records import (
@@ -275,6 +276,21 @@ def _run_blocks(rows: RowRuns, results: Sequence[Results]) -> Blocks:
     table, alike = drop_equal_columns(comparison_table(results, names if has_names else ()))
     shared = make_note(f"All runs share: {alike}." if alike else "")
     return [Table(table), shared, make_table(site_comparison_table(results))]
+
+
+def drop_equal_columns(table: TextTable) -> tuple[TextTable, str]:
+    """Return a table without the columns of words in which all of several rows are equal, and what these rows share.
+
+    Args:
+        table: Without marked cells; its first column stays.
+    """
+    columns = list(zip(*table.rows, strict=True))
+    equal = {i for i in range(1, table.num_text) if len(table.rows) > 1 and len(set(columns[i])) == 1}
+    kept = [i for i in range(len(table.columns)) if i not in equal]
+    rows = tuple(tuple(row[i] for i in kept) for row in table.rows)
+    shared = ", ".join(f"{table.columns[i]} {columns[i][0]}" for i in sorted(equal))
+    names = tuple(table.columns[i] for i in kept)
+    return replace(table, columns=names, rows=rows, num_text=table.num_text - len(equal)), shared
 
 
 def _curves_section(runs: Sequence[RunRecords], centralised: Sequence[RunRecords]) -> PageSection:

@@ -17,6 +17,7 @@ from silofl.core.gain import (
     shorten_verdict,
 )
 from silofl.federation.results import Results
+from silofl.inference.choice import ENSEMBLE
 from silofl.report.tables import MISSING, TextTable, format_number
 from silofl.training.joined import CHOSEN, LOCAL, SHIFTED, Joined
 from silofl.training.metrics import mean_of_known
@@ -65,15 +66,10 @@ def unseen_tables(rows: RowRuns) -> list[TextTable]:
     """Return one table a hospital that took no part: the others' own models there, their mean, and each method's."""
     tables = []
     for (site, metric), tests in group_unseen(rows).items():
-        sites = sorted({name for several in tests.values() for one in several if one.own for name in one.own.models})
+        sites = sorted({name for several in tests.values() for one in several for name in one.own or ()} - {ENSEMBLE})
         columns = (f"{metric} at {site}", *(f"own: {name}" for name in sites), "own: mean", "federated")
         lines = [
-            (
-                name,
-                *(format_number(one.own.models.get(name) if one.own else None) for name in sites),
-                format_number(one.own and one.own.value),
-                format_number(one.value),
-            )
+            (name, *(format_number((one.own or {}).get(own)) for own in (*sites, ENSEMBLE)), format_number(one.value))
             for name, several in tests.items()
             for one in several
         ]
@@ -245,8 +241,8 @@ def _conclude_unseen(rows: RowRuns) -> Iterator[str]:
         low = "" if worst == best else f"{means[worst]:.3f} ({worst}) to "
         scores = [f"federated {'models' if low else 'model'} {low}{means[best]:.3f} ({best})"]
         if own := [one.own for several in tests.values() for one in several if one.own]:
-            alone = _format_range(value for one in own for value in one.models.values())
-            together = _format_range(one.value for one in own)
+            alone = _format_range(value for one in own for name, value in one.items() if name != ENSEMBLE)
+            together = _format_range(one[ENSEMBLE] for one in own)
             scores = [f"the others' own models {alone}", f"the mean of their answers {together}", *scores]
         yield f"At {site}, which took no part in the training: {', '.join(scores)}."
 

@@ -7,8 +7,9 @@ import numpy as np
 
 from silofl.federation.results import Results
 from silofl.report.metrics import metric_sentence
-from silofl.report.tables import MISSING, TextTable, mean_and_deviation
+from silofl.report.tables import MISSING, TextTable
 from silofl.training.metrics import mean_of_known
+from silofl_desk.report.result_tables import mean_and_deviation
 from silofl_desk.report.sentences import EVERYONE, POOLED_MEAN
 from silofl_desk.report.super_model_page import is_ensemble
 from silofl_desk.studies.comparison import MOST_SITES_IN_A_ROW, are_comparable, list_limits

@@ -20,8 +20,9 @@ from silofl.report.canvas import (
     make_image,
     style_axes,
 )
-from silofl.report.tables import MISSING, TextTable, mean_and_deviation
+from silofl.report.tables import MISSING, TextTable
 from silofl.training.site_score import SiteScore
+from silofl_desk.report.result_tables import mean_and_deviation
 from silofl_desk.studies.method_rows import Method
 
 if TYPE_CHECKING:
