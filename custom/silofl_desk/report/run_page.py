@@ -68,9 +68,6 @@ from silofl_desk.report.sentences import (
     changes_sentence,
     describe_problems,
     early_sentence,
-    empty_cases_sentence,
-    everyone_sentence,
-    extra_metrics_sentence,
     joining_note,
     joining_sentence,
     joining_table,
@@ -78,13 +75,11 @@ from silofl_desk.report.sentences import (
     left_sentences,
     list_incidents,
     list_opposed,
-    missing_labels_sentence,
+    list_result_notes,
     normalization_label,
-    privacy_sentence,
     regions_text,
     remedy_sentence,
     status_sentence,
-    surface_sentence,
     unfinished_sentence,
     withheld_sentences,
 )
@@ -275,26 +270,13 @@ def _results_section(run: RunRecords) -> PageSection:
 def _site_blocks(run: RunRecords) -> Blocks:
     """Return the values by site, with the notes on them that the run needs."""
     results, found = run.results, run.results.super_model
-    notes = {
-        "Labels": missing_labels_sentence(results),
-        "Empty cases": empty_cases_sentence(results),
-        "Surfaces": surface_sentence(results),
-        "Metrics of packages": extra_metrics_sentence(results),
-        "Privacy": privacy_sentence(results),
-        "Beyond the own site": everyone_sentence(results),
-    }
     super_note = SUPER_NOTE + (SELECTOR_NOTE if is_validated_with_selector(run) else "")
     return [
         Table(site_table(results)),
         make_note(f"{results.model or MISSING}. {MEANS_NOTE}", "Model"),
-        *(make_note(_end_sentence(text), name) for name, text in notes.items()),
+        *(make_note(text, name) for name, text in list_result_notes(results).items()),
         make_note(super_note if found and found.models else ""),
     ]
-
-
-def _end_sentence(text: str) -> str:
-    """Return sentences with a full stop at their end; nothing of none."""
-    return text if not text or text.endswith(".") else f"{text}."
 
 
 def _headline(run: RunRecords) -> list[tuple[str, str]]:

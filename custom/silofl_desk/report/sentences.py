@@ -612,3 +612,16 @@ def extra_metrics_sentence(results: Results) -> str:
         sentences += [f"Cases: {', '.join(counted)}."] if counted else []
         sentences += [f"It failed at {', '.join(failed)}; the site's own log says how."] if failed else []
     return " ".join(sentences)
+
+
+def list_result_notes(results: Results) -> dict[str, str]:
+    """Return what the values of the sites need to be read right: what it is about -> its sentences."""
+    notes = {
+        "Labels": missing_labels_sentence(results),
+        "Empty cases": empty_cases_sentence(results),
+        "Surfaces": surface_sentence(results),
+        "Metrics of packages": extra_metrics_sentence(results),
+        "Privacy": privacy_sentence(results),
+        "Beyond the own site": everyone_sentence(results),
+    }
+    return {name: text if text.endswith(".") else f"{text}." for name, text in notes.items() if text}

@@ -20,20 +20,15 @@ from silofl_desk.report.sentences import (
     describe_model,
     describe_problems,
     early_sentence,
-    empty_cases_sentence,
-    everyone_sentence,
-    extra_metrics_sentence,
     joining_sentence,
     joining_table,
     left_sentences,
     list_opposed,
-    missing_labels_sentence,
+    list_result_notes,
     normalization_label,
-    privacy_sentence,
     regions_text,
     shares_patients,
     split_sentence,
-    surface_sentence,
     withheld_sentences,
 )
 from silofl_desk.studies.progress import POLL_S, RoundLines, repeat_in_background
@@ -97,8 +92,7 @@ def print_results(results: Results, console: Console) -> None:
     if shares_patients(results.split_unit):
         lines.append(f"split {split_sentence(results.split_unit)}")
     print_lines(lines, console)
-    if sentence := joining_sentence(results):
-        print_lines([sentence], console)
+    print_lines([*filter(None, [joining_sentence(results)])], console)
     if table := joining_table(results):
         print_table(table, console)
     if results.is_finished:
@@ -109,18 +103,7 @@ def print_results(results: Results, console: Console) -> None:
     if any(one.thresholds for one in results.callings.values()) and (table := calling_table(results)):
         print_table(table, console)
         print_lines([calling_sentence(results)], console)
-    if sentence := empty_cases_sentence(results):
-        print_lines([sentence], console)
-    if sentence := missing_labels_sentence(results):
-        print_lines([sentence], console)
-    if sentence := surface_sentence(results):
-        print_lines([sentence], console)
-    if sentence := extra_metrics_sentence(results):
-        print_lines([sentence], console)
-    if results.privacy:
-        print_lines([privacy_sentence(results)], console)
-    if results.everyone:
-        print_lines([everyone_sentence(results)], console)
+    print_lines([*list_result_notes(results).values()], console)
 
 
 def print_notes(run: Path, console: Console) -> None:
