@@ -24,7 +24,7 @@ from silofl_desk.report.super_model_page import (
     threshold_sentence,
     threshold_table,
 )
-from silofl_desk.studies.comparison_page import models_table
+from silofl_desk.studies.method_table import runs_table
 from tests.report.conftest import shown_colours
 
 ONE_EXCHANGE = {"sends_model_once": True}
@@ -252,7 +252,7 @@ def test_models_of_one_exchange_stand_without_a_global_one(super_results):
     said = dict(model_meanings(found))
     assert "as it trained alone" in said["personal"] and "global" not in said["super"]
     assert told(threshold_sentence, found).startswith("No threshold is used: there is no global model")
-    runs = models_table({"oneshot": found})
+    runs = runs_table({"oneshot": found})
     assert [row[0] for row in runs.rows] == ["oneshot super", "oneshot ensemble", "oneshot personal"]
     counted = {"east": {"east": 2}, "west": {"west": 1, "east": 1}}
     assert choice_table(counted).columns == ("test cases of", "east", "west", "cases")

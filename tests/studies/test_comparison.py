@@ -11,9 +11,10 @@ from silofl_desk.studies.comparison import (
     compared_sites,
     comparison_notes,
     comparison_table,
-    print_comparison,
-    site_comparison_table,
 )
+from silofl_desk.studies.comparison_page import print_comparison
+from silofl_desk.studies.conditions import rows_by_name
+from silofl_desk.studies.method_table import runs_table
 from tests.report.conftest import joined
 
 LOSING = joined(kept=0.5, verdict=WORSE, p_below=0.001)
@@ -71,7 +72,7 @@ def test_shared_batchnorm_is_said_beside_runs_that_keep_it_at_home(results, home
 
 
 def records(*results):
-    return [RunRecords(Path("run"), one, [], {}, {}) for one in results]
+    return rows_by_name([RunRecords(Path("run"), one, [], {}, {}) for one in results])
 
 
 def test_what_differs_is_printed_above_the_table(results, printed):
@@ -86,20 +87,20 @@ def test_numbers_are_never_cropped_in_a_narrow_terminal(results, printed):
     assert all(f"{value:.3f}" in text for value in sites.values()) and "…" not in text
 
 
-def test_a_comparison_has_one_row_a_run_and_one_column_a_site(results):
+def test_a_comparison_has_one_row_a_run_with_its_means(results):
     table = comparison_table([results(), results(algorithm="fedavg", sites={"east": 0.25}, mean=0.25, spread=0.0)])
-    assert table.columns[-5:] == ("mean", "spread", "pooled", "east", "west")
+    assert table.columns[-3:] == ("mean", "spread", "pooled")
     assert table.rows[0][:7] == ("1", "small", "harmofl", "recommended", "batch", "0", "COMPLETE")
-    assert table.rows[1][-5:] == ("0.250", "0.000", "0.700", "0.250", "-")
+    assert table.rows[1][-3:] == ("0.250", "0.000", "0.700")
 
 
 def test_surface_distances_are_means_over_sites_beside_the_other_means(results):
     surface = {"hd95": 4.0, "surface_dice": 0.5, "num_cases": 1, "num_undefined": 0}
     with_surface = results(surface={"east": surface, "west": surface | {"hd95": 5.0}})
     table = comparison_table([with_surface, results()])
-    assert table.columns[-5:] == ("pooled", "HD95", "surface Dice", "east", "west")
+    assert table.columns[-3:] == ("pooled", "HD95", "surface Dice")
     # (4 + 5) / 2
-    assert [row[-4:-2] for row in table.rows] == [("4.5 px", "0.500"), ("-", "-")]
+    assert [row[-2:] for row in table.rows] == [("4.5 px", "0.500"), ("-", "-")]
     assert any("HD95" in note for note in comparison_notes([with_surface]))
     assert not any("HD95" in note for note in comparison_notes([results()]))
 
@@ -109,21 +110,19 @@ def test_metrics_of_packages_are_means_over_sites_by_package_and_version(results
     one |= {"west": {"a==1/overlap": {"value": 0.75, "num_cases": 2}}}
     runs = [results(extra_metrics=one), results(extra_metrics=other), results()]
     table = comparison_table(runs)
-    assert table.columns[-5:] == ("pooled", "overlap", "overlap", "east", "west")
+    assert table.columns[-3:] == ("pooled", "overlap", "overlap")
     # (0.25 + 0.75) / 2
-    assert [row[-4:-2] for row in table.rows] == [("0.500", "-"), ("-", "0.500"), ("-", "-")]
+    assert [row[-2:] for row in table.rows] == [("0.500", "-"), ("-", "0.500"), ("-", "-")]
     assert [note for note in comparison_notes(runs) if "of the package a==2" in note]
 
 
-def test_many_sites_of_several_runs_stand_in_rows_of_a_second_table(results, printed):
+def test_many_sites_of_several_runs_stand_in_rows(results, printed):
     sites = {f"s{i}": 0.125 * i for i in range(9)}
     runs = [results(sites=sites), results(sites={"s1": 0.5}, algorithm="fedavg")]
-    assert comparison_table(runs).columns[-1] == "pooled"
-    table = site_comparison_table(runs)
-    assert table.columns == ("site", "1: harmofl", "2: fedavg") and len(table.rows) == 9
+    table = runs_table({"1: harmofl": runs[0], "2: fedavg": runs[1]})
+    assert table.columns == ("site", "1: harmofl", "2: fedavg") and len(table.rows) == 9 + table.num_summary
     assert table.rows[1] == ("s1", "0.125", "0.500") and table.rows[2] == ("s2", "0.250", "-")
     assert "s8" in printed(print_comparison, records(*runs))
-    assert site_comparison_table([results()]) is None
 
 
 def test_a_row_has_the_mean_over_rounds_and_its_deviation_over_seeds(measured, run, results, record):
@@ -170,6 +169,5 @@ def test_sites_that_lose_are_named_and_means_over_other_sites_or_seeds_said_to_b
 
 
 def test_a_comparison_is_printed_with_what_joining_gave_first(joining, printed):
-    runs = [RunRecords(Path("run"), one, [], {}, {}) for one in (joining(east=LOSING), joining(east=joined()))]
-    text = printed(print_comparison, runs, width=200)
-    assert text.index("verdicts") < text.index("BAD  1: ") < text.index("reported round")
+    text = printed(print_comparison, records(joining(east=LOSING), joining(east=joined())), width=200)
+    assert text.index("BAD  1: ") < text.index("verdicts") < text.index("reported round")

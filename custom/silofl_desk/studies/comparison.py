@@ -5,11 +5,10 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
-from rich.console import Console
 
 from silofl.core.gain import WORSE, count_verdicts, holm
 from silofl.federation.results import Results
-from silofl.report.tables import MISSING, TextTable, format_number, print_lines, print_table
+from silofl.report.tables import MISSING, TextTable, format_number
 from silofl.training.joined import AT_ZERO, FEDERATED, LOCAL
 from silofl.training.metrics import mean_of_known
 from silofl_desk.report.result_tables import (
@@ -37,12 +36,8 @@ from silofl_desk.report.sentences import (
 from silofl_desk.studies.conditions import (
     describe_groups,
     group_rows_by_value,
-    list_differences,
-    results_by_row,
-    rows_by_name,
 )
 
-MOST_SITES_IN_A_ROW = 8
 ONE_SEED = (
     "Each row is one run with one random seed. Differences can be chance, so no best value is marked: use silofl "
     "compare with several seeds."
@@ -154,45 +149,21 @@ def list_limits(rows: Mapping[str, Sequence[Results]], pooled: Collection[str] =
 
 
 def comparison_table(results: Sequence[Results], names: Sequence[str] = ()) -> TextTable:
-    """Return one row a run, in the given order; more than 8 sites are shown in `site_comparison_table` instead.
+    """Return one row a run, in the given order, with its means.
 
     Nothing is marked as the best: each row is one run with one seed.
 
     Args:
         names: The row of the table of methods that each run is of; empty where there is no such table.
     """
-    sites = compared_sites(results) if len(compared_sites(results)) <= MOST_SITES_IN_A_ROW else []
     head = ("study", "algorithm", "preset", "normalization", "seed", "status", "reported round")
     extra = list_extra_metrics(results)
     has_surface = any(one.surface for run in results for one in run.tests.values())
     first = [(str(i), *names[i - 1 : i]) for i in range(1, len(results) + 1)]
-    rows = tuple((*cells, *_run_row(run, sites, has_surface, extra)) for cells, run in zip(first, results, strict=True))
+    rows = tuple((*cells, *_run_row(run, has_surface, extra)) for cells, run in zip(first, results, strict=True))
     further = (*((HD95, SURFACE_DICE) if has_surface else ()), *extra.values())
-    columns = ("run", *["row"] * bool(names), *head, "mean", "spread", "pooled", *further, *sites)
+    columns = ("run", *["row"] * bool(names), *head, "mean", "spread", "pooled", *further)
     return TextTable(columns, rows, num_text=7 + bool(names))
-
-
-def site_comparison_table(results: Sequence[Results]) -> TextTable | None:
-    """Return one row a site and one column a run; None where `comparison_table` has the sites."""
-    sites = compared_sites(results)
-    if len(sites) <= MOST_SITES_IN_A_ROW:
-        return None
-    names = (f"{i}: {run.algorithm or MISSING}" for i, run in enumerate(results, start=1))
-    rows = tuple((site, *(format_number(run.values.get(site)) for run in results)) for site in sites)
-    return TextTable(("site", *names), rows)
-
-
-def print_comparison(runs: Sequence[RunRecords], console: Console) -> None:
-    """Print what joining gave and in what the runs differ, one row a run, and the notes on comparing them."""
-    results, rows = [run.results for run in runs], rows_by_name(runs)
-    print_joining(compare_joining(results_by_row(rows)), console)
-    print_lines([*list_differences(rows), ""], console)
-    table, by_site = comparison_table(results), site_comparison_table(results)
-    print_table(table, console)
-    if by_site:
-        console.print()
-        print_table(by_site, console)
-    print_lines(comparison_notes(results), console)
 
 
 def compare_joining(rows: Mapping[str, Sequence[Results]]) -> JoiningComparison | None:
@@ -248,13 +219,6 @@ def count_below_local(rows: Mapping[Key, Sequence[Results]]) -> dict[Key, BelowL
     }
 
 
-def print_joining(joining: JoiningComparison | None, console: Console) -> None:
-    """Print what joining gave in each row, and where a site loses by it; nothing without a choice."""
-    if joining:
-        print_table(joining.table, console)
-        print_lines([*(f"BAD  {loss}" for loss in joining.losses), joining.note, ""], console)
-
-
 def _list_losses(rows: Mapping[str, Sequence[Results]]) -> list[str]:
     return [
         f"{name}{f', seed {run.seed}' * (len(runs) > 1)}: {sentence}"
@@ -300,7 +264,7 @@ def _count_test_cases(results: Sequence[Results]) -> dict[str, set[int]]:
     return numbers
 
 
-def _run_row(results: Results, sites: Sequence[str], has_surface: bool, extra: Iterable[str]) -> tuple[str, ...]:
+def _run_row(results: Results, has_surface: bool, extra: Iterable[str]) -> tuple[str, ...]:
     names = (results.study, results.algorithm, results.preset, results.normalization, results.seed, results.status)
     words = (MISSING if name is None else str(name) for name in names)
     means = map(format_number, (results.mean, results.spread, results.pooled))
@@ -311,7 +275,6 @@ def _run_row(results: Results, sites: Sequence[str], has_surface: bool, extra: I
         *means,
         *surface,
         *(format_number(mean_of_known(list_extra_values(results, name))) for name in extra),
-        *map(format_number, map(results.values.get, sites)),
     )
 
 

@@ -12,7 +12,7 @@ from silofl.training.metrics import mean_of_known
 from silofl_desk.report.result_tables import mean_and_deviation
 from silofl_desk.report.sentences import EVERYONE, POOLED_MEAN
 from silofl_desk.report.super_model_page import is_ensemble
-from silofl_desk.studies.comparison import MOST_SITES_IN_A_ROW, are_comparable, list_limits
+from silofl_desk.studies.comparison import are_comparable, list_limits
 from silofl_desk.studies.conditions import describe_groups
 from silofl_desk.studies.method_rows import (
     AVERAGES_ALSO,
@@ -26,6 +26,7 @@ from silofl_desk.studies.method_rows import (
     method_sites,
 )
 
+MOST_SITES_IN_A_ROW = 8
 WON, WINNER = "sites won", "winner"
 CLIENT_AVERAGE, POOLED = "client average", "pooled"
 POOLING = "these rows need the data of all sites pooled in one place, which only a simulation can do"
@@ -58,6 +59,16 @@ def methods_table(methods: Sequence[Method], num_seeds: int, is_ranked: bool = T
     # Twenty columns, or long names of averages, do not fit a page's width.
     is_turned = len(sites) > MOST_SITES_IN_A_ROW or further
     return _turn_table(table, "site", len(table.columns) - 1 - len(sites)) if is_turned else table
+
+
+def runs_table(runs: Mapping[str, Results]) -> TextTable | None:
+    """Return the table of single runs, in which nothing is marked; None where no run has a value.
+
+    Args:
+        runs: Name -> result.
+    """
+    methods = [Method(name, {0: run}) for name, run in runs.items() if {*run.values.values()} - {None}]
+    return methods_table(methods, 1, is_ranked=False) if methods else None
 
 
 def methods_values(methods: Sequence[Method]) -> list[dict[str, Any]]:
