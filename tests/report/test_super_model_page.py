@@ -253,7 +253,7 @@ def test_models_of_one_exchange_stand_without_a_global_one(super_results):
     assert "as it trained alone" in said["personal"] and "global" not in said["super"]
     assert told(threshold_sentence, found).startswith("No threshold is used: there is no global model")
     runs = runs_table({"oneshot": found})
-    assert [row[0] for row in runs.rows] == ["oneshot super", "oneshot ensemble", "oneshot personal"]
+    assert [row[0] for row in runs.rows] == ["oneshot super", "oneshot personal", "oneshot ensemble"]
     counted = {"east": {"east": 2}, "west": {"west": 1, "east": 1}}
     assert choice_table(counted).columns == ("test cases of", "east", "west", "cases")
 

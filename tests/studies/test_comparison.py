@@ -61,7 +61,7 @@ def test_caveats_name_the_runs_they_hold_for(results):
 def test_every_comparison_says_that_one_seed_marks_no_best(results, printed):
     runs = [results(mean=0.5), results(mean=0.9)]
     assert comparison_notes(runs)[-1].startswith("Each row is one run with one random seed. Differences can be chance")
-    assert not comparison_table(runs).best_cells and "*" not in printed(print_comparison, records(*runs), width=200)
+    assert not comparison_table(runs)[0].best_cells and "*" not in printed(print_comparison, records(*runs), width=200)
 
 
 @pytest.mark.parametrize("home", ["nothing", "head"])
@@ -78,7 +78,7 @@ def records(*results):
 def test_what_differs_is_printed_above_the_table(results, printed):
     text = printed(print_comparison, records(results(), results(rounds=5)), width=200)
     sentence = "The rows differ in rounds: 2 (1: harmofl); 5 (2: harmofl); more of them are more training."
-    assert 0 <= text.index(sentence) < text.index("status")
+    assert 0 <= text.index(sentence) < text.index("reported round")
 
 
 def test_numbers_are_never_cropped_in_a_narrow_terminal(results, printed):
@@ -88,16 +88,19 @@ def test_numbers_are_never_cropped_in_a_narrow_terminal(results, printed):
 
 
 def test_a_comparison_has_one_row_a_run_with_its_means(results):
-    table = comparison_table([results(), results(algorithm="fedavg", sites={"east": 0.25}, mean=0.25, spread=0.0)])
-    assert table.columns[-3:] == ("mean", "spread", "pooled")
-    assert table.rows[0][:7] == ("1", "small", "harmofl", "recommended", "batch", "0", "COMPLETE")
-    assert table.rows[1][-3:] == ("0.250", "0.000", "0.700")
+    other = results(algorithm="fedavg", sites={"east": 0.25}, mean=0.25, spread=0.0)
+    table, shared = comparison_table([results(), other])
+    assert table.columns == ("run", "algorithm", "reported round", "mean", "spread", "pooled") and table.num_text == 2
+    assert table.rows[1] == ("2", "fedavg", "2", "0.250", "0.000", "0.700")
+    assert shared == "study small, preset recommended, normalization batch, seed 0, status COMPLETE"
+    alone, shared = comparison_table([results()])
+    assert alone.rows[0][:7] == ("1", "small", "harmofl", "recommended", "batch", "0", "COMPLETE") and shared == ""
 
 
 def test_surface_distances_are_means_over_sites_beside_the_other_means(results):
     surface = {"hd95": 4.0, "surface_dice": 0.5, "num_cases": 1, "num_undefined": 0}
     with_surface = results(surface={"east": surface, "west": surface | {"hd95": 5.0}})
-    table = comparison_table([with_surface, results()])
+    table, _ = comparison_table([with_surface, results()])
     assert table.columns[-3:] == ("pooled", "HD95", "surface Dice")
     # (4 + 5) / 2
     assert [row[-2:] for row in table.rows] == [("4.5 px", "0.500"), ("-", "-")]
@@ -109,7 +112,7 @@ def test_metrics_of_packages_are_means_over_sites_by_package_and_version(results
     one, other = ({"east": {f"a=={v}/overlap": {"value": 0.25 * v, "num_cases": 1}}} for v in (1, 2))
     one |= {"west": {"a==1/overlap": {"value": 0.75, "num_cases": 2}}}
     runs = [results(extra_metrics=one), results(extra_metrics=other), results()]
-    table = comparison_table(runs)
+    table, _ = comparison_table(runs)
     assert table.columns[-3:] == ("pooled", "overlap", "overlap")
     # (0.25 + 0.75) / 2
     assert [row[-2:] for row in table.rows] == [("0.500", "-"), ("-", "0.500"), ("-", "-")]

@@ -154,8 +154,8 @@ def test_local_fedavg_and_the_models_of_fedsm_stand_below_one_another(results, s
     table = runs_table({"1: local": local, "2: fedavg": fedavg, "3: fedsm": super_results(), "4: failed": failed})
     assert table.columns == ("method", "east", "west", "client average", "pooled")
     assert table.rows[:2] == (("1: local", "0.300", "0.800", "0.550", "0.700"), ("2: fedavg", "0.400", "-", "-", "-"))
-    assert table.rows[4][:4] == ("3: fedsm global", "0.400", "0.700", "0.550")
+    assert table.rows[3][:4] == ("3: fedsm global", "0.400", "0.700", "0.550")
     assert [row[0] for row in table.rows[2:]] == [
-        f"3: fedsm {name}" for name in ("super", "ensemble", "global", "personal")
+        f"3: fedsm {name}" for name in ("super", "global", "personal", "ensemble")
     ]
     assert not table.best_cells and runs_table({"1": failed}) is None

@@ -1,6 +1,6 @@
 """Compare runs: the rows of their tables, what joining gave in each, and what limits the comparison."""
 
-from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -148,22 +148,33 @@ def list_limits(rows: Mapping[str, Sequence[Results]], pooled: Collection[str] =
     ]
 
 
-def comparison_table(results: Sequence[Results], names: Sequence[str] = ()) -> TextTable:
-    """Return one row a run, in the given order, with its means.
+def comparison_table(results: Sequence[Results], names: Sequence[str] = ()) -> tuple[TextTable, str]:
+    """Return one row a run, in the given order, with its means, and the facts that all runs share, as words.
 
     Nothing is marked as the best: each row is one run with one seed.
 
     Args:
         names: The row of the table of methods that each run is of; empty where there is no such table.
     """
-    head = ("study", "algorithm", "preset", "normalization", "seed", "status", "reported round")
-    extra = list_extra_metrics(results)
-    has_surface = any(one.surface for run in results for one in run.tests.values())
-    first = [(str(i), *names[i - 1 : i]) for i in range(1, len(results) + 1)]
-    rows = tuple((*cells, *_run_row(run, has_surface, extra)) for cells, run in zip(first, results, strict=True))
-    further = (*((HD95, SURFACE_DICE) if has_surface else ()), *extra.values())
-    columns = ("run", *["row"] * bool(names), *head, "mean", "spread", "pooled", *further)
-    return TextTable(columns, rows, num_text=7 + bool(names))
+    facts = {"row": [*names]} if names else {}
+    for key in ("study", "algorithm", "preset", "normalization", "seed", "status"):
+        facts[key] = [MISSING if (value := getattr(run, key)) is None else str(value) for run in results]
+    shared = {key: cells[0] for key, cells in facts.items() if len(results) > 1 and len({*cells}) == 1}
+    columns = [("run", [str(number) for number, _ in enumerate(results, start=1)])]
+    columns += [(key, cells) for key, cells in facts.items() if key not in shared]
+    num_text = len(columns)
+    columns.append(("reported round", list(map(describe_round, results))))
+    columns += [(key, [format_number(getattr(run, key)) for run in results]) for key in ("mean", "spread", "pooled")]
+    if any(one.surface for run in results for one in run.tests.values()):
+        surface = zip(*([texts[-1] for texts in surface_texts(run)] for run in results), strict=True)
+        columns += [(key, [*cells]) for key, cells in zip((HD95, SURFACE_DICE), surface, strict=True)]
+    columns += [
+        (head, [format_number(mean_of_known(list_extra_values(run, key))) for run in results])
+        for key, head in list_extra_metrics(results).items()
+    ]
+    heads, cells = zip(*columns, strict=True)
+    described = ", ".join(f"{key} {value}" for key, value in shared.items())
+    return TextTable(heads, tuple(zip(*cells, strict=True)), num_text=num_text), described
 
 
 def compare_joining(rows: Mapping[str, Sequence[Results]]) -> JoiningComparison | None:
@@ -262,20 +273,6 @@ def _count_test_cases(results: Sequence[Results]) -> dict[str, set[int]]:
         if not one.is_withheld:
             numbers.setdefault(site, set()).add(one.num_cases + one.num_excluded)
     return numbers
-
-
-def _run_row(results: Results, has_surface: bool, extra: Iterable[str]) -> tuple[str, ...]:
-    names = (results.study, results.algorithm, results.preset, results.normalization, results.seed, results.status)
-    words = (MISSING if name is None else str(name) for name in names)
-    means = map(format_number, (results.mean, results.spread, results.pooled))
-    surface = [texts[-1] for texts in surface_texts(results)] if has_surface else ()
-    return (
-        *words,
-        describe_round(results),
-        *means,
-        *surface,
-        *(format_number(mean_of_known(list_extra_values(results, name))) for name in extra),
-    )
 
 
 def compare_drift(rows: RowRuns) -> TextTable | None:

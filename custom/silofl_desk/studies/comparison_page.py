@@ -3,7 +3,7 @@
 import argparse
 import os
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from markupsafe import Markup
@@ -225,18 +225,10 @@ def _hospitals_section(rows: RowRuns) -> PageSection | None:
         Text(first, "lead"),
         [Picture(one) for one in pictures[1:]],
         [Table(one) for one in unseen_tables(rows)],
-        [Table(_put_verdicts_first(table)), make_note(NOTE)] if table else None,
+        [Table(table), make_note(NOTE)] if table else None,
         make_items([*others, *explain_losses(single)]),
         joining_blocks(joining),
     )
-
-
-def _put_verdicts_first(table: TextTable) -> TextTable:
-    """Return `hospital_table` with kept and verdict after the names, where a phone shows both."""
-    last, kept = len(table.columns) - 1, table.columns.index("kept")
-    order = [0, 1, kept, last, *(i for i in range(2, last) if i != kept)]
-    rows = tuple(tuple(row[i] for i in order) for row in table.rows)
-    return replace(table, columns=tuple(table.columns[i] for i in order), rows=rows, num_text=4)
 
 
 def joining_blocks(joining: JoiningComparison | None) -> list[Block]:
@@ -278,26 +270,11 @@ def _run_blocks(rows: RowRuns, results: Sequence[Results]) -> Blocks:
     names = [name for name, of_row in rows.items() for _ in of_row]
     # Rows that are named by their runs' numbers have no other name.
     has_names = names != list(run_names(_list_runs(rows)))
-    table, alike = drop_equal_columns(comparison_table(results, names if has_names else ()))
+    table, alike = comparison_table(results, names if has_names else ())
     shared = make_note(f"All runs share: {alike}." if alike else "")
     models = make_note(MODELS_NOTE) if any(run.super_model for run in results) else None
     values = runs_table({name: run.results for name, run in run_names(_list_runs(rows)).items()})
     return [Table(table), shared, make_table(values), models]
-
-
-def drop_equal_columns(table: TextTable) -> tuple[TextTable, str]:
-    """Return a table without the columns of words in which all of several rows are equal, and what these rows share.
-
-    Args:
-        table: Without marked cells; its first column stays.
-    """
-    columns = list(zip(*table.rows, strict=True))
-    equal = {i for i in range(1, table.num_text) if len(table.rows) > 1 and len(set(columns[i])) == 1}
-    kept = [i for i in range(len(table.columns)) if i not in equal]
-    rows = tuple(tuple(row[i] for i in kept) for row in table.rows)
-    shared = ", ".join(f"{table.columns[i]} {columns[i][0]}" for i in sorted(equal))
-    names = tuple(table.columns[i] for i in kept)
-    return replace(table, columns=names, rows=rows, num_text=table.num_text - len(equal)), shared
 
 
 def _curves_section(runs: Sequence[RunRecords], centralised: Sequence[RunRecords]) -> PageSection:

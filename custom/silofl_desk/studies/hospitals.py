@@ -50,16 +50,17 @@ def hospital_table(runs: Runs, *, shows_half: bool = True) -> TextTable | None:
     """
     rows = []
     chosen = [one for run in _with_choice(runs).values() for one in run.results.joining.values()]
-    models = name_models(chosen if shows_half else ())
+    models = {model: name for model, name in name_models(chosen if shows_half else ()).items() if model != CHOSEN}
     for name, run in _with_choice(runs).items():
         for number, (site, one) in enumerate(run.results.joining.items()):
             values = (format_number(one.shown(model)) for model in models)
             unseen = format_number(run.unseen and run.unseen.value)
             first, last = ("", "") if number else (name, unseen)
-            rows.append((first, site, *values, last, _describe_verdict(one)))
+            # What a phone shows first comes first.
+            rows.append((first, site, format_number(one.shown(CHOSEN)), _describe_verdict(one), *values, last))
     verdict = f"verdict{next(map(_name_compared, _with_choice(runs).values()), '')}"
-    columns = ("method", "hospital", *models.values(), "unseen", verdict)
-    return TextTable(columns, tuple(rows), num_text=2) if rows else None
+    columns = ("method", "hospital", "kept", verdict, *models.values(), "unseen")
+    return TextTable(columns, tuple(rows), num_text=4) if rows else None
 
 
 def unseen_tables(rows: RowRuns) -> list[TextTable]:
