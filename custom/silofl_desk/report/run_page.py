@@ -42,6 +42,7 @@ from silofl.report.tables import MISSING, TextTable, format_count, format_durati
 from silofl.setup.software import find_installed_version
 from silofl.study.sections import CLASSIFICATION_ONLY
 from silofl.training.joined import FEDERATED
+from silofl_desk.report import sentences
 from silofl_desk.report.evaluations_page import evaluations_section, list_chance
 from silofl_desk.report.left_out_site import unseen_section
 from silofl_desk.report.result_pictures import case_images, hospitals_image, normalization_images
@@ -62,27 +63,6 @@ from silofl_desk.report.rounds import (
     weights_image,
 )
 from silofl_desk.report.run_records import RunRecords, all_settings, data_doubts, data_table, list_result_rows, read_run
-from silofl_desk.report.sentences import (
-    calling_sentence,
-    caveats,
-    changes_sentence,
-    describe_problems,
-    early_sentence,
-    joining_note,
-    joining_sentence,
-    joining_table,
-    label_sentence,
-    left_sentences,
-    list_incidents,
-    list_opposed,
-    list_result_notes,
-    normalization_label,
-    regions_text,
-    remedy_sentence,
-    status_sentence,
-    unfinished_sentence,
-    withheld_sentences,
-)
 from silofl_desk.report.super_model_page import super_model_sections
 
 TONES = {"COMPLETE": "good", "INCOMPLETE": "warning", UNFINISHED: "warning", "FAILED": "bad"}
@@ -153,7 +133,10 @@ def make_run_page(run: RunRecords) -> Page:
         title=run.results.study,
         kicker=f"Report of a federated {'evaluation' if run.evaluations else 'training'}",
         subtitle=_subtitle(run),
-        opening=[_status_banner(run), *(Banner("warning", "CAUTION", caveat) for caveat in caveats(run.results))],
+        opening=[
+            _status_banner(run),
+            *(Banner("warning", "CAUTION", caveat) for caveat in sentences.caveats(run.results)),
+        ],
         sections=[section for section in sections if section],
         closing=link_comparisons(run.path, run.comparisons),
         footer=f"Made from the run's folder {run.path}. The page holds all it shows and loads nothing.",
@@ -220,40 +203,40 @@ def _subtitle(run: RunRecords) -> list[str]:
 
 def _status_banner(run: RunRecords) -> Banner:
     results = run.results
-    found = describe_problems(results) if results.is_finished else []
+    found = sentences.describe_problems(results) if results.is_finished else []
     chance = list_chance(run.evaluations) if run.evaluations else []
-    found += [("warning", sentence) for sentence in (*chance, *list_opposed(run.ledger))]
+    found += [("warning", sentence) for sentence in (*chance, *sentences.list_opposed(run.ledger))]
     # The worst of all: a run that is complete may have no good model.
     tone = max([TONES[results.status], *(tone for tone, _ in found)], key=SEVERITY.index)
     reasons = [
         *results.reasons,
-        *left_sentences(results),
-        *withheld_sentences(results),
+        *sentences.left_sentences(results),
+        *sentences.withheld_sentences(results),
         *(sentence for _, sentence in found),
     ]
-    lead = joining_sentence(results)
+    lead = sentences.joining_sentence(results)
     if results.status == UNFINISHED:
-        sentence = unfinished_sentence(run.path, run.is_simulation, len(run.ledger), results.rounds)
+        sentence = sentences.unfinished_sentence(run.path, run.is_simulation, len(run.ledger), results.rounds)
         return Banner(tone, "RUNNING OR INTERRUPTED", sentence, reasons, lead=lead)
-    remedy = remedy_sentence(run.path, results.status, run.is_simulation)
-    sentence = " ".join(filter(None, (status_sentence(results), early_sentence(results))))
+    remedy = sentences.remedy_sentence(run.path, results.status, run.is_simulation)
+    sentence = " ".join(filter(None, (sentences.status_sentence(results), sentences.early_sentence(results))))
     title = f"{results.status}, AND NO BETTER THAN CHANCE" if chance else results.status
     return Banner(tone, title, sentence, reasons, remedy, lead)
 
 
 def _joining_section(run: RunRecords) -> PageSection | None:
     """Say what joining gave each site; None without a choice, and without a reason why there is none."""
-    sentence, table = joining_sentence(run.results), joining_table(run.results)
+    sentence, table = sentences.joining_sentence(run.results), sentences.joining_table(run.results)
     if not sentence:
         return None
-    explained = [Table(table), make_note(joining_note(run.results))] if table else [Text(sentence)]
+    explained = [Table(table), make_note(sentences.joining_note(run.results))] if table else [Text(sentence)]
     image = make_picture(hospitals_image({_name_row(run): [run]}))
     return make_section("joining", "Does joining pay?", "Does joining pay?", image, explained)
 
 
 def _results_section(run: RunRecords) -> PageSection:
     results = run.results
-    regions = f" The labels that count are regions: {regions_text(results)}." if results.regions else ""
+    regions = f" The labels that count are regions: {sentences.regions_text(results)}." if results.regions else ""
     by_label, calling = label_table(results), calling_table(results)
     return make_section(
         "results",
@@ -262,8 +245,8 @@ def _results_section(run: RunRecords) -> PageSection:
         Tiles(_headline(run)),
         _site_blocks(run) if results.sites else Text("No site has tested a model."),
         make_note(f"{metric_sentence(results.metric, results.has_findings)}{regions}", results.metric or MISSING),
-        [Heading("By label"), Table(by_label), make_note(label_sentence(results))] if by_label else None,
-        [Heading("Calibration"), Table(calling), make_note(calling_sentence(results))] if calling else None,
+        [Heading("By label"), Table(by_label), make_note(sentences.label_sentence(results))] if by_label else None,
+        [Heading("Calibration"), Table(calling), make_note(sentences.calling_sentence(results))] if calling else None,
     )
 
 
@@ -274,7 +257,7 @@ def _site_blocks(run: RunRecords) -> Blocks:
     return [
         Table(site_table(results)),
         make_note(f"{results.model or MISSING}. {MEANS_NOTE}", "Model"),
-        *(make_note(text, name) for name, text in list_result_notes(results).items()),
+        *(make_note(text, name) for name, text in sentences.list_result_notes(results).items()),
         make_note(super_note if found and found.models else ""),
     ]
 
@@ -355,7 +338,7 @@ def _traffic_section(run: RunRecords) -> PageSection:
 
 
 def _sites_section(run: RunRecords) -> PageSection:
-    incidents = list_incidents(run.ledger)
+    incidents = sentences.list_incidents(run.ledger)
     took_part = [Table(participation_table(run.ledger, run.sites), ""), make_note(PARTICIPATION_NOTE)]
     return make_section(
         "sites",
@@ -467,8 +450,8 @@ def _list_settings(run: RunRecords) -> list[tuple[str, str]]:
     results = run.results
     facts = [
         ("Numbers come from", results.model or MISSING),
-        ("Normalisation layers", normalization_label(results.normalization)),
-        ("Changed in the job's study", changes_sentence(run.changes)),
+        ("Normalisation layers", sentences.normalization_label(results.normalization)),
+        ("Changed in the job's study", sentences.changes_sentence(run.changes)),
     ]
     return facts + list(all_settings(run).items())
 
