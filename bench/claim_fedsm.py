@@ -59,7 +59,7 @@ def right_choices(run: Path) -> float | None:
     found = read_results(run).super_model
     if found is None:
         return None
-    cases = found.selector.cases
+    cases = {site: one.selector.cases for site, one in read_results(run).tests.items() if one.selector}
     return sum(counts.get(site, 0) for site, counts in cases.items()) / sum(sum(one.values()) for one in cases.values())
 
 
@@ -80,7 +80,8 @@ def _of_models(name_of: Callable[[str], str]) -> Measure:
 
     def measure(run: Path) -> float | None:
         found = read_results(run).super_model
-        return found and float(np.mean([values[name_of(site)] for site, values in found.models.items()]))
+        tests = read_results(run).tests
+        return found and float(np.mean([one.models[name_of(site)] for site, one in tests.items()]))
 
     return measure
 

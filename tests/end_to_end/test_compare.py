@@ -15,7 +15,7 @@ def test_a_comparison_runs_jobs_methods_and_the_pool_and_ends_with_one_table(tmp
     done = silofl(*command, "--methods", "local", "--pooled", "--json")
     table = json.loads(done.stdout)
     assert table == json.loads((tmp_path / "out" / "table.json").read_text())
-    names = ["small super", "small ensemble", "small global", "small personal", "local"]
+    names = ["small super", "small global", "small personal", "small ensemble", "local"]
     assert [row["name"] for row in table["rows"]] == [*names, "centralised (data pooled: simulation only)"]
     own, pooled = (
         json.loads((tmp_path / "out" / "runs" / f"{name}-seed4" / "results.json").read_text())
@@ -24,7 +24,7 @@ def test_a_comparison_runs_jobs_methods_and_the_pool_and_ends_with_one_table(tmp
     assert own["seed"] == 4 and own["rounds"] == 1
     rows = {row["name"]: row for row in table["rows"]}
     assert rows["small super"]["sites"]["north"]["values"] == [own["sites"]["north"]["value"]]
-    assert rows["small personal"]["sites"]["south"]["values"] == [own["models"]["south"]["south"]]
+    assert rows["small personal"]["sites"]["south"]["values"] == [own["sites"]["south"]["models"]["south"]]
     # all cases together are the same cases, whatever the site
     assert table["rows"][-1]["pooled"]["mean"] == pytest.approx(pooled["pooled"])
     scores = next((tmp_path / "out" / "runs" / "centralised-seed4" / "sites" / "pooled").glob("*/scores.csv"))

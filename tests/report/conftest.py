@@ -42,7 +42,7 @@ def whole(values):
     if values["status"] == "FAILED":
         values = {key: value for key, value in values.items() if key not in ("run", "validation")} | NO_NUMBERS
         return score_sites(values | {"validation": {}})
-    values = (SUPER | values) if SUPER.keys() & values.keys() else values
+    values = whole_super(SUPER | values) if SUPER.keys() & values.keys() else values
     validation = {
         site: {"num_cases": int(score["value"] is not None), "num_excluded": 0} | score
         for site, score in values["validation"].items()
@@ -52,11 +52,19 @@ def whole(values):
     return score_sites(values | {"validation": validation} | everyone)
 
 
+def whole_super(values):
+    """Return the values of a super model's result, in which each site that tested says what its selector chose."""
+    selector, tested = values["selector"], [site for site, value in values["sites"].items() if value is not None]
+    chosen = {site: {key: selector[key].get(site, {}) for key in ("cases", "slices")} for site in tested}
+    rest = {key: value for key, value in values.items() if key != "selector"}
+    return rest | {"outputs": selector["outputs"], "selected": chosen}
+
+
 # Key of a site's score -> the name under which a test gives it by site.
 COLUMNS = {"num_cases": "cases", "num_excluded": "excluded_cases", "num_patients": "patients", "labels": "by_label"}
 COLUMNS |= {"num_empty": "empty_cases", "num_false_positive": "false_positive_cases", "value_with_truth": "with_truth"}
 COLUMNS |= {key: key for key in ("also", "label_cases", "areas", "surface", "extra_metrics", "withheld")}
-COLUMNS |= {"calling": "callings"}
+COLUMNS |= {"calling": "callings", "models": "models", "choices": "choices", "selector": "selected"}
 
 
 def score_sites(values):

@@ -169,13 +169,14 @@ def test_each_site_has_its_own_personal_value_and_one_seed_marks_no_best(super_r
 
 
 def test_the_selectors_right_answers_are_counts_on_the_diagonal(super_results):
-    selector = super_results().super_model.selector
-    counts = selector_counts(selector.outputs, selector.slices)
+    found = super_results()
+    outputs, slices = found.super_model.outputs, {site: one.selector.slices for site, one in found.tests.items()}
+    counts = selector_counts(outputs, slices)
     assert list(counts.columns) == [row.name for row in counts.rows] == ["east", "west"]
     # three of east's four, the other for west
     shown = [(row.end, [(cell.text, cell.share) for cell in row.cells]) for row in counts.rows]
     assert shown == [("3 of 4", [("3", 0.75), ("1", 0.25)]), ("10 of 10", [("0", 0), ("10", 1)])]
-    assert describe_right(selector.outputs, selector.slices) == "13 of 14"
+    assert describe_right(outputs, slices) == "13 of 14"
     # A selector of best models has no right answers.
     best = selector_counts(("global", "east", "west"), {"east": {"global": 2}})
     assert best.end == "" and [row.end for row in best.rows] == [""]
@@ -183,7 +184,7 @@ def test_the_selectors_right_answers_are_counts_on_the_diagonal(super_results):
 
 
 def test_choices_are_counted_by_site_and_model(super_results):
-    table = choice_table(super_results().super_model.choices)
+    table = choice_table({site: one.choices for site, one in super_results().tests.items()})
     assert table.columns == ("test cases of", "global", "east", "west", "cases")
     assert table.rows == (("east", "0", "1", "0", "1"), ("west", "2", "0", "4", "6"), ("all sites", "2", "1", "4", "7"))
     assert choice_table({}) is None

@@ -175,7 +175,9 @@ def pool_scores(sites: Mapping[str, HospitalEvaluation], study: Study) -> dict[s
         units = {getattr(one, UNIT_OF[name]) for one in sites.values()} if name in UNIT_OF else ()
         has_mean = name not in NOT_POOLED and len(units) < 2 and not (group == ALL and has_unlike_classes(sites, name))
         found = pool_estimates({site: one.scores[group][name] for site, one in sites.items()}) if has_mean else None
-        pooled.setdefault(group, {})[name] = found if found is None or name in NO_SHARES else _clip_share(found)
+        if found is not None and name not in NO_SHARES:
+            found = replace(found, interval=(max(found.interval[0], 0.0), min(found.interval[1], 1.0)))
+        pooled.setdefault(group, {})[name] = found
     return pooled
 
 
@@ -187,11 +189,6 @@ def has_unlike_classes(sites: Mapping[str, HospitalEvaluation], name: str) -> bo
     groups = [[scores[group] for group in scores if group != ALL] for scores in tested]
     # Without an area there are no other cases, or none of the class.
     return len({tuple((one["recall"].value, one["auroc"].value).count(None) for one in g) for g in groups}) > 1
-
-
-def _clip_share(found: PooledEstimate) -> PooledEstimate:
-    low, high = found.interval
-    return replace(found, interval=(max(low, 0.0), min(high, 1.0)))
 
 
 def _collect_scores(record: Evaluation) -> dict[str, dict[str, Estimate]]:

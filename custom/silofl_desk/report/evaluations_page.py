@@ -108,13 +108,18 @@ def _make_table(found: Evaluations, group: str) -> TextTable:
     names = list(found.pooled[group])
     counts = ("cases", "patients", "refused") if group == ALL else ()
     titles = [_make_title(name, found, group) for name in names]
+    # Of cases whose patients are not known, how many patients there are is not known either.
+    said = {
+        site: (one.num_cases, one.num_units if one.unit == "patient" else "-", one.num_refused)[: len(counts)]
+        for site, one in found.sites.items()
+    }
     rows = [
-        (site, *(_list_counts(one) if counts else ()), *(_format_score(one, group, name) for name in names))
+        (site, *map(str, said[site]), *(_format_score(one, group, name) for name in names))
         for site, one in found.sites.items()
     ]
     pooled, blank = [found.pooled[group][name] for name in names], [""] * len(counts)
     rows.append(("over all", *blank, *map(_format_pooled, pooled, names)))
-    rows.append(("I^2, p", *blank, *map(_format_spread, pooled)))
+    rows.append(("I^2, p", *blank, *(f"{one.i_squared:.0%}, {one.p_value:.2g}" if one else "-" for one in pooled)))
     return TextTable(("hospital", *counts, *titles), tuple(rows))
 
 
@@ -132,11 +137,6 @@ def _list_notes(found: Evaluations) -> list[str]:
     return [*chosen, *([WITHHELD_NOTE] if WITHHELD in found.pooled[ALL] else []), NOTE]
 
 
-def _list_counts(one: HospitalEvaluation) -> tuple[str, str, str]:
-    # Of cases whose patients are not known, how many patients there are is not known either.
-    return str(one.num_cases), str(one.num_units) if one.unit == "patient" else "-", str(one.num_refused)
-
-
 def _format_score(one: HospitalEvaluation, group: str, name: str) -> str:
     estimate = one.scores.get(group, {}).get(name, MISSING)
     if name in (one.not_said or {}).get(group, ()):
@@ -149,10 +149,6 @@ def _format_score(one: HospitalEvaluation, group: str, name: str) -> str:
 
 def _format_pooled(one: PooledEstimate | None, name: str) -> str:
     return format_score(Estimate(one.value, one.interval, one.num_sites) if one else MISSING, name)
-
-
-def _format_spread(one: PooledEstimate | None) -> str:
-    return f"{one.i_squared:.0%}, {one.p_value:.2g}" if one else "-"
 
 
 def _list_sentences(found: Evaluations) -> Iterator[str]:

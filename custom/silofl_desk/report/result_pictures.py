@@ -275,7 +275,9 @@ class HospitalDots:
                         continue
                     if self.has_intervals:
                         _draw_interval(axes, place, one)
-                    _draw_hospital(axes, place, one)
+                    for model, style in MODEL_POINTS.items():
+                        if one.shown(model) is not None:
+                            axes.plot(one.shown(model), place, linestyle="", **style)
             axes.sharex(panels[0])
         panels[0].autoscale(axis="x")
         handles = [make_legend_handle(linestyle="", **style) for style in MODEL_POINTS.values()]
@@ -351,9 +353,3 @@ def _draw_interval(axes: Axes, place: float, one: Joined) -> None:
     # Of a metric that no single patient has, the difference is none of the two points'.
     if abs(federated - local - one.difference) < SAME:
         axes.plot(np.clip([local + one.low, local + one.high], 0, 1), [place, place], **INTERVAL)
-
-
-def _draw_hospital(axes: Axes, place: float, one: Joined) -> None:
-    for model, style in MODEL_POINTS.items():
-        if one.shown(model) is not None:
-            axes.plot(one.shown(model), place, linestyle="", **style)

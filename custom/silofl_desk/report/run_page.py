@@ -146,13 +146,13 @@ def make_run_page(run: RunRecords) -> Page:
 def _training_sections(run: RunRecords) -> list[PageSection | None]:
     """Return what a run without a round has not."""
     return [
-        _training_section(run),
+        make_section("training", "Training", "Training", list(map(Picture, curve_images(run))) or NO_ROUND),
         _pictures_section(run),
         *super_model_sections(run),
         unseen_section(run.unseen),
         _traffic_section(run),
         _sites_section(run),
-        _weights_section(run),
+        make_section("weights", "Weights", "Who listens to whom", _weight_blocks(run)),
         _loading_section(run),
     ]
 
@@ -258,7 +258,7 @@ def _site_blocks(run: RunRecords) -> Blocks:
         Table(site_table(results)),
         make_note(f"{results.model or MISSING}. {MEANS_NOTE}", "Model"),
         *(make_note(text, name) for name, text in sentences.list_result_notes(results).items()),
-        make_note(super_note if found and found.models else ""),
+        make_note(super_note if found and results.tests else ""),
     ]
 
 
@@ -290,11 +290,6 @@ def _headline(run: RunRecords) -> list[tuple[str, str]]:
         ),
     ]
     return [(name, value) for name, value in facts if value != MISSING]
-
-
-def _training_section(run: RunRecords) -> PageSection:
-    curves = [Picture(image) for image in curve_images(run)]
-    return make_section("training", "Training", "Training", curves or NO_ROUND)
 
 
 def _pictures_section(run: RunRecords) -> PageSection:
@@ -349,10 +344,6 @@ def _sites_section(run: RunRecords) -> PageSection:
     )
 
 
-def _weights_section(run: RunRecords) -> PageSection:
-    return make_section("weights", "Weights", "Who listens to whom", _weight_blocks(run))
-
-
 def _weight_blocks(run: RunRecords) -> Blocks:
     """Show the weights that statistics gave, otherwise those of the last round."""
     if run.site_weights:
@@ -368,7 +359,7 @@ def _weight_blocks(run: RunRecords) -> Blocks:
         return [NO_ROUND]
     note = f"How much each site's update counts in round {run.ledger[-1].round}, the last: a row sums to 1."
     found = run.results.super_model
-    of_models = " These are the weights of the personalised models." if found and found.models else ""
+    of_models = " These are the weights of the personalised models." if found and run.results.tests else ""
     return [table, make_note(note + of_models)]
 
 
@@ -378,13 +369,12 @@ def weights_table(ledger: Sequence[Round]) -> HeatTable | None:
         return None
     weights = ledger[-1].weights
     columns = list(next(iter(weights.values())))
-    rows = [HeatRow(listener, [_weight_cell(row.get(site)) for site in columns]) for listener, row in weights.items()]
+    rows = [
+        HeatRow(listener, [HeatCell(format_number(row.get(site)), row.get(site)) for site in columns])
+        for listener, row in weights.items()
+    ]
     is_shared = all(row == next(iter(weights.values())) for row in weights.values())
     return HeatTable("listener", columns, [HeatRow("every site", rows[0].cells)] if is_shared else rows)
-
-
-def _weight_cell(weight: float | None) -> HeatCell:
-    return HeatCell(format_number(weight), weight)
 
 
 def _data_section(run: RunRecords) -> PageSection:
@@ -399,7 +389,7 @@ def _loading_section(run: RunRecords) -> PageSection:
     if results.run is not None and describe_missing_part(results.recipe) is not None:
         where = describe_complete_model(results.recipe, results.run, run.is_simulation)
     kept = None
-    if results.run and not where and not (results.super_model and results.super_model.models):
+    if results.run and not where and not (results.super_model and results.tests):
         kept = Markup(
             "Each site also keeps the model it tested as <code>supermodel/</code> in its state folder of run "
             "<code>{}</code>."

@@ -32,7 +32,7 @@ from silofl.report.tables import TextTable
 from silofl.study import STORED, Study, load_study
 from silofl.study.sections import RANKED, SEGMENTATION_ONLY
 from silofl.training.joined import CHOSEN, FEDERATED, LOCAL, SHIFTED, Joined
-from silofl.training.site_score import SiteScore, SurfaceScore, Values
+from silofl.training.site_score import SiteScore
 
 COMPARISONS = "comparisons.json"
 # Of a simulation's copy of its job.
@@ -415,12 +415,13 @@ def _list_run_rows(method: str, run: RunRecords) -> Iterator[ResultRow]:
         one = test or UNTESTED
         cases = None if test is None or test.is_withheld else test.num_cases
         of_site = partial(row, site=site, metric=str(results.metric))
-        models = results.super_model.models.get(site, {}) if results.super_model else {}
-        yield from _tested_rows(results, one, models, partial(of_site, cases=cases))
+        yield from _tested_rows(results, one, partial(of_site, cases=cases))
         if site in (results.joining or {}):
             of_models = partial(of_site, cases=_count_of_models(results.metric, cases))
             yield from _joined_rows(results.joining[site], of_models)
-        yield from _surface_rows(one.surface, of_site)
+        if surface := one.surface:
+            yield of_site(metric=f"hd95_{surface.unit}", value=surface.hd95, cases=surface.num_cases)
+            yield of_site(metric="surface_dice", value=surface.surface_dice, cases=surface.num_cases)
         for name, score in (one.extra_metrics or {}).items():
             yield of_site(metric=name, value=score.value, cases=score.num_cases)
         validation = results.validation.get(site)
@@ -430,7 +431,7 @@ def _list_run_rows(method: str, run: RunRecords) -> Iterator[ResultRow]:
         yield from _unseen_rows(run.unseen, row)
 
 
-def _tested_rows(results: Results, one: SiteScore, models: Values, row: partial[ResultRow]) -> Iterable[ResultRow]:
+def _tested_rows(results: Results, one: SiteScore, row: partial[ResultRow]) -> Iterable[ResultRow]:
     """Yield the test of the run's models at one site: of all labels, of each, and by other metrics."""
     yield row(value=one.value)
     # Of a class it is the recall, whatever the metric.
@@ -441,7 +442,7 @@ def _tested_rows(results: Results, one: SiteScore, models: Values, row: partial[
     also = {name: value for name, value in (one.also or {}).items() if name != results.metric}
     yield from (row(metric=name, value=value) for name, value in also.items())
     of_model = partial(row, cases=_count_of_models(results.metric, row.keywords["cases"]))
-    yield from (of_model(model=model, value=value) for model, value in models.items())
+    yield from (of_model(model=model, value=value) for model, value in (one.models or {}).items())
 
 
 def _joined_rows(one: Joined, row: partial[ResultRow]) -> Iterable[ResultRow]:
@@ -456,12 +457,6 @@ def _joined_rows(one: Joined, row: partial[ResultRow]) -> Iterable[ResultRow]:
 def _count_of_models(metric: str | None, cases: int | None) -> int | None:
     """Return how many cases count for models beside the tested one; unknown where each leaves out other empty ones."""
     return None if metric in SEGMENTATION_ONLY["metric"] else cases
-
-
-def _surface_rows(surface: SurfaceScore | None, row: partial[ResultRow]) -> Iterable[ResultRow]:
-    if surface:
-        yield row(metric=f"hd95_{surface.unit}", value=surface.hd95, cases=surface.num_cases)
-        yield row(metric="surface_dice", value=surface.surface_dice, cases=surface.num_cases)
 
 
 def _unseen_rows(unseen: UnseenTest, row: partial[ResultRow]) -> Iterable[ResultRow]:

@@ -89,7 +89,13 @@ def unseen_images(rows: RowRuns) -> list[PageImage]:
         rows: Name of the method -> its runs, one for each seed.
     """
     found = {key: _select_own(tests) for key, tests in group_unseen(rows).items()}
-    return [_make_image(UnseenDots(metric, site, tests)) for (site, metric), tests in found.items() if tests]
+    images = []
+    for (site, metric), tests in found.items():
+        dots = UnseenDots(metric, site, tests)
+        values = "; ".join(f"{name} {model} {format_number(value)}" for name, _, model, value in dots.data().rows)
+        if tests:
+            images.append(make_image(dots, f"Test {metric} at {site}: {values}.", CAPTION.format(**vars(dots))))
+    return images
 
 
 def group_unseen(rows: RowRuns) -> dict[tuple[str, str], dict[str, list[UnseenTest]]]:
@@ -105,11 +111,6 @@ def _select_own(tests: Mapping[str, Sequence[UnseenTest]]) -> dict[str, list[Uns
     """Return the tests beside which the others' own models were tested."""
     beside = {name: [one for one in several if one.own] for name, several in tests.items()}
     return {name: several for name, several in beside.items() if several}
-
-
-def _make_image(dots: UnseenDots) -> PageImage:
-    values = "; ".join(f"{name} {model} {format_number(value)}" for name, _, model, value in dots.data().rows)
-    return make_image(dots, f"Test {dots.metric} at {dots.site}: {values}.", CAPTION.format(**vars(dots)))
 
 
 def _list_values(test: UnseenTest) -> list[tuple[str, float]]:

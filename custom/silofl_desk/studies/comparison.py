@@ -112,8 +112,13 @@ def are_comparable(results: Sequence[Results]) -> bool:
 def comparison_notes(results: Sequence[Results]) -> list[str]:
     """Return sentences on runs without a value at a site, and on what limits a comparison."""
     sites = compared_sites(results)
-    lacking = {i: [site for site in sites if run.values.get(site) is None] for i, run in enumerate(results, start=1)}
-    notes = [_describe_missing_sites(i, without, sites) for i, without in lacking.items() if without or not sites]
+    notes = []
+    for number, run in enumerate(results, start=1):
+        without = [site for site in sites if run.values.get(site) is None]
+        where = ", ".join(without) if len(without) <= 4 else f"{len(without)} of {len(sites)} sites"
+        if without or not sites:
+            said = f"Run {number} has no value at {where or 'any site'}"
+            notes.append(f"{said}: do not compare its mean with the others'.")
     surface = [SURFACE] if any(one.surface for run in results for one in run.tests.values()) else []
     limits = list_limits({f"run {i}": [run] for i, run in enumerate(results, start=1)})
     return [*notes, *limits, *surface, *map(describe_extra_metric, list_extra_metrics(results)), ONE_SEED]
@@ -193,7 +198,8 @@ def compare_joining(rows: Mapping[str, Sequence[Results]]) -> JoiningComparison 
         joined = [run for run in runs if run.joining]
         if not joined:
             continue
-        means = [mean_and_deviation(_average_tests(joined, model)) for model in models]
+        found_means = [[run.joining_means[model] for run in joined] for model in models]
+        means = [mean_and_deviation([mean for mean in of_model if mean is not None]) for of_model in found_means]
         verdicts = ", ".join(count_verdicts(one.verdict for run in joined for one in (run.joining or {}).values()))
         of_row = below[name]
         found.append((name, verdicts, *means, f"{of_row.before} of {of_row.tests}", str(of_row.after)))
@@ -239,17 +245,6 @@ def _list_losses(rows: Mapping[str, Sequence[Results]]) -> list[str]:
         for tone, sentence in describe_problems(run)
         if tone == "bad"
     ]
-
-
-def _average_tests(joined: Sequence[Results], model: str) -> list[float]:
-    """Return the mean over the sites of each seed that knows one."""
-    means = (run.joining_means.get(model) for run in joined)
-    return [mean for mean in means if mean is not None]
-
-
-def _describe_missing_sites(number: int, without: Sequence[str], sites: Sequence[str]) -> str:
-    where = ", ".join(without) if len(without) <= 4 else f"{len(without)} of {len(sites)} sites"
-    return f"Run {number} has no value at {where or 'any site'}: do not compare its mean with the others'."
 
 
 def _differences(results: Sequence[Results]) -> list[str]:

@@ -166,15 +166,18 @@ def make_comparison_page(rows: RowRuns, folder: Path, summary: Summary = NO_SUMM
     """
     runs = _list_runs(rows)
     number = len(runs) + len(summary.centralised)
+    shown, drift = [Picture(image, "titled shrink") for image in comparison_images(runs)], compare_drift(rows)
+    folders, pooled = _list_folders(runs, folder), _list_folders(summary.centralised, folder)
+    pooled = [POOLED, Items(pooled, "folders")] if pooled else []
     sections = (
         _hospitals_section(rows),
-        _same_case_section(runs),
+        make_section("pictures", "Pictures", "The same test case in each run", shown) if shown else None,
         _numbers_section(rows, summary),
         _curves_section(runs, summary.centralised),
-        _drift_section(rows),
+        make_section("drift", "Drift", "Drift of the sites", Table(drift), make_note(DRIFT_NOTE)) if drift else None,
         make_section("data", "Data", "Data", data_blocks(data_tables(rows), data_doubts(runs))),
         _settings_section(rows),
-        _runs_section(runs, summary.centralised, folder),
+        make_section("runs", "Runs", "The runs", Items(folders, "folders", is_numbered=True), pooled),
     )
     return Page(
         title=f"Comparison of {number} run{'s' * (number != 1)}",
@@ -288,17 +291,6 @@ def _curves_section(runs: Sequence[RunRecords], centralised: Sequence[RunRecords
     )
 
 
-def _same_case_section(runs: Sequence[RunRecords]) -> PageSection | None:
-    shown = [Picture(image, "titled shrink") for image in comparison_images(runs)]
-    return make_section("pictures", "Pictures", "The same test case in each run", shown) if shown else None
-
-
-def _drift_section(rows: RowRuns) -> PageSection | None:
-    table = compare_drift(rows)
-    title = "Drift of the sites"
-    return make_section("drift", "Drift", title, Table(table), make_note(DRIFT_NOTE)) if table else None
-
-
 def _settings_section(rows: RowRuns) -> PageSection:
     shared, others, partial = settings_rows(rows)
     differing = f"Settings in which the runs differ ({len(others.rows)})" if others else ""
@@ -310,12 +302,6 @@ def _settings_section(rows: RowRuns) -> PageSection:
         Fold(f"Settings of some runs alone ({len(partial)})", [Pairs(partial)]) if partial else None,
         Fold(f"Settings that all runs share ({len(shared)})", [Pairs(shared)]),
     )
-
-
-def _runs_section(runs: Sequence[RunRecords], centralised: Sequence[RunRecords], folder: Path) -> PageSection:
-    pooled: Blocks = [POOLED, Items(_list_folders(centralised, folder), "folders")] if centralised else []
-    numbered = Items(_list_folders(runs, folder), "folders", is_numbered=True)
-    return make_section("runs", "Runs", "The runs", numbered, pooled)
 
 
 def _list_folders(runs: Sequence[RunRecords], folder: Path) -> list[Markup]:

@@ -292,7 +292,7 @@ def _measured_reasons(run: RunRecords, site: str) -> Iterator[str]:
 
 def _list_other_answers(results: Results, site: str) -> list[str]:
     """Return which models answered a hospital's cases besides its own, where they score lower than its own."""
-    models, choices = results.super_model.models.get(site, {}), results.super_model.choices.get(site, {})
+    models, choices = results.tests[site].models or {}, results.tests[site].choices or {}
     own, total = models.get(site), sum(choices.values())
     return [
         f"the selector gave {count} of {total} cases to model {name} ({models[name]:.3f}; its own {own:.3f})"

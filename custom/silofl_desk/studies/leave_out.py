@@ -32,7 +32,7 @@ from silofl.inference.case_results import CaseResult, choose_models, predict_cas
 from silofl.inference.choice import ENSEMBLE
 from silofl.inference.clinical import measure_evaluation
 from silofl.inference.contents import Contents
-from silofl.inference.evaluated_cases import EvaluatedCase, SiteCases, evaluate_cases, sort_answers
+from silofl.inference.evaluated_cases import SiteCases, evaluate_cases, sort_answers
 from silofl.inference.geometry import check_images
 from silofl.inference.unseen import ThresholdTest, UnseenTest, read_unseen
 from silofl.models.roles import GLOBAL
@@ -85,7 +85,11 @@ def run_unseen_test(run: Path, site: str, digest: str, load: Callable[[], SiteDa
     site_cases = SiteCases.of(data, PARTS)
     answered, _ = sort_answers(evaluate_cases(model, site_cases))
     evaluation = measure_evaluation(model, fingerprint, site_cases, answered, SPECIFICITY)
-    parts = [_select_cases(part, answered) for part in site_cases.parts.values()]
+    names = {one.case for one in answered}
+    parts = [
+        part.select_rows([row for row, case in enumerate(part.cases) if case in names])
+        for part in site_cases.parts.values()
+    ]
     own = _collect_models(run, directory.OWN)
     result = UnseenTest(
         site=site,
@@ -109,11 +113,6 @@ def _count_seen(run: Path, site: SiteCases, study: Study) -> int | None:
     learnt = find_learnt(folders, site.data, site.parts, study)
     is_known = bool(folders) and all((folder / LEARNT).is_file() for folder in folders)
     return len(learnt) if is_known or learnt else None
-
-
-def _select_cases(part: Examples, answered: Sequence[EvaluatedCase]) -> Examples:
-    names = {one.case for one in answered}
-    return part.select_rows([row for row, case in enumerate(part.cases) if case in names])
 
 
 def assemble_models(run: Path) -> Contents:
