@@ -14,7 +14,6 @@ from silofl_desk.studies.comparison import (
 )
 from silofl_desk.studies.comparison_page import print_comparison
 from silofl_desk.studies.conditions import rows_by_name
-from silofl_desk.studies.method_table import runs_table
 from tests.report.conftest import joined
 
 LOSING = joined(kept=0.5, verdict=WORSE, p_below=0.001)
@@ -117,15 +116,6 @@ def test_metrics_of_packages_are_means_over_sites_by_package_and_version(results
     # (0.25 + 0.75) / 2
     assert [row[-2:] for row in table.rows] == [("0.500", "-"), ("-", "0.500"), ("-", "-")]
     assert [note for note in comparison_notes(runs) if "of the package a==2" in note]
-
-
-def test_many_sites_of_several_runs_stand_in_rows(results, printed):
-    sites = {f"s{i}": 0.125 * i for i in range(9)}
-    runs = [results(sites=sites), results(sites={"s1": 0.5}, algorithm="fedavg")]
-    table = runs_table({"1: harmofl": runs[0], "2: fedavg": runs[1]})
-    assert table.columns == ("site", "1: harmofl", "2: fedavg") and len(table.rows) == 9 + table.num_summary
-    assert table.rows[1] == ("s1", "0.125", "0.500") and table.rows[2] == ("s2", "0.250", "-")
-    assert "s8" in printed(print_comparison, records(*runs))
 
 
 def test_a_row_has_the_mean_over_rounds_and_its_deviation_over_seeds(measured, run, results, record):

@@ -5,10 +5,10 @@ import pytest
 
 from silofl.core.gain import WORSE
 from silofl.federation.ledger import Round
+from silofl_desk.report.left_out_site import unseen_images
 from silofl_desk.report.result_pictures import hospitals_image
 from silofl_desk.report.run_records import RunRecords
 from silofl_desk.report.sentences import joining_table
-from silofl_desk.report.unseen_picture import unseen_images
 from silofl_desk.studies.hospitals import conclude, explain_losses, hospital_table
 from tests.report.conftest import joined
 

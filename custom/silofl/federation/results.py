@@ -225,15 +225,6 @@ class Results:
         row: dict[str, Any] = {} if score is None else dump_record(score)
         return row | {"validation": validation and validation.value, **(joined.summary if joined else {})}
 
-    def recipe_value(self, key: str) -> object:
-        """Return a value of the recipe; None where it has no such key."""
-        return self.recipe.get(key)
-
-    @property
-    def questions(self) -> Mapping[str, str]:
-        """The recipe's questions with its answers as sentences; nothing of a run whose recipe is not known."""
-        return self.recipe.get("questions", {})
-
 
 def read_results(folder: Path) -> Results | None:
     """Return the result in a run's folder; None where there is none yet.

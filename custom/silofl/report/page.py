@@ -337,7 +337,8 @@ def print_blocks(blocks: Iterable[Block], console: Console) -> None:
             case Heading():
                 print_lines(["", block.text], console)
             case Text():
-                print_lines([f"{block.name}: {block.text}" if block.name else str(block.text)], console)
+                text = block.text.striptags() if isinstance(block.text, Markup) else block.text
+                print_lines([f"{block.name}: {text}" if block.name else text], console)
             case Items():
                 print_lines(list(map(str, block.items)), console)
             case Table():

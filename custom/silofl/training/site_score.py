@@ -1,7 +1,7 @@
 """A site's score of a model on one part of its data: numbers over all its cases, and no case's name."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import median
 from typing import Annotated, Any, Literal
 
@@ -221,16 +221,16 @@ class SiteScore:
 @only_known_keys
 @dataclass(frozen=True, kw_only=True)
 class SuperScore(SiteScore):
-    """One site's test of a super model: its value, its models' values, and its selector's choices.
+    """One site's test of a super model, which must have its models' values and its selector's choices.
 
     Attributes:
         by_threshold: For each candidate of the threshold the sum of the cases' values and their number.
         temperatures: Classification: ``global`` and the site's own model -> what divides its logits where it is alone.
     """
 
-    models: Values
-    choices: Counts
-    selector: SelectorCounts
+    models: Values = field()
+    choices: Counts = field()
+    selector: SelectorCounts = field()
     by_threshold: Counted
     temperatures: Annotated[Mapping[Key, Temperature], Field(max_length=2)] | None = declare_optional()
 

@@ -1,18 +1,13 @@
 """What several hospitals say of one model, in tables and a sentence: each, over all, and how much they differ."""
 
 from collections.abc import Iterator
-from pathlib import Path
 
-from rich.console import Console
-
-from silofl.base.schema import read_file
 from silofl.core.heterogeneity import PooledEstimate
 from silofl.core.intervals import ROUNDING, Estimate
 from silofl.data.inventories import explain_withheld
 from silofl.inference.evaluations import (
     ALL,
     ECE,
-    FILE,
     MISSING,
     SPECIFICITY,
     THRESHOLD,
@@ -24,8 +19,8 @@ from silofl.inference.evaluations import (
     has_unlike_classes,
 )
 from silofl.report.evaluation_page import RESEARCH, format_score, name_score
-from silofl.report.page import Block, Heading, PageSection, Table, Text, make_section, print_blocks
-from silofl.report.tables import METRIC_NAMES, NOT_SAID, TextTable, print_lines
+from silofl.report.page import Block, Heading, PageSection, Table, Text, make_section
+from silofl.report.tables import METRIC_NAMES, NOT_SAID, TextTable
 
 NAMES = METRIC_NAMES | {
     "dice": "Dice",
@@ -54,14 +49,6 @@ NOTE = (
     "differences between hospitals that chance does not explain (Higgins and Thompson; 0 % = none). p: of Cochran's "
     "Q; small = the hospitals differ. With few hospitals both are rough."
 )
-
-
-def print_evaluations(run: Path, console: Console) -> None:
-    """Print the tables of a run that evaluates a model; nothing of another run."""
-    found = read_file(Evaluations, run / FILE)
-    if found:
-        print_blocks(evaluations_section(found).blocks, console)
-        print_lines([f"CAUTION  {sentence}" for sentence in list_chance(found)], console)
 
 
 def evaluations_section(found: Evaluations | None) -> PageSection | None:

@@ -289,11 +289,7 @@ class HospitalDots:
 
 
 def hospitals_image(rows: RowRuns) -> PageImage | None:
-    """Draw alone, federated and kept at each hospital, a panel per method; None where no hospital made a choice.
-
-    Args:
-        rows: Name of the method -> its runs, one for each seed.
-    """
+    """Draw alone, federated and kept at each hospital, a panel per method; None where no hospital made a choice."""
     chosen = rows_with_choices(rows)
     if not chosen:
         return None
@@ -315,7 +311,7 @@ def _group_by_hospital(runs: Sequence[RunRecords]) -> dict[str, dict[int | None,
 
 def _are_local(runs: Sequence[RunRecords]) -> bool:
     """Return whether each hospital trains alone in a row's runs, without a choice."""
-    return all(run.results.recipe_value("stays_home") == "everything" and not run.results.joining for run in runs)
+    return all(run.results.recipe.get("stays_home") == "everything" and not run.results.joining for run in runs)
 
 
 def _group_local(runs: Sequence[RunRecords]) -> dict[str, dict[int | None, float]]:

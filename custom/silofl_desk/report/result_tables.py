@@ -36,12 +36,16 @@ def name_models(joining: Iterable[Joined]) -> dict[str, str]:
     return {model: name for model, name in MODEL_NAMES.items() if is_moved or model != FEDERATED}
 
 
-def mean_and_deviation(values: Sequence[float]) -> str:
+def summarise_seeds(values: Sequence[float]) -> tuple[float | None, float | None]:
+    """Return the mean over seeds and their standard deviation; None of no seed, and the deviation of one alone."""
+    deviation = float(np.std(values, ddof=1)) if len(values) > 1 else None
+    return mean_of_known(values), deviation
+
+
+def mean_and_deviation(values: Sequence[float], forms: tuple[str, str] = (".3f", ".3f")) -> str:
     """Return ``mean ± standard deviation`` over seeds; only the mean of one seed, ``-`` of none."""
-    if not values:
-        return MISSING
-    text = f"{np.mean(values):.3f}"
-    return f"{text} ± {np.std(values, ddof=1):.3f}" if len(values) > 1 else text
+    known = [(number, form) for number, form in zip(summarise_seeds(values), forms, strict=True) if number is not None]
+    return " ± ".join(format(number, form) for number, form in known) or MISSING
 
 
 def describe_round(results: Results) -> str:

@@ -352,7 +352,7 @@ def _weight_blocks(run: RunRecords) -> Blocks:
             "this each site sent these statistics, and no image."
         )
         return [Picture(weights_image(run.site_weights[-1])), make_note(note)]
-    if run.results.recipe_value("stays_home") == "everything":
+    if run.results.recipe.get("stays_home") == "everything":
         return [Text("No model is mixed: each site trains alone.")]
     table = weights_table(run.ledger)
     if table is None:
@@ -409,7 +409,7 @@ def _loading_blocks(run: RunRecords, where: str) -> list[Block]:
         return [Text(SUPER_MODEL_FOLDER), Code(LOAD_SUPER_MODEL)]
     if files:
         return [Text(holds.format(", ".join(files)))]
-    is_local = run.results.recipe_value("stays_home") == "everything"
+    is_local = run.results.recipe.get("stays_home") == "everything"
     why = ": each site trained its own" if is_local else " yet" * (run.results.status != "COMPLETE")
     return [Text(f"The run's folder holds no model{why}.")]
 
@@ -422,7 +422,7 @@ def _read_code(folder: Path) -> str:
 
 
 def _recipe_section(run: RunRecords) -> PageSection:
-    questions, settings = list(run.results.questions.items()), _list_settings(run)
+    questions, settings = list(run.results.recipe.get("questions", {}).items()), _list_settings(run)
     unknown = "The recipe is in the job's study.yaml; a run's folder holds it once there is a result."
     if run.evaluations is not None:
         # The answers are about a training, which there was none of here.

@@ -399,13 +399,9 @@ class ResultRow:
     verdict: str = ""
 
 
-def list_result_rows(runs: Mapping[str, Sequence[RunRecords]]) -> list[ResultRow]:
-    """Return the rows of several runs; a run without numbers has none.
-
-    Args:
-        runs: Name of the method -> its runs.
-    """
-    return [row for method, of_method in runs.items() for run in of_method for row in _list_run_rows(method, run)]
+def list_result_rows(rows: RowRuns) -> list[ResultRow]:
+    """Return the numbers of several runs; a run without numbers has none."""
+    return [row for method, of_method in rows.items() for run in of_method for row in _list_run_rows(method, run)]
 
 
 def _list_run_rows(method: str, run: RunRecords) -> Iterator[ResultRow]:

@@ -218,7 +218,7 @@ def split_sentence(split_unit: str | None) -> str:
 def shares_batchnorm(results: Results) -> bool:
     """Return whether the BatchNorm of the tested models is one of several sites."""
     # A personal model has BatchNorm of its own, whatever the shared one beside it sends.
-    return results.recipe_value("stays_home") in ("nothing", "head") and not results.recipe_value("keeps_personal")
+    return results.recipe.get("stays_home") in ("nothing", "head") and not results.recipe.get("keeps_personal")
 
 
 def caveats(results: Results) -> list[str]:
@@ -242,11 +242,11 @@ def caveats(results: Results) -> list[str]:
         found.append(f"{SHARED_PATIENTS}: {how}; the values are higher than for new patients.")
     if results.normalization == "batch_stateless":
         found.append(f"{BATCH_DEPENDENT}: the network keeps no BatchNorm statistics.")
-    if results.recipe_value("stays_home") == "batchnorm" and results.normalization != "batch":
+    if results.recipe.get("stays_home") == "batchnorm" and results.normalization != "batch":
         found.append("the network has no BatchNorm to keep at home: all of it travels.")
     if results.batchnorm:
         found.append(f"{results.batchnorm}.")
-    return [*found, *(results.recipe_value("cautions") or [])]
+    return [*found, *(results.recipe.get("cautions") or [])]
 
 
 def changes_sentence(changes: Mapping[str, Any]) -> str:

@@ -90,7 +90,7 @@ def _models_section(results: Results) -> PageSection:
         f"Each site's test cases, mean {results.metric or MISSING} over them; none is marked as the best, because one "
         "seed is not enough to know."
     )
-    is_alone = results.recipe_value("sends_model_once")
+    is_alone = results.recipe.get("sends_model_once")
     local = " This run has no model that a site trained alone: compare it with a run of the algorithm local."
     return make_section(
         "models-of-sites",
@@ -233,7 +233,7 @@ def threshold_table(values: Mapping[float, float | None], gamma: float | None, m
 
 def model_meanings(results: Results) -> list[tuple[str, str]]:
     """Return each model's name with a description."""
-    is_alone = results.recipe_value("sends_model_once")
+    is_alone = results.recipe.get("sends_model_once")
     own = "as it trained alone" if is_alone else "which listens to the others a little"
     meanings = {
         GLOBAL: "One model that all sites trained together and share.",
@@ -249,7 +249,7 @@ def model_meanings(results: Results) -> list[tuple[str, str]]:
 
 def is_ensemble(results: Results) -> bool:
     """Return whether the super model of a run answers with the ensemble instead of one chosen model."""
-    return bool(results.recipe_value("weighs_models"))
+    return bool(results.recipe.get("weighs_models"))
 
 
 def choices_sentence(results: Results, found: SuperResults) -> str:
@@ -302,7 +302,7 @@ def _compare_with_rival(values: Values, others: Values, rival: str) -> str:
 
 
 def _threshold_origin(results: Results) -> str:
-    wanted = results.recipe_value("threshold")
+    wanted = results.recipe.get("threshold")
     if wanted != "tuned":
         return "The study fixed it." if wanted else ""
     if not any(score.value is not None for score in results.validation.values()):

@@ -4,8 +4,6 @@ from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-import numpy as np
-
 from silofl.core.gain import WORSE, count_verdicts, holm
 from silofl.federation.results import Results
 from silofl.report.tables import MISSING, TextTable, format_number
@@ -271,11 +269,7 @@ def _count_test_cases(results: Sequence[Results]) -> dict[str, set[int]]:
 
 
 def compare_drift(rows: RowRuns) -> TextTable | None:
-    """Return one line a row; None where no run has measured any drift.
-
-    Args:
-        rows: Name -> its runs, one for each seed.
-    """
+    """Return one line a row; None where no run has measured any drift."""
     table = tuple((name, *(_describe_drift(runs, key) for key in DRIFT_COLUMNS)) for name, runs in rows.items())
     is_measured = any(cell != MISSING for _, *cells in table for cell in cells)
     return TextTable(("row", *DRIFT_COLUMNS), table) if is_measured else None
@@ -283,8 +277,5 @@ def compare_drift(rows: RowRuns) -> TextTable | None:
 
 def _describe_drift(runs: Sequence[RunRecords], key: str) -> str:
     means = [mean_of_known(getattr(record, key) for record in run.ledger) for run in runs]
-    known = [mean for mean in means if mean is not None]
-    if not known:
-        return MISSING
     # By digits and not by decimals: drifts are as small as their rates.
-    return f"{np.mean(known):.3g}" + (f" ± {np.std(known, ddof=1):.2g}" if len(known) > 1 else "")
+    return mean_and_deviation([mean for mean in means if mean is not None], (".3g", ".2g"))

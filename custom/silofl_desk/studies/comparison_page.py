@@ -39,6 +39,7 @@ from silofl.report.page import (
     write_with_files,
 )
 from silofl.report.tables import TextTable
+from silofl_desk.report.left_out_site import unseen_images
 from silofl_desk.report.result_pictures import hospitals_image
 from silofl_desk.report.rounds import ROUND_TEST, VALIDATION
 from silofl_desk.report.run_page import data_blocks, link_comparisons, page_address, write_report
@@ -52,7 +53,6 @@ from silofl_desk.report.run_records import (
     read_run,
 )
 from silofl_desk.report.sentences import POOLED_MEAN
-from silofl_desk.report.unseen_picture import unseen_images
 from silofl_desk.studies.comparison import (
     DRIFT_NOTE,
     JoiningComparison,
@@ -143,7 +143,6 @@ def write_rows(rows: RowRuns, out: Path, summary: Summary = NO_SUMMARY) -> Path:
     """Write one page on rows of runs with the files beside it, and a link to it into each report; return its path.
 
     Args:
-        rows: Name of the row -> its runs.
         summary: What they come to.
 
     Raises:
@@ -160,7 +159,6 @@ def make_comparison_page(rows: RowRuns, folder: Path, summary: Summary = NO_SUMM
     """Prepare the page of a comparison.
 
     Args:
-        rows: Name of the row -> its runs.
         folder: Of the page, from which its links lead.
         summary: What they come to.
     """

@@ -21,11 +21,11 @@ from silofl.inference.choice import ENSEMBLE
 from silofl.report.tables import MISSING, TextTable, format_number
 from silofl.training.joined import CHOSEN, LOCAL, SHIFTED, Joined
 from silofl.training.metrics import mean_of_known
+from silofl_desk.report.left_out_site import group_unseen
 from silofl_desk.report.result_pictures import average_models, list_verdicts, rows_with_choices
 from silofl_desk.report.result_tables import case_metric, name_models
 from silofl_desk.report.run_records import RowRuns, RunRecords
 from silofl_desk.report.sentences import shares_batchnorm
-from silofl_desk.report.unseen_picture import group_unseen
 from silofl_desk.studies.conditions import has_other_data
 from silofl_desk.studies.method_rows import SMALLEST
 

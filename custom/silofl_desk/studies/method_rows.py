@@ -49,7 +49,7 @@ class Method:
         """Whether its sites learn from one another and keep their data."""
         runs = self.results.values()
         is_alone = any(
-            run.recipe_value("stays_home") == "everything" and not run.recipe_value("sends_model_once") for run in runs
+            run.recipe.get("stays_home") == "everything" and not run.recipe.get("sends_model_once") for run in runs
         )
         return not self.needs_pool and not is_alone
 

@@ -8,8 +8,7 @@ import numpy as np
 from silofl.federation.results import Results
 from silofl.report.metrics import metric_sentence
 from silofl.report.tables import MISSING, TextTable
-from silofl.training.metrics import mean_of_known
-from silofl_desk.report.result_tables import mean_and_deviation
+from silofl_desk.report.result_tables import mean_and_deviation, summarise_seeds
 from silofl_desk.report.sentences import EVERYONE, POOLED_MEAN
 from silofl_desk.report.super_model_page import is_ensemble
 from silofl_desk.studies.comparison import are_comparable, list_limits
@@ -180,11 +179,8 @@ def _turn_table(table: TextTable, corner: str, num_summary: int) -> TextTable:
 
 
 def _seed_numbers(values: Sequence[float]) -> dict[str, Any]:
-    return {
-        "mean": mean_of_known(values),
-        "std": float(np.std(values, ddof=1)) if len(values) > 1 else None,
-        "values": list(values),
-    }
+    mean, deviation = summarise_seeds(values)
+    return {"mean": mean, "std": deviation, "values": list(values)}
 
 
 def _marking_notes(methods: Sequence[Method], seeds: Sequence[int]) -> list[str]:
@@ -216,7 +212,7 @@ def _by_seed(method: Method, text: Callable[[Results], str]) -> str:
 
 
 def _rounds_text(results: Results) -> str:
-    extra = results.recipe_value("extra_rounds")
+    extra = results.recipe.get("extra_rounds")
     own = max((one.rounds for one in (results.own_models or {}).values()), default=0)
     if own > (results.rounds or 0):
         return f"{results.rounds}, then each site alone to its end, up to round {own}"
@@ -239,7 +235,7 @@ def _threshold(results: Results) -> float | None:
 def _pooling_notes(methods: Sequence[Method]) -> list[str]:
     """Name the methods that used data of other sites, by pooling or in a pretrained model."""
     names = ", ".join(method.name for method in methods if method.needs_pool)
-    uses_pretrained = (m for m in methods if any(run.recipe_value("needs_pretrained") for run in m.results.values()))
+    uses_pretrained = (m for m in methods if any(run.recipe.get("needs_pretrained") for run in m.results.values()))
     pretrained = ", ".join(m.name for m in uses_pretrained)
     notes = [f"{names}: {POOLING}."] if names else []
     notes += [f"{pretrained}: {PRETRAINED}."] if pretrained else []

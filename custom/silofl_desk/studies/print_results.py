@@ -8,13 +8,18 @@ from shlex import quote
 
 from rich.console import Console
 
+from silofl.base.schema import read_file
 from silofl.federation.ledger import read_ledger
 from silofl.federation.results import Results, read_results
 from silofl.federation.run_folder import PHASE
+from silofl.inference.evaluations import FILE as EVALUATIONS
+from silofl.inference.evaluations import Evaluations
 from silofl.parts.load import list_kinds
+from silofl.report.page import print_blocks
 from silofl.report.tables import MISSING, print_lines, print_table
 from silofl.study import Study
 from silofl_desk.report import sentences
+from silofl_desk.report.evaluations_page import evaluations_section, list_chance
 from silofl_desk.report.result_tables import calling_table, site_table
 from silofl_desk.studies.progress import POLL_S, RoundLines, repeat_in_background
 
@@ -94,7 +99,10 @@ def print_results(results: Results, console: Console) -> None:
 
 
 def print_notes(run: Path, console: Console) -> None:
-    """Print what the ledger of a run notes for its lead, as a site whose numbers are not taken."""
-    ledger = read_ledger(run) or ()
+    """Print what the ledger of a run notes for its lead, and what hospitals say of a model that was only tested."""
+    ledger, found = read_ledger(run) or (), read_file(Evaluations, run / EVALUATIONS)
     print_lines([f"{WORDS['warning']}  {sentence}" for sentence in sentences.list_opposed(ledger)], console)
     print_lines([f"round {record.round}: {note}" for record in ledger for note in record.notes], console)
+    if found:
+        print_blocks(evaluations_section(found).blocks, console)
+        print_lines([f"{WORDS['warning']}  {sentence}" for sentence in list_chance(found)], console)

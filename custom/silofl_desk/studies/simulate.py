@@ -29,7 +29,6 @@ from silofl.setup.extensions import list_allowed_extensions
 from silofl.setup.site import Server
 from silofl.study import STORED, Study, load_study
 from silofl_desk.flare.workspace import other_classes, prepare_workspace, read_simulated_site
-from silofl_desk.report.evaluations_page import print_evaluations
 from silofl_desk.report.left_out_site import unseen_section
 from silofl_desk.report.run_page import write_report
 from silofl_desk.report.sentences import changes_sentence
@@ -283,7 +282,6 @@ def _conclude_run(run: Path, simulation: Simulation, study: Study, console: Cons
         results = _add_everyone(run, results, simulation, study, console)
     print_results(results, console)
     print_notes(run, console)
-    print_evaluations(run, console)
     code = ExitCode[results.status]
     if simulation.left_out is not None and code != ExitCode.FAILED:
         # The worse of COMPLETE, 0, and INCOMPLETE, 3.

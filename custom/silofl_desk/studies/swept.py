@@ -23,7 +23,7 @@ from silofl.report.canvas import (
 )
 from silofl.report.tables import TextTable
 from silofl.training.site_score import SiteScore
-from silofl_desk.report.result_tables import mean_and_deviation
+from silofl_desk.report.result_tables import mean_and_deviation, summarise_seeds
 from silofl_desk.studies.method_rows import Method
 
 if TYPE_CHECKING:
@@ -128,9 +128,10 @@ class Sweep:
     def data(self) -> PlotData:
         """Return one row per row, point and part, with the mean of its seeds."""
         rows = (
-            (*row.line, row.place, part, *_summarise(self.values[part][row.line][row.place]))
+            (*row.line, row.place, part, *summarise_seeds(values), len(values))
             for row in self.rows
             for part in PARTS
+            for values in (self.values[part][row.line][row.place],)
         )
         columns = ("row", *self.rows[0].values, "part", "mean", "deviation", "seeds")
         return PlotData("sweep", columns, tuple(rows))
@@ -165,12 +166,6 @@ def sweep_image(sweep: Sweep) -> PageImage:
     return make_image(sweep, alt, f"{NOTE} Bars are that deviation.")
 
 
-def _summarise(values: Sequence[float]) -> tuple[float | None, float | None, int]:
-    """Return mean, deviation and number of seeds."""
-    deviation = float(np.std(values, ddof=1)) if len(values) > 1 else None
-    return float(np.mean(values)) if values else None, deviation, len(values)
-
-
 def _positions(places: Sequence[str]) -> dict[str, float]:
     """Return place -> where it lies: its number, or its rank where one is no number."""
     try:
@@ -182,7 +177,7 @@ def _positions(places: Sequence[str]) -> dict[str, float]:
 def _draw_row(
     panel: Axes, values: Mapping[str, Sequence[float]], positions: Mapping[str, float], number: int
 ) -> Line2D:
-    known = sorted((positions[place], *_summarise(of_place)) for place, of_place in values.items() if of_place)
+    known = sorted((positions[place], *summarise_seeds(of_place)) for place, of_place in values.items() if of_place)
     # Each row's bars are thinner than those of the row before, and do not cover them.
     width = max(0.8, 3.2 - 0.8 * number)
     places, means, spreads = ([one[i] or 0.0 for one in known] for i in range(3))
