@@ -59,7 +59,7 @@ def right_choices(run: Path) -> float | None:
     found = read_results(run).super_model
     if found is None:
         return None
-    cases = found.selector.cases
+    cases = {site: one.selector.cases for site, one in read_results(run).tests.items() if one.selector}
     return sum(counts.get(site, 0) for site, counts in cases.items()) / sum(sum(one.values()) for one in cases.values())
 
 
@@ -80,7 +80,8 @@ def _of_models(name_of: Callable[[str], str]) -> Measure:
 
     def measure(run: Path) -> float | None:
         found = read_results(run).super_model
-        return found and float(np.mean([values[name_of(site)] for site, values in found.models.items()]))
+        tests = read_results(run).tests
+        return found and float(np.mean([one.models[name_of(site)] for site, one in tests.items()]))
 
     return measure
 
@@ -90,7 +91,7 @@ def _of_unseen(value_of: Callable[[UnseenTest], float]) -> Measure:
 
     def measure(run: Path) -> float | None:
         test = _test_unseen(run)
-        return value_of(test) if test and test.selector else None
+        return value_of(test) if test and test.choices else None
 
     return measure
 
@@ -156,9 +157,9 @@ COLUMNS = {
     "selector right": right_choices,
     "gamma": threshold,
     "unseen": unseen,
-    "unseen, gamma 0": _of_unseen(lambda test: test.selector.by_threshold[0].value),
+    "unseen, gamma 0": _of_unseen(lambda test: test.by_threshold[0].value),
     "unseen, gamma 1": _of_unseen(lambda test: test.models[GLOBAL]),
-    "unseen, best gamma": _of_unseen(lambda test: test.selector.best_in_hindsight.value),
+    "unseen, best gamma": _of_unseen(lambda test: test.best_in_hindsight.value),
 }
 NOTE = (
     "Dice of volumes. Mean: over the four hospitals; of FedSM the super model, and beside it its models: each "

@@ -18,8 +18,8 @@ import numpy as np
 from runs import Alone, Choices, carry_out, validation_of
 
 from silofl.federation.results import Results, read_results
-from silofl.report.tables import mean_and_deviation
 from silofl_desk.phantoms.phantoms import make_phantoms
+from silofl_desk.report.result_tables import mean_and_deviation
 from silofl_desk.studies.demo import SMALL
 
 HARMOFL: Choices = {"name": "harmofl", "average_last": 0.25}

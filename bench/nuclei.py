@@ -15,7 +15,7 @@ import numpy as np
 from runs import Choices, best_choices, compared, name_of, silofl
 
 from silofl.federation.results import Results
-from silofl.report.tables import mean_and_deviation
+from silofl_desk.report.result_tables import mean_and_deviation
 
 JOB = "harmofl_nuclei"
 NORMALIZATION = "model.normalization"
@@ -110,7 +110,7 @@ def table(rows: list[tuple[Method, list[Results]]]) -> str:
 def _batchnorm(method: Method, result: Results) -> str:
     others = ", ".join(f"{key.rpartition('.')[2]} {value}" for key, value in method.changes.items())
     kinds = {
-        "batch": {"nothing": "shared", "batchnorm": "local", "everything": "local"}[result.recipe_value("stays_home")]
+        "batch": {"nothing": "shared", "batchnorm": "local", "everything": "local"}[result.recipe.get("stays_home")]
     }
     kind = kinds.get(method.normalization, method.normalization.removeprefix("batch_"))
     return f"{kind} ({others})" if others else kind

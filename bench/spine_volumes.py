@@ -28,7 +28,7 @@ from runs import JOBS, Choices, is_finished, silofl
 
 from silofl.base.options import format_set_options
 from silofl.federation.ledger import read_ledger
-from silofl.report.tables import mean_and_deviation
+from silofl_desk.report.result_tables import mean_and_deviation
 
 # Of each training volume these last slices stand apart, since a site must have a test part.
 TEST_SLICES = 3

@@ -375,6 +375,8 @@ SAID = {
     "areas": "each finding's area under a curve",
     "mean_over": "which of these the metric averages",
     "models": "of several models",
+    "choices": "for how many cases and slices the selector chose",
+    "selector": "slices the selector chose which site",
     "selector_accuracy": "takes for the site's own",
     "num_empty": "cases have no label: their number",
     "num_false_positive": "in how many of them one is predicted",

@@ -285,7 +285,7 @@ def test_the_model_of_the_nearest_site_answers(finished):
         assert scores[site].choices == scores[site].selector.cases == {site: 2}
         assert scores[site].value == scores[site].models[site] == scores[site].models["super"]
     found = game.server.parts["hand_over"].outcome(game.server, scores).results["super_model"]
-    assert found.selector.outputs == SITES and found.threshold is None
+    assert found.outputs == SITES and found.threshold is None
 
 
 def test_an_ensemble_weighs_all_models_by_the_selectors_scores(finished):

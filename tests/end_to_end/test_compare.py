@@ -15,7 +15,7 @@ def test_a_comparison_runs_jobs_methods_and_the_pool_and_ends_with_one_table(tmp
     done = silofl(*command, "--methods", "local", "--pooled", "--json")
     table = json.loads(done.stdout)
     assert table == json.loads((tmp_path / "out" / "table.json").read_text())
-    names = ["small super", "small ensemble", "small global", "small personal", "local"]
+    names = ["fedsm super", "fedsm global", "fedsm personal", "fedsm ensemble", "local"]
     assert [row["name"] for row in table["rows"]] == [*names, "centralised (data pooled: simulation only)"]
     own, pooled = (
         json.loads((tmp_path / "out" / "runs" / f"{name}-seed4" / "results.json").read_text())
@@ -23,8 +23,8 @@ def test_a_comparison_runs_jobs_methods_and_the_pool_and_ends_with_one_table(tmp
     )
     assert own["seed"] == 4 and own["rounds"] == 1
     rows = {row["name"]: row for row in table["rows"]}
-    assert rows["small super"]["sites"]["north"]["values"] == [own["sites"]["north"]["value"]]
-    assert rows["small personal"]["sites"]["south"]["values"] == [own["models"]["south"]["south"]]
+    assert rows["fedsm super"]["sites"]["north"]["values"] == [own["sites"]["north"]["value"]]
+    assert rows["fedsm personal"]["sites"]["south"]["values"] == [own["sites"]["south"]["models"]["south"]]
     # all cases together are the same cases, whatever the site
     assert table["rows"][-1]["pooled"]["mean"] == pytest.approx(pooled["pooled"])
     scores = next((tmp_path / "out" / "runs" / "centralised-seed4" / "sites" / "pooled").glob("*/scores.csv"))
@@ -32,7 +32,7 @@ def test_a_comparison_runs_jobs_methods_and_the_pool_and_ends_with_one_table(tmp
     assert table["rows"][-1]["sites"]["south"]["mean"] == pytest.approx(sum(values) / len(values))
     assert "CENTRALISED" in done.stderr and "same person" not in done.stderr
     page = (tmp_path / "out" / "comparison.html").read_text()
-    assert "mean over all cases, with centralised, and north, south." in page
+    assert "Mean over cases after round 1: 1: fedsm 0." in page and ", centralised 0." in page
     again = silofl(*command, "--methods", "local")
     assert again.stdout.count("already finished") == 2 and "centralised" not in again.stdout
 
@@ -45,13 +45,13 @@ def test_a_site_that_is_left_out_is_tested_whole_once_the_run_is_finished(tmp_pa
     results = json.loads(done.stdout)
     assert set(results["sites"]) == {"north"} and results["unseen"]["site"] == "south"
     # all six patients of south, in training, validation and test
-    assert results["unseen"]["num_cases"] == 6
+    assert results["unseen"]["evaluation"]["num_cases"] == 6
     assert results["unseen"]["threshold"] == results["threshold"]
     assert sum(results["unseen"]["choices"].values()) == 6
     assert set(results["unseen"]["models"]) == {"global", "north", "ensemble"}
     assert "what a clinic would get" in done.stderr and "best in hindsight" in done.stderr
     shown = silofl("resume", run, "--json")
-    assert json.loads(shown.stdout) == results and "unseen site south: 6 cases" in shown.stderr
+    assert json.loads(shown.stdout) == results and "Site south took no part in the training" in shown.stderr
 
 
 @pytest.mark.slow
@@ -64,4 +64,4 @@ def test_models_that_stayed_at_their_sites_answer_together_for_the_site_that_is_
     )
     unseen = json.loads((run / "unseen.json").read_text())
     # one site alone is its own mean
-    assert unseen["models"] == {"north": pytest.approx(unseen["value"])}
+    assert unseen["models"] == {"north": pytest.approx(unseen["evaluation"]["scores"][""]["dice"]["value"])}

@@ -29,9 +29,8 @@ def test_every_site_ends_with_the_servers_super_model_which_predicts_a_scan(tmp_
     assert results["status"] == "COMPLETE" and results["threshold_without"] == {}
     assert len(site_folders(run)) == 2
     assert {fingerprint(folder) for folder in site_folders(run)} == {fingerprint(run / "supermodel")}
-    for site, models in results["models"].items():
-        assert models["super"] == results["sites"][site]["value"]
-        assert set(results["sites"][site]["labels"]) == {"organ", "lesion"}
+    for one in results["sites"].values():
+        assert one["models"]["super"] == one["value"] and set(one["labels"]) == {"organ", "lesion"}
     scan = min((phantoms / "north" / "images").iterdir())
     printed = carried_out("predict", run / "supermodel", scan, "-o", out, "--picture")
     (record,) = json.loads((out / "prediction.json").read_text())
@@ -58,7 +57,7 @@ def test_the_extra_rounds_train_the_selector_alone(tmp_path, phantoms):
     extra = {"name": "fedsm", "selector": {"labels": "best_model", "steps": 2}, "extra_rounds": 2}
     job, run = write_small_job(tmp_path / "job", "fedsm_phantoms", rounds=2, algorithm=extra), tmp_path / "run"
     results = json.loads(silofl("simulate", job, "--data", phantoms, "--out", run, "--json").stdout)
-    assert results["selector"]["outputs"] == ["global", "north", "south"] and results["threshold"] is None
+    assert results["outputs"] == ["global", "north", "south"] and results["threshold"] is None
     ledger = json.loads((run / "ledger.json").read_text())
     assert [record["round"] for record in ledger] == [1, 2, 3, 4]
     assert ledger[0]["bytes_to"] == ledger[1]["bytes_to"]

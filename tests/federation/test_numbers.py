@@ -5,7 +5,7 @@ from silofl.data.domain import Domain, Range, VoxelSizes
 from silofl.federation.numbers import check_image_shape, check_names, check_numbers, find_long_updates, find_odd_ranges
 from silofl.parts.answer import Metrics, Numbers
 from silofl.parts.task import TRAIN, Exchange
-from silofl.training.site_score import ExtraScore, SiteScore
+from silofl.training.site_score import ExtraScore, SelectorCounts, SiteScore, SuperScore
 
 TASK = Exchange(TRAIN, 2)
 NUMBERS = {"round": 2, "num_examples": 5, "steps": 3, "metrics": {"loss": 0.5}}
@@ -51,6 +51,14 @@ def test_findings_and_their_absences_are_those_of_the_study_and_areas_are_of_fin
     for labels, areas, name in (({"no mass": 1.0}, {}, "no mass"), ({}, {"no nodule": 1.0}, "no nodule")):
         with pytest.raises(AggregationError, match=f"must send numbers of the study's own .* not of '{name}'"):
             check_names("west", tested(labels, areas), study, ())
+
+
+def test_only_the_test_of_a_super_model_has_choices(make_study):
+    score = {"value": 0.5, "num_cases": 1, "num_excluded": 0, "models": {"model": 0.5}, "choices": {"global": 1}}
+    more = {"selector": SelectorCounts({}, {}), "by_threshold": ()}
+    check_names("west", Metrics[SuperScore](test=SuperScore(**score, **more)), make_study(), ())
+    with pytest.raises(AggregationError, match="must send numbers of the study's own .* not of 'global'"):
+        check_names("west", Metrics[SiteScore](test=SiteScore(**score)), make_study(), ("model",))
 
 
 def test_metrics_of_packages_are_those_that_the_study_names(make_study):

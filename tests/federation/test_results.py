@@ -26,9 +26,11 @@ EAST = {"value": 0.5, "num_cases": 2, "num_excluded": 1, "labels": {"organ": 0.5
 COMPLETE = FAILED | {"status": "COMPLETE", "reasons": [], "sites": {"east": EAST, "west": None}, "mean": 0.5}
 COMPLETE |= {"run": "small-1", "validation": {"east": SCORE}}
 CLASSES = {"sites": {"east": EAST | {"also": {"accuracy": 0.5}, "label_cases": {"organ": 2}}, "west": None}}
-SUPER = {"models": {"east": {"global": 0.5, "east": None}}, "choices": {"east": {"global": 2}}, "threshold": None}
-SUPER |= {"selector": {"outputs": ["east"], "cases": {"east": {"east": 2}}, "slices": {"east": {"east": 9}}}}
-SUPER |= {"threshold_without": {}, "by_threshold": [{"threshold": 0.5, "value": 0.25}]}
+SUPER = {"outputs": ["east"], "threshold": None, "threshold_without": {}}
+SUPER |= {"by_threshold": [{"threshold": 0.5, "value": 0.25}]}
+CHOSEN = {"models": {"global": 0.5, "east": None}, "choices": {"global": 2}}
+CHOSEN |= {"selector": {"cases": {"east": 2}, "slices": {"east": 9}}}
+WITH_SUPER = COMPLETE | SUPER | {"sites": {"east": EAST | CHOSEN, "west": None}}
 EVERYONE = {"everyone": {"accuracy": 0.5, "balanced_accuracy": 0.5, "by_site": {}, "num_cases": 2}}
 
 MODELS = {"federated": 0.5, "federated_calibrated": 0.625, "local": 0.5, "local_uncalibrated": 0.25, "chosen": 0.625}
@@ -42,7 +44,7 @@ def without(values, key):
     return {name: value for name, value in values.items() if name != key}
 
 
-@pytest.mark.parametrize("values", [FAILED, COMPLETE, COMPLETE | CLASSES, COMPLETE | SUPER, COMPLETE | EVERYONE])
+@pytest.mark.parametrize("values", [FAILED, COMPLETE, COMPLETE | CLASSES, WITH_SUPER, COMPLETE | EVERYONE])
 def test_a_result_is_written_with_the_keys_it_was_read_with(values):
     assert json.loads(json.dumps(dump_record(read_record(Results, values, "results.json")))) == values
 
@@ -119,7 +121,8 @@ def test_a_result_is_read_without_torch(tmp_path):
 
 def test_a_frame_has_a_row_for_each_site_and_a_column_for_each_number():
     pytest.importorskip("pandas")
-    frame = read_record(Results, COMPLETE | CLASSES | SUPER, "results.json").to_frame()
+    sites = {"east": CLASSES["sites"]["east"] | CHOSEN, "west": None}
+    frame = read_record(Results, WITH_SUPER | {"sites": sites}, "results.json").to_frame()
     assert list(frame.index) == ["east", "west"]
     wanted = {"value": 0.5, "num_cases": 2, "num_excluded": 1, "validation": 0.25}
     wanted |= {"labels.organ": 0.5, "also.accuracy": 0.5, "models.global": 0.5}

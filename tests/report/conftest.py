@@ -13,11 +13,13 @@ from rich.console import Console
 
 from silofl.base.schema import dump_record, read_record
 from silofl.core.gain import BETTER
+from silofl.core.intervals import Estimate
 from silofl.core.presets import find_recipe
 from silofl.data.counts import PartCounts, SiteCounts
 from silofl.federation.ledger import Round
 from silofl.federation.results import Results
-from silofl.inference.unseen import UnseenTest
+from silofl.inference.evaluation import ALL, MISSING, Evaluation
+from silofl.inference.unseen import ThresholdTest, UnseenTest
 from silofl.training.joined import Joined
 from silofl.training.site_score import SiteScore
 from silofl_desk.report.run_page import write_report
@@ -40,7 +42,7 @@ def whole(values):
     if values["status"] == "FAILED":
         values = {key: value for key, value in values.items() if key not in ("run", "validation")} | NO_NUMBERS
         return score_sites(values | {"validation": {}})
-    values = (SUPER | values) if SUPER.keys() & values.keys() else values
+    values = whole_super(SUPER | values) if SUPER.keys() & values.keys() else values
     validation = {
         site: {"num_cases": int(score["value"] is not None), "num_excluded": 0} | score
         for site, score in values["validation"].items()
@@ -50,11 +52,19 @@ def whole(values):
     return score_sites(values | {"validation": validation} | everyone)
 
 
+def whole_super(values):
+    """Return the values of a super model's result, in which each site that tested says what its selector chose."""
+    selector, tested = values["selector"], [site for site, value in values["sites"].items() if value is not None]
+    chosen = {site: {key: selector[key].get(site, {}) for key in ("cases", "slices")} for site in tested}
+    rest = {key: value for key, value in values.items() if key != "selector"}
+    return rest | {"outputs": selector["outputs"], "selected": chosen}
+
+
 # Key of a site's score -> the name under which a test gives it by site.
 COLUMNS = {"num_cases": "cases", "num_excluded": "excluded_cases", "num_patients": "patients", "labels": "by_label"}
 COLUMNS |= {"num_empty": "empty_cases", "num_false_positive": "false_positive_cases", "value_with_truth": "with_truth"}
 COLUMNS |= {key: key for key in ("also", "label_cases", "areas", "surface", "extra_metrics", "withheld")}
-COLUMNS |= {"calling": "callings"}
+COLUMNS |= {"calling": "callings", "models": "models", "choices": "choices", "selector": "selected"}
 
 
 def score_sites(values):
@@ -347,27 +357,38 @@ def findings(classes):
     return build
 
 
-def at_threshold(gamma, value, own, other):
-    return {"threshold": gamma, "value": value, "num_counted": 4, "choices": {"global": other, "north": own}}
+def evaluate_plainly(value, num_cases, num_excluded=0):
+    """Return the evaluation of a segmentation by Dice alone."""
+    organ = dict.fromkeys(("lesion_sensitivity", "false_lesions", "size_error", "hd95", "surface_dice"), MISSING)
+    scores = {ALL: {"dice": Estimate(value, None, num_cases)}, "organ": {"dice": MISSING, **organ}}
+    facts = dict.fromkeys(("fingerprint", "study", "rule", "quality"), "")
+    facts |= {"task": "segmentation", "metric": "dice", "parts": ("test",), "unit": "case", "num_units": num_cases}
+    facts |= {"num_refused": 0, "answers": {}, "warnings": {}, "versions": {}, "lesions": {"organ": 0}}
+    facts |= {"distance_unit": "mm", "size_unit": "ml"}
+    return Evaluation(**facts, scores=scores, num_cases=num_cases, num_excluded=num_excluded)
 
 
 @pytest.fixture
 def unseen():
     """Build the test of a super model with a selector at a site of four cases that was left out."""
-    tests = [at_threshold(0.0, 0.5, 4, 0), at_threshold(0.9, 0.6, 1, 3), at_threshold(1.0, 0.625, 0, 4)]
-    values = {"site": "coast", "fingerprint": "f", "metric": "dice", "rule": "selector", "num_cases": 4}
-    values |= {"answer": "choice", "threshold_from": "tuned on validation data"} | tests[1]
-    values |= {"models": {"global": 0.55, "north": 0.5, "ensemble": 0.575}}
-    values |= {"by_threshold": tests, "best_in_hindsight": tests[2]}
-    return lambda **changes: read_record(UnseenTest, values | changes, "unseen.json")
+    candidates = ((0.0, 0.5, 4, 0), (0.9, 0.6, 1, 3), (1.0, 0.625, 0, 4))
+    tests = [ThresholdTest(gamma, value, {"global": other, "north": own}) for gamma, value, own, other in candidates]
+
+    def build(value=0.6, num_cases=4, num_excluded=0, **changes):
+        evaluation = evaluate_plainly(value, num_cases, num_excluded)
+        values = {"site": "coast", "fingerprint": "f", "digest": "d", "rule": "choice", "evaluation": evaluation}
+        values |= {"models": {"global": 0.55, "north": 0.5, "ensemble": 0.575}, "choices": tests[1].choices}
+        values |= {"threshold": 0.9, "threshold_from": "tuned on validation data", "by_threshold": tuple(tests)}
+        return UnseenTest(**values | changes)
+
+    return build
 
 
 @pytest.fixture
-def unseen_plain():
+def unseen_plain(unseen):
     """Build the test of a super model without selector at a site of four cases that was left out."""
-    values = {"site": "coast", "fingerprint": "f", "metric": "dice", "num_cases": 4, "value": 0.6, "num_counted": 4}
-    values |= {"rule": "only", "models": {"global": 0.6}}
-    return lambda **changes: read_record(UnseenTest, values | changes, "unseen.json")
+    nothing = {"choices": None, "threshold": None, "threshold_from": None, "by_threshold": ()}
+    return lambda **changes: unseen(**{"rule": "only", "models": {"global": 0.6}, **nothing, **changes})
 
 
 @pytest.fixture
@@ -415,9 +436,8 @@ def chosen_run(results):
         values |= {"sites": {site: one.test["federated"] for site, one in by_site.items()}}
         values |= {"validation": {site: {"value": 0.5} for site in by_site}}
         found = results(**values | (changes or {}))
-        fields = {"site": "coast", "fingerprint": "f", "metric": "dice", "rule": "mean", "num_cases": 3}
-        fields |= {"num_counted": 3, "models": {}}
-        tested = UnseenTest(value=unseen, **fields) if unseen is not None else None
+        fields = {"site": "coast", "fingerprint": "f", "digest": "d", "rule": "mean", "models": {}}
+        tested = None if unseen is None else UnseenTest(evaluation=evaluate_plainly(unseen, 3), **fields)
         return RunRecords(Path("run"), found, list(ledger), {}, {}, unseen=tested)
 
     return build

@@ -32,6 +32,7 @@ from silofl.report.page import (
     make_section,
     make_table,
     name_beside,
+    print_blocks,
     render,
     write_figures,
 )
@@ -150,3 +151,18 @@ def test_numbers_stand_to_the_right_the_best_are_marked_and_short_words_stay_on_
     assert [table.cell_style(0, column) for column in range(1, 5)] == ["short", "number", "number strong", "number"]
     assert [table.cell_style(1, column) for column in range(1, 5)] == ["", "number", "number", "number level"]
     assert [table.row_style(row) for row in range(3)] == ["", "", "summary first"]
+
+
+def test_a_terminal_shows_the_words_and_tables_of_blocks_without_their_markup_and_pictures(printed):
+    blocks = [
+        Heading("Results"),
+        Text(Markup("A <strong>global</strong> model &amp; more"), name="note"),
+        Text("1 < 2"),
+        Items(["one", "two"]),
+        Table(TextTable(("site", "dice"), (("east", "0.500"),))),
+        Picture(PageImage(b"", "alt", "caption")),
+        Banner("bad", "BAD", "It fails.", ["Here."]),
+    ]
+    lines = [" ".join(line.split()) for line in printed(print_blocks, blocks).splitlines()]
+    assert lines[:5] == ["", "Results", "note: A global model & more", "1 < 2", "one"]
+    assert "east 0.500" in lines and lines[-2:] == ["BAD It fails.", "BAD Here."]

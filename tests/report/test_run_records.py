@@ -148,7 +148,7 @@ def test_a_finished_run_is_read_whole(finished):
 def test_a_run_without_result_is_unfinished_and_described_by_its_study(run, record):
     found = read_run(run().study(seed=7).ledger(record(1)).path).results
     assert (found.status, found.algorithm, found.seed) == (UNFINISHED, "fedavg", 7)
-    assert found.recipe_value("stays_home") == "nothing"
+    assert found.recipe.get("stays_home") == "nothing"
 
 
 def test_a_run_at_a_server_has_no_study_and_still_can_be_read(run, record):

@@ -24,7 +24,7 @@ from silofl_desk.report.super_model_page import (
     threshold_sentence,
     threshold_table,
 )
-from silofl_desk.studies.comparison_page import models_table
+from silofl_desk.studies.method_table import runs_table
 from tests.report.conftest import shown_colours
 
 ONE_EXCHANGE = {"sends_model_once": True}
@@ -169,13 +169,14 @@ def test_each_site_has_its_own_personal_value_and_one_seed_marks_no_best(super_r
 
 
 def test_the_selectors_right_answers_are_counts_on_the_diagonal(super_results):
-    selector = super_results().super_model.selector
-    counts = selector_counts(selector.outputs, selector.slices)
+    found = super_results()
+    outputs, slices = found.super_model.outputs, {site: one.selector.slices for site, one in found.tests.items()}
+    counts = selector_counts(outputs, slices)
     assert list(counts.columns) == [row.name for row in counts.rows] == ["east", "west"]
     # three of east's four, the other for west
     shown = [(row.end, [(cell.text, cell.share) for cell in row.cells]) for row in counts.rows]
     assert shown == [("3 of 4", [("3", 0.75), ("1", 0.25)]), ("10 of 10", [("0", 0), ("10", 1)])]
-    assert describe_right(selector.outputs, selector.slices) == "13 of 14"
+    assert describe_right(outputs, slices) == "13 of 14"
     # A selector of best models has no right answers.
     best = selector_counts(("global", "east", "west"), {"east": {"global": 2}})
     assert best.end == "" and [row.end for row in best.rows] == [""]
@@ -183,7 +184,7 @@ def test_the_selectors_right_answers_are_counts_on_the_diagonal(super_results):
 
 
 def test_choices_are_counted_by_site_and_model(super_results):
-    table = choice_table(super_results().super_model.choices)
+    table = choice_table({site: one.choices for site, one in super_results().tests.items()})
     assert table.columns == ("test cases of", "global", "east", "west", "cases")
     assert table.rows == (("east", "0", "1", "0", "1"), ("west", "2", "0", "4", "6"), ("all sites", "2", "1", "4", "7"))
     assert choice_table({}) is None
@@ -252,8 +253,8 @@ def test_models_of_one_exchange_stand_without_a_global_one(super_results):
     said = dict(model_meanings(found))
     assert "as it trained alone" in said["personal"] and "global" not in said["super"]
     assert told(threshold_sentence, found).startswith("No threshold is used: there is no global model")
-    runs = models_table({"oneshot": found})
-    assert [row[0] for row in runs.rows] == ["oneshot super", "oneshot ensemble", "oneshot personal"]
+    runs = runs_table({"oneshot": found})
+    assert [row[0] for row in runs.rows] == ["oneshot super", "oneshot personal", "oneshot ensemble"]
     counted = {"east": {"east": 2}, "west": {"west": 1, "east": 1}}
     assert choice_table(counted).columns == ("test cases of", "east", "west", "cases")
 
@@ -274,13 +275,3 @@ def test_a_left_out_site_is_told_in_a_sentence(unseen, unseen_plain):
         "with the threshold gamma = 0.9 that the training sites found."
     )
     assert unseen_sentence(unseen_plain(value=None)).endswith("reaches dice - over 4 cases.")
-
-
-def test_the_page_shows_a_left_out_site_with_and_without_a_selector(unseen, unseen_plain):
-    section = unseen_section(unseen())
-    answers, by_threshold = tables_of(section)
-    assert answers.rows[0][1:] == ("0.600", "3 (75%)", "1 (25%)") and by_threshold.rows[1][0] == "0.9"
-    for found in (unseen_plain(), unseen(answer="ensemble")):
-        other = unseen_section(found)
-        words = " ".join(str(block.text) for block in other.blocks if isinstance(block, Text))
-        assert len(tables_of(other)) == 1 and "gamma" not in words

@@ -10,10 +10,9 @@ from silofl.report.tables import (
     format_duration,
     format_number,
     markdown_table,
-    mean_and_deviation,
     print_table,
 )
-from silofl_desk.report.result_tables import calling_table, label_table, metric_columns, site_table
+from silofl_desk.report.result_tables import calling_table, label_table, mean_and_deviation, metric_columns, site_table
 from silofl_desk.report.sentences import (
     calling_sentence,
     everyone_sentence,

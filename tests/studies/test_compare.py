@@ -53,7 +53,7 @@ def test_a_comparison_opens_with_what_joining_gave(compare, training, tmp_path):
     training.results = {"joining": {"north": dump_record(lost), "south": dump_record(gained)}}
     _, out, _ = compare(seeds="0")
     problem = "fedavg: north: the model that it keeps scores 0.600, its own model 0.700"
-    assert out.index("verdicts") < out.index(f"BAD  {problem}") < out.index("client average")
+    assert out.index(f"BAD  {problem}") < out.index("verdicts") < out.index("client average")
     written = (tmp_path / "out" / "table.md").read_text()
     assert written.startswith(f"- {problem}") and "| fedavg | 1 better, 1 worse |" in written
     assert written.index("| 1 better, 1 worse |") < written.index("client average")

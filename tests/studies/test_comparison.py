@@ -11,9 +11,9 @@ from silofl_desk.studies.comparison import (
     compared_sites,
     comparison_notes,
     comparison_table,
-    print_comparison,
-    site_comparison_table,
 )
+from silofl_desk.studies.comparison_page import print_comparison
+from silofl_desk.studies.conditions import rows_by_name
 from tests.report.conftest import joined
 
 LOSING = joined(kept=0.5, verdict=WORSE, p_below=0.001)
@@ -60,7 +60,7 @@ def test_caveats_name_the_runs_they_hold_for(results):
 def test_every_comparison_says_that_one_seed_marks_no_best(results, printed):
     runs = [results(mean=0.5), results(mean=0.9)]
     assert comparison_notes(runs)[-1].startswith("Each row is one run with one random seed. Differences can be chance")
-    assert not comparison_table(runs).best_cells and "*" not in printed(print_comparison, records(*runs), width=200)
+    assert not comparison_table(runs)[0].best_cells and "*" not in printed(print_comparison, records(*runs), width=200)
 
 
 @pytest.mark.parametrize("home", ["nothing", "head"])
@@ -71,13 +71,13 @@ def test_shared_batchnorm_is_said_beside_runs_that_keep_it_at_home(results, home
 
 
 def records(*results):
-    return [RunRecords(Path("run"), one, [], {}, {}) for one in results]
+    return rows_by_name([RunRecords(Path("run"), one, [], {}, {}) for one in results])
 
 
 def test_what_differs_is_printed_above_the_table(results, printed):
     text = printed(print_comparison, records(results(), results(rounds=5)), width=200)
     sentence = "The rows differ in rounds: 2 (1: harmofl); 5 (2: harmofl); more of them are more training."
-    assert 0 <= text.index(sentence) < text.index("status")
+    assert 0 <= text.index(sentence) < text.index("reported round")
 
 
 def test_numbers_are_never_cropped_in_a_narrow_terminal(results, printed):
@@ -86,20 +86,23 @@ def test_numbers_are_never_cropped_in_a_narrow_terminal(results, printed):
     assert all(f"{value:.3f}" in text for value in sites.values()) and "…" not in text
 
 
-def test_a_comparison_has_one_row_a_run_and_one_column_a_site(results):
-    table = comparison_table([results(), results(algorithm="fedavg", sites={"east": 0.25}, mean=0.25, spread=0.0)])
-    assert table.columns[-5:] == ("mean", "spread", "pooled", "east", "west")
-    assert table.rows[0][:7] == ("1", "small", "harmofl", "recommended", "batch", "0", "COMPLETE")
-    assert table.rows[1][-5:] == ("0.250", "0.000", "0.700", "0.250", "-")
+def test_a_comparison_has_one_row_a_run_with_its_means(results):
+    other = results(algorithm="fedavg", sites={"east": 0.25}, mean=0.25, spread=0.0)
+    table, shared = comparison_table([results(), other])
+    assert table.columns == ("run", "algorithm", "reported round", "mean", "spread", "pooled") and table.num_text == 2
+    assert table.rows[1] == ("2", "fedavg", "2", "0.250", "0.000", "0.700")
+    assert shared == "study small, preset recommended, normalization batch, seed 0, status COMPLETE"
+    alone, shared = comparison_table([results()])
+    assert alone.rows[0][:7] == ("1", "small", "harmofl", "recommended", "batch", "0", "COMPLETE") and shared == ""
 
 
 def test_surface_distances_are_means_over_sites_beside_the_other_means(results):
     surface = {"hd95": 4.0, "surface_dice": 0.5, "num_cases": 1, "num_undefined": 0}
     with_surface = results(surface={"east": surface, "west": surface | {"hd95": 5.0}})
-    table = comparison_table([with_surface, results()])
-    assert table.columns[-5:] == ("pooled", "HD95", "surface Dice", "east", "west")
+    table, _ = comparison_table([with_surface, results()])
+    assert table.columns[-3:] == ("pooled", "HD95", "surface Dice")
     # (4 + 5) / 2
-    assert [row[-4:-2] for row in table.rows] == [("4.5 px", "0.500"), ("-", "-")]
+    assert [row[-2:] for row in table.rows] == [("4.5 px", "0.500"), ("-", "-")]
     assert any("HD95" in note for note in comparison_notes([with_surface]))
     assert not any("HD95" in note for note in comparison_notes([results()]))
 
@@ -108,22 +111,11 @@ def test_metrics_of_packages_are_means_over_sites_by_package_and_version(results
     one, other = ({"east": {f"a=={v}/overlap": {"value": 0.25 * v, "num_cases": 1}}} for v in (1, 2))
     one |= {"west": {"a==1/overlap": {"value": 0.75, "num_cases": 2}}}
     runs = [results(extra_metrics=one), results(extra_metrics=other), results()]
-    table = comparison_table(runs)
-    assert table.columns[-5:] == ("pooled", "overlap", "overlap", "east", "west")
+    table, _ = comparison_table(runs)
+    assert table.columns[-3:] == ("pooled", "overlap", "overlap")
     # (0.25 + 0.75) / 2
-    assert [row[-4:-2] for row in table.rows] == [("0.500", "-"), ("-", "0.500"), ("-", "-")]
+    assert [row[-2:] for row in table.rows] == [("0.500", "-"), ("-", "0.500"), ("-", "-")]
     assert [note for note in comparison_notes(runs) if "of the package a==2" in note]
-
-
-def test_many_sites_of_several_runs_stand_in_rows_of_a_second_table(results, printed):
-    sites = {f"s{i}": 0.125 * i for i in range(9)}
-    runs = [results(sites=sites), results(sites={"s1": 0.5}, algorithm="fedavg")]
-    assert comparison_table(runs).columns[-1] == "pooled"
-    table = site_comparison_table(runs)
-    assert table.columns == ("site", "1: harmofl", "2: fedavg") and len(table.rows) == 9
-    assert table.rows[1] == ("s1", "0.125", "0.500") and table.rows[2] == ("s2", "0.250", "-")
-    assert "s8" in printed(print_comparison, records(*runs))
-    assert site_comparison_table([results()]) is None
 
 
 def test_a_row_has_the_mean_over_rounds_and_its_deviation_over_seeds(measured, run, results, record):
@@ -170,6 +162,5 @@ def test_sites_that_lose_are_named_and_means_over_other_sites_or_seeds_said_to_b
 
 
 def test_a_comparison_is_printed_with_what_joining_gave_first(joining, printed):
-    runs = [RunRecords(Path("run"), one, [], {}, {}) for one in (joining(east=LOSING), joining(east=joined()))]
-    text = printed(print_comparison, runs, width=200)
-    assert text.index("verdicts") < text.index("BAD  1: ") < text.index("reported round")
+    text = printed(print_comparison, records(joining(east=LOSING), joining(east=joined())), width=200)
+    assert text.index("BAD  1: ") < text.index("verdicts") < text.index("reported round")

@@ -10,11 +10,11 @@ from silofl_desk.report.run_records import read_run
 from silofl_desk.studies.comparison_page import (
     Summary,
     make_comparison_page,
-    models_table,
     write_comparison,
     write_rows,
 )
 from silofl_desk.studies.conditions import rows_by_name
+from silofl_desk.studies.method_table import runs_table
 from tests.report.conftest import PageText, joined, report, rows_of
 
 pytestmark = pytest.mark.usefixtures("undrawn")
@@ -26,7 +26,7 @@ def test_the_page_of_a_comparison_has_the_drift_and_a_table_of_many_sites(measur
     assert [row[:2] for row in section.blocks[0].content.rows] == [("a", "0.1"), ("b", "0.2")]
     runs = [finished(name, sites={f"s{i}": 0.5 for i in range(9)}) for name in ("c", "d")]
     text = PageText(write_comparison(runs, tmp_path / "c.html")).text
-    assert "s8 0.500 0.500" in text and "The models of each run" not in text
+    assert "s8 0.500 0.500" in text and "A run with a selector" not in text
 
 
 def test_a_comparison_shows_table_curves_and_the_same_case_with_its_files_beside_it(finished, tmp_path):
@@ -65,7 +65,8 @@ def test_all_links_of_the_navigation_lead_somewhere_and_settings_are_folded(fini
         assert "<details>" in page.source and "<details open" not in page.source
         # In print they are open.
         assert "details::details-content { content-visibility: visible" in page.source
-    assert "The models of each run" in pages[-1].text and "2: fedsm personal 0.600 0.750 0.675" in pages[-1].text
+    assert "A run with a selector has four answers" in pages[-1].text
+    assert "2: fedsm personal 0.600 0.750 0.675" in pages[-1].text
 
 
 def test_a_comparison_shows_settings_and_data_and_says_first_what_differs(finished, tmp_path):
@@ -147,15 +148,10 @@ def test_report_of_a_folder_that_is_no_run_and_another_file_than_a_page_are_refu
 
 
 def test_local_fedavg_and_the_models_of_fedsm_stand_below_one_another(results, super_results):
-    local = results(recipe={"stays_home": "everything"}, sites={"east": 0.3, "west": 0.8})
-    fedavg = results(recipe={"stays_home": "nothing"}, sites={"east": 0.4, "west": None})
-    failed = results(status="FAILED")
-    table = models_table({"1: local": local, "2: fedavg": fedavg, "3: fedsm": super_results(), "4: failed": failed})
-    assert table.columns == ("model", "east", "west", "mean")
-    assert table.rows[:2] == (("1: local", "0.300", "0.800", "0.550"), ("2: fedavg", "0.400", "-", "-"))
-    assert table.rows[4] == ("3: fedsm global", "0.400", "0.700", "0.550")
-    assert [row[0] for row in table.rows[2:]] == [
-        f"3: fedsm {name}" for name in ("super", "ensemble", "global", "personal")
-    ]
-    # Without several models of a run there is nothing to put side by side.
-    assert not table.best_cells and models_table({"1": local, "2": fedavg}) is None
+    fedavg, failed = results(sites={"east": 0.4, "west": None}), results(status="FAILED")
+    table = runs_table({"1: fedavg": fedavg, "2: fedsm": super_results(), "3: failed": failed})
+    assert table.columns == ("method", "east", "west", "client average", "pooled") and not table.best_cells
+    assert table.rows[0] == ("1: fedavg", "0.400", "-", "-", "-") and runs_table({"1": failed}) is None
+    assert table.rows[2][:4] == ("2: fedsm global", "0.400", "0.700", "0.550")
+    names = ("super", "global", "personal", "ensemble")
+    assert [row[0] for row in table.rows[1:]] == [f"2: fedsm {name}" for name in names]

@@ -35,7 +35,7 @@ from silofl.study.sections import DoNotUseSettings, OperatingPointSettings
 from silofl.training.metrics import group_positions
 from silofl_desk.inference.export import export_bundle
 from silofl_desk.phantoms.phantoms import UNSEEN_SITE
-from silofl_desk.studies.leave_out import measure_unseen
+from silofl_desk.studies.leave_out import measure_models
 
 from ..conftest import SMALL_UNET
 
@@ -136,10 +136,10 @@ def test_the_value_is_that_of_a_left_out_sites_test_and_cases_stay_in_their_tabl
 ):
     code, record, printed, out = evaluate(contents, phantoms / UNSEEN_SITE)
     data = load(phantoms / UNSEEN_SITE, contents.study, tmp_path)
-    unseen = measure_unseen(SuperModel(contents, CPU), (data.training, data.validation, data.test))
+    unseen = measure_models(SuperModel(contents, CPU), (data.training, data.validation, data.test))
     assert (code, record.num_cases, record.unit, record.num_units) == (ExitCode.COMPLETE, 6, "patient", 6)
     # That is on the prepared grid.
-    assert record.value.value == pytest.approx(unseen["value"], rel=0.01)
+    assert record.value.value == pytest.approx(unseen["models"]["global"], rel=0.01)
     with pytest.raises(ConfigError, match="scores must have 'dice' of all cases"):
         replace(record, scores={"organ": record.scores["organ"]})
     assert record.parts == ("training", "validation", "test")
@@ -702,7 +702,7 @@ def test_a_bundle_of_a_classification_reads_its_probabilities_as_the_model_did(e
     assert_same_numbers(found, wanted)
     assert found.confusion == wanted.confusion
     assert found.called_from == pytest.approx(wanted.called_from)
-    assert found.calibration.temperature == 2.0 and "At the model's threshold" in printed
+    assert found.calibration.temperature == 2.0 and "model's threshold" in printed
 
 
 def test_the_model_of_a_runs_folder_is_evaluated_and_its_images_are_said_to_be_unknown(

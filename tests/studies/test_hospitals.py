@@ -5,11 +5,10 @@ import pytest
 
 from silofl.core.gain import WORSE
 from silofl.federation.ledger import Round
-from silofl.inference.unseen import OwnModelsTest
+from silofl_desk.report.left_out_site import unseen_images
 from silofl_desk.report.result_pictures import hospitals_image
 from silofl_desk.report.run_records import RunRecords
 from silofl_desk.report.sentences import joining_table
-from silofl_desk.report.unseen_picture import unseen_images
 from silofl_desk.studies.hospitals import conclude, explain_losses, hospital_table
 from tests.report.conftest import joined
 
@@ -20,11 +19,11 @@ def test_the_table_has_a_row_per_method_and_hospital_with_the_verdicts_numbers(c
     kept = joined("local", local=0.75, federated=0.5, kept=0.75, verdict="keeps its own model")
     runs = {"fedavg": chosen_run(unseen=0.5, north=joined(local=0.5, federated=0.625, kept=0.75), south=kept)}
     table = hospital_table(runs)
-    assert table.columns == ("method", "hospital", "alone", "federated", "kept", "unseen", "verdict")
+    assert table.columns == ("method", "hospital", "kept", "verdict", "alone", "federated", "unseen")
     # federated minus alone is 0.75 - 0.5 = 0.25, and its interval is joined()'s 0.01 to 0.2; unseen is the run's
     assert table.rows == (
-        ("fedavg", "north", "0.500", "0.625", "0.750", "0.500", "better +0.250 [0.010, 0.200]"),
-        ("", "south", "0.750", "0.500", "0.750", "", "own model kept +0.000"),
+        ("fedavg", "north", "0.750", "better +0.250 [0.010, 0.200]", "0.500", "0.625", "0.500"),
+        ("", "south", "0.750", "own model kept +0.000", "0.750", "0.500", ""),
     )
 
 
@@ -33,9 +32,9 @@ def test_the_federated_model_has_a_threshold_as_the_others_do_and_stands_at_the_
     test = {"local": 0.915, "federated": 0.002, "federated_calibrated": 0.697, "chosen": 0.915}
     runs = {"harmofl": chosen_run(fluo=joined("local", kept=0.915, verdict="keeps its own model", test=test))}
     table = hospital_table(runs)
-    assert table.columns[2:6] == ("alone", "federated", "at 0.5", "kept")
-    assert table.rows[0][2:6] == ("0.915", "0.697", "0.002", "0.915")
-    assert hospital_table(runs, shows_half=False).rows[0][2:5] == ("0.915", "0.697", "0.915")
+    assert (table.columns[2], *table.columns[4:7]) == ("kept", "alone", "federated", "at 0.5")
+    assert (table.rows[0][2], *table.rows[0][4:7]) == ("0.915", "0.915", "0.697", "0.002")
+    assert hospital_table(runs, shows_half=False).rows[0][4:6] == ("0.915", "0.697")
     # It is the one with a threshold that is compared with training alone.
     assert "harmofl 0.697 (alone 0.915)" in conclude({"harmofl": list(runs.values())})[1]
 
@@ -45,14 +44,14 @@ def test_values_beside_a_difference_are_of_the_same_units(chosen_run, joining):
     by_unit = {"local": 0.766, "federated": 0.909, "federated_calibrated": 0.909, "chosen": 0.909}
     one = joined(local=0.818, federated=0.91, kept=0.91, difference=0.143, by_unit=by_unit)
     (row,) = hospital_table({"fedavg": chosen_run(north=one)}).rows
-    assert row[2:5] == ("0.766", "0.909", "0.909") and "+0.143" in row[-1]
+    assert row[4:6] == ("0.766", "0.909") and row[2] == "0.909" and "+0.143" in row[3]
     (row,) = joining_table(joining(east=one)).rows
     assert row[5:8] == ("0.766", "0.909", "+0.143") and row[1].startswith("0.909")
 
 
 def test_a_verdict_on_other_numbers_than_the_tables_names_what_it_compares(chosen_run):
     run = chosen_run(north=joined(local=0.5, federated=0.625, kept=0.75), changes={"metric": "auroc"})
-    assert hospital_table({"fedavg": run}).columns[-1] == "verdict by accuracy"
+    assert hospital_table({"fedavg": run}).columns[3] == "verdict by accuracy"
     (kept, *_) = conclude({"fedavg": [run]})
     assert kept.startswith("In 1 of 1 pairs of hospital and method, ") and "own model by accuracy (2.5 % level" in kept
 
@@ -82,7 +81,7 @@ def test_the_conclusion_counts_verdicts_compares_means_and_names_the_best_at_the
 
 def test_own_models_and_the_mean_of_their_answers_stand_before_the_federated_ones_where_nobody_trained(chosen_run):
     runs = {name: chosen_run(unseen=value, north=joined()) for name, value in (("fedavg", 0.5), ("fedsm", 0.75))}
-    own = (OwnModelsTest(0.25, 4, {"north": 0.125, "south": None}), OwnModelsTest(0.5, 4, {"north": 0.375}))
+    own = ({"north": 0.125, "south": None, "ensemble": 0.25}, {"north": 0.375, "ensemble": 0.5})
     rows = {
         name: [replace(run, unseen=replace(run.unseen, own=one))]
         for (name, run), one in zip(runs.items(), own, strict=True)

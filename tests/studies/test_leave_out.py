@@ -21,11 +21,12 @@ from silofl.inference.contents import Contents
 from silofl.inference.directory import read_model_folder, write_model_folder
 from silofl.models.selector import build_selector
 from silofl.report.evaluation_page import format_estimate
+from silofl.report.page import print_blocks
 from silofl.study import Study
-from silofl_desk.report.left_out_site import gamma_table, print_unseen, unseen_table
+from silofl_desk.report.left_out_site import HINDSIGHT, unseen_section, unseen_sentence, unseen_table
 from silofl_desk.studies.leave_out import (
     assemble_models,
-    measure_unseen,
+    measure_models,
     run_unseen_test,
 )
 
@@ -80,43 +81,39 @@ def make_part(*cases):
 
 
 def found(contents, *parts):
-    return measure_unseen(SuperModel(contents, CPU), parts or (make_part("a", "b"), make_part(), make_part("c")))
+    return measure_models(SuperModel(contents, CPU), parts or (make_part("a", "b"), make_part(), make_part("c")))
 
 
 def by_gamma(result):
-    return {record["threshold"]: record for record in result["by_threshold"]}
+    return {one.threshold: one for one in result["by_threshold"]}
 
 
 def test_below_its_score_the_sites_model_answers_and_above_it_the_global_one():
     result = found(make_contents())
-    # Of all parts; one of them is empty.
-    assert (result["num_cases"], result["num_counted"]) == (3, 3)
     rows = by_gamma(result)
     assert tuple(rows) == THRESHOLDS
     for gamma, row in rows.items():
         # north's model, which is right, answers where 0.75 > gamma
         own = 3 if gamma < 0.75 else 0
-        assert (row["value"], row["choices"]) == (own / 3, {"global": 3 - own, "north": own, "south": 0})
+        # Of all parts; one of them is empty.
+        assert (row.value, row.choices) == (own / 3, {"global": 3 - own, "north": own, "south": 0})
 
 
-def test_the_clinics_value_is_that_of_the_tuned_gamma_even_where_another_is_better():
+def test_the_choice_is_that_of_the_tuned_gamma_even_where_another_is_better():
     result = found(make_contents(gamma=0.8))
-    assert (result["threshold"], result["value"]) == (0.8, 0.0)
-    # 0.7 is the largest candidate below 0.75
-    assert (result["best_in_hindsight"]["threshold"], result["best_in_hindsight"]["value"]) == (0.7, 1.0)
+    assert (result["threshold"], result["choices"]) == (0.8, {"global": 3, "north": 0, "south": 0})
     # the ensemble says 0.75 * 1 + 0.25 * 0.27 > 0.5 of every pixel
     assert result["models"] == {"global": 0.0, "north": 1.0, "south": 0.0, "ensemble": 1.0}
     # 0.74 is no candidate
-    assert found(make_contents(gamma=0.74))["value"] == 1.0
+    assert found(make_contents(gamma=0.74))["choices"]["north"] == 3
     # A super model that answers as an ensemble is tested as one.
-    result = found(make_contents(gamma=0.8, super_model={"answer": "ensemble"}))
-    assert (result["answer"], result["value"]) == ("ensemble", 1.0)
+    assert found(make_contents(gamma=0.8, super_model={"answer": "ensemble"}))["rule"] == "ensemble"
 
 
 def test_a_selector_of_the_best_model_has_no_gamma():
     result = found(make_contents(selector={"labels": "best_model"}, extra_rounds=1))
-    assert result["by_threshold"] == [] and result["best_in_hindsight"] is None and result["threshold"] is None
-    assert (result["value"], result["choices"]) == (1.0, {"global": 0, "north": 3, "south": 0})
+    assert result["by_threshold"] == () and result["threshold"] is None
+    assert result["choices"] == {"global": 0, "north": 3, "south": 0}
 
 
 def test_models_of_one_exchange_are_chosen_without_gamma_and_without_a_global_model():
@@ -124,8 +121,8 @@ def test_models_of_one_exchange_are_chosen_without_gamma_and_without_a_global_mo
     models = {name: answering(study, is_sure=name == "north") for name in ("north", "south")}
     contents = Contents(study, SHAPE, models, "selector", steered(study, (0.75, 0.25)), ("north", "south"))
     result = found(contents)
-    assert (result["answer"], result["value"], result["choices"]) == ("choice", 1.0, {"north": 3, "south": 0})
-    assert result["by_threshold"] == [] and result["threshold_from"] is None
+    assert (result["rule"], result["choices"]) == ("choice", {"north": 3, "south": 0})
+    assert result["by_threshold"] == () and result["threshold_from"] is None
     assert list(result["models"]) == ["north", "south", "ensemble"]
 
 
@@ -141,19 +138,11 @@ def test_it_is_said_where_gamma_comes_from(facts, algorithm, origin):
     assert found(make_contents(facts=facts, **algorithm))["threshold_from"] == origin
 
 
-def test_one_model_for_all_is_tested_as_it_is_without_cases_whose_truth_and_prediction_are_empty():
+def test_models_without_a_selector_are_tested_alone_without_cases_whose_truth_and_prediction_are_empty():
     part = make_part("a", "b")
     part.targets[0] = 0
-    result = found(make_contents("only"), part)
-    assert (result["num_cases"], result["num_counted"], result["value"]) == (2, 1, 0.0)
-    assert result["models"] == {"global": 0.0}
-
-
-def test_models_of_sites_are_tested_alone_and_by_their_mean():
-    result = found(make_contents("mean"))
-    assert result["models"] == {"north": 1.0, "south": 0.0}
-    # (1 + 0.27) / 2 > 0.5
-    assert (result["num_counted"], result["value"]) == (3, 1.0)
+    assert found(make_contents("only"), part) == {"rule": "only", "models": {"global": 0.0}}
+    assert found(make_contents("mean")) == {"rule": "mean", "models": {"north": 1.0, "south": 0.0}}
 
 
 def test_images_of_another_form_than_the_training_images_are_refused():
@@ -182,15 +171,16 @@ def run(tmp_path):
 def test_the_test_is_written_and_made_once(run, load):
     result = run_unseen_test(run, "coast", "d", load, Console(quiet=True))
     assert json.loads((run / "unseen.json").read_text()) == json.loads(json.dumps(dump_record(result)))
-    assert (result.site, result.num_cases) == ("coast", 2)
+    assert (result.site, result.evaluation.num_cases) == ("coast", 2)
     assert run_unseen_test(run, "coast", "d", refuse, Console(quiet=True)) == result
 
 
 @pytest.mark.parametrize(
-    ("learnt", "said"), [("coast", ", 1 of them seen"), ("shore", ", none of them seen"), ("", "")]
+    ("learnt", "said"),
+    [("coast", "learnt from 1 of the 2 cases"), ("shore", "No case was seen in training"), ("", "took no part")],
 )
 def test_how_many_cases_were_seen_in_training_is_counted_by_their_images_whoever_says_they_were_left_out(
-    run, load, tmp_path, printed, learnt, said
+    run, load, tmp_path, learnt, said
 ):
     write_result(run, make_study(), sites={"coast": 0.5})
     if learnt:
@@ -198,8 +188,7 @@ def test_how_many_cases_were_seen_in_training_is_counted_by_their_images_whoever
         folder = tmp_path / learnt
         record_learnt(run / "sites" / "coast" / "run-1", load_site_data(folder, make_study(), tmp_path / "c", False))
     found = run_unseen_test(run, "coast", "d", load, Console(quiet=True))
-    assert f"unseen site coast: 2 cases{said}" in printed(print_unseen, found)
-    assert ("seen in training" in printed(print_unseen, found)) == bool(learnt)
+    assert said in unseen_sentence(found) and ("seen in training" in unseen_sentence(found)) == (learnt == "shore")
 
 
 def test_an_earlier_test_of_something_else_is_made_anew(run, load):
@@ -210,9 +199,9 @@ def test_an_earlier_test_of_something_else_is_made_anew(run, load):
     assert test("shore", "d").site == "shore"
     assert test("shore", "other").digest == "other"
     write_model_folder(run / "supermodel", make_contents(gamma=0.8))
-    assert test("shore", "other").selector.threshold == 0.8
+    assert test("shore", "other").threshold == 0.8
     (run / "unseen.json").write_text("{")
-    assert test("shore", "other").selector.threshold == 0.8
+    assert test("shore", "other").threshold == 0.8
 
 
 @pytest.mark.parametrize(("name", "home"), [("fedbn", "BatchNorm"), ("perfedavg", "the last steps of each model")])
@@ -233,7 +222,7 @@ def test_without_a_super_model_one_is_put_together_from_the_sites_own_and_that_i
     assert read_model_folder(tmp_path / "supermodel").sites == ("north", "south")
 
 
-def test_the_sites_own_models_are_tested_there_too_alone_and_by_the_mean_of_their_answers(run, load, printed):
+def test_the_sites_own_models_are_tested_there_too_alone_and_by_the_mean_of_their_answers(run, load):
     study = make_study(name="fedavg")
     for site in ("north", "south"):
         own = Contents(study, SHAPE, {"local": answering(study, is_sure=site == "north")}, "only")
@@ -244,10 +233,10 @@ def test_the_sites_own_models_are_tested_there_too_alone_and_by_the_mean_of_thei
     write_result(run, study, sites={"north": 1.0, "south": 0.0}, joining=keeps)
     result = run_unseen_test(run, "coast", "d", load, Console(quiet=True))
     # as above; (1 + 0.27) / 2 > 0.5, so that the mean labels all, as north does
-    assert result.own.models == {"north": pytest.approx(288 / 1168), "south": 0.0}
-    assert (result.own.value, result.own.num_counted) == (pytest.approx(288 / 1168), 2)
-    out = printed(print_unseen, result)
-    assert "own model of north" in out and "mean of the own models, were they handed out" in out
+    value = pytest.approx(288 / 1168)
+    assert result.own == {"north": value, "south": 0.0, "ensemble": value}
+    rows = [row[0] for row in unseen_table(result).rows]
+    assert "own model of north" in rows and "mean of the own models, were they handed out" in rows
 
 
 def test_a_left_out_site_is_answered_as_evaluate_answers_it(tmp_path, windows, capsys):
@@ -261,7 +250,7 @@ def test_a_left_out_site_is_answered_as_evaluate_answers_it(tmp_path, windows, c
     # 6 of 16 are
     assert (result.value, result.num_counted, result.models) == (6 / 16, 16, {"global": 10 / 16})
     capsys.readouterr()
-    print_unseen(result, Console(soft_wrap=True))
+    print_blocks(unseen_section(result).blocks, Console(soft_wrap=True))
     assert f"accuracy: {format_estimate(result.evaluation.value)}" in capsys.readouterr().out
 
 
@@ -281,57 +270,43 @@ def test_a_run_in_which_no_site_kept_a_model_is_refused(tmp_path):
 def test_what_a_clinic_would_get_comes_first_and_hindsight_is_called_hindsight(unseen):
     table = unseen_table(unseen())
     assert table.columns == ("answer", "dice", "chosen: global", "chosen: north")
-    best = "super model, gamma 1 (best in hindsight: chosen on the test data, shown and never used)"
     assert table.rows == (
         ("super model, gamma 0.9 (tuned on validation data): what a clinic would get", "0.600", "3 (75%)", "1 (25%)"),
-        ("super model, gamma 0 (always a site's model)", "0.500", "0 (0%)", "4 (100%)"),
-        (best, "0.625", "4 (100%)", "0 (0%)"),
         ("global model alone", "0.550", "", ""),
         ("model of north alone", "0.500", "", ""),
         ("ensemble of all models", "0.575", "", ""),
-    )
-    rows = gamma_table(unseen()).rows
-    assert rows == (("0", "0.500", "0 (0%)"), ("0.9", "0.600", "3 (75%)"), ("1", "0.625", "4 (100%)"))
-
-
-def test_a_left_out_site_is_answered_without_a_global_model(unseen, printed):
-    nothing = {"threshold": None, "threshold_from": None, "by_threshold": [], "best_in_hindsight": None}
-    models = {"north": 0.5, "south": 0.4, "ensemble": 0.45}
-    found = unseen(models=models, choices={"north": 3, "south": 1}, **nothing)
-    table = unseen_table(found)
-    assert table.columns == ("answer", "dice", "chosen: north", "chosen: south")
-    assert table.rows[0] == ("super model, most probable model: what a clinic would get", "0.600", "3 (75%)", "1 (25%)")
-    assert [row[0] for row in table.rows[1:]] == [
-        "model of north alone",
-        "model of south alone",
-        "ensemble of all models",
-    ]
-    assert "gamma" not in printed(print_unseen, found)
-
-
-def test_an_ensemble_and_one_model_have_no_gamma(unseen, unseen_plain, printed):
-    averaged = unseen(answer="ensemble")
-    assert unseen_table(averaged).rows[0][0] == "super model, ensemble: what a clinic would get"
-    assert "gamma" in printed(print_unseen, unseen()) and "gamma" not in printed(print_unseen, averaged)
-    assert unseen_table(unseen_plain()).rows == (
-        ("global model: what a clinic would get", "0.600"),
-        ("global model alone", "0.600"),
+        ("super model, gamma 0", "0.500", "0 (0%)", "4 (100%)"),
+        ("super model, gamma 0.9", "0.600", "3 (75%)", "1 (25%)"),
+        (f"super model, gamma 1{HINDSIGHT}", "0.625", "4 (100%)", "0 (0%)"),
     )
 
 
-def test_models_of_sites_answer_by_their_mean_and_it_is_said_where_they_come_from(unseen_plain, printed):
-    models = {"north": 0.5, "south": 0.25}
-    found = unseen_plain(rule="mean", models=models, assembled_from="the sites' own models")
-    assert [row[0] for row in unseen_table(found).rows] == [
-        "mean of all sites: what a clinic would get",
-        "model of north alone",
-        "model of south alone",
-    ]
-    text = printed(print_unseen, found)
+@pytest.mark.parametrize(
+    ("changes", "answer", "others"),
+    [
+        (
+            {"threshold": None, "by_threshold": (), "models": {"north": 0.5, "ensemble": 0.45}},
+            "super model, most probable model",
+            ["model of north alone", "ensemble of all models"],
+        ),
+        (
+            {"rule": "ensemble"},
+            "super model, ensemble",
+            ["global model alone", "model of north alone", "ensemble of all models"],
+        ),
+        ({"rule": "only", "models": {"global": 0.5}, "choices": None}, "global model", ["global model alone"]),
+        ({"rule": "mean", "models": {"north": 0.5}, "choices": None}, "mean of all sites", ["model of north alone"]),
+    ],
+)
+def test_other_answers_than_a_choice_by_gamma_have_no_gamma(unseen, printed, changes, answer, others):
+    found = unseen(**changes)
+    names = [row[0] for row in unseen_table(found).rows]
+    assert names == [f"{answer}: what a clinic would get", *others]
+    assert "gamma" not in printed(print_blocks, unseen_section(found).blocks)
+
+
+def test_it_is_said_where_models_come_from_and_which_cases_do_not_count(unseen_plain, printed):
+    found = unseen_plain(rule="mean", num_excluded=1, num_seen=0, assembled_from="the sites' own models")
+    text = " ".join(printed(print_blocks, unseen_section(found).blocks).split())
+    assert "dice 0.600 over 4 cases (1 with empty truth and prediction excluded). No case was seen" in text
     assert "put together from the sites' own models: only a simulation can do this" in text
-
-
-def test_a_printed_test_says_site_cases_and_metric_and_is_not_cropped(unseen, printed):
-    text = printed(print_unseen, unseen(num_counted=3, num_seen=0), width=60)
-    assert "unseen site coast: 4 cases (1 with empty truth and prediction excluded), none of them seen" in text
-    assert "metric: dice" in text and "what a clinic would get" in text and "…" not in text

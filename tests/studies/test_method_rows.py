@@ -56,7 +56,7 @@ def test_a_row_has_the_values_of_all_seeds_by_site_then_both_means(method):
 
 def test_a_run_with_a_selector_gives_four_rows_and_personal_is_each_sites_own_model(fedsm):
     rows = {row.name: cells(row) for row in make_method_rows([fedsm])}
-    assert list(rows) == ["fedsm super", "fedsm ensemble", "fedsm global", "fedsm personal"]
+    assert list(rows) == ["fedsm super", "fedsm global", "fedsm personal", "fedsm ensemble"]
     assert (rows["fedsm ensemble"]["east"], rows["fedsm global"]["west"]) == ((0.625,), (0.25,))
     assert (rows["fedsm personal"]["east"], rows["fedsm personal"]["west"]) == ((0.75,), (0.5,))
     # (0.5 + 0.25) / 2, and (1 * 0.5 + 4 * 0.25) / 5
@@ -67,7 +67,7 @@ def test_a_run_with_a_selector_gives_four_rows_and_personal_is_each_sites_own_mo
 def test_models_of_one_exchange_have_no_row_of_a_global_one(method):
     models = {"east": {"east": 0.75, "ensemble": 0.625, "super": 0.75}, "west": {"west": 0.5, "super": 0.5}}
     rows = make_method_rows([method("oneshot", (0.75, 0.5), models=models)])
-    assert [row.name for row in rows] == ["oneshot super", "oneshot ensemble", "oneshot personal"]
+    assert [row.name for row in rows] == ["oneshot super", "oneshot personal", "oneshot ensemble"]
 
 
 def test_a_run_without_a_value_at_a_site_has_no_means(method):

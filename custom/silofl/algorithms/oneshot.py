@@ -38,7 +38,7 @@ from silofl.parts.answer import SiteAnswer
 from silofl.parts.asked_once import Withheld, check_all_sent, expect_float64, withhold_few_patients
 from silofl.parts.model import collect_part_arrays
 from silofl.parts.part import END, Kept, Kind, Outcome, OwnTest, Part, Reported, Run, WeightsOf, to_tensors
-from silofl.parts.super_exchange import collect_facts, collect_selector_results, evaluate_super_model, read_contents
+from silofl.parts.super_exchange import collect_facts, evaluate_super_model, read_contents
 from silofl.parts.task import COLLECT, TRAIN, Exchange, Expected, Message, Replies, Wanted
 from silofl.parts.work import SitePart, keeps
 from silofl.study import Study
@@ -235,11 +235,9 @@ class HandOverPart(Part):
         return replace(reported, how=REPORTED) if reported.validation else reported
 
     def outcome(self, run: Run, tests: Mapping[str, SuperScore]) -> Outcome:
-        """Return the super model, the value of each model, and the selector's choices where there is one."""
-        found = collect_selector_results(self.outputs, tests) if self.outputs else {}
-        results = SuperResults(**found, threshold=None, threshold_without={}, by_threshold=()) if found else None
-        said = {"super_model": results} if results else {}
-        return Outcome(make_contents=partial(self._make_contents, run), results=said)
+        """Return the super model, and what its selector can choose where there is one."""
+        results = {"super_model": SuperResults(tuple(self.outputs), None, {}, ())} if self.outputs else {}
+        return Outcome(make_contents=partial(self._make_contents, run), results=results)
 
     def _make_contents(self, run: Run) -> Contents | None:
         if not self.received or run.image_shape is None:

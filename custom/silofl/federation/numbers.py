@@ -113,7 +113,8 @@ def check_names(site: str, metrics: Metrics, study: Study, parts: Collection[str
     named += [(set(map(str, study.called if study.operating_point else ())), one) for one in thresholds]
     named += [(study.extra_metrics, score.extra_metrics or ()) for score in scores]
     # A super model's test has the values of the sites' models, of which the site itself learns with the task.
-    named += [(roles, score.models or ()) for score in scores if not isinstance(score, SuperScore)]
+    plain = [score for score in scores if not isinstance(score, SuperScore)]
+    named += [one for score in plain for one in ((roles, score.models or ()), ((), score.choices or ()))]
     unknown = sorted(name for known, names in named for name in names if name not in known)
     if unknown:
         raise AggregationError(

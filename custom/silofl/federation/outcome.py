@@ -59,7 +59,7 @@ def finished_results(server: ServerRounds, tests: Tests) -> Results:
 
 
 def _name_labels(study: Study, score: SiteScore) -> SiteScore:
-    """Return a site's test with labels' names in place of their numbers, and without what a super model adds."""
+    """Return a site's test with labels' names in place of their numbers, and its models where one of them is chosen."""
     names = {"0": "background"} | {str(number): name for number, name in study.labels.items()}
 
     def named(table: Mapping[str, Any] | None) -> Any:  # noqa: ANN401 - None of none
@@ -67,7 +67,8 @@ def _name_labels(study: Study, score: SiteScore) -> SiteScore:
         return None if table is None else {names.get(label, label): value for label, value in table.items()}
 
     calling, withheld = score.calling, score.withheld
-    plain = {part.name: getattr(score, part.name) for part in fields(SiteScore)} | {"models": None}
+    plain = {part.name: getattr(score, part.name) for part in fields(SiteScore)}
+    plain["models"] = score.choices and score.models
     plain |= {key: named(plain[key]) for key in ("labels", "label_cases", "areas")}
     if calling:
         shares = {key: named(getattr(calling, key)) for key in ("thresholds", "sensitivity", "specificity")}

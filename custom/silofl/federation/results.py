@@ -200,8 +200,7 @@ class Results:
     @property
     def has_global_model(self) -> bool:
         """Whether a super model's tests are of a global model too, as far as there are any tests."""
-        tested = self.super_model.models.values() if self.super_model else ()
-        return not tested or any("global" in values for values in tested)
+        return not self.tests or any("global" in (one.models or ("global",)) for one in self.tests.values())
 
     def to_frame(self) -> "DataFrame":
         """Return `sites` as a table of pandas: a row per site, a column per number, as ``value`` or ``labels.organ``.
@@ -224,17 +223,7 @@ class Results:
     def _frame_row(self, site: str) -> dict[str, Any]:
         score, validation, joined = self.sites[site], self.validation.get(site), (self.joining or {}).get(site)
         row: dict[str, Any] = {} if score is None else dump_record(score)
-        row |= {"validation": validation and validation.value, **(joined.summary if joined else {})}
-        return row | ({"models": self.super_model.models.get(site, {})} if self.super_model else {})
-
-    def recipe_value(self, key: str) -> object:
-        """Return a value of the recipe; None where it has no such key."""
-        return self.recipe.get(key)
-
-    @property
-    def questions(self) -> Mapping[str, str]:
-        """The recipe's questions with its answers as sentences; nothing of a run whose recipe is not known."""
-        return self.recipe.get("questions", {})
+        return row | {"validation": validation and validation.value, **(joined.summary if joined else {})}
 
 
 def read_results(folder: Path) -> Results | None:

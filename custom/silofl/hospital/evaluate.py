@@ -43,15 +43,13 @@ from silofl.report.evaluation_figures import CasePicture, reliability_image, roc
 from silofl.report.evaluation_page import (
     RESEARCH,
     alarm_lines,
-    evaluation_tables,
-    list_notes,
+    evaluation_blocks,
     make_evaluation_page,
-    summary_lines,
     warning_lines,
 )
 from silofl.report.outlines import short_metric
-from silofl.report.page import write_with_files
-from silofl.report.tables import print_lines, print_table
+from silofl.report.page import print_blocks, write_with_files
+from silofl.report.tables import print_lines
 from silofl.setup.site import Site
 from silofl.study import Study
 from silofl.training.case_pictures import find_largest_slice, show_plane
@@ -287,11 +285,7 @@ def _collect_sizes(cases: Sequence[EvaluatedCase], study: Study) -> dict[str, li
 def _print_evaluation(
     record: Evaluation, doubts: Sequence[str], refused: Sequence[RefusedCase], out: Path, console: Console
 ) -> None:
-    print_lines(summary_lines(record), console)
-    for name, table in evaluation_tables(record).items():
-        print_lines(["", name], console)
-        print_table(table, console)
-    print_lines(["", *list_notes(record)], console)
+    print_blocks(evaluation_blocks(record), console)
     for sentence in (
         *alarm_lines(record),
         *doubts,

@@ -137,8 +137,10 @@ def pack_scores(record: Evaluation, study: Study, few: Collection[str] = (), lea
     return np.array(rows, np.float64)
 
 
-def unpack_scores(site: str, rows: NDArray[np.float64], study: Study) -> dict[str, dict[str, Estimate]]:
-    """Return the scores that a hospital sent.
+def unpack_scores(
+    site: str, rows: NDArray[np.float64], study: Study
+) -> tuple[dict[str, dict[str, Estimate]], dict[str, tuple[str, ...]]]:
+    """Return the scores that a hospital sent, and group -> names of those that it withholds.
 
     Args:
         rows: Shape (scores, 4).
@@ -147,11 +149,13 @@ def unpack_scores(site: str, rows: NDArray[np.float64], study: Study) -> dict[st
         AggregationError: A number of cases is none, an interval is turned round, or a share is not one.
     """
     found: dict[str, dict[str, Estimate]] = {}
+    not_said: dict[str, tuple[str, ...]] = {}
     for (group, name), row in zip(list_scores(study), rows.tolist(), strict=True):
         value, low, high, cases = row
         is_possible = name in NO_SHARES or (min(row) >= 0 and max(value, low, high) <= 1 + ROUNDING)
         if row == [0, 0, 0, NOT_SAID]:
             found.setdefault(group, {})[name] = MISSING
+            not_said[group] = (*not_said.get(group, ()), name)
             continue
         if cases != int(cases) or cases < 0 or low > high or not is_possible:
             raise AggregationError(
@@ -161,16 +165,7 @@ def unpack_scores(site: str, rows: NDArray[np.float64], study: Study) -> dict[st
         # Narrower than numbers of so many digits tell, it is none; a hospital's score would count alone by it.
         interval = (low, high) if high - low > ROUNDING else None
         found.setdefault(group, {})[name] = Estimate(value, interval, int(cases)) if cases else MISSING
-    return found
-
-
-def list_not_said(rows: NDArray[np.float64], study: Study) -> dict[str, tuple[str, ...]]:
-    """Return group -> names of the scores that a hospital withholds."""
-    found: dict[str, tuple[str, ...]] = {}
-    for (group, name), row in zip(list_scores(study), rows.tolist(), strict=True):
-        if row[-1] == NOT_SAID:
-            found[group] = (*found.get(group, ()), name)
-    return found
+    return found, not_said
 
 
 def pool_scores(sites: Mapping[str, HospitalEvaluation], study: Study) -> dict[str, dict[str, PooledEstimate | None]]:
@@ -180,7 +175,9 @@ def pool_scores(sites: Mapping[str, HospitalEvaluation], study: Study) -> dict[s
         units = {getattr(one, UNIT_OF[name]) for one in sites.values()} if name in UNIT_OF else ()
         has_mean = name not in NOT_POOLED and len(units) < 2 and not (group == ALL and has_unlike_classes(sites, name))
         found = pool_estimates({site: one.scores[group][name] for site, one in sites.items()}) if has_mean else None
-        pooled.setdefault(group, {})[name] = found if found is None or name in NO_SHARES else _clip_share(found)
+        if found is not None and name not in NO_SHARES:
+            found = replace(found, interval=(max(found.interval[0], 0.0), min(found.interval[1], 1.0)))
+        pooled.setdefault(group, {})[name] = found
     return pooled
 
 
@@ -192,11 +189,6 @@ def has_unlike_classes(sites: Mapping[str, HospitalEvaluation], name: str) -> bo
     groups = [[scores[group] for group in scores if group != ALL] for scores in tested]
     # Without an area there are no other cases, or none of the class.
     return len({tuple((one["recall"].value, one["auroc"].value).count(None) for one in g) for g in groups}) > 1
-
-
-def _clip_share(found: PooledEstimate) -> PooledEstimate:
-    low, high = found.interval
-    return replace(found, interval=(max(low, 0.0), min(high, 1.0)))
 
 
 def _collect_scores(record: Evaluation) -> dict[str, dict[str, Estimate]]:

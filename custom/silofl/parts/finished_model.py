@@ -24,7 +24,6 @@ from silofl.inference.evaluations import (
     FILE,
     Evaluations,
     HospitalEvaluation,
-    list_not_said,
     list_scores,
     pack_scores,
     pool_scores,
@@ -134,8 +133,7 @@ class EvaluationPart(Part):
         if exchange.task != ROLE:
             return self
         said = answer.entry(ROLE, EvaluationEntry)
-        rows = answer.arrays[SCORES]
-        scores, not_said = unpack_scores(site, rows, self.study), list_not_said(rows, self.study)
+        scores, not_said = unpack_scores(site, answer.arrays[SCORES], self.study)
         counts = [one.num_cases for group in scores.values() for one in group.values()]
         if not max(1, *counts, said.num_units) <= said.num_cases:
             raise AggregationError(

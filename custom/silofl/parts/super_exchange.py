@@ -18,7 +18,6 @@ from silofl.inference.case_results import CaseResult, choose_models, predict_cas
 from silofl.inference.choice import ENSEMBLE
 from silofl.inference.contents import Contents
 from silofl.inference.directory import FOLDER, write_model_folder
-from silofl.inference.super_results import SelectorResults
 from silofl.models import HarmonizedModel
 from silofl.models.roles import GLOBAL, SELECTOR, read_role, select_role
 from silofl.models.selector import build_selector
@@ -30,7 +29,6 @@ from silofl.study import Study
 from silofl.training.case_pictures import write_test_files
 from silofl.training.evaluation import compute_outputs, compute_softmax, join_pieces, summarise_test, yield_pieces
 from silofl.training.metrics import Score, group_positions, value_or_none
-from silofl.training.site_score import SuperScore
 
 
 def collect_facts(run: Run, outputs: Sequence[str]) -> dict[str, Any]:
@@ -78,7 +76,7 @@ def evaluate_super_model(work: Work, contents: Contents, thresholds: Sequence[fl
         thresholds: Candidates of the paper's gamma whose values are wanted too.
 
     Returns:
-        A `SuperScore` as plain values; without a selector none chooses anything in it.
+        A `silofl.training.site_score.SuperScore` as plain values; without a selector none chooses anything in it.
     """
     model, part = SuperModel(contents, work.device), work.data.test
     results = predict_cases(model, part, work.study)
@@ -117,24 +115,6 @@ def counts_by_threshold(
     """Return [sum of values, counted cases] of the chosen models by threshold."""
     scores = [score_choice(results, choose_models(model, results, threshold)) for threshold in thresholds]
     return [[float(sum(score.by_case.values())), score.num_cases] for score in scores]
-
-
-def collect_selector_results(outputs: Sequence[str], tests: Mapping[str, SuperScore]) -> dict[str, Any]:
-    """Return the fields of `silofl.inference.super_results.SuperResults` that sites' tests fill.
-
-    Args:
-        outputs: Of the selector, in order.
-        tests: Site -> its test.
-    """
-    return {
-        "models": {site: test.models for site, test in tests.items()},
-        "choices": {site: test.choices for site, test in tests.items()},
-        "selector": SelectorResults(
-            outputs=tuple(outputs),
-            cases={site: test.selector.cases for site, test in tests.items()},
-            slices={site: test.selector.slices for site, test in tests.items()},
-        ),
-    }
 
 
 def _score_answers(model: SuperModel, results: Mapping[str, CaseResult]) -> Score:

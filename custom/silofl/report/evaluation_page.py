@@ -1,8 +1,10 @@
 """The numbers of an evaluation in tables and sentences, and its page, ``evaluation.html``."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
-from silofl.core.intervals import Estimate, Interval
+from silofl.core.intervals import Estimate
+from silofl.core.roc import AreaDifference
+from silofl.inference import evaluation
 from silofl.inference.evaluation import ALL, Evaluation
 from silofl.report.canvas import PageImage
 from silofl.report.metrics import metric_sentence
@@ -10,6 +12,7 @@ from silofl.report.page import (
     Banner,
     Block,
     Heading,
+    Items,
     Page,
     PageSection,
     Pairs,
@@ -18,12 +21,29 @@ from silofl.report.page import (
     Text,
     Tiles,
     make_items,
-    make_note,
     make_picture,
     make_section,
     make_table,
 )
 from silofl.report.tables import METRIC_NAMES, MISSING, UNITS, TextTable, format_number
+
+# Score of a label or class -> how a table names it, in the order of its columns.
+GROUP_SCORES = {
+    "dice": "Dice",
+    "lesion_sensitivity": "lesions found",
+    "false_lesions": "false lesions a case",
+    "size_error": "size error",
+    "hd95": "HD95",
+    "surface_dice": "surface Dice",
+    "recall": "recall",
+    "specificity": "specificity",
+    "auroc": "AUROC",
+    "average_precision": "PR-AUC",
+    "sensitivity": "sensitivity at {:g} specificity",
+    "threshold": "threshold",
+}
+FORMS = {"lesion_sensitivity": ".2f", "false_lesions": ".2f", "hd95": ".1f", "size_error": "+.3g"}
+DIFFERENCE = "+.3f"
 
 RESEARCH = "For research: a research tool and no medical device."
 INTERVALS = (
@@ -49,8 +69,8 @@ THRESHOLD_NOTE = (
     "cases: expect a little less on others."
 )
 CALLED_NOTE = (
-    "The model's threshold was chosen on validation data of the hospitals that trained it; the sensitivity is the "
-    "{share} above."
+    "The model's threshold was chosen on validation data of the hospitals that trained it; sensitivity and specificity "
+    "are those of its answers."
 )
 CALIBRATION_NOTE = (
     "ECE (0 = perfect): how far the probability of the answer is from the share of right answers, mean over ten bins. "
@@ -60,12 +80,29 @@ CALIBRATION_NOTE = (
 CONFUSION = "true class (rows), answer (columns)"
 
 
-def format_estimate(estimate: Estimate, digits: int = 3) -> str:
+def format_estimate(estimate: Estimate | AreaDifference, form: str = ".3f") -> str:
     """Return ``0.812 (0.750 to 0.861)``; without brackets where there is no interval, ``-`` without a value."""
-    if estimate.value is None:
+    value = estimate.value if isinstance(estimate, Estimate) else estimate.difference
+    if value is None:
         return MISSING
-    low_and_high = [f"{end:.{digits}f}" for end in estimate.interval or ()]
-    return f"{estimate.value:.{digits}f}" + (f" ({' to '.join(low_and_high)})" if low_and_high else "")
+    ends = [format(end, form) for end in estimate.interval or ()]
+    return format(value, form) + (f" ({' to '.join(ends)})" if ends else "")
+
+
+def format_score(estimate: Estimate, name: str) -> str:
+    """Return a score of a label or class, with as many digits as it deserves."""
+    return format_estimate(estimate, FORMS.get(name, ".3f"))
+
+
+def name_score(name: str, others: Collection[str], specificity: float | None) -> str:
+    """Return how a table names a score of a label or class; beside its specificity a recall is a sensitivity.
+
+    Args:
+        others: All scores of the table.
+        specificity: For which the sensitivity is.
+    """
+    is_share = name == "recall" and "specificity" in others
+    return "sensitivity" if is_share else GROUP_SCORES.get(name, name).format(specificity)
 
 
 def summary_lines(record: Evaluation) -> list[str]:
@@ -100,15 +137,11 @@ def comparison_lines(record: Evaluation) -> list[str]:
     metric = METRIC_NAMES.get(record.metric, record.metric)
     lines = [f"against model {found.fingerprint[:16]}, on the {found.num_cases} cases that both answered:"]
     if found.difference.value is not None:
-        lines.append(f"{metric} {_format_difference(found.difference.value, found.difference.interval)}")
+        lines.append(f"{metric} {format_estimate(found.difference, DIFFERENCE)}")
     for name, one in found.aurocs.items():
         said = "" if one.p_value is None else f", p {one.p_value:.2g} (DeLong)"
-        lines.append(f"AUROC of {name} {_format_difference(one.difference, one.interval)}{said}")
+        lines.append(f"AUROC of {name} {format_estimate(one, DIFFERENCE)}{said}")
     return lines
-
-
-def _format_difference(value: float, interval: Interval | None) -> str:
-    return f"{value:+.3f}" + (f" ({interval[0]:+.3f} to {interval[1]:+.3f})" if interval else "")
 
 
 def _list_numbers(record: Evaluation) -> list[tuple[str, str]]:
@@ -125,52 +158,40 @@ def _format_error(error: Estimate, calibrated: Estimate) -> str:
 
 def evaluation_tables(record: Evaluation) -> dict[str, TextTable]:
     """Return the tables by label, or by class with that of the answers, under their headings."""
-    found = {"By label": _label_table(record)} if record.is_segmentation else _class_tables(record)
+    found = {f"By {_name_group(record)}": _group_table(record)}
+    if record.confusion:
+        rows = tuple((name, *map(str, counts.values())) for name, counts in record.confusion.items())
+        found["Answers"] = TextTable((CONFUSION, *record.confusion), rows)
     return found | _withheld_table(record)
 
 
 def evaluation_blocks(record: Evaluation) -> list[Block]:
-    """Return the tables with their headings, for a page."""
-    return [block for name, table in evaluation_tables(record).items() for block in (Heading(name), Table(table))]
+    """Return the numbers, the tables with their headings, and how to read them."""
+    tables = [block for name, table in evaluation_tables(record).items() for block in (Heading(name), Table(table))]
+    return [Items(summary_lines(record)), *tables, *(Text(note, "note") for note in list_notes(record))]
 
 
-def _label_table(record: Evaluation) -> TextTable:
-    rows = tuple(_label_row(name, one, record) for name, one in record.groups.items())
-    columns = ("label", "Dice", "lesions found", "false lesions a case", f"size error, {record.size_unit}")
-    return TextTable((*columns, f"HD95, {UNITS[record.distance_unit]}", "surface Dice"), rows)
-
-
-def _class_tables(record: Evaluation) -> dict[str, TextTable]:
-    found, (kind, share) = {}, _name_class(record)
-    shares = (share, "specificity") if record.has_findings else (share,)
-    wanted, keys = f"sensitivity at {record.specificity:g} specificity", ("auroc", "average_precision", "sensitivity")
-    keys = ("recall", "specificity", *keys) if record.has_findings else ("recall", *keys)
-    rows = tuple(
+def _group_table(record: Evaluation) -> TextTable:
+    known, called = {name for one in record.groups.values() for name in one}, record.called_from or {}
+    names = [name for name in GROUP_SCORES if name in known]
+    units = {"size_error": f", {record.size_unit}", "hd95": f", {UNITS.get(record.distance_unit)}"}
+    titles = [name_score(name, names, record.specificity) + units.get(name, "") for name in names]
+    counts = record.lesions or {group: one["recall"].num_cases for group, one in record.groups.items()}
+    rows = [
         (
-            name,
-            str(one["recall"].num_cases),
-            *(format_estimate(one[key]) for key in keys),
-            format_number(one["threshold"].value),
+            group,
+            str(counts[group]),
+            *(format_score(one.get(name, evaluation.MISSING), name) for name in names),
+            *([format_number(called.get(group))] if called else []),
         )
-        for name, one in record.groups.items()
-    )
-    found[f"By {kind}"] = TextTable((kind, "cases", *shares, "AUROC", "PR-AUC", wanted, "threshold"), rows)
-    if record.called_from:
-        rows = tuple(
-            (name, format_number(called), format_estimate(one["recall"]), format_estimate(one["specificity"]))
-            for name, called in record.called_from.items()
-            for one in (record.scores[name],)
-        )
-        found["At the model's threshold"] = TextTable((kind, "threshold", "sensitivity", "specificity"), rows)
-    if record.confusion:
-        rows = tuple((name, *map(str, counts.values())) for name, counts in record.confusion.items())
-        found["Answers"] = TextTable((CONFUSION, *record.confusion), rows)
-    return found
+        for group, one in record.groups.items()
+    ]
+    columns = (_name_group(record), "lesions" if record.is_segmentation else "cases", *titles)
+    return TextTable((*columns, *["model's threshold"] * bool(called)), tuple(rows))
 
 
-def _name_class(record: Evaluation) -> tuple[str, str]:
-    """Return what the answers of a classification are, and what the share of cases with one that have it is called."""
-    return ("finding", "sensitivity") if record.has_findings else ("class", "recall")
+def _name_group(record: Evaluation) -> str:
+    return "label" if record.is_segmentation else "finding" if record.has_findings else "class"
 
 
 def _withheld_table(record: Evaluation) -> dict[str, TextTable]:
@@ -179,7 +200,7 @@ def _withheld_table(record: Evaluation) -> dict[str, TextTable]:
     if found is None or not 0 < found.num_cases < record.num_cases:
         return {}
     rows = tuple(
-        (_name_score(group, name), format_estimate(one), format_estimate(found.used[group][name]))
+        (_name_number(group, name), format_estimate(one), format_estimate(found.used[group][name]))
         for group, scores in record.main_scores.items()
         for name, one in scores.items()
         if name in found.used.get(group, {})
@@ -187,23 +208,8 @@ def _withheld_table(record: Evaluation) -> dict[str, TextTable]:
     return {"Without answers not to be used": TextTable(("number", "all answers", "without these"), rows)}
 
 
-def _name_score(group: str, name: str) -> str:
-    """Return the name of a score of all cases; of a label or class its own, which is its Dice or recall."""
-    return METRIC_NAMES.get(name, name) if group == ALL else f"{name} of {group}" if name == "specificity" else group
-
-
-def _label_row(name: str, one: Mapping[str, Estimate], record: Evaluation) -> tuple[str, ...]:
-    error = one["size_error"]
-    limits = f" ({error.interval[0]:.3g} to {error.interval[1]:.3g})" if error.interval else ""
-    return (
-        name,
-        format_estimate(one["dice"]),
-        f"{format_estimate(one['lesion_sensitivity'], 2)} of {(record.lesions or {})[name]}",
-        format_estimate(one["false_lesions"], 2),
-        MISSING if error.value is None else f"{error.value:+.3g}{limits}",
-        format_estimate(one["hd95"], 1),
-        format_estimate(one["surface_dice"]),
-    )
+def _name_number(group: str, name: str) -> str:
+    return METRIC_NAMES.get(name, name) if group == ALL else f"{GROUP_SCORES[name]} of {group}"
 
 
 def list_notes(record: Evaluation) -> list[str]:
@@ -215,8 +221,7 @@ def list_notes(record: Evaluation) -> list[str]:
         return [*notes, CROP_NOTE] if _list_cut(record) else notes
     notes += [FINDINGS_NOTE if record.has_findings else CLASSES_NOTE, THRESHOLD_NOTE.format(record.specificity)]
     notes += [MEANS_NOTE] if len(record.groups) > 1 else []
-    if record.called_from:
-        notes.append(CALLED_NOTE.format(share=_name_class(record)[1]))
+    notes += [CALLED_NOTE] if record.called_from else []
     return [*notes, *_list_calibration_notes(record)]
 
 
@@ -228,11 +233,12 @@ def _list_calibration_notes(record: Evaluation) -> list[str]:
     error, calibrated = record.scores[ALL]["ece"], record.scores[ALL]["ece_calibrated"]
     end = "" if error.value < found.error_before.value else " Here it does not help."
     before, after = _format_error(found.error_before, found.calibrated_before), _format_error(error, calibrated)
-    temperature = f"The model's temperature, {found.temperature:.2f}, was chosen on validation data"
-    if found.temperatures:
-        several = ", ".join(f"{one:.2f}" for one in found.temperatures)
-        temperature = f"Each model's own temperature ({several}) was chosen on validation data"
-    return [CALIBRATION_NOTE, f"{temperature}; it takes the ECE from {before} to {after}.{end}"]
+    several = ", ".join(f"{one:.2f}" for one in found.temperatures or ())
+    own = (
+        f"Each model's own temperature ({several})" if several else f"The model's temperature, {found.temperature:.2f},"
+    )
+    said = f"{own} was chosen on validation data; it takes the ECE from {before} to {after}.{end}"
+    return [CALIBRATION_NOTE, said]
 
 
 def alarm_lines(record: Evaluation) -> list[str]:
@@ -296,8 +302,6 @@ def make_evaluation_page(
             "Results",
             "Results",
             evaluation_blocks(record),
-            make_items(comparison_lines(record)),
-            [make_note(note) for note in list_notes(record)],
         ),
         make_section(
             "pictures",

@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING, ClassVar
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
+from rich.console import Console
 
 from silofl.base.csv_text import encode_csv
 from silofl.base.errors import ConfigError
 from silofl.base.files import write_atomically
 from silofl.report.canvas import PageImage
-from silofl.report.tables import TextTable
+from silofl.report.tables import TextTable, print_lines, print_table
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -327,6 +328,23 @@ def make_note(text: str | Markup, name: str = "") -> Text | None:
 def make_items(items: Sequence[str | Markup], style: str = "") -> Items | None:
     """Return a list; None without an entry."""
     return Items(items, style) if items else None
+
+
+def print_blocks(blocks: Iterable[Block], console: Console) -> None:
+    """Print what of a page's blocks a terminal can show: all but pictures, heat tables and tiles."""
+    for block in blocks:
+        match block:
+            case Heading():
+                print_lines(["", block.text], console)
+            case Text():
+                text = block.text.striptags() if isinstance(block.text, Markup) else block.text
+                print_lines([f"{block.name}: {text}" if block.name else text], console)
+            case Items():
+                print_lines(list(map(str, block.items)), console)
+            case Table():
+                print_table(block.content, console)
+            case Banner():
+                print_lines([f"{block.word}  {sentence}" for sentence in (block.sentence, *block.reasons)], console)
 
 
 def render(page: Page) -> str:

@@ -1,9 +1,8 @@
 """Tables of text for the terminal and the pages, and numbers as they are written in them."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-import numpy as np
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.measure import Measurement
@@ -49,14 +48,6 @@ def format_distance(value: float | None, unit: str | None) -> str:
     return MISSING if value is None else f"{value:.1f} {UNITS[unit]}"
 
 
-def mean_and_deviation(values: Sequence[float]) -> str:
-    """Return ``mean ± standard deviation`` over seeds; only the mean of one seed, ``-`` of none."""
-    if not values:
-        return MISSING
-    text = f"{np.mean(values):.3f}"
-    return f"{text} ± {np.std(values, ddof=1):.3f}" if len(values) > 1 else text
-
-
 def format_count(value: int | None) -> str:
     """Return a whole number, ``-`` where there is none."""
     return MISSING if value is None else str(value)
@@ -76,21 +67,6 @@ def format_bytes(size: float) -> str:
             return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
         size /= 1000
     return f"{size:.1f} TB"
-
-
-def drop_equal_columns(table: TextTable) -> tuple[TextTable, str]:
-    """Return a table without the columns of words in which all of several rows are equal, and what these rows share.
-
-    Args:
-        table: Without marked cells; its first column stays.
-    """
-    columns = list(zip(*table.rows, strict=True))
-    equal = {i for i in range(1, table.num_text) if len(table.rows) > 1 and len(set(columns[i])) == 1}
-    kept = [i for i in range(len(table.columns)) if i not in equal]
-    rows = tuple(tuple(row[i] for i in kept) for row in table.rows)
-    shared = ", ".join(f"{table.columns[i]} {columns[i][0]}" for i in sorted(equal))
-    names = tuple(table.columns[i] for i in kept)
-    return replace(table, columns=names, rows=rows, num_text=table.num_text - len(equal)), shared
 
 
 def print_lines(lines: Sequence[str], console: Console) -> None:

@@ -1,7 +1,7 @@
 """A site's score of a model on one part of its data: numbers over all its cases, and no case's name."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import median
 from typing import Annotated, Any, Literal
 
@@ -158,7 +158,9 @@ class SiteScore:
         label_cases: Classification: label's number -> cases in which it counts.
         areas: Multilabel, or if the metric is an area: number of a class, or finding -> its area under the curve.
         mean_over: If the metric is a mean over the classes with cases: whether of labels or of areas.
-        models: Model -> its value on the same cases, if there are several.
+        models: Model, ``ensemble`` or ``super`` -> its value on the same cases, if there are several.
+        choices: Super model: model -> number of cases for which it is chosen.
+        selector: Super model: the outputs that the selector gives cases and slices to.
         selector_accuracy: Share of the validation slices that FedSM's selector takes for this site's.
         num_empty: Segmentation: cases without any label in truth; null if there are none.
         num_false_positive: Empty cases in which a label is predicted; they count as 0.
@@ -179,6 +181,8 @@ class SiteScore:
     areas: Shares | None = declare_optional()
     mean_over: Literal["labels", "areas"] | None = declare_optional()
     models: Values | None = declare_optional()
+    choices: Counts | None = declare_optional()
+    selector: SelectorCounts | None = declare_optional()
     selector_accuracy: Value | None = declare_optional()
     num_empty: Cases | None = declare_optional()
     num_false_positive: Cases | None = declare_optional()
@@ -217,20 +221,16 @@ class SiteScore:
 @only_known_keys
 @dataclass(frozen=True, kw_only=True)
 class SuperScore(SiteScore):
-    """One site's test of a super model: its value, its models' values, and its selector's choices.
+    """One site's test of a super model, which must have its models' values and its selector's choices.
 
     Attributes:
-        models: Name of a model, ``ensemble`` or ``super`` -> its value on the same cases.
-        choices: Model -> number of cases for which it is chosen.
-        selector: The outputs that the selector gives cases and slices to.
         by_threshold: For each candidate of the threshold the sum of the cases' values and their number.
-        temperatures: Classification: the global model and the site's own -> what divides the logits where it answers
-            alone, by the site's validation cases.
+        temperatures: Classification: ``global`` and the site's own model -> what divides its logits where it is alone.
     """
 
-    models: Values
-    choices: Counts
-    selector: SelectorCounts
+    models: Values = field()
+    choices: Counts = field()
+    selector: SelectorCounts = field()
     by_threshold: Counted
     temperatures: Annotated[Mapping[Key, Temperature], Field(max_length=2)] | None = declare_optional()
 

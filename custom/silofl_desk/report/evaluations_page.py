@@ -1,18 +1,13 @@
 """What several hospitals say of one model, in tables and a sentence: each, over all, and how much they differ."""
 
 from collections.abc import Iterator
-from pathlib import Path
 
-from rich.console import Console
-
-from silofl.base.schema import read_file
 from silofl.core.heterogeneity import PooledEstimate
 from silofl.core.intervals import ROUNDING, Estimate
 from silofl.data.inventories import explain_withheld
 from silofl.inference.evaluations import (
     ALL,
     ECE,
-    FILE,
     MISSING,
     SPECIFICITY,
     THRESHOLD,
@@ -23,28 +18,19 @@ from silofl.inference.evaluations import (
     HospitalEvaluation,
     has_unlike_classes,
 )
-from silofl.report.evaluation_page import RESEARCH, format_estimate
+from silofl.report.evaluation_page import RESEARCH, format_score, name_score
 from silofl.report.page import Block, Heading, PageSection, Table, Text, make_section
-from silofl.report.tables import METRIC_NAMES, NOT_SAID, TextTable, print_lines, print_table
+from silofl.report.tables import METRIC_NAMES, NOT_SAID, TextTable
 
 NAMES = METRIC_NAMES | {
     "dice": "Dice",
     "dice_with_background": "Dice with background",
-    "lesion_sensitivity": "lesions found",
-    "false_lesions": "false lesions a case",
-    "size_error": "size error",
-    "hd95": "HD95",
-    "surface_dice": "surface Dice",
-    "average_precision": "PR-AUC",
-    "sensitivity": "sensitivity at {specificity:g} specificity",
     "ece": "ECE",
     "ece_calibrated": "ECE if calibrated",
-    THRESHOLD: "threshold",
     WITHHELD: "not to be used",
 }
 # The area under the ROC curve of a guess.
 CHANCE = 0.5
-DIGITS = {"lesion_sensitivity": 2, "false_lesions": 2, "size_error": 1, "hd95": 1}
 CHOSEN_NOTE = (
     "Sensitivity at {specificity:g} specificity, and its threshold: chosen at each hospital on these very cases; "
     "expect a little less on others."
@@ -63,17 +49,6 @@ NOTE = (
     "differences between hospitals that chance does not explain (Higgins and Thompson; 0 % = none). p: of Cochran's "
     "Q; small = the hospitals differ. With few hospitals both are rough."
 )
-
-
-def print_evaluations(run: Path, console: Console) -> None:
-    """Print the tables of a run that evaluates a model; nothing of another run."""
-    found = read_file(Evaluations, run / FILE)
-    for heading, table in evaluation_tables(found).items() if found else ():
-        print_lines(["", heading] if heading else [""], console)
-        print_table(table, console)
-    if found:
-        print_lines([f"CAUTION  {sentence}" for sentence in list_chance(found)], console)
-        print_lines(["", *_list_sentences(found), *_list_notes(found)[:-1], RESEARCH], console)
 
 
 def evaluations_section(found: Evaluations | None) -> PageSection | None:
@@ -120,34 +95,33 @@ def _make_table(found: Evaluations, group: str) -> TextTable:
     names = list(found.pooled[group])
     counts = ("cases", "patients", "refused") if group == ALL else ()
     titles = [_make_title(name, found, group) for name in names]
+    # Of cases whose patients are not known, how many patients there are is not known either.
+    said = {
+        site: (one.num_cases, one.num_units if one.unit == "patient" else "-", one.num_refused)[: len(counts)]
+        for site, one in found.sites.items()
+    }
     rows = [
-        (site, *(_list_counts(one) if counts else ()), *(_format_score(one, group, name) for name in names))
+        (site, *map(str, said[site]), *(_format_score(one, group, name) for name in names))
         for site, one in found.sites.items()
     ]
     pooled, blank = [found.pooled[group][name] for name in names], [""] * len(counts)
     rows.append(("over all", *blank, *map(_format_pooled, pooled, names)))
-    rows.append(("I^2, p", *blank, *map(_format_spread, pooled)))
+    rows.append(("I^2, p", *blank, *(f"{one.i_squared:.0%}, {one.p_value:.2g}" if one else "-" for one in pooled)))
     return TextTable(("hospital", *counts, *titles), tuple(rows))
 
 
 def _make_title(name: str, found: Evaluations, group: str) -> str:
-    score, is_used = name.removesuffix(USED), name.endswith(USED)
-    # Where the specificity is known too, recall is the other share.
-    score = "sensitivity" if score == "recall" and SPECIFICITY in found.pooled[group] else NAMES.get(score, score)
-    return score.format(specificity=found.specificity) + " without these" * is_used
+    score = name.removesuffix(USED)
+    title = NAMES.get(score) or name_score(score, found.pooled[group], found.specificity)
+    return title + " without these" * (score != name)
 
 
 def _list_notes(found: Evaluations) -> list[str]:
-    """Return how to read the numbers; last what is said of every model."""
+    """Return how to read the numbers."""
     is_chosen = any(THRESHOLD in scores for scores in found.pooled.values())
     chosen = [CHOSEN_NOTE.format(specificity=found.specificity)] if is_chosen else []
     chosen += [CALIBRATED_NOTE] if ECE in found.pooled[ALL] else []
     return [*chosen, *([WITHHELD_NOTE] if WITHHELD in found.pooled[ALL] else []), NOTE]
-
-
-def _list_counts(one: HospitalEvaluation) -> tuple[str, str, str]:
-    # Of cases whose patients are not known, how many patients there are is not known either.
-    return str(one.num_cases), str(one.num_units) if one.unit == "patient" else "-", str(one.num_refused)
 
 
 def _format_score(one: HospitalEvaluation, group: str, name: str) -> str:
@@ -157,15 +131,11 @@ def _format_score(one: HospitalEvaluation, group: str, name: str) -> str:
     if name == WITHHELD and estimate.value is not None:
         return f"{round(estimate.value * estimate.num_cases)} of {estimate.num_cases}"
     unit = f" {getattr(one, UNIT_OF[name])}" if name in UNIT_OF and estimate.value is not None else ""
-    return format_estimate(estimate, DIGITS.get(name, 3)) + unit
+    return format_score(estimate, name) + unit
 
 
 def _format_pooled(one: PooledEstimate | None, name: str) -> str:
-    return format_estimate(Estimate(one.value, one.interval, one.num_sites) if one else MISSING, DIGITS.get(name, 3))
-
-
-def _format_spread(one: PooledEstimate | None) -> str:
-    return f"{one.i_squared:.0%}, {one.p_value:.2g}" if one else "-"
+    return format_score(Estimate(one.value, one.interval, one.num_sites) if one else MISSING, name)
 
 
 def _list_sentences(found: Evaluations) -> Iterator[str]:

@@ -1,139 +1,205 @@
-"""A super model at a site that took no part in the training: its table and sentences, printed and on a run's page."""
+"""A super model at a site that took no part in the training: its table and sentences, and a figure of its models."""
 
-from collections.abc import Iterator, Sequence
+from __future__ import annotations
 
-from rich.console import Console
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from silofl.inference.choice import ENSEMBLE
-from silofl.inference.unseen import SelectorTest, UnseenTest
+from silofl.inference.unseen import UnseenTest
 from silofl.models.roles import GLOBAL
-from silofl.report.evaluation_page import evaluation_blocks, evaluation_tables, summary_lines
-from silofl.report.page import Items, PageSection, Table, Text, make_note, make_section
-from silofl.report.tables import TextTable, format_number, print_lines, print_table
+from silofl.report.canvas import (
+    INK,
+    MUTED,
+    PageImage,
+    PlotData,
+    draw_legend,
+    escape_math,
+    lay_out_panels,
+    make_image,
+    make_legend_handle,
+    style_axes,
+)
+from silofl.report.evaluation_page import evaluation_blocks
+from silofl.report.page import Heading, PageSection, Table, Text, make_note, make_section
+from silofl.report.tables import TextTable, format_number
+from silofl.training.joined import LOCAL, SHIFTED
 from silofl.training.site_score import Counts
+from silofl_desk.report.result_pictures import MODEL_POINTS
+from silofl_desk.report.run_records import RowRuns
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 CLINIC = "what a clinic would get"
-HINDSIGHT = "best in hindsight: chosen on the test data, shown and never used"
-_ALONE = {GLOBAL: "global model alone", ENSEMBLE: "ensemble of all models"}
+HINDSIGHT = " (best in hindsight: chosen on the test data, shown and never used)"
+ANSWERS = {
+    "only": "global model",
+    "mean": "mean of all sites",
+    "ensemble": "super model, ensemble",
+    "choice": "super model, most probable model",
+}
+ALONE = {GLOBAL: "global model alone", ENSEMBLE: "ensemble of all models"}
+OWN_ANSWERS = {ENSEMBLE: "mean of the own models, were they handed out"}
 ALONE_NOTE = (
     "Score over all its cases, with the super model and with each of its models alone. Nobody at the new site could "
     "have known beforehand which is the highest."
 )
-GAMMA_NOTE = "by threshold (gamma): a site's model answers where its score is above it"
+GAMMA_NOTE = "By threshold (gamma): a site's model answers where its score is above it."
+LINE = 0.3
+OWN = MODEL_POINTS[LOCAL]
+POINTS = {
+    "federated": MODEL_POINTS[SHIFTED],
+    "mean of the own models' answers": {"color": MUTED, "marker": "D", "markersize": 6.5},
+    "a hospital's own model": OWN,
+}
+CAPTION = (
+    "Test {metric} at {site}, which took no part in the training. Each circle is the model that one of the other "
+    "hospitals trained alone. Their mean is possible only where every hospital hands its own model out."
+)
 
 
 def unseen_section(unseen: UnseenTest | None) -> PageSection | None:
     """Return the section on a site that was left out of the training; None where none was."""
     if unseen is None:
         return None
-    by_threshold, found = gamma_table(unseen), unseen.evaluation
+    has_gamma = unseen.rule == "choice" and unseen.by_threshold
     return make_section(
         "unseen",
         "Left-out site",
         "A site that was left out",
         Text(unseen_sentence(unseen)),
         Table(unseen_table(unseen)),
-        make_note(ALONE_NOTE),
-        [Table(by_threshold), make_note(GAMMA_NOTE)] if by_threshold else None,
-        [Items(summary_lines(found)), *evaluation_blocks(found)] if found else None,
+        make_note(f"{ALONE_NOTE} {GAMMA_NOTE}" if has_gamma else ALONE_NOTE),
+        Heading("As silofl evaluate has it"),
+        evaluation_blocks(unseen.evaluation),
     )
 
 
 def unseen_sentence(unseen: UnseenTest) -> str:
     """State the super model's result at a site that took no part in the training."""
-    cases, gamma = unseen.num_cases, unseen.choosing.threshold if unseen.choosing else None
+    cases, excluded = unseen.evaluation.num_cases, unseen.evaluation.num_excluded
+    gamma = unseen.threshold if unseen.rule == "choice" else None
     by = f", with the threshold gamma = {gamma:g} that the training sites found" if gamma is not None else ""
     value = f"{unseen.metric} {format_number(unseen.value)} over {cases} case{'s' * (cases != 1)}"
+    without = f" ({excluded} with empty truth and prediction excluded)" if excluded else ""
     place = f"Site {unseen.site} took no part in the training"
     if unseen.num_seen:
         place = (
             f"The sites learnt from {unseen.num_seen} of the {cases} cases of {unseen.site}, which is no unseen site"
         )
-    return f"{place}. There the super model reaches {value}{by}."
+    said = f"{place}. There the super model reaches {value}{without}{by}."
+    if unseen.num_seen == 0:
+        said += " No case was seen in training."
+    if unseen.assembled_from:
+        said += f" It was put together from {unseen.assembled_from}: only a simulation can do this."
+    return said
 
 
 def unseen_table(unseen: UnseenTest) -> TextTable:
-    """Return one row for each way to answer, first the one that a clinic would get, then each model alone."""
-    if unseen.selector is None:
-        return TextTable(("answer", unseen.metric), tuple(_plain_rows(unseen)))
-    sites = [name for name in unseen.models if name not in (GLOBAL, ENSEMBLE)]
-    models = [*([GLOBAL] if GLOBAL in unseen.models else []), *sites]
-    columns = ("answer", unseen.metric, *(f"chosen: {name}" for name in models))
-    alone = [(_single_model_label(name), format_number(unseen.models[name])) for name in (*models, ENSEMBLE)]
-    empty = [""] * len(models)
-    others = tuple((*row, *empty) for row in (*alone, *_own_rows(unseen)))
-    return TextTable(columns, (*_super_rows(unseen, unseen.selector, models), *others))
-
-
-def gamma_table(unseen: UnseenTest) -> TextTable | None:
-    """Return one row for each candidate of gamma: the value, and how many cases the global model answers.
-
-    No value is marked as the best: no threshold may be chosen on these cases. None where no candidate was tried.
-    """
-    tests = unseen.choosing.by_threshold if unseen.choosing else ()
-    rows = tuple(
-        (f"{test.threshold:g}", format_number(test.value), _percent(test.choices[GLOBAL], unseen.num_cases))
-        for test in tests
+    """Return one row for each way to answer: what a clinic would get, each model alone, and each candidate of gamma."""
+    names = [*(unseen.choices or ())]
+    columns = ("answer", unseen.metric, *(f"chosen: {name}" for name in names))
+    rows = (
+        (label, format_number(value), *(_format_share(choices[name], choices) if choices else "" for name in names))
+        for label, value, choices in _list_answers(unseen)
     )
-    return TextTable(("gamma", unseen.metric, "chosen: global"), rows, num_text=0) if rows else None
+    return TextTable(columns, tuple(rows))
 
 
-def print_unseen(unseen: UnseenTest, console: Console) -> None:
-    """Print the super model's result at a site that was left out, with each way to answer."""
-    excluded = unseen.num_cases - unseen.num_counted
-    without = f" ({excluded} with empty truth and prediction excluded)" if excluded else ""
-    seen = "" if unseen.num_seen is None else f", {unseen.num_seen or 'none'} of them seen in training"
-    lines = ["", f"unseen site {unseen.site}: {unseen.num_cases} cases{without}{seen}"]
-    if unseen.assembled_from:
-        lines.append(f"the super model was put together from {unseen.assembled_from}: only a simulation can do this")
-    print_lines([*lines, f"metric: {unseen.metric}"], console)
-    print_table(unseen_table(unseen), console)
-    if unseen.evaluation:
-        print_lines(["", "as silofl evaluate has it", *summary_lines(unseen.evaluation)], console)
-        for name, table in evaluation_tables(unseen.evaluation).items():
-            print_lines(["", name], console)
-            print_table(table, console)
-    if by_threshold := gamma_table(unseen):
-        print_lines(["", GAMMA_NOTE], console)
-        print_table(by_threshold, console)
+def _list_answers(unseen: UnseenTest) -> Iterator[tuple[str, float | None, Counts | None]]:
+    """Yield the name of each way to answer, its value, and model -> cases that it is chosen for."""
+    is_choice, gamma = unseen.rule == "choice", unseen.threshold
+    has_gamma = is_choice and gamma is not None
+    answer = f"super model, gamma {gamma:g} ({unseen.threshold_from})" if has_gamma else ANSWERS[unseen.rule]
+    yield f"{answer}: {CLINIC}", unseen.value, unseen.choices
+    for name, value in unseen.models.items():
+        yield ALONE.get(name, f"model of {name} alone"), value, None
+    for name, value in (unseen.own or {}).items():
+        yield OWN_ANSWERS.get(name, f"own model of {name}"), value, None
+    for test in unseen.by_threshold if is_choice else ():
+        label = f"super model, gamma {test.threshold:g}" + HINDSIGHT * (test == unseen.best_in_hindsight)
+        yield label, test.value, test.choices
 
 
-def _super_rows(unseen: UnseenTest, selector: SelectorTest, models: Sequence[str]) -> list[tuple[str, ...]]:
-    def row(label: str, value: float | None, choices: Counts) -> tuple[str, ...]:
-        chosen = (_percent(choices[name] if name in choices else 0, unseen.num_cases) for name in models)
-        return label, format_number(value), *chosen
-
-    if selector.answer == "ensemble":
-        return [row(f"super model, ensemble: {CLINIC}", unseen.value, selector.choices)]
-    if selector.threshold is None:
-        return [row(f"super model, most probable model: {CLINIC}", unseen.value, selector.choices)]
-    # The candidates of the threshold are sorted and begin with 0.
-    used, lowest = f"gamma {selector.threshold:g} ({selector.threshold_from})", selector.by_threshold[0]
-    rows = [row(f"super model, {used}: {CLINIC}", unseen.value, selector.choices)]
-    rows.append(row("super model, gamma 0 (always a site's model)", lowest.value, lowest.choices))
-    best = selector.best_in_hindsight
-    if best:
-        rows.append(row(f"super model, gamma {best.threshold:g} ({HINDSIGHT})", best.value, best.choices))
-    return rows
-
-
-def _plain_rows(unseen: UnseenTest) -> list[tuple[str, str]]:
-    name = "global model" if unseen.rule == "only" else "mean of all sites"
-    rows = [(f"{name}: {CLINIC}", format_number(unseen.value))]
-    rows += ((_single_model_label(name), format_number(value)) for name, value in unseen.models.items())
-    return [*rows, *_own_rows(unseen)]
-
-
-def _own_rows(unseen: UnseenTest) -> Iterator[tuple[str, str]]:
-    """Yield the hospitals' own models there, and the mean of their answers."""
-    if unseen.own:
-        yield "mean of the own models, were they handed out", format_number(unseen.own.value)
-        yield from ((f"own model of {site}", format_number(value)) for site, value in unseen.own.models.items())
-
-
-def _single_model_label(name: str) -> str:
-    return _ALONE[name] if name in _ALONE else f"model of {name} alone"
-
-
-def _percent(part: int, total: int) -> str:
+def _format_share(part: int, choices: Counts) -> str:
+    total = sum(choices.values())
     return f"{part} ({part / total:.0%})" if total else str(part)
+
+
+@dataclass(frozen=True)
+class UnseenDots:
+    """The models of each method at one hospital that took no part.
+
+    Attributes:
+        metric: Of the test.
+        site: The hospital.
+        methods: Name of the method -> its tests there, one a seed.
+    """
+
+    metric: str
+    site: str
+    methods: Mapping[str, Sequence[UnseenTest]]
+
+    def data(self) -> PlotData:
+        """Return one row per method, seed and model."""
+        rows = (
+            (name, seed, model, value)
+            for name, tests in self.methods.items()
+            for seed, test in enumerate(tests)
+            for model, value in _list_values(test)
+        )
+        return PlotData("unseen", ("method", "run", "model", self.metric), tuple(rows))
+
+    def draw(self, width: float) -> Figure:
+        """Draw a line per method and seed."""
+        lines = sum(len(tests) for tests in self.methods.values())
+        figure, (axes, *_) = lay_out_panels(1, width, 0.9 + LINE * lines, shares_y=True)
+        style_axes(axes, f"at {self.site}", self.metric)
+        axes.grid(axis="x", color=MUTED, alpha=0.2)
+        names = [name for name, tests in self.methods.items() for _ in tests]
+        axes.set_yticks(range(lines), [escape_math(name) for name in names])
+        axes.set_ylim(lines - 0.5, -0.5)
+        axes.tick_params(axis="y", labelcolor=INK)
+        for place, test in enumerate(test for tests in self.methods.values() for test in tests):
+            for model, value in reversed(_list_values(test)):
+                axes.plot(value, place, linestyle="", **POINTS.get(model, OWN))
+        draw_legend(figure, [make_legend_handle(linestyle="", **style) for style in POINTS.values()], [*POINTS])
+        return figure
+
+
+def unseen_images(rows: RowRuns) -> list[PageImage]:
+    """Draw the models at each hospital that took no part and was tested with the others' own models."""
+    found = {key: _select_own(tests) for key, tests in group_unseen(rows).items()}
+    images = []
+    for (site, metric), tests in found.items():
+        dots = UnseenDots(metric, site, tests)
+        values = "; ".join(f"{name} {model} {format_number(value)}" for name, _, model, value in dots.data().rows)
+        if tests:
+            images.append(make_image(dots, f"Test {metric} at {site}: {values}.", CAPTION.format(**vars(dots))))
+    return images
+
+
+def group_unseen(rows: RowRuns) -> dict[tuple[str, str], dict[str, list[UnseenTest]]]:
+    """Return hospital that took no part and metric -> name of the row -> its tests there that have a value."""
+    found: dict[tuple[str, str], dict[str, list[UnseenTest]]] = {}
+    for name, runs in rows.items():
+        for test in (run.unseen for run in runs if run.unseen and run.unseen.value is not None):
+            found.setdefault((test.site, test.metric), {}).setdefault(name, []).append(test)
+    return found
+
+
+def _select_own(tests: Mapping[str, Sequence[UnseenTest]]) -> dict[str, list[UnseenTest]]:
+    """Return the tests beside which the others' own models were tested."""
+    beside = {name: [one for one in several if one.own] for name, several in tests.items()}
+    return {name: several for name, several in beside.items() if several}
+
+
+def _list_values(test: UnseenTest) -> list[tuple[str, float]]:
+    """Return the federated model, the mean of the own models and each of them, as far as they have a value."""
+    federated, together, _ = POINTS
+    own = test.own or {}
+    values = {federated: test.value, together: own.get(ENSEMBLE)}
+    values |= {f"own model of {site}": value for site, value in own.items() if site != ENSEMBLE}
+    return [(name, value) for name, value in values.items() if value is not None]

@@ -275,7 +275,9 @@ class HospitalDots:
                         continue
                     if self.has_intervals:
                         _draw_interval(axes, place, one)
-                    _draw_hospital(axes, place, one)
+                    for model, style in MODEL_POINTS.items():
+                        if one.shown(model) is not None:
+                            axes.plot(one.shown(model), place, linestyle="", **style)
             axes.sharex(panels[0])
         panels[0].autoscale(axis="x")
         handles = [make_legend_handle(linestyle="", **style) for style in MODEL_POINTS.values()]
@@ -287,11 +289,7 @@ class HospitalDots:
 
 
 def hospitals_image(rows: RowRuns) -> PageImage | None:
-    """Draw alone, federated and kept at each hospital, a panel per method; None where no hospital made a choice.
-
-    Args:
-        rows: Name of the method -> its runs, one for each seed.
-    """
+    """Draw alone, federated and kept at each hospital, a panel per method; None where no hospital made a choice."""
     chosen = rows_with_choices(rows)
     if not chosen:
         return None
@@ -313,7 +311,7 @@ def _group_by_hospital(runs: Sequence[RunRecords]) -> dict[str, dict[int | None,
 
 def _are_local(runs: Sequence[RunRecords]) -> bool:
     """Return whether each hospital trains alone in a row's runs, without a choice."""
-    return all(run.results.recipe_value("stays_home") == "everything" and not run.results.joining for run in runs)
+    return all(run.results.recipe.get("stays_home") == "everything" and not run.results.joining for run in runs)
 
 
 def _group_local(runs: Sequence[RunRecords]) -> dict[str, dict[int | None, float]]:
@@ -351,9 +349,3 @@ def _draw_interval(axes: Axes, place: float, one: Joined) -> None:
     # Of a metric that no single patient has, the difference is none of the two points'.
     if abs(federated - local - one.difference) < SAME:
         axes.plot(np.clip([local + one.low, local + one.high], 0, 1), [place, place], **INTERVAL)
-
-
-def _draw_hospital(axes: Axes, place: float, one: Joined) -> None:
-    for model, style in MODEL_POINTS.items():
-        if one.shown(model) is not None:
-            axes.plot(one.shown(model), place, linestyle="", **style)

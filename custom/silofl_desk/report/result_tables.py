@@ -1,7 +1,9 @@
 """Tables of one run's result: by site, by label, and how classes are called."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import chain
+from itertools import chain, zip_longest
+
+import numpy as np
 
 from silofl.core.findings import name_absence
 from silofl.federation.results import Results
@@ -34,6 +36,18 @@ def name_models(joining: Iterable[Joined]) -> dict[str, str]:
     return {model: name for model, name in MODEL_NAMES.items() if is_moved or model != FEDERATED}
 
 
+def summarise_seeds(values: Sequence[float]) -> tuple[float | None, float | None]:
+    """Return the mean over seeds and their standard deviation; None of no seed, and the deviation of one alone."""
+    deviation = float(np.std(values, ddof=1)) if len(values) > 1 else None
+    return mean_of_known(values), deviation
+
+
+def mean_and_deviation(values: Sequence[float], forms: tuple[str, str] = (".3f", ".3f")) -> str:
+    """Return ``mean ± standard deviation`` over seeds; only the mean of one seed, ``-`` of none."""
+    known = [(number, form) for number, form in zip(summarise_seeds(values), forms, strict=True) if number is not None]
+    return " ± ".join(format(number, form) for number, form in known) or MISSING
+
+
 def describe_round(results: Results) -> str:
     """Return which round a run reports, ``-`` where it is none."""
     return "each site's own" if results.own_models else format_count(results.best_round)
@@ -41,28 +55,35 @@ def describe_round(results: Results) -> str:
 
 def site_table(results: Results) -> TextTable:
     """Return one row a site, then the mean over sites, their spread and the mean over all cases."""
-    columns = ("site", results.metric or "value", "test cases", "test patients", "excluded cases", "validation")
-    rows = []
-    for site, one in results.sites.items():
-        is_known, validation = one is not None and not one.is_withheld, results.validation.get(site)
-        counts = (one.num_cases, one.num_patients, one.num_excluded) if is_known else (None, None, None)
-        values = one and one.value, validation and validation.value
-        rows.append((site, format_number(values[0]), *map(format_count, counts), format_number(values[1])))
-    summary = _summary_rows(results)
-    rows += summary
-    means = {METRIC_NAMES[key]: results.mean_of_sites(values, key) for key, values in metric_columns(results).items()}
-    more = {
-        name: [*map(format_number, values), format_number(means.get(name, mean_of_known(values)))]
-        for name, values in _further_columns(results).items()
-    }
-    more |= _surface_columns(results)
-    extra = list_extra_metrics([results])
-    texts = [*more.values(), *(_append_mean(list_extra_values(results, name)) for name in extra)]
-    # The mean over sites is the first of the summary's rows; the others have values in the first columns alone.
-    filled = [[*column, *[""] * (len(rows) - len(column))] for column in texts]
-    columns = (*columns, *more, *extra.values())
-    cells = [(*row, *(column[i] for column in filled)) for i, row in enumerate(rows)]
-    return TextTable(columns, tuple(_say_withheld(results, row) for row in cells), num_summary=len(summary))
+    of, tests = tested_sites(results), list(results.sites.values())
+    name = "mean over all cases, class by class" if results.metric in CLASS_MEANS else "mean over all cases"
+    ends = {f"mean over {of}": results.mean, f"spread over {of} (std)": results.spread, name: results.pooled}
+    if results.joining:
+        several = "s" * (len(results.joining) != 1)
+        ends[f"kept by {len(results.joining)} site{several}, mean"] = results.joining_means[CHOSEN]
+    validation = [one and one.value for one in map(results.validation.get, results.sites)]
+    columns = [
+        ("site", [*results.sites, *ends]),
+        (results.metric or "value", [*map(format_number, (*results.values.values(), *ends.values()))]),
+        ("test cases", _count_column(tests, "num_cases")),
+        ("test patients", _count_column(tests, "num_patients")),
+        ("excluded cases", _count_column(tests, "num_excluded")),
+        ("validation", [*map(format_number, (*validation, results.validation_mean))]),
+        *_further_columns(results),
+        *_surface_columns(results),
+        *((head, _append_mean(list_extra_values(results, key))) for key, head in list_extra_metrics([results]).items()),
+    ]
+    rows = zip_longest(*(cells for _, cells in columns), fillvalue="")
+    return TextTable(
+        tuple(head for head, _ in columns), tuple(_say_withheld(results, row) for row in rows), num_summary=len(ends)
+    )
+
+
+def _count_column(tests: Sequence[SiteScore | None], key: str) -> list[str]:
+    """Return a number of each site, and of all as far as each says it, below it in the row of all cases."""
+    numbers = [None if one is None or one.is_withheld else getattr(one, key) for one in tests]
+    said = [number for one, number in zip(tests, numbers, strict=True) if one and not one.is_withheld]
+    return [*map(format_count, numbers), "", "", format_count(sum(said) if said and None not in said else None)]
 
 
 def _say_withheld(results: Results, row: tuple[str, ...]) -> tuple[str, ...]:
@@ -170,17 +191,18 @@ def metric_columns(results: Results) -> dict[str, Column]:
     return {key: [table.get(key) for table in tables] for key in keys}
 
 
-def _further_columns(results: Results) -> dict[str, Column]:
+def _further_columns(results: Results) -> list[tuple[str, list[str]]]:
     """Return the further columns of `site_table`: a classification's other metrics, and a few labels."""
-    if not results.sites:
-        return {}
-    others = {METRIC_NAMES[key]: values for key, values in metric_columns(results).items()}
-    known = {name: values for name, values in others.items() if any(value is not None for value in values)}
+    found = [
+        (METRIC_NAMES[key], [*map(format_number, (*values, results.mean_of_sites(values, key)))])
+        for key, values in metric_columns(results).items()
+        if {*values} - {None}
+    ]
     labels = label_columns(results)
     is_few = len(labels) <= MOST_LABELS_BESIDE_THE_VALUE and not results.has_findings
     # Of a class it is the recall, whatever the metric.
     what = "recall" if results.has_classes else results.metric or "value"
-    return known | ({f"{what} of {name}": labels[name] for name in labels} if is_few else {})
+    return found + ([(f"{what} of {name}", _append_mean(labels[name])) for name in labels] if is_few else [])
 
 
 def _add_counts(results: Results, label: str, texts: list[str]) -> list[str]:
@@ -191,12 +213,10 @@ def _add_counts(results: Results, label: str, texts: list[str]) -> list[str]:
     return [f"{text} of {n}" if n else text for text, n in zip(texts, [*counts, None], strict=True)]
 
 
-def _surface_columns(results: Results) -> dict[str, list[str]]:
+def _surface_columns(results: Results) -> list[tuple[str, list[str]]]:
     """Return the columns of the surface distances, with their means over sites; nothing where none were measured."""
-    if not any(one.surface for one in results.tests.values()):
-        return {}
-    hd95, dice = surface_texts(results)
-    return {HD95: hd95, SURFACE_DICE: dice}
+    is_measured = any(one.surface for one in results.tests.values())
+    return [*zip((HD95, SURFACE_DICE), surface_texts(results), strict=True)] if is_measured else []
 
 
 def surface_texts(results: Results) -> tuple[list[str], list[str]]:
@@ -212,25 +232,3 @@ def surface_texts(results: Results) -> tuple[list[str], list[str]]:
 
 def _append_mean(values: Column) -> list[str]:
     return [*map(format_number, values), format_number(mean_of_known(values))]
-
-
-def _summary_rows(results: Results) -> list[tuple[str, ...]]:
-    of, tests = tested_sites(results), [one for one in results.tests.values() if not one.is_withheld]
-    name = "mean over all cases, class by class" if results.metric in CLASS_MEANS else "mean over all cases"
-    cases, excluded = str(sum(one.num_cases for one in tests)), str(sum(one.num_excluded for one in tests))
-    known = [one.num_patients for one in tests if one.num_patients is not None]
-    patients = format_count(sum(known) if known and len(known) == len(tests) else None)
-    return [
-        (f"mean over {of}", format_number(results.mean), "", "", "", format_number(results.validation_mean)),
-        (f"spread over {of} (std)", format_number(results.spread), "", "", "", ""),
-        (name, format_number(results.pooled), cases, patients, excluded, ""),
-        *_kept_row(results),
-    ]
-
-
-def _kept_row(results: Results) -> list[tuple[str, ...]]:
-    """Return the row of what the sites keep; nothing without a choice."""
-    if not results.joining:
-        return []
-    name = f"kept by {len(results.joining)} site{'s' * (len(results.joining) != 1)}, mean"
-    return [(name, format_number(results.joining_means[CHOSEN]), "", "", "", "")]

@@ -5,13 +5,6 @@ The weights are those of Chen et al., arXiv:2112.00734.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from silofl.report.canvas import MOST_SITES_WITH_NUMBERS, draw_heat_map
-from silofl_desk.report.run_records import SiteWeights
-
-if TYPE_CHECKING:
-    pass
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -23,12 +16,14 @@ from silofl.federation.ledger import Round, explain_choice, find_best_round
 from silofl.report.canvas import (
     INK,
     LINE_COLOURS,
+    MOST_SITES_WITH_NUMBERS,
     MUTED,
     Curves,
     PageImage,
     Panel,
     PlotData,
     Values,
+    draw_heat_map,
     draw_legend,
     lay_out_panels,
     line_style,
@@ -39,7 +34,7 @@ from silofl.report.tables import format_duration, format_number
 from silofl.training.joined import CHOSEN
 from silofl.training.metrics import mean_of_known
 from silofl.training.site_score import SiteScore, have_same_classes, mean_of_scores
-from silofl_desk.report.run_records import RunRecords
+from silofl_desk.report.run_records import RunRecords, SiteWeights
 from silofl_desk.report.sentences import describe_model
 
 if TYPE_CHECKING:

@@ -42,6 +42,7 @@ from silofl.report.tables import MISSING, TextTable, format_count, format_durati
 from silofl.setup.software import find_installed_version
 from silofl.study.sections import CLASSIFICATION_ONLY
 from silofl.training.joined import FEDERATED
+from silofl_desk.report import sentences
 from silofl_desk.report.evaluations_page import evaluations_section, list_chance
 from silofl_desk.report.left_out_site import unseen_section
 from silofl_desk.report.result_pictures import case_images, hospitals_image, normalization_images
@@ -62,32 +63,6 @@ from silofl_desk.report.rounds import (
     weights_image,
 )
 from silofl_desk.report.run_records import RunRecords, all_settings, data_doubts, data_table, list_result_rows, read_run
-from silofl_desk.report.sentences import (
-    calling_sentence,
-    caveats,
-    changes_sentence,
-    describe_problems,
-    early_sentence,
-    empty_cases_sentence,
-    everyone_sentence,
-    extra_metrics_sentence,
-    joining_note,
-    joining_sentence,
-    joining_table,
-    label_sentence,
-    left_sentences,
-    list_incidents,
-    list_opposed,
-    missing_labels_sentence,
-    normalization_label,
-    privacy_sentence,
-    regions_text,
-    remedy_sentence,
-    status_sentence,
-    surface_sentence,
-    unfinished_sentence,
-    withheld_sentences,
-)
 from silofl_desk.report.super_model_page import super_model_sections
 
 TONES = {"COMPLETE": "good", "INCOMPLETE": "warning", UNFINISHED: "warning", "FAILED": "bad"}
@@ -158,7 +133,10 @@ def make_run_page(run: RunRecords) -> Page:
         title=run.results.study,
         kicker=f"Report of a federated {'evaluation' if run.evaluations else 'training'}",
         subtitle=_subtitle(run),
-        opening=[_status_banner(run), *(Banner("warning", "CAUTION", caveat) for caveat in caveats(run.results))],
+        opening=[
+            _status_banner(run),
+            *(Banner("warning", "CAUTION", caveat) for caveat in sentences.caveats(run.results)),
+        ],
         sections=[section for section in sections if section],
         closing=link_comparisons(run.path, run.comparisons),
         footer=f"Made from the run's folder {run.path}. The page holds all it shows and loads nothing.",
@@ -168,13 +146,13 @@ def make_run_page(run: RunRecords) -> Page:
 def _training_sections(run: RunRecords) -> list[PageSection | None]:
     """Return what a run without a round has not."""
     return [
-        _training_section(run),
+        make_section("training", "Training", "Training", list(map(Picture, curve_images(run))) or NO_ROUND),
         _pictures_section(run),
         *super_model_sections(run),
         unseen_section(run.unseen),
         _traffic_section(run),
         _sites_section(run),
-        _weights_section(run),
+        make_section("weights", "Weights", "Who listens to whom", _weight_blocks(run)),
         _loading_section(run),
     ]
 
@@ -225,40 +203,40 @@ def _subtitle(run: RunRecords) -> list[str]:
 
 def _status_banner(run: RunRecords) -> Banner:
     results = run.results
-    found = describe_problems(results) if results.is_finished else []
+    found = sentences.describe_problems(results) if results.is_finished else []
     chance = list_chance(run.evaluations) if run.evaluations else []
-    found += [("warning", sentence) for sentence in (*chance, *list_opposed(run.ledger))]
+    found += [("warning", sentence) for sentence in (*chance, *sentences.list_opposed(run.ledger))]
     # The worst of all: a run that is complete may have no good model.
     tone = max([TONES[results.status], *(tone for tone, _ in found)], key=SEVERITY.index)
     reasons = [
         *results.reasons,
-        *left_sentences(results),
-        *withheld_sentences(results),
+        *sentences.left_sentences(results),
+        *sentences.withheld_sentences(results),
         *(sentence for _, sentence in found),
     ]
-    lead = joining_sentence(results)
+    lead = sentences.joining_sentence(results)
     if results.status == UNFINISHED:
-        sentence = unfinished_sentence(run.path, run.is_simulation, len(run.ledger), results.rounds)
+        sentence = sentences.unfinished_sentence(run.path, run.is_simulation, len(run.ledger), results.rounds)
         return Banner(tone, "RUNNING OR INTERRUPTED", sentence, reasons, lead=lead)
-    remedy = remedy_sentence(run.path, results.status, run.is_simulation)
-    sentence = " ".join(filter(None, (status_sentence(results), early_sentence(results))))
+    remedy = sentences.remedy_sentence(run.path, results.status, run.is_simulation)
+    sentence = " ".join(filter(None, (sentences.status_sentence(results), sentences.early_sentence(results))))
     title = f"{results.status}, AND NO BETTER THAN CHANCE" if chance else results.status
     return Banner(tone, title, sentence, reasons, remedy, lead)
 
 
 def _joining_section(run: RunRecords) -> PageSection | None:
     """Say what joining gave each site; None without a choice, and without a reason why there is none."""
-    sentence, table = joining_sentence(run.results), joining_table(run.results)
+    sentence, table = sentences.joining_sentence(run.results), sentences.joining_table(run.results)
     if not sentence:
         return None
-    explained = [Table(table), make_note(joining_note(run.results))] if table else [Text(sentence)]
+    explained = [Table(table), make_note(sentences.joining_note(run.results))] if table else [Text(sentence)]
     image = make_picture(hospitals_image({_name_row(run): [run]}))
     return make_section("joining", "Does joining pay?", "Does joining pay?", image, explained)
 
 
 def _results_section(run: RunRecords) -> PageSection:
     results = run.results
-    regions = f" The labels that count are regions: {regions_text(results)}." if results.regions else ""
+    regions = f" The labels that count are regions: {sentences.regions_text(results)}." if results.regions else ""
     by_label, calling = label_table(results), calling_table(results)
     return make_section(
         "results",
@@ -267,34 +245,21 @@ def _results_section(run: RunRecords) -> PageSection:
         Tiles(_headline(run)),
         _site_blocks(run) if results.sites else Text("No site has tested a model."),
         make_note(f"{metric_sentence(results.metric, results.has_findings)}{regions}", results.metric or MISSING),
-        [Heading("By label"), Table(by_label), make_note(label_sentence(results))] if by_label else None,
-        [Heading("Calibration"), Table(calling), make_note(calling_sentence(results))] if calling else None,
+        [Heading("By label"), Table(by_label), make_note(sentences.label_sentence(results))] if by_label else None,
+        [Heading("Calibration"), Table(calling), make_note(sentences.calling_sentence(results))] if calling else None,
     )
 
 
 def _site_blocks(run: RunRecords) -> Blocks:
     """Return the values by site, with the notes on them that the run needs."""
     results, found = run.results, run.results.super_model
-    notes = {
-        "Labels": missing_labels_sentence(results),
-        "Empty cases": empty_cases_sentence(results),
-        "Surfaces": surface_sentence(results),
-        "Metrics of packages": extra_metrics_sentence(results),
-        "Privacy": privacy_sentence(results),
-        "Beyond the own site": everyone_sentence(results),
-    }
     super_note = SUPER_NOTE + (SELECTOR_NOTE if is_validated_with_selector(run) else "")
     return [
         Table(site_table(results)),
         make_note(f"{results.model or MISSING}. {MEANS_NOTE}", "Model"),
-        *(make_note(_end_sentence(text), name) for name, text in notes.items()),
-        make_note(super_note if found and found.models else ""),
+        *(make_note(text, name) for name, text in sentences.list_result_notes(results).items()),
+        make_note(super_note if found and results.tests else ""),
     ]
-
-
-def _end_sentence(text: str) -> str:
-    """Return sentences with a full stop at their end; nothing of none."""
-    return text if not text or text.endswith(".") else f"{text}."
 
 
 def _headline(run: RunRecords) -> list[tuple[str, str]]:
@@ -325,11 +290,6 @@ def _headline(run: RunRecords) -> list[tuple[str, str]]:
         ),
     ]
     return [(name, value) for name, value in facts if value != MISSING]
-
-
-def _training_section(run: RunRecords) -> PageSection:
-    curves = [Picture(image) for image in curve_images(run)]
-    return make_section("training", "Training", "Training", curves or NO_ROUND)
 
 
 def _pictures_section(run: RunRecords) -> PageSection:
@@ -373,7 +333,7 @@ def _traffic_section(run: RunRecords) -> PageSection:
 
 
 def _sites_section(run: RunRecords) -> PageSection:
-    incidents = list_incidents(run.ledger)
+    incidents = sentences.list_incidents(run.ledger)
     took_part = [Table(participation_table(run.ledger, run.sites), ""), make_note(PARTICIPATION_NOTE)]
     return make_section(
         "sites",
@@ -384,10 +344,6 @@ def _sites_section(run: RunRecords) -> PageSection:
     )
 
 
-def _weights_section(run: RunRecords) -> PageSection:
-    return make_section("weights", "Weights", "Who listens to whom", _weight_blocks(run))
-
-
 def _weight_blocks(run: RunRecords) -> Blocks:
     """Show the weights that statistics gave, otherwise those of the last round."""
     if run.site_weights:
@@ -396,14 +352,14 @@ def _weight_blocks(run: RunRecords) -> Blocks:
             "this each site sent these statistics, and no image."
         )
         return [Picture(weights_image(run.site_weights[-1])), make_note(note)]
-    if run.results.recipe_value("stays_home") == "everything":
+    if run.results.recipe.get("stays_home") == "everything":
         return [Text("No model is mixed: each site trains alone.")]
     table = weights_table(run.ledger)
     if table is None:
         return [NO_ROUND]
     note = f"How much each site's update counts in round {run.ledger[-1].round}, the last: a row sums to 1."
     found = run.results.super_model
-    of_models = " These are the weights of the personalised models." if found and found.models else ""
+    of_models = " These are the weights of the personalised models." if found and run.results.tests else ""
     return [table, make_note(note + of_models)]
 
 
@@ -413,13 +369,12 @@ def weights_table(ledger: Sequence[Round]) -> HeatTable | None:
         return None
     weights = ledger[-1].weights
     columns = list(next(iter(weights.values())))
-    rows = [HeatRow(listener, [_weight_cell(row.get(site)) for site in columns]) for listener, row in weights.items()]
+    rows = [
+        HeatRow(listener, [HeatCell(format_number(row.get(site)), row.get(site)) for site in columns])
+        for listener, row in weights.items()
+    ]
     is_shared = all(row == next(iter(weights.values())) for row in weights.values())
     return HeatTable("listener", columns, [HeatRow("every site", rows[0].cells)] if is_shared else rows)
-
-
-def _weight_cell(weight: float | None) -> HeatCell:
-    return HeatCell(format_number(weight), weight)
 
 
 def _data_section(run: RunRecords) -> PageSection:
@@ -434,7 +389,7 @@ def _loading_section(run: RunRecords) -> PageSection:
     if results.run is not None and describe_missing_part(results.recipe) is not None:
         where = describe_complete_model(results.recipe, results.run, run.is_simulation)
     kept = None
-    if results.run and not where and not (results.super_model and results.super_model.models):
+    if results.run and not where and not (results.super_model and results.tests):
         kept = Markup(
             "Each site also keeps the model it tested as <code>supermodel/</code> in its state folder of run "
             "<code>{}</code>."
@@ -454,7 +409,7 @@ def _loading_blocks(run: RunRecords, where: str) -> list[Block]:
         return [Text(SUPER_MODEL_FOLDER), Code(LOAD_SUPER_MODEL)]
     if files:
         return [Text(holds.format(", ".join(files)))]
-    is_local = run.results.recipe_value("stays_home") == "everything"
+    is_local = run.results.recipe.get("stays_home") == "everything"
     why = ": each site trained its own" if is_local else " yet" * (run.results.status != "COMPLETE")
     return [Text(f"The run's folder holds no model{why}.")]
 
@@ -467,7 +422,7 @@ def _read_code(folder: Path) -> str:
 
 
 def _recipe_section(run: RunRecords) -> PageSection:
-    questions, settings = list(run.results.questions.items()), _list_settings(run)
+    questions, settings = list(run.results.recipe.get("questions", {}).items()), _list_settings(run)
     unknown = "The recipe is in the job's study.yaml; a run's folder holds it once there is a result."
     if run.evaluations is not None:
         # The answers are about a training, which there was none of here.
@@ -485,8 +440,8 @@ def _list_settings(run: RunRecords) -> list[tuple[str, str]]:
     results = run.results
     facts = [
         ("Numbers come from", results.model or MISSING),
-        ("Normalisation layers", normalization_label(results.normalization)),
-        ("Changed in the job's study", changes_sentence(run.changes)),
+        ("Normalisation layers", sentences.normalization_label(results.normalization)),
+        ("Changed in the job's study", sentences.changes_sentence(run.changes)),
     ]
     return facts + list(all_settings(run).items())
 

@@ -23,6 +23,7 @@ from silofl.data.manifest import PARTS
 from silofl.federation.ledger import Round, find_best_round, read_ledger
 from silofl.federation.outcome import unscored_results
 from silofl.federation.results import UNFINISHED, Results, read_results
+from silofl.inference.choice import ENSEMBLE
 from silofl.inference.directory import plain_study
 from silofl.inference.evaluations import FILE as EVALUATIONS
 from silofl.inference.evaluations import Evaluations
@@ -31,7 +32,7 @@ from silofl.report.tables import TextTable
 from silofl.study import STORED, Study, load_study
 from silofl.study.sections import RANKED, SEGMENTATION_ONLY
 from silofl.training.joined import CHOSEN, FEDERATED, LOCAL, SHIFTED, Joined
-from silofl.training.site_score import SiteScore, SurfaceScore, Values
+from silofl.training.site_score import SiteScore
 
 COMPARISONS = "comparisons.json"
 # Of a simulation's copy of its job.
@@ -398,13 +399,9 @@ class ResultRow:
     verdict: str = ""
 
 
-def list_result_rows(runs: Mapping[str, Sequence[RunRecords]]) -> list[ResultRow]:
-    """Return the rows of several runs; a run without numbers has none.
-
-    Args:
-        runs: Name of the method -> its runs.
-    """
-    return [row for method, of_method in runs.items() for run in of_method for row in _list_run_rows(method, run)]
+def list_result_rows(rows: RowRuns) -> list[ResultRow]:
+    """Return the numbers of several runs; a run without numbers has none."""
+    return [row for method, of_method in rows.items() for run in of_method for row in _list_run_rows(method, run)]
 
 
 def _list_run_rows(method: str, run: RunRecords) -> Iterator[ResultRow]:
@@ -414,12 +411,13 @@ def _list_run_rows(method: str, run: RunRecords) -> Iterator[ResultRow]:
         one = test or UNTESTED
         cases = None if test is None or test.is_withheld else test.num_cases
         of_site = partial(row, site=site, metric=str(results.metric))
-        models = results.super_model.models.get(site, {}) if results.super_model else {}
-        yield from _tested_rows(results, one, models, partial(of_site, cases=cases))
+        yield from _tested_rows(results, one, partial(of_site, cases=cases))
         if site in (results.joining or {}):
             of_models = partial(of_site, cases=_count_of_models(results.metric, cases))
             yield from _joined_rows(results.joining[site], of_models)
-        yield from _surface_rows(one.surface, of_site)
+        if surface := one.surface:
+            yield of_site(metric=f"hd95_{surface.unit}", value=surface.hd95, cases=surface.num_cases)
+            yield of_site(metric="surface_dice", value=surface.surface_dice, cases=surface.num_cases)
         for name, score in (one.extra_metrics or {}).items():
             yield of_site(metric=name, value=score.value, cases=score.num_cases)
         validation = results.validation.get(site)
@@ -429,7 +427,7 @@ def _list_run_rows(method: str, run: RunRecords) -> Iterator[ResultRow]:
         yield from _unseen_rows(run.unseen, row)
 
 
-def _tested_rows(results: Results, one: SiteScore, models: Values, row: partial[ResultRow]) -> Iterable[ResultRow]:
+def _tested_rows(results: Results, one: SiteScore, row: partial[ResultRow]) -> Iterable[ResultRow]:
     """Yield the test of the run's models at one site: of all labels, of each, and by other metrics."""
     yield row(value=one.value)
     # Of a class it is the recall, whatever the metric.
@@ -440,7 +438,7 @@ def _tested_rows(results: Results, one: SiteScore, models: Values, row: partial[
     also = {name: value for name, value in (one.also or {}).items() if name != results.metric}
     yield from (row(metric=name, value=value) for name, value in also.items())
     of_model = partial(row, cases=_count_of_models(results.metric, row.keywords["cases"]))
-    yield from (of_model(model=model, value=value) for model, value in models.items())
+    yield from (of_model(model=model, value=value) for model, value in (one.models or {}).items())
 
 
 def _joined_rows(one: Joined, row: partial[ResultRow]) -> Iterable[ResultRow]:
@@ -457,18 +455,11 @@ def _count_of_models(metric: str | None, cases: int | None) -> int | None:
     return None if metric in SEGMENTATION_ONLY["metric"] else cases
 
 
-def _surface_rows(surface: SurfaceScore | None, row: partial[ResultRow]) -> Iterable[ResultRow]:
-    if surface:
-        yield row(metric=f"hd95_{surface.unit}", value=surface.hd95, cases=surface.num_cases)
-        yield row(metric="surface_dice", value=surface.surface_dice, cases=surface.num_cases)
-
-
 def _unseen_rows(unseen: UnseenTest, row: partial[ResultRow]) -> Iterable[ResultRow]:
     at_site = partial(row, site=unseen.site, part="unseen", metric=unseen.metric, cases=unseen.num_counted)
     yield at_site(value=unseen.value)
     cases = _count_of_models(unseen.metric, unseen.num_counted)
     yield from (at_site(model=model, value=value, cases=cases) for model, value in unseen.models.items())
-    if unseen.own:
-        yield at_site(model="own models' mean", value=unseen.own.value, cases=unseen.own.num_counted)
-        own = unseen.own.models.items()
-        yield from (at_site(model=f"own model of {site}", value=value, cases=cases) for site, value in own)
+    for site, value in (unseen.own or {}).items():
+        model = "own models' mean" if site == ENSEMBLE else f"own model of {site}"
+        yield at_site(model=model, value=value, cases=cases)

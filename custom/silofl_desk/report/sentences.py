@@ -127,17 +127,13 @@ def left_sentences(results: Results) -> list[str]:
 
 def withheld_sentences(results: Results) -> list[str]:
     """Say which scores sites withhold, and why."""
-    return [
-        f"site {site} withholds its {what} score{_list_of(results, one.withheld.names)}: "
-        + explain_withheld(one.withheld.least)
-        for what, scores in (("test", results.tests), ("validation", results.validation))
-        for site, one in scores.items()
-        if one.withheld
-    ]
-
-
-def _list_of(results: Results, names: Sequence[str]) -> str:
-    return f" of {', '.join(results.labels.get(name, name) for name in names)}" if names else ""
+    found = []
+    for what, scores in (("test", results.tests), ("validation", results.validation)):
+        for site, withheld in ((site, one.withheld) for site, one in scores.items() if one.withheld):
+            names = ", ".join(results.labels.get(name, name) for name in withheld.names)
+            score = f"{what} score of {names}" if names else f"{what} score"
+            found.append(f"site {site} withholds its {score}: {explain_withheld(withheld.least)}")
+    return found
 
 
 def early_sentence(results: Results) -> str:
@@ -222,7 +218,7 @@ def split_sentence(split_unit: str | None) -> str:
 def shares_batchnorm(results: Results) -> bool:
     """Return whether the BatchNorm of the tested models is one of several sites."""
     # A personal model has BatchNorm of its own, whatever the shared one beside it sends.
-    return results.recipe_value("stays_home") in ("nothing", "head") and not results.recipe_value("keeps_personal")
+    return results.recipe.get("stays_home") in ("nothing", "head") and not results.recipe.get("keeps_personal")
 
 
 def caveats(results: Results) -> list[str]:
@@ -246,11 +242,11 @@ def caveats(results: Results) -> list[str]:
         found.append(f"{SHARED_PATIENTS}: {how}; the values are higher than for new patients.")
     if results.normalization == "batch_stateless":
         found.append(f"{BATCH_DEPENDENT}: the network keeps no BatchNorm statistics.")
-    if results.recipe_value("stays_home") == "batchnorm" and results.normalization != "batch":
+    if results.recipe.get("stays_home") == "batchnorm" and results.normalization != "batch":
         found.append("the network has no BatchNorm to keep at home: all of it travels.")
     if results.batchnorm:
         found.append(f"{results.batchnorm}.")
-    return [*found, *(results.recipe_value("cautions") or [])]
+    return [*found, *(results.recipe.get("cautions") or [])]
 
 
 def changes_sentence(changes: Mapping[str, Any]) -> str:
@@ -269,8 +265,10 @@ def joining_sentence(results: Results) -> str:
     late = [f"{site}: {_late_sentence(one, results)}." for site, one in joining.items() if one.local_since > 1]
     both = ((one.tested(SHIFTED), one.tested(LOCAL)) for one in joining.values())
     tests = [(federated, own) for federated, own in both if federated is not None and own is not None]
-    first = (federation_sentence(verdicts, tests), _short_sentence(results), _threshold_sentence(joining))
-    return " ".join(filter(None, (*first, _unproved_sentence(joining), *late, without)))
+    # Which sites' own model gains by a threshold alone, and what joining adds.
+    told = [f"{site}: {one.threshold}." for site, one in joining.items() if one.threshold]
+    first = (federation_sentence(verdicts, tests), _short_sentence(results), *told, _unproved_sentence(joining))
+    return " ".join(filter(None, (*first, *late, without)))
 
 
 def _short_sentence(results: Results) -> str:
@@ -292,12 +290,6 @@ def _late_sentence(one: Joined, results: Results) -> str:
         f"its own model began in round {one.local_since} of {results.rounds} only, and so learnt less than the "
         "federated one: what joining gave is not known there"
     )
-
-
-def _threshold_sentence(joining: Mapping[str, Joined]) -> str:
-    """Say which sites' own model gains by a threshold alone, and what joining adds."""
-    told = [f"{site}: {one.threshold}." for site, one in joining.items() if one.threshold]
-    return " ".join(told)
 
 
 def _unchosen_sentence(results: Results) -> str:
@@ -612,3 +604,16 @@ def extra_metrics_sentence(results: Results) -> str:
         sentences += [f"Cases: {', '.join(counted)}."] if counted else []
         sentences += [f"It failed at {', '.join(failed)}; the site's own log says how."] if failed else []
     return " ".join(sentences)
+
+
+def list_result_notes(results: Results) -> dict[str, str]:
+    """Return what the values of the sites need to be read right: what it is about -> its sentences."""
+    notes = {
+        "Labels": missing_labels_sentence(results),
+        "Empty cases": empty_cases_sentence(results),
+        "Surfaces": surface_sentence(results),
+        "Metrics of packages": extra_metrics_sentence(results),
+        "Privacy": privacy_sentence(results),
+        "Beyond the own site": everyone_sentence(results),
+    }
+    return {name: text if text.endswith(".") else f"{text}." for name, text in notes.items() if text}

@@ -15,7 +15,6 @@ from markupsafe import Markup
 from numpy.typing import NDArray
 
 from silofl.federation.results import Results, SuperResults
-from silofl.inference.super_results import SelectorResults
 from silofl.report.canvas import (
     GRID,
     INK,
@@ -44,7 +43,7 @@ from silofl.report.page import (
     make_section,
 )
 from silofl.report.tables import MISSING, TextTable, format_number
-from silofl.training.site_score import Counts, Values
+from silofl.training.site_score import Counts, SelectorCounts, Values
 from silofl_desk.report.result_tables import case_metric, tested_sites
 from silofl_desk.report.run_records import RunRecords, SelectorFeatures
 
@@ -83,7 +82,7 @@ RINGED = "ringed: taken for another site's"
 def super_model_sections(run: RunRecords) -> list[PageSection]:
     """Return the sections on a run's models and on its selector; none where the run has no such models."""
     found = run.results.super_model
-    return [_models_section(run.results), _selector_section(run, found)] if found and found.models else []
+    return [_models_section(run.results), _selector_section(run, found)] if found and run.results.tests else []
 
 
 def _models_section(results: Results) -> PageSection:
@@ -91,7 +90,7 @@ def _models_section(results: Results) -> PageSection:
         f"Each site's test cases, mean {results.metric or MISSING} over them; none is marked as the best, because one "
         "seed is not enough to know."
     )
-    is_alone = results.recipe_value("sends_model_once")
+    is_alone = results.recipe.get("sends_model_once")
     local = " This run has no model that a site trained alone: compare it with a run of the algorithm local."
     return make_section(
         "models-of-sites",
@@ -106,14 +105,15 @@ def _models_section(results: Results) -> PageSection:
 
 
 def _selector_section(run: RunRecords, found: SuperResults) -> PageSection:
-    image, choices = feature_image(run), choice_table(found.choices)
+    tests = run.results.tests
+    image, choices = feature_image(run), choice_table({site: one.choices for site, one in tests.items() if one.choices})
     thresholds = {} if is_ensemble(run.results) else {row.threshold: row.value for row in found.by_threshold}
     by_threshold = threshold_table(thresholds, found.threshold, case_metric(run.results.metric))
     return make_section(
         "selector",
         "Selector",
         "Selector",
-        _count_blocks(found.selector),
+        _count_blocks(found.outputs, {site: one.selector for site, one in tests.items() if one.selector}),
         [Heading("How it sees the sites"), Picture(image)] if image else None,
         [Heading("Which model it chooses"), Table(choices, "")] if choices else None,
         make_note(choices_sentence(run.results, found)) if choices else None,
@@ -122,10 +122,12 @@ def _selector_section(run: RunRecords, found: SuperResults) -> PageSection:
     )
 
 
-def _count_blocks(selector: SelectorResults) -> Blocks:
+def _count_blocks(outputs: Sequence[str], counts: Mapping[str, SelectorCounts]) -> Blocks:
     """Show what the selector takes the test images for, slice by slice and case by case."""
-    outputs = selector.outputs
-    counted = {"Slice by slice": selector.slices, "Case by case": selector.cases}
+    counted = {
+        "Slice by slice": {site: one.slices for site, one in counts.items()},
+        "Case by case": {site: one.cases for site, one in counts.items()},
+    }
     tables = {name: table for name, counts in counted.items() if (table := selector_counts(outputs, counts))}
     if not tables:
         return []
@@ -145,7 +147,7 @@ def _count_blocks(selector: SelectorResults) -> Blocks:
 
 def model_values(results: Results) -> dict[str, Values]:
     """Return global, where there is one, personal, super, ensemble -> site -> mean test value at the site."""
-    tested = results.super_model.models if results.super_model else {}
+    tested = {site: one.models or {} for site, one in results.tests.items()}
     return {
         name: {site: tested.get(site, {}).get(site if name == PERSONAL else name) for site in results.sites}
         for name in MODELS
@@ -177,16 +179,16 @@ def selector_counts(outputs: Sequence[str], counted: Mapping[str, Counts]) -> He
         return None
     # In the order of the outputs, so that right choices lie on the diagonal; who is no output comes last.
     sites = sorted(counted, key=lambda site: (outputs.index(site) if site in outputs else len(outputs), site))
+    known = {site: Counter(counted[site]) for site in sites}
     rows = [
-        HeatRow(site, _count_cells(outputs, counted[site]), describe_right(outputs, {site: counted[site]}))
-        for site in sites
+        HeatRow(
+            site,
+            [HeatCell(str(counts[output]), counts[output] / max(1, counts.total())) for output in outputs],
+            describe_right(outputs, {site: counts}),
+        )
+        for site, counts in known.items()
     ]
     return HeatTable("from", outputs, rows, "right" if any(row.end for row in rows) else "", "dense")
-
-
-def _count_cells(outputs: Sequence[str], counts: Counts) -> list[HeatCell]:
-    known, total = Counter(counts), max(1, sum(counts.values()))
-    return [HeatCell(str(known[output]), known[output] / total) for output in outputs]
 
 
 def describe_right(outputs: Sequence[str], counted: Mapping[str, Counts]) -> str:
@@ -231,7 +233,7 @@ def threshold_table(values: Mapping[float, float | None], gamma: float | None, m
 
 def model_meanings(results: Results) -> list[tuple[str, str]]:
     """Return each model's name with a description."""
-    is_alone = results.recipe_value("sends_model_once")
+    is_alone = results.recipe.get("sends_model_once")
     own = "as it trained alone" if is_alone else "which listens to the others a little"
     meanings = {
         GLOBAL: "One model that all sites trained together and share.",
@@ -247,7 +249,7 @@ def model_meanings(results: Results) -> list[tuple[str, str]]:
 
 def is_ensemble(results: Results) -> bool:
     """Return whether the super model of a run answers with the ensemble instead of one chosen model."""
-    return bool(results.recipe_value("weighs_models"))
+    return bool(results.recipe.get("weighs_models"))
 
 
 def choices_sentence(results: Results, found: SuperResults) -> str:
@@ -276,7 +278,7 @@ def threshold_sentence(results: Results, found: SuperResults) -> str:
     if is_ensemble(results):
         return "No threshold is used: the ensemble answers."
     if found.threshold is None:
-        is_known = GLOBAL in found.selector.outputs
+        is_known = GLOBAL in found.outputs
         why = "the selector knows the global model too" if is_known else "there is no global model to fall back to"
         return f"No threshold is used: {why}, and the most probable model answers."
     rule = "a site's model answers where the selector's score for it is above gamma, otherwise the global model."
@@ -300,7 +302,7 @@ def _compare_with_rival(values: Values, others: Values, rival: str) -> str:
 
 
 def _threshold_origin(results: Results) -> str:
-    wanted = results.recipe_value("threshold")
+    wanted = results.recipe.get("threshold")
     if wanted != "tuned":
         return "The study fixed it." if wanted else ""
     if not any(score.value is not None for score in results.validation.values()):

@@ -21,21 +21,22 @@ from silofl.base.schema import read_file
 from silofl.data.counts import FILE as DATA
 from silofl.data.counts import DataCounts
 from silofl.federation.results import Results, read_results
+from silofl.report.page import print_blocks
 from silofl.report.tables import MISSING, format_duration, markdown_table, print_lines, print_table
 from silofl_desk.report.run_records import RunRecords, read_run
 from silofl_desk.report.sentences import changes_sentence
 from silofl_desk.studies import pooled as centralised
 from silofl_desk.studies import side_by_side, simulate
 from silofl_desk.studies.compared_runs import CENTRALISED, ComparedRun, ComparisonPlan, plan_runs
-from silofl_desk.studies.comparison import DRIFT_NOTE, compare_drift, compare_joining, print_joining
-from silofl_desk.studies.comparison_page import Summary, write_rows
+from silofl_desk.studies.comparison import DRIFT_NOTE, compare_drift, compare_joining
+from silofl_desk.studies.comparison_page import Summary, joining_blocks, write_rows
 from silofl_desk.studies.conditions import list_differences
 from silofl_desk.studies.hospitals import describe_starts
 from silofl_desk.studies.method_rows import Method, method_sites
 from silofl_desk.studies.method_table import is_comparable, methods_notes, methods_table, methods_values
 from silofl_desk.studies.simulation import changed_study
 from silofl_desk.studies.sweep import ROUNDS, read_sweep, short_names, value_text
-from silofl_desk.studies.swept import NOTE, SweptRow, sweep_image, sweep_table
+from silofl_desk.studies.swept import NOTE, Sweep, SweptRow, sweep_image
 from silofl_desk.studies.weights import find_weights_file
 
 
@@ -180,7 +181,7 @@ def _show_table(
     console.print()
     starts = describe_starts(rows)
     print_lines([*starts, ""] if starts else [], console)
-    print_joining(joining, console)
+    print_blocks(joining_blocks(joining), console)
     print_lines([*unlike, ""], console)
     for table in tables:
         print_table(table, console)
@@ -229,8 +230,8 @@ def _summarise(methods: Sequence[Method], runs: Sequence[ComparedRun], asked: Co
         known.append(ROUNDS)
         notes.append(f"Rounds times local epochs are {asked.sweep.total_epochs} in every row.")
     metrics = {str(run.metric) for method in methods for run in method.results.values()}
-    figure = sweep_image(swept, " or ".join(sorted(metrics)) or MISSING)
-    return replace(summary, notes=[NOTE, *notes], known=known, swept=sweep_table(swept), figure=figure)
+    sweep = Sweep(swept, " or ".join(sorted(metrics)) or MISSING)
+    return replace(summary, notes=[NOTE, *notes], known=known, swept=sweep.table(), figure=sweep_image(sweep))
 
 
 def _swept_rows(methods: Sequence[Method], runs: Sequence[ComparedRun], asked: ComparisonPlan) -> list[SweptRow]:

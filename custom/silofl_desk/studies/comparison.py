@@ -1,15 +1,12 @@
 """Compare runs: the rows of their tables, what joining gave in each, and what limits the comparison."""
 
-from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-import numpy as np
-from rich.console import Console
-
 from silofl.core.gain import WORSE, count_verdicts, holm
 from silofl.federation.results import Results
-from silofl.report.tables import MISSING, TextTable, format_number, mean_and_deviation, print_lines, print_table
+from silofl.report.tables import MISSING, TextTable, format_number
 from silofl.training.joined import AT_ZERO, FEDERATED, LOCAL
 from silofl.training.metrics import mean_of_known
 from silofl_desk.report.result_tables import (
@@ -18,6 +15,7 @@ from silofl_desk.report.result_tables import (
     describe_round,
     list_extra_metrics,
     list_extra_values,
+    mean_and_deviation,
     name_models,
     surface_texts,
 )
@@ -36,12 +34,8 @@ from silofl_desk.report.sentences import (
 from silofl_desk.studies.conditions import (
     describe_groups,
     group_rows_by_value,
-    list_differences,
-    results_by_row,
-    rows_by_name,
 )
 
-MOST_SITES_IN_A_ROW = 8
 ONE_SEED = (
     "Each row is one run with one random seed. Differences can be chance, so no best value is marked: use silofl "
     "compare with several seeds."
@@ -116,8 +110,13 @@ def are_comparable(results: Sequence[Results]) -> bool:
 def comparison_notes(results: Sequence[Results]) -> list[str]:
     """Return sentences on runs without a value at a site, and on what limits a comparison."""
     sites = compared_sites(results)
-    lacking = {i: [site for site in sites if run.values.get(site) is None] for i, run in enumerate(results, start=1)}
-    notes = [_describe_missing_sites(i, without, sites) for i, without in lacking.items() if without or not sites]
+    notes = []
+    for number, run in enumerate(results, start=1):
+        without = [site for site in sites if run.values.get(site) is None]
+        where = ", ".join(without) if len(without) <= 4 else f"{len(without)} of {len(sites)} sites"
+        if without or not sites:
+            said = f"Run {number} has no value at {where or 'any site'}"
+            notes.append(f"{said}: do not compare its mean with the others'.")
     surface = [SURFACE] if any(one.surface for run in results for one in run.tests.values()) else []
     limits = list_limits({f"run {i}": [run] for i, run in enumerate(results, start=1)})
     return [*notes, *limits, *surface, *map(describe_extra_metric, list_extra_metrics(results)), ONE_SEED]
@@ -152,46 +151,33 @@ def list_limits(rows: Mapping[str, Sequence[Results]], pooled: Collection[str] =
     ]
 
 
-def comparison_table(results: Sequence[Results], names: Sequence[str] = ()) -> TextTable:
-    """Return one row a run, in the given order; more than 8 sites are shown in `site_comparison_table` instead.
+def comparison_table(results: Sequence[Results], names: Sequence[str] = ()) -> tuple[TextTable, str]:
+    """Return one row a run, in the given order, with its means, and the facts that all runs share, as words.
 
     Nothing is marked as the best: each row is one run with one seed.
 
     Args:
         names: The row of the table of methods that each run is of; empty where there is no such table.
     """
-    sites = compared_sites(results) if len(compared_sites(results)) <= MOST_SITES_IN_A_ROW else []
-    head = ("study", "algorithm", "preset", "normalization", "seed", "status", "reported round")
-    extra = list_extra_metrics(results)
-    has_surface = any(one.surface for run in results for one in run.tests.values())
-    first = [(str(i), *names[i - 1 : i]) for i in range(1, len(results) + 1)]
-    rows = tuple((*cells, *_run_row(run, sites, has_surface, extra)) for cells, run in zip(first, results, strict=True))
-    further = (*((HD95, SURFACE_DICE) if has_surface else ()), *extra.values())
-    columns = ("run", *["row"] * bool(names), *head, "mean", "spread", "pooled", *further, *sites)
-    return TextTable(columns, rows, num_text=7 + bool(names))
-
-
-def site_comparison_table(results: Sequence[Results]) -> TextTable | None:
-    """Return one row a site and one column a run; None where `comparison_table` has the sites."""
-    sites = compared_sites(results)
-    if len(sites) <= MOST_SITES_IN_A_ROW:
-        return None
-    names = (f"{i}: {run.algorithm or MISSING}" for i, run in enumerate(results, start=1))
-    rows = tuple((site, *(format_number(run.values.get(site)) for run in results)) for site in sites)
-    return TextTable(("site", *names), rows)
-
-
-def print_comparison(runs: Sequence[RunRecords], console: Console) -> None:
-    """Print what joining gave and in what the runs differ, one row a run, and the notes on comparing them."""
-    results, rows = [run.results for run in runs], rows_by_name(runs)
-    print_joining(compare_joining(results_by_row(rows)), console)
-    print_lines([*list_differences(rows), ""], console)
-    table, by_site = comparison_table(results), site_comparison_table(results)
-    print_table(table, console)
-    if by_site:
-        console.print()
-        print_table(by_site, console)
-    print_lines(comparison_notes(results), console)
+    facts = {"row": [*names]} if names else {}
+    for key in ("study", "algorithm", "preset", "normalization", "seed", "status"):
+        facts[key] = [MISSING if (value := getattr(run, key)) is None else str(value) for run in results]
+    shared = {key: cells[0] for key, cells in facts.items() if len(results) > 1 and len({*cells}) == 1}
+    columns = [("run", [str(number) for number, _ in enumerate(results, start=1)])]
+    columns += [(key, cells) for key, cells in facts.items() if key not in shared]
+    num_text = len(columns)
+    columns.append(("reported round", list(map(describe_round, results))))
+    columns += [(key, [format_number(getattr(run, key)) for run in results]) for key in ("mean", "spread", "pooled")]
+    if any(one.surface for run in results for one in run.tests.values()):
+        surface = zip(*([texts[-1] for texts in surface_texts(run)] for run in results), strict=True)
+        columns += [(key, [*cells]) for key, cells in zip((HD95, SURFACE_DICE), surface, strict=True)]
+    columns += [
+        (head, [format_number(mean_of_known(list_extra_values(run, key))) for run in results])
+        for key, head in list_extra_metrics(results).items()
+    ]
+    heads, cells = zip(*columns, strict=True)
+    described = ", ".join(f"{key} {value}" for key, value in shared.items())
+    return TextTable(heads, tuple(zip(*cells, strict=True)), num_text=num_text), described
 
 
 def compare_joining(rows: Mapping[str, Sequence[Results]]) -> JoiningComparison | None:
@@ -210,7 +196,8 @@ def compare_joining(rows: Mapping[str, Sequence[Results]]) -> JoiningComparison 
         joined = [run for run in runs if run.joining]
         if not joined:
             continue
-        means = [mean_and_deviation(_average_tests(joined, model)) for model in models]
+        found_means = [[run.joining_means[model] for run in joined] for model in models]
+        means = [mean_and_deviation([mean for mean in of_model if mean is not None]) for of_model in found_means]
         verdicts = ", ".join(count_verdicts(one.verdict for run in joined for one in (run.joining or {}).values()))
         of_row = below[name]
         found.append((name, verdicts, *means, f"{of_row.before} of {of_row.tests}", str(of_row.after)))
@@ -247,13 +234,6 @@ def count_below_local(rows: Mapping[Key, Sequence[Results]]) -> dict[Key, BelowL
     }
 
 
-def print_joining(joining: JoiningComparison | None, console: Console) -> None:
-    """Print what joining gave in each row, and where a site loses by it; nothing without a choice."""
-    if joining:
-        print_table(joining.table, console)
-        print_lines([*(f"BAD  {loss}" for loss in joining.losses), joining.note, ""], console)
-
-
 def _list_losses(rows: Mapping[str, Sequence[Results]]) -> list[str]:
     return [
         f"{name}{f', seed {run.seed}' * (len(runs) > 1)}: {sentence}"
@@ -263,17 +243,6 @@ def _list_losses(rows: Mapping[str, Sequence[Results]]) -> list[str]:
         for tone, sentence in describe_problems(run)
         if tone == "bad"
     ]
-
-
-def _average_tests(joined: Sequence[Results], model: str) -> list[float]:
-    """Return the mean over the sites of each seed that knows one."""
-    means = (run.joining_means.get(model) for run in joined)
-    return [mean for mean in means if mean is not None]
-
-
-def _describe_missing_sites(number: int, without: Sequence[str], sites: Sequence[str]) -> str:
-    where = ", ".join(without) if len(without) <= 4 else f"{len(without)} of {len(sites)} sites"
-    return f"Run {number} has no value at {where or 'any site'}: do not compare its mean with the others'."
 
 
 def _differences(results: Sequence[Results]) -> list[str]:
@@ -299,27 +268,8 @@ def _count_test_cases(results: Sequence[Results]) -> dict[str, set[int]]:
     return numbers
 
 
-def _run_row(results: Results, sites: Sequence[str], has_surface: bool, extra: Iterable[str]) -> tuple[str, ...]:
-    names = (results.study, results.algorithm, results.preset, results.normalization, results.seed, results.status)
-    words = (MISSING if name is None else str(name) for name in names)
-    means = map(format_number, (results.mean, results.spread, results.pooled))
-    surface = [texts[-1] for texts in surface_texts(results)] if has_surface else ()
-    return (
-        *words,
-        describe_round(results),
-        *means,
-        *surface,
-        *(format_number(mean_of_known(list_extra_values(results, name))) for name in extra),
-        *map(format_number, map(results.values.get, sites)),
-    )
-
-
 def compare_drift(rows: RowRuns) -> TextTable | None:
-    """Return one line a row; None where no run has measured any drift.
-
-    Args:
-        rows: Name -> its runs, one for each seed.
-    """
+    """Return one line a row; None where no run has measured any drift."""
     table = tuple((name, *(_describe_drift(runs, key) for key in DRIFT_COLUMNS)) for name, runs in rows.items())
     is_measured = any(cell != MISSING for _, *cells in table for cell in cells)
     return TextTable(("row", *DRIFT_COLUMNS), table) if is_measured else None
@@ -327,8 +277,5 @@ def compare_drift(rows: RowRuns) -> TextTable | None:
 
 def _describe_drift(runs: Sequence[RunRecords], key: str) -> str:
     means = [mean_of_known(getattr(record, key) for record in run.ledger) for run in runs]
-    known = [mean for mean in means if mean is not None]
-    if not known:
-        return MISSING
     # By digits and not by decimals: drifts are as small as their rates.
-    return f"{np.mean(known):.3g}" + (f" ± {np.std(known, ddof=1):.2g}" if len(known) > 1 else "")
+    return mean_and_deviation([mean for mean in means if mean is not None], (".3g", ".2g"))

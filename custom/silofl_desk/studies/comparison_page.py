@@ -2,11 +2,12 @@
 
 import argparse
 import os
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from markupsafe import Markup
+from rich.console import Console
 
 from silofl.base.errors import ConfigError, ExitCode, quote_value
 from silofl.base.files import write_json
@@ -17,6 +18,7 @@ from silofl.report.metrics import metric_sentence
 from silofl.report.page import (
     REPORT,
     Banner,
+    Block,
     Blocks,
     Fold,
     Heading,
@@ -33,9 +35,11 @@ from silofl.report.page import (
     make_picture,
     make_section,
     make_table,
+    print_blocks,
     write_with_files,
 )
-from silofl.report.tables import TextTable, drop_equal_columns, mean_and_deviation
+from silofl.report.tables import TextTable
+from silofl_desk.report.left_out_site import unseen_images
 from silofl_desk.report.result_pictures import hospitals_image
 from silofl_desk.report.rounds import ROUND_TEST, VALIDATION
 from silofl_desk.report.run_page import data_blocks, link_comparisons, page_address, write_report
@@ -49,7 +53,6 @@ from silofl_desk.report.run_records import (
     read_run,
 )
 from silofl_desk.report.sentences import POOLED_MEAN
-from silofl_desk.report.unseen_picture import unseen_images
 from silofl_desk.studies.comparison import (
     DRIFT_NOTE,
     JoiningComparison,
@@ -57,7 +60,6 @@ from silofl_desk.studies.comparison import (
     compare_joining,
     comparison_notes,
     comparison_table,
-    site_comparison_table,
 )
 from silofl_desk.studies.comparison_figures import comparison_images, curves_image
 from silofl_desk.studies.conditions import (
@@ -69,12 +71,12 @@ from silofl_desk.studies.conditions import (
     settings_rows,
 )
 from silofl_desk.studies.hospitals import NOTE, conclude, explain_losses, hospital_table, unseen_tables
-from silofl_desk.studies.method_rows import Method, make_method_rows, method_sites
+from silofl_desk.studies.method_table import runs_table
 
 PAYS = "Does joining pay?"
 MEANS_NOTE = f"mean and standard deviation over a run's sites; {POOLED_MEAN}."
 MODELS_NOTE = Markup(
-    "Mean test value of each model at each site, of one seed. A run without selector has one model. A run with a "
+    "A run without selector has one model. A run with a "
     "selector has four answers: <strong>global</strong>, one model for all sites; <strong>personal</strong>, each "
     "site's own model, for which one must know the site; <strong>super</strong>, where the selector looks at the "
     "images and chooses a model for each case, the run's row above; <strong>ensemble</strong>, all models averaged by "
@@ -141,7 +143,6 @@ def write_rows(rows: RowRuns, out: Path, summary: Summary = NO_SUMMARY) -> Path:
     """Write one page on rows of runs with the files beside it, and a link to it into each report; return its path.
 
     Args:
-        rows: Name of the row -> its runs.
         summary: What they come to.
 
     Raises:
@@ -158,22 +159,23 @@ def make_comparison_page(rows: RowRuns, folder: Path, summary: Summary = NO_SUMM
     """Prepare the page of a comparison.
 
     Args:
-        rows: Name of the row -> its runs.
         folder: Of the page, from which its links lead.
         summary: What they come to.
     """
     runs = _list_runs(rows)
     number = len(runs) + len(summary.centralised)
+    shown, drift = [Picture(image, "titled shrink") for image in comparison_images(runs)], compare_drift(rows)
+    folders, pooled = _list_folders(runs, folder), _list_folders(summary.centralised, folder)
+    pooled = [POOLED, Items(pooled, "folders")] if pooled else []
     sections = (
         _hospitals_section(rows),
-        _same_case_section(runs),
+        make_section("pictures", "Pictures", "The same test case in each run", shown) if shown else None,
         _numbers_section(rows, summary),
         _curves_section(runs, summary.centralised),
-        _answers_section(runs),
-        _drift_section(rows),
+        make_section("drift", "Drift", "Drift of the sites", Table(drift), make_note(DRIFT_NOTE)) if drift else None,
         make_section("data", "Data", "Data", data_blocks(data_tables(rows), data_doubts(runs))),
         _settings_section(rows),
-        _runs_section(runs, summary.centralised, folder),
+        make_section("runs", "Runs", "The runs", Items(folders, "folders", is_numbered=True), pooled),
     )
     return Page(
         title=f"Comparison of {number} run{'s' * (number != 1)}",
@@ -182,6 +184,12 @@ def make_comparison_page(rows: RowRuns, folder: Path, summary: Summary = NO_SUMM
         footer="The page holds all it shows and loads nothing.",
         is_wide=True,
     )
+
+
+def print_comparison(rows: RowRuns, console: Console) -> None:
+    """Print what joining gave, in what the rows differ, their runs' values, and notes on comparing them."""
+    joining = joining_blocks(compare_joining(results_by_row(rows)))
+    print_blocks([*joining, *_numbers_section(rows, NO_SUMMARY).blocks], console)
 
 
 def _list_runs(rows: RowRuns) -> list[RunRecords]:
@@ -218,28 +226,19 @@ def _hospitals_section(rows: RowRuns) -> PageSection | None:
         Text(first, "lead"),
         [Picture(one) for one in pictures[1:]],
         [Table(one) for one in unseen_tables(rows)],
-        [Table(_put_verdicts_first(table)), make_note(NOTE)] if table else None,
+        [Table(table), make_note(NOTE)] if table else None,
         make_items([*others, *explain_losses(single)]),
-        _joining_blocks(joining),
+        joining_blocks(joining),
     )
 
 
-def _put_verdicts_first(table: TextTable) -> TextTable:
-    """Return `hospital_table` with kept and verdict after the names, where a phone shows both."""
-    last, kept = len(table.columns) - 1, table.columns.index("kept")
-    order = [0, 1, kept, last, *(i for i in range(2, last) if i != kept)]
-    rows = tuple(tuple(row[i] for i in order) for row in table.rows)
-    return replace(table, columns=tuple(table.columns[i] for i in order), rows=rows, num_text=4)
-
-
-def _joining_blocks(joining: JoiningComparison) -> Blocks:
+def joining_blocks(joining: JoiningComparison | None) -> list[Block]:
+    """Return what joining gave in each row, and before it where a site loses by it; nothing without a choice."""
+    if joining is None:
+        return []
     better = "Not every hospital is better off with what it keeps:"
-    return [
-        Banner("bad", "BAD", better, joining.losses) if joining.losses else None,
-        Heading("All hospitals together"),
-        Table(joining.table),
-        make_note(joining.note),
-    ]
+    banner: list[Block] = [Banner("bad", "BAD", better, joining.losses)] if joining.losses else []
+    return [*banner, Heading("All hospitals together"), Table(joining.table), Text(joining.note, "note")]
 
 
 def _numbers_section(rows: RowRuns, summary: Summary) -> PageSection:
@@ -272,9 +271,11 @@ def _run_blocks(rows: RowRuns, results: Sequence[Results]) -> Blocks:
     names = [name for name, of_row in rows.items() for _ in of_row]
     # Rows that are named by their runs' numbers have no other name.
     has_names = names != list(run_names(_list_runs(rows)))
-    table, alike = drop_equal_columns(comparison_table(results, names if has_names else ()))
+    table, alike = comparison_table(results, names if has_names else ())
     shared = make_note(f"All runs share: {alike}." if alike else "")
-    return [Table(table), shared, make_table(site_comparison_table(results))]
+    models = make_note(MODELS_NOTE) if any(run.super_model for run in results) else None
+    values = runs_table({name: run.results for name, run in run_names(_list_runs(rows)).items()})
+    return [Table(table), shared, make_table(values), models]
 
 
 def _curves_section(runs: Sequence[RunRecords], centralised: Sequence[RunRecords]) -> PageSection:
@@ -288,36 +289,6 @@ def _curves_section(runs: Sequence[RunRecords], centralised: Sequence[RunRecords
     )
 
 
-def _same_case_section(runs: Sequence[RunRecords]) -> PageSection | None:
-    shown = [Picture(image, "titled shrink") for image in comparison_images(runs)]
-    return make_section("pictures", "Pictures", "The same test case in each run", shown) if shown else None
-
-
-def _answers_section(runs: Sequence[RunRecords]) -> PageSection | None:
-    table = models_table({name: run.results for name, run in run_names(runs).items()})
-    title = "The models of each run"
-    return make_section("models", "Models", title, Table(table), make_note(MODELS_NOTE)) if table else None
-
-
-def models_table(runs: Mapping[str, Results]) -> TextTable | None:
-    """Return one row for each model of each run, one column a site; None where no run has more than one model.
-
-    Args:
-        runs: Name -> result; one without any value has no row.
-    """
-    if not any(run.super_model for run in runs.values()):
-        return None
-    methods = [Method(name, {0: run}) for name, run in runs.items() if {*run.values.values()} - {None}]
-    rows = [(row.name, *map(mean_and_deviation, (*row.sites, row.client_average))) for row in make_method_rows(methods)]
-    return TextTable(("model", *method_sites(methods), "mean"), tuple(rows))
-
-
-def _drift_section(rows: RowRuns) -> PageSection | None:
-    table = compare_drift(rows)
-    title = "Drift of the sites"
-    return make_section("drift", "Drift", title, Table(table), make_note(DRIFT_NOTE)) if table else None
-
-
 def _settings_section(rows: RowRuns) -> PageSection:
     shared, others, partial = settings_rows(rows)
     differing = f"Settings in which the runs differ ({len(others.rows)})" if others else ""
@@ -329,12 +300,6 @@ def _settings_section(rows: RowRuns) -> PageSection:
         Fold(f"Settings of some runs alone ({len(partial)})", [Pairs(partial)]) if partial else None,
         Fold(f"Settings that all runs share ({len(shared)})", [Pairs(shared)]),
     )
-
-
-def _runs_section(runs: Sequence[RunRecords], centralised: Sequence[RunRecords], folder: Path) -> PageSection:
-    pooled: Blocks = [POOLED, Items(_list_folders(centralised, folder), "folders")] if centralised else []
-    numbered = Items(_list_folders(runs, folder), "folders", is_numbered=True)
-    return make_section("runs", "Runs", "The runs", numbered, pooled)
 
 
 def _list_folders(runs: Sequence[RunRecords], folder: Path) -> list[Markup]:

@@ -147,7 +147,7 @@ def _compared_settings(run: RunRecords) -> dict[str, str]:
         key: text for key, text in all_settings(run).items() if key == RULE or key.partition(".")[0] not in NOT_COMPARED
     }
     # The extra ones are a key of the algorithm, and rounds of the run all the same.
-    total = (run.results.rounds or 0) + (run.results.recipe_value("extra_rounds") or 0)
+    total = (run.results.rounds or 0) + (run.results.recipe.get("extra_rounds") or 0)
     return settings | ({"rounds": str(total)} if total else {})
 
 

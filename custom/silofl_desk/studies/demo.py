@@ -19,8 +19,7 @@ from silofl.report.tables import print_table
 from silofl_desk.phantoms.phantoms import SITES, UNSEEN_SITE, make_phantoms
 from silofl_desk.report.run_records import read_run
 from silofl_desk.studies.compared_runs import ComparedRun
-from silofl_desk.studies.comparison import print_comparison
-from silofl_desk.studies.comparison_page import Summary, write_rows
+from silofl_desk.studies.comparison_page import Summary, print_comparison, write_rows
 from silofl_desk.studies.hospitals import conclude, cost_table, explain_losses, hospital_table, unseen_tables
 from silofl_desk.studies.processes import enable_interrupts
 from silofl_desk.studies.progress import announce
@@ -108,9 +107,9 @@ def _tell_story(out: Path, changes: dict[str, object], console: Console, log: Co
         _print_wrapped([f"{path.name} has no result: {why}" for path, why in failures.items()], console)
         return ExitCode.FAILED
     runs = {method: read_run(out / name) for method, (name, _, _) in RUNS.items()}
-    print_comparison(list(runs.values()), log)
+    rows = {method: [run] for method, run in runs.items()}
+    print_comparison(rows, log)
     with announce("writing the report", console):
-        rows = {method: [run] for method, run in runs.items()}
         report = write_rows(rows, out / "report.html", Summary(known=INSTANCE))
     code = _predict_unseen(out, data, console, log)
     elsewhere, *at_home = conclude(rows)

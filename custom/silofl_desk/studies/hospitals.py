@@ -17,14 +17,15 @@ from silofl.core.gain import (
     shorten_verdict,
 )
 from silofl.federation.results import Results
+from silofl.inference.choice import ENSEMBLE
 from silofl.report.tables import MISSING, TextTable, format_number
 from silofl.training.joined import CHOSEN, LOCAL, SHIFTED, Joined
 from silofl.training.metrics import mean_of_known
+from silofl_desk.report.left_out_site import group_unseen
 from silofl_desk.report.result_pictures import average_models, list_verdicts, rows_with_choices
 from silofl_desk.report.result_tables import case_metric, name_models
 from silofl_desk.report.run_records import RowRuns, RunRecords
 from silofl_desk.report.sentences import shares_batchnorm
-from silofl_desk.report.unseen_picture import group_unseen
 from silofl_desk.studies.conditions import has_other_data
 from silofl_desk.studies.method_rows import SMALLEST
 
@@ -49,31 +50,27 @@ def hospital_table(runs: Runs, *, shows_half: bool = True) -> TextTable | None:
     """
     rows = []
     chosen = [one for run in _with_choice(runs).values() for one in run.results.joining.values()]
-    models = name_models(chosen if shows_half else ())
+    models = {model: name for model, name in name_models(chosen if shows_half else ()).items() if model != CHOSEN}
     for name, run in _with_choice(runs).items():
         for number, (site, one) in enumerate(run.results.joining.items()):
             values = (format_number(one.shown(model)) for model in models)
             unseen = format_number(run.unseen and run.unseen.value)
             first, last = ("", "") if number else (name, unseen)
-            rows.append((first, site, *values, last, _describe_verdict(one)))
+            # What a phone shows first comes first.
+            rows.append((first, site, format_number(one.shown(CHOSEN)), _describe_verdict(one), *values, last))
     verdict = f"verdict{next(map(_name_compared, _with_choice(runs).values()), '')}"
-    columns = ("method", "hospital", *models.values(), "unseen", verdict)
-    return TextTable(columns, tuple(rows), num_text=2) if rows else None
+    columns = ("method", "hospital", "kept", verdict, *models.values(), "unseen")
+    return TextTable(columns, tuple(rows), num_text=4) if rows else None
 
 
 def unseen_tables(rows: RowRuns) -> list[TextTable]:
     """Return one table a hospital that took no part: the others' own models there, their mean, and each method's."""
     tables = []
     for (site, metric), tests in group_unseen(rows).items():
-        sites = sorted({name for several in tests.values() for one in several if one.own for name in one.own.models})
+        sites = sorted({name for several in tests.values() for one in several for name in one.own or ()} - {ENSEMBLE})
         columns = (f"{metric} at {site}", *(f"own: {name}" for name in sites), "own: mean", "federated")
         lines = [
-            (
-                name,
-                *(format_number(one.own.models.get(name) if one.own else None) for name in sites),
-                format_number(one.own and one.own.value),
-                format_number(one.value),
-            )
+            (name, *(format_number((one.own or {}).get(own)) for own in (*sites, ENSEMBLE)), format_number(one.value))
             for name, several in tests.items()
             for one in several
         ]
@@ -245,8 +242,8 @@ def _conclude_unseen(rows: RowRuns) -> Iterator[str]:
         low = "" if worst == best else f"{means[worst]:.3f} ({worst}) to "
         scores = [f"federated {'models' if low else 'model'} {low}{means[best]:.3f} ({best})"]
         if own := [one.own for several in tests.values() for one in several if one.own]:
-            alone = _format_range(value for one in own for value in one.models.values())
-            together = _format_range(one.value for one in own)
+            alone = _format_range(value for one in own for name, value in one.items() if name != ENSEMBLE)
+            together = _format_range(one[ENSEMBLE] for one in own)
             scores = [f"the others' own models {alone}", f"the mean of their answers {together}", *scores]
         yield f"At {site}, which took no part in the training: {', '.join(scores)}."
 
@@ -295,7 +292,7 @@ def _measured_reasons(run: RunRecords, site: str) -> Iterator[str]:
 
 def _list_other_answers(results: Results, site: str) -> list[str]:
     """Return which models answered a hospital's cases besides its own, where they score lower than its own."""
-    models, choices = results.super_model.models.get(site, {}), results.super_model.choices.get(site, {})
+    models, choices = results.tests[site].models or {}, results.tests[site].choices or {}
     own, total = models.get(site), sum(choices.values())
     return [
         f"the selector gave {count} of {total} cases to model {name} ({models[name]:.3f}; its own {own:.3f})"

@@ -20,7 +20,7 @@ from silofl.algorithms.fedsm.paper import THRESHOLDS
 from silofl.base.errors import ConfigError
 from silofl.base.files import write_json
 from silofl.base.options import SPECIFICITY
-from silofl.base.schema import dump_record, read_record
+from silofl.base.schema import dump_record
 from silofl.data.learnt import FILE as LEARNT
 from silofl.data.learnt import find_learnt
 from silofl.data.manifest import PARTS
@@ -32,9 +32,9 @@ from silofl.inference.case_results import CaseResult, choose_models, predict_cas
 from silofl.inference.choice import ENSEMBLE
 from silofl.inference.clinical import measure_evaluation
 from silofl.inference.contents import Contents
-from silofl.inference.evaluated_cases import EvaluatedCase, SiteCases, evaluate_cases, sort_answers
+from silofl.inference.evaluated_cases import SiteCases, evaluate_cases, sort_answers
 from silofl.inference.geometry import check_images
-from silofl.inference.unseen import UnseenTest, read_unseen
+from silofl.inference.unseen import ThresholdTest, UnseenTest, read_unseen
 from silofl.models.roles import GLOBAL
 from silofl.study import Study
 from silofl.training.device import choose_device, set_threads
@@ -85,17 +85,22 @@ def run_unseen_test(run: Path, site: str, digest: str, load: Callable[[], SiteDa
     site_cases = SiteCases.of(data, PARTS)
     answered, _ = sort_answers(evaluate_cases(model, site_cases))
     evaluation = measure_evaluation(model, fingerprint, site_cases, answered, SPECIFICITY)
-    parts = [_select_cases(part, answered) for part in site_cases.parts.values()]
-    found = measure_unseen(model, parts)
-    if own := _collect_models(run, directory.OWN):
-        models = SuperModel(own, device)
-        found["own"] = _measure_ensemble(models, _predict_parts(models, parts))
-    # As a clinic gets them: refused, or called from the model's threshold on.
-    found |= {"value": evaluation.value.value, "num_counted": len(answered) - evaluation.num_excluded}
-    found |= {"site": site, "fingerprint": fingerprint, "digest": digest, "evaluation": dump_record(evaluation)}
-    found |= {"assembled_from": contents.facts.get("assembled_from")}
-    found |= {"num_seen": _count_seen(run, site_cases, contents.study)}
-    result = read_record(UnseenTest, found, "unseen.json")
+    names = {one.case for one in answered}
+    parts = [
+        part.select_rows([row for row, case in enumerate(part.cases) if case in names])
+        for part in site_cases.parts.values()
+    ]
+    own = _collect_models(run, directory.OWN)
+    result = UnseenTest(
+        site=site,
+        fingerprint=fingerprint,
+        digest=digest,
+        evaluation=evaluation,
+        **measure_models(model, parts),
+        own=values_by_model(_predict_parts(SuperModel(own, device), parts)) if own else None,
+        assembled_from=contents.facts.get("assembled_from"),
+        num_seen=_count_seen(run, site_cases, contents.study),
+    )
     write_json(run / "unseen.json", dump_record(result))
     return result
 
@@ -108,11 +113,6 @@ def _count_seen(run: Path, site: SiteCases, study: Study) -> int | None:
     learnt = find_learnt(folders, site.data, site.parts, study)
     is_known = bool(folders) and all((folder / LEARNT).is_file() for folder in folders)
     return len(learnt) if is_known or learnt else None
-
-
-def _select_cases(part: Examples, answered: Sequence[EvaluatedCase]) -> Examples:
-    names = {one.case for one in answered}
-    return part.select_rows([row for row, case in enumerate(part.cases) if case in names])
 
 
 def assemble_models(run: Path) -> Contents:
@@ -155,73 +155,53 @@ def load_site_networks(contents: Contents, device: torch.device) -> Iterator[tup
         yield site, SuperModel(replace(contents, models={site: state}), device).network(site)
 
 
-def measure_unseen(model: SuperModel, parts: Sequence[Examples]) -> dict[str, Any]:
-    """Measure a super model on all cases of a site that none of its models has seen.
+def measure_models(model: SuperModel, parts: Sequence[Examples]) -> dict[str, Any]:
+    """Measure the models of a super model on all cases of a site that none of them has seen.
 
     Args:
         parts: All parts of the site's data, with different cases.
 
     Returns:
-        Plain values: ``value`` of the super model, ``models`` with the value of each model alone and, with a selector
-        that knows the sites, ``by_threshold`` with one record for each candidate of the paper's gamma.
+        Fields of `UnseenTest`: how it answers, each model's value and, with a selector, what that chooses, also with
+        each candidate of the paper's gamma.
 
     Raises:
         DataError: The images do not have the form of the training images.
     """
-    contents = model.contents
-    parts = [part for part in parts if len(part)]
-    for part in parts:
-        for images in [image[None] for image in part.images] if part.patches else [part.images]:
-            check_images(images, contents.image_shape, bool(part.patches))
-    results = _predict_parts(model, parts)
-    facts = {"metric": contents.study.metric, "rule": contents.rule, "num_cases": len(results)}
-    evaluated = _measure_with_selector if contents.rule == "selector" else _measure_ensemble
-    return facts | evaluated(model, results)
-
-
-def _predict_parts(model: SuperModel, parts: Sequence[Examples]) -> dict[str, CaseResult]:
-    results: dict[str, CaseResult] = {}
-    for part in parts:
-        results |= predict_cases(model, part, model.contents.study)
-    return results
-
-
-def _measure_with_selector(model: SuperModel, results: Mapping[str, CaseResult]) -> dict[str, Any]:
-    contents, models = model.contents, values_by_model(results)
-    own = _measure_at_threshold(model, results, contents.threshold)
+    contents, results = model.contents, _predict_parts(model, parts)
+    models = values_by_model(results)
+    if contents.rule != "selector":
+        del models[ENSEMBLE]
+        return {"rule": contents.rule, "models": models}
     # Where the selector knows the global model too, or there is none, the most probable model answers.
-    by_threshold = (
-        [] if contents.threshold is None else [_measure_at_threshold(model, results, gamma) for gamma in THRESHOLDS]
-    )
-    answer = models[ENSEMBLE] if contents.is_ensemble else own["value"]
-    how = "ensemble" if contents.is_ensemble else "choice"
-    found = {"answer": how, "threshold_from": _explain_threshold(contents), "models": models}
-    return (
-        found
-        | own
-        | {"value": answer, "by_threshold": by_threshold, "best_in_hindsight": _find_best_threshold(by_threshold)}
-    )
-
-
-def _measure_at_threshold(
-    model: SuperModel, results: Mapping[str, CaseResult], threshold: float | None
-) -> dict[str, Any]:
-    chosen = choose_models(model, results, threshold)
-    found, counts = score_choice(results, chosen), Counter(chosen.values())
-    names = sorted(model.contents.models, key=lambda name: (name != GLOBAL, name))
+    thresholds = () if contents.threshold is None else THRESHOLDS
     return {
-        "threshold": threshold,
-        "value": value_or_none(found),
-        "num_counted": found.num_cases,
-        "choices": {name: counts[name] for name in names},
+        "rule": "ensemble" if contents.is_ensemble else "choice",
+        "models": models,
+        "choices": _count_choices(model, results, contents.threshold)[1],
+        "threshold": contents.threshold,
+        "threshold_from": _explain_threshold(contents),
+        "by_threshold": tuple(ThresholdTest(gamma, *_count_choices(model, results, gamma)) for gamma in thresholds),
     }
 
 
-def _find_best_threshold(by_threshold: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
-    """Return the record of the threshold that answers the site's cases best, the largest among equals."""
-    # From the largest on: the first of equals is taken.
-    counted = [record for record in reversed(by_threshold) if record["num_counted"]]
-    return dict(max(counted, key=lambda record: record["value"])) if counted else None
+def _predict_parts(model: SuperModel, parts: Sequence[Examples]) -> dict[str, CaseResult]:
+    contents, results = model.contents, {}
+    for part in filter(len, parts):
+        for images in [image[None] for image in part.images] if part.patches else [part.images]:
+            check_images(images, contents.image_shape, bool(part.patches))
+        results |= predict_cases(model, part, contents.study)
+    return results
+
+
+def _count_choices(
+    model: SuperModel, results: Mapping[str, CaseResult], threshold: float | None
+) -> tuple[float | None, dict[str, int]]:
+    """Return the value of the chosen models, and model -> number of cases for which it is chosen."""
+    chosen = choose_models(model, results, threshold)
+    counts = Counter(chosen.values())
+    names = sorted(model.contents.models, key=lambda name: (name != GLOBAL, name))
+    return value_or_none(score_choice(results, chosen)), {name: counts[name] for name in names}
 
 
 def _explain_threshold(contents: Contents) -> str | None:
@@ -232,15 +212,6 @@ def _explain_threshold(contents: Contents) -> str | None:
     scores = (contents.facts.get("validation") or {}).values()
     has_validation = any(score.get("value") is not None for score in scores)
     return "tuned on validation data" if has_validation else "no validation data to tune it on"
-
-
-def _measure_ensemble(model: SuperModel, results: Mapping[str, CaseResult]) -> dict[str, Any]:
-    found = score_choice(results, dict.fromkeys(results, ENSEMBLE))
-    return {
-        "value": value_or_none(found),
-        "num_counted": found.num_cases,
-        "models": {name: value for name, value in values_by_model(results).items() if name != ENSEMBLE},
-    }
 
 
 def _read_earlier_test(run: Path) -> UnseenTest | None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 
 import numpy as np
 
@@ -9,6 +10,7 @@ from silofl.federation.results import Results
 from silofl.report.tables import METRIC_NAMES
 from silofl.training.metrics import pool_values
 from silofl.training.site_score import Values
+from silofl_desk.report.super_model_page import SUPER, model_values
 from silofl_desk.studies.comparison import compared_sites
 
 POOLED_DATA = "data pooled: simulation only"
@@ -47,7 +49,7 @@ class Method:
         """Whether its sites learn from one another and keep their data."""
         runs = self.results.values()
         is_alone = any(
-            run.recipe_value("stays_home") == "everything" and not run.recipe_value("sends_model_once") for run in runs
+            run.recipe.get("stays_home") == "everything" and not run.recipe.get("sends_model_once") for run in runs
         )
         return not self.needs_pool and not is_alone
 
@@ -152,34 +154,28 @@ def find_leading_places(cells: Sequence[SeedValues]) -> list[int]:
 
 def make_method_rows(methods: Sequence[Method]) -> list[Row]:
     """Return all rows in the given order; a method with a selector has four, which come from the same runs."""
-    sites, keys = method_sites(methods), list_further_averages(methods)
-    return [
-        _make_row(name, tested, method, sites, keys)
-        for method in methods
-        for name, tested in _model_rows(method, sites)
-    ]
+    sites, keys, rows = method_sites(methods), list_further_averages(methods), []
+    for method in methods:
+        runs = [_list_models(run, sites) for run in method.results.values()]
+        for model in dict.fromkeys(chain(*runs)) or [""]:
+            name = f"{method.name} {model}" if model else method.name
+            name += f" ({POOLED_DATA})" * method.needs_pool
+            rows.append(_make_row(name, [found[model] for found in runs if model in found], method, sites, keys))
+    return rows
 
 
-def _model_rows(method: Method, sites: Sequence[str]) -> list[tuple[str, list[_ModelValues]]]:
-    """Return the name of each row of a method with the values of its runs."""
-    runs = list(method.results.values())
-    own = [_ModelValues(run, run.values, run.pooled, compute_further_averages(run, sites)) for run in runs]
-    if not any(run.super_model for run in runs):
-        return [(f"{method.name} ({POOLED_DATA})" if method.needs_pool else method.name, own)]
-    names = ("ensemble", *(("global",) if any(run.has_global_model for run in runs) else ()), "personal")
-    others = {model: [_model_values(run, model) for run in runs] for model in names}
-    return [(f"{method.name} {model}", values) for model, values in ({"super": own} | others).items()]
-
-
-def _model_values(results: Results, model: str) -> _ModelValues:
-    """Return the value of one model at each site and over all cases; ``personal`` is each site's model at that site."""
-    models = results.super_model.models if results.super_model else {}
-    sites = [site for site in results.sites if models.get(site)]
-    values = {site: models[site].get(site if model == "personal" else model) for site in sites}
-    # Weighed by cases, the sites' means are the mean over all cases, if there is one.
-    known = [(value, results.tests[site].num_cases) for site, value in values.items() if value is not None]
-    has_mean = results.mean_of_sites(values.values()) is not None
-    return _ModelValues(results, values, pool_values(known) if has_mean else None)
+def _list_models(run: Results, sites: Sequence[str]) -> dict[str, _ModelValues]:
+    """Return the name of each model of a run, empty where it has one alone, with its values; the tested one first."""
+    tested = _ModelValues(run, run.values, run.pooled, compute_further_averages(run, sites))
+    if not run.super_model:
+        return {"": tested}
+    found = {SUPER: tested}
+    for name, values in model_values(run).items():
+        # Weighed by cases, the sites' means are the mean over all cases, if there is one.
+        known = [(value, run.tests[site].num_cases) for site, value in values.items() if value is not None]
+        has_mean = run.mean_of_sites(values.values()) is not None
+        found.setdefault(name, _ModelValues(run, values, pool_values(known) if has_mean else None))
+    return found
 
 
 def _make_row(

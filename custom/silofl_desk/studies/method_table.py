@@ -7,17 +7,16 @@ import numpy as np
 
 from silofl.federation.results import Results
 from silofl.report.metrics import metric_sentence
-from silofl.report.tables import MISSING, TextTable, mean_and_deviation
-from silofl.training.metrics import mean_of_known
+from silofl.report.tables import MISSING, TextTable
+from silofl_desk.report.result_tables import mean_and_deviation, summarise_seeds
 from silofl_desk.report.sentences import EVERYONE, POOLED_MEAN
 from silofl_desk.report.super_model_page import is_ensemble
-from silofl_desk.studies.comparison import MOST_SITES_IN_A_ROW, are_comparable, list_limits
+from silofl_desk.studies.comparison import are_comparable, list_limits
 from silofl_desk.studies.conditions import describe_groups
 from silofl_desk.studies.method_rows import (
     AVERAGES_ALSO,
     Method,
     Row,
-    SeedValues,
     find_leading_places,
     is_clearly_above,
     list_further_averages,
@@ -25,6 +24,7 @@ from silofl_desk.studies.method_rows import (
     method_sites,
 )
 
+MOST_SITES_IN_A_ROW = 8
 WON, WINNER = "sites won", "winner"
 CLIENT_AVERAGE, POOLED = "client average", "pooled"
 POOLING = "these rows need the data of all sites pooled in one place, which only a simulation can do"
@@ -59,6 +59,16 @@ def methods_table(methods: Sequence[Method], num_seeds: int, is_ranked: bool = T
     return _turn_table(table, "site", len(table.columns) - 1 - len(sites)) if is_turned else table
 
 
+def runs_table(runs: Mapping[str, Results]) -> TextTable | None:
+    """Return the table of single runs, in which nothing is marked; None where no run has a value.
+
+    Args:
+        runs: Name -> result.
+    """
+    methods = [Method(name, {0: run}) for name, run in runs.items() if {*run.values.values()} - {None}]
+    return methods_table(methods, 1, is_ranked=False) if methods else None
+
+
 def methods_values(methods: Sequence[Method]) -> list[dict[str, Any]]:
     """Return the rows as plain values for programs."""
     rows, sites, keys = make_method_rows(methods), method_sites(methods), list_further_averages(methods)
@@ -87,22 +97,29 @@ def methods_notes(methods: Sequence[Method], seeds: Sequence[int]) -> list[str]:
         methods: In the order of the rows.
         seeds: Seeds that were asked for.
     """
-    rows, runs = make_method_rows(methods), {method.name: list(method.results.values()) for method in methods}
+    runs = {method.name: list(method.results.values()) for method in methods}
+    further, meanings = list_further_averages(methods), {"everyone_balanced_accuracy": EVERYONE}
+    is_multilabel = any(run.has_findings for of_method in runs.values() for run in of_method)
+    named, counted = ", ".join(map(str, seeds)), "mean ± standard deviation over them"
+    by_seed = [(f"{method.name}, seed {seed}", run) for method in methods for seed, run in method.results.items()]
+    with_gamma = [method for method in methods if any(_threshold(run) is not None for run in runs[method.name])]
+    excluding = [name for name, of_method in runs.items() if any(map(_excludes_cases, of_method))]
     return [
         *_marking_notes(methods, seeds),
         f"Metric: {describe_groups(runs, lambda run: str(run.metric))}; client average: mean over sites; "
         f"pooled: {POOLED_MEAN}.",
-        *(f"{AVERAGES_ALSO[key]}: {_define_average(key, methods)}" for key in list_further_averages(methods)),
-        _seeds_note(seeds),
+        *(f"{AVERAGES_ALSO[key]}: {meanings.get(key) or metric_sentence(key, is_multilabel)}" for key in further),
+        f"One seed: {named}." if len(seeds) == 1 else f"Seeds {named}: {counted}.",
         *list_limits(runs, [method.name for method in methods if method.needs_pool]),
         f"Rounds: {describe_groups(runs, _rounds_text)}.",
-        *_early_ends(methods),
+        *(f"{name}: {run.ended_early}." for name, run in by_seed if run.ended_early),
         *_reported_rounds(methods),
-        *_threshold_notes(methods),
+        *(f"Threshold gamma of {method.name} super: {_by_seed(method, _threshold_text)}." for method in with_gamma),
         *_pooling_notes(methods),
-        *_excluded_case_notes(methods),
-        *(_rows_ahead(rows, len(seeds)) if is_comparable(methods) else []),
-        *_unfinished_notes(methods),
+        *(f"{name}: pooled means of its other models count the super model's cases." for name in excluding),
+        *(_rows_ahead(make_method_rows(methods), len(seeds)) if is_comparable(methods) else []),
+        *(f"{one.name}, seed {seed}: no numbers: {why}" for one in methods for seed, why in one.unfinished.items()),
+        *(f"{name}: INCOMPLETE: {reason}" for name, run in by_seed for reason in run.reasons),
     ]
 
 
@@ -121,9 +138,12 @@ def rank_columns(rows: Sequence[Row], num_seeds: int) -> list[list[int]]:
     Args:
         num_seeds: Seeds that were asked for.
     """
+    columns = zip(*([(row, values) for values in row.cells] for row in rows), strict=True)
     return [
-        find_leading_places([_counting_values(row, column, num_seeds) for row in rows])
-        for column in range(len(rows[0].cells) if rows else 0)
+        find_leading_places(
+            [() if row.method.needs_pool or len(values) != num_seeds else values for row, values in column]
+        )
+        for column in columns
     ]
 
 
@@ -142,16 +162,12 @@ def _add_winners(table: TextTable, places: Sequence[Sequence[int]], sites: Seque
     """Return the table with a column of sites won, a row of winners, and the front of each column marked."""
     names = [row[0] for row in table.rows]
     rows = [(*row, str(len(sites_won(places, i, sites)))) for i, row in enumerate(table.rows)]
-    rows.append((WINNER, *(_winner([names[i] for i in found]) for found in places), ""))
+    winners = [f"none: {len(found)} level" if len(found) > 1 else "".join(names[i] for i in found) for found in places]
+    rows.append((WINNER, *(winner or MISSING for winner in winners), ""))
     columns = list(enumerate(places, start=1))
     best = frozenset((found[0], column) for column, found in columns if len(found) == 1)
     level = frozenset((row, column) for column, found in columns for row in found if len(found) > 1)
     return TextTable((*table.columns, WON), tuple(rows), num_summary=1, best_cells=best, level_cells=level)
-
-
-def _winner(names: Sequence[str]) -> str:
-    """Return the name of the winner, or how many are level."""
-    return f"none: {len(names)} level" if len(names) > 1 else "".join(names) or MISSING
 
 
 def _turn_table(table: TextTable, corner: str, num_summary: int) -> TextTable:
@@ -163,16 +179,8 @@ def _turn_table(table: TextTable, corner: str, num_summary: int) -> TextTable:
 
 
 def _seed_numbers(values: Sequence[float]) -> dict[str, Any]:
-    return {
-        "mean": mean_of_known(values),
-        "std": float(np.std(values, ddof=1)) if len(values) > 1 else None,
-        "values": list(values),
-    }
-
-
-def _counting_values(row: Row, column: int, num_seeds: int) -> SeedValues:
-    values = row.cells[column]
-    return () if row.method.needs_pool or len(values) != num_seeds else values
+    mean, deviation = summarise_seeds(values)
+    return {"mean": mean, "std": deviation, "values": list(values)}
 
 
 def _marking_notes(methods: Sequence[Method], seeds: Sequence[int]) -> list[str]:
@@ -186,18 +194,6 @@ def _marking_notes(methods: Sequence[Method], seeds: Sequence[int]) -> list[str]
         "those that it does not lead so are level, underlined or with an equals sign. Local training counts, rows that "
         "need pooled data do not."
     ]
-
-
-def _seeds_note(seeds: Sequence[int]) -> str:
-    named = ", ".join(map(str, seeds))
-    if len(seeds) == 1:
-        return f"One seed: {named}."
-    return f"Seeds {named}: mean ± standard deviation over them."
-
-
-def _define_average(key: str, methods: Sequence[Method]) -> str:
-    has_findings = any(run.has_findings for method in methods for run in method.results.values())
-    return EVERYONE if key == "everyone_balanced_accuracy" else metric_sentence(key, has_findings)
 
 
 def _reported_rounds(methods: Sequence[Method]) -> list[str]:
@@ -216,31 +212,20 @@ def _by_seed(method: Method, text: Callable[[Results], str]) -> str:
 
 
 def _rounds_text(results: Results) -> str:
-    extra = results.recipe_value("extra_rounds")
+    extra = results.recipe.get("extra_rounds")
     own = max((one.rounds for one in (results.own_models or {}).values()), default=0)
     if own > (results.rounds or 0):
         return f"{results.rounds}, then each site alone to its end, up to round {own}"
     return f"{results.rounds} and {extra} extra" if extra else str(results.rounds)
 
 
-def _early_ends(methods: Sequence[Method]) -> list[str]:
-    """Say which runs ended before their last round, and so learnt less than the others."""
-    return [
-        f"{method.name}, seed {seed}: {run.ended_early}."
-        for method in methods
-        for seed, run in method.results.items()
-        if run.ended_early
-    ]
-
-
-def _threshold_notes(methods: Sequence[Method]) -> list[str]:
-    known = [m for m in methods if any(_threshold(run) is not None for run in m.results.values())]
-    return [f"Threshold gamma of {m.name} super: {_by_seed(m, _threshold_text)}." for m in known]
-
-
 def _threshold_text(results: Results) -> str:
     threshold = _threshold(results)
     return f"{threshold}{', the global model for every case' if threshold is not None and threshold >= 1 else ''}"
+
+
+def _excludes_cases(results: Results) -> bool:
+    return results.super_model is not None and any(one.num_excluded for one in results.tests.values())
 
 
 def _threshold(results: Results) -> float | None:
@@ -250,21 +235,11 @@ def _threshold(results: Results) -> float | None:
 def _pooling_notes(methods: Sequence[Method]) -> list[str]:
     """Name the methods that used data of other sites, by pooling or in a pretrained model."""
     names = ", ".join(method.name for method in methods if method.needs_pool)
-    uses_pretrained = (m for m in methods if any(run.recipe_value("needs_pretrained") for run in m.results.values()))
+    uses_pretrained = (m for m in methods if any(run.recipe.get("needs_pretrained") for run in m.results.values()))
     pretrained = ", ".join(m.name for m in uses_pretrained)
     notes = [f"{names}: {POOLING}."] if names else []
     notes += [f"{pretrained}: {PRETRAINED}."] if pretrained else []
     return notes
-
-
-def _excluded_case_notes(methods: Sequence[Method]) -> list[str]:
-    """Say how the single models of a super model are pooled where cases were excluded."""
-    names = [
-        m.name
-        for m in methods
-        if any(run.super_model and any(one.num_excluded for one in run.tests.values()) for run in m.results.values())
-    ]
-    return [f"{name}: pooled means of its other models count the super model's cases." for name in names]
 
 
 def _rows_ahead(rows: Sequence[Row], num_seeds: int) -> list[str]:
@@ -290,12 +265,3 @@ def _ahead_sentence(row: Row, federated: Row, means: Mapping[str, float]) -> str
     if is_clearly_above(row.client_average, federated.client_average):
         return f"{what} wins on average: {numbers}."
     return f"{what} is level with the federation on average, within the seeds' spread: {numbers}."
-
-
-def _unfinished_notes(methods: Sequence[Method]) -> list[str]:
-    notes = []
-    for method in methods:
-        notes += [f"{method.name}, seed {seed}: no numbers: {why}" for seed, why in method.unfinished.items()]
-        for seed, run in method.results.items():
-            notes += [f"{method.name}, seed {seed}: INCOMPLETE: {reason}" for reason in run.reasons]
-    return notes

@@ -8,34 +8,19 @@ from shlex import quote
 
 from rich.console import Console
 
+from silofl.base.schema import read_file
 from silofl.federation.ledger import read_ledger
 from silofl.federation.results import Results, read_results
 from silofl.federation.run_folder import PHASE
+from silofl.inference.evaluations import FILE as EVALUATIONS
+from silofl.inference.evaluations import Evaluations
 from silofl.parts.load import list_kinds
+from silofl.report.page import print_blocks
 from silofl.report.tables import MISSING, print_lines, print_table
 from silofl.study import Study
+from silofl_desk.report import sentences
+from silofl_desk.report.evaluations_page import evaluations_section, list_chance
 from silofl_desk.report.result_tables import calling_table, site_table
-from silofl_desk.report.sentences import (
-    calling_sentence,
-    describe_model,
-    describe_problems,
-    early_sentence,
-    empty_cases_sentence,
-    everyone_sentence,
-    extra_metrics_sentence,
-    joining_sentence,
-    joining_table,
-    left_sentences,
-    list_opposed,
-    missing_labels_sentence,
-    normalization_label,
-    privacy_sentence,
-    regions_text,
-    shares_patients,
-    split_sentence,
-    surface_sentence,
-    withheld_sentences,
-)
 from silofl_desk.studies.progress import POLL_S, RoundLines, repeat_in_background
 
 WORDS = {"bad": "BAD", "warning": "CAUTION"}
@@ -84,47 +69,40 @@ def print_results(results: Results, console: Console) -> None:
         # Nothing else is known of a run that failed before its study was read.
         return print_lines(lines, console)
     if results.ended_early:
-        lines.append(early_sentence(results))
-    lines += [f"  - {sentence}" for sentence in (*left_sentences(results), *withheld_sentences(results))]
+        lines.append(sentences.early_sentence(results))
+    lines += [
+        f"  - {sentence}" for sentence in (*sentences.left_sentences(results), *sentences.withheld_sentences(results))
+    ]
     if results.model:
-        lines.append(f"model: {describe_model(results)}")
+        lines.append(f"model: {sentences.describe_model(results)}")
     lines.append(f"metric: {results.metric or MISSING}")
     if results.regions:
-        lines.append(f"scored regions: {regions_text(results)}")
-    lines.append(f"normalization: {normalization_label(results.normalization)}")
+        lines.append(f"scored regions: {sentences.regions_text(results)}")
+    lines.append(f"normalization: {sentences.normalization_label(results.normalization)}")
     if results.batchnorm:
         lines.append(results.batchnorm)
-    if shares_patients(results.split_unit):
-        lines.append(f"split {split_sentence(results.split_unit)}")
+    if sentences.shares_patients(results.split_unit):
+        lines.append(f"split {sentences.split_sentence(results.split_unit)}")
     print_lines(lines, console)
-    if sentence := joining_sentence(results):
-        print_lines([sentence], console)
-    if table := joining_table(results):
+    print_lines([*filter(None, [sentences.joining_sentence(results)])], console)
+    if table := sentences.joining_table(results):
         print_table(table, console)
     if results.is_finished:
-        print_lines([f"{WORDS[tone]}  {sentence}" for tone, sentence in describe_problems(results)], console)
+        print_lines([f"{WORDS[tone]}  {sentence}" for tone, sentence in sentences.describe_problems(results)], console)
     if results.sites:
         print_table(site_table(results), console)
     # A temperature changes no answer: the page has it.
     if any(one.thresholds for one in results.callings.values()) and (table := calling_table(results)):
         print_table(table, console)
-        print_lines([calling_sentence(results)], console)
-    if sentence := empty_cases_sentence(results):
-        print_lines([sentence], console)
-    if sentence := missing_labels_sentence(results):
-        print_lines([sentence], console)
-    if sentence := surface_sentence(results):
-        print_lines([sentence], console)
-    if sentence := extra_metrics_sentence(results):
-        print_lines([sentence], console)
-    if results.privacy:
-        print_lines([privacy_sentence(results)], console)
-    if results.everyone:
-        print_lines([everyone_sentence(results)], console)
+        print_lines([sentences.calling_sentence(results)], console)
+    print_lines([*sentences.list_result_notes(results).values()], console)
 
 
 def print_notes(run: Path, console: Console) -> None:
-    """Print what the ledger of a run notes for its lead, as a site whose numbers are not taken."""
-    ledger = read_ledger(run) or ()
-    print_lines([f"{WORDS['warning']}  {sentence}" for sentence in list_opposed(ledger)], console)
+    """Print what the ledger of a run notes for its lead, and what hospitals say of a model that was only tested."""
+    ledger, found = read_ledger(run) or (), read_file(Evaluations, run / EVALUATIONS)
+    print_lines([f"{WORDS['warning']}  {sentence}" for sentence in sentences.list_opposed(ledger)], console)
     print_lines([f"round {record.round}: {note}" for record in ledger for note in record.notes], console)
+    if found:
+        print_blocks(evaluations_section(found).blocks, console)
+        print_lines([f"{WORDS['warning']}  {sentence}" for sentence in list_chance(found)], console)

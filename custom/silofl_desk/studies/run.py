@@ -33,7 +33,6 @@ from silofl.flare.lead import ABANDONED, Lead, Progress, has_ended
 from silofl.report.tables import format_bytes, format_duration
 from silofl.study import Study, load_study
 from silofl_desk.flare.submission import check_job
-from silofl_desk.report.evaluations_page import print_evaluations
 from silofl_desk.report.run_page import write_report
 from silofl_desk.studies.print_results import print_notes, print_results
 from silofl_desk.studies.processes import enable_interrupts
@@ -142,7 +141,6 @@ def follow_new_job(job: Path, kit: Kit, out: Path, retries: int, console: Consol
             return ExitCode.INTERRUPTED
     print_results(results, console)
     print_notes(out, console)
-    print_evaluations(out, console)
     console.print(f"downloaded to {out}; report: {write_report(out)}", markup=False)
     if results.status == "FAILED":
         console.print(f"correct this, then go on: {continue_command(out, kit)}", markup=False)

@@ -24,12 +24,12 @@ from silofl.federation.results import Results, read_results
 from silofl.federation.run_folder import RunFolder
 from silofl.flare.commands import whole_path
 from silofl.models.weights import read_start
+from silofl.report.page import print_blocks
 from silofl.setup.extensions import list_allowed_extensions
 from silofl.setup.site import Server
 from silofl.study import STORED, Study, load_study
 from silofl_desk.flare.workspace import other_classes, prepare_workspace, read_simulated_site
-from silofl_desk.report.evaluations_page import print_evaluations
-from silofl_desk.report.left_out_site import print_unseen
+from silofl_desk.report.left_out_site import unseen_section
 from silofl_desk.report.run_page import write_report
 from silofl_desk.report.sentences import changes_sentence
 from silofl_desk.studies.all_sites_test import measure_at_all_sites
@@ -282,7 +282,6 @@ def _conclude_run(run: Path, simulation: Simulation, study: Study, console: Cons
         results = _add_everyone(run, results, simulation, study, console)
     print_results(results, console)
     print_notes(run, console)
-    print_evaluations(run, console)
     code = ExitCode[results.status]
     if simulation.left_out is not None and code != ExitCode.FAILED:
         # The worse of COMPLETE, 0, and INCOMPLETE, 3.
@@ -317,7 +316,7 @@ def _show_unseen(run: Path, simulation: Simulation, study: Study, console: Conso
         with announce(f"testing at {site}, which was left out", console):
             digest = digest_data(read_manifest(Path(simulation.data) / site, study))
             found = run_unseen_test(run, site, digest, lambda: load_site(study, simulation, run, site), console)
-        print_unseen(found, console)
+        print_blocks(unseen_section(found).blocks, console)
     except (SiloFLError, OSError) as error:
         console.print(f"no test on the left-out site {site}: {error}", markup=False)
         return ExitCode.INCOMPLETE

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -20,8 +21,9 @@ from silofl.report.canvas import (
     make_image,
     style_axes,
 )
-from silofl.report.tables import MISSING, TextTable, mean_and_deviation
+from silofl.report.tables import TextTable
 from silofl.training.site_score import SiteScore
+from silofl_desk.report.result_tables import mean_and_deviation, summarise_seeds
 from silofl_desk.studies.method_rows import Method
 
 if TYPE_CHECKING:
@@ -75,28 +77,13 @@ class SweptRow:
             part: Of the sites' data.
             sites: Those that some run of the sweep has a value of; the others have no data of this part.
         """
-        runs = self.method.results.values()
-        found = [[_find_value(run, part, site) for site in run.sites if site in sites] for run in runs]
+        found = [list(map(values.get, sites & values.keys())) for values in self.list_values(part)]
         return [float(np.mean(values)) for values in found if values and None not in values]
 
-
-def sweep_table(rows: Sequence[SweptRow]) -> TextTable:
-    """Return one row for each row, the values of all settings but the last, and part; one column a value of the last.
-
-    Args:
-        rows: All with the same settings.
-    """
-    *others, last = rows[0].values
-    places = list(dict.fromkeys(row.place for row in rows))
-    sites = {part: _measured_sites(rows, part) for part in PARTS}
-    cells = {(*row.line, p, row.place): mean_and_deviation(row.measured(p, sites[p])) for row in rows for p in PARTS}
-    lines = [(*line, part) for line in _distinct_lines(rows) for part in PARTS]
-    columns = ("row", *others, "part", *(f"{last}={place}" for place in places))
-    return TextTable(
-        columns,
-        tuple((*line, *(cells.get((*line, place), MISSING) for place in places)) for line in lines),
-        num_text=2 + len(others),
-    )
+    def list_values(self, part: str) -> list[dict[str, float | None]]:
+        """Return site -> value of each run."""
+        runs = self.method.results.values()
+        return [{site: (one := PARTS[part](run).get(site)) and one.value for site in run.sites} for run in runs]
 
 
 @dataclass(frozen=True)
@@ -111,12 +98,40 @@ class Sweep:
     rows: Sequence[SweptRow]
     metric: str
 
+    @cached_property
+    def values(self) -> dict[str, dict[tuple[str, ...], dict[str, list[float]]]]:
+        """Part -> line -> value of the last setting -> the mean of each seed."""
+        found: dict[str, dict[tuple[str, ...], dict[str, list[float]]]] = {part: {} for part in PARTS}
+        for part, lines in found.items():
+            runs = [values for row in self.rows for values in row.list_values(part)]
+            known = {site for values in runs for site, value in values.items() if value is not None}
+            for row in self.rows:
+                lines.setdefault(row.line, {})[row.place] = row.measured(part, known)
+        return found
+
+    @property
+    def places(self) -> list[str]:
+        """The values of the last setting."""
+        return list(dict.fromkeys(row.place for row in self.rows))
+
+    def table(self) -> TextTable:
+        """Return one row for each line and part; one column a value of the last setting."""
+        *others, last = self.rows[0].values
+        rows = tuple(
+            (*line, part, *(mean_and_deviation(self.values[part][line].get(place, ())) for place in self.places))
+            for line in self.values["test"]
+            for part in PARTS
+        )
+        columns = ("row", *others, "part", *(f"{last}={place}" for place in self.places))
+        return TextTable(columns, rows, num_text=2 + len(others))
+
     def data(self) -> PlotData:
         """Return one row per row, point and part, with the mean of its seeds."""
         rows = (
-            (*row.line, row.place, part, *_summarise(row.measured(part, _measured_sites(self.rows, part))))
+            (*row.line, row.place, part, *summarise_seeds(values), len(values))
             for row in self.rows
             for part in PARTS
+            for values in (self.values[part][row.line][row.place],)
         )
         columns = ("row", *self.rows[0].values, "part", "mean", "deviation", "seeds")
         return PlotData("sweep", columns, tuple(rows))
@@ -125,21 +140,20 @@ class Sweep:
         """Draw each row over the last setting, one panel for validation and one for the test."""
         *others, last = self.rows[0].values
         figure, panels = lay_out_panels(len(PARTS), width, 3.7, LEAST_SWEEP, shares_y=True)
-        positions = _positions(list(dict.fromkeys(row.place for row in self.rows)))
-        lines = _distinct_lines(self.rows)
+        positions = _positions(self.places)
         handles: list[Line2D] = []
-        for panel, part in zip(panels, PARTS, strict=True):
-            handles = [_draw_row(panel, self.rows, line, part, positions, i) for i, line in enumerate(lines)]
+        for panel, (part, lines) in zip(panels, self.values.items(), strict=True):
+            handles = [_draw_row(panel, values, positions, number) for number, values in enumerate(lines.values())]
             style_axes(panel, f"{part}: {self.metric}", last)
             _mark_places(panel, positions)
-        names = (dict(zip(("", *others), line, strict=True)) for line in lines)
+        names = (dict(zip(("", *others), line, strict=True)) for line in self.values["test"])
         draw_legend(figure, handles, [" ".join(f"{k}={v}" if k else v for k, v in name.items()) for name in names])
         return figure
 
 
-def sweep_image(rows: Sequence[SweptRow], metric: str) -> PageImage:
+def sweep_image(sweep: Sweep) -> PageImage:
     """Draw each row over the last setting, and name the best point by validation in the alternative text."""
-    sweep, last = Sweep(rows, metric), list(rows[0].values)[-1]
+    last = list(sweep.rows[0].values)[-1]
     known = [row for row in sweep.data().rows if row[-3] is not None]
     best = {
         part: max((row for row in known if row[-4] == part), key=lambda row: row[-3], default=None) for part in PARTS
@@ -147,30 +161,9 @@ def sweep_image(rows: Sequence[SweptRow], metric: str) -> PageImage:
     described = "; ".join(
         f"highest in {part} {row[-3]:.3f} at {', '.join(map(str, row[:-4]))}" for part, row in best.items() if row
     )
-    places = ", ".join(dict.fromkeys(row.place for row in rows))
-    alt = f"{metric} over {last} = {places}, of {len(_distinct_lines(rows))} rows: {described or 'no value'}."
+    lines = f"of {len(sweep.values['test'])} rows"
+    alt = f"{sweep.metric} over {last} = {', '.join(sweep.places)}, {lines}: {described or 'no value'}."
     return make_image(sweep, alt, f"{NOTE} Bars are that deviation.")
-
-
-def _summarise(values: Sequence[float]) -> tuple[float | None, float | None, int]:
-    """Return mean, deviation and number of seeds."""
-    deviation = float(np.std(values, ddof=1)) if len(values) > 1 else None
-    return float(np.mean(values)) if values else None, deviation, len(values)
-
-
-def _distinct_lines(rows: Sequence[SweptRow]) -> list[tuple[str, ...]]:
-    return list(dict.fromkeys(row.line for row in rows))
-
-
-def _measured_sites(rows: Sequence[SweptRow], part: str) -> set[str]:
-    """Return the sites that some run has a value of."""
-    runs = [run for row in rows for run in row.method.results.values()]
-    return {site for run in runs for site in run.sites if _find_value(run, part, site) is not None}
-
-
-def _find_value(run: Results, part: str, site: str) -> float | None:
-    one = PARTS[part](run).get(site)
-    return one and one.value
 
 
 def _positions(places: Sequence[str]) -> dict[str, float]:
@@ -182,18 +175,13 @@ def _positions(places: Sequence[str]) -> dict[str, float]:
 
 
 def _draw_row(
-    panel: Axes, rows: Sequence[SweptRow], line: tuple[str, ...], part: str, positions: Mapping[str, float], number: int
+    panel: Axes, values: Mapping[str, Sequence[float]], positions: Mapping[str, float], number: int
 ) -> Line2D:
-    sites = _measured_sites(rows, part)
-    found = {positions[row.place]: row.measured(part, sites) for row in rows if row.line == line}
-    known = {place: values for place, values in sorted(found.items()) if values}
-    means = [float(np.mean(values)) for values in known.values()]
-    spreads = [float(np.std(values, ddof=1)) if len(values) > 1 else 0.0 for values in known.values()]
+    known = sorted((positions[place], *summarise_seeds(of_place)) for place, of_place in values.items() if of_place)
     # Each row's bars are thinner than those of the row before, and do not cover them.
     width = max(0.8, 3.2 - 0.8 * number)
-    drawn = panel.errorbar(
-        list(known), means, yerr=spreads, capsize=3, elinewidth=width, markersize=5, **line_style(number)
-    )
+    places, means, spreads = ([one[i] or 0.0 for one in known] for i in range(3))
+    drawn = panel.errorbar(places, means, yerr=spreads, capsize=3, elinewidth=width, markersize=5, **line_style(number))
     return drawn.lines[0]
 
 

@@ -24,9 +24,10 @@ from silofl.data.site_data import SiteData
 from silofl.federation.ledger import list_medians, read_ledger
 from silofl.federation.results import read_results
 from silofl.models.networks import build_plain_model, check_network
-from silofl.report.tables import TextTable, format_duration, mean_and_deviation, print_lines, print_table
+from silofl.report.tables import TextTable, format_duration, print_lines, print_table
 from silofl.study import Study
 from silofl.training.local_model import find_patience
+from silofl_desk.report.result_tables import mean_and_deviation
 from silofl_desk.studies.compared_runs import ComparedRun, ComparisonPlan, make_seeded_runs, run_folder
 from silofl_desk.studies.estimate import estimate_training
 from silofl_desk.studies.method_rows import SeedValues, is_clearly_above

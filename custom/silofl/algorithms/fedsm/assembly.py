@@ -30,7 +30,6 @@ from silofl.parts.model import ModelPart, collect_part_arrays
 from silofl.parts.part import BEFORE, END, Outcome, OwnTest, Part, Run, WeightsOf
 from silofl.parts.super_exchange import (
     collect_facts,
-    collect_selector_results,
     counts_by_threshold,
     evaluate_super_model,
     read_contents,
@@ -148,9 +147,9 @@ class SuperModelPart(Part):
         return read_contents(arrays, self._collect_facts(run), self.study, run.image_shape)
 
     def outcome(self, run: Run, tests: Mapping[str, SuperScore]) -> Outcome:
-        """Return the super model, the value of each model, the selector's choices, and the values by threshold."""
+        """Return the super model, what its selector can choose, and the values by threshold."""
         results = SuperResults(
-            **collect_selector_results(_find_selector(run).outputs, tests),
+            outputs=tuple(_find_selector(run).outputs),
             threshold=self.threshold,
             threshold_without=self.refused,
             by_threshold=_mean_by_threshold(self.selector.thresholds, [test.by_threshold for test in tests.values()]),
