@@ -40,6 +40,8 @@ VICTIMS = {
     ("server", "all"): "the server's machine",
 }
 JOBS, PARENTS = ("worker_process", "runner_process"), ("client_train", "server_train")
+# A hospital's policy that lets no lead begin a job.
+NO_RIGHTS = '{"format_version": "1.0", "permissions": {"lead": {"submit_job": "none"}}}'
 MARKS = {"job": JOBS, "parent": PARENTS, "all": (*JOBS, *PARENTS)}
 
 
@@ -217,19 +219,32 @@ def test_the_leads_command_takes_no_run_for_stopped_whose_site_lost_its_power(ne
     check_without(tmp_path / "out", "north")
 
 
-def test_no_round_waits_long_for_a_site_that_was_started_again(network, tmp_path):
-    # An hour for each answer: only NVFlare's word that the site is back without the job can end the wait.
+@pytest.mark.parametrize("part", ["parent", "all"])
+def test_a_site_that_is_killed_and_started_again_works_on_in_the_running_job(network, job, whole, part):
+    with network:
+        number = network.submit(job)
+        network.wait_for_rounds(2)
+        network.kill("north", part)
+        network.start(network.kit_of_site("north"))
+        assert network.wait_for_end(number) == "FINISHED:COMPLETED"
+    check_whole(network.run(), whole)
+
+
+def test_no_round_waits_long_for_a_site_that_refuses_the_running_job_when_it_is_started_again(network, tmp_path):
+    # An hour for each answer: only the server's word that the site has not taken the job again can end the wait.
     patient = write_small_job(tmp_path / "patient", rounds=ROUNDS, federation={"min_sites": 2, "task_timeout_s": 3600})
+    kit = network.kit_of_site("north")
     with network:
         network.submit(patient)
         network.wait_for_rounds(2)
         network.kill("north", "all")
-        network.start(network.kit_of_site("north"))
+        (kit.folder / "local" / "authorization.json").write_text(NO_RIGHTS)
+        network.start(kit)
         network.wait_for_result()
     check_without(network.run(), "north")
     without = [record for record in ledger(network.run()) if "north" not in record["answered"]]
     print(f"rounds without it took {[record['seconds'] for record in without]} s")
-    assert all("it was started again" in record["failed"]["north"] for record in without)
+    assert all("it was started again and could not go on" in record["failed"]["north"] for record in without)
     assert max(record["seconds"] for record in without) < 60
 
 
