@@ -25,7 +25,7 @@ STARTED = ok_reply(body="Start the client app...")
 def server():
     """Return a server with a job that runs, of which each step may go otherwise, and what was asked of it."""
 
-    def make(taken=TAKEN, free=(True, "reserved"), deployed=STARTED, started=STARTED, aborted=False, number="one"):
+    def make(taken=TAKEN, free=(True, "reserved"), deployed=STARTED, started=STARTED, here=BACK, **of_job):
         asked = []
 
         def answer(what, value):
@@ -51,11 +51,10 @@ def server():
             return answer("job", taken)
 
         job, runner = Job("one", {}, {"app": ["@ALL"]}, {}), JobRunner("")
-        job.run_aborted, job.get_application, runner.running_jobs = (
-            aborted,
-            lambda app, context: b"signed",
-            {number: job},
-        )
+        job.run_aborted, job.get_application = of_job.get("aborted", False), lambda app, context: b"signed"
+        runner.running_jobs = {of_job.get("number", "one"): job}
+        runner._pending_client_outcomes = {of_job.get("pending", "one"): {"east"}}
+        runner.abort_client_run = lambda number, sites, context: answer("abort", None)
         process = {
             RunProcessKey.PARTICIPANTS: {one.token: one for one in (Client("east", "e1"), Client("north", "n1"))}
         }
@@ -67,6 +66,7 @@ def server():
             check_client_resources=lambda job, needs, context: answer("resources", {"north": free}),
             cancel_client_resources=lambda found, needs, context: answer("cancel", None),
             start_client_job=start,
+            get_client_from_name=lambda name: here,
             server=SimpleNamespace(admin_server=SimpleNamespace(timeout=10.0, send_requests_and_get_reply_dict=send)),
         )
         return engine, asked, process
@@ -99,6 +99,12 @@ def test_a_returned_site_gets_the_job_and_is_known_by_its_new_token(server):
             "no disk",
         ),
         ({"started": None}, ["job", "resources", "deploy", "start", "cancel"], "must answer that it starts"),
+        ({"pending": "another"}, ["job", "resources", "deploy", "cancel"], "it has ended meanwhile"),
+        (
+            {"here": Client("north", "n3")},
+            ["job", "resources", "deploy", "start", "abort", "cancel"],
+            "it was started once more",
+        ),
     ],
 )
 def test_a_step_that_fails_leaves_the_site_out_and_its_gpus_free(server, goes, asked, reason):
@@ -106,6 +112,7 @@ def test_a_step_that_fails_leaves_the_site_out_and_its_gpus_free(server, goes, a
     with pytest.raises(RuntimeError, match=reason):
         give_job(engine, "one", BACK)
     assert seen == asked and [*process[RunProcessKey.PARTICIPANTS]] == ["e1", "n1"]
+    assert not engine.job_runner.is_client_outcome_pending("one", "north")
 
 
 @pytest.mark.parametrize(

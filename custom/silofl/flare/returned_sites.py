@@ -20,6 +20,8 @@ from nvflare.private.fed.server.admin import check_client_replies
 from nvflare.private.fed.utils.fed_utils import extract_participants
 from nvflare.utils.job_launcher_utils import get_resource_manager_spec
 
+from silofl.base.errors import error_text
+
 logger = logging.getLogger(__name__)
 # The topic of the command by which a running controller takes a site's new token, or does not.
 RETURNED = "silofl.returned"
@@ -65,7 +67,8 @@ class ReturnedSites:
             give_job(engine, job, site)
             logger.info("site %s, which was started again, goes on with job %s", site.name, job)
         except Exception as error:  # whatever NVFlare or the site says, the job runs on
-            logger.warning("site %s, which was started again, does not go on with job %s: %s", site.name, job, error)
+            why = error_text(error)
+            logger.warning("site %s, which was started again, does not go on with job %s: %s", site.name, job, why)
             found.failures += 1
             found.next_at = time.monotonic() + RETRY_S * (2**found.failures - 2)
         found.is_under_way = False
@@ -99,12 +102,19 @@ def give_job(engine: Any, number: str, site: Client) -> None:  # noqa: ANN401 - 
         try:
             _deploy(engine, job, app, site, context)
             with runner.lock:
-                runner._pending_client_outcomes.setdefault(number, set()).add(site.name)
+                if (pending := runner._pending_client_outcomes.get(number)) is None:
+                    raise RuntimeError("the job must run; it has ended meanwhile")
+                pending.add(site.name)
             dispatch = {site.name: DispatchInfo(app, needs[site.name], token)}
             replies = engine.start_client_job(job, dispatch, context)
             if check_client_replies(replies, [site.name], "start the job", strict=True):
                 raise RuntimeError("the site must answer that it starts the job")
+            # Messages go by the site's name: the job may run there under a token that it does not know.
+            if engine.get_client_from_name(site.name) is not site:
+                runner.abort_client_run(number, [site.name], context)
+                raise RuntimeError("the site must stay; it was started once more meanwhile")
         except Exception:
+            runner.resolve_client_outcome(number, site.name)
             engine.cancel_client_resources(free, needs, context)
             raise
     others = {token: one for token, one in process[RunProcessKey.PARTICIPANTS].items() if one.name != site.name}
@@ -126,10 +136,8 @@ def find_app(job: Job, site: str) -> str:
 
 def _deploy(engine: Any, job: Job, app: str, site: Client, context: Any) -> None:  # noqa: ANN401
     """Send a site a job's app, anew: its policy may have changed."""
-    message, admin = (
-        engine.job_runner._make_deploy_message(job, job.get_application(app, context), app, context),
-        engine.server.admin_server,
-    )
+    message = engine.job_runner._make_deploy_message(job, job.get_application(app, context), app, context)
+    admin = engine.server.admin_server
     reply = admin.send_requests_and_get_reply_dict({site.token: message}, timeout_secs=admin.timeout)[site.token]
     if reply is None or reply.get_header(MsgHeader.RETURN_CODE, ReturnCode.OK) != ReturnCode.OK:
         raise RuntimeError(f"the site must take the app; it said {reply and reply.body!r}")
