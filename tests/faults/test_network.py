@@ -1,6 +1,7 @@
 """A server and two hospitals over mutual TLS: one process is killed or one network cut, and the run goes on."""
 
 import contextlib
+import json
 import random
 import shutil
 import subprocess
@@ -228,6 +229,29 @@ def test_a_site_that_is_killed_and_started_again_works_on_in_the_running_job(net
         network.start(network.kit_of_site("north"))
         assert network.wait_for_end(number) == "FINISHED:COMPLETED"
     check_whole(network.run(), whole)
+
+
+def test_a_site_that_nvflare_held_for_dead_works_on_in_the_running_job(network, job, monkeypatch):
+    # What otherwise takes ten minutes and more.
+    path = network.server.folder / "local" / "resources.json"
+    resources = json.loads(path.read_text())
+    resources["servers"][0]["heart_beat_timeout"] = 25
+    path.write_text(json.dumps(resources))
+    for name in ("GRACE_PERIOD", "CHECK_LEAD_TIME"):
+        monkeypatch.setenv(f"NVFLARE_DEAD_CLIENT_{name}", "1")
+    with network:
+        number = network.submit(job)
+        network.wait_for_rounds(2)
+        network.kill("north", "all")
+        deadline = time.monotonic() + LIMIT_S
+        while "client_name='north'; reason='client dead'" not in (network.logs / "server.txt").read_text():
+            assert time.monotonic() < deadline
+            time.sleep(0.5)
+        time.sleep(5)
+        network.start(network.kit_of_site("north"))
+        assert network.wait_for_end(number) == "FINISHED:COMPLETED"
+    assert results(network.run())["status"] == "COMPLETE"
+    assert all(record["answered"] == list(SITES) for record in ledger(network.run()))
 
 
 def test_no_round_waits_long_for_a_site_that_refuses_the_running_job_when_it_is_started_again(network, tmp_path):

@@ -70,6 +70,7 @@ def controller_of(*clients):
     """Return a controller at a server with some sites."""
     controller = RoundsController()
     controller.fl_ctx, controller.abort_signal = FLContext(), SimpleNamespace(triggered=False)
+    controller.communicator = SimpleNamespace()
     controller.engine = SimpleNamespace(get_clients=lambda: [SimpleNamespace(name=name) for name in clients])
     return controller
 

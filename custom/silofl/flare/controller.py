@@ -190,6 +190,8 @@ class RoundsController(ModelController):
         # NVFlare ends the job for everybody where one site answers that it is unsafe, or that it knows no such task:
         # the quorum decides there too.
         self.fl_ctx.get_prop(FLContextKey.RUNNER).ABORT_RETURN_CODES = ()
+        # And where it has not heard a site for eleven minutes, it takes its task away, for which the site may return.
+        self.communicator.process_dead_client_report = lambda name, context: None
 
     def _publish(self, run: str, folder: RunFolder) -> None:
         """Bring the finished rounds to where the study lead downloads them from."""
