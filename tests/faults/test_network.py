@@ -1,5 +1,6 @@
 """A server and two hospitals over mutual TLS: one process is killed or one network cut, and the run goes on."""
 
+import json
 import random
 import shutil
 import time
@@ -38,6 +39,8 @@ VICTIMS = {
     ("server", "parent"): "the server's parent",
     ("server", "all"): "the server's machine",
 }
+# A hospital's policy that lets no lead begin a job.
+NO_RIGHTS = '{"format_version": "1.0", "permissions": {"lead": {"submit_job": "none"}}}'
 
 
 @pytest.fixture(scope="module")
@@ -187,19 +190,55 @@ def test_the_leads_command_takes_no_run_for_stopped_whose_site_lost_its_power(ne
     check_without(tmp_path / "out", "north")
 
 
-def test_no_round_waits_long_for_a_site_that_was_started_again(network, tmp_path):
-    # An hour for each answer: only NVFlare's word that the site is back without the job can end the wait.
+@pytest.mark.parametrize("part", ["parent", "all"])
+def test_a_site_that_is_killed_and_started_again_works_on_in_the_running_job(network, job, whole, part):
+    with network:
+        number = network.submit(job)
+        network.wait_for_rounds(2)
+        network.kill_part("north", part)
+        network.start(network.kit_of_site("north"))
+        assert network.wait_for_end(number) == "FINISHED:COMPLETED"
+    check_whole(network.run(), whole)
+
+
+def test_a_site_that_nvflare_held_for_dead_works_on_in_the_running_job(network, job, monkeypatch):
+    # What otherwise takes ten minutes and more.
+    path = network.server.folder / "local" / "resources.json"
+    resources = json.loads(path.read_text())
+    resources["servers"][0]["heart_beat_timeout"] = 25
+    path.write_text(json.dumps(resources))
+    for name in ("GRACE_PERIOD", "CHECK_LEAD_TIME"):
+        monkeypatch.setenv(f"NVFLARE_DEAD_CLIENT_{name}", "1")
+    with network:
+        number = network.submit(job)
+        network.wait_for_rounds(2)
+        network.kill_part("north", "all")
+        deadline = time.monotonic() + LIMIT_S
+        while "client_name='north'; reason='client dead'" not in (network.logs / "server.txt").read_text():
+            assert time.monotonic() < deadline
+            time.sleep(0.5)
+        time.sleep(5)
+        network.start(network.kit_of_site("north"))
+        assert network.wait_for_end(number) == "FINISHED:COMPLETED"
+    assert results(network.run())["status"] == "COMPLETE"
+    assert all(record["answered"] == list(SITES) for record in ledger(network.run()))
+
+
+def test_no_round_waits_long_for_a_site_that_refuses_the_running_job_when_it_is_started_again(network, tmp_path):
+    # An hour for each answer: only the server's word that the site has not taken the job again can end the wait.
     patient = write_small_job(tmp_path / "patient", rounds=ROUNDS, federation={"min_sites": 2, "task_timeout_s": 3600})
+    kit = network.kit_of_site("north")
     with network:
         network.submit(patient)
         network.wait_for_rounds(2)
         network.kill_part("north", "all")
-        network.start(network.kit_of_site("north"))
+        (kit.folder / "local" / "authorization.json").write_text(NO_RIGHTS)
+        network.start(kit)
         network.wait_for_result()
     check_without(network.run(), "north")
     without = [record for record in ledger(network.run()) if "north" not in record["answered"]]
     print(f"rounds without it took {[record['seconds'] for record in without]} s")
-    assert all("it was started again" in record["failed"]["north"] for record in without)
+    assert all("it was started again and could not go on" in record["failed"]["north"] for record in without)
     assert max(record["seconds"] for record in without) < 60
 
 

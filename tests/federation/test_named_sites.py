@@ -5,7 +5,7 @@ import pytest
 
 from silofl.base.errors import ConfigError
 from silofl.federation.checkpoint import checkpoint, restore_run
-from silofl.federation.known_sites import NEVER, list_expected_sites
+from silofl.federation.known_sites import NEVER, is_expected, list_expected_sites
 from silofl.federation.outcome import finished_results
 from silofl.federation.run_folder import RunFolder
 
@@ -77,6 +77,20 @@ def test_a_site_that_is_back_at_the_end_is_held_to_the_rounds_that_it_missed(nam
 def test_nobody_takes_part_whom_the_study_does_not_name(named, make_study):
     assert list(named(here=(*SITES, "other")).server.sites) == [*SITES]
     assert list_expected_sites(make_study(federation={"sites": 2}), SITES) == [*SITES]
+
+
+@pytest.mark.parametrize(
+    ("federation", "expected"),
+    [
+        ({}, True),
+        ({"sites": ("east", "north")}, False),
+        ({"sites": ("east", "west")}, True),
+        ({"sites_left": ["west"]}, False),
+        ({"sites": ("east", "west"), "sites_left": ["west"]}, False),
+    ],
+)
+def test_a_site_is_expected_where_the_study_names_it_and_has_not_let_it_go(make_study, federation, expected):
+    assert is_expected(make_study(federation=federation), "west") is expected
 
 
 def test_the_order_of_the_names_is_none_of_the_digest(make_study):

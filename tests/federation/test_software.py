@@ -4,6 +4,7 @@ import pytest
 
 from silofl.base.schema import dump_record, read_record
 from silofl.federation.ledger import Round, latest_software
+from silofl.federation.site import SiteRounds
 from silofl.parts.task import Message
 from silofl.setup.software import read_software
 
@@ -41,6 +42,17 @@ def test_a_site_of_another_release_is_refused_in_every_round_and_mixed_in_none(p
         assert record.answered == ["east"]
         assert f"site 'west' must run silofl 0.3, as here, not {release}" in record.refused["west"]
     assert game.round().answered == ["east", "west"]
+
+
+def test_a_site_that_is_started_again_with_another_release_is_refused_until_it_has_the_right_one(play):
+    game = play(("east", "west"), rounds=5)
+    game.round()
+    game.sites["west"] = SiteRounds("west", game.study, game.settings)
+    for _ in range(2):
+        assert "not 1.0.0" in game.round(change=running("west", silofl="1.0.0")).refused["west"]
+    record = game.round(change=running("west", torch="2.12.1"))
+    assert record.answered == ["east", "west"] and record.software.keys() == {"west"}
+    assert "software" not in game.upcoming("train")["west"].meta
 
 
 def test_a_site_that_does_not_say_what_it_runs_is_refused(play):

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from nvflare.apis.client import Client
 from nvflare.apis.dxo import from_shareable
 from nvflare.apis.event_type import EventType
 from nvflare.apis.fl_constant import FLContextKey, ReturnCode
@@ -14,6 +15,7 @@ from nvflare.apis.fl_context import FLContext
 from nvflare.app_common.abstract.fl_model import FLModel
 from nvflare.app_common.app_constant import AppConstants
 from nvflare.app_common.workflows.model_controller import ModelController
+from nvflare.private.fed.server.client_manager import ClientManager
 
 from silofl.base.errors import AggregationError, ConfigError
 from silofl.federation.results import read_results
@@ -24,6 +26,7 @@ from silofl.flare import controller as module
 from silofl.flare.controller import FAILED_ONCE, RoundsController
 from silofl.flare.exchange import from_model, to_model
 from silofl.flare.left_sites import AGAIN, FAILED, FAILED_AGAIN, LEFT
+from silofl.flare.returned_sites import RETURNED
 from silofl.parts.task import Message
 from silofl.setup.software import read_software
 
@@ -67,6 +70,7 @@ def controller_of(*clients):
     """Return a controller at a server with some sites."""
     controller = RoundsController()
     controller.fl_ctx, controller.abort_signal = FLContext(), SimpleNamespace(triggered=False)
+    controller.communicator = SimpleNamespace()
     controller.engine = SimpleNamespace(get_clients=lambda: [SimpleNamespace(name=name) for name in clients])
     return controller
 
@@ -346,7 +350,7 @@ def test_a_site_that_was_started_again_fails_at_once_and_is_waited_for_once_it_t
     monkeypatch.setattr(ModelController, "_prepare_task_data", lambda *arguments: None)
     told = {"sites": {"south": AGAIN}}
     failed, controller = asked(meanwhile=lambda controller: controller._take_left(LEFT, told, None))
-    assert failed["south"].startswith("it was started again") and "continue the run" in failed["south"]
+    assert failed["south"].startswith("it was started again") and "restart it" in failed["south"]
     assert controller._left == {"south": AGAIN}
     controller._prepare_task_data(SimpleNamespace(client=SimpleNamespace(name="south")), None)
     assert controller._left == {}
@@ -366,6 +370,46 @@ def test_what_the_tasks_before_hold_is_let_go(asked, collector_off):
 def test_no_word_of_another_form_makes_a_site_leave(data):
     controller = RoundsController()
     assert controller._take_left(LEFT, data, None) == {} and controller._left == {}
+
+
+@pytest.fixture
+def returned(make_study):
+    """Tell a controller that a site was started again; returns its answer, the tokens that it knows, and who has left.
+
+    Its process of before had reported that it could not begin.
+    """
+
+    def tell(data, **federation):
+        controller, manager = controller_of(), ClientManager()
+        manager.set_clients({one.token: one for one in (Client("north", "n1"), Client("south", "s1"))})
+        controller.engine.client_manager, controller._left = manager, {"south": AGAIN}
+        study = make_study(federation=federation)
+        answer = controller._take_returned(RETURNED, data, None, study)
+        return answer, {name: one.token for name, one in manager.name_to_clients.items()}, controller._left
+
+    return tell
+
+
+SOUTH = {"site": Client("south", "s2")}
+
+
+def test_a_site_that_was_started_again_is_known_by_its_new_token_alone_and_waited_for(returned):
+    assert returned(SOUTH) == ({"is_taken": True}, {"north": "n1", "south": "s2"}, {})
+
+
+@pytest.mark.parametrize(
+    ("data", "federation"),
+    [
+        (SOUTH, {"sites": ("north", "west")}),
+        (SOUTH, {"sites_left": ["south"]}),
+        (None, {}),
+        ({"site": "south"}, {}),
+        ({"site": {"name": "south", "token": "s2"}}, {}),
+    ],
+    ids=["not named", "let go", "no word", "a name", "no record of the server's"],
+)
+def test_who_does_not_take_part_is_not_taken_when_it_is_started_again(returned, data, federation):
+    assert returned(data, **federation) == ({}, {"north": "n1", "south": "s1"}, {"south": AGAIN})
 
 
 @pytest.fixture

@@ -45,7 +45,8 @@ def submit(tmp_path, make_study, monkeypatch):
         monkeypatch.setattr(module, "read_job_pretrained", lambda context, study: None)
         monkeypatch.setattr(module, "read_server_settings", lambda context: Server(run_dir=f"{tmp_path}/{run_dir}"))
         monkeypatch.setattr(module, "download_folder", lambda context: target)
-        controller, controller.fl_ctx = RoundsController(), FLContext()
+        controller = RoundsController()
+        controller.fl_ctx, controller.communicator = FLContext(), SimpleNamespace()
         meta = {} if lead is None else {"submitter_name": lead}
         controller.fl_ctx.set_prop(FLContextKey.JOB_META, meta, private=True, sticky=False)
         controller.fl_ctx.set_prop(FLContextKey.RUNNER, SimpleNamespace(), private=True, sticky=True)

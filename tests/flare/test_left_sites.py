@@ -15,25 +15,25 @@ from nvflare.private.fed.server.job_runner import JobRunner
 
 from silofl.flare import left_sites
 from silofl.flare.lead import ABANDONED, has_ended
-from silofl.flare.left_sites import AGAIN, FAILED, FAILED_AGAIN, LEFT, UNBEGUN, LeftSites, find_left_sites
+from silofl.flare.left_sites import AGAIN, FAILED, FAILED_AGAIN, LEFT, UNBEGUN, LeftSites, find_returned_sites
 
 JOB = [Client("east", "e1"), Client("north", "n1")]
 
 
 @pytest.mark.parametrize(
-    ("connected", "left"),
+    ("connected", "tokens"),
     [
-        (JOB, set()),
-        ([Client("east", "e1"), Client("north", "n2")], {"north"}),
+        (JOB, []),
+        ([Client("east", "e1"), Client("north", "n2")], ["n2"]),
         # Without a word: its network may be cut, and come back with the job.
-        ([Client("east", "e1")], set()),
+        ([Client("east", "e1")], []),
         # A site that is no part of the job.
-        ([*JOB, Client("west", "w2")], set()),
+        ([*JOB, Client("west", "w2")], []),
     ],
     ids=["all there", "started again", "silent", "others"],
 )
-def test_a_site_has_left_a_job_once_it_is_back_without_it(connected, left):
-    assert find_left_sites(JOB, connected) == left
+def test_a_site_has_returned_to_a_job_once_it_is_back_without_it(connected, tokens):
+    assert [site.token for site in find_returned_sites(JOB, connected)] == tokens
 
 
 def server_with(connected=JOB, answer=None, **runner):
@@ -80,18 +80,43 @@ def test_a_site_that_hangs_after_a_jobs_end_is_ended_once_and_waited_for_no_long
     assert ended_at((10, 70, 200), pending=()) == []
 
 
+@pytest.fixture
+def give(monkeypatch):
+    """Have jobs be given to returned sites by a stand-in that waits for them, or not; returns what it was asked."""
+
+    def answer(is_waited_for):
+        asked = []
+
+        def give(self, engine, job, site):
+            asked.append((job, site.name, site.token))
+            return is_waited_for
+
+        monkeypatch.setattr(left_sites.ReturnedSites, "give", give)
+        return asked
+
+    return answer
+
+
 @pytest.mark.parametrize(
-    ("event", "token", "told"),
+    ("event", "token", "asked"),
     [
-        (EventType.CLIENT_HEARTBEAT_PROCESSED, "n2", [("one", LEFT, {"sites": {"north": AGAIN}})]),
+        (EventType.CLIENT_HEARTBEAT_PROCESSED, "n2", [("one", "north", "n2")]),
         (EventType.CLIENT_HEARTBEAT_PROCESSED, "n1", []),
         (EventType.CLIENT_REGISTER_PROCESSED, "n2", []),
     ],
 )
-def test_a_heartbeat_under_a_new_token_and_no_other_event_is_told_to_the_sites_own_jobs_alone(event, token, told):
+def test_a_site_that_is_heard_under_a_new_token_is_given_its_own_jobs_alone(give, event, token, asked):
+    given = give(True)
     _, context, said = server_with([JOB[0], Client("north", token)])
     LeftSites().handle_event(event, context)
-    assert said == told
+    assert (given, said) == (asked, [])
+
+
+def test_a_job_waits_no_longer_for_a_returned_site_that_cannot_be_given_the_job(give):
+    give(False)
+    _, context, said = server_with([JOB[0], Client("north", "n2")])
+    LeftSites().handle_event(EventType.CLIENT_HEARTBEAT_PROCESSED, context)
+    assert said == [("one", LEFT, {"sites": {"north": AGAIN}})]
 
 
 def test_what_ran_when_the_server_was_stopped_has_ended_once_it_is_back():
@@ -114,9 +139,10 @@ def test_what_ran_when_the_server_was_stopped_has_ended_once_it_is_back():
 def report():
     """Send a report of a job's process to a server's component; returns what NVFlare saw and what jobs are told."""
 
-    def send(code, token="n1", pending=("north",), job="one", answer=None):
+    def send(code, token="n1", pending=("north",), job="one", answer=None, connected=JOB):
         component, callbacks, seen = LeftSites(), {}, []
         engine, context, said = server_with(
+            connected,
             answer=answer,
             is_client_outcome_pending=lambda job, name: name in pending,
             running_jobs={"one": meta("organs")},
@@ -143,6 +169,12 @@ def report():
 def test_a_process_that_cannot_begin_is_told_to_its_job_and_ends_it_not(report, code, words):
     seen, said = report(code)
     assert seen is None and said == [("one", LEFT, {"sites": {"north": UNBEGUN.format(words)}})]
+
+
+def test_what_was_reported_of_a_process_is_over_once_its_site_was_started_again(give, report):
+    given = give(True)
+    assert report(103, connected=[JOB[0], Client("north", "n2")]) == (None, [])
+    assert given == [("one", "north", "n2")]
 
 
 @pytest.mark.parametrize(

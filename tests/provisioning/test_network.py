@@ -885,6 +885,45 @@ def test_a_run_whose_job_process_is_killed_goes_on_by_itself_to_the_same_weights
 
 
 @pytest.mark.slow
+def test_a_hospital_whose_machine_is_killed_twice_works_on_in_the_running_job_to_the_same_weights(
+    network, uninterrupted, lead_command, tmp_path
+):
+    job, whole = uninterrupted
+    command, north = lead_command(job, tmp_path / "out"), hospital_of(network, "north")
+    for rounds, away_s in ((2, 20), (4, 0)):
+        command.wait_for_rounds(rounds)
+        network.kill("north")
+        time.sleep(away_s)
+        network.start(north)
+    code, said = command.finish()
+    assert code == 0 and "going on by itself" not in said, said
+    assert read_results(command.out).status == "COMPLETE"
+    assert [record.answered for record in read_ledger(command.out)] == [[*SITES]] * 6
+    assert_same_models(command.out, whole)
+
+
+@pytest.mark.slow
+def test_a_hospital_that_the_study_does_not_name_gets_no_running_job_when_it_is_started_again(
+    network, named_job, lead_command, tmp_path
+):
+    command = lead_command(named_job("east", "north", rounds=30), tmp_path / "out")
+    command.wait_for_rounds(1)
+    # NVFlare has begun the job at all hospitals that are connected.
+    find_job_process(network, "south")
+    (job,) = re.findall(r"submitted as job (\S+)", command.log.read_text())
+    restart(network, hospital_of(network, "south"))
+    wanted, deadline = f"site south, which was started again, does not go on with job {job}", time.monotonic() + 60
+    while (network.logs / "server.txt").read_text().count(wanted) < 2:
+        assert command.tree.poll() is None and time.monotonic() < deadline
+        time.sleep(0.2)
+    with pytest.raises(ValueError, match="not enough values"):
+        find_job_process(network, "south")
+    code, said = command.finish()
+    assert code == 0, said
+    assert {*read_results(command.out).sites} == {"east", "north"}
+
+
+@pytest.mark.slow
 def test_a_hospital_whose_job_process_hangs_costs_one_timeout_and_not_one_in_each_round(
     network, lead_command, tmp_path
 ):

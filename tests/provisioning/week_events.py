@@ -25,8 +25,6 @@ ROUNDS = {"week_first": 8, "week_second": 40}
 OTHER_RELEASE = "9.9.0"
 # One that works together with the present one.
 NEXT_RELEASE = f"{silofl.__version__.rpartition('.')[0]}.99"
-# Rounds that miss a hospital that was started again end within seconds; on a busy machine later.
-QUICK_S = 60.0
 
 
 @dataclass(frozen=True)
@@ -100,12 +98,10 @@ def restart_hospital(stage: Stage) -> str:
     run.wait_for_rounds(2)
     finished = len(run.ledger)
     stage.restart("north")
-    found = run.wait_for("north is missing", lambda one: "started again" in one.failed.get("north", ""))
-    slowest = max(one.seconds for one in run.ledger[finished:])
-    require_that(found.answered == ["east", "south"], f"east and south must answer, not {found.answered}")
-    require_that(slowest < QUICK_S, f"no round must take {QUICK_S:.0f} s, not {slowest:.0f}")
-    seen = f"round {found.round} went on without it, none took longer than {slowest:.1f} s"
-    return f"{seen}; ledger: {found.failed['north']}"
+    found = run.wait_for("north answers", lambda one: "north" in one.answered)
+    missed = [one.round for one in run.ledger[finished:] if sorted(one.answered) != [*HOSPITALS]]
+    require_that(not missed, f"all three must answer in each round after the restart, not without one in {missed}")
+    return f"killed after round {finished}; round {found.round} of the same job has it, and none went on without it"
 
 
 def add_new_hospital(stage: Stage) -> str:
@@ -120,14 +116,14 @@ def add_new_hospital(stage: Stage) -> str:
 
 
 def abort_and_continue(stage: Stage) -> str:
-    """Abort the long study and go on with it, which takes in who came back and who is new."""
+    """Abort the long study and go on with it, which takes in who is new."""
     run = stage.followed[LONG]
     run.abort()
     finished = len(run.ledger)
     run = stage.go_on(LONG)
     found = wait_for_all(run)
     require_that(found.round > finished, f"round {found.round} must come after round {finished}, the last one before")
-    return f"aborted after round {finished}; continued, north and {NEW} answer with the others in round {found.round}"
+    return f"aborted after round {finished}; continued, {NEW} answers with the others in round {found.round}"
 
 
 def pause_hospital(stage: Stage) -> str:
@@ -262,7 +258,7 @@ EVENTS = (
     Event("Tuesday: the lead aborts the other study and goes on", abort_second_study),
     Event("Tuesday: hospital north is killed and started again while the long study runs", restart_hospital),
     Event("Wednesday: hospital west gets a kit and starts while the study runs", add_new_hospital),
-    Event("Wednesday: the lead aborts the study and goes on with north and west", abort_and_continue),
+    Event("Wednesday: the lead aborts the study and goes on with west", abort_and_continue),
     Event("Thursday: hospital east pauses the study for some rounds", pause_hospital),
     Event("Thursday: the certificate of south is renewed", renew_hospital_certificate),
     Event(

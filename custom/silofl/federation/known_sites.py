@@ -40,6 +40,11 @@ def list_expected_sites(study: Study, here: Iterable[str]) -> list[str]:
     return sorted({*here} & {*study.federation.named} if study.federation.named else here)
 
 
+def is_expected(study: Study, site: str) -> bool:
+    """Return whether a site that is there may take part: one that the study names and has not let go."""
+    return bool(list_expected_sites(study, [site])) and site not in study.federation.sites_left
+
+
 def find_absent_sites(server: ServerRounds) -> dict[str, str]:
     """Return why the sites that the study names and that never came take no part.
 
@@ -76,19 +81,21 @@ def early_end(server: ServerRounds) -> str | None:
 
 
 def take_software(server: ServerRounds, site: str, said: Software | None) -> None:
-    """Let the server know what a site runs.
+    """Let the server know what a site runs, which may be another release where the site was started again.
 
     Raises:
-        AggregationError: The site's first answer does not say it, or names a release that does not work together with
-            the server's.
+        AggregationError: The site's first answer does not say it, or an answer names a release that does not work
+            together with the server's.
     """
-    if site in server.software:
-        return
     if said is None:
+        if site in server.software:
+            return
         raise AggregationError(f"site {site!r} must say which software it runs; install the study's wheel there")
     try:
         read_software().check_compatible(said, f"site {site!r}")
     except ConfigError as error:
+        # It is asked again before each further answer.
+        server.software.pop(site, None)
         raise AggregationError(str(error)) from None
     server.software[site] = said
 

@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, ClassVar
 
+from nvflare.apis.client import Client
 from nvflare.apis.controller_spec import ClientTask, Task
 from nvflare.apis.event_type import EventType
 from nvflare.apis.fl_constant import FLContextKey, ReturnCode
@@ -24,7 +25,7 @@ from silofl.base.files import make_folder, write_json
 from silofl.base.schema import dump_record
 from silofl.core.array_file import keep_in_files
 from silofl.federation.course import Answers, Course, Tests, separate_failures
-from silofl.federation.known_sites import list_expected_sites
+from silofl.federation.known_sites import is_expected, list_expected_sites
 from silofl.federation.outcome import describe_failure
 from silofl.federation.rehearsal import FILE as REHEARSAL
 from silofl.federation.rehearsal import rehearse_round
@@ -44,6 +45,7 @@ from silofl.flare.places import (
     read_job_study,
     read_server_settings,
 )
+from silofl.flare.returned_sites import RETURNED
 from silofl.flare.tracking import Tracking
 from silofl.parts.answer import plain_text
 from silofl.parts.task import TRAIN, Exchange, Message
@@ -142,7 +144,7 @@ class RoundsController(ModelController):
             # What is found is another thing at each task.
             progress = answer_progress(study, run, folder.path, lambda: self._find_in_flight())
             self.engine.register_app_command(PROGRESS, progress)
-            self._outlive_failures(study.federation.min_sites)
+            self._outlive_failures(study, study.federation.min_sites)
             self._publish(run, folder)
             server = self._begin(study, run, folder)
             # What is loaded by now stays: no round's `cleanup_memory` need look through it.
@@ -162,7 +164,7 @@ class RoundsController(ModelController):
 
     def _rehearse(self, study: Study) -> None:
         """Rehearse a round, and write what each site has shown into the job's own folder; nothing of a run."""
-        self._outlive_failures(0)
+        self._outlive_failures(study, 0)
         run, folder = (
             f"rehearsal-{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}",
             download_folder(self.fl_ctx),
@@ -180,13 +182,16 @@ class RoundsController(ModelController):
         except Exception as error:  # without a report its lead learns why from the server's log
             self.system_panic(describe_failure(error), self.fl_ctx)
 
-    def _outlive_failures(self, quorum: int) -> None:
+    def _outlive_failures(self, study: Study, quorum: int) -> None:
         """Have the job go on where a site's process fails, down to so many sites; 0 where the first failure is one."""
         self.engine.register_app_command(LEFT, self._take_left)
+        self.engine.register_app_command(RETURNED, self._take_returned, study)
         self.engine.register_app_command(FAILED, self._take_failed, quorum)
         # NVFlare ends the job for everybody where one site answers that it is unsafe, or that it knows no such task:
         # the quorum decides there too.
         self.fl_ctx.get_prop(FLContextKey.RUNNER).ABORT_RETURN_CODES = ()
+        # And where it has not heard a site for eleven minutes, it takes its task away, for which the site may return.
+        self.communicator.process_dead_client_report = lambda name, context: None
 
     def _publish(self, run: str, folder: RunFolder) -> None:
         """Bring the finished rounds to where the study lead downloads them from."""
@@ -329,6 +334,18 @@ class RoundsController(ModelController):
         if isinstance(told, dict):
             self._left |= {site: why for site, why in told.items() if isinstance(site, str) and isinstance(why, str)}
         return {}
+
+    def _take_returned(self, topic: str, data: object, context: FLContext, study: Study) -> dict[str, Any]:
+        """Know a site that was started again by its new token, where the study has it take part."""
+        site = data.get("site") if isinstance(data, dict) else None
+        if not isinstance(site, Client) or not is_expected(study, site.name):
+            return {}
+        known = self.engine.client_manager
+        # What still comes by its token of before is refused from here on.
+        others = {token: one for token, one in known.clients.items() if one.name != site.name}
+        known.set_clients(others | {site.token: site})
+        self._left.pop(site.name, None)
+        return {"is_taken": True}
 
     def _take_failed(self, topic: str, data: object, context: FLContext, quorum: int) -> dict[str, Any]:
         """Say whether the job goes on without a site whose process has failed in a round; NVFlare ends it otherwise.

@@ -1,12 +1,12 @@
-"""The server's lasting process tells its jobs which of their sites have left them.
+"""The server's lasting process tells its jobs which of their sites have left them, and brings back who returns.
 
 NVFlare 2.9 says nothing of a site that was started again: it registers under a new token, and gets no job that runs
-already. And where a site reports that its process for a job could not begin, as by a policy or a disk that is wrong, or
-that it failed later, NVFlare ends the job for everybody; here the job itself decides, by the study's quorum. What fails
-for the first time ends the job: in the one that goes on the site takes part again, and nothing is lost. And once a
-job's process at the server has ended, NVFlare waits a quarter of an hour for a site's process that hangs, in which its
-lead gets no result. And what ran when the server was stopped, it calls RUNNING for ever, which nobody can abort or
-delete.
+already; here `ReturnedSites` gives it its jobs again. And where a site reports that its process for a job could not
+begin, as by a policy or a disk that is wrong, or that it failed later, NVFlare ends the job for everybody; here the job
+itself decides, by the study's quorum. What fails for the first time ends the job: in the one that goes on the site
+takes part again, and nothing is lost. And once a job's process at the server has ended, NVFlare waits a quarter of an
+hour for a site's process that hangs, in which its lead gets no result. And what ran when the server was stopped, it
+calls RUNNING for ever, which nobody can abort or delete.
 """
 
 import logging
@@ -26,6 +26,8 @@ from nvflare.fuel.f3.cellnet.defs import CellChannel, CellChannelTopic
 from nvflare.fuel.f3.message import Message
 from nvflare.private.defs import CellMessageHeaderKeys, JobFailureMsgKey
 
+from silofl.flare.returned_sites import ReturnedSites
+
 logger = logging.getLogger(__name__)
 # The topics of the commands that a running controller answers; of the second, whether the job goes on.
 LEFT, FAILED = "silofl.left", "silofl.failed"
@@ -37,15 +39,15 @@ DAY_S = 86400.0
 # Of a process that never came to a task.
 UNBEGUN_CODES = (ProcessExitCode.UNSAFE_COMPONENT, ProcessExitCode.CONFIG_ERROR, ProcessExitCode.INFRASTRUCTURE_ERROR)
 FAILED_CODES = (ProcessExitCode.EXCEPTION, JobReturnCode.ABORTED)
-AGAIN = "it was started again, and NVFlare gives it no running job: continue the run to take it in"
-UNBEGUN = "its process for this job could not begin ({}): its own log says why; continue the run once that is mended"
+AGAIN = "it was started again and could not go on: its own log and the server's say why; restart it once that is mended"
+UNBEGUN = "its process for this job could not begin ({}): its own log says why; restart the site once that is mended"
 FAILED_AGAIN = (
-    "its process failed for the second time in a day: its own log says why; continue the run once that is mended"
+    "its process failed for the second time in a day: its own log says why; restart the site once that is mended"
 )
 
 
 class LeftSites(FLComponent):
-    """Tells running jobs which of their sites take part no more, and ends the jobs of a server that was stopped.
+    """Tells running jobs which of their sites take part no more or again, and ends the jobs of a server that stopped.
 
     A component of the server's resources.
     """
@@ -58,6 +60,7 @@ class LeftSites(FLComponent):
         self._failed_at: dict[tuple[str | None, ...], float] = {}
         # Job -> when it was last seen to run.
         self._ran_at: dict[str, float] = {}
+        self._returned = ReturnedSites()
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
         """Look at all jobs where a site shows that it is alive: as soon as it has registered, and every ten seconds."""
@@ -69,8 +72,12 @@ class LeftSites(FLComponent):
             return
         engine = fl_ctx.get_engine()
         for job, process in list(engine.run_processes.items()):
-            again = find_left_sites(process[RunProcessKey.PARTICIPANTS].values(), engine.get_clients())
-            left = dict.fromkeys(sorted(again), AGAIN) | self._reported.get(job, {})
+            left = self._reported.setdefault(job, {})
+            for site in find_returned_sites(process[RunProcessKey.PARTICIPANTS].values(), engine.get_clients()):
+                # What was reported of its process before is over.
+                left.pop(site.name, None)
+                if not self._returned.give(engine, job, site):
+                    left[site.name] = AGAIN
             if left:
                 # Each time: a job's process that has just begun does not listen yet.
                 engine.send_app_command(job, LEFT, {"sites": left}, ANSWER_S)
@@ -135,12 +142,12 @@ class LeftSites(FLComponent):
         return isinstance(answer, dict) and answer.get("goes_on") is True
 
 
-def find_left_sites(participants: Iterable[Client], connected: Iterable[Client]) -> set[str]:
-    """Return the names of a job's sites that are connected without it.
+def find_returned_sites(participants: Iterable[Client], connected: Iterable[Client]) -> list[Client]:
+    """Return the sites of a job that are connected without it, as they are registered now.
 
     Args:
-        participants: The job's sites, as they were when it began.
+        participants: The job's sites, as they were when they began it.
         connected: All sites that are connected now, by the server's own record.
     """
-    tokens = {client.name: client.token for client in connected}
-    return {one.name for one in participants if tokens.get(one.name, one.token) != one.token}
+    tokens = {one.name: one.token for one in participants}
+    return sorted((one for one in connected if tokens.get(one.name, one.token) != one.token), key=lambda one: one.name)

@@ -1,0 +1,197 @@
+"""A site that was started again: when it is given a job that runs, and what of NVFlare is asked for it."""
+
+import threading
+from contextlib import contextmanager
+from types import SimpleNamespace
+
+import pytest
+from nvflare.apis.client import Client
+from nvflare.apis.fl_constant import RunProcessKey
+from nvflare.apis.job_def import Job
+from nvflare.private.admin_defs import error_reply, ok_reply
+from nvflare.private.defs import ERROR_MSG_PREFIX
+from nvflare.private.fed.server.job_runner import JobRunner
+from nvflare.private.fed.server.message_send import ClientReply
+
+from silofl.flare import returned_sites
+from silofl.flare.returned_sites import RETURNED, ReturnedSites, find_app, give_job
+
+BACK = Client("north", "n2")
+TAKEN = {"data": {"is_taken": True}}
+STARTED = ok_reply(body="Start the client app...")
+
+
+@pytest.fixture
+def server():
+    """Return a server with a job that runs, of which each step may go otherwise, and what was asked of it."""
+
+    def make(taken=TAKEN, free=(True, "reserved"), deployed=STARTED, started=STARTED, here=BACK, **of_job):
+        asked = []
+
+        def answer(what, value):
+            asked.append(what)
+            return value
+
+        @contextmanager
+        def new_context():
+            yield None
+
+        def start(job, sites, context):
+            ((name, dispatch),) = sites.items()
+            assert (name, dispatch.app_name, dispatch.token) == ("north", "app", free[1])
+            assert runner.is_client_outcome_pending("one", "north")
+            return answer("start", [ClientReply("n2", "north", None, started)])
+
+        def send(requests, timeout_secs):
+            assert requests["n2"].body == b"signed" and timeout_secs == 10.0
+            return answer("deploy", {"n2": deployed})
+
+        def tell(job, topic, data, timeout):
+            assert (job, topic, data) == ("one", RETURNED, {"site": BACK})
+            return answer("job", taken)
+
+        job, runner = Job("one", {}, {"app": ["@ALL"]}, {}), JobRunner("")
+        job.run_aborted, job.get_application = of_job.get("aborted", False), lambda app, context: b"signed"
+        runner.running_jobs = {of_job.get("number", "one"): job}
+        runner._pending_client_outcomes = {of_job.get("pending", "one"): {"east"}}
+        runner.abort_client_run = lambda number, sites, context: answer("abort", None)
+        process = {
+            RunProcessKey.PARTICIPANTS: {one.token: one for one in (Client("east", "e1"), Client("north", "n1"))}
+        }
+        engine = SimpleNamespace(
+            job_runner=runner,
+            run_processes={"one": process},
+            new_context=new_context,
+            send_app_command=tell,
+            check_client_resources=lambda job, needs, context: answer("resources", {"north": free}),
+            cancel_client_resources=lambda found, needs, context: answer("cancel", None),
+            start_client_job=start,
+            get_client_from_name=lambda name: here,
+            server=SimpleNamespace(admin_server=SimpleNamespace(timeout=10.0, send_requests_and_get_reply_dict=send)),
+        )
+        return engine, asked, process
+
+    return make
+
+
+def test_a_returned_site_gets_the_job_and_is_known_by_its_new_token(server):
+    engine, asked, process = server()
+    give_job(engine, "one", BACK)
+    assert asked == ["job", "resources", "deploy", "start"]
+    assert [*process[RunProcessKey.PARTICIPANTS]] == ["e1", "n2"]
+
+
+@pytest.mark.parametrize(
+    ("goes", "asked", "reason"),
+    [
+        ({"number": "another"}, [], "the job must run"),
+        ({"aborted": True}, [], "the job must run"),
+        # The study does not name the site, or lets it go; the job's process does not answer.
+        ({"taken": {"data": {}}}, ["job"], "the job must take the site"),
+        ({"taken": {"data": {"is_taken": 1}}}, ["job"], "the job must take the site"),
+        ({"taken": None}, ["job"], "the job must take the site"),
+        ({"free": (False, "")}, ["job", "resources"], "resources free"),
+        ({"deployed": error_reply("no right")}, ["job", "resources", "deploy", "cancel"], "it said 'no right'"),
+        ({"deployed": None}, ["job", "resources", "deploy", "cancel"], "it said None"),
+        (
+            {"started": ok_reply(body=f"{ERROR_MSG_PREFIX}: no disk")},
+            ["job", "resources", "deploy", "start", "cancel"],
+            "no disk",
+        ),
+        ({"started": None}, ["job", "resources", "deploy", "start", "cancel"], "must answer that it starts"),
+        ({"pending": "another"}, ["job", "resources", "deploy", "cancel"], "it has ended meanwhile"),
+        (
+            {"here": Client("north", "n3")},
+            ["job", "resources", "deploy", "start", "abort", "cancel"],
+            "it was started once more",
+        ),
+    ],
+)
+def test_a_step_that_fails_leaves_the_site_out_and_its_gpus_free(server, goes, asked, reason):
+    engine, seen, process = server(**goes)
+    with pytest.raises(RuntimeError, match=reason):
+        give_job(engine, "one", BACK)
+    assert seen == asked and [*process[RunProcessKey.PARTICIPANTS]] == ["e1", "n1"]
+    assert not engine.job_runner.is_client_outcome_pending("one", "north")
+
+
+@pytest.mark.parametrize(
+    ("deploy_map", "app"),
+    [
+        ({"app": ["@ALL"]}, "app"),
+        ({"a": ["server", "east"], "b": ["north"]}, "b"),
+        ({"a": [{"sites": ["server", "north"]}]}, "a"),
+    ],
+)
+def test_the_app_of_a_site_is_that_of_the_jobs_deploy_map(deploy_map, app):
+    assert find_app(Job("one", {}, deploy_map, {}), "north") == app
+
+
+def test_a_site_that_the_deploy_map_does_not_name_has_no_app():
+    with pytest.raises(RuntimeError, match="deploy_map names none"):
+        find_app(Job("one", {}, {"app": ["server", "east"]}, {}), "north")
+
+
+@pytest.fixture
+def heartbeats(monkeypatch):
+    """Let a returned site be heard at some seconds; returns when it was given the job, and when it was waited for."""
+
+    def hear(seconds, does):
+        clock, given, ended = [0.0], [], threading.Semaphore(0)
+
+        class Thread(threading.Thread):
+            def run(self):
+                super().run()
+                ended.release()
+
+            def start(self):
+                super().start()
+                assert ended.acquire(timeout=60)
+
+        def give(engine, job, site):
+            given.append(clock[0])
+            does(len(given))
+
+        monkeypatch.setattr(returned_sites.time, "monotonic", lambda: clock[0])
+        monkeypatch.setattr(returned_sites.threading, "Thread", Thread)
+        monkeypatch.setattr(returned_sites, "give_job", give)
+        returned, waited = ReturnedSites(), []
+        for clock[0] in seconds:
+            waited += [clock[0]] * returned.give(None, "one", BACK)
+        return given, waited
+
+    return hear
+
+
+def test_a_site_that_fails_once_is_tried_at_its_next_heartbeat_and_then_rarely(heartbeats):
+    def fails(times):
+        raise RuntimeError("it must answer")
+
+    # After the second failure 60 s, after the third one 180 s.
+    assert heartbeats(range(0, 260, 10), fails) == ([0, 10, 70, 250], [0])
+
+
+def test_a_site_that_has_its_job_is_waited_for(heartbeats):
+    def fails_once(times):
+        if times == 1:
+            raise RuntimeError("it must answer")
+
+    given, waited = heartbeats([0, 10], fails_once)
+    assert (given, waited) == ([0, 10], [0, 10])
+
+
+def test_a_site_is_given_a_job_once_at_a_time_and_again_under_another_token(monkeypatch):
+    given, may_end, ended = [], threading.Event(), threading.Semaphore(0)
+
+    def give(engine, job, site):
+        given.append((job, site.token))
+        assert may_end.wait(60)
+        ended.release()
+
+    monkeypatch.setattr(returned_sites, "give_job", give)
+    returned = ReturnedSites()
+    for job, token in (("one", "n2"), ("one", "n2"), ("two", "n2"), ("one", "n3")):
+        assert returned.give(None, job, Client("north", token))
+    may_end.set()
+    assert all(ended.acquire(timeout=60) for _ in range(3))
+    assert sorted(given) == [("one", "n2"), ("one", "n3"), ("two", "n2")]
