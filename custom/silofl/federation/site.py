@@ -50,8 +50,7 @@ class SiteRounds:
     def __init__(self, name: str, study: Study, site: Site, latest: Callable[[], Site] | None = None) -> None:
         self.name, self.study, self.site = name, study, site
         self._latest = latest or (lambda: site)
-        # Whether the server knows what this process runs.
-        self._is_known = False
+        self._has_said_software = False
         # The folders of runs that have learnt from the data as this process has read them.
         self._recorded: set[Path] = set()
         site.check_private(study.name, study.promise)
@@ -224,7 +223,7 @@ class SiteRounds:
 
     def _say_software(self, asked: TaskHeader) -> Message:
         """Return what the site runs, where the server does not know it yet or knows it of an earlier process."""
-        is_known, self._is_known = self._is_known and asked.software is None, True
+        is_known, self._has_said_software = self._has_said_software and asked.software is None, True
         return Message(meta={} if is_known else {"software": read_software().model_dump()})
 
     def _compare_with_learnt(self, folder: Path, task: str) -> None:
