@@ -2,6 +2,7 @@
 
 import pytest
 
+from silofl import __version__
 from silofl.base.schema import dump_record, read_record
 from silofl.federation.ledger import Round, latest_software
 from silofl.federation.site import SiteRounds
@@ -9,6 +10,8 @@ from silofl.parts.task import Message
 from silofl.setup.software import read_software
 
 OTHER = "0" * 64
+# The releases that work together have this beginning.
+HERE = __version__.rpartition(".")[0]
 
 
 def running(site, **changes):
@@ -40,7 +43,7 @@ def test_a_site_of_another_release_is_refused_in_every_round_and_mixed_in_none(p
     for _ in range(2):
         record = game.round(change=running("west", silofl=release))
         assert record.answered == ["east"]
-        assert f"site 'west' must run silofl 0.3, as here, not {release}" in record.refused["west"]
+        assert f"site 'west' must run silofl {HERE}, as here, not {release}" in record.refused["west"]
     assert game.round().answered == ["east", "west"]
 
 
@@ -68,9 +71,9 @@ def test_a_site_trains_nothing_for_a_server_of_another_release(play, monkeypatch
     game = play()
     message = game.upcoming("train")["west"]
     monkeypatch.setattr("silofl.federation.site.Work", None)  # whatever it is needed for would fail
-    message.meta["software"]["silofl"] = "0.4.0"
+    message.meta["software"]["silofl"] = "1.0.0"
     answer = game.sites["west"].answer("train", message)
-    assert answer.meta["error"].startswith("site 'west': the server must run silofl 0.3, as here, not 0.4.0")
+    assert answer.meta["error"].startswith(f"site 'west': the server must run silofl {HERE}, as here, not 1.0.0")
 
 
 def test_a_changed_package_takes_part_and_is_named_in_the_ledger(play):
@@ -88,11 +91,11 @@ def test_a_changed_package_takes_part_and_is_named_in_the_ledger(play):
 def test_a_server_that_was_upgraded_names_the_sites_that_were_not(play, monkeypatch):
     game = play()
     game.round()
-    upgraded = read_software().model_copy(update={"silofl": "0.3.99"})
+    upgraded = read_software().model_copy(update={"silofl": f"{HERE}.99"})
     monkeypatch.setattr("silofl.federation.ledger.read_software", lambda: upgraded)
     game.resume()
     record = game.round()
-    assert [note.split(" instead of ")[1] for note in record.notes] == ["0.3.99"] * 3
+    assert [note.split(" instead of ")[1] for note in record.notes] == [f"{HERE}.99"] * 3
     assert "west" in record.notes[-1] and record.software == {}
     assert game.round().notes == []
 

@@ -88,6 +88,8 @@ def test_a_job_that_waits_is_refused_once_its_lead_is_blocked(kits, tmp_path, mo
     write_json(tmp_path / FILE, {format_serial(lead.certificate): LEAD})
     reason, _ = files.validate(str(app))
     assert reason == f"a job must be signed by somebody whose certificate is not blocked, not by {LEAD}"
+    (app / ".__nvfl_submitter.crt").write_text("no certificate")
+    assert files.validate(str(app))[0].endswith("not by a certificate that cannot be read")
 
 
 def wait_until(holds):

@@ -47,6 +47,19 @@ class BlockList:
         self._path, self._read_at = kit / FILE, -FRESH_S
         self._known: dict[str, str] = {}
 
+    def find_signer(self, path: Path) -> str | None:
+        """Return the name of who signed with the first certificate of a file, where that is blocked; errors as `find`.
+
+        One that cannot be read is blocked as well, where any is: it could be that one.
+        """
+        if self.find(None) is None and not self._known:
+            return None
+        try:
+            (signer, *_) = x509.load_pem_x509_certificates(path.read_bytes())
+        except ValueError:
+            return "a certificate that cannot be read"
+        return self.find(format_serial(signer))
+
     def find(self, serial: str | None) -> str | None:
         """Return the name for which a serial number is blocked, None for one that is not.
 

@@ -11,7 +11,6 @@ import sys
 from pathlib import Path
 from typing import IO
 
-from cryptography import x509
 from nvflare.apis.app_validation import AppValidator
 from nvflare.apis.event_type import EventType
 from nvflare.apis.fl_component import FLComponent
@@ -22,7 +21,7 @@ from nvflare.fuel.utils.config import ConfigFormat
 from nvflare.fuel.utils.config_factory import ConfigFactory
 from nvflare.lighter.tool_consts import NVFLARE_SIG_FILE, NVFLARE_SUBMITTER_CRT_FILE
 
-from silofl.flare.blocked import BlockList, format_serial
+from silofl.flare.blocked import BlockList
 from silofl.flare.job_meta import refuse_meta
 from silofl.flare.messages import MOST_BYTES, guard_messages, restrict_commands
 from silofl.flare.one_machine import WAIT_FILE, refuse_second_machines, wait_after_refusal
@@ -83,9 +82,7 @@ class JobFiles(AppValidator, FLComponent):
         if num_bytes > MOST_BYTES:
             return f"a job must have at most {MOST_BYTES // 1024**3} GiB, not {num_bytes / 1024**3:.1f}", {}
         for path in app.rglob(NVFLARE_SUBMITTER_CRT_FILE):
-            # A chain, of which the first certificate is the submitter's.
-            (signer, *_) = x509.load_pem_x509_certificates(path.read_bytes())
-            if name := self._blocked.find(format_serial(signer)):
+            if name := self._blocked.find_signer(path):
                 return f"a job must be signed by somebody whose certificate is not blocked, not by {name}", {}
         return "", {}
 
