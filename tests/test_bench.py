@@ -259,12 +259,16 @@ def test_a_search_goes_on_beyond_an_edge_and_from_where_it_was_ended(monkeypatch
 
 def test_a_run_of_fedsm_shows_its_models_at_home_and_how_often_its_selector_is_right(monkeypatch):
     claim = importlib.import_module("claim_fedsm")
-    selector = SimpleNamespace(cases={"north": {"north": 3, "south": 1}, "south": {"south": 4}})
-    models = {
-        "north": {"north": 0.5, "south": 0.0, "global": 0.25},
-        "south": {"north": 0.0, "south": 0.75, "global": 0.0},
+    tests = {
+        "north": SimpleNamespace(
+            selector=SimpleNamespace(cases={"north": 3, "south": 1}),
+            models={"north": 0.5, "south": 0.0, "global": 0.25},
+        ),
+        "south": SimpleNamespace(
+            selector=SimpleNamespace(cases={"south": 4}), models={"north": 0.0, "south": 0.75, "global": 0.0}
+        ),
     }
-    found = SimpleNamespace(super_model=SimpleNamespace(selector=selector, models=models, threshold=0.0))
+    found = SimpleNamespace(super_model=SimpleNamespace(threshold=0.0), tests=tests)
     monkeypatch.setattr(claim, "read_results", lambda run: found)
     values = {name: claim.COLUMNS[name](Path()) for name in ("personalised", "global", "selector right", "gamma")}
     # (0.5 + 0.75) / 2, (0.25 + 0) / 2, 7 of 8 cases
