@@ -10,8 +10,9 @@ from nvflare.fuel.f3.endpoint import Endpoint
 from nvflare.fuel.f3.sfm.conn_manager import ConnManager, Mode
 from nvflare.fuel.f3.sfm.prefix import PREFIX_LEN
 
+from silofl.flare import blocked
 from silofl.flare import one_machine as module
-from silofl.flare.one_machine import ANSWER, ASK, HEARD_S, PLACE, PROCESS, REFUSED, WAIT_FILE, OneMachine
+from silofl.flare.one_machine import ANSWER, ASK, BLOCKED, HEARD_S, PLACE, PROCESS, REFUSED, WAIT_FILE, OneMachine
 
 HERE, THERE = "10.0.0.5", "10.0.0.9"
 
@@ -58,6 +59,26 @@ def test_a_second_machine_is_refused_and_told_where_the_first_one_is(server):
     while said[-1] != "closed" and time.monotonic() < deadline:
         pass
     assert said[-1] == "closed"
+
+
+def test_a_blocked_certificate_is_told_so_and_a_list_that_is_half_written_sends_nobody_away(
+    server, tmp_path, monkeypatch
+):
+    taken = []
+    monkeypatch.setattr(blocked, "FRESH_S", 0.0)
+    monkeypatch.setattr(ConnManager, "process_frame_task", lambda manager, line, frame: taken.append(frame))
+    said, line = server.connect("p1", "clinic")
+    line.conn.websocket = SimpleNamespace(get_extra_info=lambda key: {"serialNumber": "0AB"})
+    path = tmp_path / blocked.FILE
+    path.parent.mkdir()
+    for number, text in enumerate(("{}", '{"AB', "{}")):
+        path.write_text(text)
+        server.manager.process_frame_task(line, number)
+    assert taken == [0, 2] and said == []
+    path.write_text('{"AB": "north"}')
+    for number in (3, 4):
+        server.manager.process_frame_task(line, number)
+    assert taken == [0, 2] and said.count({"endpoint_name": "server", BLOCKED: "north"}) == 1
 
 
 def test_nvflares_own_manager_puts_the_first_machine_out(server):

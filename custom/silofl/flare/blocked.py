@@ -4,6 +4,7 @@ NVFlare 2.9 has no such list: whoever has a key whose certificate holds is let i
 the server has signed before. Here the server reads its list again while it runs, at each frame that comes.
 """
 
+import logging
 import time
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from cryptography import x509
 from silofl.base.errors import ConfigError
 from silofl.base.files import read_json
 
+logger = logging.getLogger(__name__)
 # In a kit.
 FILE = "local/blocked.json"
 # How long an answer is good: so much later a certificate that was put on the list is out.
@@ -46,19 +48,7 @@ class BlockList:
     def __init__(self, kit: Path) -> None:
         self._path, self._read_at = kit / FILE, -FRESH_S
         self._known: dict[str, str] = {}
-
-    def find_signer(self, path: Path) -> str | None:
-        """Return the name of who signed with the first certificate of a file, where that is blocked; errors as `find`.
-
-        One that cannot be read is blocked as well, where any is: it could be that one.
-        """
-        if self.find(None) is None and not self._known:
-            return None
-        try:
-            (signer, *_) = x509.load_pem_x509_certificates(path.read_bytes())
-        except ValueError:
-            return "a certificate that cannot be read"
-        return self.find(format_serial(signer))
+        self._fault: ConfigError | None = None
 
     def find(self, serial: str | None) -> str | None:
         """Return the name for which a serial number is blocked, None for one that is not.
@@ -66,7 +56,29 @@ class BlockList:
         Raises:
             ConfigError: The list cannot be read: nobody is let in until it can.
         """
+        return self._read().get(serial or "")
+
+    def find_signer(self, path: Path) -> str | None:
+        """Return the name of who signed with the first certificate of a file, where that is blocked; errors as `find`.
+
+        One that cannot be read is blocked as well, where any is: it could be that one.
+        """
+        if not self._read():
+            return None
+        try:
+            (signer, *_) = x509.load_pem_x509_certificates(path.read_bytes())
+        except ValueError:
+            return "a certificate that cannot be read"
+        return self.find(format_serial(signer))
+
+    def _read(self) -> dict[str, str]:
         if time.monotonic() - self._read_at >= FRESH_S:
-            self._known = read_blocked(self._path)
-            self._read_at = time.monotonic()
-        return self._known.get(serial or "")
+            self._read_at, self._fault = time.monotonic(), None
+            try:
+                self._known = read_blocked(self._path)
+            except ConfigError as fault:
+                logger.error("%s; until then nobody is let in", fault)
+                self._fault = fault
+        if self._fault:
+            raise self._fault
+        return self._known

@@ -94,9 +94,9 @@ class OneMachine(ConnManager):
         serial = find_serial(sfm_conn) if sfm_conn.conn.connector.mode == Mode.PASSIVE else None
         try:
             name = self._blocked.find(serial) if serial else None
-        except ConfigError as fault:
-            logger.error("%s; until then nobody is let in", fault)
-            name = "whoever connects"
+        except ConfigError:
+            # Nobody is let in, nor sent away for good: the list may be half written.
+            return
         if name is None:
             super().process_frame_task(sfm_conn, frame)
         elif sfm_conn not in self._turned_away:
