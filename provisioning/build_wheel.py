@@ -17,8 +17,7 @@ import sys
 import tarfile
 import tempfile
 import zipfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from provisioning.workspace import REPOSITORY
@@ -43,11 +42,8 @@ def build_wheel(source: Path, target: Path) -> Path:
     Raises:
         ConfigError: pip cannot build it.
     """
-    with _copy_source(source) as copied:
-        _build(source, copied, "-m", "pip", "wheel", "--quiet", "--no-deps", ".", "-w", "dist")
-        (wheel,) = copied.glob("dist/*.whl")
-        target.mkdir(parents=True, exist_ok=True)
-        return _rewrite_wheel(wheel, target / wheel.name)
+    command = ("-m", "pip", "wheel", "--quiet", "--no-deps", ".", "-w", "dist")
+    return _build(source, target, command, "*.whl", _rewrite_wheel)
 
 
 def build_sdist(source: Path, target: Path) -> Path:
@@ -60,11 +56,7 @@ def build_sdist(source: Path, target: Path) -> Path:
     Raises:
         ConfigError: It cannot be built.
     """
-    with _copy_source(source) as copied:
-        _build(source, copied, "-c", BUILD_SDIST, "dist")
-        (sdist,) = copied.glob("dist/*.tar.gz")
-        target.mkdir(parents=True, exist_ok=True)
-        return _rewrite_sdist(sdist, target / sdist.name)
+    return _build(source, target, ("-c", BUILD_SDIST, "dist"), "*.tar.gz", _rewrite_sdist)
 
 
 def describe_package(readme: str) -> str:
@@ -74,22 +66,23 @@ def describe_package(readme: str) -> str:
     return text if text == readme else f"{title}\n\n{ELSEWHERE}{rest}"
 
 
-@contextmanager
-def _copy_source(source: Path) -> Iterator[Path]:
+def _build(
+    source: Path, target: Path, command: Sequence[str], pattern: str, rewrite: Callable[[Path, Path], Path]
+) -> Path:
+    """Have Python build a copy of the source into its folder ``dist``, and write what it built to the target."""
     with tempfile.TemporaryDirectory() as scratch:
         # An earlier build/ beside the source would bring back modules that were deleted since.
         ignored = shutil.ignore_patterns("build", "dist", "*.egg-info")
         copied = Path(shutil.copytree(source, f"{scratch}/source", ignore=ignored))
         if (readme := copied / README).is_file():
             readme.write_text(describe_package(readme.read_text(encoding="utf-8")), encoding="utf-8")
-        yield copied
-
-
-def _build(source: Path, copied: Path, *command: str) -> None:
-    built = subprocess.run([sys.executable, *command], cwd=copied, capture_output=True, text=True)
-    if built.returncode:
-        reason = (built.stderr.strip().splitlines() or ["no reason given"])[-1]
-        raise ConfigError(f"{source} must be a package that pip can build; {reason}; or name a built one, --wheel")
+        done = subprocess.run([sys.executable, *command], cwd=copied, capture_output=True, text=True)
+        if done.returncode:
+            reason = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
+            raise ConfigError(f"{source} must be a package that pip can build; {reason}; or name a built one, --wheel")
+        (built,) = copied.glob(f"dist/{pattern}")
+        target.mkdir(parents=True, exist_ok=True)
+        return rewrite(built, target / built.name)
 
 
 def _rewrite_wheel(wheel: Path, target: Path) -> Path:

@@ -9,21 +9,18 @@ SiloFL's relay; policies that are there stay but for --policies.
 """
 
 import argparse
-import hashlib
 import shutil
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from packaging.utils import InvalidWheelFilename, parse_wheel_filename
-
 from provisioning.guide import STUDY, write_guide
 from provisioning.relays import guard_start
-from provisioning.supply import LOCK, SBOM, Package, is_for_gpu, lock_text, read_lock, sbom
+from provisioning.supply import LOCK, digest_file, is_for_gpu, name_package, read_lock, write_supply
 from provisioning.workspace import SITE_CONFIGS, SITE_LOCK, find_kits, write_yaml
 from silofl.base.errors import ConfigError, ExitCode
-from silofl.base.files import read_json, write_json, write_text
+from silofl.base.files import read_json, write_json
 from silofl.base.settings import read_yaml
 from silofl.flare import line
 from silofl.flare.kit import Kit
@@ -102,7 +99,7 @@ def _check_wheel(wheel: Path) -> None:
 def _put_wheel(folder: Path, wheel: Path) -> str:
     """Replace any other version by the wheel, and return its checksum."""
     _check_wheel(wheel)
-    checksum = hashlib.sha256(wheel.read_bytes()).hexdigest()
+    checksum = digest_file(wheel)
     for old in folder.glob("*.whl"):
         if old.name != wheel.name:
             old.unlink()
@@ -114,15 +111,8 @@ def _put_wheel(folder: Path, wheel: Path) -> str:
 
 def _put_supply(folder: Path, contents: Contents, checksum: str) -> str:
     """Write the lock of the wheel and all that is installed with it, and the SBOM; returns the lock's checksum."""
-    try:
-        name, version, _, _ = parse_wheel_filename(contents.wheel.name)
-    except InvalidWheelFilename as error:
-        raise ConfigError(f"the wheel must be named as pip names it; {error}; build it with build-wheel") from None
-    own, packages = Package(name, str(version), checksum), read_lock(contents.lock)
-    header = contents.lock.read_text(encoding="utf-8").splitlines()[0].removeprefix("# ")
-    write_text(folder / LOCK, lock_text([own, *packages], header))
-    write_json(folder / SBOM, sbom(own, packages))
-    return hashlib.sha256((folder / LOCK).read_bytes()).hexdigest()
+    write_supply(folder, [name_package(contents.wheel, checksum)], contents.lock)
+    return digest_file(folder / LOCK)
 
 
 def _put_study(folder: Path, path: Path) -> None:

@@ -1,6 +1,5 @@
 """What people and machine of a kit follow: INSTALL.md, pages, and files for systemd and nftables."""
 
-import hashlib
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,7 +9,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from nvflare.tool.cert.fingerprint import cert_fingerprint_sha256
 
 from provisioning.relays import read_listener
-from provisioning.supply import LOCK, SBOM, is_for_gpu, read_lock
+from provisioning.supply import LOCK, SBOM, digest_file, is_for_gpu, read_lock
 from provisioning.workspace import REPOSITORY
 from silofl.base.files import make_folder, write_text
 from silofl.base.settings import load_settings, read_yaml
@@ -72,7 +71,7 @@ def write_guide(kit: Kit, facts: Mapping[str, str]) -> None:
     else:
         _put_pages(kit.folder)
     write_text(kit.folder / SUMS, _format_checksums(kit.folder))
-    values["sums"] = hashlib.sha256((kit.folder / SUMS).read_bytes()).hexdigest()
+    values["sums"] = digest_file(kit.folder / SUMS)
     write_text(kit.folder / "INSTALL.md", pages.get_template(GUIDES[kit.kind]).render(values))
 
 
@@ -94,7 +93,7 @@ def _format_checksums(folder: Path) -> str:
     files = [path for pattern in CAME for path in sorted(folder.glob(pattern)) if path.is_file()]
     # Not of the key, which is nobody's business, nor of the certificate, which is renewed every year.
     came = [path for path in files if path.suffix not in (".key", ".crt")]
-    return "".join(f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.relative_to(folder)}\n" for path in came)
+    return "".join(f"{digest_file(path)}  {path.relative_to(folder)}\n" for path in came)
 
 
 def _folder_facts(kit: Kit) -> dict[str, Any]:

@@ -7,7 +7,6 @@ version, is set where all of that went well, and is pushed by nobody but you.
 """
 
 import argparse
-import hashlib
 import os
 import re
 import subprocess
@@ -16,14 +15,12 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from packaging.utils import parse_wheel_filename
-
 from provisioning.build_wheel import build_sdist, build_wheel
-from provisioning.supply import LOCK, SBOM, Package, lock_text, read_lock, sbom
+from provisioning.supply import LOCK, digest_file, name_package, write_supply
 from provisioning.workspace import REPOSITORY, SITE_LOCK
 from silofl import __version__
 from silofl.base.errors import ConfigError, ExitCode, one_line
-from silofl.base.files import is_free, write_json, write_text
+from silofl.base.files import is_free, write_text
 
 SOURCES = (REPOSITORY / "custom", REPOSITORY / "custom" / "silofl_desk")
 SUMS = "SHA256SUMS"
@@ -55,11 +52,8 @@ def build_release(folder: Path, sources: Sequence[Path] = SOURCES) -> None:
     wheels = [build_wheel(source, folder) for source in sources]
     for source in sources:
         build_sdist(source, folder)
-    own = [_name_package(wheel) for wheel in wheels]
-    packages, header = read_lock(SITE_LOCK), SITE_LOCK.read_text(encoding="utf-8").splitlines()[0].removeprefix("# ")
-    write_text(folder / LOCK, lock_text([*own, *packages], header))
-    write_json(folder / SBOM, sbom(own[0], [*own[1:], *packages]))
-    listed = [f"{_digest(path)}  {path.name}\n" for path in sorted(folder.iterdir())]
+    write_supply(folder, [name_package(wheel, digest_file(wheel)) for wheel in wheels], SITE_LOCK)
+    listed = [f"{digest_file(path)}  {path.name}\n" for path in sorted(folder.iterdir())]
     write_text(folder / SUMS, "".join(listed))
 
 
@@ -88,15 +82,6 @@ def try_release(folder: Path, version: str) -> None:
         if said != f"silofl {version}":
             raise ConfigError(f"the wheel must be silofl {version}, not {said}; install the clone anew")
         _call([str(programs / "silofl"), *TRIAL], place)
-
-
-def _name_package(wheel: Path) -> Package:
-    name, version, _, _ = parse_wheel_filename(wheel.name)
-    return Package(name, str(version), _digest(wheel))
-
-
-def _digest(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def _call(command: Sequence[str], place: Path) -> str:

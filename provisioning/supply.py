@@ -1,12 +1,16 @@
 """What a site installs: the locked packages with their checksums, and the list of them as a CycloneDX SBOM."""
 
+import hashlib
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from packaging.utils import InvalidWheelFilename, parse_wheel_filename
+
 from silofl.base.errors import ConfigError
+from silofl.base.files import write_json, write_text
 
 LOCK, SBOM, WHEELHOUSE = "requirements.lock", "sbom.json", "wheelhouse"
 # What torch brings along for a GPU, and for the CPU never: the maker's libraries, and the compiler.
@@ -32,6 +36,42 @@ class Package:
     def line(self) -> str:
         """The package in a file that pip reads."""
         return f"{self.name}=={self.version} --hash=sha256:{self.sha256}"
+
+
+def name_package(wheel: Path, checksum: str) -> Package:
+    """Return a wheel as a package of a lock.
+
+    Raises:
+        ConfigError: It is not named as a wheel is.
+    """
+    try:
+        name, version, _, _ = parse_wheel_filename(wheel.name)
+    except InvalidWheelFilename as error:
+        raise ConfigError(f"the wheel must be named as pip names it; {error}; build it with build-wheel") from None
+    return Package(name, str(version), checksum)
+
+
+def write_supply(folder: Path, own: Sequence[Package], lock: Path) -> None:
+    """Write the lock and the SBOM of an installation: of packages, and of all that a lock installs with them.
+
+    Args:
+        folder: Where they go.
+        own: The packages, of the first of which the SBOM is.
+        lock: The lock of the others; the new one has its first line.
+
+    Raises:
+        ConfigError: It is no lock.
+    """
+    packages = read_lock(lock)
+    header = lock.read_text(encoding="utf-8").splitlines()[0].removeprefix("# ")
+    write_text(folder / LOCK, lock_text([*own, *packages], header))
+    write_json(folder / SBOM, sbom(own[0], [*own[1:], *packages]))
+
+
+def digest_file(path: Path) -> str:
+    """Return the SHA-256 of a file."""
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def read_lock(path: Path) -> list[Package]:

@@ -1,13 +1,11 @@
 """Checks of what a kit installs: the wheel, the lock and the wheelhouse, and whether they are for the site's device."""
 
-import hashlib
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
 from provisioning.guide import STUDY
-from provisioning.supply import LOCK, WHEELHOUSE, Package, is_for_gpu, read_lock
+from provisioning.supply import LOCK, WHEELHOUSE, Package, digest_file, is_for_gpu, read_lock
 from silofl.base.errors import ConfigError
 from silofl.base.settings import load_settings
 from silofl.flare.kit import Kit
@@ -29,7 +27,7 @@ def _find_wheel_faults(kit: Kit) -> Iterator[str]:
         yield "SHA256SUMS must have the wheel's checksum; fill the kit with fill-kits"
     for name, checksum in known.items():
         wheel = kit.folder / name
-        if not wheel.is_file() or _digest(wheel) != checksum:
+        if not wheel.is_file() or digest_file(wheel) != checksum:
             yield f"{name} must have the checksum in SHA256SUMS; fetch it again"
     for name in sorted({path.name for path in kit.folder.glob("*.whl")} - known.keys()) if known else ():
         yield f"{name} must be the wheel in SHA256SUMS; it is another: delete it, or fill the kit with fill-kits"
@@ -93,15 +91,10 @@ def _find_wheelhouse_faults(kit: Kit, packages: Iterable[Package]) -> Iterator[s
     """Find packages of the lock that are not in the kit's wheelhouse, as after it was filled with another wheel."""
     if not (kit.folder / WHEELHOUSE).is_dir():
         return
-    there = {_digest(path) for path in (kit.folder / WHEELHOUSE).iterdir() if path.is_file()}
+    there = {digest_file(path) for path in (kit.folder / WHEELHOUSE).iterdir() if path.is_file()}
     missing = [package for package in packages if package.sha256 not in there]
     if missing:
         yield (
             f"{WHEELHOUSE}/ must hold all packages of {LOCK}, and {len(missing)} are missing, {missing[0].name} "
             f"{missing[0].version} among them; fill it again with wheelhouse"
         )
-
-
-def _digest(path: Path) -> str:
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
