@@ -98,13 +98,14 @@ def check_folders(server: ServerMachine) -> Finding:
 
 def check_modes(server: ServerMachine) -> Finding:
     """Check that no other account can read models, results or the kit."""
-    files = [path for place in {*server.places.values(), server.kit.folder} for path in _list_files(place)]
+    places = sorted({*server.places.values(), server.kit.folder})
+    files = [path for place in places for path in _list_files(place)]
     exposed = [path for path in files if path.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO)]
     if exposed:
-        folders = " ".join(sorted({str(place) for place in (*server.places.values(), server.kit.folder)}))
         return failed(
             f"what the server keeps must be for its account alone, not {len(exposed)} of {len(files)} files for others "
-            f"too; start it with umask 077, as system/silofl.service does, and call: chmod -R go= {folders}",
+            f"too; start it with umask 077, as system/silofl.service does, and call: chmod -R go= "
+            f"{' '.join(map(str, places))}",
             exposed=len(exposed),
         )
     return ok(f"all {len(files)} files of kit, jobs and results are for this account alone")
