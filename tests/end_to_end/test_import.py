@@ -15,7 +15,8 @@ from ..conftest import SMALL_UNET
 
 pytestmark = [pytest.mark.long, pytest.mark.usefixtures("decoded_here", "undrawn")]
 JOB = Path(__file__).resolve().parents[2] / "jobs" / "fedavg_phantoms"
-PATTERNS = ["--image-pattern", "T1={case}/t1.nii.gz,T2={case}/t2.nii.gz", "--mask-pattern", "{case}/seg.nii.gz"]
+PATTERNS = ["--image-pattern", "T1={case}/t1.nii.gz", "--image-pattern", "T2={case}/t2.nii.gz"]
+PATTERNS += ["--mask-pattern", "{case}/seg.nii.gz"]
 
 
 def write_cases(site, seed):

@@ -64,6 +64,12 @@ def test_a_name_that_no_study_takes_is_refused(name):
 # --- files
 
 
+def test_a_pattern_that_ends_with_the_case_takes_any_ending(find):
+    files = ["images/a.1_0000.nii.gz", "images/a.1_0001.nii.gz", "masks/a.1.nii.gz", "images/b_0000.mha", "masks/b.nii"]
+    found = find(files, "T1=images/{case}_0000,T2=images/{case}_0001", "masks/{case}")
+    assert names_of(found) == {"a.1": files[:2], "b": ["images/b_0000.mha", None]}
+
+
 def test_a_case_may_be_a_part_of_a_name_or_a_folder_and_stand_twice(find):
     files = ["scans/a-1_t1.nii", "scans/b_t1.nii", "labels/a-1/a-1_seg.nii", "labels/b/b_seg.nii", "labels/b/c_seg.nii"]
     found = find(files, "scans/{case}_t1.nii", "labels/{case}/{case}_seg.nii")

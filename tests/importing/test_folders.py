@@ -156,7 +156,7 @@ def test_a_table_that_does_not_name_all_patients_is_refused(run, source, table, 
 @pytest.mark.parametrize("kind", ["images", "masks"])
 def test_a_site_without_some_or_all_of_its_images_or_masks_is_refused(run, source, kind):
     (source / "north" / kind / "scan3.png").unlink()
-    sentence = f"must have {kind} for scan3; add them or remove the others, or name the files with --image-pattern"
+    sentence = f"must have {kind} for scan3; add them or remove the others, or name the files, as with two contrasts: "
     with pytest.raises(DataError, match=f"site 'north' {sentence}"):
         run()
     (source / "north" / kind).rename(source / "north" / "pictures")

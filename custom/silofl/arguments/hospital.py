@@ -78,7 +78,7 @@ def add_import(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--labels", type=parse_label_names, default=(None, None), help=labels)
     image_pattern = "path of a site's images, for example images/{case}.png or T1={case}/t1.nii.gz,T2={case}/t2.nii.gz"
-    parser.add_argument("--image-pattern", metavar="PATTERN", help=image_pattern)
+    parser.add_argument("--image-pattern", action="append", metavar="PATTERN", help=image_pattern)
     mask_pattern = "path of a site's masks, for example {case}/seg.nii.gz; {label} is a label with files of its own"
     parser.add_argument("--mask-pattern", metavar="PATTERN", help=mask_pattern)
     resample = "bring masks on another grid to that of their image, by the nearest voxel; says what labels lose"

@@ -21,7 +21,7 @@ def run(options: argparse.Namespace) -> int:
         num_sites=options.sites,
         labels=labels,
         label_values=label_values,
-        image_pattern=options.image_pattern,
+        image_pattern=",".join(options.image_pattern) if options.image_pattern else None,
         mask_pattern=options.mask_pattern,
         resample_masks=options.resample_masks,
         alpha=options.alpha,

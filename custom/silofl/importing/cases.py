@@ -325,13 +325,12 @@ def _match_files(site: str, folder: Path, patterns: Sequence[str]) -> list[dict[
 def _expression(pattern: str) -> re.Pattern[str]:
     first, *others = map(re.escape, pattern.split(CASE))
     ending = f"(?i:{'|'.join(map(re.escape, (SEGMENTATION, *ENDINGS)))})?" if _takes_endings(pattern) else ""
-    # A name that begins with a dot is a hidden file's.
-    return re.compile(f"{first}(?P<case>[^/.][^/]*){'(?P=case)'.join(others)}{ending}")
+    # A name that begins with a dot is a hidden file's. Names of cases may hold dots, and end before an ending.
+    return re.compile(f"{first}(?P<case>[^/.][^/]*?){'(?P=case)'.join(others)}{ending}")
 
 
 def _takes_endings(pattern: str) -> bool:
-    # The names of cases may hold dots.
-    return not pattern.endswith(CASE) and not pattern.lower().endswith(ENDINGS)
+    return not pattern.lower().endswith(ENDINGS)
 
 
 def _wildcards(pattern: str) -> str:

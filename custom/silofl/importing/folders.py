@@ -55,6 +55,10 @@ from silofl.reading.endings import has_dicom_mark
 from silofl.reading.segments import UNNAMED_LABEL
 
 REMEDY = "name each value with --labels, as --labels 1=organ,4=lesion, or save the mask with these"
+OTHER_NAMES = (
+    ', or name the files, as with two contrasts: --image-pattern "T1=images/{case}_0000,T2=images/{case}_0001" '
+    '--mask-pattern "masks/{case}"'
+)
 
 
 def plan_folders(source: Path, options: ImportOptions) -> dict[str, SitePlan]:
@@ -127,7 +131,7 @@ def _describe_left_out(found: SiteCases) -> list[str]:
 def _match_by_stem(folder: Path) -> SiteCases:
     """Return the cases of a site whose images and masks lie in folders of these names."""
     site, images, masks = folder.name, _files_by_stem(folder, "images"), _files_by_stem(folder, "masks")
-    check_complete(site, images, masks, ", or name the files with --image-pattern and --mask-pattern")
+    check_complete(site, images, masks, OTHER_NAMES)
     return SiteCases(site, folder, {case: (image,) for case, image in images.items()}, masks, images_in="images")
 
 
