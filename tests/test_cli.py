@@ -54,6 +54,14 @@ def test_a_path_may_begin_with_the_home_folder(refused, monkeypatch, tmp_path):
     assert "not ~nobody-at-all/run, which is not there" in refused("report", "~nobody-at-all/run")
 
 
+def test_what_a_command_does_not_have_is_refused_in_its_name(refused):
+    assert refused("simulate", "fedavg_phantoms", "--out=x", "--round-count=3") == (
+        "silofl simulate: '--round-count=3' is no argument of this command (did you mean '--rounds'?); see silofl "
+        "simulate --help\n"
+    )
+    assert refused("schema", "site", "--keep-all").startswith("silofl schema: '--keep-all' is no argument")
+
+
 def test_help_of_every_command_explains_every_argument(silofl):
     for command in COMMANDS:
         code, out, error = silofl(*command.split(), "--help")

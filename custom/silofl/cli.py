@@ -100,7 +100,12 @@ class CommandParser(Parser):
     def parse_known_args(self, *arguments: object, **named: object) -> tuple[argparse.Namespace, list[str]]:
         """Load the command, then parse its arguments; argparse calls this for the chosen command only."""
         self.load()
-        return super().parse_known_args(*arguments, **named)
+        options, others = super().parse_known_args(*arguments, **named)
+        if others:
+            # argparse would refuse them in the name of all commands.
+            nearest = suggest_nearest(others[0], self._option_string_actions)
+            self.error(f"{quote_value(others[0])} is no argument of this command{nearest}")
+        return options, others
 
 
 def add_commands(parser: argparse.ArgumentParser, groups: Mapping[str, Mapping[str, Command]]) -> None:
