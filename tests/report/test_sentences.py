@@ -161,6 +161,10 @@ def test_a_class_of_which_no_test_case_is_recognised_is_named_with_the_accuracy_
         "training.class_weights, training.sampler and metric: balanced_accuracy"
     )
     assert describe_problems(classes(by_label=recalls, label_cases=cases, also=also)) == [("warning", sentence)]
+    # What a study has already is no remedy.
+    balanced = classes(by_label=recalls, label_cases=cases, also=also, metric="balanced_accuracy")
+    ((_, text),) = describe_problems(balanced)
+    assert "train more rounds, find a learning rate by silofl tune" in text and "metric:" not in text
 
 
 def test_a_class_that_is_recognised_at_the_sites_threshold_is_not_missed(classes):

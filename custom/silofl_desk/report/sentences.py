@@ -384,8 +384,11 @@ def _describe_missed_classes(results: Results) -> list[str]:
     absences = {name_absence(name): name for name in results.labels.values()} if results.has_findings else {}
     # Examples of several findings are drawn by none.
     sampler = "" if results.has_findings else ", training.sampler"
+    advice = f"see training.class_weights{sampler} and metric: balanced_accuracy"
+    if results.metric == "balanced_accuracy":
+        advice = f"train more rounds, find a learning rate by silofl tune, or see training.class_weights{sampler}"
     # A hospital that only tests can train nothing otherwise.
-    advice = "" if results.is_evaluation else f"; see training.class_weights{sampler} and metric: balanced_accuracy"
+    advice = "" if results.is_evaluation else f"; {advice}"
     sentences = []
     for site, one in results.tests.items() if results.has_classes else ():
         recalls, cases, also = _read_recalls(results, one), one.label_cases or {}, one.also or {}
