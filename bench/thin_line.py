@@ -121,7 +121,7 @@ async def forward(address: str, beyond: str, port: int, delay_s: float) -> None:
 
 
 def make_network(out: Path, address: tuple[str, int], hospitals: list[str], bits: float) -> Path:
-    """Make the kits of a server and hospitals that may use the sites that train nothing; returns the project's folder."""
+    """Make the kits of a server, and of hospitals whose policy has sites that train nothing; returns the folder."""
     data = make_phantoms(out / "phantoms", 0)
     project = make_project(PROJECT, *address) | {"bandwidth": f"{bits / 1e6:g}Mbit"}
     left = [one for one in project["participants"] if one["type"] != "client" or one["name"] in hospitals]

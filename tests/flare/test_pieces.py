@@ -1,3 +1,6 @@
+import gc
+import weakref
+
 import numpy as np
 import pytest
 from nvflare.app_common.np.np_downloader import ArrayConsumer
@@ -48,6 +51,25 @@ def test_arrays_arrive_as_they_were_in_pieces_of_a_bounded_size(sent, tmp_path, 
         np.testing.assert_array_equal(found[name], array)
     # 63 * 4 bytes in four pieces, 32 * 8 in four, and two arrays of less than one; an archive takes some 300 beside.
     assert len(sent) == 10 and max(map(len, sent)) < 64 + 400
+
+
+def test_what_is_left_in_a_circle_is_collected_after_so_many_bytes(sent, monkeypatch):
+    class Left:
+        def __init__(self):
+            self.itself = self
+
+    monkeypatch.setattr(pieces, "MOST_LEFT", 600)
+    monkeypatch.setattr(pieces, "_left", 0)
+    gc.disable()
+    try:
+        left, found = weakref.ref(Left()), []
+        Pieces({"T3": ARRAYS["T3"]}, 1024).produce_item(0)
+        found.append(left() is None)
+        pieces._download()
+        found.append(left() is None)
+    finally:
+        gc.enable()
+    assert found == [False, True]
 
 
 def test_a_process_sends_and_receives_in_pieces_once_it_is_told(monkeypatch):

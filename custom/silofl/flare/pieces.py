@@ -4,6 +4,7 @@ NVFlare sends each array as a whole, of which either end makes some four copies 
 in memory.
 """
 
+import gc
 from io import BytesIO
 from typing import Any
 
@@ -18,8 +19,12 @@ from silofl.core.array_file import ArrayFile
 
 # Of a piece: the line is idle once between two of them.
 BYTES = 1 << 22
+# NVFlare leaves each piece that it has moved in a circle of objects, which Python's own collector would find too late:
+# so many bytes of them at the most.
+MOST_LEFT = 1 << 26
 # Between a piece's array, where it begins in it, and the array's sides.
 MARK = "@"
+_left = 0
 
 
 class Pieces(ArrayDownloadable):
@@ -49,16 +54,28 @@ class Pieces(ArrayDownloadable):
             array = array.reshape(-1)[start : start + _length(array)]
         stream = BytesIO()
         np.savez(stream, allow_pickle=False, **{name: array})
+        _collect(array.nbytes)
         return stream.getvalue()
 
 
 def move_in_pieces() -> None:
     """Have this process send arrays in pieces, and an `ArrayFile` take those that it receives."""
     numpy_decomposers.register()
+    # What is there now stays, and need not be looked through again.
+    gc.freeze()
     handler = fobs.get_dot_handler(dots.NUMPY_DOWNLOAD)
     # NVFlare has settings for torch's tensors alone.
     handler.to_downloadable = lambda arrays, max_chunk_size, context: Pieces(arrays, max_chunk_size)
     handler.download = _download
+
+
+def _collect(size: int) -> None:
+    """Have what NVFlare has left behind collected, once it is enough."""
+    global _left
+    _left += size
+    if _left >= MOST_LEFT:
+        _left = 0
+        gc.collect()
 
 
 def _length(array: NDArray) -> int:
@@ -74,6 +91,7 @@ def _download(**options: Any) -> tuple[str | None, dict[str, NDArray] | None]:  
             key, *place = name.split(MARK)
             start, *shape = map(int, place or (0, *array.shape))
             file.write(key, array, start, tuple(shape))
+            _collect(array.nbytes)
 
     error, _ = download_arrays(arrays_received_cb=take, **options)
     return error, None if error else file.read()
