@@ -3,7 +3,7 @@
 PYTHON ?= $(shell command -v python3.11 || echo python3)
 RUN := .venv/bin/python
 
-.PHONY: demo federation federation-eight federation-week test test-long test-all test-fuzz test-faults test-mlflow lint format docs release bench bench-growth bench-nuclei claims clean
+.PHONY: demo federation federation-eight federation-week test test-long test-all test-fuzz test-faults test-mlflow lint format docs site release bench bench-growth bench-nuclei claims clean
 
 demo: .venv/installed
 	$(RUN) -m silofl demo --out demo
@@ -66,6 +66,19 @@ format: .venv/installed
 docs: .venv/installed
 	$(RUN) -m silofl_desk.studies.reference docs/study.md
 
+# All pages as a site with search, in site/: nothing misspelt, no link that leads nowhere, every reader's question found.
+# Loads nothing from outside, also when it is read: python -m http.server -d site. Needs node.
+WORDS := *.md docs bench/*.md jobs/*.md provisioning site_configs
+site: .venv-site/installed
+	.venv-site/bin/codespell $(WORDS) --skip '*.png' --ignore-words-list fo,neumonia
+	NO_MKDOCS_2_WARNING=1 .venv-site/bin/mkdocs build -f docs/site/mkdocs.yml
+	node docs/site/search.mjs site
+
+.venv-site/installed: docs/site/requirements.txt
+	$(PYTHON) -m venv .venv-site
+	.venv-site/bin/python -m pip install --quiet --disable-pip-version-check -r $<
+	touch $@
+
 # Wheels, source archives, checksums and SBOM in dist, checked and tried; last the version's tag. Of a clean clone.
 release: .venv/installed
 	$(RUN) -m provisioning release dist
@@ -97,4 +110,4 @@ claims: .venv/installed
 	touch $@
 
 clean:
-	rm -rf .venv demo federation federation-week
+	rm -rf .venv .venv-site site demo federation federation-week
