@@ -228,6 +228,12 @@ def test_every_job_that_a_page_names_exists():
         assert sorted(name for name in bare if not (JOBS / name).is_dir()) == [], page_id(path)
 
 
+def test_the_jobs_page_has_each_job_in_one_row():
+    rows = [line for line in text_of(JOBS / "README.md").splitlines() if line.startswith("| `")]
+    named = [name for row in rows for name in re.findall(r"`(\w+)`", row.split("|")[1])]
+    assert sorted(named) == sorted(path.parent.name for path in JOBS.glob("*/meta.json"))
+
+
 def test_every_key_of_a_study_that_a_sentence_names_exists():
     keys = {name.removeprefix("algorithm.") for name in known_keys()}
     sections = {name.partition(".")[0] for name in keys if "." in name}

@@ -10,7 +10,7 @@ from mkdocs.structure.files import File, Files, InclusionLevel
 from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).parents[2]
-PAGES = ("*.md", ".github/*.md", "docs/*.md", "docs/figures/*", "CITATION.cff")
+PAGES = ("*.md", ".github/*.md", "docs/*.md", "docs/figures/*", "docs/notebooks/*", "CITATION.cff")
 PAGES += ("bench/*.md", "jobs/*.md", "provisioning/*.md", "provisioning/monitoring/*.md", "site_configs/*.md")
 # What a page would load by itself; a link that a reader follows is none.
 LOADED = re.compile(r"""<(?:script|img|iframe|link)\b[^>]*\b(?:src|href)=["']?(?:https?:)?//[^>]*>""")
