@@ -1,8 +1,8 @@
 """NVFlare recipes: a study as a Python call, carried out in NVFlare's own environments; docs/python.md shows them.
 
-    recipe = HarmoFLRecipe("harmofl_phantoms", rounds=4)
-    run = recipe.execute(SimEnv(clients=["north", "east"], workspace_root="runs"))
-    print(silofl.read_results(run.get_result()).sites)
+recipe = HarmoFLRecipe("harmofl_phantoms", rounds=4)
+run = recipe.execute(SimEnv(clients=["north", "east"], workspace_root="runs"))
+print(silofl.read_results(run.get_result()).sites)
 """
 
 import re
