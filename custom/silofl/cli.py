@@ -36,6 +36,7 @@ CLINIC = {
 ANYBODY = {
     "doctor": ("hospital.doctor", "print versions, machine and settings for a report of a fault, and no name"),
     "schema": ("hospital.schema", "print the JSON schema of study.yaml, site.yaml or dataset.json for an editor"),
+    "completion": ("completion", "print what completes commands and options in bash and zsh"),
 }
 # Those of the desk's wheel, which a hospital need not install.
 DESK = (
