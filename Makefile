@@ -3,7 +3,7 @@
 PYTHON ?= $(shell command -v python3.11 || echo python3)
 RUN := .venv/bin/python
 
-.PHONY: demo federation federation-eight federation-week test test-long test-all test-fuzz test-faults test-mlflow lint format docs site release bench bench-growth bench-nuclei claims clean
+.PHONY: demo federation federation-eight federation-week test test-long test-all test-fuzz test-faults test-mlflow lint format docs site gallery release bench bench-growth bench-nuclei claims clean
 
 demo: .venv/installed
 	$(RUN) -m silofl demo --out demo
@@ -73,6 +73,17 @@ site: .venv-site/installed
 	.venv-site/bin/codespell $(WORDS) --skip '*.png' --ignore-words-list fo,neumonia
 	NO_MKDOCS_2_WARNING=1 .venv-site/bin/mkdocs build -f docs/site/mkdocs.yml
 	node docs/site/search.mjs site
+
+# Five reports for the site's gallery, all from simulated hospitals; call it before make site.
+GALLERY := runs/gallery
+gallery: .venv/installed
+	rm -rf $(GALLERY)
+	$(RUN) -m silofl demo --out $(GALLERY)/demo
+	$(RUN) -m silofl simulate fedavg_classes --alone --sites north,east,south --out $(GALLERY)/classes
+	$(RUN) -m silofl simulate fedavg_masks_3d --alone --out $(GALLERY)/volumes
+	$(RUN) -m provisioning run-federation --out $(GALLERY)/federation
+	cp "$$(find $(GALLERY)/federation/results -name report.html)" $(GALLERY)/network.html
+	$(RUN) -m silofl evaluate $(GALLERY)/classes/supermodel stains/west --out $(GALLERY)/evaluation
 
 .venv-site/installed: docs/site/requirements.txt
 	$(PYTHON) -m venv .venv-site
