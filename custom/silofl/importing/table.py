@@ -157,7 +157,8 @@ def _list_class_folders(source: Path, sites: Sequence[Path]) -> dict[str, SiteTa
     if not all(classes.values()) or len(names) < 2 or names & {"images", "masks"}:
         raise DataError(
             f"{source.name} must hold a folder for each site with {TABLES[0]} (columns file, label and patient), or "
-            "with a folder of images for each class, or be such a table; none of these is there"
+            "with a folder of images for each class, or be such a table, not none of these; put the folders of classes "
+            "into one that is named as their site"
         )
     rows = {
         site: [
