@@ -360,6 +360,6 @@ def test_one_folder_or_folders_of_masks_are_no_classes(tmp_path):
             write_site(tmp_path / names[0] / "north", [f"{name}/0.png"])
         (tmp_path / names[0] / "north" / "labels.csv").unlink()
         with pytest.raises(
-            DataError, match="with a folder of images for each class, or be such a table; none of these"
+            DataError, match="with a folder of images for each class, or be such a table, not none of these; put"
         ):
             import_layout("table", tmp_path / names[0], tmp_path / "out")
