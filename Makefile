@@ -53,14 +53,14 @@ test-mlflow: .venv/installed
 	.venv-mlflow/bin/python -m pytest tests/flare/test_tracking.py -m slow
 
 lint: .venv/installed
-	$(RUN) -m ruff check custom tests bench provisioning
-	$(RUN) -m ruff format --check custom tests bench provisioning
+	$(RUN) -m ruff check custom tests bench provisioning docs/site
+	$(RUN) -m ruff format --check custom tests bench provisioning docs/site
 	$(RUN) -m mypy
 	$(RUN) bench/house.py --check
 
 format: .venv/installed
-	$(RUN) -m ruff check --fix custom tests bench provisioning
-	$(RUN) -m ruff format custom tests bench provisioning
+	$(RUN) -m ruff check --fix custom tests bench provisioning docs/site
+	$(RUN) -m ruff format custom tests bench provisioning docs/site
 
 # docs/study.md, from the settings.
 docs: .venv/installed
@@ -80,7 +80,7 @@ gallery: .venv/installed
 	rm -rf $(GALLERY)
 	$(RUN) -m silofl demo --out $(GALLERY)/demo
 	$(RUN) -m silofl simulate fedavg_classes --alone --sites north,east,south --out $(GALLERY)/classes
-	$(RUN) -m silofl simulate fedavg_masks_3d --alone --out $(GALLERY)/volumes
+	$(RUN) -m silofl simulate fedavg_masks_3d --alone --rounds 4 --out $(GALLERY)/volumes
 	$(RUN) -m provisioning run-federation --out $(GALLERY)/federation
 	cp "$$(find $(GALLERY)/federation/results -name report.html)" $(GALLERY)/network.html
 	$(RUN) -m silofl evaluate $(GALLERY)/classes/supermodel stains/west --out $(GALLERY)/evaluation
