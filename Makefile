@@ -3,7 +3,7 @@
 PYTHON ?= $(shell command -v python3.11 || echo python3)
 RUN := .venv/bin/python
 
-.PHONY: demo federation federation-eight federation-week test test-long test-all test-fuzz test-faults test-mlflow lint format docs release bench bench-growth bench-nuclei claims clean
+.PHONY: demo federation federation-eight federation-week test test-long test-all test-fuzz test-faults test-mlflow lint format docs site gallery release bench bench-growth bench-nuclei claims clean
 
 demo: .venv/installed
 	$(RUN) -m silofl demo --out demo
@@ -53,18 +53,42 @@ test-mlflow: .venv/installed
 	.venv-mlflow/bin/python -m pytest tests/flare/test_tracking.py -m slow
 
 lint: .venv/installed
-	$(RUN) -m ruff check custom tests bench provisioning
-	$(RUN) -m ruff format --check custom tests bench provisioning
+	$(RUN) -m ruff check custom tests bench provisioning docs/site
+	$(RUN) -m ruff format --check custom tests bench provisioning docs/site
 	$(RUN) -m mypy
 	$(RUN) bench/house.py --check
 
 format: .venv/installed
-	$(RUN) -m ruff check --fix custom tests bench provisioning
-	$(RUN) -m ruff format custom tests bench provisioning
+	$(RUN) -m ruff check --fix custom tests bench provisioning docs/site
+	$(RUN) -m ruff format custom tests bench provisioning docs/site
 
 # docs/study.md, from the settings.
 docs: .venv/installed
 	$(RUN) -m silofl_desk.studies.reference docs/study.md
+
+# All pages as a site with search, in site/: nothing misspelt, no link that leads nowhere, every reader's question found.
+# Loads nothing from outside, also when it is read: python -m http.server -d site. Needs node.
+WORDS := *.md docs bench/*.md jobs/*.md provisioning site_configs
+site: .venv-site/installed
+	.venv-site/bin/codespell $(WORDS) --skip '*.png' --ignore-words-list fo,neumonia
+	NO_MKDOCS_2_WARNING=1 .venv-site/bin/mkdocs build -f docs/site/mkdocs.yml
+	node docs/site/search.mjs site
+
+# Five reports for the site's gallery, all from simulated hospitals; call it before make site.
+GALLERY := runs/gallery
+gallery: .venv/installed
+	rm -rf $(GALLERY)
+	$(RUN) -m silofl demo --out $(GALLERY)/demo
+	$(RUN) -m silofl simulate fedavg_classes --alone --sites north,east,south --out $(GALLERY)/classes
+	$(RUN) -m silofl simulate fedavg_masks_3d --alone --rounds 4 --out $(GALLERY)/volumes
+	$(RUN) -m provisioning run-federation --out $(GALLERY)/federation
+	cp "$$(find $(GALLERY)/federation/results -name report.html)" $(GALLERY)/network.html
+	$(RUN) -m silofl evaluate $(GALLERY)/classes/supermodel stains/west --out $(GALLERY)/evaluation
+
+.venv-site/installed: docs/site/requirements.txt
+	$(PYTHON) -m venv .venv-site
+	.venv-site/bin/python -m pip install --quiet --disable-pip-version-check -r $<
+	touch $@
 
 # Wheels, source archives, checksums and SBOM in dist, checked and tried; last the version's tag. Of a clean clone.
 release: .venv/installed
@@ -97,4 +121,4 @@ claims: .venv/installed
 	touch $@
 
 clean:
-	rm -rf .venv demo federation federation-week
+	rm -rf .venv .venv-site site demo federation federation-week

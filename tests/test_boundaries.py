@@ -35,6 +35,7 @@ for _room, _below in (
     ("hospital", ("flare", "report", "importing")),
     ("arguments", ("federation", "importing")),
     ("cli", ("command", "base")),
+    ("completion", ("cli",)),
     ("__main__", ("cli", "parent")),
     ("desk/layouts", ("importing",)),
     ("desk/sets", ("importing",)),

@@ -1,5 +1,6 @@
 """What all commands have in common; each command's own tests mirror its module."""
 
+import os
 import subprocess
 import sys
 from argparse import Namespace
@@ -36,6 +37,13 @@ def test_help_names_every_command_and_what_it_does_under_whose_it_is(silofl):
         assert [line.split(command, 1)[1].strip() for line, command in zip(listed[1:], commands, strict=True)] == [
             command.purpose for command in commands.values()
         ]
+
+
+def test_a_command_draws_where_a_notebook_names_a_backend_that_is_not_installed():
+    code = "import sys; sys.argv = ['silofl', 'schema', 'site']; from silofl.cli import main; main(); import matplotlib"
+    env = {**os.environ, "MPLBACKEND": "module://matplotlib_inline.backend_inline"}
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True)
+    assert (done.returncode, done.stderr.splitlines()) == (0, [f"SiloFL {__version__}"])
 
 
 def test_help_of_a_group_names_its_commands(silofl):
@@ -150,7 +158,7 @@ print("MODULES", *sys.modules)
 
 def test_help_a_wrong_path_and_a_wrong_name_are_answered_before_anything_slow_is_imported():
     # The other two take no path of what is there.
-    assert WRONG.keys() == COMMANDS.keys() - {"demo", "schema"}
+    assert WRONG.keys() == COMMANDS.keys() - {"completion", "demo", "schema"}
     paths = [[*command.split(), *line[:-1]] for command, line in WRONG.items()]
     names = [["simulat"], ["import", "medmist"], ["compare", ".", "--methods", "harmofk"]]
     names.append(["predict", ".", "--device", "x"])

@@ -1,5 +1,6 @@
 """The pages that people read: their commands parse, their links lead somewhere, their example runs."""
 
+import json
 import re
 import shlex
 import shutil
@@ -227,6 +228,12 @@ def test_every_job_that_a_page_names_exists():
         assert sorted(name for name in bare if not (JOBS / name).is_dir()) == [], page_id(path)
 
 
+def test_the_jobs_page_has_each_job_in_one_row():
+    rows = [line for line in text_of(JOBS / "README.md").splitlines() if line.startswith("| `")]
+    named = [name for row in rows for name in re.findall(r"`(\w+)`", row.split("|")[1])]
+    assert sorted(named) == sorted(path.parent.name for path in JOBS.glob("*/meta.json"))
+
+
 def test_every_key_of_a_study_that_a_sentence_names_exists():
     keys = {name.removeprefix("algorithm.") for name in known_keys()}
     sections = {name.partition(".")[0] for name in keys if "." in name}
@@ -273,6 +280,16 @@ def test_the_readme_is_one_screen_from_which_every_page_can_be_reached():
         reached |= new
         new = {target for path in new for target in linked(path) if target.suffix == ".md"} - reached
     assert [page_id(path) for path in EVERY_PAGE if path not in reached and path.name != "CHANGELOG.md"] == []
+
+
+def test_the_site_has_every_page_and_its_questions_lead_to_pages():
+    site = ROOT / "docs" / "site"
+    in_menu = set(re.findall(r": (\S+\.md)$", text_of(site / "mkdocs.yml"), re.M))
+    assert {page_id(path) for path in EVERY_PAGE} <= in_menu
+    pages = json.loads(text_of(site / "questions.json")).values()
+    # mkdocs makes a folder's README its index.
+    names = {re.sub(r"(^|/)README\.md$", r"\1index.html", name).replace(".md", ".html") for name in in_menu}
+    assert len(pages) >= 25 and set(pages) <= names
 
 
 def test_the_readme_opens_with_a_sentence_a_picture_and_what_two_commands_print():

@@ -59,7 +59,7 @@ def test_both_wheels_say_what_they_are_whose_and_under_which_licence():
 
 
 def test_the_changelog_begins_with_this_version_and_its_day():
-    heading = re.search(r"^## (.+)$", (ROOT / "CHANGELOG.md").read_text(), flags=re.MULTILINE)[1]
+    heading = re.search(r"^## (\d.+)$", (ROOT / "CHANGELOG.md").read_text(), flags=re.MULTILINE)[1]
     assert re.fullmatch(rf"{re.escape(silofl.__version__)} - 20\d\d-\d\d-\d\d", heading)
 
 

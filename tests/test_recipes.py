@@ -292,7 +292,7 @@ def test_a_simulation_prints_the_lines_of_the_command_or_nvflares_log(
 # --- docs/python.md
 
 PAGE = (JOBS.parent / "docs" / "python.md").read_text(encoding="utf-8")
-SIMULATED, SUBMITTED, PLAIN = re.findall(r"^```python\n(.*?)^```", PAGE, flags=re.MULTILINE | re.DOTALL)
+SIMULATED, SUBMITTED = re.findall(r"^```python\n(.*?)^```", PAGE, flags=re.MULTILINE | re.DOTALL)
 
 
 def carry_out(code):
@@ -345,12 +345,18 @@ def test_the_pages_job_is_submitted_with_the_leads_kit_and_its_download_read(fin
     assert names["results"].values == {"north": 0.5}
 
 
-def test_the_pages_plain_loop_learns_and_like_sites_listen_to_each_other():
-    names = carry_out(PLAIN)
-    losses, weights = names["losses"], names["weights"]
-    assert sum(losses[-3:]) < sum(losses[:3])
-    assert weights.sum(axis=1) == pytest.approx([1, 1, 1])
-    assert weights[0, 1] > weights[0, 2] and weights[1, 0] > weights[1, 2]
+def test_the_ten_lines_beside_hello_pt_run_the_study_of_the_commands_above_them(finish, phantoms, tmp_path):
+    page = (JOBS / "README.md").read_text(encoding="utf-8")
+    (code,) = re.findall(r"^```python\n(.*?)^```", page, flags=re.MULTILINE | re.DOTALL)
+    for site, new in (("north", "site-1"), ("south", "site-2")):
+        shutil.copytree(phantoms / site, tmp_path / "my-data" / new)
+    write_new_study(tmp_path / "my-study", None, survey_sites(tmp_path / "my-data"))
+    given = finish(SimEnv, "runs/my-study/server/simulate_job/silofl", "fedavg_masks")
+    names = carry_out(code)
+    ((environment, job),) = given
+    assert (environment.clients, job) == (["site-1", "site-2"], "my-study")
+    study = names["recipe"].study
+    assert (study.rounds, study.training.batch_size, study.training.learning_rate) == (2, 16, 0.01)
 
 
 def test_the_page_names_each_recipe_with_its_own_arguments():

@@ -36,6 +36,7 @@ CLINIC = {
 ANYBODY = {
     "doctor": ("hospital.doctor", "print versions, machine and settings for a report of a fault, and no name"),
     "schema": ("hospital.schema", "print the JSON schema of study.yaml, site.yaml or dataset.json for an editor"),
+    "completion": ("completion", "print what completes commands and options in bash and zsh"),
 }
 # Those of the desk's wheel, which a hospital need not install.
 DESK = (
@@ -150,6 +151,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if arguments is None:
         # Python looks through all objects as it ends, which takes a second after an import of torch.
         atexit.register(gc.freeze)
+        # No command opens a window; a notebook names a way to draw that this environment may not have.
+        os.environ["MPLBACKEND"] = "agg"
     parser, given = make_parser(), list(sys.argv[1:] if arguments is None else arguments)
     for text in given:
         # Python brings bytes that are no text as half characters, which no record, page or terminal can hold.

@@ -15,7 +15,10 @@ from silofl import __version__
 # The wheel of researchers and study leads, which hospitals need not install, and what lacks it.
 DESK_WHEEL = "silofl-desk"
 LACKS_DESK = f"must have the wheel {DESK_WHEEL}, which is not here; install {DESK_WHEEL} {__version__}"
-WITHOUT_TORCH = {f"silofl.hospital.{name}" for name in ("import_data", "egress_check", "doctor", "schema")}
+WITHOUT_TORCH = {
+    "silofl.completion",
+    *(f"silofl.hospital.{name}" for name in ("import_data", "egress_check", "doctor", "schema")),
+}
 
 
 @dataclass(frozen=True)

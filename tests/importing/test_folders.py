@@ -100,6 +100,13 @@ def test_a_folder_without_a_table_loads_in_a_study_of_unknown_patients_only(run,
         load_site_data(folder, study(), tmp_path / "cache")
 
 
+def test_folders_of_images_are_offered_as_patients_where_nobody_names_these(run_patterns, contrasts):
+    for site in ("north", "south"):
+        (contrasts / site / "patients.csv").unlink()
+    (note,) = (note for note in run_patterns(**LESIONS)[0].notes if note.startswith("PATIENTS UNKNOWN"))
+    assert "If each folder of images, as c0, is one patient, name the folder as the patient." in note
+
+
 def test_the_import_says_once_which_sites_know_no_patients_and_what_follows(source, write_patients, tmp_path):
     for site in ("east", "west"):
         shutil.copytree(source / "north", source / site)
@@ -107,6 +114,7 @@ def test_the_import_says_once_which_sites_know_no_patients_and_what_follows(sour
     summary = import_layout("folders", source, tmp_path / "target")
     (note,) = summary.notes
     assert note.startswith("PATIENTS UNKNOWN: no patients.csv says whose the 12 images are (east 6, west 6).")
+    assert "If each folder" not in note
     for what in (
         "split is by file",
         "cannot check the minimum number of patients",

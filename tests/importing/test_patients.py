@@ -189,7 +189,8 @@ def test_what_follows_from_patients_by_headers_is_said(series, tmp_path):
 
 
 def test_what_follows_from_unknown_patients_is_said_in_the_place_of_the_quiet_sentence():
-    records = {"training": [{}, {}], "validation": [], "test": [{}]}
+    record = {"image": "images/a.png"}
+    records = {"training": [record, record], "validation": [], "test": [record]}
     known = SitePlan("segmentation", {1: "x"}, records, {}, notes=("another",))
     unknown = replace(known, split_unit="unknown", notes=(UNKNOWN, "another"))
     plans = warn_unknown_patients({"north": known, "south": unknown, "west": unknown})

@@ -82,7 +82,40 @@ def test_without_a_column_of_patients_they_are_unknown_which_is_said(run, source
     summary, content, records = run()
     assert content["split_unit"] == "unknown" and not any("patient" in record for record in records.values())
     (note,) = (note for note in summary.notes if note.startswith("PATIENTS UNKNOWN"))
-    assert "Name them in labels.csv" in note and "patients.csv" not in note
+    assert "Name them in labels.csv" in note and "patients.csv" not in note and "If each folder" not in note
+
+
+PARTS = ("train", "Validation", "test", "training", "val")
+
+
+def test_a_column_of_parts_gives_the_split(run, source):
+    write_sites(source, [f"{row},{PARTS[n // 2]}" for n, row in enumerate(ROWS)], "file,label,patient,Part")
+    _, content, _ = run()
+    cases = {part: [record["patient"] for record in content[part]] for part in ("training", "validation", "test")}
+    assert cases == {"training": ["p0", "p0", "p3", "p3"], "validation": ["p1", "p1", "p4", "p4"], "test": ["p2", "p2"]}
+
+
+def test_a_given_test_stays_and_validation_comes_out_of_the_training_where_no_row_says_so(run, source):
+    write_sites(source, [f"{row},{('test', 'train')[n > 1]}" for n, row in enumerate(ROWS)], "file,label,patient,part")
+    summary, content, _ = run()
+    assert [record["patient"] for record in content["test"]] == ["p0", "p0"]
+    # 4 patients with two images each: round(4 * 0.2) = 1 for the validation
+    assert summary.examples["north"] == {"training": 6, "validation": 2, "test": 2}
+
+
+@pytest.mark.parametrize(
+    ("parts", "sentence"),
+    [
+        (["held out"], "must put scans/0.png into training, validation or test, not 'held out'; correct the column"),
+        (["train", "test"], "site 'north' must have p0 in one part, not in training and test; correct the column part"),
+        (["train"] * 10, "site 'north' must have rows for the test, not none; name them in the column part"),
+    ],
+)
+def test_a_given_split_that_is_none_is_refused(run, source, parts, sentence):
+    parts += ["test"] * (len(ROWS) - len(parts))
+    write_sites(source, [f"{row},{part}" for row, part in zip(ROWS, parts, strict=True)], "file,label,patient,part")
+    with pytest.raises(DataError, match=re.escape(sentence)):
+        run()
 
 
 def test_a_folder_without_tables_is_told_what_a_table_holds(source):
@@ -327,6 +360,6 @@ def test_one_folder_or_folders_of_masks_are_no_classes(tmp_path):
             write_site(tmp_path / names[0] / "north", [f"{name}/0.png"])
         (tmp_path / names[0] / "north" / "labels.csv").unlink()
         with pytest.raises(
-            DataError, match="with a folder of images for each class, or be such a table; none of these"
+            DataError, match="with a folder of images for each class, or be such a table, not none of these; put"
         ):
             import_layout("table", tmp_path / names[0], tmp_path / "out")

@@ -70,7 +70,7 @@ def test_the_page_fits_a_reader_with_contents_and_one_list_for_the_constants_of_
     start = lines.index("### Constants")
     items = lines[start + 2 : lines.index("### Presets") - 1]
     assert items[0].startswith("- **amplitude**: Input normalisation") and "" not in items
-    assert any(item.startswith("  - `algorithm.pull.strength` (") for item in items)
+    assert any(item.startswith("    - `algorithm.pull.strength` (") for item in items)
 
 
 def test_every_key_of_a_study_has_a_meaning_and_stands_on_the_page():

@@ -181,6 +181,13 @@ def add_schema(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", choices=("study", "site", "dataset"), metavar="FILE", help="study, site or dataset")
 
 
+def add_completion(parser: argparse.ArgumentParser) -> None:
+    """Say how to use ``silofl completion``, which has no arguments."""
+    parser.epilog = (
+        "once: silofl completion > ~/.silofl-completion, and into ~/.bashrc or ~/.zshrc: . ~/.silofl-completion"
+    )
+
+
 def add_prune(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``silofl site prune``."""
     _add_kit(parser)

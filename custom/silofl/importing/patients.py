@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import zip_longest
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from silofl.base.errors import DataError, quote_value
 from silofl.base.naming import normalise_accents
@@ -17,7 +17,7 @@ from silofl.reading.access import read_bytes
 from silofl.reading.patient_names import key_patient, normalise_name
 
 TABLES = ("patients.csv", "patients.tsv")
-FILE, LABEL, PATIENT, SITE = "file", "label", "patient", "site"
+FILE, LABEL, PATIENT, SITE, PART = "file", "label", "patient", "site", "part"
 # What programs write for nothing, in small letters: pandas, R, Excel and people.
 NOTHING = {
     *("nan", "-nan", "na", "n/a", "n.a.", "none", "null", "nil", "<na>", "nat", "-", "--", "?"),
@@ -117,14 +117,26 @@ def warn_unknown_patients(
         site: sum(map(len, plan.records.values())) for site, plan in plans.items() if plan.split_unit == "unknown"
     }
     counts = ", ".join(f"{site} {count}" for site, count in unknown.items())
+    offers = [
+        f"If each folder of images, as {folder}, is one patient, name the folder as the patient. "
+        for folder in sorted({name for site in unknown for name in _list_image_folders(plans[site])})
+    ]
     sentence = (
         f"PATIENTS UNKNOWN: no {source} says whose the {sum(unknown.values())} images are ({counts}). The split is by "
         f"file: one person may be in training and test, and results then look too good. {remedy} and import again. "
-        "You can continue without it. Then the study is marked split_unit: unknown, and sites cannot check the minimum "
-        "number of patients"
+        f"{''.join(offers[:1])}You can continue without it. Then the study is marked split_unit: unknown, and sites "
+        "cannot check the minimum number of patients"
     )
     notes = {site: [sentence if note == UNKNOWN else note for note in plans[site].notes] for site in unknown}
     return {**plans, **{site: replace(plans[site], notes=tuple(notes[site])) for site in unknown}}
+
+
+def _list_image_folders(plan: SitePlan) -> set[str]:
+    """Return the folders that a site's images lie in; none where one has all, or they are classes."""
+    records = [record for part in plan.records.values() for record in part]
+    images = [one if isinstance(one, list) else [one] for one in (record["image"] for record in records)]
+    found = {PurePosixPath(next(filter(None, files))).parent.name for files in images}
+    return found if len(found) > 1 and found.isdisjoint(["images", *plan.labels.values()]) else set()
 
 
 def read_columns(table: Path, name: str, key: str, value: str) -> dict[str, set[str]]:
@@ -172,7 +184,7 @@ def read_rows(table: Path, name: str, wanted: Sequence[str]) -> list[dict[str, s
         header, *rows = list(csv.reader(lines, delimiter=delimiter)) or [[""]]
     except csv.Error as error:
         raise DataError(f"{name} must be a table of columns, not broken ({error}); save it anew") from None
-    spelled = {known.casefold(): known for known in (*wanted, FILE, LABEL, PATIENT, SITE)}
+    spelled = {known.casefold(): known for known in (*wanted, FILE, LABEL, PATIENT, SITE, PART)}
     columns = [spelled.get(column.casefold(), column) for column in map(normalise_accents, map(str.strip, header))]
     if twins := sorted({column for column in columns if column and columns.count(column) > 1}):
         raise DataError(f"{name} must have each column once, not {quote_value(twins[0])} twice; rename or remove one")

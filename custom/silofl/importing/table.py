@@ -19,6 +19,9 @@ or with ``No Finding``, has none. In place of the column label each finding may 
 columns, or those that --labels names. Without the column patient, the patients of DICOM files are those of their
 headers (PatientID) where these differ; otherwise nobody knows whose images they are: they are split by file.
 
+A column part (training, validation or test; also train, val) gives the split. Where no row is for the validation, it is
+taken out of the training.
+
 A label that measures something, as an age or a volume, is refused: SiloFL learns classes and segmentations.
 """
 
@@ -34,10 +37,12 @@ from silofl.data.manifest import PARTS
 from silofl.importing.cases import shorten_names
 from silofl.importing.masks import ENDINGS, split_ending
 from silofl.importing.options import FIFTHS, ImportOptions, Layout
+from silofl.importing.partition import split_by_patient
 from silofl.importing.patients import (
     FILE,
     LABEL,
     NOBODY,
+    PART,
     PATIENT,
     SITE,
     assign_sites,
@@ -66,6 +71,8 @@ CLASSES = "classification"
 MOST_NUMBERS = 20
 # Stands between two findings, as in NIH's ChestX-ray14, which calls none so.
 SEVERAL, NONE = "|", "no finding"
+# Word of the column part -> the part.
+GIVEN = {"train": "training", "val": "validation", **{part: part for part in PARTS}}
 
 
 @dataclass(frozen=True)
@@ -77,12 +84,14 @@ class Entry:
         path: Where it lies.
         labels: The name of its class, or of its findings.
         patient: Whose it is; None where the table does not say.
+        part: Where it belongs; None where the table does not say.
     """
 
     name: str
     path: Path
     labels: tuple[str, ...]
     patient: str | None
+    part: str | None = None
 
 
 @dataclass(frozen=True)
@@ -148,7 +157,8 @@ def _list_class_folders(source: Path, sites: Sequence[Path]) -> dict[str, SiteTa
     if not all(classes.values()) or len(names) < 2 or names & {"images", "masks"}:
         raise DataError(
             f"{source.name} must hold a folder for each site with {TABLES[0]} (columns file, label and patient), or "
-            "with a folder of images for each class, or be such a table; none of these is there"
+            "with a folder of images for each class, or be such a table, not none of these; put the folders of classes "
+            "into one that is named as their site"
         )
     rows = {
         site: [
@@ -178,7 +188,7 @@ def _list_finding_columns(tables: Iterable[SiteTable], given: Sequence[str] | No
     if all(LABEL in found for found in columns.values()):
         return ()
     first = next(found for found in columns.values() if LABEL not in found)
-    others = (FILE, PATIENT, SITE)
+    others = (FILE, PATIENT, SITE, PART)
     findings = tuple(given or (one for one in first if one not in others and one.casefold() != NONE))
     for name, found in columns.items():
         if not findings:
@@ -244,7 +254,13 @@ def _read_entry(row: Mapping[str, str], folder: Path, name: str, task: str, give
     labels = (said,) if task == CLASSES else _split_findings(said)
     _check_labels(labels, task, given, f"{name} must name the {{}} of {file}")
     patient = normalise_name(row[PATIENT]) if PATIENT in row else None
-    return Entry(normalise_accents(str(file)), path, labels, patient)
+    part = GIVEN.get(row[PART].casefold()) if PART in row else None
+    if PART in row and part is None:
+        raise DataError(
+            f"{name} must put {file} into training, validation or test, not {quote_value(row[PART])}; correct the "
+            f"column {PART}"
+        )
+    return Entry(normalise_accents(str(file)), path, labels, patient, part)
 
 
 def _check_labels(labels: Iterable[str], task: str, given: Collection[str], must: str) -> None:
@@ -318,7 +334,11 @@ def _plan_site(site: str, entries: Sequence[Entry], empty: SitePlan, options: Im
     has_one = empty.task == CLASSES and all(len(own) == 1 for own in of_unit.values())
     classes = {unit: min(own) for unit, own in of_unit.items()} if has_one else None
     kind = "patients" if is_known else "images"
-    part_of = split_patients(site, units, options, kind, classes)
+    given = _read_given_split(site, entries, units)
+    part_of = given or split_patients(site, units, options, kind, classes)
+    if given and "validation" not in given.values():
+        rest = [unit for unit, part in given.items() if part == "training"]
+        part_of = given | split_by_patient(rest, 0.0, options.validation, options.seed, classes)
     remedy = f"give the class at least 3 {kind}" if has_one else "import again with another --seed"
     parts = {part: [of_unit[unit] for unit in of_unit if part_of[unit] == part] for part in ("test", "validation")}
     notes = (*notes, *(f"{site}: {said}; {remedy}" for said in _name_missing(parts, of_unit.values(), empty.labels)))
@@ -332,6 +352,21 @@ def _plan_site(site: str, entries: Sequence[Entry], empty: SitePlan, options: Im
     files = {f"images/{entry.name}": partial(copy_image, entry.path) for entry in entries}
     plan = replace(empty, records=records, files=files, notes=notes)
     return plan if is_known else replace(plan, split_unit="unknown", notes=(*notes, UNKNOWN))
+
+
+def _read_given_split(site: str, entries: Sequence[Entry], units: Sequence[str]) -> dict[str, str]:
+    """Return the part of each patient, or image, that the table gives; none without a column of parts."""
+    found: dict[str, str] = {}
+    for entry, unit in zip(entries, units, strict=True):
+        if entry.part is not None and found.setdefault(unit, entry.part) != entry.part:
+            raise DataError(
+                f"site {site!r} must have {unit} in one part, not in {found[unit]} and {entry.part}; correct the "
+                f"column {PART}"
+            )
+    for part in ("training", "test"):
+        if found and part not in found.values():
+            raise DataError(f"site {site!r} must have rows for the {part}, not none; name them in the column {PART}")
+    return found
 
 
 def _name_missing(

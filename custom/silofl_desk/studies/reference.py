@@ -169,7 +169,8 @@ def _algorithm_page(settings: type) -> list[str]:
     lines += ["### Constants", ""]
     for answer in filter(list_keys, all_ingredients()):
         lines += [f"- **{answer.section}**: {read_summary(answer)}"]
-        lines += [f"  {_key_item(key)}" for key in list_keys(answer, f"algorithm.{answer.section}.")]
+        # Four spaces: two are enough for GitHub and not for the site.
+        lines += [f"    {_key_item(key)}" for key in list_keys(answer, f"algorithm.{answer.section}.")]
     lines += [""]
     lines += ["### Presets", "", "Values of presets that differ from the defaults above:", ""]
     base = _preset_values(Recipe())
