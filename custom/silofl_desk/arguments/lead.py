@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from silofl.base.options import JOB, KIT, add_job, add_json, add_set, expect_path, parse_count, parse_natural
+from silofl.base.options import JOB, KIT, add_by, add_job, add_json, add_set, expect_path, parse_count, parse_natural
 
 
 def add_estimate(parser: argparse.ArgumentParser) -> None:
@@ -45,6 +45,7 @@ def add_evaluation_job(parser: argparse.ArgumentParser) -> None:
         "model", type=expect_path("the folder of a super model"), metavar="MODEL", help="folder of the super model"
     )
     parser.add_argument("-o", "--out", type=Path, required=True, metavar="NEWJOB", help="new folder for the job")
+    add_by(parser)
 
 
 def _add_retries(parser: argparse.ArgumentParser) -> None:

@@ -9,6 +9,7 @@ from silofl.inference.evaluations import (
     ALL,
     ECE,
     MISSING,
+    OF_OTHERS,
     SPECIFICITY,
     THRESHOLD,
     UNIT_OF,
@@ -18,7 +19,7 @@ from silofl.inference.evaluations import (
     HospitalEvaluation,
     has_unlike_classes,
 )
-from silofl.report.evaluation_page import RESEARCH, format_score, name_score
+from silofl.report.evaluation_page import LEVEL, RESEARCH, format_score, name_score
 from silofl.report.page import Block, Heading, PageSection, Table, Text, make_section
 from silofl.report.tables import METRIC_NAMES, NOT_SAID, TextTable
 
@@ -65,7 +66,7 @@ def evaluations_section(found: Evaluations | None) -> PageSection | None:
 
 def list_chance(found: Evaluations) -> list[str]:
     """Return a sentence for each class, or finding, that the model tells no better than a guess, and for all."""
-    groups = [group for group in found.pooled if group != ALL]
+    groups = found.labels
     has_two = len(groups) == 1 or any(SPECIFICITY in found.pooled[group] for group in groups)
     level = CHANCE if has_two else 1 / max(len(groups), 1)
     said = [
@@ -161,7 +162,7 @@ def _list_sentences(found: Evaluations) -> Iterator[str]:
     for group in found.pooled:
         some = {site: one.scores[group] for site, one in found.sites.items() if group not in (one.not_said or {})}
         silent = [site for site, scores in some.items() if all(one.value is None for one in scores.values())]
-        if silent and group != ALL:
+        if silent and group in found.labels:
             yield (
                 f"No score of {group} at {', '.join(silent)}: it is in none of the test cases there, or nobody drew "
                 "it; the numbers over all cases are of the other labels."
@@ -175,6 +176,15 @@ def _list_sentences(found: Evaluations) -> Iterator[str]:
             f"{' and '.join(unlike)}: a mean over the classes of a hospital's test cases; hospitals have different "
             "classes, so that these values must not be compared or averaged; compare class by class."
         )
+    for (group, score), (one, p_value) in found.differences.items():
+        if p_value < LEVEL:
+            side = "lower" if one.value < 0 else "higher"
+            yield (
+                f"{score.removesuffix(OF_OTHERS)} is {side} for {group} than for the other groups, over "
+                f"{one.num_sites} hospitals: {_format_pooled(one, score)}, p {p_value:.2g} (Holm)."
+            )
+    if found.divided and not any(p_value < LEVEL for _, p_value in found.differences.values()):
+        yield f"No group differs from the others beyond chance, in {len(found.differences)} comparisons (Holm)."
     name, one = next(iter(found.pooled[ALL].items()))
     metric = NAMES.get(name, name)
     if one is None and metric in unlike:

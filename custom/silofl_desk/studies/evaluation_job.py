@@ -4,6 +4,7 @@ import argparse
 import hashlib
 from pathlib import Path
 from shlex import quote
+from types import MappingProxyType
 
 from silofl.base.bundled_jobs import JOBS
 from silofl.base.errors import ConfigError, ExitCode
@@ -12,6 +13,7 @@ from silofl.base.options import make_console
 from silofl.base.settings import dump_yaml, parse
 from silofl.inference.directory import plain_study, read_model_folder
 from silofl.inference.model_file import pack_model
+from silofl.inference.subgroups import GROUPS, Divisions
 from silofl.report.tables import print_lines
 from silofl.study import Study
 from silofl_desk.studies.simulation import fit_configurations, fit_meta, study_file
@@ -30,7 +32,7 @@ HEAD = """\
 
 def run(options: argparse.Namespace) -> int:
     """Write the job, and say how to go on with it."""
-    study = write_evaluation_job(options.model, options.out)
+    study = write_evaluation_job(options.model, options.out, dict(options.by))
     job = quote(str(options.out))
     lines = [
         f"wrote {options.out}: it sends the model to hospitals, which test it on their own test cases",
@@ -42,15 +44,21 @@ def run(options: argparse.Namespace) -> int:
     return ExitCode.COMPLETE
 
 
-def write_evaluation_job(model: Path, target: Path) -> Study:
+def write_evaluation_job(model: Path, target: Path, divisions: Divisions = MappingProxyType({})) -> Study:
     """Write the job that evaluates a super model over a network, and return its study.
 
     Args:
         model: The super model's folder.
+        divisions: What test cases are also scored by -> its groups.
 
     Raises:
-        ConfigError: The super model is broken, or the folder exists.
+        ConfigError: The super model is broken, the folder exists, or nobody says which groups there are.
     """
+    for by in divisions.keys() - GROUPS.keys():
+        if not divisions[by]:
+            raise ConfigError(
+                f"--by {by} must name its groups, which all hospitals then have alike, as {by}=VALUE,VALUE; give them"
+            )
     if target.exists():
         raise ConfigError(f"--out must be a new folder, not {target}, which exists; name another")
     contents, packed = read_model_folder(model), pack_model(model)
@@ -64,6 +72,7 @@ def write_evaluation_job(model: Path, target: Path) -> Study:
     values["model"] |= {"pretrained": WEIGHTS, "pretrained_sha256": digest}
     # Nothing is mixed: a hospital may be the only one.
     values |= {"name": f"{own.name}-evaluation", "rounds": 0, "federation": {"min_sites": 1}}
+    values |= {"subgroups": {by: list(wanted or GROUPS[by]) for by, wanted in divisions.items()}} if divisions else {}
     study = parse(Study, values, "study.yaml")
     fit_configurations(target, study)
     write_text(path, HEAD.format(model=model.resolve().name, study=own.name) + dump_yaml(values))
