@@ -5,31 +5,12 @@ import pytest
 from scipy.stats import permutation_test
 
 from silofl.base.settings import parse
+from silofl.data.groups import UNKNOWN
 from silofl.inference.evaluated_cases import EvaluatedCase
-from silofl.inference.subgroups import UNKNOWN, list_groups, measure_subgroups, name_group
+from silofl.inference.subgroups import measure_subgroups
 from silofl.study import Study
 from silofl.training.metrics import Score
 from silofl.training.units import Units
-
-
-@pytest.mark.parametrize(
-    ("value", "wanted", "group"),
-    [
-        ("054Y", (18.0, 40.0, 65.0), "40 to under 65"),
-        ("65", (18.0, 40.0, 65.0), "65 and above"),
-        ("006M", (18.0, 40.0, 65.0), "under 18"),
-        ("old", (18.0, 40.0, 65.0), UNKNOWN),
-        ("nan", (18.0,), UNKNOWN),
-        (None, ("F", "M"), UNKNOWN),
-        ("O", ("F", "M"), "others"),
-        ("GE MEDICAL SYSTEMS Optima", ("ge", "Siemens"), "ge"),
-        ("Skyra", (), "Skyra"),
-    ],
-)
-def test_a_value_is_in_the_group_whose_limits_or_beginning_it_has(value, wanted, group):
-    assert name_group(value, wanted) == group
-    assert not wanted or group in list_groups(wanted)
-
 
 STUDY = parse(
     Study,

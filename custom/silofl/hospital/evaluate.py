@@ -38,7 +38,7 @@ from silofl.inference.evaluation import FILE, Evaluation
 from silofl.inference.geometry import decide_labels
 from silofl.inference.opened import open_model
 from silofl.inference.prediction import call_case
-from silofl.inference.subgroups import divide_cases, measure_subgroups
+from silofl.inference.subgroups import measure_subgroups
 from silofl.inference.super_model import SuperModel
 from silofl.report.evaluation_figures import CasePicture, reliability_image, roc_image, sizes_image, worst_image
 from silofl.report.evaluation_page import (
@@ -101,7 +101,10 @@ def run(options: argparse.Namespace) -> int:
         cases, refused = _answer_cases(model, site, console)
         record = measure_evaluation(model, fingerprint, site, cases, options.specificity)
         if options.by:
-            divided, least = divide_cases(site, dict(options.by)), _read_least(options.site_config)
+            divided, least = (
+                site.divide(dict(options.by)),
+                _read_least(options.site_config),
+            )
             record = replace(record, subgroups=measure_subgroups(cases, site, divided, study, least, False))
         if other is not None:
             # Prepared as the other model's study says.

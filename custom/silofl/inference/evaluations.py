@@ -7,20 +7,21 @@ interval, and the number of cases that count. Nothing else fits into it: no text
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import erfc, sqrt
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from silofl.base.errors import AggregationError, ConfigError, quote_value
-from silofl.base.schema import declare_optional
+from silofl.base.schema import declare_optional, dump_record
 from silofl.core.gain import holm
 from silofl.core.heterogeneity import PooledEstimate, pool_estimates
 from silofl.core.intervals import ROUNDING, Estimate
 from silofl.core.roc import NORMAL_95
+from silofl.data.groups import list_groups
 from silofl.inference.clinical import list_classes
 from silofl.inference.evaluation import ALL, MISSING, Evaluation, Scores
-from silofl.inference.subgroups import list_groups, name_labels
+from silofl.inference.subgroups import name_labels
 from silofl.study import Study
 from silofl.study.sections import CLASS_MEANS
 
@@ -204,6 +205,11 @@ def unpack_scores(
         interval = (low, high) if high - low > ROUNDING else None
         found.setdefault(group, {})[name] = Estimate(value, interval, int(cases)) if cases else MISSING
     return found, not_said
+
+
+def describe_test(how: str, found: Evaluation | HospitalEvaluation) -> dict[str, Any]:
+    """Return what a model card says of a test at a hospital."""
+    return {"how": how, "num_cases": found.num_cases, "scores": dump_record(found.scores)}
 
 
 def pool_scores(sites: Mapping[str, HospitalEvaluation], study: Study) -> dict[str, dict[str, PooledEstimate | None]]:

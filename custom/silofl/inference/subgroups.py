@@ -6,90 +6,21 @@ Experiments, 1935), with Holm's correction for all comparisons of an evaluation.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import numpy as np
 
-from silofl.base.errors import DataError, quote_value, suggest_nearest
 from silofl.core.few import find_few
 from silofl.core.gain import holm
 from silofl.core.intervals import DIFFERENCE, Estimate, Rows, Sample
+from silofl.data.groups import UNKNOWN, Divided
 from silofl.inference.clinical import measure_also, measure_value, read_rows
 from silofl.inference.evaluated_cases import EvaluatedCase, SiteCases
 from silofl.inference.evaluation import GroupDifference, Subgroup, Subgroups
-from silofl.reading.header import is_dicom, read_dicom_element
 from silofl.study import Study
 from silofl.training.metrics import Label, Score, group_positions
 from silofl.training.units import average_by_unit
 
-# Name -> the elements of DICOM that say it.
-ELEMENTS = {"sex": ("PatientSex",), "age": ("PatientAge",), "scanner": ("Manufacturer", "ManufacturerModelName")}
-# Name -> its groups, where nobody gives others: values, or limits of numbers.
-GROUPS: Mapping[str, tuple[str, ...] | tuple[float, ...]] = {"sex": ("F", "M"), "age": (18.0, 40.0, 65.0)}
-UNKNOWN, OTHERS = "not stated", "others"
-# A table of more is read by nobody, and each comparison makes the others harder.
-MOST_GROUPS = 12
 RESAMPLES, BATCH, SEED = 9999, 500, 0
-YEARS = {"Y": 1.0, "M": 1 / 12, "W": 7 / 365.25, "D": 1 / 365.25}
-# What to divide by -> its groups; none where each value is one.
-Wanted = tuple[str, ...] | tuple[float, ...]
-Divisions = Mapping[str, Wanted]
-# What to divide by -> case -> its group.
-Divided = Mapping[str, Mapping[str, str]]
-
-
-def divide_cases(site: SiteCases, divisions: Divisions) -> Divided:
-    """Return the group of each case, by the columns of dataset.json, else by elements of DICOM.
-
-    Raises:
-        DataError: What to divide by is neither, or it has too many values.
-    """
-    records = [record for name in site.parts for record in site.data.manifest.parts[name]]
-    known = {name for record in records for name in record.groups}
-    divided = {}
-    for name, wanted in divisions.items():
-        keys = ELEMENTS.get(name, (name,))
-        if name not in known and not all(map(_is_element, keys)):
-            listed = ", ".join(sorted(known)) or "it has none"
-            raise DataError(
-                f"groups must be by sex, age, scanner, a name in groups of dataset.json ({listed}) or an element of "
-                f"DICOM, as ManufacturerModelName, not by {quote_value(name)}"
-                f"{suggest_nearest(name, (*ELEMENTS, *known))}; correct it"
-            )
-        values = {}
-        for record in records:
-            path = site.data.manifest.places[record.image]
-            values[record.case] = record.groups.get(name) or _read_elements(path, keys)
-        limits = wanted or GROUPS.get(name, ())
-        divided[name] = {case: name_group(value, limits) for case, value in values.items()}
-        if (number := len({*divided[name].values()})) > MOST_GROUPS:
-            raise DataError(
-                f"groups by {name} must be at most {MOST_GROUPS}, not {number}; give limits or values, as age=40,65 or "
-                "scanner=GE,SIEMENS"
-            )
-    return divided
-
-
-def list_groups(wanted: Wanted) -> list[str]:
-    """Return the groups that values, or limits of numbers, make."""
-    if any(isinstance(one, str) for one in wanted):
-        return [*map(str, wanted), OTHERS, UNKNOWN]
-    limits = sorted(map(float, wanted))
-    between = [f"{low:g} to under {high:g}" for low, high in zip(limits, limits[1:], strict=False)]
-    return [f"under {limits[0]:g}", *between, f"{limits[-1]:g} and above", UNKNOWN]
-
-
-def name_group(value: str | None, wanted: Wanted) -> str:
-    """Return the group of a value: that whose text it begins with, or between whose limits it lies."""
-    if not value:
-        return UNKNOWN
-    if not wanted:
-        return value
-    if all(isinstance(one, str) for one in wanted):
-        start = value.casefold()
-        return next((str(one) for one in wanted if start.startswith(str(one).casefold())), OTHERS)
-    number = _read_number(value)
-    return UNKNOWN if number is None else list_groups(wanted)[sum(number >= float(one) for one in wanted)]
 
 
 def measure_subgroups(
@@ -147,7 +78,7 @@ def _measure_division(
     cases: Sequence[EvaluatedCase], group_of: Mapping[str, str], people: _People, study: Study
 ) -> dict[str, Subgroup]:
     rows = group_positions([group_of[one.case] for one in cases])
-    members = {group: [cases[i] for i in rows[group]] for group in sorted(rows)}
+    members = {group: [cases[i] for i in rows[group]] for group in sorted(rows, key=_place)}
     values = {group: _list_values(some, study) for group, some in members.items()}
     stated = [group for group in members if group != UNKNOWN]
     found = {}
@@ -169,6 +100,12 @@ def _measure_division(
         units = {people.unit_of[one.case] for one in some}
         found[group] = Subgroup(len(some), len(units), kept, tuple(withheld), dict(sorted(differences.items())))
     return found
+
+
+def _place(group: str) -> tuple[bool, float, str]:
+    """Return where a group stands: the lowest numbers first."""
+    number = group.split()[0]
+    return not group.startswith("under "), float(number) if number.isdecimal() else 0.0, group
 
 
 def _list_values(cases: Sequence[EvaluatedCase], study: Study) -> dict[str, dict[str, float]]:
@@ -230,27 +167,6 @@ def _compare(
         rng=SEED,
     )
     return GroupDifference(difference, float(test.pvalue))
-
-
-def _is_element(key: str) -> bool:
-    from pydicom.datadict import tag_for_keyword
-
-    return tag_for_keyword(key) is not None
-
-
-def _read_elements(path: Path, keys: Sequence[str]) -> str | None:
-    found = [read_dicom_element(path, key) for key in keys] if is_dicom(path) else []
-    return " ".join(one for one in found if one) or None
-
-
-def _read_number(value: str) -> float | None:
-    """Return a number, or the years of an age as DICOM writes it: 054Y, 006M."""
-    factor = YEARS.get(value[-1:], 1.0)
-    try:
-        number = float(value[:-1] if value[-1:] in YEARS else value) * factor
-    except ValueError:
-        return None
-    return number if np.isfinite(number) else None
 
 
 def name_labels(study: Study) -> dict[Label, str]:

@@ -31,7 +31,7 @@ from silofl.inference.evaluations import (
 )
 from silofl.inference.model_file import join_model, split_model
 from silofl.inference.own_tests import describe_quality
-from silofl.inference.subgroups import divide_cases, measure_subgroups
+from silofl.inference.subgroups import measure_subgroups
 from silofl.inference.super_model import SuperModel
 from silofl.models.roles import add_role
 from silofl.parts.answer import SiteAnswer
@@ -192,7 +192,7 @@ class SiteEvaluation(SitePart):
         cases, refused = sort_answers(evaluate_cases(model, site, work.site))
         record = measure_evaluation(model, facts["fingerprint"], site, cases, SPECIFICITY)
         if study.subgroups:
-            divided = divide_cases(site, study.subgroups)
+            divided = site.divide(study.subgroups)
             subgroups = measure_subgroups(cases, site, divided, study, work.min_patients, needs_patients=True)
             record = replace(record, subgroups=subgroups)
         write_json(work.folder / evaluation.FILE, dump_record(record))

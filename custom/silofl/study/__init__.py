@@ -24,6 +24,7 @@ from silofl.study.checks import check_course, check_names, check_settings
 from silofl.study.data_settings import DataSettings
 from silofl.study.sections import (
     AlgorithmSettings,
+    CardSettings,
     DoNotUseSettings,
     FederationSettings,
     ModelSettings,
@@ -102,6 +103,7 @@ class Study(Section):
     # Left out where it is empty, so that studies without it keep their digest.
     do_not_use: DoNotUseSettings | None = Field(default=None, exclude_if=operator.not_)
     operating_point: OperatingPointSettings | None = Field(default=None, exclude_if=operator.not_)
+    card: CardSettings | None = Field(default=None, exclude_if=operator.not_)
 
     @cached_property
     def recipe(self) -> Recipe:
