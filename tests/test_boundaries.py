@@ -47,6 +47,7 @@ for _room, _below in (
     ("desk/arguments", ("arguments", "desk/studies")),
     ("desk/commands", ("command",)),
     ("desk/recipes", ("desk/studies",)),
+    ("clinic/monitor", ("report",)),
     ("clinic/commands", ("command",)),
     # Only their public name.
     ("recipes", ("desk/recipes",)),

@@ -120,6 +120,8 @@ WRONG = {
     "predict": [NONE, "image.png", "--out", "out", "SUPERMODEL"],
     "evaluate": [NONE, ".", "--out", "out", "MODEL"],
     "evaluation-job": [NONE, "--out", "out", "MODEL"],
+    "withdraw": ["--kit", NONE, "--kit"],
+    "monitor": [NONE, "--model", ".", "RECORDS"],
     "doctor": ["--study", NONE, "--study"],
     "export": [NONE, "--out", "out", "SUPERMODEL"],
 }

@@ -5,4 +5,6 @@ from collections.abc import Mapping
 from silofl.command import Command
 
 # Name -> the command; they stand beside `silofl predict`.
-COMMANDS: Mapping[str, Command] = {}
+COMMANDS: Mapping[str, Command] = {
+    "monitor": Command("silofl_clinic.monitor", "say whether a month's answers still look as in the model's own test"),
+}

@@ -146,11 +146,19 @@ def comparison_lines(record: Evaluation) -> list[str]:
     metric = METRIC_NAMES.get(record.metric, record.metric)
     lines = [f"against model {found.fingerprint[:16]}, on the {found.num_cases} cases that both answered:"]
     if found.difference.value is not None:
-        lines.append(f"{metric} {format_estimate(found.difference, DIFFERENCE)}")
+        lines.append(f"{metric} {format_estimate(found.difference, DIFFERENCE)}: {judge_release(found.difference)}")
     for name, one in found.aurocs.items():
         said = "" if one.p_value is None else f", p {one.p_value:.2g} (DeLong)"
         lines.append(f"AUROC of {name} {format_estimate(one, DIFFERENCE)}{said}")
     return lines
+
+
+def judge_release(difference: Estimate) -> str:
+    """Return whether a model may take another one's place, by its metric minus the other's."""
+    if difference.interval is None or difference.interval[0] <= 0:
+        is_worse = difference.interval is not None and difference.interval[1] < 0
+        return f"{'worse than the other' if is_worse else 'not better beyond chance'}, so that the other stays in use"
+    return "better beyond chance, so that it may take the other's place"
 
 
 def _list_numbers(record: Evaluation) -> list[tuple[str, str]]:

@@ -63,6 +63,14 @@ def add_evaluation_job(parser: argparse.ArgumentParser) -> None:
     add_by(parser)
 
 
+def add_withdraw(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``silofl withdraw``."""
+    parser.add_argument("models", nargs="*", metavar="MODEL", help="fingerprint of a model; none signs the list anew")
+    parser.add_argument("--kit", type=KIT, required=True, help="the study lead's startup kit")
+    parser.add_argument("--reason", default="not said", help="why, for those who predict")
+    parser.add_argument("--list", type=Path, default=Path("withdrawn.json"), help="the list (default: withdrawn.json)")
+
+
 def _add_retries(parser: argparse.ArgumentParser) -> None:
     """Add the options of every command that carries out a job on a network."""
     parser.add_argument(
