@@ -39,7 +39,7 @@ def test_dicom_says_what_dataset_json_does_not(write_dicom, tmp_path):
     records = [Record("a", ("scan",), 0, "p1"), Record("b", ("scan",), 0, "p2", groups={"sex": "M"})]
     divided = divide_records(manifest, records, dict.fromkeys(("sex", "age", "scanner", "year", "KVP"), ()))
     assert divided["sex"] == {"a": "F", "b": "M"} and divided["age"]["a"] == "40 to under 65"
-    assert [divided[name]["a"] for name in ("scanner", "year", "KVP")] == ["ACME Scan 3", "2024", "120"]
+    assert [divided[name]["a"] for name in ("scanner", "year", "KVP")] == ["ACME Scan 3", "2024", "120.0"]
 
 
 def test_patients_are_counted_by_what_is_known_of_all_and_few_are_withheld():

@@ -12,7 +12,8 @@ from cryptography.x509.oid import NameOID
 from silofl.base.errors import ConfigError
 from silofl.cli import main
 from silofl.inference import withdrawn
-from silofl.inference.withdrawn import FILE, ROOT, check_not_withdrawn, sign_list
+from silofl.inference.withdrawn import FILE, ROOT, check_not_withdrawn
+from silofl_desk.studies.withdraw import sign_list
 
 MODEL, OTHER = "a" * 64, "b" * 64
 

@@ -6,7 +6,6 @@ interval, and the number of cases that count. Nothing else fits into it: no text
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import erfc, sqrt
 from typing import Any, Literal
 
 import numpy as np
@@ -14,10 +13,8 @@ from numpy.typing import NDArray
 
 from silofl.base.errors import AggregationError, ConfigError, quote_value
 from silofl.base.schema import declare_optional, dump_record
-from silofl.core.gain import holm
 from silofl.core.heterogeneity import PooledEstimate, pool_estimates
 from silofl.core.intervals import ROUNDING, Estimate
-from silofl.core.roc import NORMAL_95
 from silofl.data.groups import list_groups
 from silofl.inference.clinical import list_classes
 from silofl.inference.evaluation import ALL, MISSING, Evaluation, Scores
@@ -108,20 +105,6 @@ class Evaluations:
     def divided(self) -> tuple[str, ...]:
         """The groups of cases that have scores."""
         return tuple(group for group, one in self.pooled.items() if any(name.endswith(OF_OTHERS) for name in one))
-
-    @property
-    def differences(self) -> dict[tuple[str, str], tuple[PooledEstimate, float]]:
-        """Group of cases and score -> its difference from the other groups, and Holm's p-value of there being none."""
-        known = {
-            (group, name): one
-            for group in self.divided
-            for name, one in self.pooled[group].items()
-            if one is not None and name.endswith(OF_OTHERS)
-        }
-        # The interval is a normal distribution's.
-        scales = {key: (one.interval[1] - one.interval[0]) / (2 * NORMAL_95) for key, one in known.items()}
-        corrected = holm({key: erfc(abs(one.value) / scales[key] / sqrt(2)) for key, one in known.items()})
-        return {key: (one, corrected[key]) for key, one in known.items()}
 
     def __post_init__(self) -> None:
         """Refuse a record without a score of all cases, or a hospital without one that is pooled."""

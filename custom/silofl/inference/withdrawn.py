@@ -15,13 +15,13 @@ from typing import Any
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.padding import PKCS1v15
-from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey, RSAPublicKey
+from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.x509.oid import NameOID
 
 from silofl.base.documents import ABSENT, read_json_document
 from silofl.base.errors import ConfigError, quote_value
-from silofl.base.schema import dump_record, read_record
+from silofl.base.schema import read_record
 
 FILE, ROOT = "withdrawn.json", "rootCA.pem"
 # Whose certificates may sign it: NVFlare's own name of the network's head, and that of study leads.
@@ -46,19 +46,6 @@ class Withdrawn:
     def __post_init__(self) -> None:
         """Refuse a day that is none."""
         date.fromisoformat(self.signed)
-
-
-def sign_list(models: Mapping[str, str], certificate: bytes, key: RSAPrivateKey) -> dict[str, str]:
-    """Return the content of withdrawn.json.
-
-    Args:
-        models: Fingerprint -> why it was withdrawn.
-        certificate: The lead's, PEM.
-        key: The lead's.
-    """
-    content = json.dumps(dump_record(Withdrawn(datetime.now(UTC).date().isoformat(), models)), sort_keys=True)
-    signature = key.sign(content.encode(), PKCS1v15(), SHA256()).hex()
-    return {"content": content, "certificate": certificate.decode(), "signature": signature}
 
 
 def check_not_withdrawn(folder: Path, fingerprint: str) -> bool:

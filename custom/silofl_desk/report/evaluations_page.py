@@ -1,9 +1,12 @@
 """What several hospitals say of one model, in tables and a sentence: each, over all, and how much they differ."""
 
 from collections.abc import Iterator
+from math import erfc, sqrt
 
+from silofl.core.gain import holm
 from silofl.core.heterogeneity import PooledEstimate
 from silofl.core.intervals import ROUNDING, Estimate
+from silofl.core.roc import NORMAL_95
 from silofl.data.inventories import explain_withheld
 from silofl.inference.evaluations import (
     ALL,
@@ -62,6 +65,20 @@ def evaluations_section(found: Evaluations | None) -> PageSection | None:
     sentences: list[Block] = [Text(sentence) for sentence in _list_sentences(found)]
     closing = [*(Text(note, "note") for note in _list_notes(found)), Text(RESEARCH)]
     return make_section("hospitals", "Hospitals", "What hospitals say", sentences, tables, closing)
+
+
+def compare_groups(found: Evaluations) -> dict[tuple[str, str], tuple[PooledEstimate, float]]:
+    """Return group of cases and score -> its difference from the other groups, and Holm's p-value of no difference."""
+    known = {
+        (group, name): one
+        for group in found.divided
+        for name, one in found.pooled[group].items()
+        if one is not None and name.endswith(OF_OTHERS)
+    }
+    # The interval is a normal distribution's.
+    scales = {key: (one.interval[1] - one.interval[0]) / (2 * NORMAL_95) for key, one in known.items()}
+    corrected = holm({key: erfc(abs(one.value) / scales[key] / sqrt(2)) for key, one in known.items()})
+    return {key: (one, corrected[key]) for key, one in known.items()}
 
 
 def list_chance(found: Evaluations) -> list[str]:
@@ -176,15 +193,16 @@ def _list_sentences(found: Evaluations) -> Iterator[str]:
             f"{' and '.join(unlike)}: a mean over the classes of a hospital's test cases; hospitals have different "
             "classes, so that these values must not be compared or averaged; compare class by class."
         )
-    for (group, score), (one, p_value) in found.differences.items():
+    differences = compare_groups(found)
+    for (group, score), (one, p_value) in differences.items():
         if p_value < LEVEL:
             side = "lower" if one.value < 0 else "higher"
             yield (
                 f"{score.removesuffix(OF_OTHERS)} is {side} for {group} than for the other groups, over "
                 f"{one.num_sites} hospitals: {_format_pooled(one, score)}, p {p_value:.2g} (Holm)."
             )
-    if found.divided and not any(p_value < LEVEL for _, p_value in found.differences.values()):
-        yield f"No group differs from the others beyond chance, in {len(found.differences)} comparisons (Holm)."
+    if found.divided and not any(p_value < LEVEL for _, p_value in differences.values()):
+        yield f"No group differs from the others beyond chance, in {len(differences)} comparisons (Holm)."
     name, one = next(iter(found.pooled[ALL].items()))
     metric = NAMES.get(name, name)
     if one is None and metric in unlike:

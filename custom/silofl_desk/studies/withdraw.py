@@ -3,16 +3,21 @@
 import argparse
 import json
 import re
+from collections.abc import Mapping
+from datetime import UTC, datetime
 
+from cryptography.hazmat.primitives.asymmetric.padding import PKCS1v15
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
+from cryptography.hazmat.primitives.hashes import SHA256 as HASH
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
 from silofl.base.documents import ABSENT, read_json_document
 from silofl.base.errors import ConfigError, ExitCode, quote_value
 from silofl.base.files import write_json
+from silofl.base.schema import dump_record
 from silofl.base.settings import SHA256
 from silofl.flare.kit import read_kit
-from silofl.inference.withdrawn import ROLES, sign_list
+from silofl.inference.withdrawn import ROLES, Withdrawn
 
 
 def run(options: argparse.Namespace) -> int:
@@ -33,3 +38,16 @@ def run(options: argparse.Namespace) -> int:
         f"{options.list} names {len(models)} withdrawn models; give it to all who predict, with rootCA.pem of your kit"
     )
     return ExitCode.COMPLETE
+
+
+def sign_list(models: Mapping[str, str], certificate: bytes, key: RSAPrivateKey) -> dict[str, str]:
+    """Return the content of withdrawn.json.
+
+    Args:
+        models: Fingerprint -> why it was withdrawn.
+        certificate: The lead's, PEM.
+        key: The lead's.
+    """
+    content = json.dumps(dump_record(Withdrawn(datetime.now(UTC).date().isoformat(), models)), sort_keys=True)
+    signature = key.sign(content.encode(), PKCS1v15(), HASH()).hex()
+    return {"content": content, "certificate": certificate.decode(), "signature": signature}
