@@ -163,7 +163,7 @@ def _read_answer(record: Mapping[str, Any]) -> Answer:
         datetime.fromisoformat(record["time"]),
         str(record["super_model"]),
         str(record["input"]),
-        str((record.get("dicom") or {}).get("StudyInstanceUID", "")),
+        str((record.get("dicom") or {}).get("study", "")),
         str(record["model"]) if answered else "",
         shares | dict.fromkeys(heads, True),
         {name: float(value) for name, value in record.get("deviations", {}).items()},

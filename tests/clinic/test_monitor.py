@@ -73,7 +73,7 @@ def test_too_few_months_say_nothing(clinic, capsys):
 
 
 def test_who_had_answers_of_which_model_is_listed_of_all_models(clinic, tmp_path):
-    other = record(0, number=99, super_model="e" * 64, dicom={"StudyInstanceUID": "1.2.3"})
+    other = record(0, number=99, super_model="e" * 64, dicom={"study": "1.2.3"})
     write_json(tmp_path / "records" / "before" / "prediction.json", [other])
     clinic(lambda month: {}, "--answers", tmp_path / "answers.csv", months=4)
     lines = (tmp_path / "answers.csv").read_text().splitlines()

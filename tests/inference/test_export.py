@@ -25,7 +25,6 @@ from silofl.inference.readme import bundle_readme
 from silofl.study import STORED, Study
 from silofl.study.sections import CardSettings, DoNotUseSettings
 from silofl_desk.inference.export import _channel_names, _metadata, _refuse_commands, export_bundle
-from silofl_desk.phantoms.phantoms import UNSEEN_SITE
 
 from ..conftest import SMALL_UNET
 
@@ -255,15 +254,24 @@ def test_the_metadata_have_the_models_version_and_licence_and_what_monai_require
         assert all(isinstance(tensor[key], kind) for key, kind in OF_TENSORS.items())
 
 
-def test_a_bundle_evaluates_itself_on_labelled_cases(monai_bundle, phantoms, tmp_path):
+def test_a_bundle_evaluates_itself_on_labelled_cases(monai_bundle, tmp_path):
+    rng, cases = np.random.default_rng(0), []
+    for number in range(3):
+        for kind, voxels in (("i", rng.integers(0, 900, (32, 32, 3))), ("m", rng.integers(0, 3, (32, 32, 3)))):
+            image = nibabel.Nifti1Image(voxels.astype(np.int16), np.diag([1.0, 1.0, 2.0, 1.0]))
+            (tmp_path / "clinic").mkdir(exist_ok=True)
+            nibabel.save(image, tmp_path / "clinic" / f"{kind}{number}.nii.gz")
+        cases.append({"image": f"i{number}.nii.gz", "label": f"m{number}.nii.gz", "patient": f"p{number}"})
+    content = {"task": "segmentation", "labels": {"1": "organ", "2": "lesion"}, "test": cases}
+    (tmp_path / "clinic" / "dataset.json").write_text(json.dumps(content))
     monai_bundle(
         "run",
         config_file="configs/evaluate.json",
         bundle_root=".",
-        data=str(phantoms / UNSEEN_SITE),
+        data=str(tmp_path / "clinic"),
         output=str(tmp_path / "numbers"),
     )
-    assert json.loads((tmp_path / "numbers" / "evaluation.json").read_text())["num_cases"] == 6
+    assert json.loads((tmp_path / "numbers" / "evaluation.json").read_text())["num_cases"] == 3
 
 
 def test_monais_command_line_runs_the_bundle(monai_bundle, write_volume, tmp_path, monkeypatch):

@@ -120,8 +120,8 @@ def test_other_warnings_than_those_of_torchscript_are_shown():
 def test_a_network_whose_way_depends_on_its_images_is_refused_in_one_sentence(make_contents):
     class Looks(torch.nn.Module):
         def forward(self, images):
-            flat = images.repeat(1, 3, 1, 1)
-            return flat if images.sum() > 0 else -flat
+            logits = torch.cat([images, 2 * images, 3 * images], dim=1)
+            return logits if images.sum() > 0 else -logits
 
     super_model = SuperModel(make_contents("only"), torch.device("cpu"))
     super_model._models["global"] = Looks()

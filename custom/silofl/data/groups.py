@@ -2,13 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 from math import isfinite
-from pathlib import Path
 
 from silofl.base.errors import DataError, quote_value, suggest_nearest
 from silofl.core.few import find_few
 from silofl.data.manifest import Manifest
 from silofl.data.records import Record
-from silofl.reading.header import is_dicom, read_dicom_element
+from silofl.reading.header import read_dicom_elements
 
 # Name -> the elements of DICOM that say it.
 ELEMENTS = {
@@ -37,6 +36,9 @@ def divide_records(manifest: Manifest, records: Sequence[Record], divisions: Div
         DataError: What to divide by is neither, or it has too many values.
     """
     known = {name for record in records for name in record.groups}
+    elements = {key for name in divisions for key in ELEMENTS.get(name, (name,))}
+    # Once of each case: a folder of slices takes long.
+    stated = {one.case: read_dicom_elements(manifest.places[one.image], elements) for one in records}
     divided = {}
     for name, wanted in divisions.items():
         keys = ELEMENTS.get(name, (name,))
@@ -47,7 +49,7 @@ def divide_records(manifest: Manifest, records: Sequence[Record], divisions: Div
                 f"of DICOM, as ManufacturerModelName, not by {quote_value(name)}"
                 f"{suggest_nearest(name, (*ELEMENTS, *known))}; correct it"
             )
-        values = {one.case: one.groups.get(name) or _read_elements(manifest.places[one.image], keys) for one in records}
+        values = {one.case: one.groups.get(name) or _join(stated[one.case], keys) for one in records}
         if name == "year":
             values = {case: value and value[:4] for case, value in values.items()}
         limits = wanted or GROUPS.get(name, ())
@@ -110,9 +112,8 @@ def _is_element(key: str) -> bool:
     return tag_for_keyword(key) is not None
 
 
-def _read_elements(path: Path, keys: Sequence[str]) -> str | None:
-    found = [read_dicom_element(path, key) for key in keys] if is_dicom(path) else []
-    return " ".join(one for one in found if one) or None
+def _join(stated: Mapping[str, str | None], keys: Sequence[str]) -> str | None:
+    return " ".join(one for key in keys if (one := stated[key])) or None
 
 
 def _read_number(value: str) -> float | None:

@@ -6,6 +6,7 @@ import argparse
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -208,7 +209,8 @@ class _Runner:
     def predict(self, one: Input) -> tuple[dict[str, Any], str]:
         """Return an input's record and its line; an input that cannot be predicted has its error in both."""
         name = one.name
-        record = {"input": name, "super_model": self.fingerprint, "versions": read_versions()}
+        now = datetime.now(UTC).isoformat(timespec="seconds")
+        record = {"input": name, "time": now, "super_model": self.fingerprint, "versions": read_versions()}
         try:
             # Again: a long batch, or a service, may outlive its model.
             check_not_withdrawn(self.folder, self.fingerprint)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
@@ -92,7 +92,7 @@ def find_segmentation(path: Path) -> Path | None:
 
 def read_patient_id(path: Path) -> str | None:
     """Return the patient whom a DICOM file or folder names; None of another form, and where it names none."""
-    return read_dicom_element(path, "PatientID")
+    return _read_dicom_element(path, "PatientID")
 
 
 def read_frame_of_reference(path: Path) -> str | None:
@@ -100,17 +100,17 @@ def read_frame_of_reference(path: Path) -> str | None:
 
     Places in mm are those of one another in one frame alone: a patient who was moved lies in a new one.
     """
-    return read_dicom_element(path, "FrameOfReferenceUID")
+    return _read_dicom_element(path, "FrameOfReferenceUID")
 
 
 def read_series(path: Path) -> str | None:
     """Return the UID of the series that a DICOM file or folder is of; None of another form, and where it has none."""
-    return read_dicom_element(path, "SeriesInstanceUID")
+    return _read_dicom_element(path, "SeriesInstanceUID")
 
 
 def read_manufacturer(path: Path) -> str | None:
     """Return who made the scanner, by a DICOM file or folder; None of another form, and where it does not say."""
-    return read_dicom_element(path, "Manufacturer")
+    return _read_dicom_element(path, "Manufacturer")
 
 
 def read_padding_value(path: Path) -> float | None:
@@ -154,10 +154,14 @@ def dicom_headers(path: Path) -> Iterator[Dataset]:
     return (header for header in headers if "Rows" in header)
 
 
-def read_dicom_element(path: Path, key: str) -> str | None:
-    """Return an element of a DICOM file or folder; None of another form, and where it is missing or empty."""
+def _read_dicom_element(path: Path, key: str) -> str | None:
+    return read_dicom_elements(path, [key])[key]
+
+
+def read_dicom_elements(path: Path, keys: Iterable[str]) -> dict[str, str | None]:
+    """Return elements of a DICOM file or folder; None of another form, and of those that are missing or empty."""
     first = next(dicom_headers(path), {}) if is_dicom(path) else {}
-    return str(first.get(key) or "").strip() or None
+    return {key: str(first.get(key) or "").strip() or None for key in keys}
 
 
 def _read_dicom_header(path: Path) -> Header:
