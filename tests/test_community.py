@@ -26,7 +26,7 @@ def test_the_citation_is_of_this_version_on_its_day():
     cited = read("CITATION.cff")
     assert cited.keys() >= {"cff-version", "message", "title", "authors", "license"} and cited["type"] == "software"
     assert cited["version"] == __version__ and cited["authors"] == [{"name": "SiloFL maintainers"}]
-    heading = re.search(r"^## (.+)$", (ROOT / "CHANGELOG.md").read_text(), flags=re.MULTILINE)[1]
+    heading = re.search(r"^## (\d.+)$", (ROOT / "CHANGELOG.md").read_text(), flags=re.MULTILINE)[1]
     assert heading == f"{__version__} - {cited['date-released']}"
 
 
