@@ -88,3 +88,24 @@ def test_cases_without_a_group_are_shown_and_compared_with_nothing():
     dice = draw(12, 0.8)
     found = measure(dice, {case: UNKNOWN if i < 6 else "F" for i, case in enumerate(dice)}).groups["sex"]
     assert found[UNKNOWN].num_cases == 6 and not found[UNKNOWN].differences and not found["F"].differences
+
+
+def test_a_mean_over_classes_is_withheld_where_one_of_them_is_of_too_few():
+    settings = {"name": "x", "task": "classification", "labels": {0: "no", 1: "yes"}, "rounds": 1, "metric": "accuracy"}
+    settings |= {"model": {"name": "lenet5"}, "training": {"loss": "cross_entropy"}, "algorithm": {"name": "fedavg"}}
+    study, cases, group_of = parse(Study, settings, "study.yaml"), [], {}
+    for number in range(30):
+        # of the women two have it, of the men seven
+        case, truth = f"c{number}", int(number in (0, 1, *range(20, 27)))
+        group_of[case] = "F" if number < 15 else "M"
+        chances = {truth: {case: (0.7, 0.3)}}
+        score = Score({case: float(not truth)}, 0, {truth: {case: float(not truth)}}, "accuracy", chances)
+        cases.append(EvaluatedCase(case, "test", "global", (), score, {}))
+    known = {case: case for case in group_of}
+    parts = {"test": SimpleNamespace(patient_of=known)}
+    site = SimpleNamespace(units=Units("patient", known), parts=parts)
+    women = measure_subgroups(cases, site, {"sex": group_of}, study, 5, needs_patients=False).groups["sex"]["F"]
+    assert women.scores.keys() == {"accuracy", "recall of no"}
+    assert {"recall of yes", "balanced_accuracy", "auroc"} <= {*women.withheld} and not women.differences[
+        "recall of no"
+    ].p_value < 0.05

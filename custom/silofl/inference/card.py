@@ -3,7 +3,7 @@
 Mitchell et al., Model Cards for Model Reporting, FAT* 2019, arXiv:1810.03993.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from importlib import import_module
@@ -26,6 +26,7 @@ from silofl.training.joined import WORDS, describe_bias
 FILE, TEMPLATE = "MODEL_CARD.md", "model_card.md.j2"
 UNKNOWN = "not known"
 VALIDATION = "Validation data, which chose the round"
+MEASURES = ("HD95", "ECE", "thresholds")
 RULES = {"only": "One model answers.", "mean": "The mean of all sites' models answers."}
 
 
@@ -277,50 +278,33 @@ def _results_tables(contents: Contents) -> dict[str, str]:
         counts = {"num_cases": "cases", "num_patients": "patients", "num_excluded": "cases left out"}
         if title == VALIDATION:
             del counts["num_patients"]
-        measures = {
-            name: find for name, find in MEASURES.items() if any(find(one) is not None for one in shown.values())
-        }
-        head = ("site", "value", *(quote_markdown(names.get(key, key)) for key in labels), *measures, *counts.values())
+        # Beside the values, as the columns of counts: cells by the columns' names.
+        shown = {site: score | _list_measures(score) for site, score in shown.items()}
+        columns = {name: name for name in MEASURES if any(name in score for score in shown.values())} | counts
+        head = ("site", "value", *(quote_markdown(names.get(key, key)) for key in labels), *columns.values())
         tables[title] = format_markdown_table(
-            head, [_score_row(site, score, labels, measures.values(), counts) for site, score in shown.items()]
+            head, [_score_row(site, score, labels, columns) for site, score in shown.items()]
         )
     return tables
 
 
-def _score_row(
-    site: str,
-    score: Mapping[str, Any],
-    labels: Sequence[str],
-    measures: Iterable[Callable[[Mapping[str, Any]], str | None]],
-    counts: Iterable[str],
-) -> tuple[object, ...]:
+def _score_row(site: str, score: Mapping[str, Any], labels: Sequence[str], counts: Iterable[str]) -> tuple[object, ...]:
     by_label = score.get("labels") or {}
     values = [score["value"], *map(by_label.get, labels)]
     numbers = [None if value is None else f"{value:.3f}" for value in values]
-    return site, *numbers, *(find(score) for find in measures), *map(score.get, counts)
+    return site, *numbers, *map(score.get, counts)
 
 
-def _find_distance(score: Mapping[str, Any]) -> str | None:
-    surface = score.get("surface") or {}
-    return None if surface.get("hd95") is None else f"{surface['hd95']:.1f} {surface.get('unit', 'pixels')}"
-
-
-def _find_error(score: Mapping[str, Any]) -> str | None:
-    error = (score.get("calling") or {}).get("error_after")
-    return None if error is None else f"{error:.3f}"
-
-
-def _find_thresholds(score: Mapping[str, Any]) -> str | None:
-    thresholds = (score.get("calling") or {}).get("thresholds") or {}
-    return ", ".join(f"{one:.2f}" for one in thresholds.values()) or None
-
-
-# Of a site's test, where it has them: the column's name -> the cell.
-MEASURES: Mapping[str, Callable[[Mapping[str, Any]], str | None]] = {
-    "HD95": _find_distance,
-    "ECE": _find_error,
-    "thresholds": _find_thresholds,
-}
+def _list_measures(score: Mapping[str, Any]) -> dict[str, str]:
+    """Return what else a site's test holds: name -> text."""
+    surface, calling, found = score.get("surface") or {}, score.get("calling") or {}, {}
+    if surface.get("hd95") is not None:
+        found["HD95"] = f"{surface['hd95']:.1f} {surface.get('unit', 'pixels')}"
+    if calling.get("error_after") is not None:
+        found["ECE"] = f"{calling['error_after']:.3f}"
+    if thresholds := calling.get("thresholds"):
+        found["thresholds"] = ", ".join(f"{one:.2f}" for one in thresholds.values())
+    return found
 
 
 def _deviation_sentence(facts: Mapping[str, Any]) -> str:

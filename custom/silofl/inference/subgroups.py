@@ -17,6 +17,7 @@ from silofl.inference.clinical import measure_also, measure_value, read_rows
 from silofl.inference.evaluated_cases import EvaluatedCase, SiteCases
 from silofl.inference.evaluation import GroupDifference, Subgroup, Subgroups
 from silofl.study import Study
+from silofl.study.sections import CLASS_MEANS
 from silofl.training.metrics import Label, Score, group_positions
 from silofl.training.units import average_by_unit
 
@@ -30,7 +31,7 @@ def measure_subgroups(
 
     Args:
         cases: Those that the model answered.
-        divided: Of `divide_cases`.
+        divided: Of `silofl.data.groups.divide_records`.
         least: Patients that each number must be of, and those that would follow from it.
         needs_patients: Whether only patients that dataset.json names count, and not cases or recordings.
     """
@@ -88,6 +89,8 @@ def _measure_division(
             found[group] = Subgroup(None, None, {}, tuple(values[group]), {})
             continue
         scores = _measure_scores(some, values[group], people.unit_of, study)
+        # Means over the classes have those of few in them.
+        withheld += [name for name in scores if withheld and name in CLASS_MEANS]
         others = [values[other] for other in stated if other != group] if group in stated else []
         differences = {}
         for name in values[group].keys() - {study.metric, *withheld}:
