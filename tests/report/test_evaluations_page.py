@@ -106,9 +106,12 @@ def test_a_group_that_differs_over_hospitals_is_said_to(found):
     differences = {"east": -0.1, "west": -0.12}
     estimates = {site: Estimate(value, (value - 0.05, value + 0.05), 20) for site, value in differences.items()}
     sites = {
-        site: replace(one, scores=one.scores | {"sex: F": {name: estimates[site]}}) for site, one in found.sites.items()
+        site: replace(one, scores=one.scores | {"sex: F": {name: estimates[site]}, "sex: others": {name: MISSING}})
+        for site, one in found.sites.items()
     }
-    found = replace(found, sites=sites, pooled=found.pooled | {"sex: F": {name: pool_estimates(estimates)}})
+    groups = {"sex: F": {name: pool_estimates(estimates)}, "sex: others": {name: None}}
+    found = replace(found, sites=sites, pooled=found.pooled | groups)
+    assert "sex: F" in evaluation_tables(found) and "sex: others" not in evaluation_tables(found)
     ((mean, p_value),) = compare_groups(found).values()
     # two differences, each with a standard error of 0.05 / 1.96: z is 0.11 * sqrt 2 / (0.05 / 1.96) = 6.1
     assert mean.value == pytest.approx(-0.11) and p_value == pytest.approx(

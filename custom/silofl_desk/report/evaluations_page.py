@@ -106,7 +106,16 @@ def _is_guess(found: Evaluations, group: str, name: str, level: float) -> bool:
 
 def evaluation_tables(found: Evaluations) -> dict[str, TextTable]:
     """Return name of a label or class, or empty for all cases -> a row for each hospital, and those over all."""
-    return {group: _make_table(found, group) for group in found.pooled}
+    shown = [group for group in found.pooled if group not in found.divided or _has_cases(found, group)]
+    return {group: _make_table(found, group) for group in shown}
+
+
+def _has_cases(found: Evaluations, group: str) -> bool:
+    """Return whether a hospital says something of a group of cases, or withholds it."""
+    return any(
+        group in (one.not_said or {}) or any(score.value is not None for score in one.scores[group].values())
+        for one in found.sites.values()
+    )
 
 
 def _make_table(found: Evaluations, group: str) -> TextTable:
