@@ -112,12 +112,12 @@ claims: .venv/installed
 	$(RUN) bench/claims.py --out runs/claims
 
 # The lock's versions of all packages; not its checksums, which are those of one platform's files.
-.venv/installed: requirements.txt requirements.lock custom/pyproject.toml custom/silofl_desk/pyproject.toml
+.venv/installed: requirements.txt requirements.lock custom/pyproject.toml custom/silofl_desk/pyproject.toml custom/silofl_clinic/pyproject.toml
 	test -x $(RUN) || $(PYTHON) -m venv .venv
 	$(RUN) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python must be at least 3.11: make PYTHON=...")'
 	sed 's/ --hash=.*//' requirements.lock > .venv/versions.txt
 	$(RUN) -m pip install --quiet --disable-pip-version-check -r requirements.txt -c .venv/versions.txt
-	$(RUN) -m pip install --quiet --disable-pip-version-check --no-deps -e custom -e custom/silofl_desk
+	$(RUN) -m pip install --quiet --disable-pip-version-check --no-deps -e custom -e custom/silofl_desk -e custom/silofl_clinic
 	touch $@
 
 clean:

@@ -20,7 +20,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-PACKAGE, DESK, JOBS, TESTS = "custom/silofl/", "custom/silofl_desk/", "jobs/", "tests/"
+PACKAGE, JOBS, TESTS = "custom/silofl/", "jobs/", "tests/"
+WHEELS = (PACKAGE, "custom/silofl_desk/", "custom/silofl_clinic/")
 # What an algorithm answers, the server's half and the site's, and what it is given: class -> its file.
 PROTOCOL = {
     "AlgorithmOption": f"{PACKAGE}core/algorithm_option.py",
@@ -58,7 +59,7 @@ def of_commit(commit: str) -> Sources:
 
 def of_tree() -> Sources:
     """Return path -> text of all files of the working tree that are counted."""
-    found = [path for top in (PACKAGE, DESK, JOBS, TESTS) for path in (ROOT / top).rglob("*") if path.is_file()]
+    found = [path for top in (*WHEELS, JOBS, TESTS) for path in (ROOT / top).rglob("*") if path.is_file()]
     found += [path for room in ROOMS for path in (ROOT / room).glob("*.md")]
     paths = {LOCK, *(str(path.relative_to(ROOT)) for path in found)}
     return {path: (ROOT / path).read_text() for path in sorted(paths) if is_counted(path)}
@@ -66,7 +67,7 @@ def of_tree() -> Sources:
 
 def is_counted(path: str) -> bool:
     """Return whether a file is source of the package or of its tests, part of a job, or a page."""
-    is_source = path.startswith((PACKAGE, DESK, TESTS)) and path.endswith(".py")
+    is_source = path.startswith((*WHEELS, TESTS)) and path.endswith(".py")
     return is_source or path.startswith(JOBS) or is_page(path) or path == LOCK
 
 
@@ -107,7 +108,7 @@ def bounded_figures(sources: Sources) -> dict[str, int]:
 
 def figures(sources: Sources) -> dict[str, str]:
     """Return the name of each figure with its value."""
-    package = {path: text for path, text in sources.items() if path.startswith((PACKAGE, DESK))}
+    package = {path: text for path, text in sources.items() if path.startswith(WHEELS)}
     sizes = sorted(len(text.splitlines()) for path, text in package.items() if not path.endswith("__init__.py"))
     trees = {path: ast.parse(text) for path, text in package.items()}
     functions = sorted(length for tree in trees.values() for length in function_lengths(tree))

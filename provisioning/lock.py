@@ -3,8 +3,8 @@
     python -m provisioning lock [--out FILE]
 
 ``requirements.lock`` is of requirements.txt, ``provisioning/site.lock`` of what a site installs with the wheel, and has
-all that a study may ask of every site. pip resolves both on this machine: the checksums are those of its platform and
-its package index, and of no other.
+all that a study may ask of every site, ``provisioning/clinic.lock`` of what a clinic installs with two wheels. pip
+resolves them on this machine: the checksums are those of its platform and its package index, and of no other.
 """
 
 import argparse
@@ -21,11 +21,11 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from provisioning.supply import LOCK, Package, lock_text
-from provisioning.workspace import REPOSITORY, SITE_LOCK
+from provisioning.workspace import CLINIC_LOCK, REPOSITORY, SITE_LOCK
 from silofl.base.errors import ConfigError, ExitCode
 
-# The extra of the package that a study may ask every site for.
-STUDIES_EXTRA = "dp"
+# The extras of the package: what a study may ask every site for, and what the clinic's wheel asks for.
+STUDIES_EXTRA, CLINIC_EXTRA = "dp", "dicom"
 
 
 def resolve_packages(arguments: Sequence[str]) -> list[Package]:
@@ -64,9 +64,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Write both locks, or that of sites alone where a file is named for it."""
-    project = tomllib.loads((REPOSITORY / "custom" / "pyproject.toml").read_text())["project"]
-    wanted = [*project["dependencies"], *project["optional-dependencies"][STUDIES_EXTRA]]
+    """Write the locks, or that of sites alone where a file is named for it."""
+    project, clinic = (
+        tomllib.loads((REPOSITORY / "custom" / name / "pyproject.toml").read_text())["project"]
+        for name in ("", "silofl_clinic")
+    )
+    wanted, extras = project["dependencies"], project["optional-dependencies"]
+    of_clinic = [*wanted, *extras[CLINIC_EXTRA], *(one for one in clinic["dependencies"] if "silofl" not in one)]
     header = (
         f"Written by python -m provisioning lock for {platform.system()} {platform.machine()}, Python "
         f"{sys.version_info.major}.{sys.version_info.minor}, from the files that pip chose there."
@@ -77,9 +81,12 @@ def run(options: argparse.Namespace) -> int:
         constraints = Path(scratch, "versions.txt")
         constraints.write_text("".join(f"{one.name}=={one.version}\n" for one in everything), encoding="utf-8")
         # The very files of the first answer: one index must not give two.
-        sites = [versions[one.name] for one in resolve_packages(["-c", str(constraints), *wanted])]
-    both = ((REPOSITORY / LOCK, everything), (SITE_LOCK, sites))
-    for path, packages in both if options.out is None else ((options.out, sites),):
+        sites, clinics = (
+            [versions[one.name] for one in resolve_packages(["-c", str(constraints), *names])]
+            for names in ([*wanted, *extras[STUDIES_EXTRA]], of_clinic)
+        )
+    locks = ((REPOSITORY / LOCK, everything), (SITE_LOCK, sites), (CLINIC_LOCK, clinics))
+    for path, packages in locks if options.out is None else ((options.out, sites),):
         path.write_text(lock_text(packages, header), encoding="utf-8")
         print(f"{path}: {len(packages)} packages")
     return ExitCode.COMPLETE

@@ -17,12 +17,12 @@ from pathlib import Path
 
 from provisioning.build_wheel import build_sdist, build_wheel
 from provisioning.supply import LOCK, digest_file, name_package, write_supply
-from provisioning.workspace import REPOSITORY, SITE_LOCK
+from provisioning.workspace import CLINIC_LOCK, REPOSITORY, SITE_LOCK
 from silofl import __version__
 from silofl.base.errors import ConfigError, ExitCode, one_line
 from silofl.base.files import is_free, write_text
 
-SOURCES = (REPOSITORY / "custom", REPOSITORY / "custom" / "silofl_desk")
+SOURCES = tuple(REPOSITORY / "custom" / name for name in ("", "silofl_desk", "silofl_clinic"))
 SUMS = "SHA256SUMS"
 TRIAL = ("simulate", "fedavg_phantoms", "--rounds", "1", "--out", "run")
 
@@ -43,17 +43,21 @@ def check_repository(repository: Path, version: str) -> None:
 
 
 def build_release(folder: Path, sources: Sequence[Path] = SOURCES) -> None:
-    """Fill a folder with the wheels and source archives, the lock and SBOM of an installation, and all checksums.
+    """Fill a folder with the wheels and source archives, the lock and SBOM of both installations, and all checksums.
 
     Args:
-        folder: Where they go.
-        sources: The folders of the packages; of the first is the SBOM.
+        folder: Where they go; in its folder ``clinic`` those of a clinic.
+        sources: The folders of the packages: of the first is the SBOM of a site, of the last that of a clinic.
     """
     wheels = [build_wheel(source, folder) for source in sources]
     for source in sources:
         build_sdist(source, folder)
-    write_supply(folder, [name_package(wheel, digest_file(wheel)) for wheel in wheels], SITE_LOCK)
-    listed = [f"{digest_file(path)}  {path.name}\n" for path in sorted(folder.iterdir())]
+    *sites, clinic = [name_package(wheel, digest_file(wheel)) for wheel in wheels]
+    write_supply(folder, sites, SITE_LOCK)
+    (folder / "clinic").mkdir()
+    write_supply(folder / "clinic", [clinic, sites[0]], CLINIC_LOCK)
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    listed = [f"{digest_file(path)}  {path.relative_to(folder)}\n" for path in files]
     write_text(folder / SUMS, "".join(listed))
 
 

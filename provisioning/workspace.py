@@ -12,6 +12,7 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 SITE_CONFIGS = REPOSITORY / "site_configs"
 # What a site installs with the wheel, as python -m provisioning lock writes it.
 SITE_LOCK = REPOSITORY / "provisioning" / "site.lock"
+CLINIC_LOCK = REPOSITORY / "provisioning" / "clinic.lock"
 # The project file that users copy and change.
 PROJECT = REPOSITORY / "provisioning" / "project.yml"
 

@@ -47,7 +47,8 @@ def calls(module, tree):
         is_plain = not any(isinstance(one, ast.Starred) for one in node.args) and all(one.arg for one in node.keywords)
         # An exception takes whatever it is given.
         is_plain = is_plain and not (inspect.isclass(target) and issubclass(target, BaseException))
-        if is_plain and getattr(target, "__module__", "").partition(".")[0] in ("silofl", "silofl_desk", *SCRIPTS):
+        package = getattr(target, "__module__", "").partition(".")[0]
+        if is_plain and package in ("silofl", "silofl_desk", "silofl_clinic", *SCRIPTS):
             yield node.lineno, target, node.args, {one.arg: one.value for one in node.keywords}
 
 

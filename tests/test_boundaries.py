@@ -10,10 +10,11 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 CUSTOM = ROOT / "custom"
-WHEELS = ("silofl", "silofl_desk")
+# Wheel -> what its rooms and files begin with here.
+WHEELS = {"silofl": "", "silofl_desk": "desk/", "silofl_clinic": "clinic/"}
 SOURCES = sorted(path for wheel in WHEELS for path in (CUSTOM / wheel).rglob("*.py"))
 CONFIGURATIONS = sorted((ROOT / "jobs").glob("*/app/config/config_fed_*.json"))
-# Room or file of a wheel -> the rooms and files that it may import besides itself; the desk's begin with desk/.
+# Room or file of a wheel -> what it may import besides itself; those of other wheels begin with their name.
 BELOW = {"base": set(), "parent": set(), "command": set()}
 for _room, _below in (
     ("core", ("base",)),
@@ -47,6 +48,8 @@ for _room, _below in (
     ("desk/arguments", ("arguments", "desk/studies")),
     ("desk/commands", ("command",)),
     ("desk/recipes", ("desk/studies",)),
+    ("clinic/monitor", ("report",)),
+    ("clinic/commands", ("command",)),
     # Only their public name.
     ("recipes", ("desk/recipes",)),
 ):
@@ -90,8 +93,8 @@ def crossings(imported, forbidden):
 
 def rooms_in(imported):
     """Return the rooms and top-level files of the wheels that full names belong to."""
-    names = [name.split(".") for name in imported if name.startswith(("silofl.", "silofl_desk."))]
-    return {f"desk/{second}" if first == "silofl_desk" else second for first, second, *_ in names} & BELOW.keys()
+    names = [name.split(".") for name in imported if name.startswith(tuple(f"{wheel}." for wheel in WHEELS))]
+    return {WHEELS[first] + second for first, second, *_ in names} & BELOW.keys()
 
 
 @pytest.fixture(scope="module")
@@ -106,7 +109,7 @@ def imported(trees):
 
 def room_of(path):
     wheel, *parts = path.relative_to(CUSTOM).with_suffix("").parts
-    return f"desk/{parts[0]}" if wheel == "silofl_desk" else parts[0]
+    return WHEELS[wheel] + parts[0]
 
 
 @pytest.mark.parametrize(
@@ -125,7 +128,7 @@ def test_an_import_is_seen_in_every_form(code, wanted):
 
 
 def test_every_room_and_every_file_beside_them_has_its_place():
-    assert {room_of(path) for path in SOURCES} == {"__init__", "desk/__init__", *BELOW}
+    assert {room_of(path) for path in SOURCES} == {"__init__", "desk/__init__", "clinic/__init__", *BELOW}
 
 
 @pytest.mark.parametrize("room", BELOW)
@@ -170,6 +173,11 @@ def test_the_wheel_of_hospitals_knows_nothing_of_the_desk(imported):
     own = {path: names for path, names in imported.items() if path.is_relative_to(CUSTOM / "silofl")}
     knowing = {name_of(path) for path, names in own.items() if crossings(names, ["silofl_desk"])}
     assert knowing == {"silofl/recipes.py"}
+
+
+def test_nobody_knows_the_wheel_of_clinics(imported):
+    others = {path: names for path, names in imported.items() if not path.is_relative_to(CUSTOM / "silofl_clinic")}
+    assert {name_of(path) for path, names in others.items() if crossings(names, ["silofl_clinic"])} == set()
 
 
 # --- provisioning

@@ -11,8 +11,8 @@ import pytest
 from silofl import __version__
 from silofl.base.errors import ConfigError, ExitCode
 from silofl.base.options import make_console
-from silofl.cli import COMMANDS, DESK, ROLES, CommandParser
-from silofl.command import WITHOUT_TORCH
+from silofl.cli import COMMANDS, ELSEWHERE, ROLES, CommandParser
+from silofl.command import CLINIC_WHEEL, DESK_WHEEL, WITHOUT_TORCH
 from silofl.importing.importers import list_layouts
 from silofl_desk.studies.methods import method_names
 
@@ -98,10 +98,11 @@ def test_help_of_all_commands_loads_none_of_them():
     assert loaded == {"silofl.cli", "silofl.command", "silofl.base", "silofl.base.errors"}
 
 
-def test_a_hospital_without_the_desk_is_told_which_wheel_has_a_command(silofl, monkeypatch, refused):
-    desk = {name for name, command in COMMANDS.items() if command.module.startswith("silofl_desk.")}
-    assert {*DESK} == desk
-    monkeypatch.setattr("silofl.cli.COMMANDS", {name: COMMANDS[name] for name in COMMANDS.keys() - desk})
+def test_a_hospital_without_a_wheel_is_told_which_one_has_a_command(silofl, monkeypatch, refused):
+    wheels = {"silofl_desk": DESK_WHEEL, "silofl_clinic": CLINIC_WHEEL}
+    package = {name: command.module.partition(".")[0] for name, command in COMMANDS.items()}
+    assert ELSEWHERE == {name: wheels[one] for name, one in package.items() if one in wheels}
+    monkeypatch.setattr("silofl.cli.COMMANDS", {name: COMMANDS[name] for name in COMMANDS.keys() - ELSEWHERE.keys()})
     sentence = f"simulate must have the wheel silofl-desk, which is not here; install silofl-desk {__version__}"
     assert sentence in refused("simulate", "job")
 
@@ -135,6 +136,8 @@ WRONG = {
     "predict": [NONE, "image.png", "--out", "out", "SUPERMODEL"],
     "evaluate": [NONE, ".", "--out", "out", "MODEL"],
     "evaluation-job": [NONE, "--out", "out", "MODEL"],
+    "withdraw": ["--kit", NONE, "--kit"],
+    "monitor": [NONE, "--model", ".", "RECORDS"],
     "doctor": ["--study", NONE, "--study"],
     "export": [NONE, "--out", "out", "SUPERMODEL"],
 }

@@ -15,7 +15,8 @@ ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "custom" / "silofl"
 SETTINGS = tomllib.loads((ROOT / "custom" / "pyproject.toml").read_text())
 PROJECT = SETTINGS["project"]
-DESK = tomllib.loads((ROOT / "custom" / "silofl_desk" / "pyproject.toml").read_text())
+FURTHER = ("silofl_desk", "silofl_clinic")
+DESK, CLINIC = (tomllib.loads((ROOT / "custom" / name / "pyproject.toml").read_text()) for name in FURTHER)
 TESTS = {"hypothesis", "pytest", "pytest-timeout", "pytest-xdist"}
 # Of the desk's rooms of layouts.
 NO_LAYOUTS = {"__init__", "examples"}
@@ -28,9 +29,11 @@ def pins():
     return dict(line.split("==") for line in lines if line and not line.startswith("#"))
 
 
-def test_the_wheel_asks_for_ranges_in_which_the_pins_of_requirements_txt_lie():
+def test_the_wheels_ask_for_ranges_in_which_the_pins_of_requirements_txt_lie():
     extras = [one for extra in PROJECT["optional-dependencies"].values() for one in extra]
-    asked = {one.name: one.specifier for one in map(Requirement, [*PROJECT["dependencies"], *extras])}
+    # Of the clinic's wheel what it asks for beside the package itself.
+    wanted = [*PROJECT["dependencies"], *extras, *CLINIC["project"]["dependencies"][1:]]
+    asked = {one.name: one.specifier for one in map(Requirement, wanted)}
     pinned = pins()
     assert asked.keys() == pinned.keys() - DEVELOPMENT
     assert [name for name, range_ in asked.items() if pinned[name] not in range_] == []
@@ -43,19 +46,20 @@ def test_the_wheel_names_the_pythons_that_were_tried():
     assert named == ["3.11", "3.12", "3.13"] and PROJECT["requires-python"] == f">={named[0]}"
 
 
-def test_both_wheels_have_one_version():
-    assert silofl.__version__ == PROJECT["version"] == DESK["project"]["version"]
+def test_all_wheels_have_one_version():
+    assert silofl.__version__ == PROJECT["version"] == DESK["project"]["version"] == CLINIC["project"]["version"]
     assert DESK["project"]["dependencies"] == [f"silofl=={PROJECT['version']}"]
+    assert CLINIC["project"]["dependencies"][0] == f"silofl[dicom]=={PROJECT['version']}"
 
 
-def test_both_wheels_say_what_they_are_whose_and_under_which_licence():
+def test_all_wheels_say_what_they_are_whose_and_under_which_licence():
     told = ("readme", "license", "license-files", "authors", "keywords", "classifiers", "requires-python")
-    assert all(PROJECT[key] == DESK["project"][key] for key in told)
-    for folder in (ROOT / "custom", ROOT / "custom" / "silofl_desk"):
+    assert all(PROJECT[key] == DESK["project"][key] == CLINIC["project"][key] for key in told)
+    for folder in (ROOT / "custom" / name for name in ("", *FURTHER)):
         for name in (PROJECT["readme"], *PROJECT["license-files"]):
             assert (folder / name).resolve() == ROOT / name
     # No address that nobody answers at.
-    assert "urls" not in PROJECT and "urls" not in DESK["project"]
+    assert not any("urls" in project for project in (PROJECT, DESK["project"], CLINIC["project"]))
 
 
 def test_the_changelog_begins_with_this_version_and_its_day():
@@ -72,9 +76,10 @@ def test_a_page_that_names_a_version_names_this_one():
 
 def test_each_wheel_holds_its_own_package():
     found = find_packages(ROOT / "custom", include=SETTINGS["tool"]["setuptools"]["packages"]["find"]["include"])
-    assert {"silofl", "silofl.importing"} <= {*found} and not any(name.startswith("silofl_desk") for name in found)
-    held = {"silofl_desk", *(f"silofl_desk.{name}" for name in find_packages(ROOT / "custom" / "silofl_desk"))}
-    assert {*DESK["tool"]["setuptools"]["packages"]} == held
+    assert {"silofl", "silofl.importing"} <= {*found} and not any(name.startswith(FURTHER) for name in found)
+    for name, settings in zip(FURTHER, (DESK, CLINIC), strict=True):
+        held = {name, *(f"{name}.{room}" for room in find_packages(ROOT / "custom" / name))}
+        assert {*settings["tool"]["setuptools"]["packages"]} == held
 
 
 def test_every_layout_of_the_desk_is_announced():

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from silofl import __version__
 from silofl.base.errors import ExitCode, SiloFLError, make_printable, one_line, quote_value, suggest_nearest
-from silofl.command import LACKS_DESK, Command, load_desk, name_commands
+from silofl.command import CLINIC_WHEEL, DESK_WHEEL, LACKS, Command, load_announced, name_commands
 
 HOSPITAL = {
     "import": ("hospital.import_data", "turn image folders or a public data set into sites, each with a dataset.json"),
@@ -38,17 +38,20 @@ ANYBODY = {
     "schema": ("hospital.schema", "print the JSON schema of study.yaml, site.yaml or dataset.json for an editor"),
     "completion": ("completion", "print what completes commands and options in bash and zsh"),
 }
-# Those of the desk's wheel, which a hospital need not install.
-DESK = (
-    *("demo", "new-study", "survey", "plan", "tune", "pretrain", "simulate", "prepare", "resume"),
-    *("compare", "cross-test", "report", "export", "estimate", "evaluation-job", "run", "watch", "continue"),
-)
+# Those of the wheels that a hospital need not install.
+ELSEWHERE = {
+    **dict.fromkeys(("demo", "new-study", "survey", "plan", "tune", "pretrain", "simulate", "prepare"), DESK_WHEEL),
+    **dict.fromkeys(("resume", "compare", "cross-test", "report", "export", "estimate"), DESK_WHEEL),
+    **dict.fromkeys(("evaluation-job", "withdraw", "run", "watch", "continue"), DESK_WHEEL),
+    "monitor": CLINIC_WHEEL,
+}
+ANNOUNCED = load_announced("silofl.commands")
 # Whose commands -> name -> the command.
 ROLES: Mapping[str, Mapping[str, Command]] = {
-    **load_desk("silofl.commands").get("desk", {}),
+    **ANNOUNCED.get("desk", {}),
     "hospital, at its own site": name_commands("silofl", "hospital", HOSPITAL),
     "server of a network, at its machine": name_commands("silofl", "server", SERVER),
-    "clinic, with a trained model": name_commands("silofl", "clinic", CLINIC),
+    "clinic, with a trained model": name_commands("silofl", "clinic", CLINIC) | ANNOUNCED.get("clinic", {}),
     "anybody": name_commands("silofl", "hospital", ANYBODY),
 }
 COMMANDS = {name: command for commands in ROLES.values() for name, command in commands.items()}
@@ -158,8 +161,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # Python brings bytes that are no text as half characters, which no record, page or terminal can hold.
         if text.encode(errors="ignore").decode() != text:
             parser.error(f"every argument must be text in UTF-8, not {quote_value(text)}")
-    if given and given[0] in {*DESK} - COMMANDS.keys():
-        parser.error(f"{given[0]} {LACKS_DESK}")
+    if given and given[0] in ELSEWHERE.keys() - COMMANDS.keys():
+        parser.error(f"{given[0]} {LACKS.format(ELSEWHERE[given[0]])}")
     options = parser.parse_args(given)
     if arguments is None:
         options.command.greet()

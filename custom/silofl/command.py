@@ -12,13 +12,11 @@ from typing import Any
 
 from silofl import __version__
 
-# The wheel of researchers and study leads, which hospitals need not install, and what lacks it.
-DESK_WHEEL = "silofl-desk"
-LACKS_DESK = f"must have the wheel {DESK_WHEEL}, which is not here; install {DESK_WHEEL} {__version__}"
-WITHOUT_TORCH = {
-    "silofl.completion",
-    *(f"silofl.hospital.{name}" for name in ("import_data", "egress_check", "doctor", "schema")),
-}
+# The wheels of researchers and study leads, and of clinics, which hospitals need not install; and what lacks one.
+WHEELS = DESK_WHEEL, CLINIC_WHEEL = "silofl-desk", "silofl-clinic"
+LACKS = "must have the wheel {0}, which is not here; install {0} " + __version__
+WITHOUT_TORCH = {f"silofl.hospital.{name}" for name in ("import_data", "egress_check", "doctor", "schema")}
+WITHOUT_TORCH |= {"silofl.completion", "silofl_clinic.monitor"}
 
 
 @dataclass(frozen=True)
@@ -68,15 +66,15 @@ def name_commands(wheel: str, role: str, commands: Mapping[str, tuple[str, str]]
     }
 
 
-def find_desk() -> Distribution | None:
-    """Return the desk's wheel as it is installed; None where it is not."""
+def find_wheel(name: str) -> Distribution | None:
+    """Return a wheel as it is installed; None where it is not."""
     try:
-        return distribution(DESK_WHEEL)
+        return distribution(name)
     except PackageNotFoundError:
         return None
 
 
-def load_desk(group: str) -> dict[str, Any]:
-    """Return name -> what the desk's wheel announces under a group of entry points; nothing without the wheel."""
-    desk = find_desk()
-    return {one.name: one.load() for one in desk.entry_points if one.group == group} if desk else {}
+def load_announced(group: str) -> dict[str, Any]:
+    """Return name -> what the further wheels that are installed announce under a group of entry points."""
+    wheels = filter(None, map(find_wheel, WHEELS))
+    return {one.name: one.load() for wheel in wheels for one in wheel.entry_points if one.group == group}

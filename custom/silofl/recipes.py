@@ -2,7 +2,7 @@
 
 from importlib import import_module
 
-from silofl.command import LACKS_DESK
+from silofl.command import DESK_WHEEL, LACKS
 
 
 def __getattr__(name: str) -> object:
@@ -16,7 +16,7 @@ def __getattr__(name: str) -> object:
     except ModuleNotFoundError as error:
         if error.name != "silofl_desk":
             raise
-        raise ImportError(f"silofl.recipes {LACKS_DESK}") from None
+        raise ImportError(f"silofl.recipes {LACKS.format(DESK_WHEEL)}") from None
     try:
         return getattr(recipes, name)
     except AttributeError:

@@ -22,6 +22,7 @@ RESEARCHER = {
 LEAD = {
     "estimate": ("studies.estimate", "estimate how much bandwidth, disk, memory and time a job needs"),
     "evaluation-job": ("studies.evaluation_job", "write the job that tests a trained model at hospitals"),
+    "withdraw": ("studies.withdraw", "sign the list of withdrawn models, which predict reads"),
     "run": ("studies.run", "run a job on a network of hospitals as its study lead"),
     "watch": ("studies.watch", "follow a job on a network, as the lead who submitted it"),
     "continue": ("studies.continue_run", "continue a run that was stopped on a network"),

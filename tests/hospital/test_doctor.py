@@ -10,6 +10,7 @@ import yaml
 
 from silofl import __version__
 from silofl.cli import main
+from silofl.command import WHEELS
 from silofl.hospital import doctor
 from silofl.study import load_study
 
@@ -51,7 +52,8 @@ def read_facts(capsys, *arguments):
 
 def test_a_report_names_versions_and_machine(capsys):
     facts, _ = read_facts(capsys)
-    assert facts["silofl"].startswith(f"{__version__}, files ") and facts["silofl-desk"] == version("silofl-desk")
+    assert facts["silofl"].startswith(f"{__version__}, files ")
+    assert all(facts[wheel] == version(wheel) for wheel in WHEELS)
     assert (facts["torch"], facts["NVFlare"], facts["MONAI"]) == (version("torch"), "2.9.0", version("monai"))
     assert facts["Python"] == sys.version.split()[0] and facts["cores"] == str(os.cpu_count())
     assert facts["memory"].endswith(" GiB free") and facts["disk"].endswith(" GiB free here") and facts["GPU"]

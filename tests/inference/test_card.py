@@ -5,9 +5,11 @@ import pytest
 from silofl.core.operating_point import OperatingPoint
 from silofl.data.domain import Domain, Range, VoxelSizes
 from silofl.inference.card import format_markdown_table, model_card
-from silofl.study.sections import DoNotUseSettings, OperatingPointSettings
+from silofl.inference.directory import add_test, read_fingerprint, read_model_folder, write_model_folder
+from silofl.study.sections import CardSettings, DoNotUseSettings, OperatingPointSettings
 
-SECTIONS = ["Intended use", "Algorithm", "Training data", "Results", "What each site chose", "Limits", "Privacy"]
+SECTIONS = ["General description", "Intended use", "Algorithm", "Training data", "Results", "Tests elsewhere"]
+SECTIONS += ["What each site chose", "Limits", "Privacy", "Annex IV, line by line"]
 PART = {"cases": 4, "patients": None, "examples": 31}
 FACTS = {
     "run": "small-1",
@@ -143,14 +145,14 @@ def card_in_3d(contents, make_study, volume_transforms, *sites):
         ([5.0, 5.0, 2.5], "brought to 5 x 5 x 2.5 mm", "32 x 32 x 16 voxels, 160 x 160 x 40 mm"),
         ([0.5, 0.5, -1], "brought to 0.5 x 0.5 x its own mm", "32 x 32 x 16 voxels\n"),
         (2.0, "brought to 2 x 2 x 2 mm", "32 x 32 x 16 voxels, 64 x 64 x 32 mm"),
-        (None, "medians in mm: ", "32 x 32 x 16 voxels\n"),
+        (None, "medians in mm, as prepared: ", "32 x 32 x 16 voxels\n"),
     ],
 )
 def test_the_card_names_the_voxels_and_the_patch(make_contents, make_study, pixdim, spacing, patch):
     steps = [{"Spacing": {"pixdim": pixdim}}] if pixdim else []
     text = card_in_3d(make_contents("only"), make_study, steps, {"spacing_mm": [1.0, 1.0, 2.5]}, {"spacing_mm": None})
     assert f"- spacing of the voxels: {spacing}" in text and f"- patches: {patch}" in text
-    assert "medians in mm: north 1 x 1 x 2.5\n" in text
+    assert "medians in mm, as prepared: north 1 x 1 x 2.5\n" in text
     assert "- spacing of the voxels: not known" in card_of(make_contents())
 
 
@@ -231,3 +233,38 @@ def test_a_card_says_how_a_classs_probabilities_are_read(make_contents, make_stu
     tests = {"north": {"value": 0.5, "calling": {"thresholds": {"1": 0.1}}}}
     assert "Warned of with every answer: the threshold of tumour" in card_of(replace(contents, facts={"test": tests}))
     assert "Warned of" not in card_of(contents)
+
+
+def test_a_card_says_what_only_people_know_and_which_of_it_is_missing(make_contents, make_study):
+    study = make_study().model_copy(
+        update={"card": CardSettings(version="1.2.0", responsible="A. Doe, Coast Hospital")}
+    )
+    text = card_of(replace(make_contents("only"), study=study))
+    assert "- version of the model: 1.2.0\n" in text and "- responsible: A. Doe, Coast Hospital\n" in text
+    assert "- licence: not known to the program: card.licence of study.yaml" in text
+
+
+def test_a_card_names_the_patients_of_each_site_and_withholds_small_groups(make_contents):
+    data = {"north": FACTS["data"]["north"] | {"population": {"sex": {"F": 12, "M": None}}}}
+    text = card_of(replace(make_contents("only"), facts=FACTS | {"data": data}))
+    assert "| north | sex | F     | 12" in text and "| north | sex | M     | withheld" in text
+    assert "sex, age, scanners, years and annotators: not known" in card_of(make_contents("only"))
+
+
+def test_a_card_shows_distances_calibration_and_thresholds_where_they_were_recorded(make_contents):
+    one = FACTS["test"]["north"] | {"surface": {"hd95": 3.25, "unit": "mm"}}
+    one |= {"calling": {"error_after": 0.031, "thresholds": {"1": 0.4}}}
+    text = card_of(replace(make_contents("only"), facts=FACTS | {"test": {"north": one}}))
+    assert "| 3.2 mm | 0.031 | 0.40 " in text
+    assert "HD95" not in card_of(replace(make_contents("only"), facts=FACTS))
+
+
+def test_a_test_at_another_hospital_joins_the_card_and_the_model_stays_what_it_is(make_contents, tmp_path):
+    folder = tmp_path / "supermodel"
+    write_model_folder(folder, replace(make_contents("only"), facts=FACTS))
+    before = read_fingerprint(folder)
+    dice = {"value": 0.5331, "interval": [0.4, 0.6], "num_cases": 6}
+    add_test(folder, "coast", {"how": "left out of the training", "num_cases": 6, "scores": {"": {"dice": dice}}})
+    assert read_fingerprint(folder) == before and read_model_folder(folder).facts["elsewhere"].keys() == {"coast"}
+    card = (folder / "MODEL_CARD.md").read_text()
+    assert "| coast | left out of the training | 6     | all cases | dice  | 0.533 | 0.400 to 0.600" in card

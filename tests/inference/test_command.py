@@ -4,6 +4,7 @@ import io
 import json
 import shutil
 from dataclasses import replace
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 
@@ -119,9 +120,9 @@ def test_a_bad_input_and_a_surprise_do_not_stop_the_rest(predict, bad, picture, 
     assert "missing.png" in second["error"] and "out of memory" in third["error"]
     assert "error" not in fourth and fourth["label_map"] == "pic_labels.png"
     # Three reasons, an answer and its warning, that this super model does not say what it learnt from, what was not
-    # compared; and the end.
+    # compared, that no list of withdrawn models was there; and the end.
     lines = text.splitlines()
-    assert len(lines) == 7 and lines[-1] == f"1 answered, 3 failed; results in {tmp_path / 'out'}"
+    assert len(lines) == 8 and lines[-1] == f"1 answered, 3 failed; results in {tmp_path / 'out'}"
     assert str(tmp_path) not in "".join(lines[:-1]) + json.dumps([first, second])
 
 
@@ -333,7 +334,7 @@ def test_warnings_stand_in_the_record_on_the_screen_and_over_the_picture(predict
     assert record["do_not_use"] is None
     fallback, unknown = record["warnings"]
     assert fallback.startswith("the selector fell back") and unknown.startswith("the super model does not say")
-    *said, unchecked = text.splitlines()[1:-1]
+    *said, unchecked, _ = text.splitlines()[1:-1]
     assert said == [f"  warning: {fallback}", f"  warning: {unknown}"]
     assert unchecked.startswith("Not checked") and unchecked.endswith("the size of the answer")
     warnings = [f"warning: {fallback}", f"warning: {unknown}"]
@@ -457,3 +458,23 @@ def test_of_a_class_what_each_model_says_is_recorded_without_a_map(
     assert low <= record["class_scores"]["tumour"] <= high
     assert "label_map" not in record and "map" not in record["disagreement"]
     assert f"the 2 models say normal {1 - high:.2f} to {1 - low:.2f}" in " ".join(capsys.readouterr().out.split())
+
+
+def test_a_model_that_its_lead_withdraws_answers_no_further_case(predict, picture, monkeypatch):
+    _, (record,), text = predict(picture)
+    assert "Nobody has checked whether the model was withdrawn: no withdrawn.json is beside it" in text
+    assert datetime.fromisoformat(record["time"]).tzinfo is not None
+    found = iter([True])
+
+    def check(folder, fingerprint):
+        if next(found, False):
+            return True
+        raise ConfigError("the super model must not be withdrawn")
+
+    monkeypatch.setattr(command, "check_not_withdrawn", check)
+    # It is put on the list after the batch began.
+    code, (record,), text = predict(picture)
+    assert code == ExitCode.FAILED and record["error"] == "the super model must not be withdrawn"
+    assert "Nobody has checked" not in text
+    with pytest.raises(ConfigError, match="must not be withdrawn"):
+        predict(picture)

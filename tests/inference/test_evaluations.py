@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from silofl.base.errors import ConfigError
+from silofl.base.errors import AggregationError, ConfigError
 from silofl.core.intervals import Estimate, Sample
 from silofl.inference.evaluations import (
     ALL,
@@ -10,6 +10,7 @@ from silofl.inference.evaluations import (
     has_unlike_classes,
     list_scores,
     pool_scores,
+    unpack_scores,
 )
 
 LABELS = {0: "normal", 1: "benign", 2: "malignant"}
@@ -65,3 +66,16 @@ def test_a_record_in_which_a_score_is_missing_that_tables_show_is_refused(make_s
     del sites["west"].scores["normal"]["auroc"]
     with pytest.raises(ConfigError, match="scores of 'west' must have auroc, as pooled has"):
         Evaluations("f", "m", 0.9, sites, pooled)
+
+
+def test_a_group_may_lie_below_the_others_and_a_share_may_not_lie_below_0(make_study):
+    study = make_study().model_copy(update={"subgroups": {"age": (40.0, 65.0)}})
+    places, rows = list_scores(study), np.zeros((len(list_scores(study)), 4))
+    group = "age: 40 to under 65"
+    below = places.index((group, "Dice of organ, minus the others"))
+    rows[below] = (-0.1, -0.2, 0.0, 5)
+    found, _ = unpack_scores("east", rows, study)
+    assert found[group]["Dice of organ, minus the others"] == Estimate(-0.1, (-0.2, 0.0), 5)
+    rows[below], rows[places.index((group, "Dice of organ"))] = 0, rows[below].copy()
+    with pytest.raises(AggregationError, match="must send Dice of organ with a share"):
+        unpack_scores("east", rows, study)

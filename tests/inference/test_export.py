@@ -23,8 +23,8 @@ from silofl.inference.directory import read_fingerprint, write_model_folder
 from silofl.inference.opened import open_model
 from silofl.inference.readme import bundle_readme
 from silofl.study import STORED, Study
-from silofl.study.sections import DoNotUseSettings
-from silofl_desk.inference.export import _channel_names, _refuse_commands, export_bundle
+from silofl.study.sections import CardSettings, DoNotUseSettings
+from silofl_desk.inference.export import _channel_names, _metadata, _refuse_commands, export_bundle
 
 from ..conftest import SMALL_UNET
 
@@ -83,12 +83,12 @@ def test_a_bundle_is_whole_and_nothing_else_is_left(bundle, super_model):
     assert sorted(path.name for path in bundle.parent.iterdir()) == ["bundle", "supermodel"]
     files = {str(path.relative_to(bundle)) for path in bundle.rglob("*") if path.is_file()}
     assert files == {
+        "configs/evaluate.json",
         "configs/inference.json",
         "configs/metadata.json",
         "configs/metadata_schema.json",
         "configs/study.yaml",
         "docs/README.md",
-        "models/model.pt2",
         "models/model.ts",
     }
     metadata = json.loads((bundle / "configs" / "metadata.json").read_text())
@@ -227,6 +227,51 @@ def test_monai_verifies_the_metadata_without_the_internet(monai_bundle):
     pytest.importorskip("jsonschema")
     files = {"meta_file": "configs/metadata.json", "filepath": "configs/metadata_schema.json"}
     monai_bundle("verify_metadata", **files)
+
+
+# Of MONAI's schema of 2024-07-25: what it requires of the metadata, and of a tensor.
+REQUIRED = ("schema", "version", "monai_version", "pytorch_version", "numpy_version", "required_packages_version")
+REQUIRED += ("task", "description", "authors", "copyright", "network_data_format")
+OF_TENSORS = {"type": str, "format": str, "num_channels": int, "spatial_shape": list, "dtype": str, "value_range": list}
+
+
+@pytest.mark.parametrize(
+    ("card", "version", "licence"),
+    [
+        (CardSettings(version="1.2.0", licence="CC-BY-4.0"), "1.2.0", "CC-BY-4.0"),
+        (None, f"0+{'f' * 12}", "not stated: ask the authors"),
+    ],
+)
+def test_the_metadata_have_the_models_version_and_licence_and_what_monai_requires(
+    make_contents, make_study, card, version, licence
+):
+    study = make_study().model_copy(update={"card": card})
+    found = _metadata(replace(make_contents("only"), study=study), "f" * 64)
+    assert (found["version"], found["license"], [*found["changelog"]]) == (version, licence, [version])
+    assert {*REQUIRED} <= found.keys() and all(isinstance(found[key], str) for key in REQUIRED[:5])
+    formats = found["network_data_format"]
+    for tensor in (formats["inputs"]["image"], formats["outputs"]["pred"]):
+        assert all(isinstance(tensor[key], kind) for key, kind in OF_TENSORS.items())
+
+
+def test_a_bundle_evaluates_itself_on_labelled_cases(monai_bundle, tmp_path):
+    rng, cases = np.random.default_rng(0), []
+    for number in range(3):
+        for kind, voxels in (("i", rng.integers(0, 900, (32, 32, 3))), ("m", rng.integers(0, 3, (32, 32, 3)))):
+            image = nibabel.Nifti1Image(voxels.astype(np.int16), np.diag([1.0, 1.0, 2.0, 1.0]))
+            (tmp_path / "clinic").mkdir(exist_ok=True)
+            nibabel.save(image, tmp_path / "clinic" / f"{kind}{number}.nii.gz")
+        cases.append({"image": f"i{number}.nii.gz", "label": f"m{number}.nii.gz", "patient": f"p{number}"})
+    content = {"task": "segmentation", "labels": {"1": "organ", "2": "lesion"}, "test": cases}
+    (tmp_path / "clinic" / "dataset.json").write_text(json.dumps(content))
+    monai_bundle(
+        "run",
+        config_file="configs/evaluate.json",
+        bundle_root=".",
+        data=str(tmp_path / "clinic"),
+        output=str(tmp_path / "numbers"),
+    )
+    assert json.loads((tmp_path / "numbers" / "evaluation.json").read_text())["num_cases"] == 3
 
 
 def test_monais_command_line_runs_the_bundle(monai_bundle, write_volume, tmp_path, monkeypatch):

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from silofl.base.errors import ConfigError
 from silofl.inference import SuperModel
 from silofl.inference.geometry import decide_labels
 from silofl.inference.weigher import member_names
@@ -114,3 +115,15 @@ def test_other_warnings_than_those_of_torchscript_are_shown():
         warnings.warn("`np.old` is deprecated", DeprecationWarning, stacklevel=1)
         warnings.warn("Trace had nondeterministic nodes", torch.jit.TracerWarning, stacklevel=1)
     assert [str(one.message) for one in found] == ["`np.old` is deprecated", "Trace had nondeterministic nodes"]
+
+
+def test_a_network_whose_way_depends_on_its_images_is_refused_in_one_sentence(make_contents):
+    class Looks(torch.nn.Module):
+        def forward(self, images):
+            logits = torch.cat([images, 2 * images, 3 * images], dim=1)
+            return logits if images.sum() > 0 else -logits
+
+    super_model = SuperModel(make_contents("only"), torch.device("cpu"))
+    super_model._models["global"] = Looks()
+    with pytest.raises(ConfigError, match="UNet must be a network that TorchScript can trace; its way depends"):
+        to_torchscript(super_model)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from silofl.base.errors import ConfigError
-from silofl.core.spread import Spread
+from silofl.core.spread import Spread, pool_spreads
 from silofl.inference import SuperModel
 from silofl.inference.directory import read_fingerprint, read_model_folder, write_model_folder
 from silofl.inference.prediction import CaseAnswer
@@ -71,6 +71,12 @@ def test_a_usual_answer_raises_no_doubt_and_everything_was_checked(compared):
 def test_each_check_has_one_plain_sentence_with_the_value_and_what_is_usual(compared, options, wanted):
     (sentence,) = compared(**options).sentences
     assert wanted in sentence and "see that" in sentence or "look at" in sentence
+
+
+def test_how_far_a_number_lies_from_the_mean_is_counted_in_deviations(compared):
+    spread = pool_spreads([NORTH.roots_ml["organ"]])
+    size = (spread.mean + 1.5 * spread.deviation) ** 3
+    assert compared(sizes=SIZES | {"organ": size}).deviations["the size of organ"] == pytest.approx(1.5)
 
 
 def test_a_label_that_is_often_absent_is_usual_at_any_size(compared):

@@ -11,7 +11,7 @@ import pytest
 from provisioning import release
 from provisioning.__main__ import main
 from provisioning.supply import LOCK, SBOM, read_lock
-from provisioning.workspace import SITE_LOCK
+from provisioning.workspace import CLINIC_LOCK, SITE_LOCK
 from silofl import __version__
 from silofl.base.errors import ConfigError
 
@@ -63,8 +63,8 @@ def test_a_version_that_the_changelog_does_not_begin_with_is_no_release(reposito
 
 @pytest.fixture
 def sources(tmp_path):
-    """The sources of two packages."""
-    folders = [tmp_path / name for name in ("first", "second")]
+    """The sources of three packages."""
+    folders = [tmp_path / name for name in ("first", "second", "third")]
     for folder in folders:
         (folder / "tiny").mkdir(parents=True)
         (folder / "tiny" / "__init__.py").write_text("")
@@ -78,15 +78,19 @@ def sources(tmp_path):
 def test_a_release_is_the_same_twice_and_has_all_checksums_and_all_that_is_installed(sources, tmp_path):
     for name in ("a", "b"):
         release.build_release(tmp_path / name, sources)
-    files = sorted(path.name for path in (tmp_path / "a").iterdir())
-    packages = [f"{name}-1{end}" for name in ("first", "second") for end in ("-py3-none-any.whl", ".tar.gz")]
-    assert files == sorted([*packages, "SHA256SUMS", LOCK, SBOM])
+    files = sorted(str(path.relative_to(tmp_path / "a")) for path in (tmp_path / "a").rglob("*.*") if path.is_file())
+    files += ["SHA256SUMS"]
+    names = ("first", "second", "third")
+    packages = [f"{name}-1{end}" for name in names for end in ("-py3-none-any.whl", ".tar.gz")]
+    assert sorted(files) == sorted([*packages, "SHA256SUMS", LOCK, SBOM, f"clinic/{LOCK}", f"clinic/{SBOM}"])
     assert [(tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes() for name in files] == [
         True
-    ] * 7
+    ] * 11
     subprocess.run(["sha256sum", "--check", "--strict", "SHA256SUMS"], cwd=tmp_path / "a", check=True)
     sums = dict(line.split()[::-1] for line in (tmp_path / "a" / "SHA256SUMS").read_text().splitlines())
     assert sums.keys() == {*files} - {"SHA256SUMS"}
+    third, again, *further = read_lock(tmp_path / "a" / "clinic" / LOCK)
+    assert (third.name, again.name) == ("third", "first") and further == read_lock(CLINIC_LOCK)
     first, second, *others = read_lock(tmp_path / "a" / LOCK)
     assert (first.name, second.name) == ("first", "second") and others == read_lock(SITE_LOCK)
     assert first.sha256 == hashlib.sha256((tmp_path / "a" / packages[0]).read_bytes()).hexdigest()

@@ -16,7 +16,7 @@ from packaging.utils import canonicalize_name
 from provisioning import lock
 from provisioning.__main__ import main
 from provisioning.supply import Package, lock_text, read_lock, sbom
-from provisioning.workspace import REPOSITORY, SITE_LOCK
+from provisioning.workspace import CLINIC_LOCK, REPOSITORY, SITE_LOCK
 from silofl import __version__
 from silofl.base.errors import ConfigError
 
@@ -64,6 +64,9 @@ def test_the_lock_has_every_requirement_in_its_version_and_sites_get_a_part_of_i
     assert set(read_lock(SITE_LOCK)) < set(read_lock(EVERYTHING))
     assert {"torch", "nvflare", "pydicom", "cryptography"} <= versions(SITE_LOCK).keys()
     assert "pytest" not in versions(SITE_LOCK)
+    assert set(read_lock(CLINIC_LOCK)) < set(read_lock(EVERYTHING))
+    only_clinics = {"pynetdicom", "dicomweb-client", "dicom-anonymizer", "highdicom"}
+    assert only_clinics <= versions(CLINIC_LOCK).keys() and not only_clinics & versions(SITE_LOCK).keys()
 
 
 def test_a_site_has_what_a_study_may_ask_of_every_site():
@@ -77,7 +80,7 @@ def test_a_site_has_what_a_study_may_ask_of_every_site():
 def test_the_lock_has_every_package_that_is_installed_here():
     done = subprocess.run([sys.executable, "-m", "pip", "list", "--format", "json"], capture_output=True, text=True)
     installed = {canonicalize_name(one["name"]) for one in json.loads(done.stdout)}
-    assert installed - versions(EVERYTHING).keys() <= {"pip", "setuptools", "silofl", "silofl-desk"}
+    assert installed - versions(EVERYTHING).keys() <= {"pip", "setuptools", "silofl", "silofl-desk", "silofl-clinic"}
 
 
 def test_a_lock_of_sites_alone_is_written_where_it_is_asked_for(tmp_path, monkeypatch):

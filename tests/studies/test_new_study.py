@@ -117,6 +117,14 @@ def test_a_rule_against_a_bad_site_is_proposed_and_not_yet_chosen(new_study, pha
     assert load_study(path).recipe.robust.rule == "clipped"
 
 
+def test_what_only_the_lead_knows_of_the_model_is_left_to_be_filled(new_study, pictures):
+    _, path, _ = new_study(None, pictures)
+    head, mark, fields = path.read_text().partition("# card:")
+    lines = [line.removeprefix("# ") + "it" for line in fields.splitlines()[1:]]
+    path.write_text("\n".join([head + "card:", *lines]))
+    assert mark and {*load_study(path).card.model_dump().values()} == {"it"} and len(lines) == 6
+
+
 def write_template(tmp_path, job, **changes):
     """Write a variant of a job of the repository."""
     folder = tmp_path / "template"

@@ -3,7 +3,15 @@
 import argparse
 from pathlib import Path
 
-from silofl.base.options import SPECIFICITY, add_json, add_site_config, expect_path, parse_count, parse_share
+from silofl.base.options import (
+    SPECIFICITY,
+    add_by,
+    add_json,
+    add_site_config,
+    expect_path,
+    parse_count,
+    parse_share,
+)
 
 CODES = (
     "exit codes, the worst first: 130 interrupted; 2 the command or the super model is wrong; 1 all inputs failed; 4 "
@@ -59,6 +67,7 @@ def add_evaluate(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--against", type=SUPER_MODEL, metavar="OTHER", help="also compare with this model, on the same cases"
     )
+    add_by(parser)
     parts = ("all", "training", "validation", "test")
     parser.add_argument("--part", choices=parts, default="all", help="part of dataset.json to test on (default: all)")
     parser.add_argument(

@@ -107,6 +107,31 @@ def parse_setting(text: str) -> tuple[str, object]:
         raise argparse.ArgumentTypeError(f"{sentence}: {error}") from None
 
 
+def parse_division(text: str) -> tuple[str, tuple[str, ...] | tuple[float, ...]]:
+    """Read ``NAME`` or ``NAME=VALUE,VALUE``: what to divide cases by, and its groups' values, or limits of numbers."""
+    name, equals, rest = (one.strip() for one in text.partition("="))
+    values = [one.strip() for one in rest.split(",") if one.strip()]
+    if not name or bool(equals) != bool(values):
+        raise argparse.ArgumentTypeError(f"must be NAME, or NAME=VALUE,VALUE as age=40,65, not {quote_value(text)}")
+    try:
+        return name, tuple(float(one) for one in values)
+    except ValueError:
+        return name, tuple(values)
+
+
+def add_by(parser: argparse.ArgumentParser) -> None:
+    """Add ``--by``."""
+    parser.add_argument(
+        "--by",
+        action="append",
+        type=parse_division,
+        default=[],
+        metavar="NAME[=VALUES]",
+        help="also score groups of cases: sex, age, scanner, a name in groups of dataset.json, or an element of DICOM; "
+        "with limits or values of the groups, as age=40,65; may be repeated",
+    )
+
+
 def add_set(parser: argparse.ArgumentParser) -> None:
     """Add ``--set``."""
     parser.add_argument(

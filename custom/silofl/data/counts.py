@@ -11,6 +11,7 @@ import numpy as np
 
 from silofl.base.errors import DataError
 from silofl.base.schema import declare_optional, read_file
+from silofl.data.groups import count_groups
 from silofl.data.manifest import Manifest, read_digest, read_manifest
 from silofl.data.parts import Examples, Spacing
 from silofl.data.site_data import SiteData
@@ -57,6 +58,7 @@ class SiteCounts:
         spacing_mm: Of its training volumes as they are prepared, median along each axis; None where their files do not
             state it, or that was not recorded.
         doubts: What should be looked at, sentences of `silofl.data.input_warnings`.
+        population: What is known of the training patients, as their sex -> group -> patients; None of too few.
         content: `digest_data`; None where that was not recorded.
     """
 
@@ -68,21 +70,24 @@ class SiteCounts:
     contrasts_lacking: tuple[str, ...] | None = declare_optional()
     spacing_mm: tuple[float, float, float] | None = declare_optional()
     doubts: tuple[str, ...] = declare_optional(())
+    population: Mapping[str, Mapping[str, int | None]] | None = declare_optional()
     content: str | None = declare_optional()
 
     @classmethod
-    def of(cls, data: SiteData, doubts: Sequence[str] = (), contrasts: Sequence[str] = ()) -> Self:
+    def of(cls, data: SiteData, doubts: Sequence[str] = (), contrasts: Sequence[str] = (), least: int = 0) -> Self:
         """Count a site's data, and keep what is doubtful about them.
 
         Args:
             contrasts: All of the study's.
+            least: Patients that a number of the population must be of.
         """
         counts = [PartCounts.of(part) for part in (data.training, data.validation, data.test)]
         known, spacing = data.manifest, _median_spacing(data.training)
         if known is None:
             return cls(*counts, None, spacing_mm=spacing, doubts=tuple(doubts))
         lacking = tuple(known.missing(contrasts))
-        return cls(*counts, known.digest, known.labels_annotated, lacking, spacing, tuple(doubts))
+        population = count_groups(known, known.training, least) or None
+        return cls(*counts, known.digest, known.labels_annotated, lacking, spacing, tuple(doubts), population)
 
 
 @dataclass(frozen=True)

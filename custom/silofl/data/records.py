@@ -1,17 +1,17 @@
 """One record of dataset.json: an image, its label and its patient."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath, PureWindowsPath
 
 from silofl.base.documents import check_kind
 from silofl.base.errors import DataError, quote_value, suggest_nearest
-from silofl.base.naming import is_one_line
+from silofl.base.naming import is_one_line, normalise_accents
 from silofl.core.findings import pack_findings
 from silofl.reading.access import open_error
 from silofl.reading.patient_names import normalise_name
 
-KEYS = ("image", "label", "patient", "case", "slices", "index", "recording")
+KEYS = ("image", "label", "patient", "case", "slices", "index", "recording", "groups")
 # No volume has as many slices; a set of them is built to find overlaps.
 MAX_SLICES = 1 << 16
 
@@ -30,6 +30,7 @@ class Record:
             where it is not 1; None for all.
         index: Which image or window of an npz file with many, from 0; None for other files.
         recording: The uninterrupted recording of the patient that a window was cut from, where it is known.
+        groups: What else is known of it, as its sex or its scanner, by which an evaluation is divided.
     """
 
     case: str
@@ -39,6 +40,7 @@ class Record:
     slices: tuple[int, ...] | None = None
     index: int | None = None
     recording: str | None = None
+    groups: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def image(self) -> str:
@@ -94,7 +96,8 @@ def parse_record(value: object, where: str, task: str, labels: dict[int, str]) -
     label = _parse_label(value["label"], f"case {case!r}", task, labels)
     patient = _parse_name(value["patient"], f"the patient of case {case!r}") if "patient" in value else None
     recording = _parse_name(value["recording"], f"the recording of case {case!r}") if "recording" in value else None
-    return Record(case, images, label, patient, slices, index, recording)
+    groups = _parse_groups(value.get("groups", {}), case)
+    return Record(case, images, label, patient, slices, index, recording, groups)
 
 
 def find_case_name(value: Mapping[str, object]) -> str:
@@ -241,6 +244,16 @@ def _parse_slices(value: object, where: str) -> tuple[int, ...] | None:
             f"{where} must have 'slices' below {MAX_SLICES}, not {quote_value(value)}; correct dataset.json"
         )
     return tuple(value)
+
+
+def _parse_groups(value: object, case: str) -> dict[str, str]:
+    is_table = isinstance(value, dict) and all(_is_text(key) for key in value)
+    if not is_table or not all(_is_text(one) or type(one) in (int, float) for one in value.values()):
+        raise DataError(
+            f"the groups of case {case!r} must be texts or numbers by name, as "
+            f'{{"sex": "F", "age": 61}}, not {quote_value(value)}; correct dataset.json'
+        )
+    return {normalise_accents(key.strip()): normalise_accents(str(one).strip()) for key, one in value.items()}
 
 
 def _default_case_name(image: str, slices: tuple[int, ...] | None, index: int | None) -> str:

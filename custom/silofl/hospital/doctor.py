@@ -12,7 +12,7 @@ from pydantic import BaseModel
 
 from silofl.base.errors import ExitCode
 from silofl.base.settings import flatten_keys, numbers_in
-from silofl.command import DESK_WHEEL
+from silofl.command import WHEELS
 from silofl.data.manifest import PARTS, read_content
 from silofl.setup.software import find_installed_version, read_software
 from silofl.study import Study, load_study
@@ -38,7 +38,7 @@ def list_machine_facts() -> dict[str, object]:
     software, memory = read_software(), psutil.virtual_memory()
     return {
         "silofl": f"{software.silofl}, files {software.package[:12]}",
-        DESK_WHEEL: find_installed_version(DESK_WHEEL) or "none",
+        **{name: find_installed_version(name) or "none" for name in WHEELS},
         "Python": software.python,
         "torch": software.torch,
         "NVFlare": software.nvflare,

@@ -38,6 +38,7 @@ from silofl.inference.evaluation import FILE, Evaluation
 from silofl.inference.geometry import decide_labels
 from silofl.inference.opened import open_model
 from silofl.inference.prediction import call_case
+from silofl.inference.subgroups import measure_subgroups
 from silofl.inference.super_model import SuperModel
 from silofl.report.evaluation_figures import CasePicture, reliability_image, roc_image, sizes_image, worst_image
 from silofl.report.evaluation_page import (
@@ -99,6 +100,12 @@ def run(options: argparse.Namespace) -> int:
             check_not_learnt(_find_records(options.model, model, options.site_config), site.data, study)
         cases, refused = _answer_cases(model, site, console)
         record = measure_evaluation(model, fingerprint, site, cases, options.specificity)
+        if options.by:
+            divided, least = (
+                site.divide(dict(options.by)),
+                _read_least(options.site_config),
+            )
+            record = replace(record, subgroups=measure_subgroups(cases, site, divided, study, least, False))
         if other is not None:
             # Prepared as the other model's study says.
             same = _read_cases(options.data, other.contents.study, cache, options.part)
@@ -145,6 +152,13 @@ def _answer_cases(
 ) -> tuple[list[EvaluatedCase], list[RefusedCase]]:
     found, is_silent = evaluate_cases(model, site), not console.is_terminal
     return sort_answers(track(found, "evaluating", site.num_cases, console=console, transient=True, disable=is_silent))
+
+
+def _read_least(site_config: Path) -> int:
+    """Return how many patients a number must be of: what a hospital's site.yaml says, or would say by default."""
+    if site_config.is_file():
+        return load_settings(Site, site_config).min_patients
+    return Site.model_fields["min_patients"].default
 
 
 def _read_cases(folder: Path, study: Study, cache: Path, part: str) -> SiteCases:

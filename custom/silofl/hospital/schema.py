@@ -79,6 +79,7 @@ def dataset_schema() -> Schema:
         "slices": numbers | {"minItems": 2, "maxItems": 3},
         "index": NATURAL,
         **dict.fromkeys(("patient", "case", "recording"), name),
+        "groups": {"type": "object", "additionalProperties": {"type": ["string", "number"]}},
     }
     cases = {"type": "array", "items": _table(_explain(record, Record), ["image", "label"])}
     keys = {

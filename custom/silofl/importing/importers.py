@@ -15,7 +15,7 @@ from silofl import __version__
 from silofl.base.errors import ConfigError, DataError, Faults, quote_value, suggest_nearest
 from silofl.base.files import fill_folder, is_free
 from silofl.base.naming import check_name, is_one_line
-from silofl.command import DESK_WHEEL, find_desk, load_desk
+from silofl.command import DESK_WHEEL, find_wheel, load_announced
 from silofl.data.progress import track_slow_progress
 from silofl.data.records import slice_numbers
 from silofl.importing import dicom, folders, table
@@ -61,11 +61,11 @@ def list_layouts() -> Mapping[str, Layout]:
     Raises:
         ConfigError: The desk's wheel is of another version.
     """
-    if (desk := find_desk()) and desk.version != __version__:
+    if (desk := find_wheel(DESK_WHEEL)) and desk.version != __version__:
         raise ConfigError(
             f"package {DESK_WHEEL} must be of version {__version__}, as silofl is, not {desk.version}; install it anew"
         )
-    return {**OWN, **load_desk("silofl.layouts")}
+    return {**OWN, **load_announced("silofl.layouts")}
 
 
 def import_layout(layout: str, source: Path, target: Path, options: ImportOptions | None = None) -> ImportSummary:

@@ -25,7 +25,6 @@ from silofl.inference.geometry import check_images, check_probabilities
 from silofl.inference.output import SUFFIXES, forbid_use, input_stem, write_map
 from silofl.inference.prediction import CaseAnswer
 from silofl.inference.probabilities import shift_foreground, to_probabilities
-from silofl.inference.program import ABOUT, MODEL, WEIGHTS
 from silofl.inference.super_model import BATCH_SIZE, SuperModel
 from silofl.inference.usual import unpack_usual
 from silofl.models.networks import apply_by_windows
@@ -34,6 +33,8 @@ from silofl.reading.access import input_name
 from silofl.study import STORED, Study, load_study
 
 logger = logging.getLogger(__name__)
+# The programs of a model that looks through volumes, and the name inside one's file of what it says of itself.
+MODEL, WEIGHTS, ABOUT = "model", "weights", "super_model.json"
 # The file of a class, and what it holds of a prediction.
 CLASS = "_class.json"
 CLASS_KEYS = ("label", "findings", "class_scores", "temperature", "called_from", "warnings", "do_not_use")

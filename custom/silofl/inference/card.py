@@ -20,11 +20,13 @@ from silofl.inference.contents import Contents
 from silofl.inference.own_tests import list_unlike_thresholds, read_label_scores
 from silofl.inference.readme import describe_images, describe_labels, list_calling
 from silofl.study import Study
+from silofl.study.sections import CardSettings
 from silofl.training.joined import WORDS, describe_bias
 
 FILE, TEMPLATE = "MODEL_CARD.md", "model_card.md.j2"
 UNKNOWN = "not known"
 VALIDATION = "Validation data, which chose the round"
+MEASURES = ("HD95", "ECE", "thresholds")
 RULES = {"only": "One model answers.", "mean": "The mean of all sites' models answers."}
 
 
@@ -36,7 +38,7 @@ def model_card(contents: Contents, versions: Mapping[str, str], fingerprint: str
             ``kept`` and ``stays_home``.
         versions: Library -> its version.
     """
-    study, facts = contents.study, contents.facts
+    study, facts, voxels = contents.study, contents.facts, contents.domain.voxels
     known = dict.fromkeys(("rounds", "reported_round", "run")) | facts
     # Where no site sent BatchNorm, whatever the study says.
     is_home = facts.get("stays_home") == "batchnorm" and study.recipe.stays_home == "nothing"
@@ -47,12 +49,15 @@ def model_card(contents: Contents, versions: Mapping[str, str], fingerprint: str
         domain=contents.domain,
         facts=known,
         labels=describe_labels(study),
+        said={key: getattr(study.card, key, None) for key in CardSettings.model_fields},
+        population=_population_table(facts.get("data", {})),
+        elsewhere=_elsewhere_table(facts.get("elsewhere") or {}),
         paper=_paper_sentence(study.algorithm.name),
         questions=recipe.questions(facts.get("kept", []), study.training.frozen),
         rule=rule_sentence(contents),
         form=describe_images(study, contents.image_shape),
         data=_data_table(facts.get("data", {})),
-        spacing=_spacing_sentence(study, facts),
+        spacing="; ".join(filter(None, [voxels and f"in the files {voxels}", _spacing_sentence(study, facts)])),
         patch=_patch_sentence(study),
         lacking=_list_lacking_contrasts(facts),
         not_annotated=_list_unannotated_labels(study, facts),
@@ -138,6 +143,35 @@ def _data_table(counts: Mapping[str, Any]) -> str:
     )
 
 
+def _population_table(data: Mapping[str, Any]) -> str:
+    """Return each site's training patients by what is known of them; empty where nothing is."""
+    rows = [
+        (site, what, quote_markdown(group), "withheld" if count is None else count)
+        for site, one in data.items()
+        for what, groups in (one.get("population") or {}).items()
+        for group, count in groups.items()
+    ]
+    return format_markdown_table(("site", "by", "group", "training patients"), rows) if rows else ""
+
+
+def _elsewhere_table(tests: Mapping[str, Any]) -> str:
+    """Return the scores of hospitals that tested the finished model, with intervals; empty where none did."""
+    rows = [
+        (site, one["how"], one["num_cases"], quote_markdown(group) or "all cases", name, *_format_estimate(score))
+        for site, one in tests.items()
+        for group, scores in one["scores"].items()
+        for name, score in scores.items()
+        if score["value"] is not None
+    ]
+    head = ("site", "how", "cases", "of", "score", "value", "95 % interval", "cases that count")
+    return format_markdown_table(head, rows) if rows else ""
+
+
+def _format_estimate(score: Mapping[str, Any]) -> tuple[object, ...]:
+    interval = " to ".join(f"{end:.3f}" for end in score["interval"] or ()) or "-"
+    return f"{score['value']:.3f}", interval, score["num_cases"]
+
+
 def _planned_spacing(study: Study) -> list[float] | None:
     """Return the spacing in mm that volumes are brought to, 0 along an axis that keeps its own; None where none is."""
     steps = [step.options["pixdim"] for step in study.data.volume_transforms if step.name == "Spacing"]
@@ -145,13 +179,13 @@ def _planned_spacing(study: Study) -> list[float] | None:
 
 
 def _spacing_sentence(study: Study, facts: Mapping[str, Any]) -> str:
-    """Return what the study brings volumes to, and the sites' medians after it; empty where nothing is known."""
+    """Return what the study brings volumes to, and the sites' medians; empty where nothing is known."""
     wanted = _planned_spacing(study)
     sides = ["its own" if side == 0 else f"{side:g}" for side in wanted or ()]
     known = [f"brought to {' x '.join(sides)} mm"] if wanted else []
     found = {site: one.get("spacing_mm") for site, one in facts.get("data", {}).items()}
     medians = [f"{site} {' x '.join(f'{side:g}' for side in sides)}" for site, sides in found.items() if sides]
-    known += [f"medians in mm: {', '.join(medians)}"] if medians else []
+    known += [f"medians in mm, as prepared: {', '.join(medians)}"] if medians else []
     return "; ".join(known)
 
 
@@ -244,9 +278,12 @@ def _results_tables(contents: Contents) -> dict[str, str]:
         counts = {"num_cases": "cases", "num_patients": "patients", "num_excluded": "cases left out"}
         if title == VALIDATION:
             del counts["num_patients"]
-        head = ("site", "value", *(quote_markdown(names.get(key, key)) for key in labels), *counts.values())
+        # Beside the values, as the columns of counts: cells by the columns' names.
+        shown = {site: score | _list_measures(score) for site, score in shown.items()}
+        columns = {name: name for name in MEASURES if any(name in score for score in shown.values())} | counts
+        head = ("site", "value", *(quote_markdown(names.get(key, key)) for key in labels), *columns.values())
         tables[title] = format_markdown_table(
-            head, [_score_row(site, score, labels, counts) for site, score in shown.items()]
+            head, [_score_row(site, score, labels, columns) for site, score in shown.items()]
         )
     return tables
 
@@ -256,6 +293,18 @@ def _score_row(site: str, score: Mapping[str, Any], labels: Sequence[str], count
     values = [score["value"], *map(by_label.get, labels)]
     numbers = [None if value is None else f"{value:.3f}" for value in values]
     return site, *numbers, *map(score.get, counts)
+
+
+def _list_measures(score: Mapping[str, Any]) -> dict[str, str]:
+    """Return what else a site's test holds: name -> text."""
+    surface, calling, found = score.get("surface") or {}, score.get("calling") or {}, {}
+    if surface.get("hd95") is not None:
+        found["HD95"] = f"{surface['hd95']:.1f} {surface.get('unit', 'pixels')}"
+    if calling.get("error_after") is not None:
+        found["ECE"] = f"{calling['error_after']:.3f}"
+    if thresholds := calling.get("thresholds"):
+        found["thresholds"] = ", ".join(f"{one:.2f}" for one in thresholds.values())
+    return found
 
 
 def _deviation_sentence(facts: Mapping[str, Any]) -> str:

@@ -6,6 +6,7 @@ import argparse
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,8 @@ from silofl.inference.output import (
 )
 from silofl.inference.prediction import Prediction
 from silofl.inference.super_model import BATCH_SIZE, SuperModel
+from silofl.inference.withdrawn import FILE as LIST
+from silofl.inference.withdrawn import check_not_withdrawn
 from silofl.reading.access import content_digest, input_name
 from silofl.reading.header import is_dicom
 
@@ -160,6 +163,8 @@ def predict_inputs(
             f"Not checked, because the super model does not say it of its training: {', '.join(unchecked)}",
             markup=False,
         )
+    if not runner.is_listed:
+        console.print(f"Nobody has checked whether the model was withdrawn: no {LIST} is beside it", markup=False)
     used = f"; {forbidden} of them must not be used" if forbidden else ""
     console.print(f"{len(inputs) - failed} answered{used}, {failed} failed; results in {out}", markup=False)
     if failed == len(inputs):
@@ -197,14 +202,18 @@ class _Runner:
         if options.has_dicom_seg:
             check_can_write(self.model.contents.study)
         self.fingerprint = read_fingerprint(folder)
+        self.folder, self.is_listed = folder, check_not_withdrawn(folder, self.fingerprint)
         threshold = self.model.contents.threshold if options.threshold is None else options.threshold
         self.threshold = threshold if options.site is None else None
 
     def predict(self, one: Input) -> tuple[dict[str, Any], str]:
         """Return an input's record and its line; an input that cannot be predicted has its error in both."""
         name = one.name
-        record = {"input": name, "super_model": self.fingerprint, "versions": read_versions()}
+        now = datetime.now(UTC).isoformat(timespec="seconds")
+        record = {"input": name, "time": now, "super_model": self.fingerprint, "versions": read_versions()}
         try:
+            # Again: a long batch, or a service, may outlive its model.
+            check_not_withdrawn(self.folder, self.fingerprint)
             prediction, line = self._predict_and_write(one)
             return record | prediction, f"{name}: {line}"
         except SiloFLError as error:

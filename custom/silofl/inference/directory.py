@@ -3,7 +3,8 @@
 import hashlib
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -47,10 +48,31 @@ def write_model_folder(folder: Path, contents: Contents) -> None:
     """
     if not is_free(folder) and not (folder / "model.json").is_file():
         raise ConfigError(f"{folder.name} must be free or an older super model; it is something else: move it away")
+    _replace_folder(folder, lambda new: _write_files(new, contents))
+
+
+def add_test(folder: Path, site: str, test: Mapping[str, Any]) -> None:
+    """Say of a super model how it did at a hospital outside of its training; weights and fingerprint stay.
+
+    Raises:
+        ConfigError: The folder holds no whole super model.
+    """
+    contents, facts = read_model_folder(folder), _read_facts(folder)
+    tests = contents.facts.get("elsewhere", {}) | {site: dict(test)}
+    contents = replace(contents, facts=contents.facts | {"elsewhere": tests})
+
+    def write(new: Path) -> None:
+        shutil.copytree(folder, new)
+        _write_pages(new, contents, facts | {"facts": contents.facts})
+
+    _replace_folder(folder, write)
+
+
+def _replace_folder(folder: Path, write: Callable[[Path], None]) -> None:
     new, old = (folder.with_name(f".{folder.name}.{part}") for part in ("new", "old"))
     shutil.rmtree(new, ignore_errors=True)
     try:
-        _write_files(new, contents)
+        write(new)
         # A folder cannot be replaced in one rename while it has files. A crash between these two leaves no folder, only
         # the older one under another name, and the next write repairs that.
         if folder.exists():
@@ -151,6 +173,10 @@ def _write_files(folder: Path, contents: Contents) -> None:
         json.dumps(facts, allow_nan=False)
     except (TypeError, ValueError) as error:
         raise ConfigError(f"the facts of a super model must be plain finite values; {error}: convert them") from None
+    _write_pages(folder, contents, facts)
+
+
+def _write_pages(folder: Path, contents: Contents, facts: dict[str, Any]) -> None:
     pages = {
         README: super_model_readme(contents, card.rule_sentence(contents)),
         card.FILE: card.model_card(contents, facts["versions"], facts["fingerprint"]),
@@ -158,6 +184,7 @@ def _write_files(folder: Path, contents: Contents) -> None:
     for name, text in pages.items():
         write_text(folder / name, text)
     facts["pages"] = {name: _sha256(text.encode()) for name, text in pages.items()}
+    facts.pop("content", None)
     write_json(folder / "model.json", facts | {"content": _hash_facts(facts)})
 
 

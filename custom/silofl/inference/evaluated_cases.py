@@ -12,6 +12,7 @@ from silofl.base.errors import DataError
 from silofl.core.lesions import LesionCounts, count_lesions
 from silofl.core.operating_point import MOST_PROBABLE, OperatingPoint
 from silofl.data.domain import Domain
+from silofl.data.groups import Divided, Divisions, divide_records
 from silofl.data.manifest import Manifest
 from silofl.data.parts import Examples, Spacing
 from silofl.data.preparation import Preparation, build_preparation, measure_spacing, read_label_map
@@ -144,6 +145,11 @@ class SiteCases:
         patients = {case: patient for part in parts.values() for case, patient in part.patient_of.items()}
         records = [record for name in parts for record in data.manifest.parts[name]]
         return cls(data, parts, find_units(patients, records))
+
+    def divide(self, divisions: Divisions) -> Divided:
+        """Return the group of each case; as `silofl.data.groups.divide_records`."""
+        manifest = self.data.manifest
+        return divide_records(manifest, [one for name in self.parts for one in manifest.parts[name]], divisions)
 
     @property
     def num_cases(self) -> int:

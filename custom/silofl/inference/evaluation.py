@@ -85,6 +85,53 @@ class Withheld:
 
 
 @dataclass(frozen=True)
+class GroupDifference:
+    """A score of a group of cases minus that of the other groups.
+
+    Attributes:
+        difference: The difference.
+        p_value: Two-sided, of both being equal, after Holm's correction; null where another group's test says it.
+    """
+
+    difference: Estimate
+    p_value: float | None = declare_optional()
+
+
+@dataclass(frozen=True)
+class Subgroup:
+    """A group of cases, as those of one scanner.
+
+    Attributes:
+        num_cases: How many were answered; null where too few patients are in it, or would follow from it.
+        num_units: What counts once in an interval, of them.
+        scores: Score -> estimate: the study's metric, what else is of all cases, and each label, class or finding.
+        withheld: Names of the scores that are of too few patients.
+        differences: Score of a label, class or finding -> how it differs from the other groups.
+    """
+
+    num_cases: int | None
+    num_units: int | None
+    scores: Mapping[str, Estimate]
+    withheld: tuple[str, ...]
+    differences: Mapping[str, GroupDifference]
+
+
+@dataclass(frozen=True)
+class Subgroups:
+    """The groups of cases that an evaluation was asked for.
+
+    Attributes:
+        least: Patients that each number must be of.
+        num_tests: Comparisons that Holm's correction is for.
+        groups: What the cases are divided by -> group -> its scores.
+    """
+
+    least: int
+    num_tests: int
+    groups: Mapping[str, Mapping[str, Subgroup]]
+
+
+@dataclass(frozen=True)
 class Evaluation:
     """The content of evaluation.json.
 
@@ -127,6 +174,7 @@ class Evaluation:
         versions: Library -> its version.
         against: Beside another model, where one was given.
         withheld: What the study's rule forbids to use, where it states one.
+        subgroups: By groups of cases, where that was asked for.
     """
 
     fingerprint: str
@@ -157,6 +205,7 @@ class Evaluation:
     calibration: Calibration | None = declare_optional()
     against: Comparison | None = declare_optional()
     withheld: Withheld | None = declare_optional()
+    subgroups: Subgroups | None = declare_optional()
 
     @property
     def has_findings(self) -> bool:

@@ -6,17 +6,19 @@ interval, and the number of cases that count. Nothing else fits into it: no text
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from silofl.base.errors import AggregationError, ConfigError, quote_value
-from silofl.base.schema import declare_optional
+from silofl.base.schema import declare_optional, dump_record
 from silofl.core.heterogeneity import PooledEstimate, pool_estimates
 from silofl.core.intervals import ROUNDING, Estimate
+from silofl.data.groups import list_groups
 from silofl.inference.clinical import list_classes
 from silofl.inference.evaluation import ALL, MISSING, Evaluation, Scores
+from silofl.inference.subgroups import name_labels
 from silofl.study import Study
 from silofl.study.sections import CLASS_MEANS
 
@@ -25,6 +27,8 @@ ECE, CALIBRATED, THRESHOLD, SIZE_ERROR, HD95 = "ece", "ece_calibrated", "thresho
 SPECIFICITY, WITHHELD = "specificity", "withheld"
 # Of the same score over the answers that may be used.
 USED = "_used"
+# Of the same score of a group of cases, minus that of the other groups.
+OF_OTHERS = ", minus the others"
 OF_LABELS = ("dice", "lesion_sensitivity", "false_lesions", SIZE_ERROR, HD95, "surface_dice")
 OF_CLASSES = ("recall", "auroc", "average_precision", "sensitivity", THRESHOLD)
 OF_ALL = ("accuracy", "balanced_accuracy", "auroc", ECE, CALIBRATED)
@@ -92,6 +96,16 @@ class Evaluations:
     called_from: Mapping[str, float] | None = declare_optional()
     quality: str = declare_optional("")
 
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The labels, classes or findings that have scores."""
+        return tuple(group for group in self.pooled if group not in (ALL, *self.divided))
+
+    @property
+    def divided(self) -> tuple[str, ...]:
+        """The groups of cases that have scores."""
+        return tuple(group for group, one in self.pooled.items() if any(name.endswith(OF_OTHERS) for name in one))
+
     def __post_init__(self) -> None:
         """Refuse a record without a score of all cases, or a hospital without one that is pooled."""
         if not self.pooled.get(ALL):
@@ -115,7 +129,14 @@ def list_scores(study: Study) -> list[tuple[str, str]]:
     if study.do_not_use is not None:
         own += [WITHHELD, study.metric + USED]
         others += tuple(name + USED for name in main)
-    return [*((ALL, name) for name in own), *((group, name) for group in groups for name in (*main, *others))]
+    divided = [f"{by}: {group}" for by, wanted in study.subgroups.items() for group in list_groups(wanted)]
+    measured = [*name_labels(study).values()]
+    of_groups = (study.metric, *measured, *(name + OF_OTHERS for name in measured))
+    return [
+        *((ALL, name) for name in own),
+        *((group, name) for group in groups for name in (*main, *others)),
+        *((group, name) for group in divided for name in of_groups),
+    ]
 
 
 def pack_scores(record: Evaluation, study: Study, few: Collection[str] = (), least: int = 0) -> NDArray[np.float64]:
@@ -125,7 +146,7 @@ def pack_scores(record: Evaluation, study: Study, few: Collection[str] = (), lea
         few: Names of the labels or classes that too few patients have.
         least: Patients that each score must be of.
     """
-    found, rows = _collect_scores(record), []
+    found, rows, withheld = _collect_scores(record), [], _list_withheld(record)
     # Without the answers that a rule withholds, few of them would show in the difference.
     hides_used = record.withheld is not None and 0 < record.withheld.num_cases < least
     for group, name in list_scores(study):
@@ -133,6 +154,7 @@ def pack_scores(record: Evaluation, study: Study, few: Collection[str] = (), lea
         # Means over the classes have those of few in them.
         is_few = group in few or (group == ALL and few and name.removesuffix(USED) in CLASS_MEANS)
         is_said = one.value is None or not (is_few or 0 < one.num_cases < least or (hides_used and is_used))
+        is_said = is_said and (group, name.removesuffix(OF_OTHERS)) not in withheld
         rows.append(_pack_estimate(one) if is_said else (0.0,) * (COLUMNS - 1) + (float(NOT_SAID),))
     return np.array(rows, np.float64)
 
@@ -152,7 +174,7 @@ def unpack_scores(
     not_said: dict[str, tuple[str, ...]] = {}
     for (group, name), row in zip(list_scores(study), rows.tolist(), strict=True):
         value, low, high, cases = row
-        is_possible = name in NO_SHARES or (min(row) >= 0 and max(value, low, high) <= 1 + ROUNDING)
+        is_possible = not _is_share(name) or (min(row) >= 0 and max(value, low, high) <= 1 + ROUNDING)
         if row == [0, 0, 0, NOT_SAID]:
             found.setdefault(group, {})[name] = MISSING
             not_said[group] = (*not_said.get(group, ()), name)
@@ -168,6 +190,11 @@ def unpack_scores(
     return found, not_said
 
 
+def describe_test(how: str, found: Evaluation | HospitalEvaluation) -> dict[str, Any]:
+    """Return what a model card says of a test at a hospital."""
+    return {"how": how, "num_cases": found.num_cases, "scores": dump_record(found.scores)}
+
+
 def pool_scores(sites: Mapping[str, HospitalEvaluation], study: Study) -> dict[str, dict[str, PooledEstimate | None]]:
     """Return each score over all hospitals; None of one that has no mean, or is of other units or classes at some."""
     pooled: dict[str, dict[str, PooledEstimate | None]] = {}
@@ -175,7 +202,7 @@ def pool_scores(sites: Mapping[str, HospitalEvaluation], study: Study) -> dict[s
         units = {getattr(one, UNIT_OF[name]) for one in sites.values()} if name in UNIT_OF else ()
         has_mean = name not in NOT_POOLED and len(units) < 2 and not (group == ALL and has_unlike_classes(sites, name))
         found = pool_estimates({site: one.scores[group][name] for site, one in sites.items()}) if has_mean else None
-        if found is not None and name not in NO_SHARES:
+        if found is not None and _is_share(name):
             found = replace(found, interval=(max(found.interval[0], 0.0), min(found.interval[1], 1.0)))
         pooled.setdefault(group, {})[name] = found
     return pooled
@@ -186,13 +213,32 @@ def has_unlike_classes(sites: Mapping[str, HospitalEvaluation], name: str) -> bo
     if name.removesuffix(USED) not in CLASS_MEANS:
         return False
     tested = [one.scores for one in sites.values() if one.scores[ALL][name].value is not None]
-    groups = [[scores[group] for group in scores if group != ALL] for scores in tested]
+    groups = [[one for one in scores.values() if "recall" in one] for scores in tested]
     # Without an area there are no other cases, or none of the class.
     return len({tuple((one["recall"].value, one["auroc"].value).count(None) for one in g) for g in groups}) > 1
 
 
+def _is_share(name: str) -> bool:
+    return name not in NO_SHARES and not name.endswith(OF_OTHERS)
+
+
+def _list_withheld(record: Evaluation) -> set[tuple[str, str]]:
+    """Return group and name of the scores of groups of cases that are of too few patients."""
+    divided = record.subgroups.groups if record.subgroups else {}
+    return {
+        (f"{by}: {group}", name)
+        for by, groups in divided.items()
+        for group in groups
+        for name in groups[group].withheld
+    }
+
+
 def _collect_scores(record: Evaluation) -> dict[str, dict[str, Estimate]]:
     found = {group: dict(scores) for group, scores in record.scores.items()}
+    for by, groups in record.subgroups.groups.items() if record.subgroups else ():
+        for group, one in groups.items():
+            differences = {name + OF_OTHERS: two.difference for name, two in one.differences.items()}
+            found[f"{by}: {group}"] = dict(one.scores) | differences
     if record.withheld is not None:
         found[ALL][WITHHELD] = Estimate(record.withheld.num_cases / record.num_cases, None, record.num_cases)
         for group, scores in record.withheld.used.items():

@@ -103,6 +103,7 @@ def prediction_record(prediction: Prediction, study: Study, threshold: float | N
         "warnings": list(prediction.warnings),
         "do_not_use": None if prediction.do_not_use is None else list(prediction.do_not_use),
         "unchecked": list(prediction.unchecked),
+        "deviations": {name: round(one, 3) for name, one in prediction.deviations.items()},
         **_record_disagreement(prediction.disagreement),
     }
     if prediction.label_map is not None:

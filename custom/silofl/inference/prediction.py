@@ -62,6 +62,7 @@ class Prediction:
         warnings: Why the answer may mean nothing, as sentences.
         do_not_use: Why the study's rule forbids to use the answer; None where it states no rule.
         unchecked: What was not compared with training, because nothing is known of it.
+        deviations: What was compared -> how many deviations it lies above the mean of the hospitals' own cases.
     """
 
     model: str
@@ -80,6 +81,7 @@ class Prediction:
     warnings: tuple[str, ...] = ()
     do_not_use: tuple[str, ...] | None = None
     unchecked: tuple[str, ...] = ()
+    deviations: Mapping[str, float] = field(default_factory=dict)
 
 
 def call_case(probabilities: NDArray[np.floating], calling: OperatingPoint, study: Study) -> dict[str, Any]:

@@ -78,7 +78,7 @@ python -m silofl predict THIS_FOLDER {inputs} -o OUT --picture
 python -m silofl export THIS_FOLDER -o BUNDLE
 ```
 
-`export` writes `models/model.pt2`, which `torch.export.load` reads with PyTorch alone, where SiloFL is not installed.
+`export` writes what PyTorch reads alone, where SiloFL is not installed.
 
 In Python:
 
@@ -203,24 +203,19 @@ def _neighbour_note(study: Study) -> str:
 
 
 ONE_PROGRAM = """
-`models/model.pt2` is a program of torch.export and needs PyTorch {torch} alone; other versions may not load it. It
-takes one case, all its slices at once or its volume, prepared as in training, as float32 (n, {shape}), picks
-the model that fits the case, and returns probabilities ({task}) and the weight of each of {members}:
+`models/model.ts` is TorchScript and needs PyTorch {torch} alone; other versions may not load it. It takes one case, all
+its slices or its volume, prepared as in training, as float32 (n, {shape}), picks the model that fits the case,
+and returns probabilities ({task}); `member_weights` returns the weight of each of {members}:
 
 ```python
-import json
 import torch
 
-about = {{"super_model.json": ""}}
-program = torch.export.load("models/model.pt2", extra_files=about)
-print(json.loads(about["super_model.json"]))  # version of SiloFL, fingerprint, labels, order of the members
-probabilities, weights = program.module()(torch.rand({count}, {shape}))  # one case
+model = torch.jit.load("models/model.ts", map_location="cpu")
+case = torch.rand({count}, {shape})
+probabilities, weights = model(case), model.member_weights(case)
 ```
 
-It computes in float32 on the CPU; for a GPU, `torch.export.passes.move_to_device_pass(program, "cuda")` comes first.
-
-`models/model.ts` is the same as TorchScript, which MONAI's bundles load and PyTorch has deprecated. It takes a long
-case eight slices at a time, so that it needs less memory; its method `member_weights` returns the weights.
+It takes a long case eight slices at a time.
 """
 TWO_PROGRAMS = """
 `models/weights.pt2` and `models/model.pt2` are programs of torch.export and need PyTorch {torch} and MONAI alone; other
@@ -266,13 +261,15 @@ folder:
 
 ```
 python -m monai.bundle run --config_file configs/inference.json --bundle_root . --image scan.nii.gz --output OUT
+python -m monai.bundle run --config_file configs/evaluate.json --bundle_root . --data MY_CASES --output NUMBERS
 python -m monai.bundle verify_net_in_out network_def --meta_file configs/metadata.json \\
     --config_file configs/inference.json --bundle_root .
 python -m monai.bundle verify_metadata --meta_file configs/metadata.json --filepath configs/metadata_schema.json
 python -m monai.bundle verify_metadata --meta_file configs/metadata.json --filepath eval/schema.json
 ```
 
-The third command uses the schema in this folder; the fourth fetches MONAI's own, and fails without the internet.
+The second is `silofl evaluate`. The fourth uses the schema in this folder; the fifth fetches MONAI's own, and fails
+without the internet.
 
 This is a research tool and no medical device.
 """

@@ -235,6 +235,7 @@ class SuperModel:
         warnings = self.list_warnings(answer, doubts, threshold, site)
         do_not_use = self.list_reasons_against_use(answer, doubts, threshold, site)
         known = {"warnings": warnings, "do_not_use": do_not_use, "unchecked": compared.unchecked}
+        known |= {"deviations": compared.deviations}
         return replace(found, bias=self._find_bias(site), disagreement=said, **known)
 
     def check_is_not_alone(self, images: NDArray) -> None:

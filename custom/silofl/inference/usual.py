@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -90,10 +90,12 @@ class Comparison:
     Attributes:
         sentences: One for each check that found something.
         unchecked: The checks that could not be made.
+        deviations: What was compared -> how many deviations it lies above the mean.
     """
 
     sentences: tuple[str, ...] = ()
     unchecked: tuple[str, ...] = ()
+    deviations: Mapping[str, float] = field(default_factory=dict)
 
 
 def measure_distance(features: NDArray, mean: ArrayLike, variance: ArrayLike) -> float:
@@ -190,7 +192,13 @@ def compare_answer(
     unchecked = [what for what, some in checks.items() if not some]
     known = {what for one in usual.values() for what in one.codes or ()}
     unchecked += [f"the stated {what}" for what in codes if what not in known]
-    return Comparison((*found, *_compare_codes(usual, codes)), tuple(unchecked))
+    deviations = {
+        one.what: (one.value - one.spread.mean) / one.spread.deviation
+        for some in checks.values()
+        for one in some
+        if one.spread.deviation
+    }
+    return Comparison((*found, *_compare_codes(usual, codes)), tuple(unchecked), deviations)
 
 
 def _check_sizes(

@@ -31,6 +31,7 @@ from silofl.inference.evaluations import (
 )
 from silofl.inference.model_file import join_model, split_model
 from silofl.inference.own_tests import describe_quality
+from silofl.inference.subgroups import measure_subgroups
 from silofl.inference.super_model import SuperModel
 from silofl.models.roles import add_role
 from silofl.parts.answer import SiteAnswer
@@ -47,9 +48,9 @@ from silofl.training.site_score import SiteScore
 ROLE = "evaluation"
 SCORES = f"{ROLE}/scores"
 PURPOSE = (
-    "scores of a finished model on the site's own test cases, by label or class, each with its interval and number of "
-    "cases, and whether the site has a record of the images that the model was trained on; sent once, without any "
-    "training"
+    "scores of a finished model on the site's own test cases, by label, class or group of cases that the study names, "
+    "each with its interval and number of cases, and whether the site has a record of the images that the model was "
+    "trained on; sent once, without any training"
 )
 RISK = (
     "the server sees how many test patients there are and how good the model is on them. With few patients it sees the "
@@ -190,6 +191,10 @@ class SiteEvaluation(SitePart):
         site = SiteCases.of(work.data, ("test",))
         cases, refused = sort_answers(evaluate_cases(model, site, work.site))
         record = measure_evaluation(model, facts["fingerprint"], site, cases, SPECIFICITY)
+        if study.subgroups:
+            divided = site.divide(study.subgroups)
+            subgroups = measure_subgroups(cases, site, divided, study, work.min_patients, needs_patients=True)
+            record = replace(record, subgroups=subgroups)
         write_json(work.folder / evaluation.FILE, dump_record(record))
         cases_table.write_cases(work.folder / cases_table.FILE, cases, refused, record, model.contents)
         said = {key: getattr(record, key) for key in {*EvaluationEntry.model_fields} - {"is_checked", "least"}}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
@@ -155,8 +155,13 @@ def dicom_headers(path: Path) -> Iterator[Dataset]:
 
 
 def _read_dicom_element(path: Path, key: str) -> str | None:
+    return read_dicom_elements(path, [key])[key]
+
+
+def read_dicom_elements(path: Path, keys: Iterable[str]) -> dict[str, str | None]:
+    """Return elements of a DICOM file or folder; None of another form, and of those that are missing or empty."""
     first = next(dicom_headers(path), {}) if is_dicom(path) else {}
-    return str(first.get(key) or "").strip() or None
+    return {key: str(first.get(key) or "").strip() or None for key in keys}
 
 
 def _read_dicom_header(path: Path) -> Header:

@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping, Sequence
 from silofl.core.intervals import Estimate
 from silofl.core.roc import AreaDifference
 from silofl.inference import evaluation
-from silofl.inference.evaluation import ALL, Evaluation
+from silofl.inference.evaluation import ALL, Evaluation, Subgroup
 from silofl.report.canvas import PageImage
 from silofl.report.metrics import metric_sentence
 from silofl.report.page import (
@@ -25,7 +25,7 @@ from silofl.report.page import (
     make_section,
     make_table,
 )
-from silofl.report.tables import METRIC_NAMES, MISSING, UNITS, TextTable, format_number
+from silofl.report.tables import METRIC_NAMES, MISSING, NOT_SAID, UNITS, TextTable, format_number
 
 # Score of a label or class -> how a table names it, in the order of its columns.
 GROUP_SCORES = {
@@ -44,6 +44,8 @@ GROUP_SCORES = {
 }
 FORMS = {"lesion_sensitivity": ".2f", "false_lesions": ".2f", "hd95": ".1f", "size_error": "+.3g"}
 DIFFERENCE = "+.3f"
+# Of a p-value that is corrected for all comparisons.
+LEVEL = 0.05
 
 RESEARCH = "For research: a research tool and no medical device."
 INTERVALS = (
@@ -77,6 +79,11 @@ CALIBRATION_NOTE = (
     "With few cases even a perfectly calibrated model is above 0: the second number is the ECE of such a model with "
     "these probabilities in as many cases, on average and in 95 % of draws."
 )
+GROUPS_NOTE = (
+    "By groups: a number of fewer than {least} {unit}s, or from which one would follow, is withheld. Groups are "
+    "compared by a permutation test over {unit}s, corrected for all {tests} comparisons (Holm). With few "
+    "{unit}s only large differences are found."
+)
 CONFUSION = "true class (rows), answer (columns)"
 
 
@@ -102,7 +109,9 @@ def name_score(name: str, others: Collection[str], specificity: float | None) ->
         specificity: For which the sensitivity is.
     """
     is_share = name == "recall" and "specificity" in others
-    return "sensitivity" if is_share else GROUP_SCORES.get(name, name).format(specificity)
+    if is_share or name not in GROUP_SCORES:
+        return "sensitivity" if is_share else name
+    return GROUP_SCORES[name].format(specificity)
 
 
 def summary_lines(record: Evaluation) -> list[str]:
@@ -137,11 +146,19 @@ def comparison_lines(record: Evaluation) -> list[str]:
     metric = METRIC_NAMES.get(record.metric, record.metric)
     lines = [f"against model {found.fingerprint[:16]}, on the {found.num_cases} cases that both answered:"]
     if found.difference.value is not None:
-        lines.append(f"{metric} {format_estimate(found.difference, DIFFERENCE)}")
+        lines.append(f"{metric} {format_estimate(found.difference, DIFFERENCE)}: {judge_release(found.difference)}")
     for name, one in found.aurocs.items():
         said = "" if one.p_value is None else f", p {one.p_value:.2g} (DeLong)"
         lines.append(f"AUROC of {name} {format_estimate(one, DIFFERENCE)}{said}")
     return lines
+
+
+def judge_release(difference: Estimate) -> str:
+    """Return whether a model may take another one's place, by its metric minus the other's."""
+    if difference.interval is None or difference.interval[0] <= 0:
+        is_worse = difference.interval is not None and difference.interval[1] < 0
+        return f"{'worse than the other' if is_worse else 'not better beyond chance'}, so that the other stays in use"
+    return "better beyond chance, so that it may take the other's place"
 
 
 def _list_numbers(record: Evaluation) -> list[tuple[str, str]]:
@@ -162,7 +179,38 @@ def evaluation_tables(record: Evaluation) -> dict[str, TextTable]:
     if record.confusion:
         rows = tuple((name, *map(str, counts.values())) for name, counts in record.confusion.items())
         found["Answers"] = TextTable((CONFUSION, *record.confusion), rows)
-    return found | _withheld_table(record)
+    return found | _withheld_table(record) | _subgroup_tables(record)
+
+
+def _subgroup_tables(record: Evaluation) -> dict[str, TextTable]:
+    """Return what the cases are divided by -> a row for each group."""
+    found = {}
+    for by, groups in record.subgroups.groups.items() if record.subgroups else ():
+        names = list(dict.fromkeys(name for one in groups.values() for name in (*one.scores, *one.withheld)))
+        rows = [
+            (group, *(NOT_SAID if count is None else str(count) for count in (one.num_cases, one.num_units)))
+            + tuple(_format_of_group(one, name) for name in names)
+            for group, one in groups.items()
+        ]
+        columns = (by, "cases", f"{record.unit}s", *(METRIC_NAMES.get(name, name) for name in names))
+        found[f"By {by}"] = TextTable(columns, tuple(rows))
+    return found
+
+
+def _format_of_group(one: Subgroup, name: str) -> str:
+    return NOT_SAID if name in one.withheld else format_estimate(one.scores.get(name, evaluation.MISSING))
+
+
+def difference_lines(record: Evaluation) -> list[str]:
+    """Return a sentence for each group that differs from the others beyond chance."""
+    return [
+        f"{name} is {'lower' if (one.difference.value or 0) < 0 else 'higher'} for {by} {group} than for the others: "
+        f"{format_estimate(one.difference, DIFFERENCE)}, p {one.p_value:.2g} (corrected)"
+        for by, groups in (record.subgroups.groups.items() if record.subgroups else ())
+        for group, subgroup in groups.items()
+        for name, one in subgroup.differences.items()
+        if one.p_value is not None and one.p_value < LEVEL
+    ]
 
 
 def evaluation_blocks(record: Evaluation) -> list[Block]:
@@ -214,8 +262,12 @@ def _name_number(group: str, name: str) -> str:
 
 def list_notes(record: Evaluation) -> list[str]:
     """Return how to read the numbers."""
-    auroc = "" if record.is_segmentation else ", DeLong's for AUROC"
-    notes = [metric_sentence(record.metric, record.has_findings), INTERVALS.format(unit=record.unit, auroc=auroc)]
+    auroc, divided = "" if record.is_segmentation else ", DeLong's for AUROC", record.subgroups
+    groups = [GROUPS_NOTE.format(least=divided.least, unit=record.unit, tests=divided.num_tests)] if divided else []
+    notes = groups + [
+        metric_sentence(record.metric, record.has_findings),
+        INTERVALS.format(unit=record.unit, auroc=auroc),
+    ]
     if record.is_segmentation:
         notes.append(LABELS_NOTE.format(unit=record.distance_unit))
         return [*notes, CROP_NOTE] if _list_cut(record) else notes
@@ -251,6 +303,7 @@ def alarm_lines(record: Evaluation) -> list[str]:
     spared = [name for name, one in findings.items() if one["specificity"].value == 0]
     found += [f"no case without {name} is recognised: specificity 0" for name in spared]
     labels = [(name, one["dice"]) for name, one in record.groups.items() if record.is_segmentation]
+    found += difference_lines(record)
     return found + [f"{name} is never found: Dice 0 in {one.num_cases} cases" for name, one in labels if one.value == 0]
 
 

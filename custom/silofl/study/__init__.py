@@ -15,7 +15,7 @@ from pydantic import BeforeValidator, Field, ValidationError, ValidationInfo, mo
 
 from silofl.base.errors import ConfigError
 from silofl.base.naming import normalise_texts
-from silofl.base.settings import Name, Natural, Section, Whole, describe_validation_error, load_settings
+from silofl.base.settings import Finite, Name, Natural, Section, Whole, describe_validation_error, load_settings
 from silofl.core.findings import name_absence
 from silofl.core.presets import find_recipe
 from silofl.core.recipe import Recipe
@@ -24,6 +24,7 @@ from silofl.study.checks import check_course, check_names, check_settings
 from silofl.study.data_settings import DataSettings
 from silofl.study.sections import (
     AlgorithmSettings,
+    CardSettings,
     DoNotUseSettings,
     FederationSettings,
     ModelSettings,
@@ -69,6 +70,8 @@ class Study(Section):
         metric: Score by which models are chosen and reported: mean Dice over cases, without or with the background;
             share of right cases; its mean over the classes; area under the ROC curve, or under precision over recall,
             mean over the classes. With ``multilabel`` each finding, and its absence, is a class.
+        subgroups: In a job of ``silofl evaluation-job``: what test cases are also scored by, as ``{sex: [F, M], age:
+            [40, 65]}``; values, or limits of numbers.
         extra_metrics: Segmentation: up to 8 metrics of packages, as ``[package==1.2.0/name]``, for the test only.
     """
 
@@ -86,6 +89,11 @@ class Study(Section):
     evaluate_every_round: bool = False
     metric: Literal["dice", "dice_with_background", "accuracy", "balanced_accuracy", "auroc", "auprc"] = "dice"
     extra_metrics: Annotated[tuple[Extension, ...], Field(max_length=8)] = ()
+    # Left out where they are empty, as do_not_use.
+    subgroups: Annotated[
+        dict[Name, Annotated[tuple[Finite, ...] | tuple[Name, ...], Field(min_length=1, max_length=10)]],
+        Field(max_length=8, exclude_if=operator.not_),
+    ] = {}
     data: DataSettings = DataSettings()
     model: ModelSettings = ModelSettings()
     training: TrainingSettings = TrainingSettings()
@@ -95,6 +103,7 @@ class Study(Section):
     # Left out where it is empty, so that studies without it keep their digest.
     do_not_use: DoNotUseSettings | None = Field(default=None, exclude_if=operator.not_)
     operating_point: OperatingPointSettings | None = Field(default=None, exclude_if=operator.not_)
+    card: CardSettings | None = Field(default=None, exclude_if=operator.not_)
 
     @cached_property
     def recipe(self) -> Recipe:

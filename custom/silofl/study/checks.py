@@ -276,3 +276,5 @@ def _check_rounds(study: Study) -> None:
             "rounds must be at least 1, not 0, without model.pretrained_sha256; a job that only tests a model is "
             "written by silofl evaluation-job"
         )
+    if study.rounds and study.subgroups:
+        raise ConfigError("subgroups must go with rounds 0, in a job of silofl evaluation-job --by; remove them")

@@ -28,6 +28,8 @@ from silofl.study.data_settings import Options
 Features = Annotated[Whole, Field(gt=0, le=1024)]
 # A wait of months is a slip of the pen.
 Seconds = Annotated[Positive, Field(le=10**7)]
+# Of a model card: one line, without what Markdown or MONAI would take for more than text.
+Said = Annotated[str, Field(min_length=1, max_length=1000, pattern=r"^[^\x00-\x1f\x7f<>|`$%@][^\x00-\x1f\x7f<>|`$%]*$")]
 # Less noise has an epsilon beyond the numbers of an answer, and in a shorter clip float32 has no room for noise.
 Countable = Annotated[Finite, Field(ge=1e-5)]
 
@@ -263,6 +265,26 @@ class DoNotUseSettings(Section):
         if not (self.on_fallback or self.on_unlike_image or self.label_below):
             raise ConfigError("do_not_use must state at least one rule, as {label_below: 0.7}; add one, or remove it")
         return self
+
+
+class CardSettings(Section):
+    """What only people know of the finished model; its card and its bundle say it, and nothing is trained otherwise.
+
+    Attributes:
+        version: Of the model, as 1.0.0.
+        date: Of that version, as 2026-11-29.
+        responsible: The person or body that answers for the model, with an address.
+        licence: Under which the model is given, as CC-BY-4.0.
+        intended_use: What the model is for, by whom it is used, and for which decisions it must not be.
+        population: For which patients and images.
+    """
+
+    version: Said | None = None
+    date: Said | None = None
+    responsible: Said | None = None
+    licence: Said | None = None
+    intended_use: Said | None = None
+    population: Said | None = None
 
 
 class OperatingPointSettings(Section):

@@ -3,7 +3,18 @@
 import argparse
 from pathlib import Path
 
-from silofl.base.options import JOB, KIT, add_job, add_json, add_set, expect_path, parse_count, parse_natural
+from silofl.base.options import (
+    JOB,
+    KIT,
+    RUN,
+    add_by,
+    add_job,
+    add_json,
+    add_set,
+    expect_path,
+    parse_count,
+    parse_natural,
+)
 
 
 def add_estimate(parser: argparse.ArgumentParser) -> None:
@@ -44,7 +55,20 @@ def add_evaluation_job(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "model", type=expect_path("the folder of a super model"), metavar="MODEL", help="folder of the super model"
     )
-    parser.add_argument("-o", "--out", type=Path, required=True, metavar="NEWJOB", help="new folder for the job")
+    place = parser.add_mutually_exclusive_group(required=True)
+    place.add_argument("-o", "--out", type=Path, metavar="NEWJOB", help="new folder for the job")
+    place.add_argument(
+        "--results", type=RUN, metavar="RUN", help="a run of the job, whose results the model's card takes"
+    )
+    add_by(parser)
+
+
+def add_withdraw(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``silofl withdraw``."""
+    parser.add_argument("models", nargs="*", metavar="MODEL", help="fingerprint of a model; none signs the list anew")
+    parser.add_argument("--kit", type=KIT, required=True, help="the study lead's startup kit")
+    parser.add_argument("--reason", default="not said", help="why, for those who predict")
+    parser.add_argument("--list", type=Path, default=Path("withdrawn.json"), help="the list (default: withdrawn.json)")
 
 
 def _add_retries(parser: argparse.ArgumentParser) -> None:

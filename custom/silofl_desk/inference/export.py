@@ -1,4 +1,4 @@
-"""Export a super model as a MONAI bundle: programs, TorchScript, the configuration that predicts a file, a README."""
+"""Export a super model as a MONAI bundle: the model for PyTorch alone, configurations to predict and test, a README."""
 
 import argparse
 import sys
@@ -19,7 +19,6 @@ from silofl.base import schema
 from silofl.base.errors import ConfigError, ExitCode, quote_value
 from silofl.base.files import fill_folder, is_free, write_json, write_text
 from silofl.base.settings import dump_yaml, read_yaml
-from silofl.inference import program
 from silofl.inference.contents import SCORES, Contents, pack_calling
 from silofl.inference.directory import plain_study, read_fingerprint
 from silofl.inference.readme import bundle_readme
@@ -27,7 +26,8 @@ from silofl.inference.super_model import SuperModel
 from silofl.inference.usual import pack_usual
 from silofl.inference.weigher import member_names
 from silofl.study.data_settings import DataSettings
-from silofl_desk.inference import torchscript
+from silofl.study.sections import CardSettings
+from silofl_desk.inference import program, torchscript
 
 SCHEMA_URL = "https://github.com/Project-MONAI/MONAI-extra-test-data/releases/download/0.8.1/meta_schema_20240725.json"
 # Texts of the metadata that MONAI reads; the local schema lets a machine without internet check them.
@@ -57,6 +57,13 @@ INFERENCE = {
     },
     "run": ["$print(@predictor(@image, @output))"],
 }
+EVALUATE = {
+    "imports": ["$from silofl.cli import main"],
+    "bundle_root": ".",
+    "data": "",
+    "output": "$@bundle_root + '/evaluation'",
+    "run": ["$main(['evaluate', @bundle_root, @data, '--out', @output])"],
+}
 # In place of TorchScript, where networks look through volumes by windows.
 VOLUME_NETWORK = {
     "_target_": "silofl.inference.bundle.VolumeNetwork",
@@ -78,9 +85,9 @@ def run(options: argparse.Namespace) -> int:
 
 
 def export_bundle(super_model_folder: Path, out: Path) -> Path:
-    """Write a super model as a MONAI bundle with programs of torch.export, all of it or nothing.
+    """Write a super model as a MONAI bundle that PyTorch loads without SiloFL, all of it or nothing.
 
-    Of slices, and of volumes of one size, there is TorchScript too.
+    Of slices, and of volumes of one size, the model is TorchScript; of windows two programs of torch.export.
 
     Args:
         out: The bundle's folder; it must not exist, or be empty.
@@ -111,13 +118,15 @@ def _write_bundle(folder: Path, super_model: SuperModel, fingerprint: str) -> No
     # First: it takes no time, and the programs take some.
     _refuse_commands(own | inputs, own)
     _refuse_commands(metadata, {})
-    for name, exported in program.to_programs(super_model).items():
-        program.save_program(exported, folder / "models" / f"{name}.pt2", contents, fingerprint)
-    if not has_windows:
+    if has_windows:
+        for name, exported in program.to_programs(super_model).items():
+            program.save_program(exported, folder / "models" / f"{name}.pt2", contents, fingerprint)
+    else:
         torchscript.save_torchscript(torchscript.to_torchscript(super_model), folder / "models" / "model.ts")
     write_json(folder / "configs" / "metadata.json", metadata)
     write_json(folder / "configs" / "metadata_schema.json", _schema())
     write_json(folder / "configs" / "inference.json", own | inputs)
+    write_json(folder / "configs" / "evaluate.json", EVALUATE)
     study = dump_yaml(plain_study(contents.study))
     write_text(folder / "configs" / "study.yaml", study)
     write_text(folder / "docs" / "README.md", bundle_readme(contents, member_names(contents)))
@@ -149,11 +158,13 @@ def _refuse_command(text: str) -> None:
 
 
 def _metadata(contents: Contents, fingerprint: str) -> dict[str, Any]:
-    study = contents.study
+    study, said = contents.study, contents.study.card or CardSettings()
+    # Without a version of its lead a model has none but what decides its answers.
+    version = said.version or f"0+{fingerprint[:12]}"
     return {
         "schema": SCHEMA_URL,
-        "version": __version__,
-        "changelog": {__version__: f"exported on {date.today().isoformat()}"},
+        "version": version,
+        "changelog": {version: f"of {said.date or 'an unknown day'}; exported on {date.today().isoformat()}"},
         "monai_version": monai.__version__,
         "pytorch_version": str(torch.__version__),
         "numpy_version": np.__version__,
@@ -161,9 +172,10 @@ def _metadata(contents: Contents, fingerprint: str) -> dict[str, Any]:
         "name": study.name,
         "task": study.task,
         "description": f"Super model of the federated study {study.name}, by {study.algorithm.name}",
-        "authors": f"the sites of the study {study.name}",
-        "copyright": f"the sites of the study {study.name}",
-        "intended_use": "Research; no medical device.",
+        "authors": said.responsible or f"the sites of the study {study.name}",
+        "copyright": said.responsible or f"the sites of the study {study.name}",
+        "license": said.licence or "not stated: ask the authors",
+        "intended_use": " ".join(filter(None, ["Research; no medical device.", said.intended_use, said.population])),
         "data_type": "slices of one case" if study.data.dimensions == 2 else "one volume",
         "super_model": {
             "fingerprint": fingerprint,

@@ -1,7 +1,7 @@
 """A super model as one TorchScript module: every member traced, the choice among them scripted.
 
-torch has deprecated TorchScript; `silofl.inference.program` is what follows it. MONAI's bundles still load it, and it
-takes a long case a few slices at a time.
+torch has deprecated TorchScript, but still loads it: it is what MONAI takes without a line of Python, and it takes a
+long case a few slices at a time.
 """
 
 import warnings
@@ -10,15 +10,19 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
+from silofl.base.errors import ConfigError
 from silofl.base.files import write_by_torch
 from silofl.inference.probabilities import shift_foreground, to_probabilities
 from silofl.inference.super_model import BATCH_SIZE, SuperModel
 from silofl.inference.weigher import OfVolume, build_weigher, member_names
 
 WHOLE_CASE = 0
+# Images of a trial, other than those of the example, and the largest difference of a probability: bfloat16 rounds.
+TRIAL, TOLERANCE = 3, 1e-2
 DEPRECATED = r"`torch\.jit\.\w+` is deprecated"
 # The trace keeps only the branches that its example takes, and says so at each.
 BRANCH = "Converting a tensor to a Python boolean might cause the trace to be incorrect"
@@ -110,7 +114,27 @@ def to_torchscript(super_model: SuperModel) -> torch.jit.ScriptModule:
         if selector is not None:
             selector = InBatches(_trace_network(OfVolume(selector) if is_volume else selector, example), BATCH_SIZE)
         script = Script(build_weigher(contents, selector), members, contents.image_shape, contents.bias)
-        return torch.jit.script(script.to(super_model.device).eval())
+        scripted = torch.jit.script(script.to(super_model.device).eval())
+        _check_equal(scripted, super_model, 1 if is_volume else TRIAL)
+        return scripted
+
+
+def _check_equal(script: torch.jit.ScriptModule, super_model: SuperModel, count: int) -> None:
+    """Refuse a network whose way depends on its images: a trace takes the example's for all.
+
+    Raises:
+        ConfigError: The script says something else of random images than the super model.
+    """
+    contents = super_model.contents
+    images = np.random.default_rng(0).random((count, *contents.image_shape), dtype=np.float32)
+    with torch.no_grad():
+        found = script(torch.from_numpy(images).to(super_model.device)).cpu().numpy()
+    if not np.allclose(found, super_model.answer(images).probabilities, atol=TOLERANCE):
+        network = contents.study.model.network or contents.study.model.name
+        raise ConfigError(
+            f"{network} must be a network that TorchScript can trace; its way depends on the images: predict with the "
+            "super model's own folder"
+        )
 
 
 def save_torchscript(script: torch.jit.ScriptModule, path: Path) -> None:

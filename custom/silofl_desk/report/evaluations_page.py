@@ -1,14 +1,18 @@
 """What several hospitals say of one model, in tables and a sentence: each, over all, and how much they differ."""
 
 from collections.abc import Iterator
+from math import erfc, sqrt
 
+from silofl.core.gain import holm
 from silofl.core.heterogeneity import PooledEstimate
 from silofl.core.intervals import ROUNDING, Estimate
+from silofl.core.roc import NORMAL_95
 from silofl.data.inventories import explain_withheld
 from silofl.inference.evaluations import (
     ALL,
     ECE,
     MISSING,
+    OF_OTHERS,
     SPECIFICITY,
     THRESHOLD,
     UNIT_OF,
@@ -18,7 +22,7 @@ from silofl.inference.evaluations import (
     HospitalEvaluation,
     has_unlike_classes,
 )
-from silofl.report.evaluation_page import RESEARCH, format_score, name_score
+from silofl.report.evaluation_page import LEVEL, RESEARCH, format_score, name_score
 from silofl.report.page import Block, Heading, PageSection, Table, Text, make_section
 from silofl.report.tables import METRIC_NAMES, NOT_SAID, TextTable
 
@@ -63,9 +67,23 @@ def evaluations_section(found: Evaluations | None) -> PageSection | None:
     return make_section("hospitals", "Hospitals", "What hospitals say", sentences, tables, closing)
 
 
+def compare_groups(found: Evaluations) -> dict[tuple[str, str], tuple[PooledEstimate, float]]:
+    """Return group of cases and score -> its difference from the other groups, and Holm's p-value of no difference."""
+    known = {
+        (group, name): one
+        for group in found.divided
+        for name, one in found.pooled[group].items()
+        if one is not None and name.endswith(OF_OTHERS)
+    }
+    # The interval is a normal distribution's.
+    scales = {key: (one.interval[1] - one.interval[0]) / (2 * NORMAL_95) for key, one in known.items()}
+    corrected = holm({key: erfc(abs(one.value) / scales[key] / sqrt(2)) for key, one in known.items()})
+    return {key: (one, corrected[key]) for key, one in known.items()}
+
+
 def list_chance(found: Evaluations) -> list[str]:
     """Return a sentence for each class, or finding, that the model tells no better than a guess, and for all."""
-    groups = [group for group in found.pooled if group != ALL]
+    groups = found.labels
     has_two = len(groups) == 1 or any(SPECIFICITY in found.pooled[group] for group in groups)
     level = CHANCE if has_two else 1 / max(len(groups), 1)
     said = [
@@ -88,7 +106,16 @@ def _is_guess(found: Evaluations, group: str, name: str, level: float) -> bool:
 
 def evaluation_tables(found: Evaluations) -> dict[str, TextTable]:
     """Return name of a label or class, or empty for all cases -> a row for each hospital, and those over all."""
-    return {group: _make_table(found, group) for group in found.pooled}
+    shown = [group for group in found.pooled if group not in found.divided or _has_cases(found, group)]
+    return {group: _make_table(found, group) for group in shown}
+
+
+def _has_cases(found: Evaluations, group: str) -> bool:
+    """Return whether a hospital says something of a group of cases, or withholds it."""
+    return any(
+        group in (one.not_said or {}) or any(score.value is not None for score in one.scores[group].values())
+        for one in found.sites.values()
+    )
 
 
 def _make_table(found: Evaluations, group: str) -> TextTable:
@@ -161,7 +188,7 @@ def _list_sentences(found: Evaluations) -> Iterator[str]:
     for group in found.pooled:
         some = {site: one.scores[group] for site, one in found.sites.items() if group not in (one.not_said or {})}
         silent = [site for site, scores in some.items() if all(one.value is None for one in scores.values())]
-        if silent and group != ALL:
+        if silent and group in found.labels:
             yield (
                 f"No score of {group} at {', '.join(silent)}: it is in none of the test cases there, or nobody drew "
                 "it; the numbers over all cases are of the other labels."
@@ -175,6 +202,16 @@ def _list_sentences(found: Evaluations) -> Iterator[str]:
             f"{' and '.join(unlike)}: a mean over the classes of a hospital's test cases; hospitals have different "
             "classes, so that these values must not be compared or averaged; compare class by class."
         )
+    differences = compare_groups(found)
+    for (group, score), (one, p_value) in differences.items():
+        if p_value < LEVEL:
+            side = "lower" if one.value < 0 else "higher"
+            yield (
+                f"{score.removesuffix(OF_OTHERS)} is {side} for {group} than for the other groups, over "
+                f"{one.num_sites} hospitals: {_format_pooled(one, score)}, p {p_value:.2g} (Holm)."
+            )
+    if found.divided and not any(p_value < LEVEL for _, p_value in differences.values()):
+        yield f"No group differs from the others beyond chance, in {len(differences)} comparisons (Holm)."
     name, one = next(iter(found.pooled[ALL].items()))
     metric = NAMES.get(name, name)
     if one is None and metric in unlike:

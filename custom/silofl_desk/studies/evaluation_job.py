@@ -4,13 +4,20 @@ import argparse
 import hashlib
 from pathlib import Path
 from shlex import quote
+from types import MappingProxyType
+
+from rich.console import Console
 
 from silofl.base.bundled_jobs import JOBS
 from silofl.base.errors import ConfigError, ExitCode
 from silofl.base.files import copy_folder, save_tensors, write_text
 from silofl.base.options import make_console
+from silofl.base.schema import read_file
 from silofl.base.settings import dump_yaml, parse
-from silofl.inference.directory import plain_study, read_model_folder
+from silofl.data.groups import GROUPS, Divisions
+from silofl.inference.card import FILE as CARD
+from silofl.inference.directory import add_test, plain_study, read_fingerprint, read_model_folder
+from silofl.inference.evaluations import FILE, Evaluations, describe_test
 from silofl.inference.model_file import pack_model
 from silofl.report.tables import print_lines
 from silofl.study import Study
@@ -29,8 +36,10 @@ HEAD = """\
 
 
 def run(options: argparse.Namespace) -> int:
-    """Write the job, and say how to go on with it."""
-    study = write_evaluation_job(options.model, options.out)
+    """Write the job, and say how to go on with it; or take a run's results into the model's card."""
+    if options.results:
+        return _add_results(options.model, options.results, make_console(options))
+    study = write_evaluation_job(options.model, options.out, dict(options.by))
     job = quote(str(options.out))
     lines = [
         f"wrote {options.out}: it sends the model to hospitals, which test it on their own test cases",
@@ -42,15 +51,32 @@ def run(options: argparse.Namespace) -> int:
     return ExitCode.COMPLETE
 
 
-def write_evaluation_job(model: Path, target: Path) -> Study:
+def _add_results(model: Path, run: Path, console: Console) -> int:
+    found = read_file(Evaluations, run / FILE)
+    if found is None or found.fingerprint != read_fingerprint(model):
+        tested = "another model" if found else f"nothing: it has no {FILE}"
+        raise ConfigError(f"--results must be a run that tested {model}, not {tested}; name the run of its job")
+    for site, one in found.sites.items():
+        add_test(model, site, describe_test("job of evaluation", one))
+    print_lines([f"{model / CARD} has the tests of {', '.join(found.sites)}"], console)
+    return ExitCode.COMPLETE
+
+
+def write_evaluation_job(model: Path, target: Path, divisions: Divisions = MappingProxyType({})) -> Study:
     """Write the job that evaluates a super model over a network, and return its study.
 
     Args:
         model: The super model's folder.
+        divisions: What test cases are also scored by -> its groups.
 
     Raises:
-        ConfigError: The super model is broken, or the folder exists.
+        ConfigError: The super model is broken, the folder exists, or nobody says which groups there are.
     """
+    for by in divisions.keys() - GROUPS.keys():
+        if not divisions[by]:
+            raise ConfigError(
+                f"--by {by} must name its groups, which all hospitals then have alike, as {by}=VALUE,VALUE; give them"
+            )
     if target.exists():
         raise ConfigError(f"--out must be a new folder, not {target}, which exists; name another")
     contents, packed = read_model_folder(model), pack_model(model)
@@ -64,6 +90,7 @@ def write_evaluation_job(model: Path, target: Path) -> Study:
     values["model"] |= {"pretrained": WEIGHTS, "pretrained_sha256": digest}
     # Nothing is mixed: a hospital may be the only one.
     values |= {"name": f"{own.name}-evaluation", "rounds": 0, "federation": {"min_sites": 1}}
+    values |= {"subgroups": {by: list(wanted or GROUPS[by]) for by, wanted in divisions.items()}} if divisions else {}
     study = parse(Study, values, "study.yaml")
     fit_configurations(target, study)
     write_text(path, HEAD.format(model=model.resolve().name, study=own.name) + dump_yaml(values))

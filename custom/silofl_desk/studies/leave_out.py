@@ -33,6 +33,7 @@ from silofl.inference.choice import ENSEMBLE
 from silofl.inference.clinical import measure_evaluation
 from silofl.inference.contents import Contents
 from silofl.inference.evaluated_cases import SiteCases, evaluate_cases, sort_answers
+from silofl.inference.evaluations import describe_test
 from silofl.inference.geometry import check_images
 from silofl.inference.unseen import ThresholdTest, UnseenTest, read_unseen
 from silofl.models.roles import GLOBAL
@@ -102,6 +103,7 @@ def run_unseen_test(run: Path, site: str, digest: str, load: Callable[[], SiteDa
         num_seen=_count_seen(run, site_cases, contents.study),
     )
     write_json(run / "unseen.json", dump_record(result))
+    directory.add_test(folder, site, describe_test("left out of the training", evaluation))
     return result
 
 

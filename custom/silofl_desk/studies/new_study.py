@@ -23,7 +23,7 @@ from silofl.data.survey import Survey, survey_sites
 from silofl.models.weights import SUFFIXES
 from silofl.reading.image import Image
 from silofl.study import Study, load_study
-from silofl.study.sections import FITTING
+from silofl.study.sections import FITTING, CardSettings
 from silofl_desk.studies.random_examples import has_own_size
 from silofl_desk.studies.reference import study_keys
 from silofl_desk.studies.shared_batchnorm import Seen, list_batchnorm_cautions
@@ -35,6 +35,13 @@ LEAST_SIDE = {"unet": 32, "densenet121": 32, "lenet5": 16, "alexnet": 64}
 LEAST_SELECTOR_SIDE = 32
 # Where the algorithm takes a rule, which a lead may choose by taking away the first mark.
 ROBUST = "  # robust: clipped  # one bad site moves the model little; one with far more patients counts less"
+# What only the lead knows.
+CARD = [
+    "",
+    "# Who answers for the model: its card says it. Fill the fields, and take away the first marks.",
+    "# card:",
+    *(f"#   {name}: " for name in CardSettings.model_fields),
+]
 # Resized images have sides that can be halved four times, and are small enough to train in a reasonable time.
 MOST_SIDE, SIDE_STEP = 256, 16
 # A volume has another resolution across its slices, or too few of them, for a network in 3D: nnU-Net's ratio, and the
@@ -416,6 +423,8 @@ def _study_text(
     lines += section_lines(values, remarks)
     if _takes_robust(values):
         lines.insert(lines.index("algorithm:") + 1, ROBUST)
+    if "card" not in values:
+        lines += CARD
     return "\n".join(lines) + "\n"
 
 

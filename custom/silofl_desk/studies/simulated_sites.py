@@ -50,7 +50,8 @@ def look_at_data(
     padding = {site: found.padding for site, found in data.items()}
     for site, own in padding.items():
         doubts[site] += describe_padding(own, {other: one for other, one in padding.items() if other != site})
-    counts = {name: SiteCounts.of(data[name], doubts[name], study.data.channel_names) for name in simulation.sites}
+    facts, least = study.data.channel_names, Site.model_fields["min_patients"].default
+    counts = {name: SiteCounts.of(data[name], doubts[name], facts, least) for name in simulation.sites}
     # What is left out stays so, whatever becomes of its files.
     if not simulation.skip_unreadable:
         counts = {name: replace(one, content=digest_data(data[name].manifest)) for name, one in counts.items()}

@@ -1,8 +1,8 @@
-"""A super model as programs of torch.export, in ``.pt2`` files that PyTorch loads without SiloFL.
+"""A super model that looks through volumes by windows as two programs of torch.export, for PyTorch without SiloFL.
 
-Of slices, or of volumes of one size, one program is the whole super model. Where the networks look through volumes of
-any size by windows there are two: from a volume to the weight of each member in its answer, and from windows to the
-logits of each member. Sliding and averaging lie between them, and are MONAI's ``sliding_window_inference``.
+One goes from a volume to the weight of each member in its answer, the other from windows to the logits of each member.
+Sliding and averaging lie between them, and are MONAI's ``sliding_window_inference``. All other super models are
+TorchScript, which MONAI loads and which has no volumes of any size.
 """
 
 import json
@@ -18,52 +18,12 @@ from torch.export import Dim, ExportedProgram
 from silofl import __version__
 from silofl.base.errors import ConfigError, one_line
 from silofl.base.files import write_by_torch
+from silofl.inference.bundle import ABOUT, MODEL, WEIGHTS
 from silofl.inference.contents import Contents, pack_calling
-from silofl.inference.probabilities import shift_foreground, to_probabilities
 from silofl.inference.super_model import SuperModel
 from silofl.inference.weigher import OfVolume, build_weigher, member_names
 
-# The programs' names.
-MODEL, WEIGHTS = "model", "weights"
-# The name inside a program's file of what it says of itself.
-ABOUT = "super_model.json"
 LONGEST_REASON = 160
-
-
-class Program(nn.Module):
-    """The super model: from the images of one case to their probabilities, and to the weight of each member.
-
-    Args:
-        weigher: Images to the weight of each member.
-        members: Images to logits, in the order of the weights.
-        answer_shape: Of one image's probabilities: (out_channels, H, W) or (classes,).
-        bias: What is added to the log-odds of the foreground.
-        is_multilabel: Whether the answers are sets of findings.
-    """
-
-    def __init__(
-        self,
-        weigher: nn.Module,
-        members: Sequence[nn.Module],
-        answer_shape: Sequence[int],
-        bias: float = 0.0,
-        is_multilabel: bool = False,
-    ) -> None:
-        super().__init__()
-        self.weigher, self.members, self.answer_shape = weigher, nn.ModuleList(members), tuple(answer_shape)
-        self.bias, self.is_multilabel = bias, is_multilabel
-
-    def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        """Return probabilities (n, *answer_shape) of one case's images (n, C, *spatial), and the members' weights."""
-        weights = self.weigher(images)
-        shares = [self._share(member, images, weight) for member, weight in zip(self.members, weights, strict=True)]
-        return shift_foreground(torch.stack(shares).sum(dim=0), self.bias), weights
-
-    def _share(self, member: nn.Module, images: Tensor, weight: Tensor) -> Tensor:
-        def share(images: Tensor, weight: Tensor) -> Tensor:
-            return weight.float() * to_probabilities(member(images), self.is_multilabel)
-
-        return _skip_zero_weight(share, images, weight, self.answer_shape)
 
 
 class WindowProgram(nn.Module):
@@ -88,22 +48,22 @@ class WindowProgram(nn.Module):
 
 
 def to_programs(super_model: SuperModel) -> dict[str, ExportedProgram]:
-    """Return a super model as programs by their names; the members have the order of their names.
+    """Return a super model of ``data.patches`` as programs by their names; the members have the order of their names.
 
     Returns:
-        `MODEL`, a `Program` of any number of slices, or of one volume; with ``data.patches`` instead `WEIGHTS`, from a
-        volume (1, C, X, Y, Z) of any size to the members' weights, and `MODEL`, a `WindowProgram` of any number of
-        windows.
+        `WEIGHTS`, from a volume (1, C, X, Y, Z) of any size to the members' weights, and `MODEL`, a `WindowProgram` of
+        any number of windows.
 
     Raises:
         ConfigError: torch.export does not take the study's network.
     """
-    contents = super_model.contents
-    data, device = contents.study.data, super_model.device
-    is_one_volume = data.dimensions == 3 and data.patches is None
-    # One volume is a case; of slices and windows an example of two stands for any number.
-    example = torch.zeros((1 if is_one_volume else 2, *contents.image_shape), device=device)
-    any_number = {} if is_one_volume else {0: Dim("images", min=1)}
+    contents, device = super_model.contents, super_model.device
+    # An example of two windows stands for any number.
+    example = torch.zeros((2, *contents.image_shape), device=device)
+    any_number, any_size = (
+        {0: Dim("images", min=1)},
+        {axis: Dim(n, min=1) for axis, n in zip((2, 3, 4), "xyz", strict=True)},
+    )
     networks = [super_model.network(name) for name in member_names(contents)]
     with torch.no_grad():
         # It also refuses an amplitude that nothing is known of, which the programs no longer look at.
@@ -112,17 +72,10 @@ def to_programs(super_model: SuperModel) -> dict[str, ExportedProgram]:
         # Each network first: a branch of a program takes its operations, and not all Python of a network.
         exported = [_export_module(_copy_contiguous(network), (example,), (any_number,)) for network in networks]
         members = [program.module(check_guards=False) for program in exported]
-        selector = None if super_model.selector is None else _copy_contiguous(super_model.selector)
-        weigher = build_weigher(contents, OfVolume(selector) if selector and data.dimensions == 3 else selector).to(
-            device
-        )
-        if data.patches is None:
-            whole = Program(weigher, members, answer_shape, contents.bias, contents.study.is_multilabel)
-            return {MODEL: _export_module(whole, (example,), (any_number,))}
-        volume, any_size = example[:1], {axis: Dim(name, min=1) for axis, name in zip((2, 3, 4), "xyz", strict=True)}
+        selector = None if super_model.selector is None else OfVolume(_copy_contiguous(super_model.selector))
         weights = torch.zeros(len(members), dtype=torch.float64, device=device)
         return {
-            WEIGHTS: _export_module(weigher, (volume,), (any_size,)),
+            WEIGHTS: _export_module(build_weigher(contents, selector).to(device), (example[:1],), (any_size,)),
             MODEL: _export_module(WindowProgram(members, answer_shape), (example, weights), (any_number, {})),
         }
     except Exception as error:  # torch.export raises many kinds, its tracer's and those of Python
@@ -150,11 +103,11 @@ def save_program(program: ExportedProgram, path: Path, contents: Contents, finge
         "labels": {str(number): name for number, name in sorted(study.labels.items())},
         "image_shape": list(contents.image_shape),
         "members": member_names(contents),
-        # A `Program` adds it itself; of a `WindowProgram` it comes after the windows' mean.
+        # It comes after the windows' mean.
         "bias": contents.bias,
         # Of what the programs answer: it changes no answer to a case's images, but what their mean is called.
         **({"calling": calling} if (calling := pack_calling(contents)) else {}),
-        **({"overlap": patches.overlap} if patches else {}),
+        "overlap": patches.overlap if patches else 0,
     }
     write_by_torch(path, lambda stream: torch.export.save(program, stream, extra_files={ABOUT: json.dumps(about)}))
 

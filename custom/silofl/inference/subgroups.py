@@ -1,0 +1,181 @@
+"""A model's scores by sex, age, scanner and whatever else is known of the cases, and whether one group differs.
+
+A group is compared with the other groups by the permutation test of the mean over patients (Fisher, The Design of
+Experiments, 1935), with Holm's correction for all comparisons of an evaluation.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from silofl.core.few import find_few
+from silofl.core.gain import holm
+from silofl.core.intervals import DIFFERENCE, Estimate, Rows, Sample
+from silofl.data.groups import UNKNOWN, Divided
+from silofl.inference.clinical import measure_also, measure_value, read_rows
+from silofl.inference.evaluated_cases import EvaluatedCase, SiteCases
+from silofl.inference.evaluation import GroupDifference, Subgroup, Subgroups
+from silofl.study import Study
+from silofl.study.sections import CLASS_MEANS
+from silofl.training.metrics import Label, Score, group_positions
+from silofl.training.units import average_by_unit
+
+RESAMPLES, BATCH, SEED = 9999, 500, 0
+
+
+def measure_subgroups(
+    cases: Sequence[EvaluatedCase], site: SiteCases, divided: Divided, study: Study, least: int, needs_patients: bool
+) -> Subgroups:
+    """Return the scores of each group, and where it differs from the others.
+
+    Args:
+        cases: Those that the model answered.
+        divided: Of `silofl.data.groups.divide_records`.
+        least: Patients that each number must be of, and those that would follow from it.
+        needs_patients: Whether only patients that dataset.json names count, and not cases or recordings.
+    """
+    unit_of = site.units.unit_of
+    patient_of = {case: one for part in site.parts.values() for case, one in part.patient_of.items()}
+    people = _People(unit_of, patient_of if needs_patients else unit_of, least)
+    found = {by: _measure_division(cases, group_of, people, study) for by, group_of in divided.items()}
+    places = [(by, group) for by, groups in found.items() for group in groups]
+    p_values = {
+        (by, group, name): one.p_value
+        for by, group in places
+        for name, one in found[by][group].differences.items()
+        if one.p_value is not None
+    }
+    corrected = holm(p_values)
+    for by, group in places:
+        differences = {
+            name: replace(one, p_value=corrected.get((by, group, name)))
+            for name, one in found[by][group].differences.items()
+        }
+        found[by][group] = replace(found[by][group], differences=differences)
+    return Subgroups(least, len(corrected), found)
+
+
+@dataclass(frozen=True)
+class _People:
+    """Who counts.
+
+    Attributes:
+        unit_of: Case -> what counts once in an interval.
+        person_of: Case -> who counts once against `least`; None for nobody.
+        least: How many a number must be of.
+    """
+
+    unit_of: Mapping[str, str]
+    person_of: Mapping[str, str | None]
+    least: int
+
+    def count(self, cases: Iterable[str]) -> int:
+        """Return how many some cases are of."""
+        return len({*map(self.person_of.get, cases)} - {None})
+
+
+def _measure_division(
+    cases: Sequence[EvaluatedCase], group_of: Mapping[str, str], people: _People, study: Study
+) -> dict[str, Subgroup]:
+    rows = group_positions([group_of[one.case] for one in cases])
+    members = {group: [cases[i] for i in rows[group]] for group in sorted(rows, key=_place)}
+    values = {group: _list_values(some, study) for group, some in members.items()}
+    stated = [group for group in members if group != UNKNOWN]
+    found = {}
+    for group, some in members.items():
+        withheld = [name for name in values[group] if group in _find_few(values, name, people)]
+        if study.metric in withheld:
+            found[group] = Subgroup(None, None, {}, tuple(values[group]), {})
+            continue
+        scores = _measure_scores(some, values[group], people.unit_of, study)
+        # Means over the classes have those of few in them.
+        withheld += [name for name in scores if withheld and name in CLASS_MEANS]
+        others = [values[other] for other in stated if other != group] if group in stated else []
+        differences = {}
+        for name in values[group].keys() - {study.metric, *withheld}:
+            rest = {case: value for other in others for case, value in other[name].items()}
+            if people.count(rest) >= max(people.least, 1) and values[group][name]:
+                # Of two groups each is the other's others: one comparison.
+                is_tested = len(stated) > 2 or group == stated[0]
+                differences[name] = _compare(values[group][name], rest, people.unit_of, is_tested)
+        kept = {name: one for name, one in scores.items() if name not in withheld}
+        units = {people.unit_of[one.case] for one in some}
+        found[group] = Subgroup(len(some), len(units), kept, tuple(withheld), dict(sorted(differences.items())))
+    return found
+
+
+def _place(group: str) -> tuple[bool, float, str]:
+    """Return where a group stands: the lowest numbers first."""
+    number = group.split()[0]
+    return not group.startswith("under "), float(number) if number.isdecimal() else 0.0, group
+
+
+def _list_values(cases: Sequence[EvaluatedCase], study: Study) -> dict[str, dict[str, float]]:
+    """Return what each score is of: case -> its value, of each label, and of all cases by the study's metric."""
+    score = Score.merged({one.case: one.score for one in cases})
+    labels = {name: score.labels_by_case.get(key, {}) for key, name in name_labels(study).items()}
+    return {study.metric: dict.fromkeys((one.case for one in cases), 0.0)} | labels
+
+
+def _find_few(values: Mapping[str, Mapping[str, Mapping[str, float]]], name: str, people: _People) -> set[str]:
+    """Return the groups that a score is withheld of."""
+    counts = {group: people.count(table[name]) for group, table in values.items() if table[name]}
+    return find_few(counts, people.least, is_partition=True)
+
+
+def _measure_scores(
+    cases: Sequence[EvaluatedCase],
+    values: Mapping[str, Mapping[str, float]],
+    unit_of: Mapping[str, str],
+    study: Study,
+) -> dict[str, Estimate]:
+    score = Score.merged({one.case: one.score for one in cases})
+    if study.task != "segmentation":
+        score = replace(score, probabilities_by_case=read_rows(cases, unit_of).shown_by_case)
+    also = measure_also(score, unit_of)
+    found = {study.metric: measure_value(score, unit_of, also)} | also
+    labels = {name: _take_mean(table, unit_of) for name, table in values.items() if name != study.metric and table}
+    return found | labels
+
+
+def _take_mean(values: Mapping[str, float], unit_of: Mapping[str, str]) -> Estimate:
+    return Sample([unit_of[case] for case in values]).mean(np.array([*values.values()]))
+
+
+def _compare(
+    group: Mapping[str, float], rest: Mapping[str, float], unit_of: Mapping[str, str], is_tested: bool
+) -> GroupDifference:
+    """Compare a score of a group with that of the other groups."""
+    # Imported here: it takes long, and only a comparison of groups needs it.
+    from scipy.stats import permutation_test
+
+    values, is_in = np.array([*group.values(), *rest.values()]), np.arange(len(group) + len(rest)) < len(group)
+
+    def differ(rows: Rows) -> float:
+        inside, outside = values[rows[is_in[rows]]], values[rows[~is_in[rows]]]
+        return float(inside.mean() - outside.mean()) if len(inside) and len(outside) else np.nan
+
+    sample = Sample([unit_of[case] for case in (*group, *rest)])
+    difference = sample.estimate(differ, is_in, ~is_in, bounds=DIFFERENCE)
+    means = [average_by_unit(side, {case: unit_of[case] for case in side}) for side in (group, rest)]
+    if not is_tested or min(map(len, means)) < 2:
+        return GroupDifference(difference)
+    test = permutation_test(
+        means,
+        lambda one, other, axis: one.mean(axis) - other.mean(axis),
+        vectorized=True,
+        n_resamples=RESAMPLES,
+        batch=BATCH,
+        rng=SEED,
+    )
+    return GroupDifference(difference, float(test.pvalue))
+
+
+def name_labels(study: Study) -> dict[Label, str]:
+    """Return label, class or finding -> what the mean over its cases is called; absences of findings too."""
+    names = {key: study.labels.get(key, str(key)) if isinstance(key, int) else key for key in study.scored}
+    if study.task == "segmentation":
+        return {key: f"Dice of {name}" for key, name in names.items()}
+    word = "sensitivity" if study.is_multilabel else "recall"
+    return {key: f"{word} of {name}" if isinstance(key, int) else f"specificity: {name}" for key, name in names.items()}

@@ -1,0 +1,1 @@
+"""What a clinic needs beside SiloFL to use a model every day: exams from the archive, answers back to it."""
