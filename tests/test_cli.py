@@ -122,6 +122,8 @@ WRONG = {
     "evaluation-job": [NONE, "--out", "out", "MODEL"],
     "doctor": ["--study", NONE, "--study"],
     "export": [NONE, "--out", "out", "SUPERMODEL"],
+    "receive": ["--config", NONE, "--config"],
+    "fetch": ["--list", NONE, "--list"],
 }
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from silofl import __version__
 from silofl.base.errors import ExitCode, SiloFLError, make_printable, one_line, quote_value, suggest_nearest
-from silofl.command import DESK_WHEEL, LACKS, Command, load_announced, name_commands
+from silofl.command import CLINIC_WHEEL, DESK_WHEEL, LACKS, Command, load_announced, name_commands
 
 HOSPITAL = {
     "import": ("hospital.import_data", "turn image folders or a public data set into sites, each with a dataset.json"),
@@ -42,6 +42,7 @@ ELSEWHERE = {
     **dict.fromkeys(("demo", "new-study", "survey", "plan", "tune", "pretrain", "simulate", "prepare"), DESK_WHEEL),
     **dict.fromkeys(("resume", "compare", "cross-test", "report", "export", "estimate"), DESK_WHEEL),
     **dict.fromkeys(("evaluation-job", "run", "watch", "continue"), DESK_WHEEL),
+    **dict.fromkeys(("receive", "fetch"), CLINIC_WHEEL),
 }
 ANNOUNCED = load_announced("silofl.commands")
 # Whose commands -> name -> the command.

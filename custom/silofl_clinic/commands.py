@@ -5,4 +5,10 @@ from collections.abc import Mapping
 from silofl.command import Command
 
 # Name -> the command; they stand beside `silofl predict`.
-COMMANDS: Mapping[str, Command] = {}
+COMMANDS: Mapping[str, Command] = {
+    name: Command(f"silofl_clinic.{name}", purpose, f"silofl_clinic.arguments:add_{name}")
+    for name, purpose in {
+        "receive": "take exams that an archive or a scanner sends, by C-STORE",
+        "fetch": "fetch the exams of a list from the archive, by C-MOVE or DICOMweb",
+    }.items()
+}

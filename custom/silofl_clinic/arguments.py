@@ -1,0 +1,20 @@
+"""What a clinic gives on the command line for its archive: nearly all stands in clinic.yaml."""
+
+import argparse
+from pathlib import Path
+
+from silofl.base.options import expect_path
+
+
+def add_receive(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``silofl receive``."""
+    default, place = Path("clinic.yaml"), expect_path("a clinic.yaml")
+    what = f"the clinic's settings (default: {default})"
+    parser.add_argument("--config", type=place, metavar="FILE", default=default, help=what)
+
+
+def add_fetch(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``silofl fetch``."""
+    add_receive(parser)
+    what = "CSV file with a column accession and, where known, a column patient, which is then compared"
+    parser.add_argument("--list", type=expect_path("a CSV file"), required=True, metavar="FILE", help=what)
