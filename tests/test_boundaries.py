@@ -54,7 +54,9 @@ for _room, _below in (
     ("clinic/receive", ("clinic/receiver",)),
     ("clinic/archive", ("clinic/receiver",)),
     ("clinic/fetch", ("clinic/archive",)),
-    ("clinic/arguments", ("base",)),
+    ("clinic/report", ("inference",)),
+    ("clinic/serve", ("clinic/archive", "clinic/report")),
+    ("clinic/arguments", ("arguments",)),
     ("clinic/commands", ("command",)),
     # Only their public name.
     ("recipes", ("desk/recipes",)),

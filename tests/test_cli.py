@@ -123,6 +123,7 @@ WRONG = {
     "doctor": ["--study", NONE, "--study"],
     "export": [NONE, "--out", "out", "SUPERMODEL"],
     "receive": ["--config", NONE, "--config"],
+    "serve": [NONE, "MODEL"],
     "fetch": ["--list", NONE, "--list"],
 }
 

@@ -42,7 +42,7 @@ ELSEWHERE = {
     **dict.fromkeys(("demo", "new-study", "survey", "plan", "tune", "pretrain", "simulate", "prepare"), DESK_WHEEL),
     **dict.fromkeys(("resume", "compare", "cross-test", "report", "export", "estimate"), DESK_WHEEL),
     **dict.fromkeys(("evaluation-job", "run", "watch", "continue"), DESK_WHEEL),
-    **dict.fromkeys(("receive", "fetch"), CLINIC_WHEEL),
+    **dict.fromkeys(("receive", "fetch", "serve"), CLINIC_WHEEL),
 }
 ANNOUNCED = load_announced("silofl.commands")
 # Whose commands -> name -> the command.

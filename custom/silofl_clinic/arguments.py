@@ -3,6 +3,7 @@
 import argparse
 from pathlib import Path
 
+from silofl.arguments.clinic import SUPER_MODEL
 from silofl.base.options import expect_path
 
 
@@ -11,6 +12,12 @@ def add_receive(parser: argparse.ArgumentParser) -> None:
     default, place = Path("clinic.yaml"), expect_path("a clinic.yaml")
     what = f"the clinic's settings (default: {default})"
     parser.add_argument("--config", type=place, metavar="FILE", default=default, help=what)
+
+
+def add_serve(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``silofl serve``."""
+    parser.add_argument("model", type=SUPER_MODEL, metavar="MODEL", help="folder of the super model")
+    add_receive(parser)
 
 
 def add_fetch(parser: argparse.ArgumentParser) -> None:

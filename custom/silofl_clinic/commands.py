@@ -10,5 +10,6 @@ COMMANDS: Mapping[str, Command] = {
     for name, purpose in {
         "receive": "take exams that an archive or a scanner sends, by C-STORE",
         "fetch": "fetch the exams of a list from the archive, by C-MOVE or DICOMweb",
+        "serve": "answer each new exam with a trained model, and send answer and report to the archive",
     }.items()
 }

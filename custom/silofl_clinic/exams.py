@@ -166,7 +166,11 @@ def _misses_slices(headers: Sequence[Dataset]) -> bool:
 
 
 def _merge(source: Path, target: Path) -> None:
-    """Move a folder's files into another folder; equal names take the place of older files."""
+    """Move a folder, at once if its place is free; else its files, and equal names take the place of older ones."""
+    make_folder(target.parent)
+    if not target.exists():
+        source.rename(target)
+        return
     for path in sorted(source.rglob("*")):
         if path.is_file():
             place = target / path.relative_to(source)

@@ -59,6 +59,7 @@ class Clinic(Section):
         tls: Certificates; with them only TLS is spoken.
         archive: The archive, for ``fetch`` and for answers of ``serve``.
         wait_seconds: Seconds without a new file after which an exam or a series is complete.
+        watched: Folder that another program fills with series for ``serve``; ``exams`` in ``folder`` if not given.
         most_mib: MiB that one file may have.
         most_per_minute: Files a minute that a caller may send; who sends more has to wait.
         keep_free_gib: GiB of the disk that stay free; files are refused before.
@@ -78,6 +79,7 @@ class Clinic(Section):
     tls: Tls | None = None
     archive: Archive | None = None
     wait_seconds: Natural = 60
+    watched: str | None = None
     most_mib: Count = 4096
     most_per_minute: Count = 60_000
     keep_free_gib: Natural = 1

@@ -1,6 +1,8 @@
 """Exams as scanners write them, a clinic's settings, and an archive on this machine that remembers what it gets."""
 
+import time
 from contextlib import contextmanager
+from dataclasses import replace
 
 import numpy as np
 import pydicom
@@ -8,7 +10,13 @@ import pytest
 from pydicom.uid import generate_uid
 
 from silofl.base.settings import parse
+from silofl.data.domain import Domain
+from silofl.inference.directory import write_model_folder
+from silofl.inference.usual import Usual
+from silofl.study import Study
 from silofl_clinic.settings import Clinic
+
+from ..inference.conftest import make_contents, make_study  # noqa: F401
 
 pytest.importorskip("pynetdicom")
 
@@ -69,3 +77,45 @@ def send(port, files, **options):
     with calling(port, **options) as to:
         assert to.is_established
         return [to.send_c_store(pydicom.dcmread(path)).get("Status") for path in files]
+
+
+@pytest.fixture
+def archive():
+    """Run an archive that keeps what it gets, by SOP instance; returns it as in clinic.yaml, and what it has."""
+    from pynetdicom import AE, ALL_TRANSFER_SYNTAXES, evt
+    from pynetdicom.sop_class import Comprehensive3DSRStorage, SegmentationStorage
+
+    kept = {}
+
+    def keep(event):
+        data = event.dataset
+        data.file_meta = event.file_meta
+        kept.setdefault(data.SOPInstanceUID, []).append(data)
+        return 0
+
+    entity = AE(ae_title="ARCHIVE")
+    for context in (Comprehensive3DSRStorage, SegmentationStorage):
+        entity.add_supported_context(context, ALL_TRANSFER_SYNTAXES)
+    server = entity.start_server(("127.0.0.1", 0), block=False, evt_handlers=[(evt.EVT_C_STORE, keep)])
+    yield {"ae_title": "ARCHIVE", "address": "127.0.0.1", "port": server.server_address[1]}, kept
+    server.shutdown()
+
+
+def until(condition):
+    """Wait for what happens in another thread or process."""
+    deadline = time.monotonic() + 120
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+@pytest.fixture
+def model(tmp_path, make_contents, make_study):  # noqa: F811
+    """Write a super model of CTs of abdomens, whose rule forbids to use its answers to other images."""
+    rule = {"do_not_use": {"on_unlike_image": True}, "codes": {"lesion": {"code": "52988006", "meaning": "Lesion"}}}
+    study = make_study(data={"transforms": [{"Resize": {"spatial_size": [32, 32]}}]})
+    study = parse(Study, study.model_dump(exclude_defaults=True) | rule, "study.yaml")
+    usual = {name: Usual(codes={"body part": ("ABDOMEN",)}) for name in ("north", "south")}
+    known = Domain(kinds=("volumes",), colours=("grey",), modalities=("CT",), axes=("LPS",))
+    write_model_folder(tmp_path / "model", replace(make_contents(study=study), usual=usual, domain=known))
+    return tmp_path / "model"

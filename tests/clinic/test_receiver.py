@@ -1,5 +1,4 @@
 import subprocess
-import time
 
 import pydicom
 import pytest
@@ -8,7 +7,7 @@ from silofl.base.errors import ConfigError
 from silofl_clinic.exams import ARRIVING, EXAMS, INCOMPLETE, Inbox
 from silofl_clinic.receiver import MIB, NO_ROOM, NOT_ALLOWED, NOT_UNDERSTOOD, SUCCESS, Receiver
 
-from .conftest import calling, send
+from .conftest import calling, send, until
 
 
 @pytest.fixture
@@ -25,14 +24,6 @@ def receive(make_clinic):
 
 def arrived(root):
     return sorted(path.name for path in (root / ARRIVING).rglob("*.dcm"))
-
-
-def until(condition):
-    """Wait for what happens in another thread."""
-    deadline = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 def test_an_exam_that_was_sent_lies_whole_in_its_folder(receive, write_exam):

@@ -24,6 +24,7 @@ from silofl.study.checks import check_course, check_names, check_settings
 from silofl.study.data_settings import DataSettings
 from silofl.study.sections import (
     AlgorithmSettings,
+    CodeSettings,
     DoNotUseSettings,
     FederationSettings,
     ModelSettings,
@@ -69,6 +70,8 @@ class Study(Section):
         metric: Score by which models are chosen and reported: mean Dice over cases, without or with the background;
             share of right cases; its mean over the classes; area under the ROC curve, or under precision over recall,
             mean over the classes. With ``multilabel`` each finding, and its absence, is a class.
+        codes: Segmentation: label's name -> its SNOMED CT code in DICOM files, as ``{liver: {code: "10200004", meaning:
+            Liver}}``; "tissue" where not given.
         extra_metrics: Segmentation: up to 8 metrics of packages, as ``[package==1.2.0/name]``, for the test only.
     """
 
@@ -93,6 +96,7 @@ class Study(Section):
     federation: FederationSettings = FederationSettings()
     privacy: PrivacySettings = PrivacySettings()
     # Left out where it is empty, so that studies without it keep their digest.
+    codes: Annotated[dict[str, CodeSettings], Field(exclude_if=operator.not_)] = {}
     do_not_use: DoNotUseSettings | None = Field(default=None, exclude_if=operator.not_)
     operating_point: OperatingPointSettings | None = Field(default=None, exclude_if=operator.not_)
 
