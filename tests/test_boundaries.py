@@ -55,7 +55,7 @@ for _room, _below in (
     ("clinic/archive", ("clinic/receiver",)),
     ("clinic/fetch", ("clinic/archive",)),
     ("clinic/report", ("inference",)),
-    ("clinic/serve", ("clinic/archive", "clinic/report")),
+    ("clinic/serve", ("clinic/archive", "clinic/receive", "clinic/report")),
     ("clinic/arguments", ("arguments",)),
     ("clinic/commands", ("command",)),
     # Only their public name.

@@ -65,7 +65,8 @@ def connect(clinic: Clinic, contexts: Sequence[str]) -> Iterator[Association]:
     archive, entity = find_archive(clinic), make_entity(clinic)
     for context in contexts:
         entity.add_requested_context(context)
-    tls = (make_tls(clinic, is_server=False), archive.address) if archive.is_tls else None
+    context = make_tls(clinic, is_server=False)
+    tls = context and (context, archive.address)
     found = entity.associate(archive.address, archive.port, ae_title=archive.ae_title, tls_args=tls)
     if not found.is_established:
         said = "it refused this system" if found.is_rejected else "it did not answer"

@@ -10,7 +10,7 @@ import re
 import shutil
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -33,8 +33,10 @@ UID = re.compile(r"[0-9.]{1,64}")
 UIDS = ("StudyInstanceUID", "SeriesInstanceUID", "SOPInstanceUID")
 # In the folder of an exam whose sender has not ended its connection yet, or ended it in the middle.
 UNFINISHED = ".unfinished"
-# A step between slices that is so many usual ones: one is missing.
-GAP = 1.5
+# A step between slices that is so many usual ones: one is missing, where all steps are nearly whole ones.
+GAP, UNEVEN = 1.5, 0.1
+# More slices than one can judge by.
+FEWEST_SLICES = 4
 
 
 class Inbox:
@@ -72,24 +74,20 @@ class Inbox:
         write_atomically(folder / series / f"{instance}.dcm", lambda stream: stream.write(content))
         return folder
 
-    def settle(self, wait: float | None = None) -> Iterator[tuple[str, str]]:
-        """Put away each exam that is complete, and yield its UID and why it is put apart; "" of a whole one.
-
-        Args:
-            wait: Seconds without a new file after which an exam is complete; those of clinic.yaml where None.
-        """
-        wait = self._wait if wait is None else wait
+    def settle(self) -> Iterator[tuple[str, str]]:
+        """Put away each exam that is complete, and yield its UID and why it is put apart; "" of a whole one."""
         for folder in sorted((self._root / ARRIVING).iterdir()):
-            if is_settled(folder, wait):
+            if is_settled(folder, self._wait):
                 yield folder.name, self.put_away(folder)
 
-    def put_away(self, folder: Path, judge: Callable[[Sequence[Dataset]], str] = lambda _: "") -> str:
-        """Move an exam to its place, and return why it is put apart; "" of a whole one.
-
-        Args:
-            judge: Returns a further cause by the headers of its images.
-        """
-        cause = judge_exam(folder, judge, self._pseudonyms is not None)
+    def put_away(self, folder: Path) -> str:
+        """Move an exam to its place, and return why it is put apart; "" of a whole one."""
+        # What was put apart before is a part of it, and newer files take the place of its own.
+        for earlier in (self._root / INCOMPLETE).glob(f"*/{folder.name}"):
+            (earlier / UNFINISHED).unlink(missing_ok=True)
+            _merge(folder, earlier)
+            earlier.rename(folder)
+        cause = judge_exam(folder, self._pseudonyms is not None)
         if cause:
             _merge(folder, self._root / INCOMPLETE / cause / folder.name)
             return cause
@@ -98,10 +96,11 @@ class Inbox:
         else:
             self._pseudonyms.replace(folder, self._root / EXAMS)
             shutil.rmtree(folder)
-        # What was put apart has come again, whole.
-        for earlier in (self._root / INCOMPLETE).glob(f"*/{folder.name}"):
-            shutil.rmtree(earlier)
         return ""
+
+    def has(self, uid: str) -> bool:
+        """Return whether an exam lies whole in the folder."""
+        return (self._root / EXAMS / (self._pseudonyms.name_uid(uid) if self._pseudonyms else uid)).is_dir()
 
     def counts(self) -> Counter[str]:
         """Return how many exams lie in the folder, by cause; ``whole`` of those that have none."""
@@ -117,11 +116,13 @@ def describe_counts(counts: Counter[str]) -> str:
 
 def is_settled(folder: Path, wait: float) -> bool:
     """Return whether no file or folder within a folder has changed for some seconds."""
-    newest = max(path.lstat().st_mtime for path in (folder, *folder.rglob("*")))
-    return time.time() - newest >= wait
+    try:
+        return time.time() - max(path.lstat().st_mtime for path in (folder, *folder.rglob("*"))) >= wait
+    except FileNotFoundError:  # written and renamed while it is looked at
+        return False
 
 
-def judge_exam(folder: Path, judge: Callable[[Sequence[Dataset]], str], has_pseudonyms: bool) -> str:
+def judge_exam(folder: Path, has_pseudonyms: bool) -> str:
     """Return why an exam is not whole, as far as its files tell; "" of a whole one."""
     import pydicom
 
@@ -146,9 +147,8 @@ def judge_exam(folder: Path, judge: Callable[[Sequence[Dataset]], str], has_pseu
     if has_pseudonyms and any(header.get("BurnedInAnnotation") == "YES" for header in headers):
         return DRAWN
     series = {str(header.SeriesInstanceUID) for header in headers}
-    if any(_misses_slices([one for one in headers if one.SeriesInstanceUID == uid]) for uid in series):
-        return CUT
-    return judge(headers)
+    is_cut = any(_misses_slices([one for one in headers if one.SeriesInstanceUID == uid]) for uid in series)
+    return CUT if is_cut else ""
 
 
 def _misses_slices(headers: Sequence[Dataset]) -> bool:
@@ -156,13 +156,15 @@ def _misses_slices(headers: Sequence[Dataset]) -> bool:
     keys = ("ImageOrientationPatient", "ImagePositionPatient")
     whole = [header for header in headers if all(header.get(key) for key in keys)]
     placed = [[np.float64(header[key].value) for key in keys] for header in whole]
-    if len(placed) < 4 or any(np.abs(direction - placed[0][0]).max() > 1e-3 for direction, _ in placed):
+    if len(placed) < FEWEST_SLICES or any(np.abs(direction - placed[0][0]).max() > 1e-3 for direction, _ in placed):
         return False
     normal = np.cross(placed[0][0][:3], placed[0][0][3:])
     steps = np.diff(np.unique(np.round([position @ normal for _, position in placed], 2)))
     usual = np.median(steps) if len(steps) else 0
-    ratios = steps / usual if usual else steps
-    return bool(len(ratios) and ratios.max() > GAP and np.abs(ratios - ratios.round()).max() < 0.1)
+    if not usual:
+        return False
+    ratios = steps / usual
+    return bool(ratios.max() > GAP and np.abs(ratios - ratios.round()).max() < UNEVEN)
 
 
 def _merge(source: Path, target: Path) -> None:

@@ -1,26 +1,19 @@
 """Fetch the exams of a list from the archive, and count those that are not whole by cause."""
 
-from __future__ import annotations
-
 import argparse
 import csv
 import shutil
-from collections.abc import Sequence
 from contextlib import nullcontext
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from silofl.base.documents import read_document
 from silofl.base.errors import ConfigError, ExitCode
+from silofl.base.files import make_folder
 from silofl.reading.patient_names import key_patient
-from silofl_clinic.archive import find_archive, find_study, retrieve_study
-from silofl_clinic.exams import ARRIVING, CUT, OTHER, UNFINISHED, Inbox, describe_counts
+from silofl_clinic.archive import Study, find_archive, find_study, retrieve_study
+from silofl_clinic.exams import ARRIVING, OTHER, UNFINISHED, Inbox, describe_counts
 from silofl_clinic.receiver import Receiver
 from silofl_clinic.settings import Clinic, load_clinic
-
-if TYPE_CHECKING:
-    from pydicom import Dataset
 
 ACCESSION, PATIENT = "accession", "patient"
 LONGEST_LIST = 1 << 24
@@ -71,19 +64,23 @@ def fetch(clinic: Clinic, inbox: Inbox, accession: str, patient: str) -> str:
         return NOT_FOUND
     causes = []
     for study in found:
-        folder = clinic.root / ARRIVING / study.uid
-        # What an earlier try has left would be counted with it.
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir(mode=0o700)
-        is_whole = retrieve_study(clinic, study, inbox) and len([*folder.rglob("*.dcm")]) >= study.num_instances
-        # The archive may keep its connection for the next exam.
-        (folder / UNFINISHED).unlink(missing_ok=True)
-        causes.append(inbox.put_away(folder, partial(_judge, patient, is_whole)))
+        if patient and study.patient and key_patient(study.patient) != key_patient(patient):
+            causes.append(OTHER)
+        # Those that an earlier try has fetched need not come again.
+        elif not inbox.has(study.uid):
+            causes.append(_fetch_study(clinic, inbox, study))
     return next(filter(None, causes), "")
 
 
-def _judge(patient: str, is_whole: bool, headers: Sequence[Dataset]) -> str:
-    """Return why fetched images are not what was asked for."""
-    if patient and key_patient(str(headers[0].get("PatientID", ""))) != key_patient(patient):
-        return OTHER
-    return "" if is_whole else CUT
+def _fetch_study(clinic: Clinic, inbox: Inbox, study: Study) -> str:
+    folder = clinic.root / ARRIVING / study.uid
+    # What an earlier try has left would be counted with it.
+    shutil.rmtree(folder, ignore_errors=True)
+    make_folder(folder)
+    is_whole = retrieve_study(clinic, study, inbox) and len([*folder.rglob("*.dcm")]) >= study.num_instances
+    # The archive may keep its connection for the next exam.
+    if is_whole:
+        (folder / UNFINISHED).unlink(missing_ok=True)
+    else:
+        (folder / UNFINISHED).touch()
+    return inbox.put_away(folder)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 import shutil
 import ssl
+import threading
 import time
-from collections import defaultdict, deque
+from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -42,7 +43,9 @@ class Receiver:
         # Association -> bytes since its last file, and the exams that it has sent.
         self._bytes: dict[object, int] = defaultdict(int)
         self._sent: dict[object, set] = defaultdict(set)
-        self._times: dict[str, deque[float]] = defaultdict(deque)
+        # Caller -> when its next file may come.
+        self._turns: dict[str, float] = defaultdict(float)
+        self._lock = threading.Lock()
 
     @contextmanager
     def listen(self) -> Iterator[int]:
@@ -119,13 +122,12 @@ class Receiver:
         return SUCCESS
 
     def _slow_down(self, caller: str) -> None:
-        """Have a caller wait until it has sent no more than it may within the last minute."""
-        times = self._times[caller]
-        times.append(time.monotonic())
-        while len(times) > self._clinic.most_per_minute and (left := times[0] + 60 - time.monotonic()) > 0:
-            time.sleep(min(left, 1))
-        while times and times[0] < time.monotonic() - 60:
-            times.popleft()
+        """Have a caller wait for its turn: its files come at even distances, however many connections it has."""
+        with self._lock:
+            now = time.monotonic()
+            turn = max(now, self._turns[caller])
+            self._turns[caller] = turn + 60 / self._clinic.most_per_minute
+        time.sleep(turn - now)
 
     def _finish(self, event: Event) -> None:
         """Hear that a caller has sent all that it wanted to."""

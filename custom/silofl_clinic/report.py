@@ -44,10 +44,9 @@ def write_report(
     from highdicom.sr import Comprehensive3DSR
 
     headers, segments, fingerprint = [*dicom_headers(source)], pydicom.dcmread(segmentation), record["super_model"]
-    uid = {
-        kind: derive_uid(kind, headers, fingerprint, options)
-        for kind in (DEVICE, SERIES, INSTANCE, *(f"{LABEL} {number}" for number in study.labels))
-    }
+    kinds = (SERIES, INSTANCE, *(f"{LABEL} {number}" for number in study.labels))
+    uid = {kind: derive_uid(kind, headers, fingerprint, options) for kind in kinds}
+    uid[DEVICE] = derive_uid(DEVICE, [], fingerprint, {})
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         report = Comprehensive3DSR(

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import nullcontext
@@ -21,19 +20,19 @@ from silofl.base.files import fill_folder, make_folder, read_json, write_json
 from silofl.inference.command import RECORD, Input, Options, Runner
 from silofl.inference.dicom_seg import derive_uid
 from silofl.reading.header import dicom_headers
-from silofl_clinic.archive import find_archive, send_files
+from silofl_clinic.archive import send_files
 from silofl_clinic.exams import EXAMS, Inbox, is_settled
+from silofl_clinic.receive import put_away_until_ended
 from silofl_clinic.receiver import Receiver
 from silofl_clinic.report import write_report
 from silofl_clinic.settings import Clinic, load_clinic
 
 ANSWERS, SENT, REPORT = "answers", "sent.json", "report.dcm"
-SECONDS_BETWEEN = 1
 # What becomes of a series.
 FAILED, FORBIDDEN, WAITING, KEPT, DELIVERED = "failed", "do not use", "not sent yet", "kept here", "sent"
 
 
-class Desk:
+class Service:
     """One model that answers the series of a folder.
 
     Args:
@@ -47,19 +46,12 @@ class Desk:
     def __init__(self, model: Path, clinic: Clinic) -> None:
         if clinic.has_pseudonyms:
             raise ConfigError("has_pseudonyms of clinic.yaml must be false for serve, whose answers go back; remove it")
-        if not clinic.is_local:
-            find_archive(clinic)
         self._clinic, self._answers = clinic, clinic.root / ANSWERS
         self._watched = Path(clinic.watched).expanduser() if clinic.watched else clinic.root / EXAMS
         for folder in (self._answers, self._watched):
             make_folder(folder)
-        options = Options(
-            has_dicom_seg=True,
-            writes_forbidden=clinic.sends_forbidden,
-            threshold=clinic.threshold,
-            device=clinic.device,
-        )
-        self._runner = Runner(model, self._answers, options)
+        how = {"threshold": clinic.threshold, "device": clinic.device, "writes_forbidden": clinic.sends_forbidden}
+        self._runner = Runner(model, self._answers, Options(has_dicom_seg=True, **how))
         # Exams of its own receiver are complete when they are put there.
         self._wait = 0 if clinic.callers and not clinic.watched else clinic.wait_seconds
         # Folder of a series -> when it last changed, once it needs nothing more.
@@ -103,7 +95,7 @@ class Desk:
         yield line
 
     def _send_all(self) -> Iterator[str]:
-        while self._waiting and not self._clinic.is_local:
+        while self._waiting and self._clinic.archive:
             target = self._waiting[0]
             try:
                 send_files(self._clinic, sorted(target.glob("*.dcm")))
@@ -112,14 +104,13 @@ class Desk:
                 # The archive is away: the others would wait for it too.
                 return
             now = datetime.now(UTC).isoformat(timespec="seconds")
-            write_json(target / SENT, {"time": now, "archive": find_archive(self._clinic).ae_title})
+            write_json(target / SENT, {"time": now, "archive": self._clinic.archive.ae_title})
             del self._waiting[0]
 
     def counts(self) -> Counter[str]:
         """Return how many answers there are, by what became of them."""
         found = Counter(map(find_state, list_folders(self._answers)))
-        kept = found.pop(WAITING, 0) if self._clinic.is_local else 0
-        return found + Counter({KEPT: kept})
+        return found if self._clinic.archive else found + Counter({KEPT: found.pop(WAITING, 0)})
 
 
 def find_state(target: Path) -> str:
@@ -147,20 +138,13 @@ def list_series(folder: Path) -> Iterator[Path]:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Answer series until the program is ended."""
+    """Answer series until the program is ended, and count what became of them."""
     clinic = load_clinic(options.config)
-    desk, inbox = Desk(options.model, clinic), Inbox(clinic)
+    service, inbox = Service(options.model, clinic), Inbox(clinic)
     # Without callers another program fills the watched folder.
     with Receiver(clinic, inbox).listen() if clinic.callers else nullcontext():
         print(f"{clinic.ae_title} answers; records lie in {clinic.root / ANSWERS}", flush=True)
-        try:
-            while True:
-                for uid, cause in inbox.settle():
-                    print(f"exam {uid}: {'put apart: ' + cause if cause else 'whole'}", flush=True)
-                for line in desk.answer_all():
-                    print(line, flush=True)
-                time.sleep(SECONDS_BETWEEN)
-        except KeyboardInterrupt:
-            counts = sorted(desk.counts().items())
-            print(f"answers: {', '.join(f'{count} {state}' for state, count in counts) or 'none'}", flush=True)
+        put_away_until_ended(inbox, service.answer_all)
+    counts = sorted(service.counts().items())
+    print(f"answers: {', '.join(f'{count} {state}' for state, count in counts) or 'none'}")
     return ExitCode.COMPLETE

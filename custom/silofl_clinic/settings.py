@@ -4,9 +4,8 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, Field
 
-from silofl.base.errors import ConfigError
 from silofl.base.settings import Count, Natural, Section, load_settings
 
 # DICOM's application entity: no backslash, no blanks at an end.
@@ -36,14 +35,12 @@ class Archive(Section):
         ae_title: Its name in DICOM's network.
         address: Its IP address.
         port: Its port.
-        is_tls: Whether it speaks TLS, by the certificates under ``tls``.
         dicomweb: The address of its DICOMweb service, by which exams are then fetched.
     """
 
     ae_title: AeTitle
     address: Address
     port: Port
-    is_tls: bool = False
     dicomweb: str | None = None
 
 
@@ -56,8 +53,8 @@ class Clinic(Section):
         address: IP address at which exams are taken.
         port: Port at which exams are taken.
         callers: AE title -> IP address of the systems that may send, beside the archive; all others are refused.
-        tls: Certificates; with them only TLS is spoken.
-        archive: The archive, for ``fetch`` and for answers of ``serve``.
+        tls: Certificates; with them DICOM is spoken over TLS alone, to the archive too.
+        archive: The archive, for ``fetch`` and for answers of ``serve``, which without it stay in the folder.
         wait_seconds: Seconds without a new file after which an exam or a series is complete.
         watched: Folder that another program fills with series for ``serve``; ``exams`` in ``folder`` if not given.
         most_mib: MiB that one file may have.
@@ -65,7 +62,6 @@ class Clinic(Section):
         keep_free_gib: GiB of the disk that stay free; files are refused before.
         has_pseudonyms: Whether exams are de-identified by DICOM's basic profile; key and table stay in the folder.
         modalities: Modalities that ``serve`` answers, for example ``[CT]``; all that are images if empty.
-        is_local: Whether answers stay in the folder instead of going to the archive.
         sends_forbidden: Whether answers that the study's rule forbids to use are sent too.
         threshold: Replaces the super model's own threshold.
         device: Where the model computes.
@@ -85,16 +81,9 @@ class Clinic(Section):
     keep_free_gib: Natural = 1
     has_pseudonyms: bool = False
     modalities: tuple[str, ...] = ()
-    is_local: bool = False
     sends_forbidden: bool = False
     threshold: Annotated[float, Field(ge=0, le=1)] | None = None
     device: Annotated[str, Field(pattern="^(auto|cpu|cuda)$")] = "auto"
-
-    @model_validator(mode="after")
-    def _has_certificates(self) -> "Clinic":
-        if self.archive and self.archive.is_tls and self.tls is None:
-            raise ConfigError("archive.is_tls must go with tls, whose certificates it shows; add them")
-        return self
 
     @property
     def allowed(self) -> dict[str, str]:

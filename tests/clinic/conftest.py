@@ -101,9 +101,9 @@ def archive():
     server.shutdown()
 
 
-def until(condition):
+def until(condition, seconds=120):
     """Wait for what happens in another thread or process."""
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.05)

@@ -39,7 +39,7 @@ def test_each_exam_is_named_with_what_became_of_it(silofl, config, write_exam, m
         ({"callers": {"ARCHIVE": "archive.hospital"}}, "callers.ARCHIVE must be"),
         ({"callers": {"A NAME THAT IS TOO LONG": "10.0.0.7"}}, "must be"),
         ({"prot": 11112}, "prot"),
-        ({"archive": {"ae_title": "A", "address": "10.0.0.7", "port": 104, "is_tls": True}}, "must go with tls"),
+        ({"archive": {"ae_title": "A", "address": "10.0.0.7", "port": 104000}}, "archive.port must be"),
     ],
 )
 def test_what_is_wrong_in_the_settings_is_said_in_one_sentence(refused, config, settings, sentence):

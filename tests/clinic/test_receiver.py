@@ -97,20 +97,17 @@ def test_a_full_disk_is_said_before_a_file_is_lost(receive, write_exam):
     assert arrived(root) == []
 
 
-def test_a_caller_that_sends_too_much_waits(receive, write_exam, monkeypatch):
-    now, slept = [0.0], []
+def test_a_caller_that_sends_too_much_waits_and_no_other_does(receive, monkeypatch):
+    now, slept = [100.0], []
     monkeypatch.setattr("silofl_clinic.receiver.time.monotonic", lambda: now[0])
-
-    def sleep(seconds):
-        slept.append(seconds)
-        now[0] += seconds
-
-    monkeypatch.setattr("silofl_clinic.receiver.time.sleep", sleep)
+    monkeypatch.setattr("silofl_clinic.receiver.time.sleep", slept.append)
     receiver, _, _ = receive(most_per_minute=2)
-    for _ in range(3):
-        receiver._slow_down("ARCHIVE")
-    # The third file waits until the first is a minute old.
-    assert sum(slept) == 60
+    for caller in ("ARCHIVE", "ARCHIVE", "ARCHIVE", "CT1"):
+        receiver._slow_down(caller)
+    now[0] = 400.0
+    receiver._slow_down("ARCHIVE")
+    # Two a minute are one each 30 seconds.
+    assert slept == [0, 30, 60, 0, 0]
 
 
 @pytest.mark.parametrize(
@@ -135,9 +132,11 @@ def test_an_exam_whose_sender_broke_off_lies_apart_until_it_comes_again(receive,
             to.send_c_store(pydicom.dcmread(files[0]))
             to.abort()
         assert [*inbox.settle()] == [(uid, "cut")] and (root / INCOMPLETE / "cut" / uid).is_dir()
-        send(port, files)
+        # The rest alone is enough: what came before is kept.
+        send(port, files[1:])
         until(lambda: not [*(root / ARRIVING).rglob(".unfinished")])
     assert [*inbox.settle()] == [(uid, "")] and inbox.counts() == {"whole": 1}
+    assert len([*(root / EXAMS).rglob("*.dcm")]) == 6
 
 
 @pytest.fixture(scope="module")
