@@ -9,6 +9,7 @@ from pathlib import Path
 import pydicom
 import pytest
 import yaml
+from pynetdicom import build_context
 
 from silofl.base.errors import ConfigError
 from silofl_clinic.exams import EXAMS, Inbox
@@ -55,6 +56,72 @@ def configure(tmp_path):
         return tmp_path / "clinic.yaml"
 
     return write
+
+
+@pytest.fixture
+def asked(configure):
+    """Run an archive that has some exams and sends them on by C-MOVE; returns its settings, exams and failures."""
+    from pynetdicom import AE, evt
+    from pynetdicom.sop_class import (
+        CTImageStorage,
+        StudyRootQueryRetrieveInformationModelFind,
+        StudyRootQueryRetrieveInformationModelMove,
+    )
+
+    exams, withheld, back = {}, set(), free_port()
+
+    def find(event):
+        for path in exams.get(event.identifier.AccessionNumber, ())[:1]:
+            data, answer = pydicom.dcmread(path), pydicom.Dataset()
+            answer.StudyInstanceUID, answer.PatientID = data.StudyInstanceUID, data.PatientID
+            answer.NumberOfStudyRelatedInstances = str(len(exams[event.identifier.AccessionNumber]))
+            yield 0xFF00, answer
+
+    def move(event):
+        files = [path for found in exams.values() for path in found if path not in withheld]
+        data = [one for one in map(pydicom.dcmread, files) if one.StudyInstanceUID == event.identifier.StudyInstanceUID]
+        yield "127.0.0.1", back, {"contexts": [build_context(CTImageStorage)]}
+        yield len(data)
+        for one in data:
+            yield 0xFF00, one
+
+    entity = AE(ae_title="ARCHIVE")
+    for context in (StudyRootQueryRetrieveInformationModelFind, StudyRootQueryRetrieveInformationModelMove):
+        entity.add_supported_context(context)
+    handlers = [(evt.EVT_C_FIND, find), (evt.EVT_C_MOVE, move)]
+    server = entity.start_server(("127.0.0.1", 0), block=False, evt_handlers=handlers)
+    port = server.server_address[1]
+    yield configure({"ae_title": "ARCHIVE", "address": "127.0.0.1", "port": port}, back), exams, withheld
+    server.shutdown()
+
+
+def test_the_exams_of_a_list_come_and_those_that_are_not_whole_come_again(asked, write_exam, silofl, tmp_path):
+    config, exams, withheld = asked
+    exams |= {name: write_exam(name, f"p{name}") for name in ("a", "b", "c")}
+    # The last slice: nothing but the archive's own count tells that it is missing.
+    withheld.add(exams["b"][-1])
+    (tmp_path / "list.csv").write_text("accession,patient\na,pa\nb,\nc,px\nd,\n")
+    command = ("fetch", "--config", config, "--list", tmp_path / "list.csv")
+    code, out, _ = silofl(*command)
+    counted = "4 asked for: 1 cut, 1 not-found, 1 other-patient, 1 whole\n"
+    assert code == 3 and out.startswith(f"a: whole\nb: cut\nc: other-patient\nd: not-found\n{counted}")
+    assert out.endswith("clinic: 1 whole, apart: 1 cut\n")
+    withheld.clear()
+    del exams["a"][1:]
+    code, out, _ = silofl(*command)
+    # Not even asked for again: of the first exam the archive has one file now.
+    assert "a: whole\nb: whole\n" in out and out.endswith("clinic: 2 whole\n")
+    assert len([*(tmp_path / "clinic" / EXAMS).rglob("*.dcm")]) == 12
+
+
+def test_an_archive_that_is_away_is_named_in_one_sentence(refused, configure, tmp_path):
+    config = configure({"ae_title": "PACS", "address": "127.0.0.1", "port": 1}, 0)
+    (tmp_path / "list.csv").write_text("accession\na\n")
+    command = ("fetch", "--config", config, "--list", tmp_path / "list.csv")
+    assert "archive PACS must take a connection at 127.0.0.1:1; it did not answer: have it know" in refused(*command)
+    away = {"ae_title": "PACS", "address": "127.0.0.1", "port": 1, "dicomweb": "http://127.0.0.1:1/dicom-web"}
+    configure(away, 0)
+    assert "the DICOMweb service at http://127.0.0.1:1/dicom-web must answer; " in refused(*command)
 
 
 @pytest.fixture
