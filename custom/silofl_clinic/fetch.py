@@ -9,11 +9,12 @@ from pathlib import Path
 from silofl.base.documents import read_document
 from silofl.base.errors import ConfigError, ExitCode
 from silofl.base.files import make_folder
+from silofl.base.settings import load_settings
 from silofl.reading.patient_names import key_patient
 from silofl_clinic.archive import Study, find_archive, find_study, retrieve_study
 from silofl_clinic.exams import ARRIVING, OTHER, UNFINISHED, Inbox, describe_counts
 from silofl_clinic.receiver import Receiver
-from silofl_clinic.settings import Clinic, load_clinic
+from silofl_clinic.settings import Clinic
 
 ACCESSION, PATIENT = "accession", "patient"
 LONGEST_LIST = 1 << 24
@@ -22,7 +23,7 @@ NOT_FOUND = "not-found"
 
 def run(options: argparse.Namespace) -> int:
     """Fetch each exam of the list; print a line for each."""
-    clinic, wanted = load_clinic(options.config), read_list(options.list)
+    clinic, wanted = load_settings(Clinic, options.config), read_list(options.list)
     inbox, causes = Inbox(clinic), []
     # By C-MOVE the archive calls back.
     listening = nullcontext() if find_archive(clinic).dicomweb else Receiver(clinic, inbox).listen()

@@ -6,16 +6,17 @@ import time
 from collections.abc import Callable, Iterable
 
 from silofl.base.errors import ExitCode
+from silofl.base.settings import load_settings
 from silofl_clinic.exams import Inbox, describe_counts
 from silofl_clinic.receiver import Receiver
-from silofl_clinic.settings import load_clinic
+from silofl_clinic.settings import Clinic
 
 SECONDS_BETWEEN = 1
 
 
 def run(options: argparse.Namespace) -> int:
     """Receive exams, and count them at the end."""
-    clinic = load_clinic(options.config)
+    clinic = load_settings(Clinic, options.config)
     inbox = Inbox(clinic)
     receiver = Receiver(clinic, inbox)
     with receiver.listen() as port:

@@ -76,18 +76,18 @@ def _describe_answer(
     from highdicom import sr
     from pydicom.sr.codedict import Code, codes
 
-    shown = {int(one.SegmentNumber) for one in segments.SegmentSequence} & _list_shown(segments)
     groups = []
     for number, name in sorted(study.labels.items()):
         category, kind = find_codes(study, number)
-        volume = sr.Measurement(codes.SCT.Volume, round(record["volumes_ml"][name], 3), Code(*MILLILITRE))
+        size = record["volumes_ml"][name]
+        volume = sr.Measurement(codes.SCT.Volume, round(size, 3), Code(*MILLILITRE))
         known = {
             "tracking_identifier": sr.TrackingIdentifier(uid[f"{LABEL} {number}"], name[:MOST_LETTERS]),
             "finding_category": category,
             "finding_type": kind,
             "measurements": [volume],
         }
-        if number in shown:
+        if size:
             part = sr.ReferencedSegment.from_segmentation(segments, number)
             groups.append(sr.VolumetricROIMeasurementsAndQualitativeEvaluations(referenced_segment=part, **known))
         else:
@@ -101,9 +101,3 @@ def _describe_answer(
     comment = sr.TextContentItem(codes.DCM.Comment, said[:MOST_IN_A_TEXT], sr.RelationshipTypeValues.CONTAINS)
     report[0].ContentSequence.append(comment)
     return report
-
-
-def _list_shown(segments: Dataset) -> set[int]:
-    """Return the numbers of segments that have voxels."""
-    identified = (frame.SegmentIdentificationSequence[0] for frame in segments.PerFrameFunctionalGroupsSequence)
-    return {int(one.ReferencedSegmentNumber) for one in identified} if segments.pixel_array.any() else set()

@@ -10,13 +10,14 @@ from __future__ import annotations
 import argparse
 import os
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
 
 from silofl.base.errors import ConfigError, ExitCode, SiloFLError, one_line
 from silofl.base.files import fill_folder, make_folder, read_json, write_json
+from silofl.base.settings import load_settings
 from silofl.inference.command import RECORD, Input, Options, Runner
 from silofl.inference.dicom_seg import derive_uid
 from silofl.reading.header import dicom_headers
@@ -25,7 +26,7 @@ from silofl_clinic.exams import EXAMS, Inbox, is_settled
 from silofl_clinic.receive import put_away_until_ended
 from silofl_clinic.receiver import Receiver
 from silofl_clinic.report import write_report
-from silofl_clinic.settings import Clinic, load_clinic
+from silofl_clinic.settings import Clinic
 
 ANSWERS, SENT, REPORT = "answers", "sent.json", "report.dcm"
 # What becomes of a series.
@@ -56,16 +57,18 @@ class Service:
         self._wait = 0 if clinic.callers and not clinic.watched else clinic.wait_seconds
         # Folder of a series -> when it last changed, once it needs nothing more.
         self._done: dict[Path, int] = {}
-        self._waiting = [target for target in list_folders(self._answers) if find_state(target) == WAITING]
+        self._waiting = [target for target in self._list_answers() if find_state(target) == WAITING]
 
     def answer_all(self) -> Iterator[str]:
         """Answer each series that is complete and was not, and send what was not sent; yields a line for each."""
+        is_there = yield from self._send_all()
         for folder in list_series(self._watched):
             changed = folder.stat().st_mtime_ns
             if self._done.get(folder) != changed and is_settled(folder, self._wait):
                 yield from self._answer(folder)
                 self._done[folder] = changed
-        yield from self._send_all()
+                # Each at once; but a whole list need not wait for an archive that is away.
+                is_there = is_there and (yield from self._send_all())
 
     def _answer(self, folder: Path) -> Iterator[str]:
         try:
@@ -94,22 +97,27 @@ class Service:
             self._waiting.append(target)
         yield line
 
-    def _send_all(self) -> Iterator[str]:
+    def _send_all(self) -> Generator[str, None, bool]:
+        """Send what was not sent; returns whether the archive took it."""
         while self._waiting and self._clinic.archive:
             target = self._waiting[0]
             try:
                 send_files(self._clinic, sorted(target.glob("*.dcm")))
             except SiloFLError as error:
                 yield f"{len(self._waiting)} answers are not sent yet: {error}"
-                # The archive is away: the others would wait for it too.
-                return
+                return False
             now = datetime.now(UTC).isoformat(timespec="seconds")
             write_json(target / SENT, {"time": now, "archive": self._clinic.archive.ae_title})
             del self._waiting[0]
+        return True
+
+    def _list_answers(self) -> list[Path]:
+        # The hidden ones are not finished.
+        return sorted(self._answers.glob("[!.]*"))
 
     def counts(self) -> Counter[str]:
         """Return how many answers there are, by what became of them."""
-        found = Counter(map(find_state, list_folders(self._answers)))
+        found = Counter(map(find_state, self._list_answers()))
         return found if self._clinic.archive else found + Counter({KEPT: found.pop(WAITING, 0)})
 
 
@@ -123,12 +131,6 @@ def find_state(target: Path) -> str:
     return FORBIDDEN if record.get("do_not_use") else FAILED
 
 
-def list_folders(folder: Path) -> list[Path]:
-    """Return the folders in a folder, in order, without those that are not finished."""
-    with os.scandir(folder) as found:
-        return sorted(Path(one) for one in found if one.is_dir() and not one.name.startswith("."))
-
-
 def list_series(folder: Path) -> Iterator[Path]:
     """Yield each folder within a folder that holds files itself; hidden ones are passed over."""
     for place, names, files in os.walk(folder):
@@ -139,7 +141,7 @@ def list_series(folder: Path) -> Iterator[Path]:
 
 def run(options: argparse.Namespace) -> int:
     """Answer series until the program is ended, and count what became of them."""
-    clinic = load_clinic(options.config)
+    clinic = load_settings(Clinic, options.config)
     service, inbox = Service(options.model, clinic), Inbox(clinic)
     # Without callers another program fills the watched folder.
     with Receiver(clinic, inbox).listen() if clinic.callers else nullcontext():

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field
 
-from silofl.base.settings import Count, Natural, Section, load_settings
+from silofl.base.settings import Count, Natural, Section
 
 # DICOM's application entity: no backslash, no blanks at an end.
 AeTitle = Annotated[str, Field(pattern=r"^[!-\[\]-~]([ -\[\]-~]{0,14}[!-\[\]-~])?$")]
@@ -94,12 +94,3 @@ class Clinic(Section):
     def root(self) -> Path:
         """The folder."""
         return Path(self.folder).expanduser()
-
-
-def load_clinic(path: Path) -> Clinic:
-    """Read clinic.yaml.
-
-    Raises:
-        ConfigError: It cannot be read, or a key is unknown, missing or wrong.
-    """
-    return load_settings(Clinic, path)

@@ -1,8 +1,9 @@
 import pytest
 import yaml
 
+from silofl.base.settings import load_settings
 from silofl_clinic.exams import Inbox
-from silofl_clinic.settings import load_clinic
+from silofl_clinic.settings import Clinic
 
 
 @pytest.fixture
@@ -17,7 +18,7 @@ def config(tmp_path):
 
 def test_each_exam_is_named_with_what_became_of_it(silofl, config, write_exam, monkeypatch):
     place = config(wait_seconds=0)
-    inbox = Inbox(load_clinic(place))
+    inbox = Inbox(load_settings(Clinic, place))
     for path in (*write_exam("a"), *write_exam("b")[:2], *write_exam("c")[3:]):
         inbox.add(path.read_bytes())
 
