@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from pydicom import Dataset
 
 ARRIVING, EXAMS, INCOMPLETE = "arriving", "exams", "incomplete"
+# An exam whose pseudonyms are being written.
+RENAMED = ".renamed"
 # Why an exam is put apart.
 CUT, EMPTY, BROKEN, SEVERAL, OTHER, DRAWN = "cut", "empty", "broken", "several-patients", "other-patient", "drawn-names"
 UID = re.compile(r"[0-9.]{1,64}")
@@ -87,15 +89,19 @@ class Inbox:
             (earlier / UNFINISHED).unlink(missing_ok=True)
             _merge(folder, earlier)
             earlier.rename(folder)
-        cause = judge_exam(folder, self._pseudonyms is not None)
+        cause, uid, whole = judge_exam(folder, self._pseudonyms is not None), folder.name, folder
+        if not cause and self._pseudonyms:
+            uid, whole = self._pseudonyms.name_uid(uid), self._root / RENAMED
+            shutil.rmtree(whole, ignore_errors=True)
+            try:
+                self._pseudonyms.replace(folder, whole)
+            except Exception:  # pydicom raises whatever its parsers raise on broken bytes, here of any element
+                cause = BROKEN
         if cause:
             _merge(folder, self._root / INCOMPLETE / cause / folder.name)
             return cause
-        if self._pseudonyms is None:
-            _merge(folder, self._root / EXAMS / folder.name)
-        else:
-            self._pseudonyms.replace(folder, self._root / EXAMS)
-            shutil.rmtree(folder)
+        _merge(whole, self._root / EXAMS / uid)
+        shutil.rmtree(folder, ignore_errors=True)
         return ""
 
     def has(self, uid: str) -> bool:

@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from silofl.base.files import make_folder, open_own, read_json, write_atomically, write_json
+from silofl.base.files import make_folder, read_json, write_atomically, write_json
 from silofl.reading.patient_names import key_patient
 
 if TYPE_CHECKING:
@@ -42,8 +42,7 @@ class Pseudonyms:
     def __init__(self, root: Path) -> None:
         make_folder(root)
         if not (root / KEY).exists():
-            with open_own(root / KEY, "xb") as stream:
-                stream.write(secrets.token_bytes(32))
+            write_atomically(root / KEY, lambda stream: stream.write(secrets.token_bytes(32)))
         self._key, self._table = (root / KEY).read_bytes(), root / TABLE
         self._patients = read_json(self._table, absent={})
 
@@ -55,19 +54,19 @@ class Pseudonyms:
             data = pydicom.dcmread(path)
             if "Rows" not in data:
                 continue
-            patient, pseudonym = str(data.get("PatientID", "")), self.name_patient(str(data.get("PatientID", "")))
-            if pseudonym not in self._patients:
+            patient = str(data.get("PatientID", ""))
+            if (pseudonym := self.name_patient(patient)) not in self._patients:
                 self._patients[pseudonym] = patient
                 write_json(self._table, self._patients)
             self.deidentify(data)
-            place = target / data.StudyInstanceUID / data.SeriesInstanceUID
+            place = target / data.SeriesInstanceUID
             make_folder(place)
             name = place / f"{data.SOPInstanceUID}.dcm"
             write_atomically(name, lambda stream, data=data: data.save_as(stream, enforce_file_format=True))
 
     def name_patient(self, patient: str) -> str:
-        """Return a patient's pseudonym: the same for each exam, and of no use without the key."""
-        return self._hash("patient", key_patient(patient)).hex()[:16]
+        """Return a patient's pseudonym: the same for each exam, and of no use without the key; "" of nobody known."""
+        return self._hash("patient", name).hex()[:16] if (name := key_patient(patient)) else ""
 
     def name_uid(self, uid: str) -> str:
         """Return the UID that takes another's place, in every file alike."""
@@ -102,7 +101,7 @@ class Pseudonyms:
                 element.value = None
             elif action == DUMMY:
                 _replace_by_dummy(element)
-            elif action == NEW_UID and element.VR == "UI":
+            elif action == NEW_UID and element.VR == "UI" and element.value:
                 element.value = [*map(self.name_uid, element.value)] if element.VM > 1 else self.name_uid(element.value)
 
     def _hash(self, *parts: str) -> bytes:

@@ -3,7 +3,7 @@ import pytest
 from pydicom import Dataset, Sequence
 from pydicom.uid import generate_uid
 
-from silofl_clinic.exams import DRAWN, EXAMS, Inbox
+from silofl_clinic.exams import BROKEN, DRAWN, EXAMS, Inbox
 from silofl_clinic.pseudonyms import KEY, TABLE, Pseudonyms
 
 OTHER = generate_uid()
@@ -80,3 +80,25 @@ def test_an_image_with_a_name_drawn_into_it_gets_no_pseudonym(make_clinic, write
     for path in write_exam("a", BurnedInAnnotation="YES"):
         folder = inbox.add(path.read_bytes())
     assert inbox.put_away(folder) == DRAWN
+
+
+def test_an_exam_that_cannot_be_renamed_whole_is_broken_and_leaves_nothing(make_clinic, write_exam, monkeypatch):
+    clinic = make_clinic(has_pseudonyms=True)
+    inbox, right, seen = Inbox(clinic), Pseudonyms.deidentify, []
+    for path in write_exam("a", "Jane-1"):
+        folder = inbox.add(path.read_bytes())
+
+    def fail_at_third(self, data):
+        seen.append(data)
+        if len(seen) == 3:
+            raise ValueError("broken element")
+        right(self, data)
+
+    monkeypatch.setattr(Pseudonyms, "deidentify", fail_at_third)
+    assert inbox.put_away(folder) == BROKEN and not [*(clinic.root / EXAMS).iterdir()]
+
+
+def test_a_patient_whom_a_file_does_not_name_gets_no_pseudonym_of_others(identified, tmp_path):
+    identified.PatientID, identified.IrradiationEventUID = "", None
+    Pseudonyms(tmp_path / "own").deidentify(identified)
+    assert identified.PatientID == identified.PatientName == ""

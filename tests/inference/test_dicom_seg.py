@@ -289,7 +289,7 @@ def test_the_same_source_model_and_options_have_the_same_uids_and_others_have_ot
     first = uids(threshold=0.5)
     assert uids(threshold=0.5) == first
     others = [uids(), uids(threshold=0.6), uids("abd", threshold=0.5)]
-    change_headers(folder, lambda header: setattr(header, "SOPInstanceUID", header.SOPInstanceUID + ".1"))
+    change_headers(folder, lambda header: setattr(header, "SOPInstanceUID", generate_uid()))
     every = [one for pair in (first, *others, uids(threshold=0.5)) for one in pair]
     assert len({*every}) == len(every) == 10 and all(one.startswith("2.25.") and len(one) <= 64 for one in every)
 
