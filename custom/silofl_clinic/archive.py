@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from silofl.base.errors import ConfigError, DataError, one_line
-from silofl_clinic.exams import Inbox
+from silofl_clinic.exams import Inbox, check_uid
 from silofl_clinic.receiver import make_entity, make_tls
 from silofl_clinic.settings import Archive, Clinic
 
@@ -38,8 +38,13 @@ class Study:
 
     @classmethod
     def from_answer(cls, answer: Dataset) -> Study:
-        """Read the archive's answer to a question."""
+        """Read the archive's answer to a question.
+
+        Raises:
+            DataError: It names no exam.
+        """
         uid, patient, count = (answer.get(key) for key in KEYS)
+        check_uid(str(uid))
         return cls(str(uid), str(patient or ""), int(count or 0))
 
 

@@ -68,9 +68,7 @@ class Inbox:
         except Exception as error:  # pydicom raises whatever its parsers raise on broken bytes
             raise DataError(f"a file must be DICOM; it is not ({type(error).__name__}): send it again") from None
         for uid in (study, series, instance):
-            # They become names of folders.
-            if not UID.fullmatch(uid) or not uid.strip("."):
-                raise DataError(f"a file must name its study, series and instance by UIDs, not {quote_value(uid)}")
+            check_uid(uid)
         folder = self._root / ARRIVING / study
         make_folder(folder / series)
         write_atomically(folder / series / f"{instance}.dcm", lambda stream: stream.write(content))
@@ -112,6 +110,16 @@ class Inbox:
         """Return how many exams lie in the folder, by cause; ``whole`` of those that have none."""
         apart = Counter(folder.parent.name for folder in (self._root / INCOMPLETE).glob("*/*"))
         return Counter({"whole": sum(1 for _ in (self._root / EXAMS).iterdir())}) + apart
+
+
+def check_uid(uid: str) -> None:
+    """Refuse what is no UID, because UIDs become names of folders.
+
+    Raises:
+        DataError: It is none.
+    """
+    if not UID.fullmatch(uid) or not uid.strip("."):
+        raise DataError(f"a study, series or instance must be named by a UID, not {quote_value(uid)}; see its sender")
 
 
 def describe_counts(counts: Counter[str]) -> str:

@@ -11,7 +11,8 @@ import pytest
 import yaml
 from pynetdicom import build_context
 
-from silofl.base.errors import ConfigError
+from silofl.base.errors import ConfigError, DataError
+from silofl_clinic.archive import Study
 from silofl_clinic.exams import EXAMS, Inbox
 from silofl_clinic.fetch import read_list
 from silofl_clinic.receiver import Receiver
@@ -112,6 +113,15 @@ def test_the_exams_of_a_list_come_and_those_that_are_not_whole_come_again(asked,
     # Not even asked for again: of the first exam the archive has one file now.
     assert "a: whole\nb: whole\n" in out and out.endswith("clinic: 2 whole\n")
     assert len([*(tmp_path / "clinic" / EXAMS).rglob("*.dcm")]) == 12
+
+
+@pytest.mark.parametrize("uid", ["..", "../exams", ".", "1.2/..", "", "1" * 65])
+def test_an_archive_that_names_an_exam_by_a_path_is_refused(uid):
+    answer = pydicom.Dataset()
+    with pydicom.config.disable_value_validation():
+        answer.StudyInstanceUID = uid
+    with pytest.raises(DataError, match="must be named by a UID, not"):
+        Study.from_answer(answer)
 
 
 def test_an_archive_that_is_away_is_named_in_one_sentence(refused, configure, tmp_path):

@@ -134,6 +134,15 @@ def test_other_modalities_segmentations_and_files_that_are_no_dicom_get_no_answe
     assert len([*service.answer_all()]) == 1 and service.counts() == {"sent": 1}
 
 
+def test_a_series_that_the_model_refuses_is_accounted_for_with_the_reason(serve, put, archive, write_exam, tmp_path):
+    put(write_exam("a", Modality="MR", **ABDOMEN), write_exam("b", **ABDOMEN))
+    service = serve()
+    assert len([*service.answer_all()]) == 2 and [*service.answer_all()] == []
+    assert service.counts() == {"failed": 1, "sent": 1} and len(archive[1]) == 2
+    (error,) = [record["error"] for record in records(tmp_path / "clinic") if "error" in record]
+    assert "MR" in error
+
+
 def test_answers_do_not_go_back_under_pseudonyms(model, make_clinic):
     with pytest.raises(ConfigError, match="has_pseudonyms of clinic.yaml must be false for serve"):
         Service(model, make_clinic(has_pseudonyms=True))
