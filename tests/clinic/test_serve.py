@@ -11,6 +11,7 @@ from pydicom.sr.codedict import codes
 
 from silofl.base.errors import ConfigError
 from silofl.inference.command import Runner
+from silofl.inference.directory import write_model_folder
 from silofl_clinic.exams import EXAMS, Inbox
 from silofl_clinic.receiver import Receiver
 from silofl_clinic.serve import ANSWERS, Service
@@ -141,6 +142,12 @@ def test_a_series_that_the_model_refuses_is_accounted_for_with_the_reason(serve,
     assert service.counts() == {"failed": 1, "sent": 1} and len(archive[1]) == 2
     (error,) = [record["error"] for record in records(tmp_path / "clinic") if "error" in record]
     assert "MR" in error
+
+
+def test_a_model_of_classes_is_refused(make_contents, make_study, make_clinic, tmp_path):
+    write_model_folder(tmp_path / "classes", make_contents(study=make_study("classification")))
+    with pytest.raises(ConfigError, match="of a model that segments, not of a classification"):
+        Service(tmp_path / "classes", make_clinic())
 
 
 def test_answers_do_not_go_back_under_pseudonyms(model, make_clinic):

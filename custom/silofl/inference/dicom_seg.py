@@ -49,7 +49,9 @@ def check_can_write(study: Study) -> None:
             name.
     """
     if study.task != "segmentation":
-        raise ConfigError(f"--dicom-seg must go with a segmentation, not with the {study.task} of {study.name}")
+        raise ConfigError(
+            f"DICOM segmentations must be of a model that segments, not of a {study.task}; leave them out"
+        )
     if importlib.util.find_spec("highdicom") is None:
         raise ConfigError("--dicom-seg must have the package highdicom; it is missing: pip install 'silofl[dicom]'")
     for label in study.labels.values():
