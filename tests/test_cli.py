@@ -140,6 +140,9 @@ WRONG = {
     "monitor": [NONE, "--model", ".", "RECORDS"],
     "doctor": ["--study", NONE, "--study"],
     "export": [NONE, "--out", "out", "SUPERMODEL"],
+    "receive": ["--config", NONE, "--config"],
+    "serve": [NONE, "MODEL"],
+    "fetch": ["--list", NONE, "--list"],
 }
 
 

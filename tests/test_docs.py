@@ -29,6 +29,7 @@ from silofl.parts.part import Part
 from silofl.parts.work import SitePart
 from silofl.setup.site import Site
 from silofl.training.site_score import SiteScore
+from silofl_clinic.settings import Clinic
 from silofl_desk.phantoms.phantoms import SITES, UNSEEN_SITE
 from silofl_desk.studies import compare, compared_runs, pooled
 from silofl_desk.studies.demo import NEXT, RUNS
@@ -237,7 +238,7 @@ def test_the_jobs_page_has_each_job_in_one_row():
 def test_every_key_of_a_study_that_a_sentence_names_exists():
     keys = {name.removeprefix("algorithm.") for name in known_keys()}
     sections = {name.partition(".")[0] for name in keys if "." in name}
-    last = {name.rpartition(".")[2] for name in keys} | sections | {*Site.model_fields}
+    last = {name.rpartition(".")[2] for name in keys} | sections | {*Site.model_fields, *Clinic.model_fields}
     for page, span in ((page_id(path), span) for path in PAGES for span in spans(text_of(path))):
         name, _, value = span.removeprefix("algorithm.").partition(": ")
         head, dot, _ = name.partition(".")
@@ -251,7 +252,9 @@ def test_the_yaml_of_the_pages_is_accepted():
     for path in PAGES:
         for block in fences(text_of(path), "yaml"):
             values = yaml.safe_load(block)
-            if not values.keys() <= Site.model_fields.keys():
+            if "folder" in values:
+                assert parse(Clinic, values, page_id(path)).allowed
+            elif not values.keys() <= Site.model_fields.keys():
                 study = changed_study(JOBS / "fedavg_phantoms", values)
                 assert "algorithm" not in values or study.algorithm.name == values["algorithm"]["name"]
             else:

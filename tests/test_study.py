@@ -209,6 +209,8 @@ def test_one_label_needs_one_output_and_more_need_background_too(labels, channel
         ({"do_not_use": {"on_fallback": True}}, r"do_not_use\.on_fallback must go with a selector .*'fedavg'"),
         ({"do_not_use": {"label_below": 1.5}}, r"do_not_use.*label_below.*1.5"),
         ({"do_not_use": {"on_fall_back": True}}, r"do_not_use\.on_fall_back must be a known key"),
+        ({"codes": {"heart": {"code": "80891009", "meaning": "Heart"}}}, "codes must name labels of a seg.*'heart'"),
+        ({"codes": {"heart": {"code": "D1", "meaning": "Heart"}}}, "codes.heart.code"),
         (CLASSES | {"operating_point": {}}, r"operating_point must ask for one of both, as \{specificity: 0\.9\}"),
         (
             CLASSES | {"operating_point": {"specificity": 0.9, "sensitivity": 0.9}},

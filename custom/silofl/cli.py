@@ -43,7 +43,7 @@ ELSEWHERE = {
     **dict.fromkeys(("demo", "new-study", "survey", "plan", "tune", "pretrain", "simulate", "prepare"), DESK_WHEEL),
     **dict.fromkeys(("resume", "compare", "cross-test", "report", "export", "estimate"), DESK_WHEEL),
     **dict.fromkeys(("evaluation-job", "withdraw", "run", "watch", "continue"), DESK_WHEEL),
-    "monitor": CLINIC_WHEEL,
+    **dict.fromkeys(("receive", "fetch", "serve", "monitor"), CLINIC_WHEEL),
 }
 ANNOUNCED = load_announced("silofl.commands")
 # Whose commands -> name -> the command.

@@ -16,7 +16,7 @@ from silofl import __version__
 WHEELS = DESK_WHEEL, CLINIC_WHEEL = "silofl-desk", "silofl-clinic"
 LACKS = "must have the wheel {0}, which is not here; install {0} " + __version__
 WITHOUT_TORCH = {f"silofl.hospital.{name}" for name in ("import_data", "egress_check", "doctor", "schema")}
-WITHOUT_TORCH |= {"silofl.completion", "silofl_clinic.monitor"}
+WITHOUT_TORCH |= {"silofl.completion", *(f"silofl_clinic.{name}" for name in ("receive", "fetch", "monitor"))}
 
 
 @dataclass(frozen=True)

@@ -6,5 +6,11 @@ from silofl.command import Command
 
 # Name -> the command; they stand beside `silofl predict`.
 COMMANDS: Mapping[str, Command] = {
-    "monitor": Command("silofl_clinic.monitor", "say whether a month's answers still look as in the model's own test"),
+    name: Command(f"silofl_clinic.{name}", purpose, f"silofl_clinic.arguments:add_{name}")
+    for name, purpose in {
+        "receive": "take exams that an archive or a scanner sends, by C-STORE",
+        "fetch": "fetch the exams of a list from the archive, by C-MOVE or DICOMweb",
+        "serve": "answer each new exam with a trained model, and send answer and report to the archive",
+        "monitor": "say whether a month's answers still look as in the model's own test",
+    }.items()
 }

@@ -21,7 +21,7 @@ from silofl.base.csv_text import encode_csv
 from silofl.base.documents import read_json_document
 from silofl.base.errors import ConfigError, ExitCode
 from silofl.base.files import write_text
-from silofl.base.options import add_json, expect_path, make_console
+from silofl.base.options import make_console
 from silofl.core.gain import holm
 from silofl.report.tables import TextTable, print_lines, print_table
 
@@ -98,18 +98,6 @@ class Alarm:
     now: float
     p_value: float
     cause: str
-
-
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of ``silofl monitor``."""
-    folder = expect_path("a folder with prediction.json, or with folders that hold one")
-    parser.add_argument("records", type=folder, metavar="RECORDS", help="folder of predict's or serve's results")
-    model = expect_path("the folder of a super model")
-    parser.add_argument("--model", type=model, required=True, metavar="SUPERMODEL", help="the model that answered")
-    parser.add_argument(
-        "--answers", type=Path, metavar="FILE", help="also write who had an answer of which model (CSV)"
-    )
-    add_json(parser, "months and alarms")
 
 
 def run(options: argparse.Namespace) -> int:

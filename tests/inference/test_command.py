@@ -4,12 +4,13 @@ import io
 import json
 import shutil
 from dataclasses import replace
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 
 import nibabel
 import numpy as np
+import pydicom
 import pytest
 from PIL import Image
 from rich.console import Console
@@ -110,6 +111,22 @@ def test_what_cannot_be_a_dicom_segmentation_is_a_warning_and_no_error(predict, 
     assert "no DICOM segmentation: the input is no DICOM, and names no patient" in plane["warnings"]
     assert any("the series must have all that it refers to" in warning for warning in bare["warnings"])
     assert (tmp_path / "out" / bare["label_map"]).is_file()
+
+
+def test_the_record_says_when_and_of_a_series_by_which_names_an_archive_finds_it(
+    predict, write_dicom, picture, tmp_path
+):
+    series = write_dicom(tmp_path / "series", np.random.default_rng(0).integers(0, 900, (20, 24, 3), dtype=np.int16))
+    (series / "note.txt").write_text("no DICOM")
+    _, (volume, plane), _ = predict(series, picture)
+    headers = [pydicom.dcmread(path) for path in sorted(series.glob("*.dcm"))]
+    assert volume["dicom"] == {
+        "study": headers[0].StudyInstanceUID,
+        "series": headers[0].SeriesInstanceUID,
+        "instances": [header.SOPInstanceUID for header in headers],
+    }
+    age = datetime.now(UTC) - datetime.fromisoformat(volume["time"])
+    assert timedelta(0) <= age < timedelta(minutes=10) and "dicom" not in plane
 
 
 def test_a_bad_input_and_a_surprise_do_not_stop_the_rest(predict, bad, picture, write_volume, fail_at_scan, tmp_path):
@@ -221,7 +238,7 @@ def test_the_answer_to_another_image_of_the_same_name_is_not_replaced_and_to_the
 
 
 def test_two_predictions_do_not_write_one_folder_at_once(predict, picture, write_volume, tmp_path, monkeypatch):
-    right, scan = command._Runner.predict, write_volume()
+    right, scan = command.Runner.predict, write_volume()
 
     def predict_meanwhile(self, one):
         if one.name == picture.name:
@@ -229,7 +246,7 @@ def test_two_predictions_do_not_write_one_folder_at_once(predict, picture, write
                 predict(scan)
         return right(self, one)
 
-    monkeypatch.setattr(command._Runner, "predict", predict_meanwhile)
+    monkeypatch.setattr(command.Runner, "predict", predict_meanwhile)
     assert [record["input"] for record in predict(picture)[1]] == ["pic.png"]
     # As after a stop before the first answer.
     (tmp_path / "out" / "prediction.json").unlink()
@@ -246,7 +263,8 @@ def test_of_two_contrasts_all_files_make_the_same_image(tmp_path, make_contents,
 
     def predict(first, second=None):
         case = {"T1": paths[first, "T1"]} | ({"T2": paths[second, "T2"]} if second else {})
-        return predict_into(tmp_path / "out", tmp_path / "two", case)[1]
+        found = predict_into(tmp_path / "out", tmp_path / "two", case)[1]
+        return [{key: value for key, value in record.items() if key != "time"} for record in found]
 
     (wanted,) = predict("p1", "p1")
     # Each has its checksum, whatever its file is called.

@@ -275,3 +275,34 @@ def test_of_two_contrasts_the_segmentation_lies_on_the_first_ones_series(
     volume = segments.get_volume(combine_segments=True).array
     counts = np.bincount(said.ravel(), minlength=3).tolist()
     assert np.bincount(volume.ravel(), minlength=3).tolist() == counts and min(counts) > 0
+
+
+def test_the_same_source_model_and_options_have_the_same_uids_and_others_have_others(series, make_study, tmp_path):
+    folder, labels, study = series(), random_labels(), make_study(labels=LABELS)
+    affine = read_image(folder).affine
+
+    def uids(fingerprint="abc", **options):
+        write_dicom_seg(tmp_path / "seg.dcm", folder, labels, affine, study, fingerprint, "", options=options)
+        written = pydicom.dcmread(tmp_path / "seg.dcm")
+        return written.SeriesInstanceUID, written.SOPInstanceUID
+
+    first = uids(threshold=0.5)
+    assert uids(threshold=0.5) == first
+    others = [uids(), uids(threshold=0.6), uids("abd", threshold=0.5)]
+    change_headers(folder, lambda header: setattr(header, "SOPInstanceUID", generate_uid()))
+    every = [one for pair in (first, *others, uids(threshold=0.5)) for one in pair]
+    assert len({*every}) == len(every) == 10 and all(one.startswith("2.25.") and len(one) <= 64 for one in every)
+
+
+def test_a_segment_has_the_code_that_the_study_gives_its_label(series, segment, tmp_path, make_study):
+    study, folder = make_study(labels=LABELS), series()
+    codes = {"lesion": {"code": "52988006", "meaning": "Lesion", "is_abnormal": True}}
+    study = study.model_validate(study.model_dump() | {"codes": codes})
+    target = tmp_path / "coded.dcm"
+    write_dicom_seg(target, folder, random_labels(), read_image(folder).affine, study, "abc", "")
+    organ, lesion = pydicom.dcmread(target).SegmentSequence
+    kind = lesion.SegmentedPropertyTypeCodeSequence[0]
+    assert (kind.CodeValue, kind.CodingSchemeDesignator, kind.CodeMeaning) == ("52988006", "SCT", "Lesion")
+    category = lesion.SegmentedPropertyCategoryCodeSequence[0].CodeMeaning
+    assert category == "Morphologically Abnormal Structure"
+    assert organ.SegmentedPropertyTypeCodeSequence[0].CodeMeaning == "Tissue"

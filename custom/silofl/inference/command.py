@@ -39,7 +39,7 @@ from silofl.inference.super_model import BATCH_SIZE, SuperModel
 from silofl.inference.withdrawn import FILE as LIST
 from silofl.inference.withdrawn import check_not_withdrawn
 from silofl.reading.access import content_digest, input_name
-from silofl.reading.header import is_dicom
+from silofl.reading.header import is_dicom, read_uids
 
 RECORD, LOCK = "prediction.json", "prediction.lock"
 
@@ -147,7 +147,7 @@ def predict_inputs(
     inputs = [Input.from_case(case, options.is_named_by_folder) for case in cases]
     _check_input_names(inputs)
     _check_folder(out)
-    runner = _Runner(super_model, out, options)
+    runner = Runner(super_model, out, options)
     make_folder(out)
     # Two at once would each write the record without the other's answers.
     with hold_lock(out / LOCK):
@@ -174,7 +174,7 @@ def predict_inputs(
 
 
 def _predict_each(
-    inputs: Sequence[Input], records: list[dict[str, Any]], runner: _Runner, console: Console
+    inputs: Sequence[Input], records: list[dict[str, Any]], runner: Runner, console: Console
 ) -> list[dict[str, Any]]:
     """Predict inputs and return the records with theirs, which are last."""
     with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
@@ -192,8 +192,16 @@ def _predict_each(
     return records
 
 
-class _Runner:
-    """One super model with its options and output folder."""
+class Runner:
+    """One super model with its options, loaded once, and the output folder, which may change between inputs.
+
+    Args:
+        folder: The super model's.
+        out: For the files of answers.
+
+    Raises:
+        ConfigError: The super model or an option is wrong.
+    """
 
     def __init__(self, folder: Path, out: Path, options: Options) -> None:
         self.model, self.out, self.options = SuperModel.load(folder, options.device), out, options
@@ -206,8 +214,13 @@ class _Runner:
         threshold = self.model.contents.threshold if options.threshold is None else options.threshold
         self.threshold = threshold if options.site is None else None
 
+    @property
+    def described(self) -> dict[str, object]:
+        """What an answer depends on beside its image and the model."""
+        return {"threshold": self.threshold, "site": self.options.site}
+
     def predict(self, one: Input) -> tuple[dict[str, Any], str]:
-        """Return an input's record and its line; an input that cannot be predicted has its error in both."""
+        """Return an input's record and line, and write its files; what cannot be predicted has its error in both."""
         name = one.name
         now = datetime.now(UTC).isoformat(timespec="seconds")
         record = {"input": name, "time": now, "super_model": self.fingerprint, "versions": read_versions()}
@@ -244,6 +257,8 @@ class _Runner:
         options, study = self.options, self.model.contents.study
         # So that an answer can be told to be this image's, long after.
         record = {"sha256": _checksums(one.case)} | prediction_record(prediction, study, self.threshold)
+        if is_dicom(one.first):
+            record["dicom"] = read_uids(one.first)
         if options.site is not None:
             record["asked_for"] = options.site
         line = prediction_sentence(prediction, study, self.threshold)
@@ -281,6 +296,7 @@ class _Runner:
                 self.fingerprint,
                 "; ".join([*forbid_use(prediction.do_not_use), model_sentence(prediction, self.threshold), *warnings]),
                 is_forbidden=bool(prediction.do_not_use),
+                options=self.described,
             )
         except DataError as error:
             return {"warnings": [*warnings, str(error)]}

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
 import io
+import json
 import logging
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,6 +26,7 @@ from silofl.study import Study
 
 if TYPE_CHECKING:
     from pydicom import Dataset
+    from pydicom.sr.codedict import Code
 
 # Of the series that a viewer lists; those of scanners have low numbers.
 SERIES_NUMBER = 9000
@@ -32,6 +35,8 @@ MOST_LETTERS = 64
 # Nor a short text.
 MOST_IN_A_TEXT = 1024
 RESEARCH = "Research only"
+# What UIDs are derived for.
+SERIES, INSTANCE = "segmentation's series", "segmentation"
 # Groups of elements with dates and numbers of an examination, and who was examined.
 PERSONAL = (0x0008, 0x0010)
 
@@ -44,7 +49,9 @@ def check_can_write(study: Study) -> None:
             name.
     """
     if study.task != "segmentation":
-        raise ConfigError(f"--dicom-seg must go with a segmentation, not with the {study.task} of {study.name}")
+        raise ConfigError(
+            f"DICOM segmentations must be of a model that segments, not of a {study.task}; leave them out"
+        )
     if importlib.util.find_spec("highdicom") is None:
         raise ConfigError("--dicom-seg must have the package highdicom; it is missing: pip install 'silofl[dicom]'")
     for label in study.labels.values():
@@ -64,6 +71,7 @@ def write_dicom_seg(
     fingerprint: str,
     remark: str,
     is_forbidden: bool = False,
+    options: Mapping[str, object] | None = None,
 ) -> None:
     """Write a label map as a DICOM segmentation that belongs to its source's patient, study and frame of reference.
 
@@ -73,6 +81,8 @@ def write_dicom_seg(
         affine: Voxel indices to millimetres in NIfTI's world, (4, 4).
         remark: Whose model answered, and the warnings: each segment's description.
         is_forbidden: Whether the study's rule forbids to use it: lists of series then begin with it.
+        options: What the answer depends on beside source and model, as the threshold. The same source, model, version
+            and options give the same UIDs, so that an archive keeps an answer once.
 
     Raises:
         DataError: The source lacks what a segmentation refers to, as its frame of reference.
@@ -86,7 +96,8 @@ def write_dicom_seg(
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             segments = [_describe_segment(number, study, fingerprint, remark) for number in sorted(study.labels)]
-            content = _encode(headers, pixels, segments, study, fingerprint, is_forbidden)
+            uids = [derive_uid(kind, headers, fingerprint, options or {}) for kind in (SERIES, INSTANCE)]
+            content = _encode(headers, pixels, segments, study, fingerprint, uids, is_forbidden)
     except (AttributeError, KeyError, ValueError, TypeError) as error:  # a missing or odd element of the header
         absent = getattr(error, "name", None)
         reason = (
@@ -116,9 +127,10 @@ def _encode(
     segments: Sequence[object],
     study: Study,
     fingerprint: str,
+    uids: Sequence[str],
     is_forbidden: bool,
 ) -> bytes:
-    """Return the bytes of a DICOM segmentation of a series."""
+    """Return the bytes of a DICOM segmentation of a series, by the UIDs of its own series and of itself."""
     import highdicom
 
     title = f"{FORBIDDEN}, {RESEARCH}" if is_forbidden else RESEARCH
@@ -127,9 +139,9 @@ def _encode(
         pixel_array=pixels,
         segmentation_type="BINARY",
         segment_descriptions=segments,
-        series_instance_uid=highdicom.UID(),
+        series_instance_uid=uids[0],
         series_number=SERIES_NUMBER,
-        sop_instance_uid=highdicom.UID(),
+        sop_instance_uid=uids[1],
         instance_number=1,
         manufacturer="SiloFL",
         manufacturer_model_name=study.name[:MOST_LETTERS],
@@ -144,6 +156,19 @@ def _encode(
     stream = io.BytesIO()
     segmentation.save_as(stream, enforce_file_format=True)
     return stream.getvalue()
+
+
+def derive_uid(kind: str, headers: Sequence[Dataset], fingerprint: str, options: Mapping[str, object]) -> str:
+    """Return the UID of what a model answers to a series: the same for the same files, model, version and options.
+
+    Args:
+        kind: What is named, `SERIES` or `INSTANCE` of a segmentation, or another word.
+        headers: Of the series.
+        options: What else the answer depends on; as JSON.
+    """
+    source = sorted(str(header.get("SOPInstanceUID")) for header in headers)
+    facts = json.dumps([kind, source, fingerprint, __version__, options], sort_keys=True)
+    return f"2.25.{int.from_bytes(hashlib.sha256(facts.encode()).digest()[:16])}"
 
 
 def _hide_patient_values(error: Exception, header: Dataset) -> str:
@@ -170,10 +195,19 @@ def _describe_segment(number: int, study: Study, fingerprint: str, remark: str):
     algorithm = AlgorithmIdentificationSequence(
         f"SiloFL {study.algorithm.name}", codes.DCM.ArtificialIntelligence, fingerprint[:MOST_LETTERS]
     )
-    # A study names its labels in words, and no code of an anatomy; every viewer knows a tissue.
-    tissue = codes.SCT.Tissue
     # A backslash would part it into two values.
     label = study.labels[number].replace("\\", "/")[:MOST_LETTERS]
-    described = SegmentDescription(number, label, tissue, tissue, "AUTOMATIC", algorithm)
+    described = SegmentDescription(number, label, *find_codes(study, number), "AUTOMATIC", algorithm)
     described.SegmentDescription = f"{RESEARCH}: {remark}"[:MOST_IN_A_TEXT]
     return described
+
+
+def find_codes(study: Study, number: int) -> tuple[Code, Code]:
+    """Return DICOM's category and type of what a label shows; "tissue", which every viewer knows, without a code."""
+    from pydicom.sr.codedict import Code, codes
+
+    found = study.codes.get(study.labels[number])
+    if found is None:
+        return codes.SCT.Tissue, codes.SCT.Tissue
+    category = codes.SCT.MorphologicallyAbnormalStructure if found.is_abnormal else codes.SCT.AnatomicalStructure
+    return category, Code(found.code, "SCT", found.meaning)

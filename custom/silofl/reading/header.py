@@ -154,6 +154,20 @@ def dicom_headers(path: Path) -> Iterator[Dataset]:
     return (header for header in headers if "Rows" in header)
 
 
+def read_uids(path: Path) -> dict[str, str | list[str]]:
+    """Return the UIDs by which an archive finds a DICOM file or folder again: of study, series and all instances."""
+    keys, found = ("StudyInstanceUID", "SeriesInstanceUID", "SOPInstanceUID"), []
+    for file in list_files(path):
+        try:
+            header = read_elements(file, specific_tags=(*keys, "Rows"), force=True)
+        except Exception:  # pydicom raises whatever its parsers raise on what is no DICOM, and no slice
+            continue
+        if "Rows" in header:
+            found.append([str(header.get(key, "")) for key in keys])
+    studies, series, instances = zip(*found, strict=True)
+    return {"study": studies[0], "series": series[0], "instances": [*instances]}
+
+
 def _read_dicom_element(path: Path, key: str) -> str | None:
     return read_dicom_elements(path, [key])[key]
 

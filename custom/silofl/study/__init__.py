@@ -25,6 +25,7 @@ from silofl.study.data_settings import DataSettings
 from silofl.study.sections import (
     AlgorithmSettings,
     CardSettings,
+    CodeSettings,
     DoNotUseSettings,
     FederationSettings,
     ModelSettings,
@@ -72,6 +73,8 @@ class Study(Section):
             mean over the classes. With ``multilabel`` each finding, and its absence, is a class.
         subgroups: In a job of ``silofl evaluation-job``: what test cases are also scored by, as ``{sex: [F, M], age:
             [40, 65]}``; values, or limits of numbers.
+        codes: Segmentation: label's name -> its SNOMED CT code in DICOM files, as ``{liver: {code: "10200004", meaning:
+            Liver}}``; "tissue" where not given.
         extra_metrics: Segmentation: up to 8 metrics of packages, as ``[package==1.2.0/name]``, for the test only.
     """
 
@@ -101,6 +104,7 @@ class Study(Section):
     federation: FederationSettings = FederationSettings()
     privacy: PrivacySettings = PrivacySettings()
     # Left out where it is empty, so that studies without it keep their digest.
+    codes: Annotated[dict[str, CodeSettings], Field(exclude_if=operator.not_)] = {}
     do_not_use: DoNotUseSettings | None = Field(default=None, exclude_if=operator.not_)
     operating_point: OperatingPointSettings | None = Field(default=None, exclude_if=operator.not_)
     card: CardSettings | None = Field(default=None, exclude_if=operator.not_)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from silofl.base.errors import ConfigError, quote_value
+from silofl.base.errors import ConfigError, quote_value, suggest_nearest
 from silofl.base.naming import check_name, check_text
 from silofl.core.findings import MOST_FINDINGS, name_absence
 from silofl.setup.extensions import is_extension
@@ -41,6 +41,7 @@ def check_settings(study: Study) -> None:
     _check_extra_metrics(study)
     _check_classes(study)
     _check_inputs(study)
+    _check_codes(study)
     _check_rounds(study)
 
 
@@ -267,6 +268,17 @@ def _check_use(study: Study) -> None:
             "operating_point must go with two classes or with multilabel, whose answers have a threshold, not with "
             f"{study.task} of {len(study.labels)} labels; remove it"
         )
+
+
+def _check_codes(study: Study) -> None:
+    """Refuse the code of a label that the study has not."""
+    names = [*study.labels.values()] if study.task == "segmentation" else []
+    for name in study.codes:
+        if name not in names:
+            raise ConfigError(
+                f"codes must name labels of a segmentation, not {quote_value(name)}{suggest_nearest(name, names)}; "
+                "correct or remove it"
+            )
 
 
 def _check_rounds(study: Study) -> None:

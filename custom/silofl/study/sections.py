@@ -246,6 +246,20 @@ class PrivacySettings(Section):
     dp_sgd: DpSgdSettings | None = None
 
 
+class CodeSettings(Section):
+    """What a label is in DICOM's segmentations and reports, by SNOMED CT.
+
+    Attributes:
+        code: The concept's number, as ``10200004``; in quotes.
+        meaning: Its name, as ``Liver``.
+        is_abnormal: Whether it is a finding, as a tumour, and no part of a healthy body.
+    """
+
+    code: Annotated[str, Field(pattern=r"^[0-9]{6,18}$")]
+    meaning: Annotated[str, Field(min_length=1, max_length=64)]
+    is_abnormal: bool = False
+
+
 class DoNotUseSettings(Section):
     """Answers of the finished model that must not be used; by default none. ``silofl predict`` says so, and why.
 

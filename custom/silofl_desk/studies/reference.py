@@ -128,7 +128,7 @@ def describe_values(kind: object) -> str:
     if origin is dict:
         return f"{describe_values(inner[0])}: {describe_values(inner[1])}, ..."
     if isinstance(kind, type) and issubclass(kind, BaseModel):
-        return kind.__name__.lower()
+        return kind.__name__.removesuffix("Settings").lower()
     return WORDS.get(kind, getattr(kind, "__name__", str(kind)))
 
 

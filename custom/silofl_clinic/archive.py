@@ -1,0 +1,167 @@
+"""The archive of a clinic: exams are asked for by C-MOVE or DICOMweb, answers are sent by C-STORE."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from silofl.base.errors import ConfigError, DataError, one_line
+from silofl_clinic.exams import Inbox, check_uid
+from silofl_clinic.receiver import make_entity, make_tls
+from silofl_clinic.settings import Archive, Clinic
+
+if TYPE_CHECKING:
+    from pydicom import Dataset
+    from pynetdicom.association import Association
+
+PENDING = (0xFF00, 0xFF01)
+KEYS = ("StudyInstanceUID", "PatientID", "NumberOfStudyRelatedInstances")
+
+
+@dataclass(frozen=True)
+class Study:
+    """An exam in the archive.
+
+    Attributes:
+        uid: Its UID.
+        patient: Its PatientID.
+        num_instances: How many files the archive has of it; 0 where it does not say.
+    """
+
+    uid: str
+    patient: str
+    num_instances: int
+
+    @classmethod
+    def from_answer(cls, answer: Dataset) -> Study:
+        """Read the archive's answer to a question.
+
+        Raises:
+            DataError: It names no exam.
+        """
+        uid, patient, count = (answer.get(key) for key in KEYS)
+        check_uid(str(uid))
+        return cls(str(uid), str(patient or ""), int(count or 0))
+
+
+def find_archive(clinic: Clinic) -> Archive:
+    """Return the archive.
+
+    Raises:
+        ConfigError: clinic.yaml names none.
+    """
+    if clinic.archive is None:
+        raise ConfigError("clinic.yaml must name the archive, with ae_title, address and port; it does not: add it")
+    return clinic.archive
+
+
+@contextmanager
+def connect(clinic: Clinic, contexts: Sequence[str]) -> Iterator[Association]:
+    """Yield a connection to the archive for some kinds of messages.
+
+    Raises:
+        ConfigError: clinic.yaml names no archive.
+        DataError: The archive does not answer, or refuses this system.
+    """
+    archive, entity = find_archive(clinic), make_entity(clinic)
+    for context in contexts:
+        entity.add_requested_context(context)
+    context = make_tls(clinic, is_server=False)
+    tls = context and (context, archive.address)
+    found = entity.associate(archive.address, archive.port, ae_title=archive.ae_title, tls_args=tls)
+    if not found.is_established:
+        said = "it refused this system" if found.is_rejected else "it did not answer"
+        raise DataError(
+            f"archive {archive.ae_title} must take a connection at {archive.address}:{archive.port}; {said}: have it "
+            f"know the AE title {clinic.ae_title}, or correct clinic.yaml"
+        )
+    try:
+        yield found
+    finally:
+        found.release()
+
+
+def send_files(clinic: Clinic, files: Sequence[Path]) -> None:
+    """Send files to the archive.
+
+    Raises:
+        DataError: It did not take one.
+    """
+    import pydicom
+
+    with connect(clinic, [pydicom.dcmread(path, specific_tags=["SOPClassUID"]).SOPClassUID for path in files]) as to:
+        for path in files:
+            status = to.send_c_store(path).get("Status")
+            # Warnings are of a file that is kept.
+            if status is None or (status and status >> 12 != 0xB):
+                said = "nothing" if status is None else f"0x{status:04X}"
+                raise DataError(f"the archive must take {path.name}; it said {said}: see its log, and start again")
+
+
+def find_study(clinic: Clinic, accession: str) -> list[Study]:
+    """Return the archive's exams of an accession number.
+
+    Raises:
+        DataError: The archive does not answer.
+    """
+    from pydicom import Dataset
+    from pynetdicom.sop_class import StudyRootQueryRetrieveInformationModelFind as Find
+
+    if (archive := find_archive(clinic)).dicomweb:
+        found = _ask_web(archive, lambda web: web.search_for_studies(search_filters={"AccessionNumber": accession}))
+        return [Study.from_answer(Dataset.from_json(one)) for one in found]
+    asked = Dataset()
+    asked.QueryRetrieveLevel, asked.AccessionNumber = "STUDY", accession
+    for key in KEYS:
+        setattr(asked, key, None)
+    with connect(clinic, [Find]) as to:
+        return [Study.from_answer(one) for status, one in to.send_c_find(asked, Find) if _is_pending(status)]
+
+
+def retrieve_study(clinic: Clinic, study: Study, inbox: Inbox) -> bool:
+    """Have all files of an exam come to the inbox, and return whether the archive says that they did.
+
+    Args:
+        clinic: With C-MOVE this system must listen by its AE title.
+
+    Raises:
+        DataError: The archive does not answer.
+    """
+    from pydicom import Dataset
+    from pynetdicom.sop_class import StudyRootQueryRetrieveInformationModelMove as Move
+
+    if (archive := find_archive(clinic)).dicomweb:
+        for data in _ask_web(archive, lambda web: web.iter_study(study.uid)):
+            stream = io.BytesIO()
+            data.save_as(stream, enforce_file_format=True)
+            inbox.add(stream.getvalue())
+        return True
+    asked = Dataset()
+    asked.QueryRetrieveLevel, asked.StudyInstanceUID = "STUDY", study.uid
+    with connect(clinic, [Move]) as to:
+        *_, (last, _) = to.send_c_move(asked, clinic.ae_title, Move)
+    return last.get("Status") == 0
+
+
+def _is_pending(status: Dataset) -> bool:
+    if "Status" not in status:
+        raise DataError("the archive must answer which exams it has; the connection broke: start again")
+    return status.Status in PENDING
+
+
+def _ask_web(archive: Archive, ask):  # noqa: ANN001, ANN202 - of a library that is imported where it is used
+    """Yield what DICOMweb answers; the library takes name and password from ~/.netrc."""
+    import requests
+    from dicomweb_client import DICOMwebClient
+
+    try:
+        yield from ask(DICOMwebClient(url=archive.dicomweb))
+    except (requests.RequestException, ValueError, OSError) as error:
+        raise DataError(
+            f"the DICOMweb service at {archive.dicomweb} must answer; {one_line(error, 160)}: correct archive.dicomweb "
+            "of clinic.yaml, or see the archive's log"
+        ) from None

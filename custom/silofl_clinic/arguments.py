@@ -1,0 +1,39 @@
+"""What a clinic gives on the command line for its archive: nearly all stands in clinic.yaml."""
+
+import argparse
+from pathlib import Path
+
+from silofl.arguments.clinic import SUPER_MODEL
+from silofl.base.options import add_json, expect_path
+
+
+def add_receive(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``silofl receive``."""
+    default, place = Path("clinic.yaml"), expect_path("a clinic.yaml")
+    what = f"the clinic's settings (default: {default})"
+    parser.add_argument("--config", type=place, metavar="FILE", default=default, help=what)
+
+
+def add_serve(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``silofl serve``."""
+    parser.add_argument("model", type=SUPER_MODEL, metavar="MODEL", help="folder of the super model")
+    add_receive(parser)
+
+
+def add_fetch(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``silofl fetch``."""
+    add_receive(parser)
+    what = "CSV file with a column accession and, where known, a column patient, which is then compared"
+    parser.add_argument("--list", type=expect_path("a CSV file"), required=True, metavar="FILE", help=what)
+
+
+def add_monitor(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``silofl monitor``."""
+    folder = expect_path("a folder with prediction.json, or with folders that hold one")
+    parser.add_argument("records", type=folder, metavar="RECORDS", help="folder of predict's or serve's results")
+    model = expect_path("the folder of a super model")
+    parser.add_argument("--model", type=model, required=True, metavar="SUPERMODEL", help="the model that answered")
+    parser.add_argument(
+        "--answers", type=Path, metavar="FILE", help="also write who had an answer of which model (CSV)"
+    )
+    add_json(parser, "months and alarms")

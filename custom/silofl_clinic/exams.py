@@ -1,0 +1,195 @@
+"""Exams as they come in: collected by study, judged once they are complete, and put where they belong.
+
+``arriving`` holds what may still grow, ``exams`` what is whole, and ``incomplete/CAUSE`` the rest, counted by cause.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+import shutil
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from silofl.base.errors import DataError, quote_value
+from silofl.base.files import make_folder, write_atomically
+from silofl.reading.dicom_lengths import judge_size
+from silofl.reading.patient_names import key_patient
+from silofl_clinic.pseudonyms import Pseudonyms
+from silofl_clinic.settings import Clinic
+
+if TYPE_CHECKING:
+    from pydicom import Dataset
+
+ARRIVING, EXAMS, INCOMPLETE = "arriving", "exams", "incomplete"
+# An exam whose pseudonyms are being written.
+RENAMED = ".renamed"
+# Why an exam is put apart.
+CUT, EMPTY, BROKEN, SEVERAL, OTHER, DRAWN = "cut", "empty", "broken", "several-patients", "other-patient", "drawn-names"
+UID = re.compile(r"[0-9.]{1,64}")
+UIDS = ("StudyInstanceUID", "SeriesInstanceUID", "SOPInstanceUID")
+# In the folder of an exam whose sender has not ended its connection yet, or ended it in the middle.
+UNFINISHED = ".unfinished"
+# A step between slices that is so many usual ones: one is missing, where all steps are nearly whole ones.
+GAP, UNEVEN = 1.5, 0.1
+# More slices than one can judge by.
+FEWEST_SLICES = 4
+
+
+class Inbox:
+    """The exams of a clinic's folder.
+
+    Args:
+        clinic: Its settings.
+    """
+
+    def __init__(self, clinic: Clinic) -> None:
+        self._root, self._wait = clinic.root, clinic.wait_seconds
+        self._pseudonyms = Pseudonyms(clinic.root) if clinic.has_pseudonyms else None
+        for name in (ARRIVING, EXAMS, INCOMPLETE):
+            make_folder(self._root / name)
+
+    def add(self, content: bytes) -> Path:
+        """Keep one file for good before its sender hears that it is; return the folder of its exam.
+
+        Raises:
+            DataError: It is no DICOM file, or does not say what it belongs to.
+        """
+        import pydicom
+
+        try:
+            header = pydicom.dcmread(io.BytesIO(content), stop_before_pixels=True, specific_tags=UIDS)
+            study, series, instance = (str(header.get(key, "")) for key in UIDS)
+        except Exception as error:  # pydicom raises whatever its parsers raise on broken bytes
+            raise DataError(f"a file must be DICOM; it is not ({type(error).__name__}): send it again") from None
+        for uid in (study, series, instance):
+            check_uid(uid)
+        folder = self._root / ARRIVING / study
+        make_folder(folder / series)
+        write_atomically(folder / series / f"{instance}.dcm", lambda stream: stream.write(content))
+        return folder
+
+    def settle(self) -> Iterator[tuple[str, str]]:
+        """Put away each exam that is complete, and yield its UID and why it is put apart; "" of a whole one."""
+        for folder in sorted((self._root / ARRIVING).iterdir()):
+            if is_settled(folder, self._wait):
+                yield folder.name, self.put_away(folder)
+
+    def put_away(self, folder: Path) -> str:
+        """Move an exam to its place, and return why it is put apart; "" of a whole one."""
+        # What was put apart before is a part of it, and newer files take the place of its own.
+        for earlier in (self._root / INCOMPLETE).glob(f"*/{folder.name}"):
+            (earlier / UNFINISHED).unlink(missing_ok=True)
+            _merge(folder, earlier)
+            earlier.rename(folder)
+        cause, uid, whole = judge_exam(folder, self._pseudonyms is not None), folder.name, folder
+        if not cause and self._pseudonyms:
+            uid, whole = self._pseudonyms.name_uid(uid), self._root / RENAMED
+            shutil.rmtree(whole, ignore_errors=True)
+            try:
+                self._pseudonyms.replace(folder, whole)
+            except Exception:  # pydicom raises whatever its parsers raise on broken bytes, here of any element
+                cause = BROKEN
+        if cause:
+            _merge(folder, self._root / INCOMPLETE / cause / folder.name)
+            return cause
+        _merge(whole, self._root / EXAMS / uid)
+        shutil.rmtree(folder, ignore_errors=True)
+        return ""
+
+    def has(self, uid: str) -> bool:
+        """Return whether an exam lies whole in the folder."""
+        return (self._root / EXAMS / (self._pseudonyms.name_uid(uid) if self._pseudonyms else uid)).is_dir()
+
+    def counts(self) -> Counter[str]:
+        """Return how many exams lie in the folder, by cause; ``whole`` of those that have none."""
+        apart = Counter(folder.parent.name for folder in (self._root / INCOMPLETE).glob("*/*"))
+        return Counter({"whole": sum(1 for _ in (self._root / EXAMS).iterdir())}) + apart
+
+
+def check_uid(uid: str) -> None:
+    """Refuse what is no UID, because UIDs become names of folders.
+
+    Raises:
+        DataError: It is none.
+    """
+    if not UID.fullmatch(uid) or not uid.strip("."):
+        raise DataError(f"a study, series or instance must be named by a UID, not {quote_value(uid)}; see its sender")
+
+
+def describe_counts(counts: Counter[str]) -> str:
+    """Return a line that counts exams."""
+    apart = ", ".join(f"{count} {cause}" for cause, count in sorted(counts.items()) if cause != "whole")
+    return f"{counts['whole']} whole" + (f", apart: {apart}" if apart else "")
+
+
+def is_settled(folder: Path, wait: float) -> bool:
+    """Return whether no file or folder within a folder has changed for some seconds."""
+    try:
+        return time.time() - max(path.lstat().st_mtime for path in (folder, *folder.rglob("*"))) >= wait
+    except FileNotFoundError:  # written and renamed while it is looked at
+        return False
+
+
+def judge_exam(folder: Path, has_pseudonyms: bool) -> str:
+    """Return why an exam is not whole, as far as its files tell; "" of a whole one."""
+    import pydicom
+
+    if (folder / UNFINISHED).exists():
+        return CUT
+    headers = []
+    for path in sorted(folder.rglob("*.dcm")):
+        try:
+            header = pydicom.dcmread(path)
+            if "Rows" not in header:
+                continue
+            if any(is_broken for is_broken, _ in judge_size(header)):
+                return CUT
+        except Exception:  # pydicom raises whatever its parsers raise on broken bytes
+            return BROKEN
+        del header[pydicom.tag.Tag("PixelData") :]
+        headers.append(header)
+    if not headers:
+        return EMPTY
+    if len({key_patient(str(header.get("PatientID", ""))) for header in headers}) > 1:
+        return SEVERAL
+    if has_pseudonyms and any(header.get("BurnedInAnnotation") == "YES" for header in headers):
+        return DRAWN
+    series = {str(header.SeriesInstanceUID) for header in headers}
+    is_cut = any(_misses_slices([one for one in headers if one.SeriesInstanceUID == uid]) for uid in series)
+    return CUT if is_cut else ""
+
+
+def _misses_slices(headers: Sequence[Dataset]) -> bool:
+    """Return whether slices of one direction have a gap as wide as some of them."""
+    keys = ("ImageOrientationPatient", "ImagePositionPatient")
+    whole = [header for header in headers if all(header.get(key) for key in keys)]
+    placed = [[np.float64(header[key].value) for key in keys] for header in whole]
+    if len(placed) < FEWEST_SLICES or any(np.abs(direction - placed[0][0]).max() > 1e-3 for direction, _ in placed):
+        return False
+    normal = np.cross(placed[0][0][:3], placed[0][0][3:])
+    steps = np.diff(np.unique(np.round([position @ normal for _, position in placed], 2)))
+    usual = np.median(steps) if len(steps) else 0
+    if not usual:
+        return False
+    ratios = steps / usual
+    return bool(ratios.max() > GAP and np.abs(ratios - ratios.round()).max() < UNEVEN)
+
+
+def _merge(source: Path, target: Path) -> None:
+    """Move a folder, at once if its place is free; else its files, and equal names take the place of older ones."""
+    make_folder(target.parent)
+    if not target.exists():
+        source.rename(target)
+        return
+    for path in sorted(source.rglob("*")):
+        if path.is_file():
+            place = target / path.relative_to(source)
+            make_folder(place.parent)
+            path.replace(place)
+    shutil.rmtree(source)

@@ -1,0 +1,46 @@
+"""Take exams that other systems send, until the program is ended."""
+
+import argparse
+import signal
+import time
+from collections.abc import Callable, Iterable
+
+from silofl.base.errors import ExitCode
+from silofl.base.settings import load_settings
+from silofl_clinic.exams import Inbox, describe_counts
+from silofl_clinic.receiver import Receiver
+from silofl_clinic.settings import Clinic
+
+SECONDS_BETWEEN = 1
+
+
+def run(options: argparse.Namespace) -> int:
+    """Receive exams, and count them at the end."""
+    clinic = load_settings(Clinic, options.config)
+    inbox = Inbox(clinic)
+    receiver = Receiver(clinic, inbox)
+    with receiver.listen() as port:
+        print(f"{clinic.ae_title} takes exams at {clinic.address}:{port} into {clinic.root}", flush=True)
+        put_away_until_ended(inbox)
+    refused = "".join(f"; {count} files of {who} refused: {why}" for (who, why), count in receiver.refusals.items())
+    print(f"{describe_counts(inbox.counts())}{refused}")
+    return ExitCode.COMPLETE
+
+
+def put_away_until_ended(inbox: Inbox, answer: Callable[[], Iterable[str]] = list) -> None:
+    """Put away exams that are complete, and have them answered; prints a line for each.
+
+    What ends it is Ctrl-C, or the signal by which a system ends its services.
+    """
+    usual = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        while True:
+            for uid, cause in inbox.settle():
+                print(f"exam {uid}: {f'put apart: {cause}' if cause else 'whole'}", flush=True)
+            for line in answer():
+                print(line, flush=True)
+            time.sleep(SECONDS_BETWEEN)
+    except KeyboardInterrupt:
+        return
+    finally:
+        signal.signal(signal.SIGTERM, usual)

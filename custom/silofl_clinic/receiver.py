@@ -1,0 +1,173 @@
+"""A DICOM receiver (C-STORE) for the systems that a clinic names, and no other."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import ssl
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from silofl.base.errors import ConfigError, DataError
+from silofl_clinic.exams import UNFINISHED, Inbox
+from silofl_clinic.settings import Clinic
+
+if TYPE_CHECKING:
+    from pynetdicom import AE
+    from pynetdicom.events import Event
+
+# DICOM's answers to a file.
+SUCCESS, NOT_ALLOWED, NO_ROOM, NOT_UNDERSTOOD = 0x0000, 0x0124, 0xA700, 0xC000
+MIB, GIB = 1 << 20, 1 << 30
+MOST_CALLERS_AT_ONCE = 10
+
+
+class Receiver:
+    """Takes files from allowed callers into an inbox, each on the disk before its sender hears of success.
+
+    Args:
+        clinic: Who may send, and how much.
+        inbox: Where files go.
+
+    Attributes:
+        refusals: Caller and reason -> how many of its files were refused.
+    """
+
+    def __init__(self, clinic: Clinic, inbox: Inbox) -> None:
+        self._clinic, self._inbox = clinic, inbox
+        self.refusals: dict[tuple[str, str], int] = defaultdict(int)
+        # Association -> bytes since its last file, and the exams that it has sent.
+        self._bytes: dict[object, int] = defaultdict(int)
+        self._sent: dict[object, set] = defaultdict(set)
+        # Caller -> when its next file may come.
+        self._turns: dict[str, float] = defaultdict(float)
+        self._lock = threading.Lock()
+
+    @contextmanager
+    def listen(self) -> Iterator[int]:
+        """Take files until the block ends; yields the port, which the system chooses where the setting is 0.
+
+        Raises:
+            ConfigError: The address cannot be listened at, or a certificate cannot be read.
+        """
+        from pynetdicom import ALL_TRANSFER_SYNTAXES, AllStoragePresentationContexts, evt
+        from pynetdicom.sop_class import Verification
+
+        clinic, entity = self._clinic, make_entity(self._clinic)
+        if not clinic.allowed:
+            raise ConfigError("callers of clinic.yaml must name who may send, as {CT1: 10.0.0.7}; it is empty: add one")
+        entity.require_called_aet, entity.require_calling_aet = True, [*clinic.allowed]
+        entity.maximum_associations = MOST_CALLERS_AT_ONCE
+        for context in AllStoragePresentationContexts:
+            entity.add_supported_context(context.abstract_syntax, ALL_TRANSFER_SYNTAXES)
+        entity.add_supported_context(Verification)
+        handlers = [
+            (evt.EVT_C_ECHO, lambda event: SUCCESS if self._is_allowed(event) else NOT_ALLOWED),
+            (evt.EVT_C_STORE, self._store),
+            (evt.EVT_DATA_RECV, self._count_bytes),
+            (evt.EVT_RELEASED, self._finish),
+            (evt.EVT_CONN_CLOSE, self._forget),
+        ]
+        place = clinic.address, clinic.port
+        try:
+            context = make_tls(clinic, is_server=True)
+            server = entity.start_server(place, block=False, evt_handlers=handlers, ssl_context=context)
+        except OSError as error:
+            raise ConfigError(
+                f"address and port of clinic.yaml must be free to listen at, not {place[0]}:{place[1]}; the system "
+                f"said {error.strerror!r}: end the other program, or choose another port"
+            ) from None
+        try:
+            yield server.server_address[1]
+        finally:
+            server.shutdown()
+
+    def _is_allowed(self, event: Event) -> bool:
+        caller = event.assoc.requestor
+        return self._clinic.allowed.get(caller.ae_title.strip()) == caller.address
+
+    def _count_bytes(self, event: Event) -> None:
+        """End the connection of a caller whose file grows beyond what a file may have."""
+        before, most = self._bytes[event.assoc], self._clinic.most_mib * MIB
+        self._bytes[event.assoc] += len(event.data)
+        # Once: more may be on its way.
+        if before <= most < self._bytes[event.assoc]:
+            self.refusals[event.assoc.requestor.ae_title, "too large"] += 1
+            event.assoc.abort()
+
+    def _store(self, event: Event) -> int:
+        caller = event.assoc.requestor.ae_title
+        self._bytes[event.assoc] = 0
+        if not self._is_allowed(event):
+            self.refusals[caller, "not its address"] += 1
+            return NOT_ALLOWED
+        if shutil.disk_usage(self._clinic.root).free < self._clinic.keep_free_gib * GIB:
+            self.refusals[caller, "disk full"] += 1
+            return NO_ROOM
+        self._slow_down(caller)
+        try:
+            folder = self._inbox.add(event.encoded_dataset())
+            (folder / UNFINISHED).touch()
+        except DataError:
+            self.refusals[caller, "no DICOM"] += 1
+            return NOT_UNDERSTOOD
+        except OSError:
+            self.refusals[caller, "disk failed"] += 1
+            return NO_ROOM
+        self._sent[event.assoc].add(folder)
+        return SUCCESS
+
+    def _slow_down(self, caller: str) -> None:
+        """Have a caller wait for its turn: its files come at even distances, however many connections it has."""
+        with self._lock:
+            now = time.monotonic()
+            turn = max(now, self._turns[caller])
+            self._turns[caller] = turn + 60 / self._clinic.most_per_minute
+        time.sleep(turn - now)
+
+    def _finish(self, event: Event) -> None:
+        """Hear that a caller has sent all that it wanted to."""
+        for folder in self._sent.pop(event.assoc, ()):
+            (folder / UNFINISHED).unlink(missing_ok=True)
+
+    def _forget(self, event: Event) -> None:
+        self._bytes.pop(event.assoc, None)
+        self._sent.pop(event.assoc, None)
+
+
+def make_entity(clinic: Clinic) -> AE:
+    """Return this side of a DICOM connection, whose library says nothing of patients on the screen."""
+    from pynetdicom import AE
+
+    logging.getLogger("pynetdicom").setLevel(logging.CRITICAL)
+    entity = AE(ae_title=clinic.ae_title)
+    entity.maximum_pdu_size = MIB
+    entity.acse_timeout = entity.dimse_timeout = entity.network_timeout = 60
+    return entity
+
+
+def make_tls(clinic: Clinic, is_server: bool) -> ssl.SSLContext | None:
+    """Return how TLS is spoken: both sides show a certificate; None without it.
+
+    Raises:
+        ConfigError: A file cannot be read.
+    """
+    if clinic.tls is None:
+        return None
+    tls, purpose = clinic.tls, ssl.Purpose.CLIENT_AUTH if is_server else ssl.Purpose.SERVER_AUTH
+    try:
+        context = ssl.create_default_context(purpose, cafile=tls.authority)
+        context.load_cert_chain(tls.certificate, tls.key)
+    except OSError as error:
+        raise ConfigError(
+            f"tls of clinic.yaml must name three PEM files that belong together; the system said "
+            f"{error.strerror or str(error)!r}: correct it"
+        ) from None
+    # Archives are called by their addresses, which certificates seldom name; the authority is the hospital's own.
+    context.check_hostname, context.verify_mode = False, ssl.CERT_REQUIRED
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    return context

@@ -1,0 +1,103 @@
+"""A DICOM structured report of an answer: the volume of each label, by TID 1500 of DICOM PS3.16 (highdicom)."""
+
+from __future__ import annotations
+
+import io
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from silofl import __version__
+from silofl.base.files import write_atomically
+from silofl.inference.dicom_seg import MOST_IN_A_TEXT, MOST_LETTERS, RESEARCH, SERIES_NUMBER, derive_uid, find_codes
+from silofl.inference.output import forbid_use
+from silofl.reading.header import dicom_headers
+from silofl.study import Study
+
+if TYPE_CHECKING:
+    from highdicom.sr import MeasurementReport
+    from pydicom import Dataset
+
+MILLILITRE = ("mL", "UCUM", "milliliter")
+# What UIDs are derived for.
+DEVICE, SERIES, INSTANCE, LABEL = "device", "report's series", "report", "label"
+
+
+def write_report(
+    target: Path,
+    source: Path,
+    segmentation: Path,
+    record: Mapping[str, Any],
+    study: Study,
+    options: Mapping[str, object],
+) -> None:
+    """Write what an answer measures as a report in its source's study.
+
+    Args:
+        source: The series that was predicted.
+        segmentation: The answer to it, which the report refers to.
+        record: Its entry in prediction.json, with millilitres and warnings.
+        options: What the answer depends on, of which UIDs are made.
+    """
+    import pydicom
+    from highdicom.sr import Comprehensive3DSR
+
+    headers, segments, fingerprint = [*dicom_headers(source)], pydicom.dcmread(segmentation), record["super_model"]
+    kinds = (SERIES, INSTANCE, *(f"{LABEL} {number}" for number in study.labels))
+    uid = {kind: derive_uid(kind, headers, fingerprint, options) for kind in kinds}
+    uid[DEVICE] = derive_uid(DEVICE, [], fingerprint, {})
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        report = Comprehensive3DSR(
+            evidence=[segments, *headers],
+            content=_describe_answer(headers, segments, record, study, uid)[0],
+            series_instance_uid=uid[SERIES],
+            series_number=SERIES_NUMBER + 1,
+            sop_instance_uid=uid[INSTANCE],
+            instance_number=1,
+            manufacturer="SiloFL",
+            is_complete=True,
+            # By a program: no physician has seen it.
+            is_verified=False,
+            series_description=f"{RESEARCH}, SiloFL {study.name}"[:MOST_LETTERS],
+            manufacturer_model_name=study.name[:MOST_LETTERS],
+            software_versions=__version__,
+            specific_character_set="ISO_IR 192",
+        )
+    stream = io.BytesIO()
+    report.save_as(stream, enforce_file_format=True)
+    write_atomically(target, lambda file: file.write(stream.getvalue()))
+
+
+def _describe_answer(
+    headers: Sequence[Dataset], segments: Dataset, record: Mapping[str, Any], study: Study, uid: Mapping[str, str]
+) -> MeasurementReport:
+    from highdicom import sr
+    from pydicom.sr.codedict import Code, codes
+
+    groups = []
+    for number, name in sorted(study.labels.items()):
+        category, kind = find_codes(study, number)
+        size = record["volumes_ml"][name]
+        volume = sr.Measurement(codes.SCT.Volume, round(size, 3), Code(*MILLILITRE))
+        known = {
+            "tracking_identifier": sr.TrackingIdentifier(uid[f"{LABEL} {number}"], name[:MOST_LETTERS]),
+            "finding_category": category,
+            "finding_type": kind,
+            "measurements": [volume],
+        }
+        if size:
+            part = sr.ReferencedSegment.from_segmentation(segments, number)
+            groups.append(sr.VolumetricROIMeasurementsAndQualitativeEvaluations(referenced_segment=part, **known))
+        else:
+            # No voxel has the label: there is nothing to refer to.
+            groups.append(sr.MeasurementsAndQualitativeEvaluations(**known))
+    device = sr.DeviceObserverIdentifyingAttributes(uid[DEVICE], "SiloFL", model_name=study.name[:MOST_LETTERS])
+    observer = sr.ObserverContext(codes.DCM.Device, device)
+    context = sr.ObservationContext(observer_device_context=observer)
+    report = sr.MeasurementReport(context, codes.SCT.ImagingProcedure, groups, referenced_images=headers)
+    said = "; ".join([*forbid_use(record["do_not_use"]), f"{RESEARCH}, no medical device", *record["warnings"]])
+    comment = sr.TextContentItem(codes.DCM.Comment, said[:MOST_IN_A_TEXT], sr.RelationshipTypeValues.CONTAINS)
+    report[0].ContentSequence.append(comment)
+    return report

@@ -1,0 +1,152 @@
+"""Answer each new series with a trained model, and send segmentation and report to the archive.
+
+The folder of an answer is its entry in the journal: it appears once all in it is written, and gets ``sent.json`` once
+the archive has it. What a crash interrupts has no folder yet, and is answered after the next start; what was answered
+is not answered again, for its folder is named by series, model, version and options.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections import Counter
+from collections.abc import Generator, Iterator
+from contextlib import nullcontext
+from datetime import UTC, datetime
+from pathlib import Path
+
+from silofl.base.errors import ConfigError, ExitCode, SiloFLError, one_line
+from silofl.base.files import fill_folder, make_folder, read_json, write_json
+from silofl.base.settings import load_settings
+from silofl.inference.command import RECORD, Input, Options, Runner
+from silofl.inference.dicom_seg import derive_uid
+from silofl.reading.header import dicom_headers
+from silofl_clinic.archive import send_files
+from silofl_clinic.exams import EXAMS, Inbox, is_settled
+from silofl_clinic.receive import put_away_until_ended
+from silofl_clinic.receiver import Receiver
+from silofl_clinic.report import write_report
+from silofl_clinic.settings import Clinic
+
+ANSWERS, SENT, REPORT = "answers", "sent.json", "report.dcm"
+# What becomes of a series.
+FAILED, FORBIDDEN, WAITING, KEPT, DELIVERED = "failed", "do not use", "not sent yet", "kept here", "sent"
+
+
+class Service:
+    """One model that answers the series of a folder.
+
+    Args:
+        model: The super model's folder.
+        clinic: The clinic's settings.
+
+    Raises:
+        ConfigError: The model is none that segments, or the settings do not fit.
+    """
+
+    def __init__(self, model: Path, clinic: Clinic) -> None:
+        if clinic.has_pseudonyms:
+            raise ConfigError("has_pseudonyms of clinic.yaml must be false for serve, whose answers go back; remove it")
+        self._clinic, self._answers = clinic, clinic.root / ANSWERS
+        self._watched = Path(clinic.watched).expanduser() if clinic.watched else clinic.root / EXAMS
+        for folder in (self._answers, self._watched):
+            make_folder(folder)
+        how = {"threshold": clinic.threshold, "device": clinic.device, "writes_forbidden": clinic.sends_forbidden}
+        self._runner = Runner(model, self._answers, Options(has_dicom_seg=True, **how))
+        # Exams of its own receiver are complete when they are put there.
+        self._wait = 0 if clinic.callers and not clinic.watched else clinic.wait_seconds
+        # Folder of a series -> when it last changed, once it needs nothing more.
+        self._done: dict[Path, int] = {}
+        self._waiting = [target for target in self._list_answers() if find_state(target) == WAITING]
+
+    def answer_all(self) -> Iterator[str]:
+        """Answer each series that is complete and was not, and send what was not sent; yields a line for each."""
+        is_there = yield from self._send_all()
+        for folder in list_series(self._watched):
+            changed = folder.stat().st_mtime_ns
+            if self._done.get(folder) != changed and is_settled(folder, self._wait):
+                yield from self._answer(folder)
+                self._done[folder] = changed
+                # Each at once; but a whole list need not wait for an archive that is away.
+                is_there = is_there and (yield from self._send_all())
+
+    def _answer(self, folder: Path) -> Iterator[str]:
+        try:
+            headers = [*dicom_headers(folder)]
+        except Exception as error:  # pydicom raises whatever its parsers raise on what is no DICOM
+            yield f"{folder.name} must hold DICOM files alone; {one_line(error)}: take the others away"
+            return
+        # Answers, that the archive may send on, are images too.
+        wanted = self._clinic.modalities or {one.get("Modality") for one in headers} - {"SEG"}
+        if not headers or headers[0].get("Modality") not in wanted:
+            return
+        runner, options = self._runner, self._runner.described | {"forbidden": self._clinic.sends_forbidden}
+        target = self._answers / derive_uid(ANSWERS, headers, runner.fingerprint, options)
+        if target.exists():
+            return
+        with fill_folder(target) as runner.out:
+            record, line = runner.predict(Input(folder, str(headers[0].get("SeriesInstanceUID", folder.name))))
+            if "dicom_seg" in record:
+                seg, study = runner.out / record["dicom_seg"], runner.model.contents.study
+                try:
+                    write_report(runner.out / REPORT, folder, seg, record, study, runner.described)
+                except (AttributeError, KeyError, ValueError, TypeError) as error:  # an odd element of the header
+                    record["warnings"].append(f"no report: {one_line(error)}; its segmentation is whole")
+            write_json(runner.out / RECORD, [record])
+        if find_state(target) == WAITING:
+            self._waiting.append(target)
+        yield line
+
+    def _send_all(self) -> Generator[str, None, bool]:
+        """Send what was not sent; returns whether the archive took it."""
+        while self._waiting and self._clinic.archive:
+            target = self._waiting[0]
+            try:
+                send_files(self._clinic, sorted(target.glob("*.dcm")))
+            except SiloFLError as error:
+                yield f"{len(self._waiting)} answers are not sent yet: {error}"
+                return False
+            now = datetime.now(UTC).isoformat(timespec="seconds")
+            write_json(target / SENT, {"time": now, "archive": self._clinic.archive.ae_title})
+            del self._waiting[0]
+        return True
+
+    def _list_answers(self) -> list[Path]:
+        # The hidden ones are not finished.
+        return sorted(self._answers.glob("[!.]*"))
+
+    def counts(self) -> Counter[str]:
+        """Return how many answers there are, by what became of them."""
+        found = Counter(map(find_state, self._list_answers()))
+        return found if self._clinic.archive else found + Counter({KEPT: found.pop(WAITING, 0)})
+
+
+def find_state(target: Path) -> str:
+    """Return what became of an answer, by its folder."""
+    if (target / SENT).exists():
+        return DELIVERED
+    (record,) = read_json(target / RECORD, list)
+    if "dicom_seg" in record:
+        return WAITING
+    return FORBIDDEN if record.get("do_not_use") else FAILED
+
+
+def list_series(folder: Path) -> Iterator[Path]:
+    """Yield each folder within a folder that holds files itself; hidden ones are passed over."""
+    for place, names, files in os.walk(folder):
+        names[:] = sorted(name for name in names if not name.startswith("."))
+        if any(not name.startswith(".") for name in files):
+            yield Path(place)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Answer series until the program is ended, and count what became of them."""
+    clinic = load_settings(Clinic, options.config)
+    service, inbox = Service(options.model, clinic), Inbox(clinic)
+    # Without callers another program fills the watched folder.
+    with Receiver(clinic, inbox).listen() if clinic.callers else nullcontext():
+        print(f"{clinic.ae_title} answers; records lie in {clinic.root / ANSWERS}", flush=True)
+        put_away_until_ended(inbox, service.answer_all)
+    counts = sorted(service.counts().items())
+    print(f"answers: {', '.join(f'{count} {state}' for state, count in counts) or 'none'}")
+    return ExitCode.COMPLETE

@@ -1,0 +1,221 @@
+import json
+import shutil
+import socket
+import subprocess
+import time
+import urllib.request
+from pathlib import Path
+
+import pydicom
+import pytest
+import yaml
+from pynetdicom import build_context
+
+from silofl.base.errors import ConfigError, DataError
+from silofl_clinic.archive import Study
+from silofl_clinic.exams import EXAMS, Inbox
+from silofl_clinic.fetch import read_list
+from silofl_clinic.receiver import Receiver
+
+from .conftest import send
+
+WEB = Path("/usr/share/orthanc/plugins/libOrthancDicomWeb.so")
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("patient\np1\n", "must have a column accession and a row for each exam"),
+        ("accession\n", "must have a column accession and a row for each exam"),
+        ("accession\na\n \n*\n", "line [34] of list.csv must name an accession, not '.*'; correct it"),
+    ],
+)
+def test_a_list_must_name_accessions(tmp_path, text, sentence):
+    (tmp_path / "list.csv").write_text(text)
+    with pytest.raises(ConfigError, match=sentence):
+        read_list(tmp_path / "list.csv")
+
+
+def test_a_list_may_name_patients(tmp_path):
+    (tmp_path / "list.csv").write_text("accession,patient\na1, p1\na2,\n")
+    assert read_list(tmp_path / "list.csv") == [("a1", "p1"), ("a2", "")]
+
+
+def free_port():
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return one.getsockname()[1]
+
+
+@pytest.fixture
+def configure(tmp_path):
+    """Write clinic.yaml for an archive on this machine; returns its path."""
+
+    def write(archive, port, **settings):
+        content = {"folder": str(tmp_path / "clinic"), "port": port, "archive": archive, **settings}
+        (tmp_path / "clinic.yaml").write_text(yaml.safe_dump(content))
+        return tmp_path / "clinic.yaml"
+
+    return write
+
+
+@pytest.fixture
+def asked(configure):
+    """Run an archive that has some exams and sends them on by C-MOVE; returns its settings, exams and failures."""
+    from pynetdicom import AE, evt
+    from pynetdicom.sop_class import (
+        CTImageStorage,
+        StudyRootQueryRetrieveInformationModelFind,
+        StudyRootQueryRetrieveInformationModelMove,
+    )
+
+    exams, withheld, back = {}, set(), free_port()
+
+    def find(event):
+        for path in exams.get(event.identifier.AccessionNumber, ())[:1]:
+            data, answer = pydicom.dcmread(path), pydicom.Dataset()
+            answer.StudyInstanceUID, answer.PatientID = data.StudyInstanceUID, data.PatientID
+            answer.NumberOfStudyRelatedInstances = str(len(exams[event.identifier.AccessionNumber]))
+            yield 0xFF00, answer
+
+    def move(event):
+        files = [path for found in exams.values() for path in found if path not in withheld]
+        data = [one for one in map(pydicom.dcmread, files) if one.StudyInstanceUID == event.identifier.StudyInstanceUID]
+        yield "127.0.0.1", back, {"contexts": [build_context(CTImageStorage)]}
+        yield len(data)
+        for one in data:
+            yield 0xFF00, one
+
+    entity = AE(ae_title="ARCHIVE")
+    for context in (StudyRootQueryRetrieveInformationModelFind, StudyRootQueryRetrieveInformationModelMove):
+        entity.add_supported_context(context)
+    handlers = [(evt.EVT_C_FIND, find), (evt.EVT_C_MOVE, move)]
+    server = entity.start_server(("127.0.0.1", 0), block=False, evt_handlers=handlers)
+    port = server.server_address[1]
+    yield configure({"ae_title": "ARCHIVE", "address": "127.0.0.1", "port": port}, back), exams, withheld
+    server.shutdown()
+
+
+def test_the_exams_of_a_list_come_and_those_that_are_not_whole_come_again(asked, write_exam, silofl, tmp_path):
+    config, exams, withheld = asked
+    exams |= {name: write_exam(name, f"p{name}") for name in ("a", "b", "c")}
+    # The last slice: nothing but the archive's own count tells that it is missing.
+    withheld.add(exams["b"][-1])
+    (tmp_path / "list.csv").write_text("accession,patient\na,pa\nb,\nc,px\nd,\n")
+    command = ("fetch", "--config", config, "--list", tmp_path / "list.csv")
+    code, out, _ = silofl(*command)
+    counted = "4 asked for: 1 cut, 1 not-found, 1 other-patient, 1 whole\n"
+    assert code == 3 and out.startswith(f"a: whole\nb: cut\nc: other-patient\nd: not-found\n{counted}")
+    assert out.endswith("clinic: 1 whole, apart: 1 cut\n")
+    withheld.clear()
+    del exams["a"][1:]
+    code, out, _ = silofl(*command)
+    # Not even asked for again: of the first exam the archive has one file now.
+    assert "a: whole\nb: whole\n" in out and out.endswith("clinic: 2 whole\n")
+    assert len([*(tmp_path / "clinic" / EXAMS).rglob("*.dcm")]) == 12
+
+
+@pytest.mark.parametrize("uid", ["..", "../exams", ".", "1.2/..", "", "1" * 65])
+def test_an_archive_that_names_an_exam_by_a_path_is_refused(uid):
+    answer = pydicom.Dataset()
+    with pydicom.config.disable_value_validation():
+        answer.StudyInstanceUID = uid
+    with pytest.raises(DataError, match="must be named by a UID, not"):
+        Study.from_answer(answer)
+
+
+def test_an_archive_that_is_away_is_named_in_one_sentence(refused, configure, tmp_path):
+    config = configure({"ae_title": "PACS", "address": "127.0.0.1", "port": 1}, 0)
+    (tmp_path / "list.csv").write_text("accession\na\n")
+    command = ("fetch", "--config", config, "--list", tmp_path / "list.csv")
+    assert "archive PACS must take a connection at 127.0.0.1:1; it did not answer: have it know" in refused(*command)
+    away = {"ae_title": "PACS", "address": "127.0.0.1", "port": 1, "dicomweb": "http://127.0.0.1:1/dicom-web"}
+    configure(away, 0)
+    assert "the DICOMweb service at http://127.0.0.1:1/dicom-web must answer; " in refused(*command)
+
+
+@pytest.fixture
+def orthanc(tmp_path):
+    """Run Orthanc with its DICOMweb plug-in; returns clinic.yaml's archive, and the port at which it calls back."""
+    if shutil.which("Orthanc") is None or not WEB.exists():
+        pytest.skip("Orthanc with its DICOMweb plug-in is not installed")
+    port, web, back = free_port(), free_port(), free_port()
+    settings = {
+        "StorageDirectory": str(tmp_path / "orthanc"),
+        "IndexDirectory": str(tmp_path / "orthanc"),
+        "DicomAet": "ORTHANC",
+        "DicomPort": port,
+        "HttpPort": web,
+        "RemoteAccessAllowed": False,
+        "AuthenticationEnabled": False,
+        "Plugins": [str(WEB)],
+        "DicomModalities": {"silofl": ["SILOFL", "127.0.0.1", back]},
+        "DicomWeb": {"Enable": True},
+    }
+    (tmp_path / "orthanc.json").write_text(json.dumps(settings))
+    command = ["Orthanc", str(tmp_path / "orthanc.json")]
+    with (tmp_path / "orthanc.log").open("w") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=log)
+    address = f"http://127.0.0.1:{web}"
+    try:
+        for _ in range(300):
+            try:
+                urllib.request.urlopen(f"{address}/system").read()
+                break
+            except OSError:
+                time.sleep(0.1)
+        else:
+            pytest.fail((tmp_path / "orthanc.log").read_text())
+        archive = {"ae_title": "ORTHANC", "address": "127.0.0.1", "port": port}
+        yield archive, back, f"{address}/dicom-web"
+    finally:
+        process.terminate()
+        process.wait()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("has_web", [False, True], ids=["C-MOVE", "DICOMweb"])
+def test_forty_exams_of_a_list_come_and_what_is_wrong_is_counted(
+    orthanc, configure, write_exam, silofl, tmp_path, has_web
+):
+    archive, back, web = orthanc
+    rows = ["accession,patient"]
+    for number in range(40):
+        name = f"A{number:02}"
+        files = write_exam(name, f"p{number}")
+        if number == 5:  # one is cut
+            files = files[:2] + files[3:]
+        elif number == 6:  # one is empty
+            for path in files:
+                data = pydicom.dcmread(path)
+                for key in ("Rows", "Columns", "PixelData"):
+                    del data[key]
+                data.save_as(path)
+        # One is another patient's.
+        rows.append(f"{name},{'p99' if number == 7 else f'p{number}'}")
+        assert {*send(archive["port"], files, called="ORTHANC")} == {0}
+    rows.append("B00,")
+    (tmp_path / "list.csv").write_text("\n".join(rows))
+    config = configure(archive | ({"dicomweb": web} if has_web else {}), back, has_pseudonyms=True)
+    code, out, _ = silofl("fetch", "--config", config, "--list", tmp_path / "list.csv")
+    assert code == 3
+    assert "41 asked for: 1 cut, 1 empty, 1 not-found, 1 other-patient, 37 whole" in out
+    assert "A04: whole" in out and "A05: cut" in out and "B00: not-found" in out
+    files = [*(tmp_path / "clinic" / EXAMS).rglob("*.dcm")]
+    assert len(files) == 37 * 6 and not any("Doe" in str(pydicom.dcmread(path)) for path in files[:50])
+
+
+@pytest.mark.slow
+def test_dcmtk_sends_to_the_receiver(make_clinic, write_exam):
+    if shutil.which("storescu") is None:
+        pytest.skip("dcmtk is not installed")
+    clinic = make_clinic()
+    inbox = Inbox(clinic)
+    with Receiver(clinic, inbox).listen() as port:
+        where = ["127.0.0.1", str(port), "-aet", "ARCHIVE", "-aec", "SILOFL"]
+        subprocess.run(["echoscu", *where], check=True, timeout=60)
+        subprocess.run(["storescu", *where, *map(str, write_exam("a"))], check=True, timeout=60)
+        deadline = time.monotonic() + 20
+        while [*clinic.root.rglob(".unfinished")] and time.monotonic() < deadline:
+            time.sleep(0.05)
+    assert [cause for _, cause in inbox.settle()] == [""]

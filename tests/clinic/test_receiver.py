@@ -1,0 +1,176 @@
+import subprocess
+
+import pydicom
+import pytest
+
+from silofl.base.errors import ConfigError
+from silofl_clinic.exams import ARRIVING, EXAMS, INCOMPLETE, Inbox
+from silofl_clinic.receiver import MIB, NO_ROOM, NOT_ALLOWED, NOT_UNDERSTOOD, SUCCESS, Receiver
+
+from .conftest import calling, send, until
+
+
+@pytest.fixture
+def receive(make_clinic):
+    """Start a receiver by what differs in its settings; returns it, its inbox and a function that gives the port."""
+
+    def make(**settings):
+        clinic = make_clinic(**settings)
+        inbox = Inbox(clinic)
+        return Receiver(clinic, inbox), inbox, clinic.root
+
+    return make
+
+
+def arrived(root):
+    return sorted(path.name for path in (root / ARRIVING).rglob("*.dcm"))
+
+
+def test_an_exam_that_was_sent_lies_whole_in_its_folder(receive, write_exam):
+    receiver, inbox, root = receive()
+    files = write_exam("a")
+    header = pydicom.dcmread(files[0])
+    with receiver.listen() as port:
+        assert send(port, files) == [SUCCESS] * 6
+        until(lambda: not [*root.rglob(".unfinished")])
+    assert [*inbox.settle()] == [(header.StudyInstanceUID, "")] and inbox.counts() == {"whole": 1}
+    kept = {path.name: pydicom.dcmread(path) for path in (root / EXAMS).rglob("*.dcm")}
+    for path in files:
+        sent = pydicom.dcmread(path)
+        assert kept[f"{sent.SOPInstanceUID}.dcm"] == sent
+    assert (root / EXAMS / header.StudyInstanceUID / header.SeriesInstanceUID).is_dir()
+    assert (root / EXAMS).stat().st_mode & 0o077 == 0
+
+
+def test_an_exam_that_may_still_grow_waits(receive, write_exam):
+    receiver, inbox, root = receive(wait_seconds=1000)
+    with receiver.listen() as port:
+        send(port, write_exam("a"))
+    assert [*inbox.settle()] == [] and len(arrived(root)) == 6
+
+
+@pytest.mark.parametrize("names", [{"ae_title": "STRANGER"}, {"called": "OTHER"}])
+def test_a_system_that_is_not_named_gets_no_connection(receive, names):
+    with receive()[0].listen() as port, calling(port, **names) as found:
+        assert found.is_rejected
+
+
+def test_an_allowed_name_from_another_address_is_refused(receive, write_exam):
+    receiver, _, root = receive(callers={"ARCHIVE": "10.0.0.7"})
+    with receiver.listen() as port:
+        assert send(port, write_exam("a")[:1]) == [NOT_ALLOWED]
+        with calling(port) as to:
+            assert to.send_c_echo().Status == NOT_ALLOWED
+    assert arrived(root) == [] and receiver.refusals == {("ARCHIVE", "not its address"): 1}
+
+
+def test_who_may_send_must_be_named(receive):
+    with (
+        pytest.raises(ConfigError, match="callers of clinic.yaml must name who may send"),
+        receive(callers={})[0].listen(),
+    ):
+        pass
+
+
+def test_a_port_in_use_is_named(receive):
+    with receive()[0].listen() as port:
+        sentence = f"must be free to listen at, not 127.0.0.1:{port}; .*choose another port"
+        with pytest.raises(ConfigError, match=sentence), receive(port=port)[0].listen():
+            pass
+
+
+def test_a_file_beyond_the_bound_ends_the_connection_and_leaves_nothing(receive, write_exam):
+    receiver, _, root = receive(most_mib=1)
+    (large,) = write_exam("a")[:1]
+    data = pydicom.dcmread(large)
+    data.add_new(0x00091010, "OB", bytes(2 * MIB))
+    data.save_as(large)
+    with receiver.listen() as port, calling(port) as to:
+        assert "Status" not in to.send_c_store(data)
+    assert arrived(root) == [] and receiver.refusals == {("ARCHIVE", "too large"): 1}
+
+
+def test_a_full_disk_is_said_before_a_file_is_lost(receive, write_exam):
+    receiver, _, root = receive(keep_free_gib=1_000_000)
+    with receiver.listen() as port:
+        assert send(port, write_exam("a")[:1]) == [NO_ROOM]
+    assert arrived(root) == []
+
+
+def test_a_caller_that_sends_too_much_waits_and_no_other_does(receive, monkeypatch):
+    now, slept = [100.0], []
+    monkeypatch.setattr("silofl_clinic.receiver.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("silofl_clinic.receiver.time.sleep", slept.append)
+    receiver, _, _ = receive(most_per_minute=2)
+    for caller in ("ARCHIVE", "ARCHIVE", "ARCHIVE", "CT1"):
+        receiver._slow_down(caller)
+    now[0] = 400.0
+    receiver._slow_down("ARCHIVE")
+    # Two a minute are one each 30 seconds.
+    assert slept == [0, 30, 60, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("StudyInstanceUID", ".."), ("SeriesInstanceUID", "../1"), ("SeriesInstanceUID", None)]
+)
+def test_an_exam_must_be_named_by_uids(receive, write_exam, key, value):
+    receiver, _, root = receive()
+    data = pydicom.dcmread(write_exam("a")[0])
+    with pydicom.config.disable_value_validation():
+        setattr(data, key, value)
+        with receiver.listen() as port, calling(port) as to:
+            assert to.send_c_store(data).Status == NOT_UNDERSTOOD
+    assert arrived(root) == [] and not [*root.parent.glob("*.dcm")]
+
+
+def test_an_exam_whose_sender_broke_off_lies_apart_until_it_comes_again(receive, write_exam):
+    receiver, inbox, root = receive()
+    files = write_exam("a")
+    uid = pydicom.dcmread(files[0]).StudyInstanceUID
+    with receiver.listen() as port:
+        with calling(port) as to:
+            to.send_c_store(pydicom.dcmread(files[0]))
+            to.abort()
+        assert [*inbox.settle()] == [(uid, "cut")] and (root / INCOMPLETE / "cut" / uid).is_dir()
+        # The rest alone is enough: what came before is kept.
+        send(port, files[1:])
+        until(lambda: not [*(root / ARRIVING).rglob(".unfinished")])
+    assert [*inbox.settle()] == [(uid, "")] and inbox.counts() == {"whole": 1}
+    assert len([*(root / EXAMS).rglob("*.dcm")]) == 6
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory):
+    """Make two authorities, each with a certificate that it signed."""
+    folder = tmp_path_factory.mktemp("tls")
+    for name in ("own", "foreign"):
+        for command in (
+            f"req -x509 -newkey rsa:2048 -nodes -keyout {name}-ca.key -out {name}-ca.pem -subj /CN={name} -days 2",
+            f"req -newkey rsa:2048 -nodes -keyout {name}.key -out {name}.csr -subj /CN=system",
+            f"x509 -req -in {name}.csr -CA {name}-ca.pem -CAkey {name}-ca.key -CAcreateserial -out {name}.pem -days 2",
+        ):
+            subprocess.run(["openssl", *command.split()], cwd=folder, check=True, capture_output=True)
+    return lambda name, ca="own": {
+        "certificate": str(folder / f"{name}.pem"),
+        "key": str(folder / f"{name}.key"),
+        "authority": str(folder / f"{ca}-ca.pem"),
+    }
+
+
+def test_with_tls_only_who_shows_a_known_certificate_may_send(receive, make_clinic, write_exam, certificates):
+    from silofl_clinic.receiver import make_tls
+
+    receiver, _, root = receive(tls=certificates("own"))
+    with receiver.listen() as port:
+        foreign = make_tls(make_clinic(tls=certificates("foreign")), is_server=False)
+        for options in ({}, {"tls_args": (foreign, "127.0.0.1")}):
+            with calling(port, **options) as found:
+                assert not found.is_established
+        known = make_tls(make_clinic(tls=certificates("own")), is_server=False)
+        assert send(port, write_exam("a"), tls_args=(known, "127.0.0.1")) == [SUCCESS] * 6
+
+
+def test_certificates_that_do_not_belong_together_are_refused(receive, certificates):
+    tls = certificates("own") | {"key": certificates("foreign")["key"]}
+    with pytest.raises(ConfigError, match="tls of clinic.yaml must name three PEM files"), receive(tls=tls)[0].listen():
+        pass

@@ -1,0 +1,258 @@
+import json
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pydicom
+import pytest
+import yaml
+from pydicom.sr.codedict import codes
+
+from silofl.base.errors import ConfigError
+from silofl.inference.command import Runner
+from silofl.inference.directory import write_model_folder
+from silofl_clinic.exams import EXAMS, Inbox
+from silofl_clinic.receiver import Receiver
+from silofl_clinic.serve import ANSWERS, Service
+
+from .conftest import send, until
+
+ABDOMEN, HEAD = {"BodyPartExamined": "ABDOMEN"}, {"BodyPartExamined": "HEAD"}
+
+
+@pytest.fixture
+def put(make_clinic):
+    """Put exams where a receiver would."""
+
+    def put(*exams):
+        inbox = Inbox(make_clinic())
+        for files in exams:
+            for path in files:
+                folder = inbox.add(path.read_bytes())
+            assert inbox.put_away(folder) == ""
+
+    return put
+
+
+@pytest.fixture
+def serve(model, make_clinic, archive):
+    """Start a service by what differs in the settings."""
+
+    def make(**settings):
+        return Service(model, make_clinic(archive=archive[0], device="cpu", **settings))
+
+    return make
+
+
+def records(root):
+    found = (json.loads(path.read_text()) for path in sorted((root / ANSWERS).glob("*/prediction.json")))
+    return [record for (record,) in found]
+
+
+def test_an_answer_comes_back_as_segmentation_and_report_of_its_exam(serve, put, archive, write_exam, tmp_path):
+    files = write_exam("a", **ABDOMEN)
+    put(files)
+    (line,) = serve().answer_all()
+    source, (record,) = pydicom.dcmread(files[0]), records(tmp_path / "clinic")
+    assert line.startswith(f"{source.SeriesInstanceUID}: model of south (0.70); organ ") and not record["do_not_use"]
+    ((report,), (segments,)) = sorted(archive[1].values(), key=lambda found: found[0].Modality != "SR")
+    assert (segments.Modality, report.Modality) == ("SEG", "SR")
+    for found in (segments, report):
+        assert (found.PatientID, found.StudyInstanceUID) == ("p1", source.StudyInstanceUID)
+    assert [one.SegmentLabel for one in segments.SegmentSequence] == ["organ", "lesion"]
+    assert report.ContentTemplateSequence[0].TemplateIdentifier == "1500"
+    assert find_volumes(report) == pytest.approx(record["volumes_ml"], abs=1e-3)
+    assert report.ContentSequence[-1].TextValue == "Research only, no medical device" and "52988006" in str(report)
+
+
+def find_volumes(report):
+    """Return the millilitres of each label in a report, by its tracking identifier."""
+    import highdicom
+
+    found = highdicom.sr.Comprehensive3DSR.from_dataset(report).content
+    groups = found.get_volumetric_roi_measurement_groups()
+    return {
+        group.tracking_identifier: group.get_measurements(name=codes.SCT.Volume)[0].value
+        for group in groups
+        if group.get_measurements(name=codes.SCT.Volume)[0].unit.value == "mL"
+    }
+
+
+def test_no_series_is_answered_twice_and_a_grown_one_is_answered_anew(serve, put, archive, write_exam):
+    files = write_exam("a", **ABDOMEN)
+    put(files[:5])
+    service = serve()
+    assert len([*service.answer_all()]) == 1 and [*service.answer_all()] == [] and [*serve().answer_all()] == []
+    put(files[:5])
+    assert [*service.answer_all()] == []
+    put(files)
+    assert len([*service.answer_all()]) == 1
+    assert len(archive[1]) == 4 and all(len(found) == 1 for found in archive[1].values())
+
+
+def test_an_answer_that_must_not_be_used_goes_nowhere_unless_it_is_asked_for(serve, put, archive, write_exam):
+    put(write_exam("a", **HEAD))
+    service = serve()
+    (line,) = service.answer_all()
+    assert "none of its files is written" in line and archive[1] == {} and service.counts() == {"do not use": 1}
+    service = serve(sends_forbidden=True)
+    assert len([*service.answer_all()]) == 1
+    report = next(found for (found,) in archive[1].values() if found.Modality == "SR")
+    assert report.ContentSequence[-1].TextValue.startswith("DO NOT USE this answer: ")
+    assert service.counts() == {"do not use": 1, "sent": 1}
+
+
+def test_what_the_archive_did_not_take_is_sent_when_it_is_there_again(
+    model, make_clinic, serve, put, archive, write_exam
+):
+    put(write_exam("a", **ABDOMEN))
+    away = Service(model, make_clinic(archive=archive[0] | {"port": 1}, device="cpu"))
+    _, said = away.answer_all()
+    assert said.startswith(
+        "1 answers are not sent yet: archive ARCHIVE must take a connection at 127.0.0.1:1; it did not"
+    )
+    assert away.counts() == {"not sent yet": 1}
+    service = serve()
+    assert [*service.answer_all()] == [] and service.counts() == {"sent": 1} and len(archive[1]) == 2
+
+
+def test_answers_may_stay_here(model, make_clinic, put, write_exam):
+    put(write_exam("a", **ABDOMEN))
+    service = Service(model, make_clinic(device="cpu"))
+    assert len([*service.answer_all()]) == 1 and service.counts() == {"kept here": 1}
+
+
+def test_other_modalities_segmentations_and_files_that_are_no_dicom_get_no_answer(serve, write_exam, tmp_path):
+    watched = tmp_path / "watched"
+    for name, modality in (("a", "MR"), ("b", "SEG"), ("c", "CT")):
+        write_exam(name, Modality=modality, **ABDOMEN)[0].parent.rename(watched.parent / f"series_{name}")
+    watched.mkdir()
+    for path in tmp_path.glob("series_*"):
+        path.rename(watched / path.name)
+    (watched / "empty").mkdir()
+    service = serve(watched=str(watched), modalities=["CT"])
+    assert len([*service.answer_all()]) == 1 and service.counts() == {"sent": 1}
+
+
+def test_a_series_that_the_model_refuses_is_accounted_for_with_the_reason(serve, put, archive, write_exam, tmp_path):
+    put(write_exam("a", Modality="MR", **ABDOMEN), write_exam("b", **ABDOMEN))
+    service = serve()
+    assert len([*service.answer_all()]) == 2 and [*service.answer_all()] == []
+    assert service.counts() == {"failed": 1, "sent": 1} and len(archive[1]) == 2
+    (error,) = [record["error"] for record in records(tmp_path / "clinic") if "error" in record]
+    assert "MR" in error
+
+
+def test_a_model_of_classes_is_refused(make_contents, make_study, make_clinic, tmp_path):
+    write_model_folder(tmp_path / "classes", make_contents(study=make_study("classification")))
+    with pytest.raises(ConfigError, match="of a model that segments, not of a classification"):
+        Service(tmp_path / "classes", make_clinic())
+
+
+def test_answers_do_not_go_back_under_pseudonyms(model, make_clinic):
+    with pytest.raises(ConfigError, match="has_pseudonyms of clinic.yaml must be false for serve"):
+        Service(model, make_clinic(has_pseudonyms=True))
+
+
+def test_a_day_at_a_clinic_leaves_no_exam_without_an_account(
+    serve, make_clinic, archive, write_exam, tmp_path, monkeypatch
+):
+    """12 exams come in, one of another body part, one cut; in the fifth answer the program ends."""
+    clinic = make_clinic(archive=archive[0])
+    inbox = Inbox(clinic)
+    exams = [write_exam(f"exam{number:02}", f"p{number}", **(HEAD if number == 7 else ABDOMEN)) for number in range(12)]
+    exams[3] = exams[3][:2] + exams[3][3:]
+    with Receiver(clinic, inbox).listen() as port:
+        for files in exams:
+            assert {*send(port, files)} == {0}
+        until(lambda: not [*clinic.root.rglob(".unfinished")])
+    assert sorted(cause for _, cause in inbox.settle()) == [""] * 11 + ["cut"]
+    predict, begun = Runner.predict, []
+
+    def crash(self, one):
+        begun.append(one)
+        if len(begun) == 5:
+            raise KeyboardInterrupt
+        return predict(self, one)
+
+    monkeypatch.setattr(Runner, "predict", crash)
+    with pytest.raises(KeyboardInterrupt):
+        [*serve().answer_all()]
+    again = serve()
+    assert len([*again.answer_all()]) == 7
+    assert again.counts() == {"sent": 10, "do not use": 1}
+    check_accounts(exams, archive[1], tmp_path / "clinic", without=(3, 7))
+
+
+def check_accounts(exams, kept, root, without):
+    """Compare what the archive has with what was sent: one segmentation and one report of each exam that is whole."""
+    studies = [pydicom.dcmread(files[0]).StudyInstanceUID for files in exams]
+    due = [uid for number, uid in enumerate(studies) if number not in without]
+    assert all(len(found) == 1 for found in kept.values())
+    for modality in ("SEG", "SR"):
+        assert sorted(one.StudyInstanceUID for (one,) in kept.values() if one.Modality == modality) == sorted(due)
+    answered = [record["dicom"]["study"] for record in records(root)]
+    assert sorted(answered) == sorted(uid for number, uid in enumerate(studies) if number != without[0])
+    assert len([*(root / EXAMS).iterdir()]) == len(exams) - 1
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(2400)
+def test_two_hundred_exams_a_day_survive_a_kill_and_take_no_memory(model, archive, write_exam, tmp_path):
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        port = one.getsockname()[1]
+    settings = {
+        "folder": str(tmp_path / "clinic"),
+        "port": port,
+        "callers": {"ARCHIVE": "127.0.0.1"},
+        "archive": archive[0],
+        "wait_seconds": 1,
+        "device": "cpu",
+    }
+    config = tmp_path / "clinic.yaml"
+    config.write_text(yaml.safe_dump(settings))
+    exams = [write_exam(f"exam{n:03}", f"p{n}", **(HEAD if n == 70 else ABDOMEN)) for n in range(200)]
+    exams[30] = exams[30][:2] + exams[30][3:]
+
+    said = tmp_path / "said.txt"
+
+    def start():
+        command = [sys.executable, "-m", "silofl", "serve", str(model), "--config", str(config)]
+        with said.open("w") as stream:
+            process = subprocess.Popen(command, stdout=stream)
+        until(lambda: "SILOFL answers" in said.read_text(), 600)
+        return process
+
+    first = start()
+    try:
+        for files in exams[:100]:
+            send(port, files)
+        until(lambda: len(archive[1]) > 60, 600)
+    finally:
+        first.kill()
+        first.wait()
+    second = start()
+    try:
+        for files in exams[100:130]:
+            send(port, files)
+        # What is loaded at the first answer and the first connection is there by now.
+        until(lambda: len(archive[1]) == 2 * 128, 600)
+        before = read_memory(second.pid)
+        for files in exams[130:]:
+            send(port, files)
+        # What it is ended over before it has noted that would be sent again.
+        until(lambda: len([*(tmp_path / "clinic" / ANSWERS).glob("*/sent.json")]) == 198, 600)
+        assert read_memory(second.pid) < 1.05 * before
+    finally:
+        second.terminate()
+        second.wait(timeout=60)
+    assert said.read_text().splitlines()[-1] == "answers: 1 do not use, 198 sent"
+    check_accounts(exams, archive[1], tmp_path / "clinic", without=(30, 70))
+
+
+def read_memory(pid):
+    """Return the kibibytes that a process holds."""
+    (line,) = [one for one in Path(f"/proc/{pid}/status").read_text().splitlines() if one.startswith("VmRSS")]
+    return int(line.split()[1])
