@@ -1,5 +1,6 @@
 """NVFlare's startup kits: their owner, certificates and policies, and the address of their server."""
 
+import os
 import ssl
 import stat
 from dataclasses import dataclass
@@ -234,7 +235,12 @@ def _read_parent(parent: dict[str, Any]) -> Address:
 
 def is_exposed(key: Path) -> bool:
     """Return whether other accounts of the machine may read, write or run a private key."""
-    return key.is_file() and bool(key.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO))
+    if not key.is_file():
+        return False
+    found = key.stat()
+    # Kubernetes lends a secret to an account by a group of its own, to be read.
+    is_lent = found.st_uid != os.geteuid() and found.st_gid in os.getgroups()
+    return bool(found.st_mode & (stat.S_IRWXG | stat.S_IRWXO) & ~(stat.S_IRGRP if is_lent else 0))
 
 
 def read_certificate(path: Path) -> x509.Certificate:
