@@ -1,4 +1,4 @@
-"""What people and machine of a kit follow: INSTALL.md, pages, and files for systemd, nftables and containers."""
+"""What people and machine of a kit follow: INSTALL.md, pages, and files for systemd, nftables, containers and Slurm."""
 
 import re
 from collections.abc import Mapping
@@ -30,6 +30,8 @@ STUDY, SYSTEM, PAGES, SUMS = "study.yaml", "system", "docs", "SHA256SUMS"
 # Of a kit, what comes with it; its logs and jobs come later.
 CAME = ("*.whl", LOCK, SBOM, STUDY, "startup/*", "local/*", f"{SYSTEM}/*", f"{PAGES}/*")
 TEMPLATES = Path(__file__).parent
+# Of a site alone: a server is no batch job.
+BATCH = "silofl.sbatch"
 READ = ("hospital-it.md", "privacy.md", "security.md")
 # Of machines with a service of their own.
 ROLES = {"hospital": "site", "server": "server"}
@@ -68,6 +70,8 @@ def write_guide(kit: Kit, facts: Mapping[str, str]) -> None:
         make_folder(kit.folder / SYSTEM)
         values |= _container_facts(kit)
         for template in sorted((TEMPLATES / SYSTEM).glob("*.j2")):
+            if kit.kind == "server" and template.stem == BATCH:
+                continue
             text = pages.get_template(f"{SYSTEM}/{template.name}").render(values)
             write_text(kit.folder / SYSTEM / template.stem, text)
     if kit.kind == "relay":
