@@ -158,13 +158,13 @@ class Kit:
             context.load_cert_chain(self.certificate_path, self.key_path)
         return context
 
-    def preflight(self) -> dict[str, str | None]:
+    def preflight(self, has_proxy: bool = False) -> dict[str, str | None]:
         """Return name -> problem and remedy of each of NVFlare's preflight checks, None where it passed."""
         checker = ClientPackageChecker()
         checker.init(str(self.folder))
         # The rules one by one, without the checker's trial start, which would end a client that already runs.
-        # Behind a relay no way leads to the server, which one of them asks for.
-        left_out = CheckServerAvailable if self.is_behind_relay else ()
+        # Neither behind a relay nor behind a proxy a way leads to the server itself, which one of them asks for.
+        left_out = CheckServerAvailable if self.is_behind_relay or has_proxy else ()
         rules = [rule for rule in checker.rules if not isinstance(rule, left_out)]
         results = {rule.name: rule(checker.package_path, data=None) for rule in rules}
         return {
