@@ -22,13 +22,19 @@ def _serve(client, heads, status, inspector):
     heads.append(head.decode())
     if not status.startswith("2"):
         client.sendall(f"HTTP/1.1 {status}\r\nContent-Length: 0\r\n\r\n".encode())
-        client.close()
         return
     host, _, port = head.split()[1].decode().rpartition(":")
-    server = socket.create_connection(inspector or (host.strip("[]"), int(port)))
-    client.sendall(f"HTTP/1.1 {status}\r\nVia: clinic\r\n\r\n".encode())
-    threading.Thread(target=_pump, args=(server, client), daemon=True).start()
-    _pump(client, server)
+    with socket.create_connection(inspector or (host.strip("[]"), int(port))) as server:
+        client.sendall(f"HTTP/1.1 {status}\r\nVia: clinic\r\n\r\n".encode())
+        back = threading.Thread(target=_pump, args=(server, client), daemon=True)
+        back.start()
+        _pump(client, server)
+        back.join(timeout=10)
+
+
+def _serve_and_close(client, *options):
+    with client, suppress(OSError):
+        _serve(client, *options)
 
 
 @contextmanager
@@ -45,7 +51,7 @@ def run_proxy(status="200 Connection established", inspector=None):
         with suppress(OSError):
             while True:
                 client, _ = listener.accept()
-                threading.Thread(target=_serve, args=(client, heads, status, inspector), daemon=True).start()
+                threading.Thread(target=_serve_and_close, args=(client, heads, status, inspector), daemon=True).start()
 
     thread = threading.Thread(target=accept, daemon=True)
     thread.start()

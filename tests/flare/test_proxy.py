@@ -3,6 +3,7 @@
 import logging
 import socket
 import threading
+from contextlib import suppress
 from types import SimpleNamespace
 
 import pytest
@@ -32,13 +33,18 @@ def server():
     listener = socket.create_server(("localhost", 0))
 
     def greet():
-        line, _ = listener.accept()
-        with line:
-            line.sendall(b"\r\n\r\nhello")
+        with suppress(OSError):
+            line, _ = listener.accept()
+            with line:
+                line.sendall(b"\r\n\r\nhello")
 
-    threading.Thread(target=greet, daemon=True).start()
+    thread = threading.Thread(target=greet, daemon=True)
+    thread.start()
     yield SimpleNamespace(host="localhost", port=listener.getsockname()[1])
+    # Only shutdown wakes a thread that waits in accept.
+    listener.shutdown(socket.SHUT_RDWR)
     listener.close()
+    thread.join(timeout=10)
 
 
 def receive_all(line):
