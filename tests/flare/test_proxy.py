@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import pytest
 from nvflare.fuel.f3.drivers import aio_http_driver
 
+from silofl.base.errors import ConfigError
 from silofl.flare.proxy import Proxy, ProxyError, open_line, read_proxy, use_proxy
 
 from ..proxy import run_proxy
@@ -88,6 +89,18 @@ def test_a_port_that_is_no_proxy_is_told(site, server):
 def test_a_proxy_may_have_an_address_of_ipv6(site):
     found = read_proxy(site("http://[2001:db8::7]:3128"))
     assert found == Proxy("2001:db8::7", 3128, {}) and found.address == "[2001:db8::7]:3128"
+
+
+@pytest.mark.parametrize(
+    "named",
+    ["proxy:3128", "https://proxy:3128", "http://proxy", "http://a:secret@proxy:0", "http://proxy:70000", "http://:1"],
+)
+def test_a_proxy_that_is_none_is_refused_without_its_password(site, named):
+    with pytest.raises(
+        ConfigError, match="proxy must be http://HOST:PORT, or http://USER:PASSWORD@HOST:PORT; "
+    ) as caught:
+        read_proxy(site(named))
+    assert "secret" not in str(caught.value)
 
 
 def test_a_site_starts_with_a_site_yaml_that_is_wrong_and_says_so(site, monkeypatch, caplog):

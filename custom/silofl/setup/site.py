@@ -20,9 +20,13 @@ def _check_pin_digest(value: str) -> str:
 
 
 def _check_proxy(value: str) -> str:
+    found = re.fullmatch(r"http://([^/@\s]+@)?([\w.-]+|\[[0-9A-Fa-f:.]+\]):([0-9]{1,5})/?", value)
     # With a port: programs do not agree on which one is meant without.
-    if not re.fullmatch(r"http://([^/@\s]+@)?([\w.-]+|\[[0-9A-Fa-f:.]+\]):[0-9]{1,5}/?", value):
-        raise ValueError("http://HOST:PORT, or http://USER:PASSWORD@HOST:PORT")
+    if found is None or not 0 < int(found[3]) < 1 << 16:
+        raise ConfigError(
+            "proxy must be http://HOST:PORT, or http://USER:PASSWORD@HOST:PORT; it is not, and not shown here for the "
+            "password that it may hold: correct it"
+        )
     return value
 
 
