@@ -79,6 +79,12 @@ def test_a_server_answers_on_its_port_and_connects_to_nobody(kits):
     assert (policy["ingress"], policy["egress"]) == ([{"ports": [{"protocol": "TCP", "port": 8002}]}], [])
     assert found["Service"]["spec"]["ports"][0]["targetPort"] == 8002
     assert "Service" not in objects(kits / "north")
+    # No account but root may listen on this port without being let.
+    settings = kits / "server" / "startup" / "fed_server.json"
+    settings.write_text(settings.read_text().replace(":8002", ":443"))
+    write_guide(read_kit(kits / "server"), FACTS)
+    pod = objects(kits / "server")["Deployment"]["spec"]["template"]["spec"]
+    assert pod["securityContext"]["sysctls"] == [{"name": "net.ipv4.ip_unprivileged_port_start", "value": "443"}]
 
 
 def test_a_pod_gets_the_gpus_that_the_site_gives_to_jobs(kits):
