@@ -19,7 +19,7 @@ COMMANDS = {
     "build-wheel": ("provisioning.build_wheel", "build the wheel, the same bytes on every machine"),
     "release": ("provisioning.release", "build, check and try wheels and source archives, and set the version's tag"),
     "lock": ("provisioning.lock", "write the versions and checksums of all packages"),
-    "prepare-containers": ("provisioning.prepare_containers", "turn a kit into what Docker or Kubernetes starts"),
+    "prepare-containers": ("provisioning.prepare_containers", "have Docker start a container for each job"),
     "run-federation": ("provisioning.run_federation", "a whole network on this machine, from nothing to a result"),
 }
 

@@ -1,7 +1,9 @@
-"""What people and machine of a kit follow: INSTALL.md, pages, and files for systemd and nftables."""
+"""What people and machine of a kit follow: INSTALL.md, pages, and files for systemd, nftables, containers and Slurm."""
 
 import re
 from collections.abc import Mapping
+from contextlib import suppress
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from silofl.base.files import make_folder, write_text
 from silofl.base.settings import load_settings, read_yaml
 from silofl.federation.needs import GIB, site_disk_bytes, site_memory_bytes
 from silofl.flare.kit import Kit
+from silofl.flare.policy import count_job_gpus
 from silofl.flare.stores import read_stores
 from silofl.hospital.candidate import Candidate
 from silofl.setup.site import Site
@@ -27,6 +30,8 @@ STUDY, SYSTEM, PAGES, SUMS = "study.yaml", "system", "docs", "SHA256SUMS"
 # Of a kit, what comes with it; its logs and jobs come later.
 CAME = ("*.whl", LOCK, SBOM, STUDY, "startup/*", "local/*", f"{SYSTEM}/*", f"{PAGES}/*")
 TEMPLATES = Path(__file__).parent
+# Of a site alone: a server is no batch job.
+BATCH = "silofl.sbatch"
 READ = ("hospital-it.md", "privacy.md", "security.md")
 # Of machines with a service of their own.
 ROLES = {"hospital": "site", "server": "server"}
@@ -63,7 +68,10 @@ def write_guide(kit: Kit, facts: Mapping[str, str]) -> None:
     if kit.kind in ROLES:
         values["role"] = ROLES[kit.kind]
         make_folder(kit.folder / SYSTEM)
-        for template in sorted((TEMPLATES / SYSTEM).glob("silofl*.j2")):
+        values |= _container_facts(kit)
+        for template in sorted((TEMPLATES / SYSTEM).glob("*.j2")):
+            if kit.kind == "server" and template.stem == BATCH:
+                continue
             text = pages.get_template(f"{SYSTEM}/{template.name}").render(values)
             write_text(kit.folder / SYSTEM / template.stem, text)
     if kit.kind == "relay":
@@ -113,6 +121,15 @@ def _folder_facts(kit: Kit) -> dict[str, Any]:
         "written": " ".join([HOME, *sorted({place for place in written if not Path(place).is_relative_to(HOME)})]),
         "keeps_all": settings.get("keep_days") is None,
     }
+
+
+def _container_facts(kit: Kit) -> dict[str, Any]:
+    """Return what ``kubernetes.yaml`` names besides folders."""
+    words = "-".join(re.findall("[a-z0-9]+", kit.name.lower()))
+    is_numeric = False
+    with suppress(ValueError):
+        is_numeric = bool(ip_address(kit.address.host))
+    return {"namespace": f"silofl-{words}"[:63].rstrip("-"), "is_numeric": is_numeric, "gpus": count_job_gpus(kit)}
 
 
 def _server_folders(kit: Kit) -> dict[str, str]:

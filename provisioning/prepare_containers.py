@@ -1,9 +1,10 @@
-"""Turn a kit into what Docker or Kubernetes starts, with ``nvflare deploy prepare``.
+"""Turn a kit into what Docker starts with a container of its own for each job, with ``nvflare deploy prepare``.
 
-    python -m provisioning prepare-containers KIT OUT --runtime docker|k8s --image IMAGE [--data SOURCE --state SOURCE]
+    python -m provisioning prepare-containers KIT OUT --docker-socket --image IMAGE [--data FOLDER --state FOLDER]
 
-SOURCE is a folder of this machine for Docker, the name of a persistent volume claim for Kubernetes; that of ``--data``
-holds a folder for each study, called like it. What the site decided stays: the studies that it takes part in, its pins.
+A kit runs in one container, or one pod, as it is: its ``system/`` has what is needed. Here the process that talks to
+the network starts further containers, for which it needs the machine's Docker socket. What the site decided stays: the
+studies that it takes part in, its pins.
 """
 
 import argparse
@@ -28,7 +29,7 @@ from silofl.setup.site import Site
 # NVFlare mounts a data set of a study at /data/<study>/<data set>, and jobs that name no study belong to this one.
 MOUNTS = "/data/default"
 IMAGES = f"{MOUNTS}/images/{{study}}"
-LAUNCHERS = ("docker_launcher", "k8s_launcher")
+LAUNCHER = "docker_launcher"
 
 
 @dataclass(frozen=True)
@@ -36,13 +37,11 @@ class Container:
     """The container in which a kit runs.
 
     Attributes:
-        runtime: ``docker`` or ``k8s``.
-        image: Of the machine's process and of its jobs; holds NVFlare and SiloFL.
-        data: Where a hospital's images come from, mounted read-only.
-        state: Where a hospital's own state is kept.
+        image: Of the machine's process and of its jobs; holds NVFlare, SiloFL and the package ``docker``.
+        data: The folder of a hospital's images, mounted read-only.
+        state: The folder in which a hospital's own state is kept.
     """
 
-    runtime: str
     image: str
     data: str | None = None
     state: str | None = None
@@ -63,14 +62,14 @@ def prepare_kit(kit: Kit, out: Path, container: Container) -> None:
     with tempfile.TemporaryDirectory() as scratch:
         copied = read_kit(Path(shutil.copytree(kit.folder, Path(scratch) / kit.folder.name)))
         _put_settings(copied, container)
-        settings = {"runtime": container.runtime, "parent": {"docker_image": container.image}, "job_launcher": {}}
+        settings = {"runtime": "docker", "parent": {"docker_image": container.image}, "job_launcher": {}}
         write_yaml(Path(scratch) / "container.yaml", settings)
         module = ["-m", "nvflare.cli", "deploy", "prepare"]
         command = [sys.executable, *module, str(copied.folder), "--config", f"{scratch}/container.yaml"]
         done = subprocess.run([*command, "--output", str(out.resolve())], capture_output=True, text=True)
     if done.returncode:
         reason = " ".join((done.stderr or done.stdout).split())
-        raise ConfigError(f"{kit.folder} must be a kit that NVFlare can prepare for {container.runtime}; {reason}")
+        raise ConfigError(f"{kit.folder} must be a kit that NVFlare can prepare; {reason}")
     _put_launcher(out / "local" / "resources.json.default")
     for key in (out / "startup").glob("*.key"):
         # NVFlare leaves its copies readable by everybody.
@@ -81,7 +80,7 @@ def _put_launcher(path: Path) -> None:
     """Have SiloFL's launcher start the jobs, which takes no image of a job."""
     resources = read_json(path)
     for part in resources["components"]:
-        if part["id"] in LAUNCHERS:
+        if part["id"] == LAUNCHER:
             part["path"] = f"silofl.flare.launchers.{part['path'].rpartition('.')[2]}"
     write_json(path, resources)
 
@@ -124,24 +123,24 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``prepare-containers``."""
     parser.add_argument("kit", type=Path, metavar="KIT", help="folder of a server's or a hospital's kit")
     parser.add_argument("out", type=Path, metavar="OUT", help="folder for the prepared copy")
-    parser.add_argument("--runtime", choices=("docker", "k8s"), required=True, help="what starts it")
-    parser.add_argument("--image", required=True, help="with NVFlare and SiloFL, as provisioning/Dockerfile")
-    parser.add_argument("--data", metavar="SOURCE", help="of a hospital's images")
-    parser.add_argument("--state", metavar="SOURCE", help="of a hospital's own state")
+    socket = "hand this machine's Docker socket to the process that talks to the network, which is root here by it"
+    parser.add_argument("--docker-socket", action="store_true", help=socket)
+    image = "with NVFlare, SiloFL and the package docker; system/Dockerfile of a kit makes one without the last"
+    parser.add_argument("--image", required=True, help=image)
+    parser.add_argument("--data", metavar="FOLDER", help="a hospital's images: a folder for each study, called like it")
+    parser.add_argument("--state", metavar="FOLDER", help="of a hospital's own state")
 
 
 def run(options: argparse.Namespace) -> int:
     """Write the prepared copy of one kit."""
+    if not options.docker_socket:
+        raise ConfigError(
+            "--docker-socket must be given, by which the process that talks to the network is root on this machine; "
+            f"{options.kit / 'system' / 'Dockerfile'} makes one container for it and its jobs, which needs no socket"
+        )
     kit = read_kit(options.kit)
-    prepare_kit(kit, options.out, Container(options.runtime, options.image, options.data, options.state))
+    prepare_kit(kit, options.out, Container(options.image, options.data, options.state))
     if not re.search("@sha256:[0-9a-f]{64}$", options.image):
         print(f"warning: {options.image} must end in @sha256:DIGEST to name the same image tomorrow; it does not")
-    if options.runtime == "docker":
-        print(
-            "warning: start_docker.sh hands this machine's Docker socket to the process that talks to the network, by "
-            "which it is root here; the guide says how to do without: docs/operations.md"
-        )
-        print(f"start with: {options.out / 'startup' / 'start_docker.sh'}")
-    else:
-        print(f"stage with: nvflare deploy k8 stage {options.out}; then: helm install {options.out / 'helm_chart'}")
+    print(f"start with: {options.out / 'startup' / 'start_docker.sh'}")
     return ExitCode.COMPLETE

@@ -1,19 +1,19 @@
 """Jobs that name their container, sent to the launchers of prepared kits."""
 
 import pytest
-from nvflare.app_opt.job_launcher import docker_launcher, k8s_launcher
+from nvflare.app_opt.job_launcher import docker_launcher
 
 from silofl.flare import launchers
 
-KINDS = ("ClientDockerJobLauncher", "ServerDockerJobLauncher", "ClientK8sJobLauncher", "ServerK8sJobLauncher")
+KINDS = ("ClientDockerJobLauncher", "ServerDockerJobLauncher")
 
 
 @pytest.fixture
 def launched(monkeypatch):
     """Note the jobs whose containers NVFlare would start."""
     found = []
-    for kind in (docker_launcher.DockerJobLauncher, k8s_launcher.K8sJobLauncher):
-        monkeypatch.setattr(kind, "launch_job", lambda self, meta, fl_ctx: found.append(meta))
+    kind = docker_launcher.DockerJobLauncher
+    monkeypatch.setattr(kind, "launch_job", lambda self, meta, fl_ctx: found.append(meta))
     return found
 
 

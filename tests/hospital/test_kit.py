@@ -1,8 +1,10 @@
 import json
+from types import SimpleNamespace
 
 import pytest
 
 from silofl.base.errors import ConfigError
+from silofl.flare.kit import is_exposed as is_exposed_key
 from silofl.flare.kit import read_kit
 
 
@@ -30,6 +32,26 @@ def test_every_kind_of_kit_names_the_same_server(federation):
     assert {name: kit.kind for name, kit in kits.items()} == places
     assert len({(kit.address.host, kit.address.port, kit.address.identity) for kit in kits.values()}) == 1
     assert {name: kit.role for name, kit in kits.items()}["lead@example.org"] == "project_admin"
+
+
+@pytest.mark.parametrize(
+    ("mode", "owner", "groups", "is_exposed"),
+    [
+        (0o400, 1, [7], False),
+        (0o440, 1, [7], False),  # as Kubernetes lends a secret
+        (0o460, 1, [7], True),
+        (0o444, 1, [7], True),
+        (0o440, 1, [8], True),
+        (0o440, 10001, [7], True),
+    ],
+)
+def test_a_key_is_exposed_unless_root_lends_it_to_this_account(kit, monkeypatch, mode, owner, groups, is_exposed):
+    key = read_kit(kit).key_path
+    found = SimpleNamespace(st_mode=0o100000 | mode, st_uid=owner, st_gid=7)
+    monkeypatch.setattr(type(key), "stat", lambda self, **options: found)
+    monkeypatch.setattr("os.geteuid", lambda: 10001)
+    monkeypatch.setattr("os.getgroups", lambda: groups)
+    assert is_exposed_key(key) == is_exposed
 
 
 def test_a_folder_that_is_no_such_kit_is_refused(tmp_path, federation):

@@ -10,7 +10,7 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import NameOID
-from nvflare.fuel.f3.drivers.aio_http_driver import AioHttpDriver
+from nvflare.fuel.f3.drivers import aio_http_driver
 from nvflare.fuel.f3.drivers.connector_info import ConnectorInfo, Mode
 from nvflare.lighter.utils import load_private_key
 
@@ -18,7 +18,11 @@ from silofl.base.files import read_json
 from silofl.federation import needs
 from silofl.flare.kit import read_certificate
 from silofl.flare.line import make_settings
+from silofl.flare.proxy import use_proxy
 from silofl.hospital import network
+
+from ..proxy import run_proxy
+from .conftest import change_site
 
 
 @pytest.fixture(autouse=True)
@@ -88,13 +92,11 @@ def test_a_certificate_of_the_own_root_that_has_ended_is_no_inspection(candidate
 
 
 @pytest.mark.parametrize("name", ["https_proxy", "HTTPS_PROXY", "ALL_PROXY"])
-def test_a_proxy_that_nvflare_does_not_use_is_named_where_the_server_is_out_of_reach(
-    candidate, monkeypatch, name, port
-):
+def test_a_proxy_that_a_site_does_not_use_is_named_where_the_server_is_out_of_reach(candidate, monkeypatch, name, port):
     monkeypatch.setenv(name, "http://reader:secret@proxy.example.org:3128")
     answer = network.check_server(candidate())
-    assert answer.status == "failed" and f"{name} is set, but NVFlare uses no proxy" in answer.sentence
-    assert f"let this machine connect to localhost:{port} (TCP) directly, past the proxy" in answer.sentence
+    assert answer.status == "failed" and f"{name} is set, but a site does not read it" in answer.sentence
+    assert "name the proxy in local/site.yaml, as proxy: http://HOST:PORT" in answer.sentence
     assert "secret" not in answer.sentence and "proxy.example.org" not in answer.sentence
 
 
@@ -104,14 +106,63 @@ def test_a_proxy_is_no_matter_where_the_server_answers_without_it(candidate, mon
         answer = network.check_server(candidate())
     assert answer.status == "ok" and "proxy" not in answer.sentence
     # The driver of kits dials the server itself, with a proxy set.
+    with serve(federation, port):
+        dial(kit, port)
+
+
+def dial(kit, port):
+    """Have NVFlare's driver connect, as a site does."""
     files = {"ca_cert": "rootCA.pem", "client_cert": "client.crt", "client_key": "client.key"}
     params = {key: str(kit / "startup" / name) for key, name in files.items()}
     params |= {"scheme": "https", "host": "localhost", "port": port, "secure": True}
-    driver = AioHttpDriver()
+    driver = aio_http_driver.AioHttpDriver()
     connector = ConnectorInfo("site", driver, params, Mode.ACTIVE, 0, 0, False, threading.Event())
     # The server here speaks TLS with the kit's root, and no WebSocket: nobody else would answer so.
-    with serve(federation, port), pytest.raises(WSServerHandshakeError, match="404"):
+    with pytest.raises(WSServerHandshakeError, match="404"):
         driver.connect(connector)
+
+
+def test_a_site_reaches_the_server_by_its_proxy_alone(candidate, monkeypatch, serve, federation, kit, port):
+    monkeypatch.setattr(aio_http_driver, "AioHttpDriver", aio_http_driver.AioHttpDriver)
+    checks = (network.check_server, network.check_tls, network.check_clock, network.check_certificate)
+    with serve(federation, port), run_proxy() as (proxy, heads):
+        change_site(kit, proxy=f"http://localhost:{proxy}")
+        answers = [check(candidate()) for check in checks]
+        assert len(heads) == len(checks)
+        use_proxy(kit)
+        dial(kit, port)
+    assert [answer.status for answer in answers] == ["ok"] * len(checks)
+    assert f"is reachable through the proxy localhost:{proxy}" in answers[0].sentence
+    assert {head.split()[1] for head in heads} == {f"localhost:{port}"} and len(heads) == len(checks) + 1
+    # Nobody listens any more.
+    answer = network.check_preflight(candidate())
+    assert answer.status == "ok" and "it would connect past the site's proxy or relay" in answer.sentence
+
+
+def test_a_proxy_that_inspects_tls_is_named_with_its_issuer(candidate, serve, impostor, kit, port, free_port):
+    inspector = free_port()
+    gateway = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "Clinic Web Gateway CA")])
+    shown = impostor(gateway, ec.generate_private_key(ec.SECP256R1()))
+    with serve(shown, inspector), run_proxy(inspector=("localhost", inspector)) as (proxy, _):
+        change_site(kit, proxy=f"http://localhost:{proxy}")
+        assert network.check_server(candidate()).status == "ok"
+        answer = network.check_tls(candidate())
+    assert answer.status == "failed" and answer.facts == {"issuer": "CN=Clinic Web Gateway CA"}
+    assert f"as TLS inspection does; ask the network people to exempt localhost:{port} from it" in answer.sentence
+
+
+def test_a_proxy_that_refuses_or_is_not_there_is_told_apart_from_the_server(candidate, kit, port):
+    with run_proxy("403 Forbidden") as (proxy, _):
+        change_site(kit, proxy=f"http://reader:secret@localhost:{proxy}")
+        refused = network.check_server(candidate())
+    absent = network.check_server(candidate())
+    change_site(kit, proxy="http://proxy.invalid:3128")
+    unknown = network.check_server(candidate())
+    assert [answer.status for answer in (refused, absent, unknown)] == ["failed"] * 3
+    said = f"the proxy localhost:{proxy} must let this machine connect to localhost:{port}, not answer '403 Forbidden'"
+    assert said in refused.sentence and "secret" not in refused.sentence
+    assert f"the proxy localhost:{proxy} must be reachable, not 'Connection refused'" in absent.sentence
+    assert "the proxy's name proxy.invalid must be known to this network" in unknown.sentence
 
 
 def test_a_server_of_another_project_is_not_trusted_and_refuses_the_site(

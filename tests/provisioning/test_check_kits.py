@@ -358,7 +358,7 @@ def test_a_kit_without_policies_of_its_own_is_found(kits):
 
 
 @pytest.mark.parametrize(
-    ("replaced", "kit"), list(zip(REPLACED, ["server", "north", "north", "server", "north", "server"], strict=True))
+    ("replaced", "kit"), list(zip(REPLACED, ["server", "north", *["north", "server"] * 3], strict=True))
 )
 def test_a_component_of_nvflares_that_harms_is_found(kits, replaced, kit):
     resources, (own, _) = kits / kit / "local" / "resources.json", REPLACED[replaced]

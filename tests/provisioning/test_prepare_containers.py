@@ -1,4 +1,5 @@
 import json
+import re
 import subprocess
 from pathlib import Path
 
@@ -24,24 +25,26 @@ def prepare(kit, out, *options):
     return main(["prepare-containers", str(kit), str(out), "--image", IMAGE, *options])
 
 
+SOCKET = "--docker-socket"
+FOLDERS = ("--data", "/srv/images", "--state", "/srv/state")
+
+
 def resources(kit):
     return json.loads((kit / "local" / "resources.json.default").read_text())
 
 
-@pytest.fixture(scope="module", params=["docker", "k8s"])
-def prepared(request, provisioned_once, tmp_path_factory):
-    """A hospital and the server, prepared for one runtime."""
+@pytest.fixture(scope="module")
+def prepared(provisioned_once, tmp_path_factory):
+    """A hospital and the server, prepared."""
     kits, out = provisioned_once / "silofl" / "prod_00", tmp_path_factory.mktemp("out")
-    options = ("--runtime", request.param)
-    assert prepare(kits / "north", out / "north", *options, "--data", "/srv/images", "--state", "/srv/state") == 0
-    assert prepare(kits / "server", out / "server", *options) == 0
-    return request.param, out
+    assert prepare(kits / "north", out / "north", SOCKET, *FOLDERS) == 0
+    assert prepare(kits / "server", out / "server", SOCKET) == 0
+    return out
 
 
 @pytest.mark.parametrize("name", ["north", "server"])
 def test_the_class_allow_list_of_the_site_survives(prepared, kits, name):
-    _, folder = prepared
-    local = folder / name / "local"
+    local = prepared / name / "local"
     assert not (local / "resources.json").exists()
     wanted = json.loads((kits / name / "local" / "resources.json").read_text())["class_allow_list"]
     assert json.loads((local / "resources.json.default").read_text())["class_allow_list"] == wanted
@@ -49,67 +52,64 @@ def test_the_class_allow_list_of_the_site_survives(prepared, kits, name):
 
 
 def test_jobs_run_in_containers_of_the_image_with_the_hospitals_folders(prepared):
-    runtime, folder = prepared
-    local = folder / "north" / "local"
+    local = prepared / "north" / "local"
     study = yaml.safe_load((local / "study_runtime.yaml").read_text())["studies"]["default"]
     assert study["container"]["image"] == IMAGE
-    read = load_study_runtime_file(str(local / "study_runtime.yaml"), launcher_mode=runtime)["default"]
+    read = load_study_runtime_file(str(local / "study_runtime.yaml"), launcher_mode="docker")["default"]
     mounts = {(mount.dataset, mount.source, mount.mode) for mount in read.datasets}
     assert mounts == {("images", "/srv/images", "ro"), ("state", "/srv/state", "rw")}
     site = yaml.safe_load((local / "site.yaml").read_text())
     assert (site["data"], site["state_dir"]) == ("/data/default/images/{study}", "/data/default/state/{study}")
-    named = [part["id"] for part in resources(folder / "north")["components"] if part["id"].endswith("launcher")]
-    assert named == [f"{runtime}_launcher"]
+    named = [part["id"] for part in resources(prepared / "north")["components"] if part["id"].endswith("launcher")]
+    assert named == ["docker_launcher"]
 
 
 @pytest.mark.parametrize(("name", "side"), [("north", "Client"), ("server", "Server")])
 def test_no_job_chooses_its_image_or_brings_other_files(prepared, name, side):
-    runtime, folder = prepared
-    found = resources(folder / name)
-    (launcher,) = [part for part in found["components"] if part["id"] == f"{runtime}_launcher"]
-    kind = {"docker": "Docker", "k8s": "K8s"}[runtime]
-    assert launcher["path"] == f"silofl.flare.launchers.{side}{kind}JobLauncher"
+    found = resources(prepared / name)
+    (launcher,) = [part for part in found["components"] if part["id"] == "docker_launcher"]
+    assert launcher["path"] == f"silofl.flare.launchers.{side}DockerJobLauncher"
     assert issubclass(getattr(launchers, launcher["path"].rpartition(".")[2]), OwnContainer)
     assert found["app_validator"]["path"] == "silofl.flare.job_files.JobFiles"
 
 
 def test_the_server_keeps_everything_in_the_mounted_workspace(prepared):
-    _, folder = prepared
-    components = {part["id"]: part for part in resources(folder / "server")["components"]}
+    components = {part["id"]: part for part in resources(prepared / "server")["components"]}
     assert components["job_manager"]["args"]["uri_root"] == "/var/tmp/nvflare/workspace/jobs-storage"
-    server = yaml.safe_load((folder / "server" / "local" / "server.yaml").read_text())
+    server = yaml.safe_load((prepared / "server" / "local" / "server.yaml").read_text())
     assert server["run_dir"].startswith("/var/tmp/nvflare/workspace/")
 
 
-def test_docker_gets_a_start_script_and_kubernetes_a_helm_chart_with_image_and_port(prepared):
-    runtime, folder = prepared
-    script, chart = folder / "server" / "startup" / "start_docker.sh", folder / "server" / "helm_chart"
-    assert not (folder / "server" / "startup" / "start.sh").exists()
-    if runtime == "docker":
-        subprocess.run(["bash", "-n", str(script)], check=True)
-        assert IMAGE in script.read_text() and "-p 8002:8002" in script.read_text()
-        return
-    assert yaml.safe_load((chart / "Chart.yaml").read_text())["apiVersion"] == "v2"
-    values = yaml.safe_load((chart / "values.yaml").read_text())
-    assert (values["image"]["repository"], values["image"]["tag"]) == ("registry.example.org/silofl", "0.3.0")
-    assert values["fedLearnPort"] == 8002 and (chart / "templates" / "server-deployment.yaml").is_file()
+def test_a_start_script_names_image_and_port(prepared):
+    script = prepared / "server" / "startup" / "start_docker.sh"
+    assert not (prepared / "server" / "startup" / "start.sh").exists()
+    subprocess.run(["bash", "-n", str(script)], check=True)
+    assert IMAGE in script.read_text() and "-p 8002:8002" in script.read_text()
+
+
+@pytest.mark.parametrize("name", ["north", "server"])
+def test_no_process_gets_the_docker_socket_unasked(kits, tmp_path, capsys, name):
+    assert prepare(kits / name, tmp_path / "out", *FOLDERS) == 2
+    said = capsys.readouterr().err
+    assert "--docker-socket must be given, by which the process that talks to the network is root" in said
+    (without,) = re.findall(r"\S+/system/Dockerfile", said)
+    assert Path(without).is_file() and not (tmp_path / "out").exists()
 
 
 def test_a_hospital_must_say_where_data_and_state_are(kits, tmp_path, capsys):
-    assert prepare(kits / "north", tmp_path / "out", "--runtime", "docker") == 2
+    assert prepare(kits / "north", tmp_path / "out", SOCKET) == 2
     assert "hospital 'north' must have data and state" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
 
 
 def test_an_admins_kit_is_refused(kits, tmp_path, capsys):
-    assert prepare(kits / "lead@study.example.org", tmp_path / "out", "--runtime", "docker") == 2
+    assert prepare(kits / "lead@study.example.org", tmp_path / "out", SOCKET) == 2
     assert "not of a person; run it as it is" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("runtime", ["docker", "k8s"])
 @pytest.mark.parametrize("name", ["north", "server"])
-def test_a_prepared_kit_is_right(kits, tmp_path, capsys, runtime, name):
-    assert prepare(kits / name, tmp_path / "out", "--runtime", runtime, "--data", "images", "--state", "state") == 0
+def test_a_prepared_kit_is_right(kits, tmp_path, capsys, name):
+    assert prepare(kits / name, tmp_path / "out", SOCKET, *FOLDERS) == 0
     assert (tmp_path / "out" / "startup" / read_kit(kits / name).key_path.name).stat().st_mode & 0o777 == 0o600
     capsys.readouterr()
     assert main(["check-kits", str(tmp_path / "out")]) == 0, capsys.readouterr().out
@@ -119,8 +119,7 @@ def test_a_prepared_kit_is_right(kits, tmp_path, capsys, runtime, name):
 
 
 def test_a_kit_that_nvflare_prepared_by_itself_is_not_right(kits, tmp_path, capsys):
-    options = ["--runtime", "docker", "--data", "/srv/images", "--state", "/srv/state"]
-    assert prepare(kits / "north", tmp_path / "out", *options) == 0
+    assert prepare(kits / "north", tmp_path / "out", SOCKET, *FOLDERS) == 0
     resources = tmp_path / "out" / "local" / "resources.json.default"
     own = "silofl.flare.launchers.ClientDockerJobLauncher"
     resources.write_text(resources.read_text().replace(own, NVFLARES))
@@ -135,7 +134,7 @@ def test_a_site_takes_part_in_the_same_studies_as_before_and_no_path_of_the_host
     changed = {"data": {"nuclei": "/srv/host/n", "liver": "/srv/host/l"}, "cache_dir": "/srv/host/cache"}
     changed |= {"studies": {"nuclei": pin, "spleen": pin | {"data": "/srv/host/s"}}, "paused": ["liver"]}
     path.write_text(yaml.safe_dump(yaml.safe_load(path.read_text()) | changed))
-    assert prepare(kits / "north", tmp_path / "out", "--runtime", "k8s", "--data", "images", "--state", "state") == 0
+    assert prepare(kits / "north", tmp_path / "out", SOCKET, *FOLDERS) == 0
     found = tmp_path / "out" / "local" / "site.yaml"
     assert "/srv/host" not in found.read_text()
     before, after = load_settings(Site, path), load_settings(Site, found)
@@ -151,15 +150,11 @@ def test_a_site_takes_part_in_the_same_studies_as_before_and_no_path_of_the_host
 
 def test_a_site_yaml_that_is_wrong_is_refused_before_anything_is_written(kits, tmp_path, capsys):
     (kits / "north" / "local" / "site.yaml").write_text("studies: [nuclei]\n")
-    assert prepare(kits / "north", tmp_path / "out", "--runtime", "k8s", "--data", "images", "--state", "state") == 2
+    assert prepare(kits / "north", tmp_path / "out", SOCKET, *FOLDERS) == 2
     assert "site.yaml" in capsys.readouterr().err and not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize(("runtime", "is_warned"), [("docker", True), ("k8s", False)])
-def test_the_docker_socket_is_named_and_the_kit_itself_stays_as_it_is(
-    kits, tmp_path, files_of, capsys, runtime, is_warned
-):
+def test_the_kit_itself_stays_as_it_is(kits, tmp_path, files_of):
     before = files_of(kits)
-    assert prepare(kits / "server", tmp_path / "out", "--runtime", runtime) == 0
-    assert ("hands this machine's Docker socket to the process" in capsys.readouterr().out) == is_warned
+    assert prepare(kits / "server", tmp_path / "out", SOCKET) == 0
     assert files_of(kits) == before

@@ -26,6 +26,7 @@ from silofl.flare.job_meta import refuse_meta
 from silofl.flare.messages import MOST_BYTES, guard_messages, restrict_commands
 from silofl.flare.one_machine import WAIT_FILE, refuse_second_machines, wait_after_refusal
 from silofl.flare.places import mark_in_use
+from silofl.flare.proxy import use_proxy
 from silofl.models.weights import SUFFIXES
 
 FILES = ("config_fed_client.json", "config_fed_server.json", "study.yaml")
@@ -53,6 +54,7 @@ class JobFiles(AppValidator, FLComponent):
         self._in_use: IO[str] | None = None
         restrict_commands()
         refuse_second_machines()
+        use_proxy(Path.cwd())
         # A site's lasting process, which runs in its kit.
         if Path(sys.argv[0]).stem == "client_train":
             wait_after_refusal(Path.cwd())

@@ -1,5 +1,6 @@
 """NVFlare's startup kits: their owner, certificates and policies, and the address of their server."""
 
+import os
 import ssl
 import stat
 from dataclasses import dataclass
@@ -157,13 +158,13 @@ class Kit:
             context.load_cert_chain(self.certificate_path, self.key_path)
         return context
 
-    def preflight(self) -> dict[str, str | None]:
+    def preflight(self, has_proxy: bool = False) -> dict[str, str | None]:
         """Return name -> problem and remedy of each of NVFlare's preflight checks, None where it passed."""
         checker = ClientPackageChecker()
         checker.init(str(self.folder))
         # The rules one by one, without the checker's trial start, which would end a client that already runs.
-        # Behind a relay no way leads to the server, which one of them asks for.
-        left_out = CheckServerAvailable if self.is_behind_relay else ()
+        # Neither behind a relay nor behind a proxy a way leads to the server itself, which one of them asks for.
+        left_out = CheckServerAvailable if self.is_behind_relay or has_proxy else ()
         rules = [rule for rule in checker.rules if not isinstance(rule, left_out)]
         results = {rule.name: rule(checker.package_path, data=None) for rule in rules}
         return {
@@ -234,7 +235,12 @@ def _read_parent(parent: dict[str, Any]) -> Address:
 
 def is_exposed(key: Path) -> bool:
     """Return whether other accounts of the machine may read, write or run a private key."""
-    return key.is_file() and bool(key.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO))
+    if not key.is_file():
+        return False
+    found = key.stat()
+    # Kubernetes lends a secret to an account by a group of its own, to be read.
+    is_lent = found.st_uid != os.geteuid() and found.st_gid in os.getgroups()
+    return bool(found.st_mode & (stat.S_IRWXG | stat.S_IRWXO) & ~(stat.S_IRGRP if is_lent else 0))
 
 
 def read_certificate(path: Path) -> x509.Certificate:

@@ -1,4 +1,4 @@
-"""Launchers of jobs in containers that are the machine's own choice: NVFlare 2.9 lets a job name the image.
+"""Launchers of jobs in Docker containers that are the machine's own choice: NVFlare 2.9 lets a job name the image.
 
 Whoever names the image of a hospital's container has the images and the state that are mounted into it.
 """
@@ -9,7 +9,7 @@ from typing import Any
 from nvflare.apis.fl_context import FLContext
 from nvflare.apis.job_def import JobMetaKey
 from nvflare.apis.job_launcher_spec import JobHandleSpec, JobLauncherSpec
-from nvflare.app_opt.job_launcher import docker_launcher, k8s_launcher
+from nvflare.app_opt.job_launcher import docker_launcher
 from nvflare.utils.job_launcher_utils import PORTABLE_RESOURCE_KEYS
 
 
@@ -27,19 +27,11 @@ class OwnContainer(JobLauncherSpec):
 
 
 class ClientDockerJobLauncher(OwnContainer, docker_launcher.ClientDockerJobLauncher):
-    """A hospital's, for Docker."""
+    """A hospital's."""
 
 
 class ServerDockerJobLauncher(OwnContainer, docker_launcher.ServerDockerJobLauncher):
-    """The server's, for Docker."""
-
-
-class ClientK8sJobLauncher(OwnContainer, k8s_launcher.ClientK8sJobLauncher):
-    """A hospital's, for Kubernetes."""
-
-
-class ServerK8sJobLauncher(OwnContainer, k8s_launcher.ServerK8sJobLauncher):
-    """The server's, for Kubernetes."""
+    """The server's."""
 
 
 def check_container(job_meta: Mapping[str, Any]) -> None:

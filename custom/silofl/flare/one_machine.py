@@ -34,6 +34,7 @@ from nvflare.fuel.f3.sfm.sfm_conn import SfmConnection
 from silofl.base.errors import ConfigError, ExitCode
 from silofl.flare.blocked import BlockList
 from silofl.flare.kit import Kit
+from silofl.flare.proxy import describe_proxy
 
 # Six of the heartbeats that a site sends.
 HEARD_S = 60.0
@@ -232,7 +233,8 @@ def ask_machines(kit: Kit) -> dict[str, dict[str, Any]] | None:
 
 async def _exchange(kit: Kit, question: bytes) -> dict[str, dict[str, Any]] | None:
     url, limit = f"wss://{kit.address.host}:{kit.address.port}/{WS_PATH}", ClientTimeout(total=None, connect=ANSWER_S)
-    async with ClientSession(timeout=limit) as session, session.ws_connect(url, ssl=kit.tls()) as line:
+    way = describe_proxy(kit.folder)
+    async with ClientSession(timeout=limit) as session, session.ws_connect(url, ssl=kit.tls(), **way) as line:
         await line.send_bytes(question)
         with suppress(TimeoutError):
             async with asyncio.timeout(ANSWER_S):

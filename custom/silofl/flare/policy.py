@@ -30,7 +30,7 @@ WITHOUT_JOB_FILES = (
     "take it from the resources.json of site_configs/"
 )
 STREAMER = "nvflare.app_common.logging.site_log_streamer.SiteLogStreamer"
-LAUNCHERS = "silofl.flare.launchers"
+LAUNCHERS, NVFLARE_LAUNCHERS = "silofl.flare.launchers", "nvflare.app_opt.job_launcher"
 # Component of NVFlare's -> the one that stands in its place, and what NVFlare's does.
 REPLACED = {
     "nvflare.app_common.logging.job_log_receiver.JobLogReceiver": (
@@ -39,12 +39,23 @@ REPLACED = {
     ),
     STREAMER: ("silofl.flare.site_logs.FinishedLog", "which adds a class to every job that no allow list has"),
     **{
-        f"nvflare.app_opt.job_launcher.{module}_launcher.{name}": (
-            f"{LAUNCHERS}.{name}",
+        f"{NVFLARE_LAUNCHERS}.docker_launcher.{side}DockerJobLauncher": (
+            f"{LAUNCHERS}.{side}DockerJobLauncher",
             "by which a job names the image that gets this machine's folders",
         )
-        for module, kind in (("docker", "Docker"), ("k8s", "K8s"))
-        for name in (f"Client{kind}JobLauncher", f"Server{kind}JobLauncher")
+        for side in ("Client", "Server")
+    },
+    # A pod or a batch job needs none of them: jobs are processes in the one in which the site is.
+    **{
+        f"{NVFLARE_LAUNCHERS}.{module}.{side}{kind}JobLauncher": (
+            f"nvflare.app_common.job_launcher.{side.lower()}_process_launcher.{side}ProcessJobLauncher",
+            does,
+        )
+        for module, kind, does in (
+            ("k8s_launcher", "K8s", "which needs all secrets of the namespace, and by which a job names its image"),
+            ("slurm", "Slurm", "by which a job names an image and a command of its own"),
+        )
+        for side in ("Client", "Server")
     },
 }
 # NVFlare's classes by which a job starts programs, or runs files, that it names itself. A list from an earlier release

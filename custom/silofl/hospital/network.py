@@ -18,6 +18,7 @@ from silofl.federation.needs import traveling_bytes
 from silofl.flare.kit import DAYS_TO_WARN, Address, Kit
 from silofl.flare.line import BANDWIDTH, COMM_CONFIG, MIB, find_least_bandwidth
 from silofl.flare.one_machine import ask_machines
+from silofl.flare.proxy import ProxyError, open_line, read_proxy
 from silofl.hospital.candidate import Candidate, Participant
 from silofl.hospital.finding import Finding, failed, ok, warning
 from silofl.hospital.machine import FIREWALL
@@ -26,7 +27,7 @@ TIMEOUT_S = 5
 # From best to worst.
 STATUSES = ("ok", "warning", "failed")
 CLOCK_WARNING_S, CLOCK_FAILURE_S = 30, 300
-# Programs look for a proxy under these names; NVFlare's driver of the scheme http, which kits have, at none of them.
+# Programs look for a proxy under these names; a site at none of them.
 PROXIES = ("https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY")
 # Scheme -> bytes that make such a server answer: a request for a page, or HTTP/2's connection preface.
 GREETINGS = {
@@ -116,36 +117,46 @@ def _judge_server(kit: Kit, now: datetime) -> Finding | None:
 
 
 def check_server(candidate: Candidate) -> Finding:
-    """Check that the server's name can be resolved and that its port is open, without a proxy."""
+    """Check that the server's port is open, through the site's proxy where it has one."""
     host, port = candidate.kit.address.host, candidate.kit.address.port
-    way_out = _proxy_advice(candidate.kit.address)
+    proxy, way_out = read_proxy(candidate.kit.folder), _proxy_advice(candidate.kit.address)
     try:
-        socket.getaddrinfo(host, port)
-    except OSError:
+        # A proxy looks the name up itself.
+        socket.getaddrinfo(*(host, port) if proxy is None else (proxy.host, proxy.port))
+        open_line(candidate.kit, TIMEOUT_S).close()
+    except ProxyError as error:
         return failed(
-            f"the server's name {host} must be known to this network; it is not: add it to DNS or /etc/hosts{way_out}"
+            f"the proxy {error.filename} must let this machine connect to {host}:{port}, not answer "
+            f"{error.strerror!r}; ask the network people to allow CONNECT there (for 407: write "
+            "http://USER:PASSWORD@HOST:PORT), or the study lead whether the server runs"
         )
-    try:
-        socket.create_connection((host, port), TIMEOUT_S).close()
+    except socket.gaierror:
+        what = f"the server's name {host}" if proxy is None else f"the proxy's name {proxy.host}"
+        return failed(f"{what} must be known to this network; it is not: add it to DNS or /etc/hosts{way_out}")
     except OSError as error:
         reason = error.strerror or "no answer in time"
+        if proxy is not None:
+            return failed(
+                f"the proxy {proxy.address} must be reachable, not {reason!r}; correct proxy in local/site.yaml, or "
+                "open this way out in the firewall"
+            )
         return failed(
             f"the server {host}:{port} must be reachable, not {reason!r}; open this way out in the firewall (after a "
             f"change of the server's address: systemctl restart {FIREWALL}), or ask the study lead whether it runs"
             f"{way_out}"
         )
-    return ok(f"the server {host}:{port} is reachable", host=host, port=port)
+    through = f" through the proxy {proxy.address}" if proxy is not None else ""
+    return ok(f"the server {host}:{port} is reachable{through}", host=host, port=port)
 
 
 def _proxy_advice(address: Address) -> str:
-    """Return what to ask the network people where a proxy is set that NVFlare does not use; empty where none is."""
+    """Return what to do where the environment names a proxy, which a site does not read; empty where it names none."""
     name = next((name for name in PROXIES if os.environ.get(name)), None)
     # gRPC's own driver does use the proxy.
     if name is None or address.scheme == "grpc":
         return ""
     return (
-        f". {name} is set, but NVFlare uses no proxy: ask the network people to let this machine connect to "
-        f"{address.host}:{address.port} (TCP) directly, past the proxy"
+        f". {name} is set, but a site does not read it: name the proxy in local/site.yaml, as proxy: http://HOST:PORT"
     )
 
 
@@ -210,10 +221,10 @@ def fetch_certificate(kit: Kit, host: str = "") -> bytes:
     Raises:
         OSError: Nothing answers there, or not by TLS.
     """
-    context, port, host = kit.tls(), kit.address.port, host or kit.address.host
+    context, host = kit.tls(), host or kit.address.host
     context.verify_mode = ssl.CERT_NONE
     with (
-        socket.create_connection((host, port), TIMEOUT_S) as line,
+        open_line(kit, TIMEOUT_S, host) as line,
         context.wrap_socket(line, server_hostname=host) as secured,
     ):
         return secured.getpeercert(binary_form=True) or b""
@@ -277,7 +288,9 @@ def judge_clock(seconds: float) -> Finding:
 
 def check_preflight(candidate: Candidate) -> Finding:
     """Run NVFlare's preflight checks."""
-    problems = candidate.kit.preflight()
+    problems = candidate.kit.preflight(has_proxy=read_proxy(candidate.kit.folder) is not None)
+    if not problems:
+        return ok("NVFlare's own check is left out, as it would connect past the site's proxy or relay")
     for name, problem in problems.items():
         if problem is not None:
             return failed(f"NVFlare's check {name!r} must pass, not say {problem}")
@@ -316,7 +329,7 @@ def shake_hands(kit: Kit) -> Handshake:
     if address.scheme == "grpc":
         context.set_alpn_protocols(["h2"])
     with (
-        socket.create_connection((address.host, address.port), TIMEOUT_S) as line,
+        open_line(kit, TIMEOUT_S) as line,
         context.wrap_socket(line, server_hostname=address.host) as secured,
     ):
         names = dict(pair for part in secured.getpeercert()["subject"] for pair in part)

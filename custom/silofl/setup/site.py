@@ -19,6 +19,17 @@ def _check_pin_digest(value: str) -> str:
     return value
 
 
+def _check_proxy(value: str) -> str:
+    found = re.fullmatch(r"http://([^/@\s]+@)?([\w.-]+|\[[0-9A-Fa-f:.]+\]):([0-9]{1,5})/?", value)
+    # With a port: programs do not agree on which one is meant without.
+    if found is None or not 0 < int(found[3]) < 1 << 16:
+        raise ConfigError(
+            "proxy must be http://HOST:PORT, or http://USER:PASSWORD@HOST:PORT; it is not, and not shown here for the "
+            "password that it may hold: correct it"
+        )
+    return value
+
+
 class PinnedStudy(Section):
     """A study that a site has read and agreed to.
 
@@ -61,6 +72,7 @@ class Site(Section):
             given. Neither holds for the other: an example of a patient may be shown by twice the patient's epsilon.
         extensions: Networks, losses, transforms and metrics of reviewed packages that may run here, as
             ``package==1.2.0/name``; none where not given.
+        proxy: The HTTP proxy by which the server is reached; directly where not given.
     """
 
     data: dict[Name, str] | str
@@ -80,6 +92,7 @@ class Site(Section):
     max_delta: Annotated[Positive, Field(lt=1)] | None = None
     privacy_unit: Literal["patient", "example"] | None = None
     extensions: tuple[Extension, ...] = ()
+    proxy: Annotated[str, AfterValidator(_check_proxy)] | None = None
 
     def data_folder(self, study: str, site: str) -> Path:
         """Return the folder that holds the study's ``dataset.json``.
