@@ -28,6 +28,7 @@ STUDY, SYSTEM, PAGES, SUMS = "study.yaml", "system", "docs", "SHA256SUMS"
 CAME = ("*.whl", LOCK, SBOM, STUDY, "startup/*", "local/*", f"{SYSTEM}/*", f"{PAGES}/*")
 TEMPLATES = Path(__file__).parent
 READ = ("hospital-it.md", "privacy.md", "security.md")
+CHECKER = "check_dossier.py"
 # Of machines with a service of their own.
 ROLES = {"hospital": "site", "server": "server"}
 LINK = re.compile(r"\[(?P<words>[^]]+)\]\((?P<file>[^)#]*)(#[^)]*)?\)")
@@ -76,11 +77,15 @@ def write_guide(kit: Kit, facts: Mapping[str, str]) -> None:
 
 
 def _put_pages(folder: Path) -> None:
-    """Put the pages that a hospital is to know into a kit; a link to what is not in the kit becomes its words."""
+    """Put the pages that a hospital is to know into a kit, and what checks a dossier.
+
+    A link to what is not in the kit becomes its words.
+    """
     for name in READ:
         text = (REPOSITORY / "docs" / name).read_text(encoding="utf-8").replace("](../site_configs/", "](../local/")
         make_folder(folder / PAGES)
         write_text(folder / PAGES / name, LINK.sub(lambda link: _rewrite_link(link, folder), text))
+    write_text(folder / PAGES / CHECKER, (TEMPLATES / CHECKER).read_text(encoding="utf-8"))
 
 
 def _rewrite_link(link: re.Match[str], folder: Path) -> str:

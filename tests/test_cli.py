@@ -41,7 +41,7 @@ def test_help_names_every_command_and_what_it_does_under_whose_it_is(silofl):
 def test_help_of_a_group_names_its_commands(silofl):
     code, out, _ = silofl("site", "--help")
     assert code == 0 and "hospital, at its own site:" in out
-    for command in ("check", "egress-check", "forget", "prune"):
+    for command in ("check", "dossier", "egress-check", "forget", "prune"):
         assert f"  {command} " in out and COMMANDS[f"site {command}"].purpose in out
 
 
@@ -113,6 +113,7 @@ WRONG = {
     "continue": ["5e0e1a4c", "--kit", NONE, "--kit"],
     "server check": ["--kit", NONE, "--kit"],
     "site check": ["--kit", NONE, "--study", NONE, "--kit"],
+    "site dossier": ["--kit", NONE, "--study", NONE, "--out", NONE, "--kit"],
     "site egress-check": [NONE, "FILE"],
     "site forget": ["study", "--site-config", NONE, "--site-config"],
     "site prune": ["--kit", NONE, "--kit"],
