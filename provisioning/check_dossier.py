@@ -1,7 +1,7 @@
 """Check a dossier of a site against the records in it, with Python alone: python3 check_dossier.py FOLDER [DIGEST].
 
-It needs neither SiloFL nor a package. DIGEST is the dossier's, as it was noted when the dossier was made: who can write
-the folder can also write a whole new one. It prints a line for each fault; the exit code is 1 with any, else 0.
+It needs no package. DIGEST is the dossier's, as it was noted when that was made: who can write the folder can write a
+whole new one too. It prints a line for each fault; the exit code is 1 with any, else 0.
 """
 
 import hashlib
@@ -10,43 +10,11 @@ import re
 import ssl
 import sys
 from collections.abc import Iterator
-from html.parser import HTMLParser
+from html import unescape
 from pathlib import Path
 
-MARK, VOID = b', "hash": "', ("meta", "wbr", "br")
+MARK = b', "hash": "'
 TIME = re.compile(rb"(?:\x17\x0d(\d{12})Z|\x18\x0f\d\d(\d{12})Z)")
-
-
-class Page(HTMLParser):
-    """The texts of each section of a page: its heading, cells of tables, and entries of lists."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.sections: dict[str, list[str]] = {}
-        self.place, self.is_text = "", False
-        self.feed(text)
-
-    def handle_starttag(self, tag: str, attrs: list) -> None:
-        """Begin a section, or one of its texts."""
-        if tag == "section":
-            self.place = dict(attrs).get("id") or ""
-            self.sections[self.place] = []
-        elif tag not in VOID:
-            self.is_text = bool(self.place) and tag in ("h2", "p", "li", "th", "td")
-            if self.is_text:
-                self.sections[self.place].append("")
-
-    def handle_endtag(self, tag: str) -> None:
-        """End them."""
-        self.place = "" if tag == "section" else self.place
-        self.is_text = self.is_text and tag not in ("h2", "p", "li", "th", "td")
-
-    def handle_data(self, data: str) -> None:
-        """Add to a text; one that stands between them is a text of its own."""
-        if self.place and self.is_text:
-            self.sections[self.place][-1] += data
-        elif self.place and data.strip():
-            self.sections[self.place].append(data)
 
 
 def check_dossier(folder: Path, noted: str | None = None) -> Iterator[str]:
@@ -65,7 +33,9 @@ def check_dossier(folder: Path, noted: str | None = None) -> Iterator[str]:
         records = {run: path.read_bytes().splitlines() for run, path in runs.items()}
         yield from check_chains(records, tables["records"])
         parsed = {run: [json.loads(line) for line in lines] for run, lines in records.items()}
-        yield from compare("left", [row for run, found in parsed.items() for row in sum_records(run, found)], tables)
+        unmixed = dict(tables["limits"])["kinds that are never mixed"].split(", ")
+        rows = [row for run, found in parsed.items() for row in sum_records(run, found, unmixed)]
+        yield from check_left(rows, tables["left"])
         yield from check_partners(parsed)
         yield from check_limits(folder / "records", parsed, dict(tables["limits"]))
         yield from check_keys(folder / "records", tables["keys"])
@@ -85,17 +55,15 @@ def check_files(folder: Path, files: dict[str, str]) -> Iterator[str]:
 
 
 def check_page(path: Path, sections: dict) -> Iterator[str]:
-    """Compare what the page says with dossier.json."""
-    shown = Page(path.read_text(encoding="utf-8")).sections
+    """Compare what the page says with dossier.json, letter by letter."""
+    found = re.findall(r'<section id="(\w*)">(.*?)</section>', path.read_text(encoding="utf-8"), flags=re.DOTALL)
+    shown = {place: "".join(unescape(re.sub("<[^>]*>", "", text)).split()) for place, text in found}
     for place in sorted(shown.keys() | sections.keys()):
         one = sections.get(place) or dict.fromkeys(("title", "asks", "columns", "rows", "notes"), "")
-        wanted = [one["title"], "; ".join(one["asks"]), *one["columns"]]
-        wanted += [cell for row in one["rows"] for cell in row] + list(one["notes"])
-        found = [" ".join(text.split()) for text in shown.get(place, [])]
-        wanted = [" ".join(text.split()) for text in wanted]
-        if found != wanted:
-            odd = [text for text in found if text not in wanted] + [text for text in wanted if text not in found]
-            yield f"section {place} of the page must say what dossier.json says; it differs in {odd[:2]}"
+        cells = [cell for row in one["rows"] for cell in row]
+        texts = [one["title"], "; ".join(one["asks"]), *one["columns"], *cells, *one["notes"]]
+        if shown.get(place) != "".join("".join(texts).split()):
+            yield f"section {place} of the page must say what dossier.json says; it says something else"
 
 
 def check_chains(records: dict[str, list[bytes]], rows: list) -> Iterator[str]:
@@ -115,7 +83,7 @@ def check_chains(records: dict[str, list[bytes]], rows: list) -> Iterator[str]:
         yield f"section records must say {sorted(found)}, as the records do, not {sorted(row[:3] for row in rows)}"
 
 
-def sum_records(run: str, records: list[dict]) -> Iterator[tuple]:
+def sum_records(run: str, records: list[dict], unmixed: list[str]) -> Iterator[tuple]:
     """Yield the rows of the section ``left``, from the records."""
     mixed = dict(one["mixed"] for one in records if one.get("mixed"))
     asked = {(one["round"], one["task"]): one["sites"] for one in records if one.get("sites")}
@@ -124,21 +92,18 @@ def sum_records(run: str, records: list[dict]) -> Iterator[tuple]:
         total = sums.setdefault((one["round"], one["task"], one["kind"], one["refused"]), [0, 0])
         total[:] = total[0] + 1, total[1] + one.get("bytes", 0)
     for (number, task, kind, refused), (count, size) in sums.items():
-        partners = asked.get((number, task)), None if refused else mixed.get(number) or None
-        cells = (number, task, kind, "no, refused" if refused else "yes", count, size, *partners)
+        partners = "never" if kind in unmixed else None if refused else mixed.get(number) or None
+        left, sites = "no, refused" if refused else "yes", asked.get((number, task))
+        cells = (number, task, kind, left, count, size, sites, partners)
         yield (run, *("-" if cell is None else str(cell) for cell in cells))
 
 
-def compare(place: str, wanted: list[tuple], tables: dict) -> Iterator[str]:
-    """Compare a section's rows with those that the records give."""
-    yield from (
-        f"section {place} must have the row {row}, as the records do" for row in wanted if row not in tables[place]
-    )
-    yield from (
-        f"section {place} has the row {row}, which no record gives" for row in tables[place] if row not in wanted
-    )
-    if len(wanted) != len(tables[place]):
-        yield f"section {place} must have {len(wanted)} rows, not {len(tables[place])}"
+def check_left(wanted: list[tuple], said: list[tuple]) -> Iterator[str]:
+    """Compare the rows of the section ``left`` with those that the records give."""
+    yield from (f"section left must have the row {row}, as the records do" for row in wanted if row not in said)
+    yield from (f"section left has the row {row}, which no record gives" for row in said if row not in wanted)
+    if len(wanted) != len(said):
+        yield f"section left must have {len(wanted)} rows, not {len(said)}"
 
 
 def check_partners(parsed: dict[str, list[dict]]) -> Iterator[str]:

@@ -236,3 +236,9 @@ def test_what_is_no_dossier_is_said_in_one_sentence(tmp_path):
     done = subprocess.run([sys.executable, "-I", CHECKER], capture_output=True, text=True)
     assert done.returncode == 1 and "python3 check_dossier.py FOLDER [DIGEST]" in done.stderr
     assert len(CHECKER.read_text().splitlines()) <= 200
+
+
+def test_the_checker_comes_with_a_hospitals_kit_and_its_checksum(kits):
+    assert (kits / "north" / "docs" / CHECKER.name).read_bytes() == CHECKER.read_bytes()
+    line = f"{digest(CHECKER.read_bytes())}  docs/{CHECKER.name}\n"
+    assert line in (kits / "north" / "SHA256SUMS").read_text()

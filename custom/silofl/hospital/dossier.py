@@ -66,11 +66,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def attack_models(candidate: Candidate, runs: Mapping[str, Path]) -> dict[str, Membership | str]:
-    """Attack the models that the last run left at the site, those that others have too and its own.
-
-    Returns:
-        Model -> the attack, or why there is none.
-    """
+    """Return model -> the attack on it, or why there is none, of those that the last run left at the site."""
     run = next((runs[name] for name in sorted(runs, reverse=True) if (runs[name] / FOLDER).is_dir()), None)
     if run is None:
         return {"all models": "no run has come to its end, which leaves models here"}

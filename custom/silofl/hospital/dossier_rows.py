@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from cryptography.hazmat.primitives.hashes import SHA256
@@ -13,6 +14,7 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from silofl.base.errors import SiloFLError
 from silofl.base.schema import declare_optional
 from silofl.data.manifest import PARTS
+from silofl.federation.egress import NUMBERS, REASON
 from silofl.federation.egress_chain import check_chain
 from silofl.federation.egress_log import FILE, read_spent_epsilon
 from silofl.flare.kit import Kit
@@ -20,6 +22,7 @@ from silofl.flare.policy import read_class_policy, read_site_rights, streams_log
 from silofl.hospital.candidate import Candidate
 from silofl.hospital.forget import find_kept
 from silofl.inference.membership import Membership
+from silofl.parts.load import list_kinds
 from silofl.setup.software import read_software
 
 Row = tuple[str, ...]
@@ -65,18 +68,21 @@ def list_rows(
         digests: File of the kit -> its SHA-256.
     """
     kit = candidate.kit
-    verdicts = {run: check_chain((folder / FILE).read_bytes()) for run, folder in runs.items()}
-    lines = {
-        run: (folder / FILE).read_bytes().splitlines()[: verdicts[run].last.number] for run, folder in runs.items()
-    }
-    records = {run: [json.loads(line) for line in found] for run, found in lines.items()}
+    contents = {run: (folder / FILE).read_bytes() for run, folder in sorted(runs.items())}
+    verdicts = {run: check_chain(content) for run, content in contents.items()}
+    sound = {run: content.splitlines()[: len(verdicts[run].links)] for run, content in contents.items()}
+    records = {run: [json.loads(line) for line in lines] for run, lines in sound.items()}
+    unmixed = sorted({NUMBERS, REASON, *(kind.name for kind in list_kinds(candidate.study) if not kind.is_mixed)})
     software = [("SHA-256 of silofl" if name == "package" else name, one) for name, one in read_software()]
     return {
         "processing": [*_describe_processing(candidate)],
-        "left": [row for run, found in records.items() for row in _sum_records(run, found)],
+        "left": [row for run, found in records.items() for row in _sum_records(run, found, unmixed)],
         "records": [(run, str(one.last.number), one.last.hash, one.fault or SOUND) for run, one in verdicts.items()],
         "risk": [*(_describe_attack(*one) for one in attacks.items()), *_describe_simulation(simulated)],
-        "limits": [*_describe_limits(candidate, [one for found in records.values() for one in found])],
+        "limits": [
+            *_describe_limits(candidate, [one for found in records.values() for one in found]),
+            ("kinds that are never mixed", ", ".join(unmixed)),
+        ],
         "kept": [*_describe_kept(candidate)],
         "rights": [*_describe_rights(kit)],
         "keys": [*_describe_certificates(kit)],
@@ -107,7 +113,7 @@ def _count_patients(candidate: Candidate, name: str) -> str:
     return "not all are known" if None in part.patients else str(part.num_patients)
 
 
-def _sum_records(run: str, records: Sequence[Mapping[str, Any]]) -> Iterator[Row]:
+def _sum_records(run: str, records: Sequence[Mapping[str, Any]], unmixed: Sequence[str]) -> Iterator[Row]:
     """Return what left in each round by kind, and of how many sites the server says that it asked and mixed them."""
     mixed = dict(one["mixed"] for one in records if one.get("mixed"))
     asked = {(one["round"], one["task"]): one["sites"] for one in records if one.get("sites")}
@@ -115,8 +121,9 @@ def _sum_records(run: str, records: Sequence[Mapping[str, Any]]) -> Iterator[Row
     for one in records:
         sums.setdefault((one["round"], one["task"], one["kind"], one["refused"]), []).append(one.get("bytes", 0))
     for (number, task, kind, is_refused), sizes in sums.items():
-        partners = asked.get((number, task)), None if is_refused else mixed.get(number) or None
-        cells = (number, task, kind, "no, refused" if is_refused else "yes", len(sizes), sum(sizes), *partners)
+        partners = "never" if kind in unmixed else None if is_refused else mixed.get(number) or None
+        left, sites = "no, refused" if is_refused else "yes", asked.get((number, task))
+        cells = (number, task, kind, left, len(sizes), sum(sizes), sites, partners)
         yield (run, *("-" if cell is None else str(cell) for cell in cells))
 
 
@@ -158,7 +165,7 @@ def _describe_limits(candidate: Candidate, records: Sequence[Mapping[str, Any]])
 def _describe_kept(candidate: Candidate) -> Iterator[Row]:
     site, study = candidate.settings, candidate.study.name
     for folder, (files, size) in find_kept(site, study, candidate.kit.name).folders.items():
-        yield str(folder), f"{files} files, {size} bytes", f"silofl site forget {study}"
+        yield str(folder), f"{files} files, {size} bytes", f"silofl site forget {quote(study)}"
     days = "for ever: keep_days is not set" if site.keep_days is None else f"{site.keep_days} days"
     yield "job folders and full logs in the kit", days, "silofl site prune"
     yield "one patient in all of these", "until erased", "silofl site forget --patient ID"

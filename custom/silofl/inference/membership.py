@@ -69,7 +69,7 @@ def attack_membership(model: SuperModel, name: str, members: Examples, others: E
 
 def measure_losses(model: SuperModel, name: str, part: Examples) -> Mapping[str, float]:
     """Return case -> its loss by one of a super model's models."""
-    study, found = model.contents.study, {}
+    found, study = {}, model.contents.study
     for case, rows in group_positions(part.cases).items():
         some = part.select_rows(rows)
         images = np.asarray(some.images)
