@@ -90,6 +90,9 @@ def test_a_dossier_says_what_left_and_with_how_many_sites_it_was_mixed(dossier):
     assert {("epsilon spent", "1.25"), ("max_epsilon", "8.0")} <= {*rows_of(folder, "limits")}
     # Numbers are this site's alone, however many it was mixed with.
     assert {row[8] for row in rows_of(folder, "left") if row[3] == "numbers"} == {"never"}
+    # By the policy of the kit, a lead may do nothing here that the program asks NVFlare about.
+    assert rows_of(folder, "rights")[0][1].startswith("none of submit_job, byoc")
+    assert [row[:2] for row in rows_of(folder, "logs")] == [("log.txt", "17"), ("go to the server", "never")]
     digest = json.loads((folder / "dossier.json").read_text())["digest"]
     assert f"to be noted elsewhere: {digest}" in out and list(check_dossier(folder, digest)) == []
     page = (folder / "dossier.html").read_text()

@@ -154,7 +154,7 @@ def test_a_lock_for_the_cpu_is_not_right_for_a_gpu_and_one_of_a_machine_with_it_
     replace_in(kit / "local" / "site.yaml", "device: cpu", "device: cuda")
     found = the_only_failure(kit)
     assert found.startswith("north: requirements.lock must install torch for a GPU, as device: cuda of local/site.yaml")
-    assert "fill the kit with fill-kits --lock" in found
+    assert "fill the kit with fill-kits --lock provisioning/cuda-3.11.lock" in found
     line = f"nvidia-cublas==13.1.0 --hash=sha256:{'0' * 64}"
     lock.write_text("\n".join(["# Written for Linux with a GPU", line]))
     assert main(["fill-kits", str(kit), "--wheel", str(wheel), "--lock", str(lock)]) == 0

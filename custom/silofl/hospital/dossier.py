@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 
-from silofl.base.errors import ConfigError, ExitCode, SiloFLError
+from silofl.base.errors import ConfigError, DataError, ExitCode, SiloFLError
 from silofl.base.files import copy_file, fill_folder, is_free, write_json
 from silofl.base.options import make_console
 from silofl.base.schema import dump_record, read_file
@@ -79,18 +79,15 @@ def attack_models(candidate: Candidate, runs: Mapping[str, Path]) -> dict[str, M
             names = {LOCAL} if folder.name == CHOSEN else {GLOBAL, candidate.kit.name, LOCAL}
             for name in sorted(names & contents.models.keys()):
                 whose = "the site's own model" if name == LOCAL else f"federated model {name}"
-                found[f"{whose} of {run.name}"] = _try_attack(SuperModel(contents, device), name, members, others)
+                try:
+                    attack = attack_membership(SuperModel(contents, device), name, members, others)
+                except DataError as error:
+                    attack = str(error)
+                found[f"{whose} of {run.name}"] = attack
     except SiloFLError:
         # The reason may name a case.
         return {"all models": "data or models cannot be read: site check says why"}
     return found
-
-
-def _try_attack(model: SuperModel, name: str, members: Examples, others: Examples) -> Membership | str:
-    try:
-        return attack_membership(model, name, members, others)
-    except SiloFLError as error:
-        return str(error)
 
 
 def _split_cases(candidate: Candidate, run: Path) -> tuple[Examples, Examples]:

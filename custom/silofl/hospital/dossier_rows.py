@@ -176,7 +176,7 @@ def _describe_rights(kit: Kit) -> Iterator[Row]:
     rights = read_site_rights(kit)
     for role in rights.roles:
         has = [right for right in RIGHTS if rights.has(right, "somebody", "another", role)]
-        yield f"{role} of another organisation", ", ".join(has) or f"none of {', '.join(RIGHTS)}"
+        yield f"{role} of another organisation, with own jobs", ", ".join(has) or f"none of {', '.join(RIGHTS)}"
     yield "a job", read_class_policy(kit).gap or "name classes of an allow list; it brings no code"
 
 
