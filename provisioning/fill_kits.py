@@ -18,7 +18,7 @@ from typing import Any
 from provisioning.guide import STUDY, write_guide
 from provisioning.relays import guard_start
 from provisioning.supply import LOCK, digest_file, is_for_gpu, name_package, read_lock, write_supply
-from provisioning.workspace import SITE_CONFIGS, SITE_LOCK, find_kits, write_yaml
+from provisioning.workspace import CUDA_LOCKS, SITE_CONFIGS, SITE_LOCK, find_kits, write_yaml
 from silofl.base.errors import ConfigError, ExitCode
 from silofl.base.files import read_json, write_json
 from silofl.base.settings import read_yaml
@@ -42,7 +42,7 @@ class Contents:
 
     Attributes:
         wheel: The package that sites install.
-        lock: The packages that are installed with it.
+        lock: The packages that are installed with it; those of provisioning/ for the site's device where not given.
         site_configs: Holds a folder of policies for each kind of site: ``hospital/``, ``server/``.
         data_root: Holds a folder of data for each site, as for ``silofl simulate --data``; state and results are kept
             below it too. Without it, site.yaml and server.yaml stay as they are in ``site_configs``.
@@ -56,7 +56,7 @@ class Contents:
     site_configs: Path = SITE_CONFIGS
     data_root: Path | None = None
     hospital_kind: str = "hospital"
-    lock: Path = SITE_LOCK
+    lock: Path | None = None
     study: Path | None = None
     line: Mapping[str, int] = field(default_factory=dict)
     has_new_policies: bool = False
@@ -70,11 +70,13 @@ def fill_kit(kit: Kit, contents: Contents) -> None:
     """
     if kit.kind == "admin":
         return
-    is_new = contents.has_new_policies or not (kit.folder / "local" / "site.yaml").exists()
-    if kit.kind == "hospital" and is_new:
-        _check_device(contents)
+    own = kit.folder / "local" / "site.yaml"
+    is_new = contents.has_new_policies or not own.exists()
+    settings = _find_policies("hospital", contents) / own.name if is_new and kit.kind == "hospital" else own
+    lock = _choose_lock(contents, settings if kit.kind == "hospital" else None)
     checksum = _put_wheel(kit.folder, contents.wheel)
-    lock_checksum = _put_supply(kit.folder, contents, checksum)
+    write_supply(kit.folder, [name_package(contents.wheel, checksum)], lock)
+    lock_checksum = digest_file(kit.folder / LOCK)
     if kit.kind == "relay":
         guard_start(kit)
     else:
@@ -109,12 +111,6 @@ def _put_wheel(folder: Path, wheel: Path) -> str:
     return checksum
 
 
-def _put_supply(folder: Path, contents: Contents, checksum: str) -> str:
-    """Write the lock of the wheel and all that is installed with it, and the SBOM; returns the lock's checksum."""
-    write_supply(folder, [name_package(contents.wheel, checksum)], contents.lock)
-    return digest_file(folder / LOCK)
-
-
 def _put_study(folder: Path, path: Path) -> None:
     """Put a study.yaml into a kit, with the model beside it that it names."""
     for source, name in _study_files(path).items():
@@ -142,14 +138,19 @@ def _find_policies(kind: str, contents: Contents) -> Path:
     return source
 
 
-def _check_device(contents: Contents) -> None:
-    """Refuse policies that ask for a GPU beside a lock that installs torch for the CPU."""
-    source = _find_policies("hospital", contents)
-    if read_yaml(source / "site.yaml").get("device") == "cuda" and not is_for_gpu(read_lock(contents.lock)):
+def _choose_lock(contents: Contents, settings: Path | None) -> Path:
+    """Return the lock for what a site.yaml asks for, or for a machine without one; refuse one of another device."""
+    device = read_yaml(settings).get("device") if settings else "cpu"
+    if contents.lock is None:
+        return next(iter(CUDA_LOCKS.values())) if device == "cuda" else SITE_LOCK
+    is_right = settings is None or device not in ("cpu", "cuda")
+    if not is_right and is_for_gpu(read_lock(contents.lock)) != (device == "cuda"):
+        wanted, other = ("a GPU", "the CPU") if device == "cuda" else ("the CPU", "a GPU")
         raise ConfigError(
-            f"--lock must install torch for a GPU, as device: cuda of {source.name} asks, not for the CPU; write one "
-            "on a machine like the site's: python -m provisioning lock --out FILE"
+            f"--lock must install torch for {wanted}, as device: {device} of {settings.parent.name}/{settings.name} "
+            f"asks, not for {other}; leave --lock out, or name another --kind with --policies"
         )
+    return contents.lock
 
 
 def _put_policies(kit: Kit, contents: Contents) -> None:
@@ -195,8 +196,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def add_contents_options(parser: argparse.ArgumentParser) -> None:
     """Add the options that describe the contents of kits."""
     parser.add_argument("--data-root", type=Path, metavar="DIR", help="holds a folder of data for each site")
-    lock = "of all packages, as lock writes it; provisioning/site.lock by default"
-    parser.add_argument("--lock", type=Path, default=SITE_LOCK, metavar="FILE", help=lock)
+    lock = "of all packages, as lock writes it (default: of provisioning/, for the device of the policies)"
+    parser.add_argument("--lock", type=Path, metavar="FILE", help=lock)
     parser.add_argument("--site-configs", type=Path, default=SITE_CONFIGS, metavar="DIR", help="policies of sites")
     parser.add_argument("--kind", default="hospital", help="its folder for hospitals, as hospital_gpu")
     parser.add_argument("--study", type=Path, metavar="STUDY.yaml", help="with which hospitals check themselves")
@@ -210,13 +211,14 @@ def check_contents(options: argparse.Namespace, kinds: Iterable[str]) -> None:
     """
     if options.wheel:
         _check_wheel(options.wheel)
-    read_lock(options.lock)
+    if options.lock:
+        read_lock(options.lock)
     if options.study:
         _study_files(options.study)
     contents = describe_contents(options, options.wheel)
     for kind in kinds:
         _find_policies(kind, contents)
-    _check_device(contents)
+    _choose_lock(contents, _find_policies("hospital", contents) / "site.yaml")
 
 
 def read_line(project: Mapping[str, Any]) -> dict[str, int]:

@@ -11,7 +11,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from nvflare.tool.cert.fingerprint import cert_fingerprint_sha256
 
 from provisioning.relays import read_listener
-from provisioning.supply import LOCK, SBOM, digest_file, is_for_gpu, read_lock
+from provisioning.supply import LOCK, SBOM, digest_file, is_for_gpu, read_lock, read_target
 from provisioning.workspace import REPOSITORY
 from silofl.base.files import make_folder, write_text
 from silofl.base.settings import load_settings, read_yaml
@@ -33,12 +33,13 @@ TEMPLATES = Path(__file__).parent
 # Of a site alone: a server is no batch job.
 BATCH = "silofl.sbatch"
 READ = ("hospital-it.md", "privacy.md", "security.md")
+CHECKER = "check_dossier.py"
 # Of machines with a service of their own.
 ROLES = {"hospital": "site", "server": "server"}
 LINK = re.compile(r"\[(?P<words>[^]]+)\]\((?P<file>[^)#]*)(#[^)]*)?\)")
 GUIDES = {"hospital": "INSTALL.md.j2", "server": "INSTALL_server.md.j2", "relay": "INSTALL_relay.md.j2"}
-# Measured: the packages of the lock once installed, with torch for the CPU.
-SOFTWARE_BYTES = 2 * GIB
+# The packages of a lock once installed: with torch for the CPU as measured, for a GPU by the size of its files.
+SOFTWARE_BYTES, GPU_BYTES = 2 * GIB, 7 * GIB
 
 
 def write_guide(kit: Kit, facts: Mapping[str, str]) -> None:
@@ -52,8 +53,12 @@ def write_guide(kit: Kit, facts: Mapping[str, str]) -> None:
         ConfigError: The kit's study or site.yaml is wrong.
     """
     pages = Environment(loader=FileSystemLoader(TEMPLATES), undefined=StrictUndefined, keep_trailing_newline=True)
+    python, size = read_target(kit.folder / LOCK)
     values = {
         "kit": kit,
+        "python": f"Python {python or '3.11'}",
+        "command": f"python{python or '3.11'}",
+        "size": size,
         "host": kit.address.host,
         "port": kit.address.port,
         "root": cert_fingerprint_sha256(kit.root),
@@ -84,11 +89,15 @@ def write_guide(kit: Kit, facts: Mapping[str, str]) -> None:
 
 
 def _put_pages(folder: Path) -> None:
-    """Put the pages that a hospital is to know into a kit; a link to what is not in the kit becomes its words."""
+    """Put the pages that a hospital is to know into a kit, and what checks a dossier.
+
+    A link to what is not in the kit becomes its words.
+    """
     for name in READ:
         text = (REPOSITORY / "docs" / name).read_text(encoding="utf-8").replace("](../site_configs/", "](../local/")
         make_folder(folder / PAGES)
         write_text(folder / PAGES / name, LINK.sub(lambda link: _rewrite_link(link, folder), text))
+    write_text(folder / PAGES / CHECKER, (TEMPLATES / CHECKER).read_text(encoding="utf-8"))
 
 
 def _rewrite_link(link: re.Match[str], folder: Path) -> str:
@@ -147,7 +156,8 @@ def _fixed_part(place: str) -> str:
 
 def _resource_facts(kit: Kit) -> dict[str, Any]:
     """Return the kit's study, and the disk and memory that it needs; no study where the kit has none."""
-    path, software = kit.folder / STUDY, f"{SOFTWARE_BYTES / GIB:.0f} GiB"
+    size = GPU_BYTES if is_for_gpu(read_lock(kit.folder / LOCK)) else SOFTWARE_BYTES
+    path, software = kit.folder / STUDY, f"{size / GIB:.0f} GiB"
     if not path.is_file():
         return {"study": None, "disk": software}
     study = load_study(path)

@@ -92,6 +92,13 @@ def read_lock(path: Path) -> list[Package]:
     return packages
 
 
+def read_target(path: Path) -> tuple[str, str]:
+    """Return the Python that a lock is for, and how much is downloaded, by its first line; empty where not said."""
+    first = path.read_text(encoding="utf-8").partition("\n")[0]
+    python, size = re.search(r"Python (3\.\d+)", first), re.search(r"; (.+) to download", first)
+    return python[1] if python else "", size[1] if size else ""
+
+
 def is_for_gpu(packages: Iterable[Package]) -> bool:
     """Return whether a lock's torch computes on a GPU, by what is installed with it."""
     return any(package.name.startswith(OF_GPU) for package in packages)

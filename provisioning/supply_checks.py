@@ -59,8 +59,8 @@ def _find_lock_faults(kit: Kit) -> Iterator[str]:
     asking = _find_gpu_wish(kit)
     if asking and not is_for_gpu(packages):
         yield (
-            f"{LOCK} must install torch for a GPU, as device: cuda of {asking} asks, not for the CPU; write a lock on "
-            "a machine like the site's and fill the kit with fill-kits --lock, or set device: cpu in local/site.yaml"
+            f"{LOCK} must install torch for a GPU, as device: cuda of {asking} asks, not for the CPU; fill the kit "
+            "with fill-kits --lock provisioning/cuda-3.11.lock, or set device: cpu in local/site.yaml"
         )
 
 

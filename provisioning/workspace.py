@@ -13,6 +13,8 @@ SITE_CONFIGS = REPOSITORY / "site_configs"
 # What a site installs with the wheel, as python -m provisioning lock writes it.
 SITE_LOCK = REPOSITORY / "provisioning" / "site.lock"
 CLINIC_LOCK = REPOSITORY / "provisioning" / "clinic.lock"
+# Python of a site with GPUs -> what it installs.
+CUDA_LOCKS = {one: REPOSITORY / "provisioning" / f"cuda-{one}.lock" for one in ("3.11", "3.12", "3.13")}
 # The project file that users copy and change.
 PROJECT = REPOSITORY / "provisioning" / "project.yml"
 

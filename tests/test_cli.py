@@ -49,7 +49,7 @@ def test_a_command_draws_where_a_notebook_names_a_backend_that_is_not_installed(
 def test_help_of_a_group_names_its_commands(silofl):
     code, out, _ = silofl("site", "--help")
     assert code == 0 and "hospital, at its own site:" in out
-    for command in ("check", "egress-check", "forget", "prune"):
+    for command in ("check", "dossier", "egress-check", "forget", "prune"):
         assert f"  {command} " in out and COMMANDS[f"site {command}"].purpose in out
 
 
@@ -130,6 +130,7 @@ WRONG = {
     "continue": ["5e0e1a4c", "--kit", NONE, "--kit"],
     "server check": ["--kit", NONE, "--kit"],
     "site check": ["--kit", NONE, "--study", NONE, "--kit"],
+    "site dossier": ["--kit", NONE, "--study", NONE, "--out", NONE, "--kit"],
     "site egress-check": [NONE, "FILE"],
     "site forget": ["study", "--site-config", NONE, "--site-config"],
     "site prune": ["--kit", NONE, "--kit"],

@@ -21,6 +21,7 @@ from silofl.command import CLINIC_WHEEL, DESK_WHEEL, LACKS, Command, load_announ
 HOSPITAL = {
     "import": ("hospital.import_data", "turn image folders or a public data set into sites, each with a dataset.json"),
     "site check": ("hospital.check_site", "check whether this site may join a study"),
+    "site dossier": ("hospital.dossier", "answer what a privacy or security officer asks of a study at this site"),
     "site egress-check": ("hospital.egress_check", "check that the record of what left was not altered"),
     "site forget": ("hospital.forget", "delete what this site keeps of a study or a patient, never its data"),
     "site prune": (

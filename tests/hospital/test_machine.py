@@ -1,4 +1,5 @@
 import dataclasses
+import os
 import re
 import shutil
 import sys
@@ -11,7 +12,7 @@ import pytest
 import torch
 
 from silofl import __version__
-from silofl.hospital import machine
+from silofl.hospital import machine, trial
 
 from .conftest import change_json, change_site
 
@@ -118,3 +119,61 @@ def test_a_gpu_is_asked_for_only_where_the_study_does_and_those_that_are_not_the
         answer = machine.check_gpu(candidate())
         assert answer.status == status
         assert ("at most the 1 GPUs of this machine, not 2" in answer.sentence) == (count == 1)
+
+
+GONE = "CUDA error: unspecified launch failure"
+BUSY = "CUDA error: CUDA-capable device(s) is/are busy or unavailable"
+
+
+@pytest.fixture
+def stand_in(monkeypatch):
+    """A GPU that is said to be there, with 2 of 8 GiB free, and who uses it by a stand-in of nvidia-smi's."""
+
+    def make(users=""):
+        monkeypatch.setattr(machine, "choose_device", lambda name: torch.device("cuda"))
+        monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (2 << 30, 8 << 30))
+        monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "Stand-in 8")
+        monkeypatch.setattr(machine.subprocess, "run", lambda *_, **__: SimpleNamespace(stdout=users))
+
+    return make
+
+
+def test_a_gpu_that_another_process_uses_is_named_with_the_process(candidate, stand_in):
+    stand_in(f"{os.getpid()}\n")
+    answer = machine.check_gpu(candidate())
+    assert (answer.status, answer.sentence) == ("ok", "Stand-in 8 has 2.0 of 8.0 GiB free")
+    stand_in(f"4711\n{os.getpid()}\n")
+    answer = machine.check_gpu(candidate())
+    assert answer.status == "warning" and "must be this site's alone, not of process 4711 too" in answer.sentence
+
+
+@pytest.mark.parametrize(
+    ("error", "sentence"),
+    [
+        (RuntimeError(GONE), "it is gone, or its driver has failed: see nvidia-smi"),
+        (RuntimeError(BUSY), "another process has it: end process 4711"),
+        (
+            torch.OutOfMemoryError("CUDA out of memory"),
+            "must have room for a training step; it has not",
+        ),
+    ],
+)
+def test_a_gpu_that_fails_in_a_training_step_is_named(candidate, stand_in, monkeypatch, error, sentence):
+    def fail(*_):
+        raise error
+
+    stand_in("4711\n")
+    monkeypatch.setattr(trial, "measure_cost", fail)
+    answer = trial.check_training(candidate())
+    assert answer.status == "failed" and sentence in answer.sentence
+    monkeypatch.setattr(torch.cuda, "mem_get_info", fail)
+    assert sentence in machine.check_gpu(candidate()).sentence
+
+
+def test_an_error_of_something_else_is_no_fault_of_the_gpu(candidate, monkeypatch):
+    def fail(*_):
+        raise RuntimeError("sizes of tensors must match")
+
+    monkeypatch.setattr(trial, "measure_cost", fail)
+    with pytest.raises(RuntimeError, match="sizes of tensors"):
+        trial.check_training(candidate())

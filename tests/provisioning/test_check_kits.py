@@ -1,4 +1,5 @@
 import json
+import re
 import shutil
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -13,7 +14,7 @@ from provisioning.__main__ import main
 from provisioning.check_kits import check_folders
 from provisioning.checks import TRACKING
 from provisioning.supply import LOCK, read_lock
-from provisioning.workspace import PROJECT, REPOSITORY, find_kits, write_yaml
+from provisioning.workspace import CUDA_LOCKS, PROJECT, REPOSITORY, SITE_LOCK, find_kits, write_yaml
 from silofl import __version__
 from silofl.base.files import read_json
 from silofl.base.settings import read_yaml
@@ -153,7 +154,7 @@ def test_a_lock_for_the_cpu_is_not_right_for_a_gpu_and_one_of_a_machine_with_it_
     replace_in(kit / "local" / "site.yaml", "device: cpu", "device: cuda")
     found = the_only_failure(kit)
     assert found.startswith("north: requirements.lock must install torch for a GPU, as device: cuda of local/site.yaml")
-    assert "fill the kit with fill-kits --lock" in found
+    assert "fill the kit with fill-kits --lock provisioning/cuda-3.11.lock" in found
     line = f"nvidia-cublas==13.1.0 --hash=sha256:{'0' * 64}"
     lock.write_text("\n".join(["# Written for Linux with a GPU", line]))
     assert main(["fill-kits", str(kit), "--wheel", str(wheel), "--lock", str(lock)]) == 0
@@ -162,15 +163,34 @@ def test_a_lock_for_the_cpu_is_not_right_for_a_gpu_and_one_of_a_machine_with_it_
     assert failures(kit) == []
 
 
-def test_policies_for_a_gpu_come_with_no_lock_for_the_cpu(kits, wheel, tmp_path, capsys):
+def test_policies_for_a_gpu_come_with_no_lock_for_the_cpu_and_the_other_way_round(kits, wheel, tmp_path, capsys):
     before = {path: path.read_bytes() for path in kits.rglob("*") if path.is_file()}
-    given = ("--wheel", str(wheel), "--kind", "hospital_gpu")
+    given = ("--wheel", str(wheel), "--kind", "hospital_gpu", "--lock", str(SITE_LOCK))
     assert main(["fill-kits", str(kits / "north"), *given, "--policies"]) == 2
-    assert "--lock must install torch for a GPU, as device: cuda of hospital_gpu asks" in capsys.readouterr().err
+    assert "--lock must install torch for a GPU, as device: cuda of hospital_gpu/site.yaml" in capsys.readouterr().err
+    for_gpu = ("--wheel", str(wheel), "--lock", str(CUDA_LOCKS["3.12"]))
+    assert main(["fill-kits", str(kits / "north"), *for_gpu]) == 2
+    assert "--lock must install torch for the CPU, as device: cpu of local/site.yaml" in capsys.readouterr().err
     assert {path: path.read_bytes() for path in kits.rglob("*") if path.is_file()} == before
     # Before any key is made.
-    assert main(["make-kits", str(PROJECT), str(tmp_path / "new"), *given]) == 2
-    assert not (tmp_path / "new").exists()
+    for wrong in (given, for_gpu):
+        assert main(["make-kits", str(PROJECT), str(tmp_path / "new"), *wrong]) == 2
+        assert not (tmp_path / "new").exists()
+
+
+def test_the_lock_is_that_of_the_kinds_device_and_install_names_its_python_and_its_sizes(kits, wheel):
+    given = ("--wheel", str(wheel), "--kind", "hospital_gpu")
+    assert main(["fill-kits", str(kits), *given, "--policies"]) == 0
+    installed = {name: read_lock(kits / name / "requirements.lock")[1:] for name in ("north", "server")}
+    # The server trains nothing.
+    assert installed == {"north": read_lock(CUDA_LOCKS["3.11"]), "server": read_lock(SITE_LOCK)}
+    # A later wheel comes with the lock of the device that the site has by then.
+    assert main(["fill-kits", str(kits / "north"), "--wheel", str(wheel)]) == 0
+    assert read_lock(kits / "north" / "requirements.lock")[1:] == installed["north"]
+    assert main(["fill-kits", str(kits / "north"), *given, "--lock", str(CUDA_LOCKS["3.13"])]) == 0
+    text = (kits / "north" / "INSTALL.md").read_text()
+    assert "python3.13 -m venv" in text and "Python 3.13" in text and "3.11" not in text
+    assert re.search(r"the software 7 GiB, of which \d\.\d GiB are downloaded", text)
 
 
 def test_a_lock_that_is_missing_or_of_another_wheel_is_found(kits, wheel):

@@ -17,6 +17,7 @@ import psutil
 import pytest
 import torch
 import yaml
+from cryptography import x509
 from nvflare.apis.event_type import EventType
 from nvflare.apis.fl_constant import ReservedKey, ServerCommandKey
 from nvflare.apis.shareable import Shareable
@@ -34,7 +35,7 @@ from provisioning.fill_kits import Contents, fill_kit
 from provisioning.make_kits import make_kits, make_project
 from provisioning.namespaces import Namespaces, are_possible
 from provisioning.network import Network, start_command
-from provisioning.renew_kit import make_renewed_certificate
+from provisioning.renew_kit import make_renewed_certificate, renew
 from provisioning.workspace import PROJECT, REPOSITORY, SITE_CONFIGS, certificates_file, find_kits, kits_folder
 from silofl.base.errors import ConfigError
 from silofl.base.files import read_json
@@ -45,7 +46,7 @@ from silofl.federation.results import read_results
 from silofl.flare.kit import read_kit
 from silofl.flare.lead import ABANDONED, PROGRESS
 from silofl.flare.one_machine import ask_machines
-from silofl.hospital.network import shake_hands
+from silofl.hospital.network import fetch_certificate, shake_hands
 from silofl.recipes import HarmoFLRecipe
 from silofl.study import load_study
 from silofl_desk.phantoms.phantoms import make_phantoms
@@ -970,6 +971,56 @@ def test_a_run_goes_on_by_itself_after_the_server_was_killed_and_started_again(
         assert session.get_job_meta(first)["status"] == ABANDONED
         session.delete_job(first)
         assert first not in {job["job_id"] for job in session.list_jobs()}
+
+
+def serial_shown(network):
+    shown = fetch_certificate(network.hospitals[0])
+    return x509.load_der_x509_certificate(shown).serial_number
+
+
+@pytest.mark.slow
+def test_a_run_goes_on_where_the_servers_certificate_is_renewed_and_the_server_started_again(
+    network, uninterrupted, lead_command, tmp_path
+):
+    job, whole = uninterrupted
+    command, old = lead_command(job, tmp_path / "out"), network.server.certificate.serial_number
+    command.wait_for_rounds(1)
+    new = renew(network.project, "server").certificate.serial_number
+    # Until then it shows the one that it has read.
+    assert serial_shown(network) == old != new
+    network.kill(network.server.name)
+    network.start(network.server)
+    code, said = command.finish()
+    assert code == 0, said
+    assert serial_shown(network) == new
+    assert_same_models(command.out, whole)
+
+
+@pytest.mark.slow
+def test_a_run_goes_on_with_new_kits_of_a_new_root(uninterrupted, wheel, phantoms, free_port, tmp_path):
+    (job, whole), data = uninterrupted, tmp_path / "data"
+    # Without what the other network keeps there.
+    shutil.copytree(phantoms, data, ignore=shutil.ignore_patterns(".silofl"))
+    project, networks = make_project(PROJECT, "localhost", free_port()), []
+    for name in ("old", "new"):
+        folder = make_kits(project, tmp_path / name)
+        for kit in find_kits(kits_folder(folder)):
+            fill_kit(kit, Contents(wheel, data_root=data))
+            set_floor(kit, 2)
+        networks.append(Network(folder, tmp_path / f"{name}-logs"))
+    assert networks[0].server.root.serial_number != networks[1].server.root.serial_number
+    with networks[0] as network:
+        command = LeadCommand(network, job, tmp_path / "out")
+        command.wait_for_rounds(1)
+        network.kill(network.server.name)
+        command.tree.end()
+    (run,) = (data / ".silofl" / "server" / "runs" / load_study(study_file(job)).name).iterdir()
+    path = study_file(Path(shutil.copytree(job, tmp_path / "job")))
+    path.write_text(yaml.safe_dump(yaml.safe_load(path.read_text()) | {"continue_run": run.name}))
+    with networks[1] as network:
+        number, status = network.run_job(tmp_path / "job", LIMIT_S)
+        assert "COMPLETED" in status
+        assert_same_models(result_of(network, number, tmp_path / "result"), whole)
 
 
 @pytest.mark.slow

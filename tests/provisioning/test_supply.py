@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tomllib
 import zipfile
+from pathlib import Path
 
 import jsonschema
 import pytest
@@ -15,8 +16,8 @@ from packaging.utils import canonicalize_name
 
 from provisioning import lock
 from provisioning.__main__ import main
-from provisioning.supply import Package, lock_text, read_lock, sbom
-from provisioning.workspace import CLINIC_LOCK, REPOSITORY, SITE_LOCK
+from provisioning.supply import Package, is_for_gpu, lock_text, read_lock, read_target, sbom
+from provisioning.workspace import CLINIC_LOCK, CUDA_LOCKS, REPOSITORY, SITE_LOCK
 from silofl import __version__
 from silofl.base.errors import ConfigError
 
@@ -90,6 +91,64 @@ def test_a_lock_of_sites_alone_is_written_where_it_is_asked_for(tmp_path, monkey
     assert main(["lock", "--out", str(tmp_path / "gpu.lock")]) == 0
     assert read_lock(tmp_path / "gpu.lock") == known
     assert [path.read_bytes() for path in (SITE_LOCK, EVERYTHING)] == before
+
+
+@pytest.mark.parametrize("python", CUDA_LOCKS)
+def test_a_lock_for_gpus_has_the_versions_of_the_one_for_the_cpu_and_what_torch_needs_beside(python):
+    ours, known = read_lock(CUDA_LOCKS[python]), versions(SITE_LOCK)
+    assert is_for_gpu(ours) and not is_for_gpu(read_lock(SITE_LOCK))
+    others = {one.name for one in ours if known.get(one.name) != f"=={one.version}"}
+    assert {name for name in others if not name.startswith(("nvidia-", "cuda-", "triton"))} == set()
+    # What only an older Python needs may be missing.
+    assert len(known.keys() - {one.name for one in ours}) <= 1
+    assert read_target(CUDA_LOCKS[python])[0] == python and read_target(CUDA_LOCKS[python])[1].endswith(" GiB")
+
+
+def test_locks_for_gpus_are_written_of_the_wheel_that_pip_would_take(tmp_path, monkeypatch):
+    pylock = """[[packages]]
+name = "a"
+version = "1.0"
+wheels = [
+    {url = "https://index.example/a-1.0-py3-none-any.whl", size = 1, hashes = {sha256 = "ANY"}},
+    {url = "https://index.example/a-1.0-cp312-cp312-manylinux_2_17_x86_64.whl", size = 2, hashes = {sha256 = "OLD"}},
+    {url = "https://index.example/a-1.0-cp312-cp312-manylinux_2_28_x86_64.whl", size = 4, hashes = {sha256 = "NEW"}},
+]
+"""
+    asked = []
+
+    def call(command, **_):
+        asked.append(command)
+        Path(command[-1]).write_text(pylock)
+        return subprocess.CompletedProcess(command, 0)
+
+    monkeypatch.setattr(lock.subprocess, "run", call)
+    assert lock.resolve_for_cuda(tmp_path / "in", tmp_path / "versions", "3.12") == ([Package("a", "1.0", "NEW")], 4)
+    # What is built for another Python is none of 3.13's.
+    assert lock.resolve_for_cuda(tmp_path / "in", tmp_path / "versions", "3.13") == ([Package("a", "1.0", "ANY")], 1)
+    assert asked[0][asked[0].index("--python-version") + 1] == "3.12"
+    monkeypatch.setattr(lock.subprocess, "run", lambda *_, **__: subprocess.CompletedProcess([], 1, stderr="no\nnet"))
+    with pytest.raises(ConfigError, match="uv must find every package; no net"):
+        lock.resolve_for_cuda(tmp_path / "in", tmp_path / "versions", "3.12")
+    monkeypatch.undo()
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(ConfigError, match="uv must be installed to write the locks for GPUs"):
+        lock.resolve_for_cuda(tmp_path / "in", tmp_path / "versions", "3.12")
+
+
+def test_a_lock_is_made_of_the_packages_in_a_folder_and_of_no_others(tmp_path, monkeypatch, capsys):
+    found = write_wheel(tmp_path / "wheels", "otherpackage")
+    (tmp_path / "repository" / "custom").mkdir(parents=True)
+    project = '[project]\ndependencies = ["otherpackage"]\n[project.optional-dependencies]\ndp = []\n'
+    (tmp_path / "repository" / "custom" / "pyproject.toml").write_text(project)
+    (tmp_path / "repository" / "requirements.txt").write_text("otherpackage==1.0\n")
+    monkeypatch.setattr(lock, "REPOSITORY", tmp_path / "repository")
+    words = ["lock", "--out", str(tmp_path / "site.lock"), "--index", str(tmp_path / "wheels")]
+    assert main(words) == 0
+    assert read_lock(tmp_path / "site.lock") == [found]
+    (tmp_path / "wheels" / "otherpackage-1.0-py3-none-any.whl").unlink()
+    monkeypatch.setenv("PIP_FIND_LINKS", "")
+    assert main(words) == 2
+    assert "pip must find every package" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("line", ["torch", "torch==1", "torch>=1 --hash=sha256:" + "0" * 64, "torch==1 --hash=md5:0"])

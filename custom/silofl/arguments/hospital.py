@@ -121,6 +121,16 @@ def add_check(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print the findings as JSON")
 
 
+def add_dossier(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``silofl site dossier``."""
+    _add_kit(parser)
+    parser.add_argument("--study", type=STUDY, required=True, metavar="STUDY.yaml", help="study.yaml of the study")
+    parser.add_argument("-o", "--out", type=Path, required=True, metavar="DIR", help="new folder for the dossier")
+    simulated = "leakage.json of the study lead: what only a simulation can measure"
+    measured = expect_path("a leakage.json")
+    parser.add_argument("--simulated", type=measured, metavar="FILE", help=simulated)
+
+
 def parse_hash(text: str) -> str:
     """Read a hash as this command prints it, and as ``egress.md`` shows it."""
     if not re.fullmatch(SHA256, found := text.strip(" `").lower()):

@@ -181,7 +181,7 @@ class EgressLog:
     def _add_to_sums(self, records: Iterable[Mapping[str, Any]]) -> None:
         for record in records:
             self._times = [*self._times[:1], record["time"]]
-            self._epsilon = _read_spent_epsilon(record) or self._epsilon
+            self._epsilon = read_spent_epsilon(record) or self._epsilon
             self._sites |= {record["sites"]} if record.get("sites") else set()
             self._mixed = record.get("mixed") or self._mixed
             self._sums.setdefault((record["refused"], record["task"], record["kind"]), Sum()).add(record)
@@ -205,7 +205,7 @@ def sum_sent_arrays(path: Path) -> dict[str, Sum]:
     return sums
 
 
-def _read_spent_epsilon(record: Mapping[str, Any]) -> float | None:
+def read_spent_epsilon(record: Mapping[str, Any]) -> float | None:
     """Return what a record of an answer's numbers says that was spent by then; None where it says nothing."""
     metrics = (record.get("values") or {}).get("metrics")
     found = metrics.get("epsilon") if isinstance(metrics, dict) else None

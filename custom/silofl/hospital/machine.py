@@ -155,9 +155,40 @@ def check_gpu(candidate: Candidate) -> Finding:
         return failed(str(error))
     if device.type == "cpu":
         return ok(f"device {wanted!r} is the CPU here, with {os.cpu_count()} cores", device="cpu")
-    free, total = torch.cuda.mem_get_info()
-    name = torch.cuda.get_device_name()
-    return ok(f"{name} has {free / GIB:.1f} of {total / GIB:.1f} GiB free", device=name, free_bytes=free)
+    try:
+        name, (free, total) = torch.cuda.get_device_name(), torch.cuda.mem_get_info()
+    except RuntimeError as error:
+        return failed(explain_gpu_fault(error))
+    facts = {"device": name, "free_bytes": free}
+    room = f"{free / GIB:.1f} of {total / GIB:.1f} GiB free"
+    if others := list_gpu_users():
+        return warning(f"{name} must be this site's alone, not of process {others} too; it has {room}: end it", **facts)
+    return ok(f"{name} has {room}", **facts)
+
+
+def explain_gpu_fault(error: RuntimeError) -> str:
+    """Return what is wrong with a GPU by torch's error, and what to do; raise the error where it is another's."""
+    others = list_gpu_users() or "unknown"
+    if isinstance(error, torch.OutOfMemoryError):
+        return f"the GPU must have room for a training step; it has not: end process {others}, or use smaller batches"
+    if "busy or unavailable" in str(error):
+        return f"the GPU must be free; another process has it: end process {others}, or set device: cpu"
+    if "CUDA" not in str(error) and "cuDNN" not in str(error):
+        raise error
+    return (
+        "the GPU must stay there for a training step; it is gone, or its driver has failed: see nvidia-smi and dmesg, "
+        "restart the machine, or set device: cpu"
+    )
+
+
+def list_gpu_users() -> str:
+    """Return the numbers of the other processes that compute on a GPU here, as nvidia-smi says; none without it."""
+    try:
+        command = ["nvidia-smi", "--query-compute-apps=pid", "--format=csv,noheader"]
+        found = subprocess.run(command, capture_output=True, text=True, timeout=10).stdout.split()
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return ", ".join(sorted({one for one in found if one.isdecimal()} - {str(os.getpid())}))
 
 
 def is_writable(place: Path) -> bool:

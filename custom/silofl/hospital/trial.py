@@ -19,6 +19,7 @@ from silofl.federation.waiting import FIRST_S
 from silofl.flare.egress import effective_scope, filter_answer
 from silofl.hospital.candidate import Candidate
 from silofl.hospital.finding import Finding, failed, ok, warning
+from silofl.hospital.machine import explain_gpu_fault
 from silofl.models.precision import narrow_arrays
 from silofl.parts.part import BEFORE, END, INSTEAD
 from silofl.parts.task import COLLECT, TRAIN, Exchange, Expected, Message
@@ -47,7 +48,10 @@ def check_training(candidate: Candidate) -> Finding:
     device = choose_device(candidate.settings.device or study.device)
     task = candidate.server.task(candidate.kit.name, Exchange(TRAIN, 1))
     work = Work(candidate.kit.name, study, candidate.data, task, device)
-    cost = measure_cost(work, find_largest_volume(candidate.data) if study.data.patches else None)
+    try:
+        cost = measure_cost(work, find_largest_volume(candidate.data) if study.data.patches else None)
+    except RuntimeError as error:
+        return failed(explain_gpu_fault(error))
     an_epoch, epochs = study.steps_an_epoch(len(part)), study.training.local_epochs
     steps, seconds = an_epoch * epochs, cost.of_round(an_epoch, epochs)
     limit = study.federation.task_timeout_s or FIRST_S

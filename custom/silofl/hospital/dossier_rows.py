@@ -1,0 +1,195 @@
+"""The rows of a dossier, by section: what the program knows of a study at a site, as cells of text."""
+
+import json
+import stat
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from shlex import quote
+from typing import Any
+
+from cryptography.hazmat.primitives.hashes import SHA256
+
+from silofl.base.errors import SiloFLError
+from silofl.base.schema import declare_optional
+from silofl.data.manifest import PARTS
+from silofl.federation.egress import NUMBERS, REASON
+from silofl.federation.egress_chain import check_chain
+from silofl.federation.egress_log import FILE, read_spent_epsilon
+from silofl.flare.kit import Kit
+from silofl.flare.policy import read_class_policy, read_site_rights, streams_logs
+from silofl.hospital.candidate import Candidate
+from silofl.hospital.forget import find_kept
+from silofl.inference.membership import Membership
+from silofl.parts.load import list_kinds
+from silofl.setup.software import read_software
+
+Row = tuple[str, ...]
+HOSPITAL, SOUND = "for the hospital to say", "as it was written"
+LIMITS = ("min_patients", "min_partners", "max_epsilon", "max_delta", "privacy_unit", "skip_unreadable", "keep_days")
+LOGS = ("*log*.txt*", "*log*.json*", "audit.log*", "check-site.txt")
+RIGHTS = ("submit_job", "byoc", "download_job", "abort_job", "restart", "shutdown", "shell_commands")
+
+
+@dataclass(frozen=True)
+class Simulated:
+    """What only a simulation can measure, by the study lead: the content of ``leakage.json``.
+
+    Attributes:
+        study: The study that was simulated.
+        command: How to measure it again.
+        inversion: Correlation of a training image with the best reconstruction from an update.
+        another_image: Its correlation with another image of the same site, which needs no attack.
+        named: Share of cases whose hospital is named rightly from the models' answers.
+        guess: The share that a guess names.
+    """
+
+    study: str
+    command: str
+    inversion: float | None = declare_optional()
+    another_image: float | None = declare_optional()
+    named: float | None = declare_optional()
+    guess: float | None = declare_optional()
+
+
+def list_rows(
+    candidate: Candidate,
+    runs: Mapping[str, Path],
+    attacks: Mapping[str, Membership | str],
+    simulated: Simulated | None,
+    digests: Mapping[str, str],
+) -> dict[str, list[Row]]:
+    """Return section -> its rows.
+
+    Args:
+        runs: Run -> the site's folder of it.
+        attacks: Model -> the attack on it, or why there is none.
+        digests: File of the kit -> its SHA-256.
+    """
+    kit = candidate.kit
+    contents = {run: (folder / FILE).read_bytes() for run, folder in sorted(runs.items())}
+    verdicts = {run: check_chain(content) for run, content in contents.items()}
+    sound = {run: content.splitlines()[: len(verdicts[run].links)] for run, content in contents.items()}
+    records = {run: [json.loads(line) for line in lines] for run, lines in sound.items()}
+    unmixed = sorted({NUMBERS, REASON, *(kind.name for kind in list_kinds(candidate.study) if not kind.is_mixed)})
+    software = [("SHA-256 of silofl" if name == "package" else name, one) for name, one in read_software()]
+    return {
+        "processing": [*_describe_processing(candidate)],
+        "left": [row for run, found in records.items() for row in _sum_records(run, found, unmixed)],
+        "records": [(run, str(one.last.number), one.last.hash, one.fault or SOUND) for run, one in verdicts.items()],
+        "risk": [*(_describe_attack(*one) for one in attacks.items()), *_describe_simulation(simulated)],
+        "limits": [
+            *_describe_limits(candidate, [one for found in records.values() for one in found]),
+            ("kinds that are never mixed", ", ".join(unmixed)),
+        ],
+        "kept": [*_describe_kept(candidate)],
+        "rights": [*_describe_rights(kit)],
+        "keys": [*_describe_certificates(kit)],
+        "logs": [*_describe_logs(kit)],
+        "software": [*software, *((f"SHA-256 of {name}", one) for name, one in digests.items())],
+    }
+
+
+def _describe_processing(candidate: Candidate) -> Iterator[Row]:
+    study, pins = candidate.study, candidate.settings.studies
+    yield "study", f"{study.name}, with digest {study.digest}"
+    yield "submitted by", pins[study.name].lead if study.name in pins else "any lead: site.yaml does not pin the study"
+    yield "task", f"{study.task} of {', '.join(study.labels.values())}"
+    yield "method", f"{study.algorithm.name}, {study.rounds} rounds"
+    yield "answers that must not be used", "by the rule do_not_use" if study.do_not_use else "no rule"
+    for part in PARTS:
+        yield f"patients in {part}", _count_patients(candidate, part)
+    yield "purpose, legal basis, controller and processors", HOSPITAL
+    yield "intended use, and who oversees it", HOSPITAL
+
+
+def _count_patients(candidate: Candidate, name: str) -> str:
+    try:
+        part = getattr(candidate.data, name)
+    except SiloFLError:
+        # The reason may name a case.
+        return "the data cannot be read: site check says why"
+    return "not all are known" if None in part.patients else str(part.num_patients)
+
+
+def _sum_records(run: str, records: Sequence[Mapping[str, Any]], unmixed: Sequence[str]) -> Iterator[Row]:
+    """Return what left in each round by kind, and of how many sites the server says that it asked and mixed them."""
+    mixed = dict(one["mixed"] for one in records if one.get("mixed"))
+    asked = {(one["round"], one["task"]): one["sites"] for one in records if one.get("sites")}
+    sums: dict[tuple, list[int]] = {}
+    for one in records:
+        sums.setdefault((one["round"], one["task"], one["kind"], one["refused"]), []).append(one.get("bytes", 0))
+    for (number, task, kind, is_refused), sizes in sums.items():
+        partners = "never" if kind in unmixed else None if is_refused else mixed.get(number) or None
+        left, sites = "no, refused" if is_refused else "yes", asked.get((number, task))
+        cells = (number, task, kind, left, len(sizes), sum(sizes), sites, partners)
+        yield (run, *("-" if cell is None else str(cell) for cell in cells))
+
+
+def _describe_attack(model: str, attack: Membership | str) -> Row:
+    if isinstance(attack, str):
+        return f"membership, {model}", "not measured", "-", attack
+    area, counts = attack.area, f"{len(attack.members)} {attack.unit}s in training, {len(attack.others)} others"
+    ends = "-" if area.interval is None else "{:.3f} to {:.3f}".format(*area.interval)
+    return f"membership, {model}", f"{area.value:.3f}", ends, f"this site: {counts}"
+
+
+def _describe_simulation(found: Simulated | None) -> Iterator[Row]:
+    for key, what in (
+        ("inversion", "image rebuilt from an update, correlation"),
+        ("another_image", "another image of the site in its place, correlation"),
+        ("named", "hospital named from the answers, share of cases"),
+        ("guess", "hospital guessed, share of cases"),
+    ):
+        value = getattr(found, key, None)
+        if found is None or value is None:
+            yield what, "not measured", "-", "only a simulation can: the study lead's leakage.json"
+        else:
+            yield what, f"{value:.2f}", "-", f"the study lead, in a simulation of {found.study}: {found.command}"
+
+
+def _describe_limits(candidate: Candidate, records: Sequence[Mapping[str, Any]]) -> Iterator[Row]:
+    site, study = candidate.settings, candidate.study
+    for key in LIMITS:
+        value = getattr(site, key)
+        yield key, "not set" if value is None else str(value)
+    yield "may_leave", "all that a study sends" if site.may_leave is None else ", ".join(site.may_leave) or "nothing"
+    yield "paused", "yes" if study.name in site.paused else "no"
+    yield "differential privacy", "none" if study.promise is None else "delta {:g} for each {}".format(*study.promise)
+    spent = [one for record in records if (one := read_spent_epsilon(record))]
+    yield "epsilon spent", f"{max(spent):.3g}" if spent else "-"
+    yield "other measures", HOSPITAL
+
+
+def _describe_kept(candidate: Candidate) -> Iterator[Row]:
+    site, study = candidate.settings, candidate.study.name
+    for folder, (files, size) in find_kept(site, study, candidate.kit.name).folders.items():
+        yield str(folder), f"{files} files, {size} bytes", f"silofl site forget {quote(study)}"
+    days = "for ever: keep_days is not set" if site.keep_days is None else f"{site.keep_days} days"
+    yield "job folders and full logs in the kit", days, "silofl site prune"
+    yield "one patient in all of these", "until erased", "silofl site forget --patient ID"
+    yield "images and dataset.json", HOSPITAL, "the hospital"
+
+
+def _describe_rights(kit: Kit) -> Iterator[Row]:
+    rights = read_site_rights(kit)
+    for role in rights.roles:
+        has = [right for right in RIGHTS if rights.has(right, "somebody", "another", role)]
+        yield f"{role} of another organisation, with own jobs", ", ".join(has) or f"none of {', '.join(RIGHTS)}"
+    yield "a job", read_class_policy(kit).gap or "name classes of an allow list; it brings no code"
+
+
+def _describe_certificates(kit: Kit) -> Iterator[Row]:
+    for name, one in (("startup/client.crt", kit.certificate), ("startup/rootCA.pem", kit.root)):
+        key = one.public_key()
+        kind = f"{type(key).__name__.removesuffix('PublicKey').strip('_')} {getattr(key, 'key_size', '')}".strip()
+        yield name, kind, one.fingerprint(SHA256()).hex(), f"{one.not_valid_after_utc:%Y-%m-%d}"
+
+
+def _describe_logs(kit: Kit) -> Iterator[Row]:
+    for path in sorted({path for pattern in LOGS for path in kit.folder.glob(pattern)}):
+        state = path.stat()
+        written = datetime.fromtimestamp(state.st_mtime, UTC)
+        yield path.name, str(state.st_size), f"{written:%Y-%m-%d}", f"{stat.S_IMODE(state.st_mode):o}"
+    yield "go to the server", "yes: allow_log_streaming" if streams_logs(kit) else "never", "-", "-"

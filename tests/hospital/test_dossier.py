@@ -1,0 +1,133 @@
+import json
+import shutil
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from provisioning.check_dossier import check_dossier
+from silofl.data.learnt import record_learnt
+from silofl.federation.egress import Gate, Request
+from silofl.federation.egress_log import EgressLog
+from silofl.hospital.candidate import read_candidate
+from silofl.inference.contents import Contents
+from silofl.inference.directory import write_model_folder
+from silofl.models import build_plain_model
+from silofl.parts.task import Message
+from silofl.training.joined import LOCAL
+
+from .conftest import change_site
+
+RUN = "small-20260102-030405-0a1f"
+
+
+@pytest.fixture
+def many_pictures(tmp_path):
+    """Eight patients in training, two in validation, eight in the test; every name in it is a secret."""
+    folder, random = tmp_path / "data", np.random.default_rng(0)
+    folder.mkdir()
+    content = {"task": "segmentation", "labels": {"1": "blob"}}
+    for part, count in {"training": 8, "validation": 2, "test": 8}.items():
+        content[part] = []
+        for i in range(count):
+            name = f"secret-{part}{i}"
+            Image.fromarray(random.integers(0, 255, (32, 32)).astype(np.uint8)).save(folder / f"{name}.png")
+            Image.fromarray((random.random((32, 32)) < 0.5).astype(np.uint8)).save(folder / f"{name}_mask.png")
+            content[part].append({"image": f"{name}.png", "label": f"{name}_mask.png", "patient": name})
+    (folder / "dataset.json").write_text(json.dumps(content))
+    return folder
+
+
+@pytest.fixture
+def site(kit, many_pictures, study_file):
+    """A site that took part in three rounds, two of them mixed with two others, and has two models of the run."""
+    change_site(kit, min_partners=1, max_epsilon=8)
+    (kit / "log.txt").write_text("secret-training0\n")
+    candidate = read_candidate(kit, study_file(), None)
+    folder, gate = candidate.state_folder / RUN, Gate.of(candidate.study, candidate.settings)
+    log, network = EgressLog(folder, "north", "small", gate.risks), build_plain_model(candidate.study, 0)
+    name = next(name for name, _ in network.named_parameters())
+    for number, mixed in ((1, None), (2, (1, 3)), (3, (2, 2))):
+        request = Request("train", RUN, number, sites=3, mixed=mixed)
+        metrics = {"training": {"loss": 0.5}} if number < 3 else {"epsilon": 1.25}
+        meta = {"round": number, "num_patients": 8, "min_partners": 1, "metrics": metrics}
+        arrays = {f"model/{name}": np.full((2, 3), number, np.float32)}
+        log.write(gate.records(request, Message(arrays, meta), "the site refuses" if number == 2 else None))
+    # The first round was mixed, of three sites; what was refused in the second was not.
+    log.write(
+        gate.records(Request("test", RUN, 3, sites=3, mixed=(3, 3)), Message({}, {"round": 3, "min_partners": 1}))
+    )
+    record_learnt(folder, candidate.data)
+    state, shape = network.state_dict(), candidate.data.image_shape
+    write_model_folder(folder / "supermodel", Contents(candidate.study, shape, {"north": state}, "only"))
+    write_model_folder(folder / "own", Contents(candidate.study, shape, {LOCAL: state}, "only"))
+    return kit
+
+
+@pytest.fixture
+def dossier(silofl, site, tmp_path):
+    leakage = {"study": "small", "command": "python bench/leakage.py RUN", "inversion": 0.47, "another_image": 0.82}
+    (tmp_path / "leakage.json").write_text(json.dumps(leakage))
+    words = ("--kit", site, "--study", tmp_path / "study.yaml", "--simulated", tmp_path / "leakage.json")
+    code, out, _ = silofl("site", "dossier", *words, "--out", tmp_path / "dossier")
+    assert code == 0
+    return tmp_path / "dossier", out
+
+
+def rows_of(folder, section):
+    return [tuple(row) for row in json.loads((folder / "dossier.json").read_text())["sections"][section]["rows"]]
+
+
+def test_a_dossier_says_what_left_and_with_how_many_sites_it_was_mixed(dossier):
+    folder, out = dossier
+    weights = [row for row in rows_of(folder, "left") if row[3] == "weights"]
+    # 2 x 3 float32 in a round; the refused round of the three was not mixed, whatever the server says.
+    assert weights == [
+        (RUN, "1", "train", "weights", "yes", "1", "24", "3", "3"),
+        (RUN, "2", "train", "weights", "no, refused", "1", "24", "3", "-"),
+        (RUN, "3", "train", "weights", "yes", "1", "24", "3", "3"),
+    ]
+    assert {("epsilon spent", "1.25"), ("max_epsilon", "8.0")} <= {*rows_of(folder, "limits")}
+    # Numbers are this site's alone, however many it was mixed with.
+    assert {row[8] for row in rows_of(folder, "left") if row[3] == "numbers"} == {"never"}
+    # By the policy of the kit, a lead may do nothing here that the program asks NVFlare about.
+    assert rows_of(folder, "rights")[0][1].startswith("none of submit_job, byoc")
+    assert [row[:2] for row in rows_of(folder, "logs")] == [("log.txt", "17"), ("go to the server", "never")]
+    digest = json.loads((folder / "dossier.json").read_text())["digest"]
+    assert f"to be noted elsewhere: {digest}" in out and list(check_dossier(folder, digest)) == []
+    page = (folder / "dossier.html").read_text()
+    assert "GDPR art. 35 (7) c" in page and "ISO 27001 A.8.20, A.8.24" in page and "AI Act annex IV" in page
+    assert "secret" not in page + (folder / "dossier.json").read_text() and "secret" not in out
+
+
+def test_a_membership_attack_is_made_on_both_models_and_what_others_measured_is_said_to_be_theirs(dossier):
+    folder, _ = dossier
+    federated, own, found, other, named, _ = rows_of(folder, "risk")
+    # An untrained model cannot know who was in training.
+    low, high = map(float, federated[2].split(" to "))
+    assert low < 0.5 < high and federated[3] == "this site: 8 patients in training, 8 others"
+    assert own[0] == f"membership, the site's own model of {RUN}" and own[1] == federated[1]
+    assert found[1] == "0.47" and "the study lead, in a simulation of small: python bench/leakage.py" in found[3]
+    assert other[1] == "0.82" and named[1] == "not measured" and "only a simulation can" in named[3]
+
+
+def test_a_site_without_models_or_with_few_patients_is_not_measured(silofl, site, tmp_path):
+    words = ("--kit", site, "--study", tmp_path / "study.yaml", "--out")
+    content = json.loads((tmp_path / "data" / "dataset.json").read_text())
+    (tmp_path / "data" / "dataset.json").write_text(json.dumps(content | {"test": content["test"][:2]}))
+    assert silofl("site", "dossier", *words, tmp_path / "few")[0] == 0
+    assert "at least 6 patients in test, not 2" in rows_of(tmp_path / "few", "risk")[0][3]
+    shutil.rmtree(tmp_path / "state" / RUN / "supermodel")
+    assert silofl("site", "dossier", *words, tmp_path / "none")[0] == 0
+    assert rows_of(tmp_path / "none", "risk")[0][1] == "not measured"
+
+
+def test_a_record_that_was_altered_is_said_and_one_that_is_not_there_is_asked_for(silofl, refused, site, tmp_path):
+    words = ("--kit", site, "--study", tmp_path / "study.yaml", "--out", tmp_path / "out")
+    path = tmp_path / "state" / RUN / "egress.jsonl"
+    path.write_bytes(path.read_bytes().replace(b'"round": 2', b'"round": 4', 1))
+    code, out, _ = silofl("site", "dossier", *words, "--site-config", site / "local" / "site.yaml")
+    assert code == 1 and "it was altered" in out
+    assert "--out must be a new folder" in refused("site", "dossier", *words)
+    path.unlink()
+    assert "must have a run with egress.jsonl" in refused("site", "dossier", *words[:-1], tmp_path / "new")
