@@ -2,14 +2,12 @@
 
     python bench/control.py DATA OUT [--deals 10] [--starts 2]
 
-Hospitals of simulated abdomens (images of 32 x 32, a small network), of PneumoniaMNIST where DATA holds
-``pneumonia-0`` and so on as ``silofl import medmnist X.npz DATA/pneumonia-0 --sites 20 --alpha 0.1 --test 0.5
---validation 0.25 --seed 0`` makes them, and simulated scores. At each several own models are trained to their end, from
-starts that differ; one half of them takes the federated model's place, so that there is nothing to gain. Hospitals with
-fewer than 20 test units do not count. Finished hospitals in OUT are not trained again.
-
-Two rules choose by the same units: *one* is that of `silofl.core.guard_rule`. *Pair* takes the mean of two models on
-both sides, with the best share and bias of each: own of two own models, pooled of the federated and an own one.
+Hospitals of simulated abdomens and of real nuclei (images of 32 x 32, a small network), of PneumoniaMNIST, and of
+simulated scores. DATA holds real sets as ``silofl import medmnist X.npz DATA/pneumonia-0 --sites 20 --alpha 0.1 --test
+0.5 --validation 0.25 --seed 0`` and ``silofl import nuclei-dsb2018 SOURCE DATA/nuclei-0 --test 0.5 --validation 0.3
+--seed 0`` make them, and so on; what is not there is left out. At each several own models are trained to their end,
+from starts that differ; one half of them takes the federated model's place, so that there is nothing to gain. Hospitals
+with fewer than 20 test units do not count. Finished hospitals in OUT are not trained again.
 """
 
 import argparse
@@ -22,7 +20,7 @@ from numpy.typing import NDArray
 from runs import JOBS, TINY
 
 from silofl.core.gain import BETTER, MIN_UNITS, Start, measure_gain, measure_mean_of_starts, measure_starts
-from silofl.core.guard_rule import BIASES, LEAST_LEAD, PRIOR, choose_kept
+from silofl.core.guard_rule import BIASES, choose_kept
 from silofl.data.parts import Examples
 from silofl.data.site_data import load_site_data
 from silofl.inference.probabilities import to_probabilities
@@ -39,11 +37,13 @@ from silofl_desk.phantoms.phantoms import make_phantoms
 from silofl_desk.studies.simulation import changed_study
 
 SMALL = TINY | {"rounds": 12}
-PNEUMONIA = {"rounds": 12, "model.normalization": "group"}
-SHARES = np.arange(11) / 10
-# The centre of a share where the units do not tell.
-CENTRE = {"own": 0.5, "pooled": 0.75}
-# Scores of a model, or a pair with shares: part -> (..., biases, units).
+FEDAVG = {"rounds": 12, "algorithm": {"name": "fedavg"}}
+# Set -> the job, and what is changed in it.
+REAL = {
+    "pneumonia": ("adafed_pneumonia", FEDAVG | {"model.normalization": "group"}),
+    "nuclei": ("harmofl_nuclei", TINY | FEDAVG),
+}
+# Scores of a model: part -> (biases, units).
 Scores = dict[str, NDArray[np.float64]]
 
 
@@ -53,9 +53,9 @@ def list_hospitals(data: Path, out: Path, deals: int) -> Iterator[tuple[str, Pat
         folder = make_phantoms(out / "data" / f"phantoms-{deal}", deal + 500)
         for site in sorted(path.parent for path in folder.glob("*/dataset.json")):
             yield f"phantoms-{deal}", site, "fedavg_phantoms", SMALL
-    for folder in sorted(data.glob("pneumonia-*")):
-        for site in sorted(path.parent for path in folder.glob("*/dataset.json")):
-            yield folder.name, site, "adafed_pneumonia", PNEUMONIA | {"algorithm": {"name": "fedavg"}}
+    for name, (job, changes) in REAL.items():
+        for site in sorted(path.parent for path in data.glob(f"{name}-*/*/dataset.json")):
+            yield site.parent.name, site, job, changes
 
 
 def train_own(study: Study, work: Work) -> torch.nn.Module:
@@ -80,34 +80,19 @@ def score(study: Study, part: Examples, probabilities: NDArray) -> dict[str, NDA
 
 
 def measure_hospital(site: Path, job: str, changes: dict[str, object], starts: int) -> dict[str, Scores]:
-    """Return the scores of the own models of a hospital by the number of their start, and of pairs as ``0+1``."""
+    """Return the scores of the own models of a hospital by the number of their start."""
     found: dict[str, Scores] = {}
-    answers: dict[str, dict[str, NDArray]] = {}
     for start in range(2 * starts):
         study = changed_study(JOBS / job, changes | {"seed": start, "guard": True, "device": "cpu"})
         data = load_site_data(site, study, site / ".cache", has_progress=False)
         work = Work(site.name, study, data, Message(meta={"round": 1}), torch.device("cpu"), task=TRAIN_OWN)
         model = train_own(study, work)
-        parts = {"validation": data.validation, "test": data.test}
-        answers[str(start)] = {
-            name: compute_outputs(
+        for what, part in {"validation": data.validation, "test": data.test}.items():
+            answers = compute_outputs(
                 lambda batch, m=model: to_probabilities(m(batch)), part.images, 64, torch.device("cpu")
             )
-            for name, part in parts.items()
-        }
-    # What plays the federated model's part are the later half of the starts.
-    pairs = [(0, 1), *((start, starts + start) for start in range(starts))]
-    mixed = {f"{i}+{j}": (str(i), str(j)) for i, j in pairs}
-    for name in [*answers, *mixed]:
-        first, second = mixed.get(name, (name, name))
-        for what, part in parts.items():
-            both = answers[first][what], answers[second][what]
-            shares = SHARES if name in mixed else SHARES[-1:]
-            rows = [
-                average_by_unit(score(study, part, s * both[0] + (1 - s) * both[1]), work.find_units(what).unit_of)
-                for s in shares
-            ]
-            found.setdefault(name, {})[what] = np.stack(rows)
+            scores = average_by_unit(score(study, part, answers), work.find_units(what).unit_of)
+            found.setdefault(str(start), {})[what] = scores
     return found
 
 
@@ -124,32 +109,18 @@ def simulate_hospitals(rng: np.random.Generator, count: int, starts: int) -> Ite
         for number, logits in enumerate(models):
             said = logits + BIASES[:, None, None] > 0
             dice = 2 * (said & truth).sum(axis=-1) / np.maximum(said.sum(axis=-1) + truth.sum(axis=-1), 1)
-            found[str(number)] = {"validation": dice[None, :, :20], "test": dice[None, :, 20:]}
+            found[str(number)] = {"validation": dice[:, :20], "test": dice[:, 20:]}
         yield found
 
 
-def choose_by_one(models: dict[str, Scores], own: str, other: str) -> tuple[NDArray, NDArray, bool]:
+def choose(models: dict[str, Scores], own: str, other: str) -> tuple[NDArray, NDArray, bool]:
     """Return the test scores of the own model and the other one, each with its bias, and whether the other is kept."""
-    validation = [models[name]["validation"][0] for name in (other, own)]
+    validation = [models[name]["validation"] for name in (other, own)]
     biases = BIASES if len(validation[0]) > 1 else np.zeros(1)
     choice = choose_kept(*validation, biases)
     places = [int(np.argmin(np.abs(biases - bias))) for bias in (choice.own_bias, choice.federated_bias)]
-    ours, theirs = (models[name]["test"][0, place] for name, place in zip((own, other), places, strict=True))
+    ours, theirs = (models[name]["test"][place] for name, place in zip((own, other), places, strict=True))
     return ours, theirs, not choice.keeps_own
-
-
-def choose_by_pair(models: dict[str, Scores], own: str, pooled: str) -> tuple[NDArray, NDArray, bool]:
-    """Return the same of the best mean of two own models and of the other and an own one."""
-    means, tests = [], []
-    for name, centre in ((own, CENTRE["own"]), (pooled, CENTRE["pooled"])):
-        scores = models[name]["validation"]
-        biases = BIASES if scores.shape[1] > 1 else np.zeros(1)
-        n = np.isfinite(scores).all(axis=(0, 1)).sum()
-        value = np.nanmean(scores, axis=-1)
-        best = np.argmax(value - PRIOR * ((SHARES[:, None] - centre) ** 2 + biases**2) / max(n, 1))
-        means.append(value.ravel()[best])
-        tests.append(models[name]["test"].reshape(-1, models[name]["test"].shape[-1])[best])
-    return tests[0], tests[1], bool(means[1] - means[0] > LEAST_LEAD)
 
 
 def main() -> None:
@@ -161,6 +132,7 @@ def main() -> None:
     parser.add_argument("--starts", type=int, default=2)
     options = parser.parse_args()
     torch.set_num_threads(1)
+    options.out.mkdir(parents=True, exist_ok=True)
     hospitals: dict[str, dict[str, dict[str, Scores]]] = {}
     for deal, site, job, changes in list_hospitals(options.data, options.out, options.deals):
         path = options.out / f"{deal}-{site.name}.npz"
@@ -182,37 +154,31 @@ def main() -> None:
 
 
 def print_table(hospitals: dict[str, dict[str, dict[str, Scores]]], starts: int) -> None:
-    """Print by set and rule: hospitals, kept others, better in one start, and gaining over the starts."""
-    rows: dict[tuple[str, str], list[int]] = {}
+    """Print by set: hospitals, kept others, better in one start, and gaining over the starts."""
+    rows: dict[str, list[int]] = {}
     for deal, sites in hospitals.items():
-        for rule, choose in (("one", choose_by_one), ("pair", choose_by_pair)):
-            found: dict[str, list[Start]] = {}
-            row = rows.setdefault((deal.split("-")[0], rule), [0] * 6)
-            for site, models in sites.items():
-                if rule == "pair" and "0+1" not in models:
+        found: dict[str, list[Start]] = {}
+        row = rows.setdefault(deal.split("-")[0], [0] * 6)
+        for site, models in sites.items():
+            for start in range(starts):
+                ours, theirs, is_kept = choose(models, str(start), str(starts + start))
+                gain = measure_gain(ours, theirs)
+                if gain.num_test_units < MIN_UNITS or gain.standard_error is None:
                     continue
-                for start in range(starts):
-                    own, other = (
-                        (str(start), str(starts + start)) if rule == "one" else ("0+1", f"{start}+{starts + start}")
-                    )
-                    ours, theirs, is_kept = choose(models, own, other)
-                    gain = measure_gain(ours, theirs)
-                    if gain.num_test_units < MIN_UNITS or gain.standard_error is None:
-                        continue
-                    found.setdefault(site, []).append(Start(gain.difference, gain.standard_error, gain.num_test_units))
-                    row[1] += is_kept
-                    row[2] += is_kept and gain.verdict == BETTER
-            row[0] += len(found)
-            row[3] += sum(low > 0 for _, low, _ in measure_starts(found).values())
-            mean = measure_mean_of_starts(found)
-            row[4] += mean is not None
-            row[5] += mean is not None and mean[1] > 0
-    heads = ("set", "rule", "hospitals", f"keep the other, of {starts} starts each", "better in that start")
+                found.setdefault(site, []).append(Start(gain.difference, gain.standard_error, gain.num_test_units))
+                row[1] += is_kept
+                row[2] += is_kept and gain.verdict == BETTER
+        row[0] += len(found)
+        row[3] += sum(low > 0 for _, low, _ in measure_starts(found).values())
+        mean = measure_mean_of_starts(found)
+        row[4] += mean is not None
+        row[5] += mean is not None and mean[1] > 0
+    heads = ("set", "hospitals", f"keep the other, of {starts} starts each", "better in that start")
     print(f"| {' | '.join((*heads, 'gain by joining', 'means that gain'))} |")
-    print("|---|---|---|---|---|---|---|")
-    for (name, rule), (number, kept, better, gaining, means, above) in rows.items():
+    print("|---|---|---|---|---|---|")
+    for name, (number, kept, better, gaining, means, above) in rows.items():
         if number:
-            print(f"| {name} | {rule} | {number} | {kept} | {better} | {gaining} | {above} of {means} |")
+            print(f"| {name} | {number} | {kept} | {better} | {gaining} | {above} of {means} |")
 
 
 if __name__ == "__main__":
