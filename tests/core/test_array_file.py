@@ -41,6 +41,8 @@ def test_arrays_come_back_as_they_were_in_one_or_in_pieces(tmp_path, keep):
 
 
 def test_what_is_in_a_file_is_not_written_again_and_no_file_has_a_name(tmp_path):
+    # What other tests have left open.
+    gc.collect()
     opened = len(os.listdir("/proc/self/fd"))
     with keep_in_files(tmp_path):
         once = store(ARRAYS)

@@ -137,9 +137,10 @@ wheels = [
 
 def test_a_lock_is_made_of_the_packages_in_a_folder_and_of_no_others(tmp_path, monkeypatch, capsys):
     found = write_wheel(tmp_path / "wheels", "otherpackage")
-    (tmp_path / "repository" / "custom").mkdir(parents=True)
-    project = '[project]\ndependencies = ["otherpackage"]\n[project.optional-dependencies]\ndp = []\n'
-    (tmp_path / "repository" / "custom" / "pyproject.toml").write_text(project)
+    project = '[project]\ndependencies = ["otherpackage"]\n[project.optional-dependencies]\ndp = []\ndicom = []\n'
+    for name in ("", "silofl_clinic"):
+        (tmp_path / "repository" / "custom" / name).mkdir(parents=True)
+        (tmp_path / "repository" / "custom" / name / "pyproject.toml").write_text(project)
     (tmp_path / "repository" / "requirements.txt").write_text("otherpackage==1.0\n")
     monkeypatch.setattr(lock, "REPOSITORY", tmp_path / "repository")
     words = ["lock", "--out", str(tmp_path / "site.lock"), "--index", str(tmp_path / "wheels")]

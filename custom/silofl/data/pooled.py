@@ -104,7 +104,7 @@ def _read_site_manifest(folder: Path, site: str, study: Study) -> Manifest:
 
 
 def _pool_record(site: str, record: Record, manifest: Manifest, names: tuple[str, ...]) -> dict[str, Any]:
-    values = {key: value for key, value in asdict(record).items() if value is not None and key != "images"}
+    values = {key: value for key, value in asdict(record).items() if value not in (None, {}) and key != "images"}
     prefixed: dict[str, Any] = {key: f"{site}/{values[key]}" for key in ("patient", "case") if key in values}
     if isinstance(record.label, str):
         prefixed["label"] = f"{site}/{record.label}"

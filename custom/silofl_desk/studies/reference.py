@@ -175,6 +175,7 @@ def _algorithm_page(settings: type) -> list[str]:
     lines += ["### Presets", "", "Values of presets that differ from the defaults above:", ""]
     base = _preset_values(Recipe())
     base |= {f"{one.section}.{key}": value for one in all_ingredients() for key, value in _defaults(one).items()}
+    alike: dict[str, list[str]] = {}
     for name in algorithm_names():
         chosen: dict[str, list[str]] = {}
         for preset in PRESET_NAMES:
@@ -183,8 +184,9 @@ def _algorithm_page(settings: type) -> list[str]:
             if differing:
                 chosen.setdefault(", ".join(differing), []).append(preset)
         for keys, of in chosen.items():
-            lines.append(f"- {name}, {'all' if len(of) == len(PRESET_NAMES) else ', '.join(of)}: {keys}")
-    return [*lines, ""]
+            presets = "all" if len(of) == len(PRESET_NAMES) else ", ".join(of)
+            alike.setdefault(f"{presets}: {keys}", []).append(name)
+    return [*lines, *(f"- {', '.join(names)}; {values}" for values, names in alike.items()), ""]
 
 
 def _preset_values(recipe: Recipe) -> dict[str, Any]:
