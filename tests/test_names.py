@@ -80,7 +80,7 @@ def test_a_study_of_odd_names_writes_into_its_folders_alone(give, place):
     give("report", out / "run")
     alone = ["--methods", "local", "--seeds", "0", "--set", "guard=false"]
     give("compare", JOB, *alone, *how, "--out", out / "compared")
-    # One network, for torch.export takes seconds for each.
+    # One network, for a trace takes seconds for each.
     give("export", next((out / "compared").glob("runs/local-seed0/sites/north/*/supermodel")), "-o", out / "bundle")
     image = next((data / "north" / "images").iterdir())
     inputs = [Path(shutil.copy(image, out / f"{name}.nii.gz")) for name in ODD]

@@ -1,14 +1,12 @@
-"""Public data sets' layouts in 3D, small and made up, from the import to a prediction and an exported program."""
+"""Public data sets' layouts in 3D, small and made up, from the import to a prediction and an exported script."""
 
 import json
 
 import numpy as np
 import pytest
 import torch
-from monai.inferers import sliding_window_inference
 
 from silofl.inference import SuperModel
-from silofl.inference.probabilities import to_probabilities
 from tests.end_to_end.conftest import JOBS, carried_out, find_super_model, predicted
 from tests.end_to_end.test_volumes import draw, grid, write_volume
 from tests.layouts.test_brats import CONTRASTS, LABELS, write_case
@@ -27,25 +25,11 @@ def trained(data, job, folder, *settings):
 
 
 def assert_exported(models, folder, tolerance=1e-5):
-    """Export a super model: its programs say of a volume what the super model does, as the bundle's README has it."""
+    """Export a super model: its script says of a volume what the super model does, as the bundle's README has it."""
     carried_out("export", models, "--out", folder / "bundle")
-    model, about = SuperModel.load(models, "cpu"), {"super_model.json": ""}
-    programs = folder / "bundle" / "models"
-    weigh = torch.export.load(programs / "weights.pt2", extra_files=about).module()
-    look, about = torch.export.load(programs / "model.pt2").module(), json.loads(about["super_model.json"])
-    channels, *size = model.contents.image_shape
-    volume = np.random.default_rng(0).random((1, channels, 21, 24, 17), dtype=np.float32)
-    weights = weigh(torch.from_numpy(volume))
-    logits = sliding_window_inference(
-        torch.from_numpy(volume),
-        size,
-        2,
-        lambda windows: look(windows, weights),
-        overlap=about["overlap"],
-        mode="gaussian",
-    )
-    answers = [to_probabilities(one) for one in logits.chunk(len(weights), dim=1)]
-    found = sum(weight.float() * one for weight, one in zip(weights, answers, strict=True))
+    model = SuperModel.load(models, "cpu")
+    volume = np.random.default_rng(0).random((1, model.contents.image_shape[0], 21, 24, 17), dtype=np.float32)
+    found = torch.jit.load(folder / "bundle" / "models" / "model.ts")(torch.from_numpy(volume))
     np.testing.assert_allclose(found.detach().numpy(), model.answer(volume).probabilities, atol=tolerance)
 
 

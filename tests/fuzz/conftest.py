@@ -191,7 +191,7 @@ def decoding():
 @pytest.fixture(autouse=True)
 def bounded_memory(request):
     """Check that neither this process nor a decoder's took more than `MEMORY` during the test."""
-    # torch.export keeps 50 MB of each program that it traces, and one process traces dozens here.
+    # torch keeps memory of each script that it traces, and one process traces dozens here.
     limit = MEMORY * (2 if "[export]" in request.node.name else 1)
     # The peak of this process starts again: tests before this one may have had a larger one, which would hide it.
     with suppress(OSError):

@@ -142,7 +142,7 @@ def test_a_command_does_its_work_or_says_what_is_wrong(world, tmp_path, capsys, 
         "silofl_desk.phantoms.phantoms._make_site", lambda folder, *_: shutil.copytree(world / "set", folder)
     )
     before = files_in(place)
-    # Figures are work, and so is a program that torch.export traces; neither is a hang.
+    # Figures are work, and so is a script that torch traces; neither is a hang.
     ends_well([*command.split(), *line], capsys, SECONDS * (12 if command in ("report", "export") else 1))
     after = files_in(place)
     changed = {path for path in before.keys() | after.keys() if before.get(path) != after.get(path)}

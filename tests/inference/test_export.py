@@ -31,7 +31,7 @@ from ..conftest import SMALL_UNET
 pytestmark = pytest.mark.long
 
 # What follows the README's code.
-SAVE = "torch.save({'volume': volume, 'probabilities': probabilities}, sys.argv[1])\n"
+SAVE = "torch.save({'case': case, 'probabilities': probabilities}, sys.argv[1])\n"
 
 
 @pytest.fixture
@@ -58,7 +58,7 @@ def quietly(function, *arguments, **options):
 
 @pytest.fixture(scope="module")
 def exported():
-    """The bundle of each super model that was exported: torch.export takes seconds."""
+    """The bundle of each super model that was exported, which takes seconds."""
     return {}
 
 
@@ -87,6 +87,7 @@ def test_a_bundle_is_whole_and_nothing_else_is_left(bundle, super_model):
         "configs/inference.json",
         "configs/metadata.json",
         "configs/metadata_schema.json",
+        "configs/predict.json",
         "configs/study.yaml",
         "docs/README.md",
         "models/model.ts",
@@ -142,7 +143,7 @@ def test_monai_would_run_such_a_name(tmp_path, write_named, monkeypatch):
     monkeypatch.chdir(tmp_path)
     parser = ConfigParser()
     parser.read_meta(bundle / "configs" / "metadata.json")
-    parser.read_config(bundle / "configs" / "inference.json")
+    parser.read_config(bundle / "configs" / "predict.json")
     quietly(parser.get_parsed_content, "_meta_::network_data_format")
     assert (tmp_path / "ran").exists()
 
@@ -199,7 +200,7 @@ def test_monai_runs_the_bundle_to_the_label_map_that_predict_writes(
     scan = write_volume(shape=(40, 36, 5))
     monai_bundle(
         "run",
-        config_file="configs/inference.json",
+        config_file="configs/predict.json",
         bundle_root=".",
         image=str(scan),
         output=str(tmp_path / "out"),
@@ -212,7 +213,7 @@ def test_monai_runs_the_bundle_to_the_label_map_that_predict_writes(
     assert "scan_labels.nii.gz" in capsys.readouterr().out
 
 
-FILES = {"meta_file": "configs/metadata.json", "config_file": "configs/inference.json", "bundle_root": "."}
+FILES = {"meta_file": "configs/metadata.json", "config_file": "configs/predict.json", "bundle_root": "."}
 
 
 @pytest.mark.parametrize("super_model", [0, pytest.param(1, marks=pytest.mark.slow)], indirect=True)
@@ -274,9 +275,10 @@ def test_a_bundle_evaluates_itself_on_labelled_cases(monai_bundle, tmp_path):
     assert json.loads((tmp_path / "numbers" / "evaluation.json").read_text())["num_cases"] == 3
 
 
-def test_monais_command_line_runs_the_bundle(monai_bundle, write_volume, tmp_path, monkeypatch):
+@pytest.mark.parametrize("name", ["inference", "predict"])
+def test_monais_command_line_runs_the_bundle(monai_bundle, write_volume, tmp_path, monkeypatch, name):
     pytest.importorskip("fire")
-    options = ["--config_file", "configs/inference.json", "--bundle_root", "."]
+    options = ["--config_file", f"configs/{name}.json", "--bundle_root", "."]
     files = ["--image", str(write_volume()), "--output", str(tmp_path / "out")]
     monkeypatch.setattr("sys.argv", ["monai.bundle", "run", *options, *files])
     quietly(runpy.run_module, "monai.bundle", run_name="__main__")
@@ -290,16 +292,16 @@ def volume_model(tmp_path, make_contents, make_volume_study):
     return tmp_path / "volumes"
 
 
-def test_volumes_have_a_bundle_that_monai_runs_and_code_that_needs_no_silofl(
+def test_volumes_have_a_bundle_that_monai_runs_and_readme_code_that_needs_no_silofl(
     volume_model, write_volume, tmp_path, monkeypatch
 ):
     import monai.bundle
 
     bundle = export_bundle(volume_model, tmp_path / "bundle")
-    assert sorted(path.name for path in (bundle / "models").iterdir()) == ["model.pt2", "weights.pt2"]
+    assert [path.name for path in (bundle / "models").iterdir()] == ["model.ts"]
     super_model, scan = SuperModel.load(volume_model, "cpu"), write_volume(shape=(45, 36, 20))
     monkeypatch.chdir(bundle)
-    options = {"config_file": "configs/inference.json", "bundle_root": ".", "device": "$torch.device('cpu')"}
+    options = {"config_file": "configs/predict.json", "bundle_root": ".", "device": "$torch.device('cpu')"}
     quietly(monai.bundle.run, "run", image=str(scan), output=str(tmp_path / "out"), **options)
     quietly(monai.bundle.verify_net_in_out, "network_def", **FILES, device="cpu")
     label_map = np.asanyarray(nibabel.load(tmp_path / "out" / "scan_labels.nii.gz").dataobj)
@@ -310,8 +312,8 @@ def test_volumes_have_a_bundle_that_monai_runs_and_code_that_needs_no_silofl(
     monkeypatch.delenv("PYTHONPATH", raising=False)
     subprocess.run([sys.executable, str(tmp_path / "own.py"), str(tmp_path / "own.pt")], check=True, timeout=300)
     found = torch.load(tmp_path / "own.pt")
-    wanted = super_model.answer(found["volume"].numpy()).probabilities
-    np.testing.assert_allclose(found["probabilities"].numpy(), wanted, atol=1e-5)
+    wanted = super_model.answer(found["case"].numpy()).probabilities
+    np.testing.assert_allclose(found["probabilities"].detach().numpy(), wanted, atol=1e-5)
 
 
 # Of a case below the threshold, which has more to warn of; what another is answered is the test of the script's.

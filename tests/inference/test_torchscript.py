@@ -6,15 +6,19 @@ import numpy as np
 import pytest
 import torch
 
-from silofl.base.errors import ConfigError
+from silofl.base.errors import ConfigError, TrainingError
 from silofl.inference import SuperModel
 from silofl.inference.geometry import decide_labels
 from silofl.inference.weigher import member_names
 from silofl_desk.inference.torchscript import silence_known_warnings, to_torchscript
 
+from ..models.test_volumes import DYNUNET, SEGRESNET
+
 pytestmark = pytest.mark.long
 
-SHAPE = (1, 32, 32)
+SHAPE, WINDOW = (1, 32, 32), (1, 32, 32, 16)
+# Larger than a window, smaller along some axes, and as one.
+VOLUMES = ((1, 45, 36, 20), (1, 20, 40, 9), WINDOW)
 CPU = torch.device("cpu")
 
 
@@ -30,11 +34,11 @@ def saved_and_loaded(super_model):
         return torch.jit.load(content)
 
 
-def assert_equal(super_model, cases):
+def assert_equal(super_model, cases, tolerance=1e-5):
     script = saved_and_loaded(super_model)
     for case in cases:
         wanted = super_model.answer(case)
-        np.testing.assert_allclose(script(torch.from_numpy(case)).numpy(), wanted.probabilities, atol=1e-5)
+        np.testing.assert_allclose(script(torch.from_numpy(case)).numpy(), wanted.probabilities, atol=tolerance)
         weights = dict(
             zip(member_names(super_model.contents), script.member_weights(torch.from_numpy(case)), strict=True)
         )
@@ -100,6 +104,67 @@ def test_classes_of_volumes_have_their_script(make_contents, make_study):
     study, shape = make_study("classification", data={"dimensions": 3}), (1, 16, 16, 16)
     contents = make_contents(scores=None, threshold=None, study=study, shape=shape)
     assert_equal(SuperModel(contents, CPU), [images(1, shape)])
+
+
+@pytest.mark.parametrize(
+    ("rule", "settings"),
+    [
+        ("selector", {}),
+        pytest.param("mean", {"labels": {1: "organ"}}, marks=pytest.mark.slow),
+        pytest.param("only", {"input": "harmofl", "amplitude": {"band": "full"}}, marks=pytest.mark.slow),
+    ],
+    ids=str,
+)
+def test_volumes_of_any_size_have_a_script_that_looks_by_windows(make_contents, make_volume_study, rule, settings):
+    study = make_volume_study(**settings)
+    contents = make_contents(rule, scores=None, threshold=0.1, study=study, shape=WINDOW, bias=0.7)
+    assert_equal(SuperModel(contents, CPU), [images(1, shape) for shape in VOLUMES])
+
+
+def test_members_without_weight_look_at_no_window(make_contents, make_volume_study):
+    contents = make_contents("selector", scores=None, threshold=0.1, study=make_volume_study(), shape=WINDOW)
+    super_model, window = SuperModel(contents, CPU), torch.from_numpy(images(1, WINDOW))
+    script = saved_and_loaded(super_model)
+    convolutions = [count_convolutions(one, window) for one in (script, script.weigher, super_model.network("north"))]
+    assert convolutions[0] == convolutions[1] + convolutions[2]
+
+
+def count_convolutions(model, images):
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as found, torch.no_grad():
+        model(images)
+    return sum(event.count for event in found.key_averages() if event.key == "aten::_convolution")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", [SEGRESNET, DYNUNET], ids=["segresnet", "dynunet"])
+def test_other_networks_of_volumes_have_their_script(make_contents, make_volume_study, model):
+    study = make_volume_study(name="fedavg", model={"normalization": "group", **model})
+    super_model = SuperModel(make_contents("only", study=study, shape=WINDOW), CPU)
+    assert_equal(super_model, [images(1, shape) for shape in VOLUMES], tolerance=1e-4)
+
+
+@pytest.mark.slow
+def test_volumes_are_weighed_by_the_nearest_site_in_their_script(nearest):
+    patches = {"data": {"dimensions": 3, "patches": {"size": [32, 32, 16]}}}
+    super_model = SuperModel(nearest(shape=WINDOW, **patches), CPU)
+    cases = [images(1, (1, 40, 34, 20), seed) ** power for seed, power in ((0, 1), (1, 3), (2, 0.3))]
+    assert_equal(super_model, cases)
+    assert {super_model.answer(case).model for case in cases} == {"north", "south"}
+
+
+def test_an_amplitude_that_nothing_is_known_of_is_refused(make_contents, make_volume_study):
+    contents = make_contents("only", study=make_volume_study(name="fedavg", input="harmofl"), shape=WINDOW)
+    contents.models["global"]["input_norm.running_amplitude"].zero_()
+    contents.models["global"]["input_norm.is_fixed"].fill_(False)
+    with pytest.raises(TrainingError, match="the amplitude must be learned or fixed before evaluation"):
+        to_torchscript(SuperModel(contents, CPU))
+
+
+def test_volumes_of_other_channels_are_refused_by_the_script(make_contents, make_volume_study):
+    script = to_torchscript(SuperModel(make_contents("only", study=make_volume_study(), shape=WINDOW), CPU))
+    for shape in ((1, 2, 40, 40, 20), (1, 1, 40, 40)):
+        with pytest.raises(Exception, match=r"images must have shape \(n, C, \.\.\.\) as in training"):
+            script(torch.zeros(shape))
 
 
 def test_images_of_another_shape_are_refused_by_the_script(make_contents):

@@ -676,19 +676,19 @@ def evaluate_exported(evaluate, phantoms, tmp_path):
     return give
 
 
-@pytest.mark.slow  # torch.export
+@pytest.mark.slow  # an export
 def test_a_bundle_answers_as_the_super_model_that_it_was_exported_from(evaluate_exported):
     assert "by its own rule for the 2 models in it" in evaluate_exported(make_study(), SHAPE).rule
 
 
-@pytest.mark.slow  # torch.export
+@pytest.mark.slow  # an export
 def test_a_bundle_of_models_that_see_patches_of_volumes_answers_as_the_super_model(evaluate_exported):
     study = make_study(dimensions=3, patches={"size": [16, 16, 16]}, transforms=[])
     study = study.model_copy(update={"model": study.model.model_copy(update={"normalization": "batch"})})
     assert evaluate_exported(study, (1, 16, 16, 16)).size_unit == "ml"
 
 
-@pytest.mark.slow  # torch.export
+@pytest.mark.slow  # an export
 def test_a_bundle_of_a_classification_reads_its_probabilities_as_the_model_did(evaluate, windows, tmp_path):
     calling, tested = OperatingPoint(2.0, {1: 0.4}), {"value": 0.5, "labels": {"0": 0.5, "1": 0.5}}
     own = {"east": 0.05, "west": 0.95}

@@ -33,7 +33,7 @@ from silofl.reading.access import input_name
 from silofl.study import STORED, Study, load_study
 
 logger = logging.getLogger(__name__)
-# The programs of a model that looks through volumes, and the name inside one's file of what it says of itself.
+# Programs in a bundle of an older version, and the name inside one's file of what it says of itself.
 MODEL, WEIGHTS, ABOUT = "model", "weights", "super_model.json"
 # The file of a class, and what it holds of a prediction.
 CLASS = "_class.json"
@@ -41,7 +41,7 @@ CLASS_KEYS = ("label", "findings", "class_scores", "temperature", "called_from",
 
 
 class VolumeNetwork(nn.Module):
-    """The two programs of a super model whose networks look through volumes by windows, as one network.
+    """The two programs of windows in a bundle of version 0.4 or older as one network; now it is TorchScript.
 
     Args:
         folder: The bundle's ``models``.

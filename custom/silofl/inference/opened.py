@@ -10,7 +10,7 @@ from torch import nn
 
 from silofl.base.errors import ConfigError
 from silofl.base.files import load_tensors, read_json
-from silofl.inference.bundle import BundleModel, VolumeNetwork, unpack_contents
+from silofl.inference.bundle import MODEL, BundleModel, VolumeNetwork, unpack_contents
 from silofl.inference.contents import Contents
 from silofl.inference.directory import BUNDLE, read_fingerprint, read_model_folder
 from silofl.inference.super_model import SuperModel
@@ -41,9 +41,12 @@ def open_model(folder: Path, device: torch.device) -> tuple[SuperModel, str]:
 
 
 def _open_bundle(folder: Path, device: torch.device) -> tuple[SuperModel, str]:
+    configs = folder / "configs"
+    # In a bundle of an older version there is none.
+    name = "predict.json" if (configs / "predict.json").is_file() else "inference.json"
     try:
-        about, how = read_json(folder / BUNDLE)["super_model"], read_json(folder / "configs" / "inference.json")
-        study = load_study(folder / "configs" / STUDY, STORED)
+        about, how = read_json(folder / BUNDLE)["super_model"], read_json(configs / name)
+        study = load_study(configs / STUDY, STORED)
         further = (how.get(key, {}) for key in ("calling", "usual"))
         contents = unpack_contents(about, study, how["image_shape"], how["domain"], *further)
         members, fingerprint = list(about["members"]), str(about["fingerprint"])
@@ -54,7 +57,8 @@ def _open_bundle(folder: Path, device: torch.device) -> tuple[SuperModel, str]:
         ) from None
     network: nn.Module
     try:
-        if study.data.patches:
+        # A bundle of an older version.
+        if (folder / "models" / f"{MODEL}.pt2").is_file():
             network = VolumeNetwork(str(folder / "models"), device)
         else:
             network = torch.jit.load(str(folder / "models" / "model.ts"), map_location=device)

@@ -44,7 +44,7 @@ MODELS = """
 not know.
 """
 CALLING = """
-{sentences} `configs/inference.json` answers so, by its `calling`. The programs in `models/` give probabilities `p`
+{sentences} `configs/predict.json` answers so, by its `calling`. The program in `models/` gives probabilities `p`
 before the temperature, as do the thresholds of `calling`; `{read}` is after it.
 """
 STATELESS = """
@@ -131,27 +131,31 @@ print(prediction.model, prediction.label_map, prediction.label)
 """
 
 
-def bundle_readme(contents: Contents, members: Sequence[str]) -> str:
+def bundle_readme(contents: Contents, members: Sequence[str], obstacle: str | None = None) -> str:
     """Return the README.md of an exported MONAI bundle.
 
     Args:
-        members: The models that its programs hold, in their order.
+        members: The models that its program holds, in their order.
+        obstacle: Why MONAI alone cannot answer as `silofl predict` does; None where it can.
     """
     study, image_shape, calling = contents.study, contents.image_shape, list_calling(contents)
     scale = f"{contents.calling.temperature:.6g}"
     read = f"(p.logit() / {scale}).sigmoid()" if study.is_multilabel else f"(p.log() / {scale}).softmax(dim=1)"
-    programs = (TWO_PROGRAMS if study.data.patches else ONE_PROGRAM).format(
+    program = PROGRAM.format(
         task=study.task,
         members=", ".join(members),
         torch=torch.__version__.split("+")[0],
-        shape=", ".join(map(str, image_shape)),
-        channels=image_shape[0],
-        windows=tuple(image_shape[1:]),
+        shape=f"1, {image_shape[0]}, X, Y, Z" if study.data.patches else f"n, {', '.join(map(str, image_shape))}",
+        example=", ".join(map(str, image_shape)),
         count=1 if study.data.dimensions == 3 else 3,
+        pieces=f"windows of {image_shape[1:]}, two" if study.data.patches else "slices, eight",
     )
+    names = study.data.channel_names
+    files = f'"{[f"{name}.nii.gz" for name in names]}"' if names else "scan.nii.gz"
     return BUNDLE_README.format(
         name=study.name,
-        programs=programs,
+        program=program,
+        alone=NOT_ALONE.format(obstacle=obstacle) if obstacle else ALONE.format(files=files),
         selector_note=_hospital_note(contents),
         calling_note=CALLING.format(sentences=" ".join(calling), read=read) if calling else "",
         neighbour_note=_neighbour_note(study),
@@ -202,57 +206,37 @@ def _neighbour_note(study: Study) -> str:
     return NEIGHBOURS.format(count=count, slices=2 * count + 1, channels=study.data.channels) if count else ""
 
 
-ONE_PROGRAM = """
+PROGRAM = """
 `models/model.ts` is TorchScript and needs PyTorch {torch} alone; other versions may not load it. It takes one case, all
-its slices or its volume, prepared as in training, as float32 (n, {shape}), picks the model that fits the case,
+its slices or its volume, prepared as in training, as float32 ({shape}), picks the model that fits the case,
 and returns probabilities ({task}); `member_weights` returns the weight of each of {members}:
 
 ```python
 import torch
 
 model = torch.jit.load("models/model.ts", map_location="cpu")
-case = torch.rand({count}, {shape})
+case = torch.rand({count}, {example})
 probabilities, weights = model(case), model.member_weights(case)
 ```
 
-It takes a long case eight slices at a time.
+It looks at {pieces} at a time.
 """
-TWO_PROGRAMS = """
-`models/weights.pt2` and `models/model.pt2` are programs of torch.export and need PyTorch {torch} and MONAI alone; other
-versions may not load them. The first takes one volume of any size, prepared as in training, as float32
-(1, {channels}, X, Y, Z), picks the model that fits it, and returns the weight of each of {members}. The second takes
-windows of the volume, (n, {shape}), and these weights, and returns the members' logits ({task}), one behind
-the other; MONAI slides it over the volume:
+ALONE = """
+`configs/inference.json` labels a NIfTI scan by PyTorch and MONAI alone, without SiloFL: each voxel as `silofl predict`
+labels it, but for a few in a million where rounding decides between two labels. **It checks nothing**: no image is
+refused, nothing is warned of, and an answer of the same name is replaced.
 
-```python
-import json
-import torch
-from monai.inferers import sliding_window_inference
-
-about = {{"super_model.json": ""}}
-weigh = torch.export.load("models/weights.pt2", extra_files=about).module()
-model = torch.export.load("models/model.pt2").module()
-about = json.loads(about["super_model.json"])  # version of SiloFL, fingerprint, labels, order of the members
-volume = torch.rand(1, {channels}, 100, 80, 60)
-weights = weigh(volume)
-logits = sliding_window_inference(
-    volume, {windows}, 2, lambda windows: model(windows, weights), overlap=about["overlap"], mode="gaussian"
-)
-answers = [one.sigmoid() if one.shape[1] == 1 else one.softmax(dim=1) for one in logits.chunk(len(weights), dim=1)]
-mean = sum(weight.float() * one for weight, one in zip(weights, answers))
-# To the foreground's log-odds comes the decision bias of what a site keeps; 0 of other super models.
-foreground = mean if mean.shape[1] == 1 else mean[:, 1:]
-background = 1 - mean if mean.shape[1] == 1 else mean[:, :1]
-foreground = foreground * torch.tensor(about["bias"]).exp()
-total = background + foreground.sum(dim=1, keepdim=True)
-probabilities = torch.cat([background, foreground][mean.shape[1] == 1 :], dim=1) / total
 ```
-
-They compute in float32 on the CPU; for a GPU, `torch.export.passes.move_to_device_pass(program, "cuda")` comes first.
+python -m monai.bundle run --config_file configs/inference.json --bundle_root . --image {files} \\
+    --output OUT
+```
+"""
+NOT_ALONE = """
+There is no `configs/inference.json` for MONAI alone, which cannot answer as `silofl predict` does: {obstacle}.
 """
 BUNDLE_README = """# {name}: a super model as a MONAI bundle
-{programs}{calling_note}{selector_note}{neighbour_note}{contrast_note}
-`configs/inference.json` reads a NIfTI, MHA, NRRD, PNG, JPEG or TIFF file or a DICOM series folder, prepares it as the
+{program}{calling_note}{selector_note}{neighbour_note}{contrast_note}{alone}
+`configs/predict.json` reads a NIfTI, MHA, NRRD, PNG, JPEG or TIFF file or a DICOM series folder, prepares it as the
 study did, and writes the answer on the file's own grid, never over another answer; a blank file, or one of another kind
 than the `domain` there, the images that the models learnt from, is refused. The log has an answer's warnings. An answer
 that the study's rule forbids to use is an error, and written only with `--write_forbidden True`. Reading and preparing
@@ -260,10 +244,10 @@ are SiloFL's, which must be installed; `python -m monai.bundle` needs `fire`, an
 folder:
 
 ```
-python -m monai.bundle run --config_file configs/inference.json --bundle_root . --image scan.nii.gz --output OUT
+python -m monai.bundle run --config_file configs/predict.json --bundle_root . --image scan.nii.gz --output OUT
 python -m monai.bundle run --config_file configs/evaluate.json --bundle_root . --data MY_CASES --output NUMBERS
 python -m monai.bundle verify_net_in_out network_def --meta_file configs/metadata.json \\
-    --config_file configs/inference.json --bundle_root .
+    --config_file configs/predict.json --bundle_root .
 python -m monai.bundle verify_metadata --meta_file configs/metadata.json --filepath configs/metadata_schema.json
 python -m monai.bundle verify_metadata --meta_file configs/metadata.json --filepath eval/schema.json
 ```

@@ -27,16 +27,15 @@ from silofl.inference.usual import pack_usual
 from silofl.inference.weigher import member_names
 from silofl.study.data_settings import DataSettings
 from silofl.study.sections import CardSettings
-from silofl_desk.inference import program, torchscript
+from silofl_desk.inference import monai_only, torchscript
 
 SCHEMA_URL = "https://github.com/Project-MONAI/MONAI-extra-test-data/releases/download/0.8.1/meta_schema_20240725.json"
 # Texts of the metadata that MONAI reads; the local schema lets a machine without internet check them.
 TEXTS = ("schema", "version", "monai_version", "pytorch_version", "numpy_version", "task", "description", "authors")
-INFERENCE = {
+COMMON = {
     "imports": ["$import torch"],
     "bundle_root": ".",
     "image": "",
-    "write_forbidden": False,
     "output": "$@bundle_root + '/output'",
     "device": "$torch.device('cuda' if torch.cuda.is_available() else 'cpu')",
     "network_def": {
@@ -44,6 +43,9 @@ INFERENCE = {
         "f": "$@bundle_root + '/models/model.ts'",
         "map_location": "@device",
     },
+}
+PREDICT = COMMON | {
+    "write_forbidden": False,
     "predictor": {
         "_target_": "silofl.inference.bundle.FilePredictor",
         "network": "@network_def",
@@ -64,12 +66,6 @@ EVALUATE = {
     "output": "$@bundle_root + '/evaluation'",
     "run": ["$main(['evaluate', @bundle_root, @data, '--out', @output])"],
 }
-# In place of TorchScript, where networks look through volumes by windows.
-VOLUME_NETWORK = {
-    "_target_": "silofl.inference.bundle.VolumeNetwork",
-    "folder": "$@bundle_root + '/models'",
-    "device": "@device",
-}
 
 
 def run(options: argparse.Namespace) -> int:
@@ -86,8 +82,6 @@ def run(options: argparse.Namespace) -> int:
 
 def export_bundle(super_model_folder: Path, out: Path) -> Path:
     """Write a super model as a MONAI bundle that PyTorch loads without SiloFL, all of it or nothing.
-
-    Of slices, and of volumes of one size, the model is TorchScript; of windows two programs of torch.export.
 
     Args:
         out: The bundle's folder; it must not exist, or be empty.
@@ -108,28 +102,27 @@ def export_bundle(super_model_folder: Path, out: Path) -> Path:
 
 def _write_bundle(folder: Path, super_model: SuperModel, fingerprint: str) -> None:
     contents = super_model.contents
-    has_windows = bool(contents.study.data.patches)
     inputs = {"image_shape": list(contents.image_shape), "domain": schema.dump_record(contents.domain)}
     # Its programs give neither features nor the selector's scores.
     usual = {site: replace(one, features=None, score=None) for site, one in contents.usual.items()}
     inputs |= {"calling": pack_calling(contents), "usual": pack_usual(usual)}
-    own = INFERENCE | ({"network_def": VOLUME_NETWORK} if has_windows else {})
     metadata = _metadata(contents, fingerprint)
-    # First: it takes no time, and the programs take some.
-    _refuse_commands(own | inputs, own)
+    # First: it takes no time, and the trace takes some.
+    _refuse_commands(PREDICT | inputs, PREDICT)
     _refuse_commands(metadata, {})
-    if has_windows:
-        for name, exported in program.to_programs(super_model).items():
-            program.save_program(exported, folder / "models" / f"{name}.pt2", contents, fingerprint)
-    else:
-        torchscript.save_torchscript(torchscript.to_torchscript(super_model), folder / "models" / "model.ts")
+    data = contents.study.data
+    _refuse_commands([one.options for one in (*data.volume_transforms, *data.transforms)], [])
+    obstacle = monai_only.find_obstacle(contents)
+    torchscript.save_torchscript(torchscript.to_torchscript(super_model), folder / "models" / "model.ts")
     write_json(folder / "configs" / "metadata.json", metadata)
     write_json(folder / "configs" / "metadata_schema.json", _schema())
-    write_json(folder / "configs" / "inference.json", own | inputs)
+    write_json(folder / "configs" / "predict.json", PREDICT | inputs)
+    if obstacle is None:
+        write_json(folder / "configs" / "inference.json", monai_only.build_inference(contents, COMMON))
     write_json(folder / "configs" / "evaluate.json", EVALUATE)
     study = dump_yaml(plain_study(contents.study))
     write_text(folder / "configs" / "study.yaml", study)
-    write_text(folder / "docs" / "README.md", bundle_readme(contents, member_names(contents)))
+    write_text(folder / "docs" / "README.md", bundle_readme(contents, member_names(contents), obstacle))
 
 
 def _refuse_commands(value: object, own: object) -> None:

@@ -1,7 +1,7 @@
 """A super model as one TorchScript module: every member traced, the choice among them scripted.
 
-torch has deprecated TorchScript, but still loads it: it is what MONAI takes without a line of Python, and it takes a
-long case a few slices at a time.
+torch has deprecated TorchScript, but still loads it: it is what MONAI takes without a line of Python, it takes a long
+case a few slices at a time, and looks through a volume of any size by windows.
 """
 
 import warnings
@@ -12,6 +12,8 @@ from pathlib import Path
 
 import numpy as np
 import torch
+import torch.nn.functional as F  # noqa: N812 (as torch names it)
+from monai.data.utils import compute_importance_map
 from torch import Tensor, nn
 
 from silofl.base.errors import ConfigError
@@ -19,6 +21,9 @@ from silofl.base.files import write_by_torch
 from silofl.inference.probabilities import shift_foreground, to_probabilities
 from silofl.inference.super_model import BATCH_SIZE, SuperModel
 from silofl.inference.weigher import OfVolume, build_weigher, member_names
+from silofl.models.networks import WINDOWS_AT_ONCE
+from silofl.study import Study
+from silofl.study.data_settings import PatchSettings
 
 WHOLE_CASE = 0
 # Images of a trial, other than those of the example, and the largest difference of a probability: bfloat16 rounds.
@@ -26,6 +31,63 @@ TRIAL, TOLERANCE = 3, 1e-2
 DEPRECATED = r"`torch\.jit\.\w+` is deprecated"
 # The trace keeps only the branches that its example takes, and says so at each.
 BRANCH = "Converting a tensor to a Python boolean might cause the trace to be incorrect"
+
+
+class ByWindows(nn.Module):
+    """A traced network that looks through a volume as MONAI's sliding_window_inference with a Gaussian does.
+
+    Args:
+        network: Windows (n, C, X, Y, Z) to logits, traced with `WINDOWS_AT_ONCE` of them.
+        patches: Size and overlap of the windows.
+    """
+
+    def __init__(self, network: nn.Module, patches: PatchSettings) -> None:
+        super().__init__()
+        self.network, self.size, self.at_once = network, list(patches.size), WINDOWS_AT_ONCE
+        self.steps = [max(int(side * (1 - patches.overlap)), 1) for side in patches.size]
+        self.register_buffer("importance", compute_importance_map(patches.size, mode="gaussian", sigma_scale=0.125))
+
+    def forward(self, volume: Tensor) -> Tensor:
+        """Return the logits of a volume (1, C, X, Y, Z)."""
+        sizes = [volume.size(axis) for axis in range(2, 5)]
+        if sizes == self.size:
+            return self.network(volume)
+        lacking = [max(self.size[axis] - sizes[axis], 0) for axis in range(3)]
+        before = [lack // 2 for lack in lacking]
+        pads = [0, 0, 0, 0, 0, 0]
+        for axis in range(3):
+            # torch begins with the last axis.
+            pads[4 - 2 * axis], pads[5 - 2 * axis] = before[axis], lacking[axis] - before[axis]
+        volume = F.pad(volume, pads)
+        places: list[list[int]] = []
+        for x in self.starts(0, volume.size(2)):
+            for y in self.starts(1, volume.size(3)):
+                for z in self.starts(2, volume.size(4)):
+                    places.append([x, y, z])  # noqa: PERF401 (TorchScript has no such comprehension)
+        total, count = torch.zeros(0, device=volume.device), torch.zeros_like(volume[:1, :1])
+        for first in range(0, len(places), self.at_once):
+            some = places[first : first + self.at_once]
+            found = self.network(torch.cat([self.look(volume, place) for place in some])) * self.importance
+            if total.numel() == 0:
+                total = torch.zeros_like(volume[:, :1]).repeat(1, found.size(1), 1, 1, 1)
+            for number, place in enumerate(some):
+                self.look(total, place).add_(found[number : number + 1])
+                self.look(count, place).add_(self.importance)
+        total = total / count
+        for axis in range(3):
+            total = total.narrow(axis + 2, before[axis], sizes[axis])
+        return total
+
+    def starts(self, axis: int, length: int) -> list[int]:
+        """Return where windows begin along an axis; the last one ends with the volume."""
+        last = length - self.size[axis]
+        return [min(start, last) for start in range(0, last + self.steps[axis], self.steps[axis])]
+
+    def look(self, volume: Tensor, place: list[int]) -> Tensor:
+        """Return the window of a volume (1, C, X, Y, Z) that begins at a place, without a copy."""
+        for axis in range(3):
+            volume = volume.narrow(axis + 2, place[axis], self.size[axis])
+        return volume
 
 
 class ScriptAnswers(nn.Module):
@@ -70,19 +132,28 @@ class Script(nn.Module):
         weigher: Images to the weight of each member.
         members: Images to probabilities, in the order of the weights.
         image_shape: (C, *spatial) of the training images: the traces hold for no other.
+        has_windows: Whether the members look through volumes of any size by windows of that shape.
         bias: What is added to the log-odds of the foreground.
     """
 
     def __init__(
-        self, weigher: nn.Module, members: Sequence[nn.Module], image_shape: Sequence[int], bias: float
+        self,
+        weigher: nn.Module,
+        members: Sequence[nn.Module],
+        image_shape: Sequence[int],
+        has_windows: bool,
+        bias: float,
     ) -> None:
         super().__init__()
-        self.image_shape, self.bias = list(image_shape), float(bias)
+        self.image_shape, self.has_windows, self.bias = list(image_shape), has_windows, float(bias)
         self.weigher, self.members = weigher, nn.ModuleList(members)
 
     def forward(self, images: Tensor) -> Tensor:
         """Return probabilities (n, out_channels, H, W) or (n, classes) of one case's images (n, C, *spatial)."""
-        if list(images.shape[1:]) != self.image_shape:
+        found = list(images.shape[1:])
+        if self.has_windows and len(found) == len(self.image_shape):
+            found = found[:1] + self.image_shape[1:]
+        if found != self.image_shape:
             raise ValueError(f"images must have shape (n, C, ...) as in training, {self.image_shape}, resize them")
         weights = self.weigher(images)
         total = torch.zeros(0, device=images.device)
@@ -102,21 +173,26 @@ class Script(nn.Module):
 def to_torchscript(super_model: SuperModel) -> torch.jit.ScriptModule:
     """Return a super model as TorchScript, on the device it is on; the members have the order of their names."""
     contents = super_model.contents
-    is_volume, is_multilabel = contents.study.data.dimensions == 3, contents.study.is_multilabel
+    is_volume, patches = contents.study.data.dimensions == 3, contents.study.data.patches
     example = torch.zeros((1 if is_volume else 2, *contents.image_shape), device=super_model.device)
-    size = WHOLE_CASE if contents.study.model.normalization == "batch_stateless" else BATCH_SIZE
     with silence_known_warnings():
-        members = [
-            InBatches(_trace_network(ScriptAnswers(super_model.network(name), is_multilabel), example), size)
-            for name in member_names(contents)
-        ]
+        members = [_to_member(super_model.network(name), contents.study, example) for name in member_names(contents)]
         selector = super_model.selector
         if selector is not None:
             selector = InBatches(_trace_network(OfVolume(selector) if is_volume else selector, example), BATCH_SIZE)
-        script = Script(build_weigher(contents, selector), members, contents.image_shape, contents.bias)
+        script = Script(build_weigher(contents, selector), members, contents.image_shape, bool(patches), contents.bias)
         scripted = torch.jit.script(script.to(super_model.device).eval())
         _check_equal(scripted, super_model, 1 if is_volume else TRIAL)
         return scripted
+
+
+def _to_member(network: nn.Module, study: Study, example: Tensor) -> nn.Module:
+    """Return a traced network, from a case's images to probabilities."""
+    if study.data.patches:
+        windows = torch.cat([example] * WINDOWS_AT_ONCE)
+        return ScriptAnswers(ByWindows(_trace_network(network, windows), study.data.patches))
+    size = WHOLE_CASE if study.model.normalization == "batch_stateless" else BATCH_SIZE
+    return InBatches(_trace_network(ScriptAnswers(network, study.is_multilabel), example), size)
 
 
 def _check_equal(script: torch.jit.ScriptModule, super_model: SuperModel, count: int) -> None:
@@ -126,7 +202,10 @@ def _check_equal(script: torch.jit.ScriptModule, super_model: SuperModel, count:
         ConfigError: The script says something else of random images than the super model.
     """
     contents = super_model.contents
-    images = np.random.default_rng(0).random((count, *contents.image_shape), dtype=np.float32)
+    *axes, last = contents.image_shape
+    # Two windows behind one another, where there are windows.
+    last += last // 2 if contents.study.data.patches else 0
+    images = np.random.default_rng(0).random((count, *axes, last), dtype=np.float32)
     with torch.no_grad():
         found = script(torch.from_numpy(images).to(super_model.device)).cpu().numpy()
     if not np.allclose(found, super_model.answer(images).probabilities, atol=TOLERANCE):
