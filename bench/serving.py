@@ -25,7 +25,9 @@ from pydicom.uid import generate_uid
 from pynetdicom import AE, ALL_TRANSFER_SYNTAXES, evt
 from pynetdicom.sop_class import Comprehensive3DSRStorage, SegmentationStorage
 
-NAME, MORE, MIB = "ARCHIVE", 20, 1 << 20
+# How many cases the service is killed over.
+MORE = 20
+NAME, MIB = "ARCHIVE", 1 << 20
 
 
 def send_case(port: int, series: Sequence[Path]) -> None:
@@ -61,7 +63,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", type=Path)
     parser.add_argument("series", type=Path)
-    parser.add_argument("--cases", type=int, default=1000, help="more than 200")
+    parser.add_argument("--cases", type=int, default=1000)
     given = parser.parse_args()
     series, kept, archive = sorted(given.series.glob("*")), Counter[str](), AE(ae_title=NAME)
     for context in (Comprehensive3DSRStorage, SegmentationStorage):
@@ -77,7 +79,7 @@ def main() -> None:
         config.write_text(yaml.safe_dump(settings | {"archive": to}))
         service = start(given.model, config, port)
         sent = before = 0
-        for number in sorted({1, 100, given.cases // 2, given.cases}):
+        for number in sorted({1, min(100, given.cases), given.cases // 2, given.cases} - {0}):
             for _ in range(number - sent):
                 send_case(port, series)
             # Segmentation and report.

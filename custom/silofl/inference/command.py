@@ -262,7 +262,7 @@ class Runner:
             record["asked_for"] = options.site
         line = prediction_sentence(prediction, study, self.threshold)
         if prediction.do_not_use and not options.writes_forbidden:
-            return record, f"{line}; without --write-forbidden none of its files is written"
+            return record, f"{line}; it must not be used, and none of its files is written"
         if prediction.label_map is not None:
             record["label_map"] = self._write_map(one, prediction, prediction.label_map, LABELS)
         if prediction.disagreement is not None and prediction.disagreement.shares is not None:
