@@ -41,7 +41,7 @@ FALLBACK, REFUSED, WARNED = "answers of the global model, as a fallback", "refus
 # Beginning of a measure's name -> what may have changed.
 CAUSES = {
     FALLBACK: "images resemble no hospital's training images: scanner, protocol or patients",
-    REFUSED: "what is sent to the model: another kind of image, or broken files",
+    REFUSED: "see error in their records: another kind of image, broken files, or a withdrawn model",
     "the look of the image": "images look different to the network: scanner, protocol or reconstruction",
     "the size of": "patients differ, or the model draws differently: look at some answers",
     "the selector's score": "images resemble the own training images less: scanner, protocol or patients",

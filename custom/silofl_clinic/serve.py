@@ -2,7 +2,8 @@
 
 The folder of an answer is its entry in the journal: it appears once all in it is written, and gets ``sent.json`` once
 the archive has it. What a crash interrupts has no folder yet, and is answered after the next start; what was answered
-is not answered again, for its folder is named by series, model, version and options.
+is not answered again, for its folder is named by series, model, version and options. While the model is withdrawn,
+series fail; they are answered once the list lets it answer, or by another model.
 """
 
 from __future__ import annotations
@@ -16,10 +17,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from silofl.base.errors import ConfigError, ExitCode, SiloFLError, one_line
-from silofl.base.files import fill_folder, make_folder, read_json, write_json
+from silofl.base.files import UNFINISHED, fill_folder, make_folder, read_json, write_json
 from silofl.base.settings import load_settings
 from silofl.inference.command import RECORD, Input, Options, Runner
 from silofl.inference.dicom_seg import derive_uid
+from silofl.inference.withdrawn import UNCHECKED, check_not_withdrawn
 from silofl.reading.header import dicom_headers
 from silofl_clinic.archive import send_files
 from silofl_clinic.exams import EXAMS, Inbox, is_settled
@@ -31,6 +33,7 @@ from silofl_clinic.settings import Clinic
 ANSWERS, SENT, REPORT = "answers", "sent.json", "report.dcm"
 # What becomes of a series.
 FAILED, FORBIDDEN, WAITING, KEPT, DELIVERED = "failed", "do not use", "not sent yet", "kept here", "sent"
+WITHDRAWN = "model withdrawn"
 
 
 class Service:
@@ -41,7 +44,10 @@ class Service:
         clinic: The clinic's settings.
 
     Raises:
-        ConfigError: The model is none that segments, or the settings do not fit.
+        ConfigError: The model is none that segments, or withdrawn, or the settings do not fit.
+
+    Attributes:
+        is_listed: Whether a list of withdrawn models was there to ask.
     """
 
     def __init__(self, model: Path, clinic: Clinic) -> None:
@@ -53,15 +59,23 @@ class Service:
             make_folder(folder)
         how = {"threshold": clinic.threshold, "device": clinic.device, "writes_forbidden": clinic.sends_forbidden}
         self._runner = Runner(model, self._answers, Options(has_dicom_seg=True, **how))
+        self.is_listed = self._runner.is_listed
         # Exams of its own receiver are complete when they are put there.
         self._wait = 0 if clinic.callers and not clinic.watched else clinic.wait_seconds
+        # What was last said of an archive that is away.
+        self._said = ""
         # Folder of a series -> when it last changed, once it needs nothing more.
         self._done: dict[Path, int] = {}
+        # Whether a series has failed because the model is withdrawn.
+        self._has_stopped = False
         self._waiting = [target for target in self._list_answers() if find_state(target) == WAITING]
 
     def answer_all(self) -> Iterator[str]:
         """Answer each series that is complete and was not, and send what was not sent; yields a line for each."""
         is_there = yield from self._send_all()
+        if self._has_stopped and not self._is_withdrawn(self._runner.fingerprint):
+            self._has_stopped = False
+            self._done.clear()
         for folder in list_series(self._watched):
             changed = folder.stat().st_mtime_ns
             if self._done.get(folder) != changed and is_settled(folder, self._wait):
@@ -83,7 +97,10 @@ class Service:
         runner, options = self._runner, self._runner.described | {"forbidden": self._clinic.sends_forbidden}
         target = self._answers / derive_uid(ANSWERS, headers, runner.fingerprint, options)
         if target.exists():
-            return
+            if find_state(target) != WITHDRAWN or self._is_withdrawn(runner.fingerprint):
+                return
+            # Another name at once: a folder without its record would stop the next start.
+            target.rename(self._answers / f".{target.name}{UNFINISHED}")
         with fill_folder(target) as runner.out:
             record, line = runner.predict(Input(folder, str(headers[0].get("SeriesInstanceUID", folder.name))))
             if "dicom_seg" in record:
@@ -92,24 +109,41 @@ class Service:
                     write_report(runner.out / REPORT, folder, seg, record, study, runner.described)
                 except (AttributeError, KeyError, ValueError, TypeError) as error:  # an odd element of the header
                     record["warnings"].append(f"no report: {one_line(error)}; its segmentation is whole")
+            if "error" in record and self._is_withdrawn(runner.fingerprint):
+                record["is_withdrawn"] = self._has_stopped = True
             write_json(runner.out / RECORD, [record])
         if find_state(target) == WAITING:
             self._waiting.append(target)
         yield line
 
     def _send_all(self) -> Generator[str, None, bool]:
-        """Send what was not sent; returns whether the archive took it."""
-        while self._waiting and self._clinic.archive:
-            target = self._waiting[0]
+        """Send what was not sent, and of no withdrawn model; returns whether the archive took it."""
+        for target in [*self._waiting] if self._clinic.archive else ():
+            (record,) = read_json(target / RECORD, list)
+            if self._is_withdrawn(record["super_model"]):
+                continue
             try:
                 send_files(self._clinic, sorted(target.glob("*.dcm")))
             except SiloFLError as error:
-                yield f"{len(self._waiting)} answers are not sent yet: {error}"
+                line, before = f"{len(self._waiting)} answers are not sent yet: {error}", self._said
+                self._said = line
+                # Not at each look at the folder.
+                if line != before:
+                    yield line
                 return False
             now = datetime.now(UTC).isoformat(timespec="seconds")
             write_json(target / SENT, {"time": now, "archive": self._clinic.archive.ae_title})
-            del self._waiting[0]
+            self._waiting.remove(target)
+        self._said = ""
         return True
+
+    def _is_withdrawn(self, fingerprint: str) -> bool:
+        """Return whether a model must not answer: it is on the list, or the list is not to be trusted."""
+        try:
+            check_not_withdrawn(self._runner.folder, fingerprint)
+        except ConfigError:
+            return True
+        return False
 
     def _list_answers(self) -> list[Path]:
         # The hidden ones are not finished.
@@ -128,6 +162,8 @@ def find_state(target: Path) -> str:
     (record,) = read_json(target / RECORD, list)
     if "dicom_seg" in record:
         return WAITING
+    if record.get("is_withdrawn"):
+        return WITHDRAWN
     return FORBIDDEN if record.get("do_not_use") else FAILED
 
 
@@ -143,6 +179,8 @@ def run(options: argparse.Namespace) -> int:
     """Answer series until the program is ended, and count what became of them."""
     clinic = load_settings(Clinic, options.config)
     service, inbox = Service(options.model, clinic), Inbox(clinic)
+    if not service.is_listed:
+        print(UNCHECKED)
     # Without callers another program fills the watched folder.
     with Receiver(clinic, inbox).listen() if clinic.callers else nullcontext():
         print(f"{clinic.ae_title} answers; records lie in {clinic.root / ANSWERS}", flush=True)

@@ -11,11 +11,13 @@ from pydicom.sr.codedict import codes
 
 from silofl.base.errors import ConfigError
 from silofl.inference.command import Runner
-from silofl.inference.directory import write_model_folder
+from silofl.inference.directory import read_fingerprint, write_model_folder
+from silofl.inference.withdrawn import ROOT
 from silofl_clinic.exams import EXAMS, Inbox
 from silofl_clinic.receiver import Receiver
 from silofl_clinic.serve import ANSWERS, Service
 
+from ..studies.test_withdraw import network, write_list, write_pem  # noqa: F401
 from .conftest import send, until
 
 ABDOMEN, HEAD = {"BodyPartExamined": "ABDOMEN"}, {"BodyPartExamined": "HEAD"}
@@ -43,6 +45,17 @@ def serve(model, make_clinic, archive):
         return Service(model, make_clinic(archive=archive[0], device="cpu", **settings))
 
     return make
+
+
+@pytest.fixture
+def withdraw(model, network):  # noqa: F811
+    """Sign the list beside the model; of its own fingerprint if no other is given."""
+
+    def sign(*fingerprints):
+        write_pem(model.parent / ROOT, network.root)
+        write_list(model, network.lead, dict.fromkeys(fingerprints or [read_fingerprint(model)], "misses cysts"))
+
+    return sign
 
 
 def records(root):
@@ -155,10 +168,49 @@ def test_answers_do_not_go_back_under_pseudonyms(model, make_clinic):
         Service(model, make_clinic(has_pseudonyms=True))
 
 
-def test_a_day_at_a_clinic_leaves_no_exam_without_an_account(
-    serve, make_clinic, archive, write_exam, tmp_path, monkeypatch
+def test_a_withdrawn_model_answers_and_sends_nothing_more_until_the_list_is_corrected(
+    model, serve, put, make_clinic, archive, write_exam, withdraw
 ):
-    """12 exams come in, one of another body part, one cut; in the fifth answer the program ends."""
+    put(write_exam("a", **ABDOMEN))
+    # Its archive is away, so that an answer waits.
+    service = Service(model, make_clinic(archive=archive[0] | {"port": 1}, device="cpu"))
+    assert len([*service.answer_all()]) == 2
+    service = serve()
+    withdraw()
+    put(write_exam("b", **ABDOMEN), write_exam("c", Modality="MR", **ABDOMEN))
+    lines = [*service.answer_all()]
+    assert len(lines) == 2 and all("must not be withdrawn" in line and "'misses cysts'" in line for line in lines)
+    assert [*service.answer_all()] == [] and archive[1] == {}
+    assert service.counts() == {"model withdrawn": 2, "not sent yet": 1}
+    with pytest.raises(ConfigError, match="must not be withdrawn"):
+        serve()
+    withdraw("0" * 64)
+    assert len([*service.answer_all()]) == 2 and [*service.answer_all()] == []
+    assert service.counts() == {"failed": 1, "sent": 2} and len(archive[1]) == 4
+
+
+def test_after_a_model_was_withdrawn_another_one_answers_what_failed_and_none_of_its_answers_is_sent(
+    model, make_contents, make_clinic, put, archive, write_exam, withdraw
+):
+    put(write_exam("a", **ABDOMEN))
+    away = Service(model, make_clinic(archive=archive[0] | {"port": 1}, device="cpu"))
+    [*away.answer_all()]
+    withdraw()
+    put(write_exam("b", **ABDOMEN))
+    [*away.answer_all()]
+    write_model_folder(model.parent / "next", make_contents(scores=(0.7, 0.3)))
+    service = Service(model.parent / "next", make_clinic(archive=archive[0], device="cpu"))
+    assert len([*service.answer_all()]) == 2
+    assert service.counts() == {"model withdrawn": 1, "not sent yet": 1, "sent": 2} and len(archive[1]) == 4
+
+
+def test_a_day_at_a_clinic_leaves_no_exam_without_an_account(
+    serve, make_clinic, archive, write_exam, tmp_path, monkeypatch, withdraw
+):
+    """12 exams come in, one of another body part, one cut.
+
+    In the fifth answer the program ends; after the next two the model is withdrawn, and later taken from the list.
+    """
     clinic = make_clinic(archive=archive[0])
     inbox = Inbox(clinic)
     exams = [write_exam(f"exam{number:02}", f"p{number}", **(HEAD if number == 7 else ABDOMEN)) for number in range(12)]
@@ -180,7 +232,13 @@ def test_a_day_at_a_clinic_leaves_no_exam_without_an_account(
     with pytest.raises(KeyboardInterrupt):
         [*serve().answer_all()]
     again = serve()
-    assert len([*again.answer_all()]) == 7
+    lines = again.answer_all()
+    assert len([next(lines), next(lines)]) == 2
+    withdraw()
+    there = len(archive[1])
+    assert len([*lines]) == 5 and again.counts()["model withdrawn"] == 5 and len(archive[1]) == there
+    withdraw("0" * 64)
+    assert len([*again.answer_all()]) == 5
     assert again.counts() == {"sent": 10, "do not use": 1}
     check_accounts(exams, archive[1], tmp_path / "clinic", without=(3, 7))
 

@@ -396,7 +396,7 @@ def test_files_of_a_forbidden_answer_are_written_on_request_alone_and_say_so(
     code, records, text = predict(*inputs, **asked)
     assert code == ExitCode.DO_NOT_USE and not list((tmp_path / "out").glob("*_*.*"))
     assert all(one["do_not_use"] and not {"label_map", "picture"} & one.keys() for one in records)
-    assert text.count("without --write-forbidden none of its files is written") == 2
+    assert text.count("it must not be used, and none of its files is written") == 2
     # an answer that may be used says nothing of it
     state_rule(super_model, {"north": {"1": 0.9, "2": 0.7}}, label_below=0.7)
     assert predict(*inputs)[0] == ExitCode.COMPLETE

@@ -1,4 +1,7 @@
 import shutil
+import subprocess
+import sys
+import warnings
 
 import nibabel
 import numpy as np
@@ -260,3 +263,16 @@ def test_a_sheared_grid_is_one_and_parallel_axes_are_none():
 
 def test_a_folder_and_a_file_by_its_ending_are_dicom(tmp_path):
     assert is_dicom(tmp_path) and is_dicom(tmp_path / "a.DCM") and not is_dicom(tmp_path / "a.nii.gz")
+
+
+def test_odd_elements_are_read_without_a_warning_that_names_the_librarys_path(series):
+    for path in series.iterdir():
+        header = pydicom.dcmread(path)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            # DICOM allows 64 letters.
+            header.SeriesInstanceUID = "1.2." + "3" * 62
+            header.save_as(path)
+    script = "import sys, pathlib; from silofl.reading.header import read_uids; read_uids(pathlib.Path(sys.argv[1]))"
+    found = subprocess.run([sys.executable, "-c", script, str(series)], capture_output=True, text=True)
+    assert (found.returncode, found.stderr) == (0, "")

@@ -82,6 +82,14 @@ def test_a_lead_withdraws_a_model_and_later_another_and_the_list_names_both(kit,
     assert "must be a fingerprint of 64 digits" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("text", ["[]", '{"content": 3}', '{"content": "{}"}', '{"content": "{\\"models\\": 3}"}'])
+def test_a_file_that_is_no_list_is_not_written_over(kit, tmp_path, capsys, text):
+    place = tmp_path / "other.json"
+    place.write_text(text)
+    assert main(["withdraw", MODEL, "--kit", str(kit), "--list", str(place)]) == 2
+    assert "--list must be a list that withdraw wrote" in capsys.readouterr().err and place.read_text() == text
+
+
 def test_without_list_and_root_nothing_is_checked_and_one_without_the_other_is_refused(network, clinic, tmp_path):
     assert not check_not_withdrawn(tmp_path / "elsewhere" / "supermodel", MODEL)
     with pytest.raises(ConfigError, match=f"{FILE} must lie beside {ROOT}"):

@@ -36,8 +36,7 @@ from silofl.inference.output import (
 )
 from silofl.inference.prediction import Prediction
 from silofl.inference.super_model import BATCH_SIZE, SuperModel
-from silofl.inference.withdrawn import FILE as LIST
-from silofl.inference.withdrawn import check_not_withdrawn
+from silofl.inference.withdrawn import UNCHECKED, check_not_withdrawn
 from silofl.reading.access import content_digest, input_name
 from silofl.reading.header import is_dicom, read_uids
 
@@ -164,7 +163,7 @@ def predict_inputs(
             markup=False,
         )
     if not runner.is_listed:
-        console.print(f"Nobody has checked whether the model was withdrawn: no {LIST} is beside it", markup=False)
+        console.print(UNCHECKED, markup=False)
     used = f"; {forbidden} of them must not be used" if forbidden else ""
     console.print(f"{len(inputs) - failed} answered{used}, {failed} failed; results in {out}", markup=False)
     if failed == len(inputs):
@@ -263,7 +262,7 @@ class Runner:
             record["asked_for"] = options.site
         line = prediction_sentence(prediction, study, self.threshold)
         if prediction.do_not_use and not options.writes_forbidden:
-            return record, f"{line}; without --write-forbidden none of its files is written"
+            return record, f"{line}; it must not be used, and none of its files is written"
         if prediction.label_map is not None:
             record["label_map"] = self._write_map(one, prediction, prediction.label_map, LABELS)
         if prediction.disagreement is not None and prediction.disagreement.shares is not None:

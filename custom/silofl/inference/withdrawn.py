@@ -24,6 +24,7 @@ from silofl.base.errors import ConfigError, quote_value
 from silofl.base.schema import read_record
 
 FILE, ROOT = "withdrawn.json", "rootCA.pem"
+UNCHECKED = f"Nobody has checked whether the model was withdrawn: no {FILE} is beside it"
 # Whose certificates may sign it: NVFlare's own name of the network's head, and that of study leads.
 ROLES = ("project_admin", "lead")
 # An older list may be one that somebody kept back.

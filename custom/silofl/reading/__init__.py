@@ -1,1 +1,6 @@
 """From a file's bytes to one image or label map with its grid; knows no study."""
+
+import warnings
+
+# They would print the library's path; what is wrong with a file, our own sentences say.
+warnings.filterwarnings("ignore", module="pydicom")

@@ -27,8 +27,11 @@ def run(options: argparse.Namespace) -> int:
         raise ConfigError(f"--kit must be of a study lead, not of {kit.name}; name the lead's kit")
     for model in options.models:
         if not re.fullmatch(SHA256, model):
-            raise ConfigError(f"MODEL must be a fingerprint of 64 digits, as predict prints, not {quote_value(model)}")
-    known = {} if earlier is ABSENT else json.loads(earlier["content"])["models"]
+            raise ConfigError(f"MODEL must be a fingerprint of 64 digits, as in model.json, not {quote_value(model)}")
+    try:
+        known = {} if earlier is ABSENT else {**json.loads(earlier["content"])["models"]}
+    except (TypeError, KeyError, ValueError):
+        raise ConfigError(f"--list must be a list that withdraw wrote, not {options.list}; name another") from None
     models = known | dict.fromkeys(options.models, options.reason)
     key = load_pem_private_key(kit.key_path.read_bytes(), None)
     if not isinstance(key, RSAPrivateKey):
