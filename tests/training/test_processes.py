@@ -140,6 +140,12 @@ def test_differential_privacy_is_refused(make_study):
             pass
 
 
+def test_moon_is_refused_before_its_first_round_which_has_no_contrast(make_study):
+    with pytest.raises(TrainingError, match="must be 1 with an algorithm that looks into the network's layers, not 2"):
+        with spread_batches(2, make_study(algorithm={"name": "moon"}), CPU):
+            pass
+
+
 def test_each_process_has_a_gpu(make_study, monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     with pytest.raises(ConfigError, match="must be at most the job's GPUs, 1, not 2; lower it"):

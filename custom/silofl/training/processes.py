@@ -28,10 +28,7 @@ from silofl.setup.extensions import allow_extensions, list_allowed_extensions
 from silofl.study import Study
 from silofl.training.device import keep_freed_memory
 
-OBSTACLES = {
-    "others": "a network that answers an image by the others of its batch",
-    "draws": "a network that draws random numbers, as dropout does",
-}
+INSIDE = "an algorithm that looks into the network's layers"
 
 
 @contextmanager
@@ -47,6 +44,8 @@ def spread_batches(processes: int, study: Study, device: torch.device) -> Iterat
         return
     if study.is_private:
         _refuse(processes, "privacy.dp_sgd, which needs each image's own gradient")
+    if any(one.looks_inside for one in study.recipe.traits):
+        _refuse(processes, INSIDE)
     if device.type == "cuda" and processes > torch.cuda.device_count():
         raise ConfigError(
             f"processes of site.yaml must be at most the job's GPUs, {torch.cuda.device_count()}, not {processes}; "
@@ -91,9 +90,13 @@ class _Spread:
             if has_statistics and module.training:
                 return "BatchNorm in training, whose statistics are of the whole batch"
             if module._forward_hooks or module._forward_pre_hooks:
-                return "an algorithm that looks into the network's layers"
+                return INSIDE
         # The first batch shows it.
-        return "" if self.answered else OBSTACLES.get(find_influence(network, images), "")
+        influence = "" if self.answered else find_influence(network, images)
+        return {
+            "others": "a network that answers an image by the others of its batch",
+            "draws": "a network that draws random numbers, as dropout does",
+        }.get(influence, "")
 
 
 class _Answer(torch.autograd.Function):
@@ -106,7 +109,7 @@ class _Answer(torch.autograd.Function):
         ctx.learning, ctx.size = learning, len(own)
         task = {
             "arrays": [value.detach() for value in _list_arrays(network)],
-            "learns": [parameter.requires_grad for parameter in network.parameters()],
+            "learns": [value.requires_grad for value in _list_arrays(network)],
             "is_autocast": torch.is_autocast_enabled(images.device.type),
         }
         for worker, share in zip(ctx.workers, others, strict=True):
@@ -197,10 +200,9 @@ def _serve(connection: Connection, study: Study, extensions: Sequence[str], devi
 def _compute_answer(
     network: nn.Module, arrays: Sequence[Tensor], learns: Sequence[bool], is_autocast: bool, images: Tensor
 ) -> Tensor:
-    for own, value in zip(_list_arrays(network), arrays, strict=True):
+    for own, value, is_learning in zip(_list_arrays(network), arrays, learns, strict=True):
         own.data = value
-    for parameter, is_learning in zip(network.parameters(), learns, strict=True):
-        parameter.requires_grad_(is_learning)
+        own.requires_grad_(is_learning)
     with torch.autocast(images.device.type, torch.bfloat16, enabled=is_autocast):
         return network(images)
 
