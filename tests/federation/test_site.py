@@ -45,6 +45,28 @@ def test_a_round_asked_for_again_gives_the_same_answer_also_by_a_new_process(pla
     assert first.meta == again.meta == {key: other.meta[key] for key in other.meta if key != "software"}
 
 
+def test_a_round_in_two_processes_is_that_in_one_but_for_rounding(play, tmp_path):
+    game = play(("east",), model={"normalization": "group"}, training={"batch_size": 3})
+    task = game.upcoming("train")["east"]
+    settings = game.settings.model_copy(update={"processes": 2, "state_dir": f"{tmp_path}/two"})
+    one, two = (SiteRounds("east", game.study, each).answer("train", task) for each in (game.settings, settings))
+    assert one.arrays.keys() == two.arrays.keys() != set()
+    for name, array in one.arrays.items():
+        np.testing.assert_allclose(two.arrays[name], array, rtol=1e-3, atol=1e-6)
+    assert any((two.arrays[name] != array).any() for name, array in one.arrays.items())
+
+
+@pytest.mark.parametrize("name", ["fedavg", "adafed"])
+def test_batchnorm_and_what_needs_it_are_refused_in_two_processes(play, name):
+    game = play(("east",), name=name)
+    settings = game.settings.model_copy(update={"processes": 2})
+    answer = SiteRounds("east", game.study, settings).answer("train", game.upcoming("train")["east"])
+    assert answer.arrays == {} and answer.meta["error"] == (
+        "site 'east', round 1: processes of site.yaml must be 1 with BatchNorm in training, whose statistics are of "
+        "the whole batch, not 2; set it to 1, or have the study changed"
+    )
+
+
 def test_what_a_killed_process_had_half_written_is_deleted_at_the_next_task(play):
     game = play(("east",), rounds=1)
     game.round()

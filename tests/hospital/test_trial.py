@@ -44,6 +44,12 @@ def test_a_rounds_steps_are_counted_and_timed(candidate):
     assert answer.facts["seconds_per_step"] > 0 and answer.facts["peak_bytes"] > 1 << 20
 
 
+def test_a_network_that_the_sites_processes_cannot_share_must_not_join(candidate, kit):
+    change_site(kit, processes=2)
+    with pytest.raises(TrainingError, match="processes of site.yaml must be 1 with BatchNorm in training"):
+        check_training(candidate())
+
+
 def test_the_largest_volume_that_is_evaluated_is_looked_at():
     study = load_study(JOBS / "harmofl_volumes" / "app" / "config" / "study.yaml")
     small, large = (random_volume(study, (2, side, 16, 16)) for side in (20, 30))

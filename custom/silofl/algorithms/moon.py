@@ -58,7 +58,8 @@ class Contrast(AlgorithmOption):
             f"the network has a projection head of width {self.projection_head}: it is another than that of methods "
             "without."
         )
-        return Traits(projection_head=self.projection_head, caution=caution if self.projection_head else "")
+        caution = caution if self.projection_head else ""
+        return Traits(projection_head=self.projection_head, caution=caution, looks_inside=True)
 
     def check(self, study: Study, shape: Sequence[int] = (), missing: Sequence[str] = ()) -> None:
         """Refuse a projection head in a U-Net, and MONAI's networks of which nobody has said where to contrast."""

@@ -38,6 +38,7 @@ class Traits:
         takes_extra_rounds: Whether the extra rounds are its own, so that models no longer learn in them.
         pull: Weight of half the squared distance to the received model in the loss of each step.
         projection_head: Width of a projection head that the network gets before its last layer; 0 for none.
+        looks_inside: Whether its steps look at what the network's layers see, and so not at its answers alone.
         selector: The network of a selector that learns; empty without one.
         threshold: Where the common model answers as no score is above it: ``tuned`` or ``fixed``; empty for nowhere.
         weighs_models: Whether a super model answers with the mean of its models, weighted by its selector's scores.
@@ -56,6 +57,7 @@ class Traits:
     takes_extra_rounds: bool = False
     pull: float = 0.0
     projection_head: int = 0
+    looks_inside: bool = False
     selector: Literal["", "light", "vgg11"] = ""
     threshold: Literal["", "tuned", "fixed"] = ""
     weighs_models: bool = False

@@ -212,6 +212,7 @@ class SiteRounds:
             data=self.data,
             message=message,
             device=self.device,
+            processes=self.site.processes,
             folder=folder,
             data_folder=self.site.data_folder(self.study.name, self.name),
             min_patients=self.site.min_patients,

@@ -86,7 +86,8 @@ def time_steps(work: Work, steps: int = STEPS) -> StepCost:
         torch.cuda.reset_peak_memory_stats(device)
     marks: list[float] = []
     batches = training_batches(part, study.training.batch_size, augment, study.seed, device)
-    results = train(learners, [_time_batches(batches, marks)])
+    with work.spread():
+        results = train(learners, [_time_batches(batches, marks)])
     lasted = [after - before for before, after in zip(marks, marks[1:], strict=False)]
     timed = lasted[1:] or lasted
     ended = time.perf_counter()

@@ -1,4 +1,4 @@
-"""The GPUs of a site, one for each job."""
+"""The GPUs of a site, of which each job has its own."""
 
 from typing import Any
 
@@ -9,15 +9,17 @@ SHARE = 0.9
 
 
 class WholeGPU(GPUResourceManager):
-    """NVFlare's manager of GPUs, which gives a GPU of its own to a job that does not say how many it needs.
+    """NVFlare's manager of GPUs, which gives GPUs of its own to a job that does not say how many it needs.
 
     NVFlare's begins such a job, as all that come with SiloFL are, beside any other: two studies then share a GPU whose
-    memory is enough for one. Here the second one waits. The arguments are NVFlare's.
+    memory is enough for one. Here the second one waits. The arguments are NVFlare's,
+    and ``gpus_per_job``, 1 by default.
     """
 
     def __init__(self, num_of_gpus: int, mem_per_gpu_in_GiB: float, **options: Any) -> None:  # noqa: ANN401, N803
+        number = options.pop("gpus_per_job", 1)
         super().__init__(num_of_gpus, mem_per_gpu_in_GiB, **options)
-        whole = {self.num_gpu_key: 1, self.gpu_mem_key: SHARE * mem_per_gpu_in_GiB}
+        whole = {self.num_gpu_key: number, self.gpu_mem_key: SHARE * mem_per_gpu_in_GiB}
         self._usual = whole if num_of_gpus else {}
 
     def _check_required_resource_available(self, resource_requirement: dict[str, Any]) -> bool:

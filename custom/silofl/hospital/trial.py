@@ -47,7 +47,7 @@ def check_training(candidate: Candidate) -> Finding:
         )
     device = choose_device(candidate.settings.device or study.device)
     task = candidate.server.task(candidate.kit.name, Exchange(TRAIN, 1))
-    work = Work(candidate.kit.name, study, candidate.data, task, device)
+    work = Work(candidate.kit.name, study, candidate.data, task, device, candidate.settings.processes)
     try:
         cost = measure_cost(work, find_largest_volume(candidate.data) if study.data.patches else None)
     except RuntimeError as error:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import lru_cache
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import torch
 from torch import Tensor, nn
@@ -32,6 +32,8 @@ from silofl.study.sections import ModelSettings
 WINDOWS_AT_ONCE = 2
 # Whether all windows of a volume get the first ones' answer.
 _HAS_ONE_ANSWER: ContextVar[bool] = ContextVar("has_one_answer", default=False)
+# How a network in training answers a batch; `silofl.training.processes` has several processes answer it.
+ANSWER_BATCH: ContextVar[Callable[[nn.Module, Tensor], Tensor]] = ContextVar("answer_batch", default=nn.Module.__call__)
 # Parameters, and arrays of them, of a network: 4 GiB in float32, as much as a job may bring, and some seconds to build.
 MOST_PARAMETERS, MOST_ARRAYS = 1 << 30, 10_000
 
@@ -102,7 +104,7 @@ class HarmonizedModel(nn.Module):
         is_bfloat16 = self.is_autocast and (images.is_cuda or self.precision == "bfloat16")
         # bfloat16 has float32's range, so gradients need no scaling as in float16.
         with torch.autocast(images.device.type, torch.bfloat16, enabled=is_bfloat16):
-            logits = self.network(images)
+            logits = ANSWER_BATCH.get()(self.network, images) if self.training else self.network(images)
         return logits.float()
 
 
@@ -190,6 +192,25 @@ def check_network(study: Study, image_shape: Sequence[int]) -> None:
             f"array of {wanted}, not {found}; change {keys}, or the size in "
             f"{'data.patches' if study.data.patches else 'data.transforms'}"
         )
+
+
+def find_influence(network: nn.Module, images: Tensor) -> Literal["", "others", "draws"]:
+    """Return what changes a network's answer to an image: ``others`` of its batch, or random ``draws``; else nothing.
+
+    Args:
+        images: (B, C, *spatial); the network is tried with random ones of this form.
+    """
+    with torch.random.fork_rng([images.device] if images.is_cuda else []), torch.no_grad():
+        probe = torch.rand(3, *images.shape[1:], dtype=images.dtype, device=images.device)
+        answers = []
+        for pair, seed in (([0, 1], 0), ([0, 2], 0), ([0, 1], 1)):
+            # Equal seeds for equal drop-out.
+            torch.manual_seed(seed)
+            answers.append(network(probe[pair])[0])
+    first, beside_another, drawn_anew = answers
+    if not torch.allclose(first, beside_another, equal_nan=True):
+        return "others"
+    return "" if torch.allclose(first, drawn_anew, equal_nan=True) else "draws"
 
 
 def build_models(study: Study, image_shape: Sequence[int] | None) -> dict[str, HarmonizedModel]:

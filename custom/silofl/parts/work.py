@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import cached_property, reduce
 from operator import or_
@@ -36,6 +37,7 @@ from silofl.training.floor import withhold_few
 from silofl.training.loop import Learner, Training, TrainingResult
 from silofl.training.losses import make_loss
 from silofl.training.metrics import Score
+from silofl.training.processes import spread_batches
 from silofl.training.schedule import learning_rate
 from silofl.training.units import Units, find_units
 
@@ -53,6 +55,7 @@ class Work:
         data: The site's data.
         message: The task.
         device: Where to compute.
+        processes: Over how many the images of a batch in training are spread.
         folder: The site's folder of the run.
         data_folder: That which holds dataset.json.
         min_patients: Patients in training that a mean over the site's images must come from.
@@ -73,6 +76,7 @@ class Work:
     data: SiteData
     message: Message
     device: torch.device
+    processes: int = 1
     folder: Path = Path()
     data_folder: Path = Path()
     min_patients: int = 0
@@ -198,9 +202,14 @@ class Work:
         number, training = number or self.number, Training(learners)
         self.half.has_trained = True
         try:
-            return training.run(self._draw_epochs(training, self._go_on(training), examples, number, *what))
+            with self.spread():
+                return training.run(self._draw_epochs(training, self._go_on(training), examples, number, *what))
         except TrainingError as error:
             raise TrainingError(f"site {self.site!r}, round {number}: {error}") from None
+
+    def spread(self) -> AbstractContextManager[None]:
+        """Spread batches over the site's processes for a while; the errors of `spread_batches`."""
+        return spread_batches(self.processes, self.study, self.device)
 
     def batches_of_all(self, *what: object) -> Iterable[Batch]:
         """Return all training data once, in batches; of volumes an epoch of patches, seeded by ``what`` too."""

@@ -56,6 +56,8 @@ class Site(Section):
         cache_dir: Where decoded images are kept; next to the state when not given.
         keep_days: Days after which ``site prune`` deletes a job's folder and full logs in the kit; never where None.
         device: Overrides the study's device.
+        processes: Processes over which the images of each batch in training are spread; each has a GPU of its own where
+            the site computes on GPUs.
         has_progress: Whether reading data shows a progress bar.
         skip_unreadable: Share of all cases of dataset.json that may be left out because they cannot be read; none where
             not given.
@@ -82,6 +84,7 @@ class Site(Section):
     cache_dir: str | None = None
     keep_days: Count | None = None
     device: Literal["auto", "cpu", "cuda"] | None = None
+    processes: Count = 1
     has_progress: bool = True
     skip_unreadable: BelowOne = 0.0
     # The least number of people that a count or a mean may stand for in many health statistics (OHDSI's too).

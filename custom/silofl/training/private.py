@@ -21,6 +21,7 @@ from silofl.base.errors import ConfigError, TrainingError
 from silofl.core.steps import Batch, Loss, Step, full_precision
 from silofl.data.batches import num_batches
 from silofl.data.parts import Examples
+from silofl.models.networks import find_influence
 from silofl.study import Study
 from silofl.study.sections import DpSgdSettings
 from silofl.training.spent import Spent
@@ -150,15 +151,7 @@ def private_step(settings: DpSgdSettings, units: float, generators: list[torch.G
 
 def _check_apart(model: nn.Module, inputs: Tensor) -> None:
     """Refuse a network whose answer to an image depends on others: only what it does to its own gradient is clipped."""
-    is_cuda = inputs.device.type == "cuda"
-    with torch.random.fork_rng([inputs.device] if is_cuda else []), torch.no_grad():
-        probe = torch.rand(3, *inputs.shape[1:], device=inputs.device)
-        answers = []
-        for pair in ([0, 1], [0, 2]):
-            # For equal drop-out.
-            torch.manual_seed(0)
-            answers.append(model(probe[pair])[0])
-    if not torch.allclose(*answers, equal_nan=True):
+    if find_influence(model, inputs) == "others":
         raise TrainingError(
             "the network must answer each image of a batch from that image alone with privacy.dp_sgd, not from the "
             "others too, which no noise covers; take another one"
