@@ -78,7 +78,7 @@ def main() -> None:
             Network(make_network(out, (address, options.port), hospitals, bits), out / "logs", spaces)
         )
         job = write_job(out / "job", options, hospitals)
-        print_estimate(job, options.sites, bits)
+        job = write_timeouts(job, options.sites, bits)
         began = time.monotonic()
         number, status = network.run_job(job, LIMIT_S)
         print(f"the job took {time.monotonic() - began:.0f} s and is {status}")
@@ -158,11 +158,14 @@ def write_job(job: Path, options: argparse.Namespace, hospitals: list[str]) -> P
     return job
 
 
-def print_estimate(job: Path, sites: int, bits: float) -> None:
-    """Print what the estimate says of the lines."""
-    words = ["estimate", str(job), "--sites", str(sites), "--bandwidth", f"{bits / 1e6:g}Mbit", "--set", "guard=false"]
-    found = subprocess.run([sys.executable, "-m", "silofl", *words], capture_output=True, text=True)
-    print(*(line for line in found.stdout.splitlines() if "line of" in line), found.stderr * found.returncode, sep="\n")
+def write_timeouts(job: Path, sites: int, bits: float) -> Path:
+    """Print what the estimate says of the lines, and return the job with its timeouts."""
+    target, line = job.with_name("estimated"), f"{bits / 1e6:g}Mbit"
+    words = ["estimate", job, "--sites", sites, "--bandwidth", line, "--seconds-per-step", 1, "--write", target]
+    command = [sys.executable, "-m", "silofl", *map(str, words), "--set", "guard=false"]
+    found = subprocess.run(command, capture_output=True, text=True, check=True)
+    print(*(line for line in found.stdout.splitlines() if "line of" in line or "timeout" in line), sep="\n")
+    return target
 
 
 if __name__ == "__main__":

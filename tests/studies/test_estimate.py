@@ -197,6 +197,7 @@ def test_the_estimate_is_json_alone_and_the_job_is_written_with_the_timeout_and_
     assert new == old and load_study(target / FILE).federation.task_timeout_s == timeout > 600
     client = json.loads((target / FILE).with_name("config_fed_client.json").read_text())
     # What is on its way to four sites, 4 MiB each, twice over at 1 Mbit/s.
+    assert client.pop("submit_task_result_timeout") == timeout
     assert client.pop("task_check_timeout") == math.ceil(2 * 4 * 8 * 4 * 1024**2 / 1e6)
     assert client == json.loads((JOB / FILE).with_name("config_fed_client.json").read_text())
     names = {str(file.relative_to(JOB)) for file in JOB.rglob("*")}

@@ -207,12 +207,7 @@ class SiteRounds:
     def _prepare(self, message: Message, folder: Path, **state: Any) -> Work:  # noqa: ANN401
         """Return a task at this site, with what it has kept at home."""
         return Work(
-            site=self.name,
-            study=self.study,
-            data=self.data,
-            message=message,
-            device=self.device,
-            processes=self.site.processes,
+            *(self.name, self.study, self.data, message, self.device, self.site.processes),
             folder=folder,
             data_folder=self.site.data_folder(self.study.name, self.name),
             min_patients=self.site.min_patients,

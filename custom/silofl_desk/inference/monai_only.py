@@ -86,10 +86,11 @@ def build_inference(contents: Contents, common: dict[str, Any]) -> dict[str, Any
         "preparation": {"_target_": "Compose", "transforms": preparation, "map_items": False},
         "prepared": "$@preparation(@image)",
         **_take_images(settings),
-        "foreground": f"$@network_def(@images.to(@device)){labels}.flatten(0, 1).cpu()",
+        # No gradients, without a switch that outlives the run in another program.
+        "fixed": "$[one.requires_grad_(False) for one in @network_def.parameters()]",
+        "foreground": f"$(@fixed and @network_def(@images.to(@device))){labels}.flatten(0, 1).cpu()",
         "restored": RESTORED,
         "decision": {"_target_": "Compose", "transforms": DECISION},
-        "initialize": ["$torch.set_grad_enabled(False)"],
         "run": ["$@decision(@restored)"],
     }
 

@@ -256,8 +256,13 @@ def write_estimated_job(job: Path, target: Path, found: Estimate, changes: Mappi
     """Copy a job with changes by dotted key and the timeout that follows; comments in study.yaml are lost."""
     copy_job(job, target, dict(changes) | {"federation.task_timeout_s": found.task_timeout_s})
     path = study_file(target).with_name("config_fed_client.json")
-    # The question whether the server still waits goes over the same line as the models.
-    write_json(path, read_json(path) | {"task_check_timeout": found.task_check_timeout_s})
+    # The question whether the server still waits goes over the same line as the models. And an answer that has not come
+    # after five minutes NVFlare would send anew, again and again.
+    timeouts = {
+        "task_check_timeout": found.task_check_timeout_s,
+        "submit_task_result_timeout": found.task_timeout_s,
+    }
+    write_json(path, read_json(path) | timeouts)
     return target
 
 
