@@ -13,7 +13,7 @@ import os
 import subprocess
 import sys
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from server_memory import build_study
@@ -104,11 +104,10 @@ async def forward(address: str, beyond: str, port: int, delay_s: float) -> None:
             writer.close()
 
         sending = asyncio.create_task(send())
-        try:
+        # A broken line ends as one that is closed.
+        with suppress(OSError):
             while piece := await reader.read(PIECE):
                 await on_its_way.put((time.monotonic() + delay_s, piece))
-        except OSError:
-            pass
         await on_its_way.put((time.monotonic() + delay_s, b""))
         await sending
 

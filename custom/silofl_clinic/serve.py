@@ -68,7 +68,8 @@ class Service:
         self._done: dict[Path, int] = {}
         # Whether a series has failed because the model is withdrawn.
         self._has_stopped = False
-        self._waiting = [target for target in self._list_answers() if find_state(target) == WAITING]
+        # Folder of an answer that the archive has not taken -> its model.
+        self._waiting = {one: _read_model(one) for one in self._list_answers() if find_state(one) == WAITING}
 
     def answer_all(self) -> Iterator[str]:
         """Answer each series that is complete and was not, and send what was not sent; yields a line for each."""
@@ -113,14 +114,14 @@ class Service:
                 record["is_withdrawn"] = self._has_stopped = True
             write_json(runner.out / RECORD, [record])
         if find_state(target) == WAITING:
-            self._waiting.append(target)
+            self._waiting[target] = record["super_model"]
         yield line
 
     def _send_all(self) -> Generator[str, None, bool]:
         """Send what was not sent, and of no withdrawn model; returns whether the archive took it."""
-        for target in [*self._waiting] if self._clinic.archive else ():
-            (record,) = read_json(target / RECORD, list)
-            if self._is_withdrawn(record["super_model"]):
+        for target, model in [*self._waiting.items()] if self._clinic.archive else ():
+            # Before each: the list may come in between.
+            if self._is_withdrawn(model):
                 continue
             try:
                 send_files(self._clinic, sorted(target.glob("*.dcm")))
@@ -133,7 +134,7 @@ class Service:
                 return False
             now = datetime.now(UTC).isoformat(timespec="seconds")
             write_json(target / SENT, {"time": now, "archive": self._clinic.archive.ae_title})
-            self._waiting.remove(target)
+            del self._waiting[target]
         self._said = ""
         return True
 
@@ -153,6 +154,11 @@ class Service:
         """Return how many answers there are, by what became of them."""
         found = Counter(map(find_state, self._list_answers()))
         return found if self._clinic.archive else found + Counter({KEPT: found.pop(WAITING, 0)})
+
+
+def _read_model(target: Path) -> str:
+    (record,) = read_json(target / RECORD, list)
+    return record["super_model"]
 
 
 def find_state(target: Path) -> str:

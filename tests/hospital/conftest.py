@@ -134,13 +134,12 @@ def change_json(path, **changes):
     path.write_text(json.dumps({key: value for key, value in content.items() if value is not None}))
 
 
-@pytest.fixture
-def pictures(tmp_path):
-    """Five training, two validation and two test pictures; every name in it is a secret."""
-    folder, random = tmp_path / "data", np.random.default_rng(0)
+def write_pictures(folder, **counts):
+    """Write pictures with masks, so many of each part and each of another patient; every name in it is a secret."""
+    random = np.random.default_rng(0)
     folder.mkdir()
     content = {"task": "segmentation", "labels": {"1": "blob"}}
-    for part, count in {"training": 5, "validation": 2, "test": 2}.items():
+    for part, count in counts.items():
         content[part] = []
         for i in range(count):
             truth = np.zeros((32, 32), np.uint8)
@@ -148,9 +147,15 @@ def pictures(tmp_path):
             name = f"secret-{part}{i}"
             Image.fromarray(random.integers(0, 255, (32, 32)).astype(np.uint8)).save(folder / f"{name}.png")
             Image.fromarray(truth).save(folder / f"{name}_mask.png")
-            content[part].append({"image": f"{name}.png", "label": f"{name}_mask.png", "patient": f"secret-{part}{i}"})
+            content[part].append({"image": f"{name}.png", "label": f"{name}_mask.png", "patient": name})
     (folder / "dataset.json").write_text(json.dumps(content))
     return folder
+
+
+@pytest.fixture
+def pictures(tmp_path):
+    """Five training, two validation and two test pictures."""
+    return write_pictures(tmp_path / "data", training=5, validation=2, test=2)
 
 
 @pytest.fixture

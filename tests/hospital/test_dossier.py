@@ -3,7 +3,6 @@ import shutil
 
 import numpy as np
 import pytest
-from PIL import Image
 
 from provisioning.check_dossier import check_dossier
 from silofl.data.learnt import record_learnt
@@ -16,26 +15,15 @@ from silofl.models import build_plain_model
 from silofl.parts.task import Message
 from silofl.training.joined import LOCAL
 
-from .conftest import change_site
+from .conftest import change_site, write_pictures
 
 RUN = "small-20260102-030405-0a1f"
 
 
 @pytest.fixture
 def many_pictures(tmp_path):
-    """Eight patients in training, two in validation, eight in the test; every name in it is a secret."""
-    folder, random = tmp_path / "data", np.random.default_rng(0)
-    folder.mkdir()
-    content = {"task": "segmentation", "labels": {"1": "blob"}}
-    for part, count in {"training": 8, "validation": 2, "test": 8}.items():
-        content[part] = []
-        for i in range(count):
-            name = f"secret-{part}{i}"
-            Image.fromarray(random.integers(0, 255, (32, 32)).astype(np.uint8)).save(folder / f"{name}.png")
-            Image.fromarray((random.random((32, 32)) < 0.5).astype(np.uint8)).save(folder / f"{name}_mask.png")
-            content[part].append({"image": f"{name}.png", "label": f"{name}_mask.png", "patient": name})
-    (folder / "dataset.json").write_text(json.dumps(content))
-    return folder
+    """As many patients as an attack needs: eight in training, two in validation, eight in the test."""
+    return write_pictures(tmp_path / "data", training=8, validation=2, test=8)
 
 
 @pytest.fixture

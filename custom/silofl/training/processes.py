@@ -107,9 +107,10 @@ class _Answer(torch.autograd.Function):
         own, *others = images.chunk(spread.processes)
         ctx.spread, ctx.number, ctx.workers = spread, spread.answered, spread.workers[: len(others)]
         ctx.learning, ctx.size = learning, len(own)
+        arrays = _list_arrays(network)
         task = {
-            "arrays": [value.detach() for value in _list_arrays(network)],
-            "learns": [value.requires_grad for value in _list_arrays(network)],
+            "arrays": [value.detach() for value in arrays],
+            "learns": [value.requires_grad for value in arrays],
             "is_autocast": torch.is_autocast_enabled(images.device.type),
         }
         for worker, share in zip(ctx.workers, others, strict=True):
