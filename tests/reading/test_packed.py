@@ -83,14 +83,15 @@ def test_more_voxels_than_are_supported_are_refused_before_they_are_unpacked(pat
 WATCHED = """
 import re, sys
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
-from silofl.reading.header import read_header, read_patient_id
+from silofl.reading.header import read_dicom_element, read_header
 from silofl.reading.image_grid import has_grid, is_turned
 from silofl.reading.images import read_image, read_label
 from silofl.base.errors import DataError
 
 def read(path):
-    looks = (read_header, read_patient_id, is_turned, read_image, read_label)
+    looks = (read_header, partial(read_dicom_element, key="PatientID"), is_turned, read_image, read_label)
     for look in (*looks, lambda path: has_grid(path, (1, 1, 1), None)):
         with suppress(DataError, ValueError, EOFError):
             look(path)

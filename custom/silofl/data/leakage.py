@@ -25,7 +25,6 @@ def check_parts(parts: Parts, places: Mapping[str, Path], split_unit: str) -> No
     Two spellings of one patient are refused too, as in capitals alone: nobody can tell whether they are one.
 
     Args:
-        parts: The records by part.
         places: Where each file named by a record lies, links resolved.
         split_unit: What study and dataset.json agree to keep apart, ``patient`` where they do not; with ``slices`` and
             ``examples`` one patient may be in several parts, with ``recordings`` too, but no recording; with

@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 
 from silofl.base.errors import DataError, UnreadableError, error_text
 from silofl.data.contrasts import join_contrasts, list_missing_contrasts, read_images
+from silofl.data.domain import image_kind
 from silofl.data.intensity import scale_intensity, to_channels
 from silofl.data.leakage import digest_content
 from silofl.data.manifest import Manifest
-from silofl.data.neighbours import check_has_slices, stack_neighbours
 from silofl.data.parts import PreparedCase, Spacing
 from silofl.data.records import Record
 from silofl.data.targets import IGNORE, IGNORED
@@ -32,11 +32,8 @@ from silofl.study.data_settings import DataSettings
 
 if TYPE_CHECKING:
     from monai.data import MetaTensor
-    from torch import Tensor
-
-if TYPE_CHECKING:
-    from monai.data import MetaTensor
     from monai.transforms import Compose
+    from torch import Tensor
 
 # Of a site that annotates some of the study's labels.
 ANNOTATE = (
@@ -92,9 +89,6 @@ def prepare_case(record: Record, manifest: Manifest, steps: Preparation) -> Prep
     Intensities are scaled over the whole case; then its `slices` are cut in stored order; then volumes are transformed
     and, in 2D, cut along their last axis; then each image is transformed; then the slices of the case are joined by
     their neighbours.
-
-    Args:
-        manifest: Where its files lie.
 
     Raises:
         DataError: What is wrong with the case, by its name.
@@ -256,6 +250,46 @@ def stack_images(
     # Zeros until then too, which a transform of intensities has moved.
     images[:, [settings.channel_names.index(name) for name in lacking]] = 0
     return stack_neighbours(images, settings.neighbours)
+
+
+def stack_neighbours(slices: NDArray[np.float32], neighbours: int) -> NDArray[np.float32]:
+    """Return the slices of one case, each with its neighbours as further channels.
+
+    Args:
+        slices: All slices of one case in their order, (n, C, H, W).
+        neighbours: How many on each side, k; with 0 the slices come back as they are.
+
+    Returns:
+        (n, (2 k + 1) C, H, W): for each offset from -k to k all channels of that slice. Before the first slice of the
+        case and after its last one there is none, and the nearest is repeated.
+    """
+    if neighbours == 0:
+        # Not copied: a volume may fill half of the memory.
+        return slices
+    offsets = np.arange(-neighbours, neighbours + 1)
+    rows = (np.arange(len(slices))[:, None] + offsets).clip(0, len(slices) - 1)
+    return slices[rows].reshape(len(slices), -1, *slices.shape[2:])
+
+
+def check_has_slices(image: Image, settings: DataSettings, name: str) -> None:
+    """Refuse an image that is no volume where a study asks for one; a volume of one slice is one.
+
+    Raises:
+        DataError: It is a picture or a window of a time series, and the study asks for neighbours or for 3D.
+    """
+    if image.array.ndim == 4:
+        return
+    found = image_kind(image).removesuffix("s")
+    if settings.dimensions == 3:
+        raise DataError(
+            f"{name} must be a volume with data.dimensions 3, not a {found}; give the volume, or set data.dimensions "
+            "to 2"
+        )
+    if settings.neighbours > 0:
+        raise DataError(
+            f"{name} must be a volume, whose slices have the neighbours of data.neighbours {settings.neighbours}, not "
+            f"a {found}; give the volume, or set data.neighbours to 0"
+        )
 
 
 def transform_examples(

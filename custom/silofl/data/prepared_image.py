@@ -64,7 +64,6 @@ def list_file_doubts(form: Form, missing: Iterable[str], has_frames: bool, study
 
     Args:
         form: Of its image in the file.
-        missing: Contrasts that it lacks.
         has_frames: Whether its contrasts state different frames of reference.
     """
     doubts = [f"contrast {name} is missing; zeros stand in its place" for name in missing]

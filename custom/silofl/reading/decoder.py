@@ -62,7 +62,6 @@ def build_request(reader: str, path: Path, name: str, **options: object) -> byte
     Args:
         reader: The module in `silofl.data` and the function in it, as ``pictures.read_picture``.
         path: The file, or the folder of the series.
-        name: What messages call it.
         options: What else the function takes.
     """
     request = {"reader": reader, "path": str(path.absolute()), "name": name, "options": options}

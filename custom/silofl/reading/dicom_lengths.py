@@ -1,4 +1,7 @@
-"""Judge whether a DICOM file holds as many pixels as its header says, no more and no fewer."""
+"""Judge whether a DICOM file holds as many pixels as its header says, no more and no fewer.
+
+pydicom's own decoders pass over a frame too many and rows of RLE too many, and what a JPEG lacks before its end.
+"""
 
 import math
 
@@ -64,7 +67,9 @@ def _judge_frames(header: Dataset) -> Judgement:
     is_rle = syntax == uid.RLELossless
     samples, allocated = read_number(header, "SamplesPerPixel", 1), read_number(header, "BitsAllocated", 8)
     segments = samples * allocated // 8
-    starts = (_start_of_rle(segments),) if is_rle else CODESTREAM_STARTS
+    # A frame of RLE begins with the number of its segments, and the place of the first one.
+    start_of_rle = segments.to_bytes(4, "little") + (64).to_bytes(4, "little")
+    starts = (start_of_rle,) if is_rle else CODESTREAM_STARTS
     stored, count = join_frames(header.PixelData, starts)
     yield (
         len(stored) != frames,
@@ -80,11 +85,6 @@ def _judge_frames(header: Dataset) -> Judgement:
         judge = _judge_segments(frame, segments, size) if is_rle else _judge_codestream(frame, header, size)
         for is_broken, condition in judge:
             yield is_broken, f"{condition} in frame {number} of {frames}; {COPY_OR_EXPORT}"
-
-
-def _start_of_rle(segments: int) -> bytes:
-    """Return how a frame of RLE begins: with the number of its segments, and the place of the first one."""
-    return segments.to_bytes(4, "little") + (64).to_bytes(4, "little")
 
 
 def _judge_segments(frame: bytes, segments: int, size: tuple[int, int]) -> Judgement:
