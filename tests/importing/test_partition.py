@@ -5,8 +5,8 @@ import pytest
 
 from silofl.base.errors import DataError
 from silofl.importing.partition import (
-    assign_sites,
     deal_equally,
+    deal_shares,
     draw_shares,
     group_sites,
     shard_sites,
@@ -21,7 +21,7 @@ LABELS = np.repeat(np.arange(4), [100, 200, 50, 150])
 def dirichlet_sites(labels, num_sites, alpha, seed):
     """Spread labelled examples over sites with different label shares."""
     shares = draw_shares(max(labels, default=0) + 1, num_sites, alpha, seed)
-    return assign_sites(np.asarray(labels), shares, seed)
+    return deal_shares(np.asarray(labels), shares, seed)
 
 
 def test_patients_are_split_by_the_fractions():
@@ -101,7 +101,7 @@ AT_MOST = "num_sites must be at most the number of"
         (lambda: shard_sites(np.zeros(11, int), 6, 2, 0), f"{AT_MOST} examples by 2 shards a site, 5, not 6"),
         (lambda: shard_sites(np.zeros(11, int), 3, 0, 0), "shards must be at least 1 a site, not 0"),
         (
-            lambda: assign_sites(np.zeros(11, int), np.ones((1, 3)) / 3, seed=0, at_least=4),
+            lambda: deal_shares(np.zeros(11, int), np.ones((1, 3)) / 3, seed=0, at_least=4),
             f"{AT_MOST} examples by 4 a site, 2, not 3",
         ),
     ],
@@ -149,7 +149,7 @@ def test_a_large_alpha_gives_equal_shares_and_a_small_one_few_classes():
 def test_examples_are_dealt_by_the_shares_of_their_class():
     shares = np.array([[0.5, 0.5], [0.1, 0.9]])
     labels = np.repeat([0, 1], [20, 30])
-    sites = assign_sites(labels, shares, seed=0)
+    sites = deal_shares(labels, shares, seed=0)
     # 20 * (0.5, 0.5) and 30 * (0.1, 0.9)
     assert np.bincount(sites[:20]).tolist() == [10, 10]
     assert np.bincount(sites[20:]).tolist() == [3, 27]
@@ -169,7 +169,7 @@ def test_shares_sum_to_one(alpha):
     [(20, [0.9, 0.1, 0.0], 4, [12, 4, 4]), (10, [1.0, 0.0, 0.0], 1, [8, 1, 1])],
 )
 def test_a_site_with_too_few_examples_is_filled_up_from_the_largest(count, shares, at_least, sizes):
-    sites = assign_sites(np.zeros(count, int), np.array([shares]), seed=0, at_least=at_least)
+    sites = deal_shares(np.zeros(count, int), np.array([shares]), seed=0, at_least=at_least)
     assert np.bincount(sites).tolist() == sizes
 
 

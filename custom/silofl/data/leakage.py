@@ -43,7 +43,7 @@ def check_parts(parts: Parts, places: Mapping[str, Path], split_unit: str) -> No
     _check_masks(parts, places)
 
 
-class Contents:
+class SeenImages:
     """The contents of a data set's images, gathered while they are read, of which no two may be the same."""
 
     def __init__(self, places: Mapping[str, Path], split_unit: str) -> None:

@@ -194,7 +194,7 @@ def deal_equally(labels: NDArray, shares: NDArray[np.float64], seed: int) -> NDA
     return sites
 
 
-def assign_sites(labels: NDArray, shares: NDArray[np.float64], seed: int, at_least: int = 1) -> NDArray[np.int64]:
+def deal_shares(labels: NDArray, shares: NDArray[np.float64], seed: int, at_least: int = 1) -> NDArray[np.int64]:
     """Deal examples to sites by the shares of their class, so that several parts can follow the same shares.
 
     Args:

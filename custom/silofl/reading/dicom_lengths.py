@@ -7,7 +7,7 @@ import math
 
 from pydicom import Dataset, uid
 
-from silofl.reading.dicom_codestreams import CODESTREAM_STARTS, count_unpacked, join_frames, read_form, split_segments
+from silofl.reading.dicom_codestreams import CODESTREAM_STARTS, count_unpacked, join_frames, read_stated, split_segments
 from silofl.reading.dicom_elements import (
     COPY_OR_EXPORT,
     JPEG,
@@ -29,7 +29,7 @@ def find_stored_colours(header: Dataset) -> str | None:
     """
     if read_syntax(header) not in {*JPEG, *JPEG_2000} or read_number(header, "SamplesPerPixel", 1) != 3:
         return None
-    forms = map(read_form, join_frames(header.PixelData, CODESTREAM_STARTS)[0])
+    forms = map(read_stated, join_frames(header.PixelData, CODESTREAM_STARTS)[0])
     stated = {form.is_ycc for form in forms if form is not None}
     if len(stated) > 1:
         raise ValueError("its frames differ in how they store colours")
@@ -99,7 +99,7 @@ def _judge_segments(frame: bytes, segments: int, size: tuple[int, int]) -> Judge
 
 
 def _judge_codestream(frame: bytes, header: Dataset, size: tuple[int, int]) -> Judgement:
-    form, samples = read_form(frame), read_number(header, "SamplesPerPixel", 1)
+    form, samples = read_stated(frame), read_number(header, "SamplesPerPixel", 1)
     allocated, is_jpeg_2000 = read_number(header, "BitsAllocated", 8), read_syntax(header) in JPEG_2000
     yield form is None, "hold a codestream that states its size"
     yield (

@@ -131,7 +131,7 @@ def _find_reader(path: Path, name: str) -> str | None:
     )
 
 
-# In `silofl.data`, and run in the decoders' process; a NIfTI without compression stays in its file until it is needed.
+# Modules of this room, run in the decoders' process; a NIfTI without compression stays in its file until needed.
 READERS: dict[str, str | None] = {
     **dict.fromkeys(PICTURES, "pictures.unpack_picture"),
     ".nii": None,

@@ -18,8 +18,8 @@ from silofl.base.errors import ConfigError, DataError
 from silofl.data.manifest import PARTS
 from silofl.importing.options import ImportOptions
 from silofl.importing.partition import (
-    assign_sites,
     deal_equally,
+    deal_shares,
     draw_shares,
     group_sites,
     shard_sites,
@@ -163,8 +163,8 @@ def _choose_dealer(examples: ClassificationSet, options: ImportOptions) -> Calla
         return partial(deal_equally, shares=draw_shares(num_classes, num_sites, alpha, seed, is_by_site=True))
     shares = draw_shares(num_classes, num_sites, alpha, seed)
     if options.test is None:
-        return partial(assign_sites, shares=shares)
-    return partial(assign_sites, shares=shares, at_least=max(1, min(MIN_EXAMPLES, len(examples.targets) // num_sites)))
+        return partial(deal_shares, shares=shares)
+    return partial(deal_shares, shares=shares, at_least=max(1, min(MIN_EXAMPLES, len(examples.targets) // num_sites)))
 
 
 def _plan_site(site: str, examples: ClassificationSet, rows: NDArray[np.int64], options: ImportOptions) -> SitePlan:
