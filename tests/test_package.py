@@ -95,8 +95,8 @@ def packed_files():
     return {path for pattern in patterns for path in PACKAGE.glob(pattern)}
 
 
-def test_every_template_of_the_reports_is_packed():
-    templates = {*(PACKAGE / "report").rglob("*.j2")}
+def test_every_template_is_packed():
+    templates = {*PACKAGE.rglob("*.j2")}
     assert templates and templates <= packed_files() and not list(PACKAGE.glob("*/*.html"))
 
 

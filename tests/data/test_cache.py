@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from silofl.base.errors import DataError
-from silofl.data.cache import describe_source, fingerprint_preparation, load_or_prepare, open_parts
+from silofl.data.cache import NpyStream, describe_source, fingerprint_preparation, load_or_prepare, open_parts
 from silofl.data.cache_entries import CacheSource
 from silofl.data.manifest import read_manifest
 from silofl.data.parts import PreparedCase, join_examples
@@ -135,3 +135,23 @@ def test_a_touched_a_longer_and_an_added_file_have_another_fingerprint(site, stu
     names.add(touch())
     (site.folder / "series" / "2.dcm").write_bytes(b"x")
     assert len(names | {touch()}) == 4
+
+
+ROWS = {n: np.random.default_rng(n).normal(size=(n, 2, 3)).astype(np.float32) for n in (0, 1, 5, 7)}
+
+
+@pytest.mark.parametrize(
+    "blocks",
+    # Nothing at all, and single numbers that lie apart.
+    [[ROWS[1]], [ROWS[7], ROWS[0], ROWS[5]], [ROWS[0]], [np.arange(10)[::3]]],
+)
+def test_what_is_appended_is_what_numpy_loads(tmp_path, blocks):
+    stream = NpyStream(tmp_path / "a.npy", blocks[0].dtype, blocks[0].shape[1:])
+    for block in blocks:
+        stream.append(block)
+    stream.finish()
+    stream.sync()
+    for mode in (None, "r"):
+        loaded = np.load(tmp_path / "a.npy", mmap_mode=mode)
+        np.testing.assert_array_equal(loaded, np.concatenate(blocks))
+        assert loaded.dtype == blocks[0].dtype

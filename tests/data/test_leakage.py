@@ -9,7 +9,7 @@ from PIL import Image
 from silofl.base.errors import DataError
 from silofl.data import records
 from silofl.data.contrasts import read_images
-from silofl.data.leakage import Contents, check_parts, digest_content
+from silofl.data.leakage import SeenImages, check_parts, digest_content
 from silofl.data.manifest import read_manifest
 from silofl.data.records import Record
 from silofl.study.data_settings import DataSettings
@@ -18,7 +18,7 @@ from .conftest import add_volume
 
 
 def check_contents(manifest, parts=None):
-    contents = Contents(manifest.places, manifest.split_unit)
+    contents = SeenImages(manifest.places, manifest.split_unit)
     for part, found in (parts or manifest.parts).items():
         for record in found:
             images = read_images(manifest.source(record), DataSettings())

@@ -6,13 +6,7 @@ import nibabel
 import numpy as np
 import pydicom
 from pydicom.dataset import Dataset, FileMetaDataset
-from pydicom.uid import (
-    BasicTextSRStorage,
-    CTImageStorage,
-    ExplicitVRLittleEndian,
-    SegmentationStorage,
-    generate_uid,
-)
+from pydicom.uid import BasicTextSRStorage, CTImageStorage, ExplicitVRLittleEndian, SegmentationStorage, generate_uid
 
 from silofl.reading.raw_volume import LPS_TO_RAS
 

@@ -83,13 +83,7 @@ def make_contents(make_study):
     """Build a super model's contents: by its rule, its selector's scores, and its study."""
 
     def make(
-        rule="selector",
-        scores=(0.3, 0.7),
-        threshold=0.6,
-        study=None,
-        shape=SHAPE,
-        outputs=("north", "south"),
-        bias=0.0,
+        rule="selector", scores=(0.3, 0.7), threshold=0.6, study=None, shape=SHAPE, outputs=("north", "south"), bias=0.0
     ):
         study = study or make_study()
         names = {"only": ["global"], "mean": ["north", "south"]}.get(rule, ["global", "north", "south"])

@@ -12,12 +12,7 @@ from silofl.base.settings import parse
 from silofl.core.operating_point import OperatingPoint
 from silofl.data.domain import Domain, Range
 from silofl.inference import directory
-from silofl.inference.directory import (
-    plain_study,
-    read_fingerprint,
-    read_model_folder,
-    write_model_folder,
-)
+from silofl.inference.directory import plain_study, read_fingerprint, read_model_folder, write_model_folder
 from silofl.study import STORED, Study
 
 DOMAIN = Domain(("volumes",), ("grey",), ("MR",), ("LPS", "RAS"), (Range("mean", 0.1, 0.4), Range("roughness", 0, 0.2)))
@@ -271,11 +266,7 @@ def test_a_broken_model_json_and_a_folder_that_is_no_super_model_are_refused(tmp
 
 @pytest.mark.parametrize(
     ("given", "place"),
-    [
-        ("model", "supermodel"),
-        ("", "sites/north/small-1/supermodel"),
-        ("supermodel", "sites/north/small-1/supermodel"),
-    ],
+    [("model", "supermodel"), ("", "sites/north/small-1/supermodel"), ("supermodel", "sites/north/small-1/supermodel")],
 )
 def test_another_folder_of_a_run_is_answered_with_its_super_model_or_with_one_of_its_sites(tmp_path, given, place):
     (tmp_path / given).mkdir(exist_ok=True)

@@ -6,6 +6,7 @@ from PIL import Image
 
 from silofl.base.errors import DataError
 from silofl.reading.images import read_image, read_label
+from tests.data.conftest import assert_refused
 
 KINDS = {
     "baseline": {},
@@ -46,8 +47,7 @@ def test_a_jpeg_without_all_its_pixels_is_refused_and_a_whole_one_is_read(tmp_pa
     short["rows"] = state_rows(whole, shape[0] + 16)
     for content in short.values():
         path.write_bytes(content)
-        with pytest.raises(DataError, match="a.jpeg must be a whole file"):
-            read_image(path)
+        assert_refused("a.jpeg must be a whole file", path)
 
 
 def test_a_progressive_jpeg_without_its_last_scans_is_refused(tmp_path):
@@ -55,8 +55,7 @@ def test_a_progressive_jpeg_without_its_last_scans_is_refused(tmp_path):
     # libjpeg shows the blurred picture of the scans that are there.
     last = whole.rindex(b"\xff\xda")
     (tmp_path / "a.jpg").write_bytes(whole[:last] + b"\xff\xd9")
-    with pytest.raises(DataError, match="a.jpg must be a whole file, .*scans are missing"):
-        read_image(tmp_path / "a.jpg")
+    assert_refused("a.jpg must be a whole file, .*scans are missing", tmp_path / "a.jpg")
 
 
 def test_a_jpeg_with_a_thumbnail_and_bytes_behind_its_end_is_whole(tmp_path):

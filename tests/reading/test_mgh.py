@@ -8,6 +8,7 @@ import pytest
 from silofl.base.errors import DataError
 from silofl.reading.header import read_header
 from silofl.reading.images import read_image
+from tests.data.conftest import assert_refused
 
 # Columns run to the left, rows to the feet, slices to the front, as FreeSurfer's conformed volumes.
 AFFINE = np.array([[-1.0, 0, 0, 5], [0, 0, 1.5, -6], [0, -0.8, 0, 7], [0, 0, 0, 1]])
@@ -77,12 +78,10 @@ def test_a_header_that_cannot_be_is_refused(path, sentence, place, form, values)
 @pytest.mark.parametrize("cut", [lambda whole: b"", lambda whole: whole[:100], lambda whole: whole[:-30]])
 def test_a_file_that_ends_early_is_refused(path, cut):
     path.write_bytes(cut(write(path).read_bytes()))
-    with pytest.raises(DataError, match=f"{path.name} must {WHOLE}"):
-        read_image(path)
+    assert_refused(f"{path.name} must {WHOLE}", path)
 
 
 def test_a_stream_of_much_more_than_the_voxels_is_refused(tmp_path):
     path = write(tmp_path / "a.mgz")
     path.write_bytes(gzip.compress(gzip.decompress(path.read_bytes()) + bytes(1 << 22)))
-    with pytest.raises(DataError, match=f"a.mgz must {WHOLE}.*much more than its voxels"):
-        read_image(path)
+    assert_refused(f"a.mgz must {WHOLE}.*much more than its voxels", path)

@@ -6,6 +6,7 @@ import pytest
 
 from silofl.base.errors import DataError
 from silofl.reading.images import read_image, read_label
+from tests.data.conftest import assert_refused
 
 # Colour type and bits -> numbers of a pixel: those of W3C's table 8 that Pillow reads with all their bits.
 FORMS = {(0, bits): 1 for bits in (1, 2, 4, 8, 16)} | {(3, bits): 1 for bits in (1, 2, 4, 8)}
@@ -60,15 +61,13 @@ def test_a_png_whose_rows_end_early_is_refused_and_a_whole_one_is_read(tmp_path,
         np.testing.assert_array_equal(read_label(path).array[0], numbers[..., 0])
     for kept in {0, len(content) // 2, len(content) - 1}:
         write_png(path, shape, form, content[:kept], interlaced)
-        with pytest.raises(DataError, match=f"a.png must be a whole file, .*{kept} bytes of pixels, not "):
-            read_image(path)
+        assert_refused(f"a.png must be a whole file, .*{kept} bytes of pixels, not ", path)
 
 
 def test_a_png_with_more_rows_than_its_header_states_is_refused(tmp_path):
     content = pack(draw((9, 7), (6, 8)).reshape(9, -1), 8)
     path = write_png(tmp_path / "a.png", (8, 7), (6, 8), content)
-    with pytest.raises(DataError, match="a.png must be a whole file, .* bytes of pixels, not"):
-        read_image(path)
+    assert_refused("a.png must be a whole file, .* bytes of pixels, not", path)
 
 
 def test_a_byte_behind_the_last_row_of_a_png_is_no_row(tmp_path):
@@ -104,5 +103,4 @@ def test_a_wrong_byte_and_a_missing_end_are_refused(tmp_path, place, fault):
     else:
         content[place] ^= 1
     path.write_bytes(content)
-    with pytest.raises(DataError, match=f"a.png must be a whole file, .*{fault}"):
-        read_image(path)
+    assert_refused(f"a.png must be a whole file, .*{fault}", path)

@@ -59,7 +59,6 @@ def training_batches(
         batch_size: Examples, or patches of them, a batch, at least 1.
         augment: The study's augmentation, from `silofl.data.transforms.build_augmentation`; it is not changed.
         seed: Not negative; a site gives each epoch its own.
-        device: Where the tensors go.
         drawn: The examples of each batch, one of which may have none; as the seed has it where None.
         position: Where to begin, which learns of the generators; at the first batch where None.
         sampler: ``shuffled`` yields each example once; ``balanced`` as many, each class equally often on average.
@@ -116,7 +115,6 @@ def evaluation_batches(part: Examples, batch_size: int, device: torch.device | s
 
     Args:
         batch_size: Examples a batch, at least 1; the last batch may be smaller.
-        device: Where the tensors go.
     """
     size = limit_batch_size(part.images, batch_size)
     for start in range(0, len(part), size):

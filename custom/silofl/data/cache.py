@@ -12,15 +12,16 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import DTypeLike, NDArray
 
 from silofl.base.errors import DataError
-from silofl.base.files import make_folder, write_text
+from silofl.base.files import make_folder, open_own, write_text
 from silofl.data.cache_entries import INDEX, SOURCE, CacheSource, protect_entries
 from silofl.data.manifest import PARTS, Manifest
-from silofl.data.npy_stream import NpyStream
 from silofl.data.parts import Examples, PreparedCase
 from silofl.data.volumes import Array, Volumes
 from silofl.reading.access import TOO_MANY_OPEN, open_error, read_states
@@ -67,7 +68,6 @@ def load_or_prepare(
     Any number of processes may do this at once: each writes a temporary folder, and the first to finish renames it.
 
     Args:
-        cache_dir: Folder of all caches.
         prepare: Yields part and case, all cases of the same image size unless they are volumes of one example;
             called only when there is no cache.
         source: The data that they come from.
@@ -171,6 +171,37 @@ def _publish_entry(temporary: Path, target: Path) -> None:
             raise
 
 
+class NpyStream:
+    """A .npy file that grows along its first axis, so that all images of a site need not fit in memory."""
+
+    def __init__(self, path: Path, dtype: DTypeLike, shape: tuple[int, ...]) -> None:
+        """Begin with no rows, each of which will be of that shape."""
+        self._file, self._dtype, self._shape, self._length = open_own(path, "wb"), np.dtype(dtype), shape, 0
+        self._write_header()
+
+    def append(self, rows: NDArray) -> None:
+        """Write rows of shape (n, *shape)."""
+        self._file.write(np.ascontiguousarray(rows, dtype=self._dtype).data)
+        self._length += len(rows)
+
+    def finish(self) -> None:
+        """Write the final length, so that the file can be read."""
+        # NumPy pads the header so that a larger length fits in: the data need not move.
+        self._file.seek(0)
+        self._write_header()
+        self._file.flush()
+
+    def sync(self) -> None:
+        """Force the finished file to the disk, and close it."""
+        os.fsync(self._file.fileno())
+        self._file.close()
+
+    def _write_header(self) -> None:
+        descr, shape = np.lib.format.dtype_to_descr(self._dtype), (self._length, *self._shape)
+        header = {"descr": descr, "fortran_order": False, "shape": shape}
+        np.lib.format.write_array_header_1_0(self._file, header)
+
+
 def _write_cases(folder: Path, cases: Cases) -> None:
     lists, shapes_of = ("cases", "slices", "patients"), dict.fromkeys(KINDS)
     index = {part: {key: [] for key in lists} | shapes_of | {"spacings": {}, "digests": {}} for part in PARTS}
@@ -178,11 +209,9 @@ def _write_cases(folder: Path, cases: Cases) -> None:
     for part, case in cases:
         # The first case gives type and shape to the files of all parts, those without any case too.
         if not streams:
-            types = [(kind, getattr(case, kind).dtype) for kind in KINDS]
-            streams = {
-                part: [NpyStream(folder / f"{part}_{kind}.npy", dtype) for kind, dtype in types] for part in PARTS
-            }
-            shapes = [() if case.has_own_size else rows.shape[1:] for rows in (case.images, case.targets)]
+            arrays = {f"{kind}.npy": getattr(case, kind) for kind in KINDS}
+            forms = [(name, one.dtype, () if case.has_own_size else one.shape[1:]) for name, one in arrays.items()]
+            streams = {part: [NpyStream(folder / f"{part}_{name}", *form) for name, *form in forms] for part in PARTS}
             kinds = KINDS if case.has_own_size else ()
             index = {part: known | {kind: [] for kind in kinds} for part, known in index.items()}
         for stream, kind in zip(streams[part], KINDS, strict=True):
@@ -196,13 +225,12 @@ def _write_cases(folder: Path, cases: Cases) -> None:
         index[part]["digests"][case.case] = [*filter(None, case.digests.values())]
         if case.spacing is not None:
             index[part]["spacings"][case.case] = case.spacing
-    for pair in streams.values():
-        for stream, shape in zip(pair, shapes, strict=True):
-            stream.finish(shape)
+    for stream in chain(*streams.values()):
+        stream.finish()
     write_text(folder / INDEX, json.dumps(index))
     with ThreadPoolExecutor(1) as pool:
         # The disk writes while the sums are taken.
-        synced = [pool.submit(stream.sync) for pair in streams.values() for stream in pair]
+        synced = [pool.submit(stream.sync) for stream in chain(*streams.values())]
         write_text(folder / SUMS, _list_checksums(folder))
         for one in synced:
             one.result()

@@ -63,7 +63,6 @@ def prune(cache_dir: Path, source: CacheSource) -> int:
     killed processes have left unfinished. Entries of other data stay: other sites and studies may use the folder.
 
     Args:
-        cache_dir: Folder of all entries.
         source: The data as they are now.
     """
     try:

@@ -10,7 +10,7 @@ import numpy as np
 
 from silofl.base.errors import ConfigError, DataError, quote_value
 from silofl.reading.access import input_name
-from silofl.reading.header import check_affine, read_frame_of_reference, read_header, read_patient_id
+from silofl.reading.header import check_affine, read_dicom_element, read_header
 from silofl.reading.image import Image, check_grid, is_identity, is_same_grid, overlaps
 from silofl.reading.images import read_image
 from silofl.study.data_settings import CHANNEL_NAME, DataSettings
@@ -104,7 +104,8 @@ def has_several_frames(source: ImageFiles) -> bool:
     programs often write a new frame, and not where the patient was moved.
     """
     files = [file for file in source.files if file is not None]
-    return len(files) > 1 and len({read_frame_of_reference(path) for path, _ in files} - {None}) > 1
+    frames = {read_dicom_element(path, "FrameOfReferenceUID") for path, _ in files} if len(files) > 1 else set()
+    return len(frames - {None}) > 1
 
 
 def parse_case(text: str) -> Case:
@@ -201,7 +202,7 @@ def _check_files(source: ImageFiles) -> None:
             "out a contrast that is not there"
         )
     # Of one file its reader has looked.
-    patients = {read_patient_id(path) for path, _ in files} - {None} if len(files) > 1 else ()
+    patients = {read_dicom_element(path, "PatientID") for path, _ in files} - {None} if len(files) > 1 else ()
     if len(patients) > 1:
         raise DataError(
             f"{' and '.join(name for _, name in files)} must be of one patient, not of {len(patients)}; give the files "
@@ -219,13 +220,7 @@ def _check_channels(image: Image, wanted: Sequence[str], name: str) -> None:
 
 
 def _resample_to_grid(image: Image, first: Image, file: tuple[Path, str], first_file: tuple[Path, str]) -> Image:
-    """Return a volume resampled to the grid of the first contrast, where it lies on another one.
-
-    Args:
-        first: The first contrast.
-        file: Path, and name in messages, of the volume.
-        first_file: Of the first contrast.
-    """
+    """Return a volume resampled to the grid of the first contrast, where it lies on another one."""
     name, what = file[1], first_file[1]
     if image.affine is None or first.affine is None:
         return image

@@ -78,7 +78,6 @@ class SiteCounts:
         """Count a site's data, and keep what is doubtful about them.
 
         Args:
-            contrasts: All of the study's.
             least: Patients that a number of the population must be of.
         """
         counts = [PartCounts.of(part) for part in (data.training, data.validation, data.test)]

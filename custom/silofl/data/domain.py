@@ -190,9 +190,6 @@ class Domain:
     def check(self, form: Form, name: str) -> None:
         """Refuse an image of another kind than the training images, or with voxels that no scanner has.
 
-        Args:
-            name: What messages call it.
-
         Raises:
             DataError: Kind, colour or a contrast's modality is none of theirs, or a side of a voxel is longer than
                 `MOST_MM`.

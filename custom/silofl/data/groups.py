@@ -49,7 +49,9 @@ def divide_records(manifest: Manifest, records: Sequence[Record], divisions: Div
                 f"of DICOM, as ManufacturerModelName, not by {quote_value(name)}"
                 f"{suggest_nearest(name, (*ELEMENTS, *known))}; correct it"
             )
-        values = {one.case: one.groups.get(name) or _join(stated[one.case], keys) for one in records}
+        values = {
+            one.case: one.groups.get(name) or " ".join(filter(None, map(stated[one.case].get, keys))) for one in records
+        }
         if name == "year":
             values = {case: value and value[:4] for case, value in values.items()}
         limits = wanted or GROUPS.get(name, ())
@@ -110,10 +112,6 @@ def _is_element(key: str) -> bool:
     from pydicom.datadict import tag_for_keyword
 
     return tag_for_keyword(key) is not None
-
-
-def _join(stated: Mapping[str, str | None], keys: Sequence[str]) -> str | None:
-    return " ".join(one for key in keys if (one := stated[key])) or None
 
 
 def _read_number(value: str) -> float | None:

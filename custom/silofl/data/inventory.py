@@ -24,7 +24,7 @@ from silofl.data.progress import track_progress
 from silofl.data.records import Record
 from silofl.data.survey import read_task_and_labels
 from silofl.reading.decoder import decode_ahead
-from silofl.reading.header import read_header, read_manufacturer
+from silofl.reading.header import read_dicom_element, read_header
 from silofl.reading.image import Image
 from silofl.study import Study
 from silofl.study.sections import FITTING
@@ -178,7 +178,7 @@ def _measure_case(record: Record, image: Image, manifest: Manifest, study: Study
         contrasts=source.contrasts,
         shape=image.spatial_shape if not image.is_window else image.array.shape[1:],
         spacing_mm=np.linalg.norm(image.affine[:3, :3], axis=0) if is_sized else None,
-        vendor=(read_manufacturer(files[0]) or NOT_STATED,),
+        vendor=(read_dicom_element(files[0], "Manufacturer") or NOT_STATED,),
     )
 
 

@@ -25,7 +25,6 @@ def check_parts(parts: Parts, places: Mapping[str, Path], split_unit: str) -> No
     Two spellings of one patient are refused too, as in capitals alone: nobody can tell whether they are one.
 
     Args:
-        parts: The records by part.
         places: Where each file named by a record lies, links resolved.
         split_unit: What study and dataset.json agree to keep apart, ``patient`` where they do not; with ``slices`` and
             ``examples`` one patient may be in several parts, with ``recordings`` too, but no recording; with
@@ -44,7 +43,7 @@ def check_parts(parts: Parts, places: Mapping[str, Path], split_unit: str) -> No
     _check_masks(parts, places)
 
 
-class Contents:
+class SeenImages:
     """The contents of a data set's images, gathered while they are read, of which no two may be the same."""
 
     def __init__(self, places: Mapping[str, Path], split_unit: str) -> None:

@@ -83,7 +83,6 @@ def read_manifest(folder: Path, study: Study, needed: Sequence[str] | None = Non
     """Read and check the dataset.json of a site's data folder.
 
     Args:
-        folder: The site's data folder.
         study: The study whose task, labels and split unit the data must have.
         needed: The parts that must have a case; by default those that the study needs.
 
@@ -264,8 +263,7 @@ def _parse_annotated_labels(content: Mapping[str, object], study: Study) -> tupl
         known = ", ".join(f"{number} ({name})" for number, name in sorted(study.labels.items()))
         raise DataError(
             f"labels_annotated in {FILE_NAME} must list some of the study's labels once, {known}, not "
-            f"{quote_value(numbers)}; "
-            "leave it out where all are annotated"
+            f"{quote_value(numbers)}; leave it out where all are annotated"
         )
     if study.task != "segmentation" and "labels_annotated" in content:
         raise DataError(f"labels_annotated in {FILE_NAME} must go with a segmentation, not a {study.task}; remove it")

@@ -52,9 +52,6 @@ def pool_sites(data: Path, sites: Sequence[str], study: Study, out: Path) -> Pat
 def pool_manifests(manifests: Mapping[str, Manifest]) -> dict[str, Any]:
     """Return the dataset.json that holds all records of several sites.
 
-    Args:
-        manifests: Site -> its manifest.
-
     Raises:
         DataError: The sites differ in labels, or in how their patients are split.
     """

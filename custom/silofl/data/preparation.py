@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 
 from silofl.base.errors import DataError, UnreadableError, error_text
 from silofl.data.contrasts import join_contrasts, list_missing_contrasts, read_images
+from silofl.data.domain import image_kind
 from silofl.data.intensity import scale_intensity, to_channels
 from silofl.data.leakage import digest_content
 from silofl.data.manifest import Manifest
-from silofl.data.neighbours import check_has_slices, stack_neighbours
 from silofl.data.parts import PreparedCase, Spacing
 from silofl.data.records import Record
 from silofl.data.targets import IGNORE, IGNORED
@@ -32,11 +32,8 @@ from silofl.study.data_settings import DataSettings
 
 if TYPE_CHECKING:
     from monai.data import MetaTensor
-    from torch import Tensor
-
-if TYPE_CHECKING:
-    from monai.data import MetaTensor
     from monai.transforms import Compose
+    from torch import Tensor
 
 # Of a site that annotates some of the study's labels.
 ANNOTATE = (
@@ -72,6 +69,25 @@ class Passage:
     operations: tuple[dict[str, Any], ...]
 
 
+@dataclass(frozen=True)
+class TransformedCase:
+    """A case after the study's transforms.
+
+    Attributes:
+        images: float32 (n, C, *spatial), with the neighbours of each slice; zeros for contrasts that the case lacks.
+        labels: Label maps uint8 (n, *spatial); None of a case without one.
+        affine: Voxel indices to millimetres before the transforms of images, (4, 4); None of a picture.
+        volume_passage: Of the volume; None of a picture and without such transforms.
+        plane_passage: Of each 2D image, the same for all, or in 3D of the whole; None without such transforms.
+    """
+
+    images: NDArray[np.float32]
+    labels: NDArray[np.uint8] | None
+    affine: NDArray[np.float64] | None
+    volume_passage: Passage | None
+    plane_passage: Passage | None
+
+
 def build_preparation(study: Study, has_label_map: bool | None = None) -> Preparation:
     """Build the preparation of a study.
 
@@ -92,9 +108,6 @@ def prepare_case(record: Record, manifest: Manifest, steps: Preparation) -> Prep
     Intensities are scaled over the whole case; then its `slices` are cut in stored order; then volumes are transformed
     and, in 2D, cut along their last axis; then each image is transformed; then the slices of the case are joined by
     their neighbours.
-
-    Args:
-        manifest: Where its files lie.
 
     Raises:
         DataError: What is wrong with the case, by its name.
@@ -129,18 +142,23 @@ def _prepare_record(record: Record, manifest: Manifest, steps: Preparation) -> P
     there = [one for one in stored if one is not None]
     digests = {file: digest_content(one.array, one.affine) for file, one in zip(record.files, there, strict=True)}
     label = read_label_map(record, manifest, image, steps.study)
-    pixels, affine, numbers = scale_image(image, steps.study, record.image), image.affine, record.numbers
+    case, affine, numbers = {"image": scale_image(image, steps.study, record.image)}, image.affine, record.numbers
     if numbers is not None:
         _check_slices(record, image)
-        pixels, affine = take_slices(pixels, affine, numbers)
-        label = label if label is None else label[..., numbers]
-    lacking = list_missing_contrasts(steps.study.data.channel_names, [source])
-    images, labels, spacing = _transform_case(pixels, label, affine, steps, lacking)
-    if spacing is not None and not read_header(source.first[0]).has_spacing:
-        spacing = None
-    targets = np.full(len(images), record.label, dtype=np.int64) if labels is None else labels
+        case["image"], affine = take_slices(case["image"], affine, numbers)
+    if label is not None:
+        case["label"] = (label if numbers is None else label[..., numbers]).astype(np.float32)
+    moved = transform_case(case, affine, list_missing_contrasts(steps.study.data.channel_names, [source]), steps)
+    images, spacing, slices = moved.images, None, (None,)
+    if moved.affine is not None and read_header(source.first[0]).has_spacing:
+        passage = moved.plane_passage
+        spacing = measure_spacing(moved.affine if passage is None else moved.affine @ passage.affine)
     # What no slice is, a picture or a whole volume, has no number.
-    slices = _number_slices(images, numbers) if pixels.ndim == 4 and images.ndim == 4 else (None,)
+    if image.array.ndim == 4 == images.ndim:
+        first, step = (0, 1) if numbers is None else (numbers.start, numbers.step)
+        # Continued where a transform has added slices.
+        slices = tuple(range(first, first + step * len(images), step))
+    targets = np.full(len(images), record.label, dtype=np.int64) if moved.labels is None else moved.labels
     return PreparedCase(record.case, record.patient, images, targets, slices, spacing, digests)
 
 
@@ -150,12 +168,6 @@ def take_slices(
     """Return some slices of a volume (C, X, Y, Z), and their voxel indices to millimetres."""
     # The step lengthens the voxels. The origin may stay, because no allowed transform depends on it.
     return pixels[..., numbers], affine if affine is None else affine @ np.diag([1, 1, numbers.step, 1])
-
-
-def _number_slices(images: NDArray, numbers: range | None) -> tuple[int | None, ...]:
-    """Return the slice number of each example, continued where a transform has added slices."""
-    first, step = (0, 1) if numbers is None else (numbers.start, numbers.step)
-    return tuple(range(first, first + step * len(images), step))
 
 
 def read_label_map(record: Record, manifest: Manifest, image: Image, study: Study) -> NDArray | None:
@@ -187,24 +199,44 @@ def _check_slices(record: Record, image: Image) -> None:
         raise DataError(f"{record.image} must hold slices {held}, not {list(record.slices)}; correct dataset.json")
 
 
-def _transform_case(
-    pixels: NDArray, label: NDArray | None, affine: NDArray | None, steps: Preparation, lacking: Sequence[str]
-) -> tuple[NDArray[np.float32], NDArray[np.uint8] | None, Spacing | None]:
-    """Return images (n, C, *spatial), label maps (n, *spatial) and voxels' size of a picture, slices or a volume."""
-    case = {"image": pixels} if label is None else {"image": pixels, "label": label.astype(np.float32)}
-    if pixels.ndim == 4:
+def transform_case(
+    case: dict[str, NDArray],
+    affine: NDArray[np.float64] | None,
+    lacking: Sequence[str],
+    steps: Preparation,
+    has_record: bool = False,
+) -> TransformedCase:
+    """Apply a study's transforms to a case.
+
+    Args:
+        case: ``image`` (C, *spatial), with the channels and intensities of the study, and perhaps ``label`` float32;
+            changed in its place, as a volume may be most of the memory.
+        affine: Voxel indices to millimetres, (4, 4); None of a picture.
+        lacking: The contrasts that the case lacks.
+        has_record: Whether the way back is needed of a picture too.
+    """
+    settings, volume_passage = steps.study.data, None
+    if case["image"].ndim == 4:
         moved = apply_transforms(steps.volume_steps, case, affine)
-        affine, case = (
-            _transformed_affine(moved["image"], affine),
-            {key: to_array(value) for key, value in moved.items()},
-        )
-    planes = transform_examples(case, steps, has_record=affine is not None)
-    images = stack_images([plane["image"] for plane in planes], lacking, steps.study.data)
-    return (
-        images,
-        None if label is None else _to_label_maps(np.stack([to_array(plane["label"])[0] for plane in planes])),
-        None if affine is None else measure_spacing(affine @ _transformed_affine(planes[0]["image"], np.eye(4))),
-    )
+        volume_passage = _read_passage(moved["image"])
+        affine = affine if volume_passage is None else volume_passage.affine
+        case |= {key: _to_array(value) for key, value in moved.items()}
+    # One image's record is that of all, which have one size. Without it MONAI resizes a slice in a quarter of the time.
+    # A hospital's own transforms may read it.
+    is_own = any(is_extension(transform.name) for transform in settings.transforms)
+    has_record = has_record or affine is not None
+    planes = [
+        apply_transforms(steps.image_steps, one, None, is_own or (has_record and number == 0))
+        for number, one in enumerate(_cut_examples(case, settings))
+    ]
+    arrays = [_to_array(one["image"]) for one in planes]
+    # One needs no copy.
+    images = np.stack(arrays) if len(arrays) > 1 else arrays[0][None]
+    # Zeros until then too, which a transform of intensities has moved.
+    images[:, [settings.channel_names.index(name) for name in lacking]] = 0
+    labels = _to_label_maps(np.stack([_to_array(one["label"])[0] for one in planes])) if "label" in case else None
+    passage = _read_passage(planes[0]["image"]) if has_record else None
+    return TransformedCase(stack_neighbours(images, settings.neighbours), labels, affine, volume_passage, passage)
 
 
 def _to_label_maps(moved: NDArray[np.float32]) -> NDArray[np.uint8]:
@@ -216,11 +248,6 @@ def _to_label_maps(moved: NDArray[np.float32]) -> NDArray[np.uint8]:
             "a package must take the nearest pixel's label"
         )
     return labels
-
-
-def _transformed_affine(moved: NDArray | MetaTensor, before: NDArray[np.float64] | None) -> NDArray[np.float64] | None:
-    passage = read_passage(moved)
-    return before if passage is None else passage.affine
 
 
 def measure_spacing(affine: NDArray[np.float64]) -> Spacing:
@@ -247,30 +274,44 @@ def scale_image(image: Image, study: Study, name: str) -> NDArray[np.float32]:
     return np.stack([scale_intensity(contrast, settings.intensity, image.dtype_max) for contrast in array])
 
 
-def stack_images(
-    planes: Sequence[NDArray | Tensor], lacking: Sequence[str], settings: DataSettings
-) -> NDArray[np.float32]:
-    """Return the images of a case with their neighbours, (n, C, *spatial), and zeros for contrasts that it lacks."""
-    # One needs no copy.
-    images = np.stack([to_array(plane) for plane in planes]) if len(planes) > 1 else to_array(planes[0])[None]
-    # Zeros until then too, which a transform of intensities has moved.
-    images[:, [settings.channel_names.index(name) for name in lacking]] = 0
-    return stack_neighbours(images, settings.neighbours)
+def stack_neighbours(slices: NDArray[np.float32], neighbours: int) -> NDArray[np.float32]:
+    """Return the slices of one case, each with its neighbours as further channels.
 
+    Args:
+        slices: All slices of one case in their order, (n, C, H, W).
+        neighbours: How many on each side, k; with 0 the slices come back as they are.
 
-def transform_examples(
-    case: dict[str, NDArray], steps: Preparation, has_record: bool
-) -> list[dict[str, NDArray | Tensor]]:
-    """Apply the transforms of images to a picture, a volume's slices, or a volume, with the first one's record.
-
-    It is that of all, which have one size. Without it MONAI resizes a slice in a quarter of the time. A hospital's own
-    transforms may read it.
+    Returns:
+        (n, (2 k + 1) C, H, W): for each offset from -k to k all channels of that slice. Before the first slice of the
+        case and after its last one there is none, and the nearest is repeated.
     """
-    is_own = any(is_extension(transform.name) for transform in steps.study.data.transforms)
-    return [
-        apply_transforms(steps.image_steps, one, None, is_own or (has_record and number == 0))
-        for number, one in enumerate(_cut_examples(case, steps.study.data))
-    ]
+    if neighbours == 0:
+        # Not copied: a volume may fill half of the memory.
+        return slices
+    offsets = np.arange(-neighbours, neighbours + 1)
+    rows = (np.arange(len(slices))[:, None] + offsets).clip(0, len(slices) - 1)
+    return slices[rows].reshape(len(slices), -1, *slices.shape[2:])
+
+
+def check_has_slices(image: Image, settings: DataSettings, name: str) -> None:
+    """Refuse an image that is no volume where a study asks for one; a volume of one slice is one.
+
+    Raises:
+        DataError: It is a picture or a window of a time series, and the study asks for neighbours or for 3D.
+    """
+    if image.array.ndim == 4:
+        return
+    found = image_kind(image).removesuffix("s")
+    if settings.dimensions == 3:
+        raise DataError(
+            f"{name} must be a volume with data.dimensions 3, not a {found}; give the volume, or set data.dimensions "
+            "to 2"
+        )
+    if settings.neighbours > 0:
+        raise DataError(
+            f"{name} must be a volume, whose slices have the neighbours of data.neighbours {settings.neighbours}, not "
+            f"a {found}; give the volume, or set data.neighbours to 0"
+        )
 
 
 def apply_transforms(
@@ -296,12 +337,12 @@ def apply_transforms(
     return {key: moved[key] for key in case}
 
 
-def to_array(moved: NDArray | Tensor) -> NDArray[np.float32]:
+def _to_array(moved: NDArray | Tensor) -> NDArray[np.float32]:
     """Return what transforms have given as an array."""
     return moved if isinstance(moved, np.ndarray) else np.asarray(moved, dtype=np.float32)
 
 
-def read_passage(moved: NDArray | MetaTensor) -> Passage | None:
+def _read_passage(moved: NDArray | MetaTensor) -> Passage | None:
     """Return the record of what transforms did to an array; None where they kept none."""
     if isinstance(moved, np.ndarray):
         return None

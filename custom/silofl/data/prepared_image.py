@@ -11,18 +11,7 @@ from numpy.typing import NDArray
 from silofl.base.errors import DataError
 from silofl.data.contrasts import ImageFiles, has_several_frames, list_missing_contrasts, read_source
 from silofl.data.domain import Domain, Form, read_form
-from silofl.data.preparation import (
-    Passage,
-    Preparation,
-    apply_transforms,
-    build_preparation,
-    read_passage,
-    scale_image,
-    stack_images,
-    take_slices,
-    to_array,
-    transform_examples,
-)
+from silofl.data.preparation import Passage, Preparation, build_preparation, scale_image, take_slices, transform_case
 from silofl.study import Study
 
 ANY = Domain()
@@ -64,7 +53,6 @@ def list_file_doubts(form: Form, missing: Iterable[str], has_frames: bool, study
 
     Args:
         form: Of its image in the file.
-        missing: Contrasts that it lacks.
         has_frames: Whether its contrasts state different frames of reference.
     """
     doubts = [f"contrast {name} is missing; zeros stand in its place" for name in missing]
@@ -133,13 +121,9 @@ def prepare_with_way_back(
             f"{called} must be a volume, as in the training of {steps.study.name}, not a picture, whose axes are not "
             "known; give the NIfTI, MHA or NRRD file or the DICOM series"
         )
-    pixels, affine, volume_passage = scale_image(image, steps.study, called), image.affine, None
+    case, affine = {"image": scale_image(image, steps.study, called)}, image.affine
     if numbers is not None:
-        pixels, affine = take_slices(pixels, affine, numbers)
-    shape = pixels.shape[1:]
-    if pixels.ndim == 4:
-        moved = apply_transforms(steps.volume_steps, {"image": pixels}, affine)
-        pixels, volume_passage = to_array(moved["image"]), read_passage(moved["image"])
-    prepared = [one["image"] for one in transform_examples({"image": pixels}, steps, has_record=True)]
-    images, passage = stack_images(prepared, lacking, settings), read_passage(prepared[0])
-    return PreparedImage(images, shape, affine, volume_passage, passage, form, lacking, has_several_frames(source))
+        case["image"], affine = take_slices(case["image"], affine, numbers)
+    shape, moved = case["image"].shape[1:], transform_case(case, affine, lacking, steps, has_record=True)
+    passages, frames = (moved.volume_passage, moved.plane_passage), has_several_frames(source)
+    return PreparedImage(moved.images, shape, affine, *passages, form, lacking, frames)

@@ -126,15 +126,17 @@ def locate(root: Path, path: str, case: str, folders: dict[Path, Path] | None = 
     """
     # The file may have been written on another system: absolute paths of both kinds are refused on both.
     if PurePosixPath(path).is_absolute() or PureWindowsPath(path).drive or ".." in path.replace("\\", "/").split("/"):
-        raise _outside_path_error(path, case)
+        raise DataError(
+            f"case {case!r} must name files inside the folder of dataset.json, not {quote_value(path)}; copy them "
+            "there and give the path relative to dataset.json"
+        )
     try:
         # Links are resolved, because one may lead out of the folder.
         found = _resolve(root / path, {} if folders is None else folders)
         if root not in found.parents:
             raise DataError(
                 f"case {case!r} must name files inside the folder of dataset.json, not {quote_value(path)}, a link "
-                "that leads out "
-                "of it; copy or mount the files there, or make the whole data folder the link"
+                "that leads out of it; copy or mount the files there, or make the whole data folder the link"
             )
         check_kind(found)
     except OSError as error:
@@ -150,13 +152,6 @@ def _resolve(path: Path, folders: dict[Path, Path]) -> Path:
         folders[folder] = folder.resolve()
     found = folders[folder] / path.name
     return found.resolve() if found.is_symlink() else found
-
-
-def _outside_path_error(path: str, case: str) -> DataError:
-    return DataError(
-        f"case {case!r} must name files inside the folder of dataset.json, not {quote_value(path)}; "
-        "copy them there and give the path relative to dataset.json"
-    )
 
 
 def _parse_text(value: object, what: str) -> str:

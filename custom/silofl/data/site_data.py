@@ -13,7 +13,7 @@ from silofl.data.cache import describe_source, fingerprint_preparation, load_or_
 from silofl.data.cache_entries import is_cached, prune
 from silofl.data.contrasts import has_several_frames, list_missing_contrasts
 from silofl.data.domain import Domain, Form, measure_domain, read_form
-from silofl.data.leakage import Contents
+from silofl.data.leakage import SeenImages
 from silofl.data.manifest import Manifest, agree_split_unit, read_manifest
 from silofl.data.padding import Padding, find_padding, measure_padding
 from silofl.data.parts import Examples, PreparedCase
@@ -205,7 +205,7 @@ def _prepare_cases(
     manifest: Manifest, study: Study, has_progress: bool, unreadable: UnreadableCases
 ) -> Iterator[tuple[str, PreparedCase]]:
     # Here, where every image is read once for the cache, and not at every start.
-    contents = Contents(manifest.places, agree_split_unit(study, manifest.split_unit))
+    seen = SeenImages(manifest.places, agree_split_unit(study, manifest.split_unit))
     records = [(part, record) for part, records in manifest.parts.items() for record in records]
     records = [(part, record) for part, record in records if not unreadable.must_skip(record.case)]
     faults = Faults()
@@ -219,7 +219,7 @@ def _prepare_cases(
                 except UnreadableError as error:
                     unreadable.add(record.case, error)
                     continue
-                contents.add(part, record, case.digests)
+                seen.add(part, record, case.digests)
                 yield part, case
 
     with decode_ahead(build_requests((record for _, record in records), manifest)):

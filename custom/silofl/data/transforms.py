@@ -95,7 +95,6 @@ def compose(settings: DataSettings, kind: Kind, has_label_map: bool) -> Compose 
     background; an augmentation does too, or copies what lies at the border of image and label alike.
 
     Args:
-        settings: The study's data settings.
         kind: Which of the three lists.
         has_label_map: Whether there is a label map to transform along (segmentation).
 

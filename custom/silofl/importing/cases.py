@@ -150,7 +150,6 @@ def check_pattern(pattern: str, option: str) -> str:
 
     Args:
         pattern: The path, in which ``{case}`` stands for the name of a case.
-        option: What messages call it.
 
     Raises:
         ConfigError: It has no ``{case}``, or leaves the folder of a site.
@@ -260,10 +259,7 @@ def plan_cases(
     if values.ignored is not None:
         notes.append(f"{found.site}: what is labelled {IGNORE!r} counts in no loss and no score")
     return replace(
-        plan,
-        notes=tuple(notes),
-        labels_annotated=annotated if others else (),
-        ignored=values.ignored_at_site,
+        plan, notes=tuple(notes), labels_annotated=annotated if others else (), ignored=values.ignored_at_site
     )
 
 

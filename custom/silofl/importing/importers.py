@@ -27,11 +27,7 @@ from silofl.reading.access import open_error
 __all__ = ["PARTITIONS", "ImportOptions", "ImportSummary", "import_layout", "list_content", "list_layouts"]
 
 
-OWN: Mapping[str, Layout] = {
-    "folders": folders.LAYOUT,
-    "dicom": dicom.LAYOUT,
-    "table": table.LAYOUT,
-}
+OWN: Mapping[str, Layout] = {"folders": folders.LAYOUT, "dicom": dicom.LAYOUT, "table": table.LAYOUT}
 # At most so many wrong masks are listed at once.
 MOST_MASKS = 500
 SITE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")

@@ -96,7 +96,6 @@ def split_ending(path: Path, name: str) -> tuple[str, str]:
 
     Args:
         path: The file or the folder.
-        name: What messages call it.
 
     Raises:
         DataError: No reader knows the ending.
@@ -156,8 +155,6 @@ def plan_mask(mask: Path, image: Path, case: str, values: Values, name: str, is_
         mask: The file, or the folder of a DICOM series.
         image: The image that it must lie on, of several contrasts the first.
         case: The name of its case.
-        values: What it may hold.
-        name: What messages call it.
         is_resampled: Whether a volume may lie on another grid than its image.
     """
     _, ending = split_ending(mask, name)

@@ -141,24 +141,25 @@ def shard_sites(labels: Sequence[int] | NDArray, num_sites: int, shards_per_site
     return sites
 
 
-def draw_shares(num_classes: int, num_sites: int, alpha: float, seed: int) -> NDArray[np.float64]:
+def draw_shares(
+    num_classes: int, num_sites: int, alpha: float, seed: int, is_by_site: bool = False
+) -> NDArray[np.float64]:
     """Draw each class's shares over the sites: q_c ~ Dir(alpha), shape (num_classes, num_sites), rows sum to 1.
 
-    Raises:
-        DataError: alpha or num_sites is out of range.
-    """
-    _check_sites(num_sites)
-    return _draw_dirichlet(num_classes, num_sites, alpha, seed)
-
-
-def draw_class_shares(num_sites: int, num_classes: int, alpha: float, seed: int) -> NDArray[np.float64]:
-    """Draw each site's shares of the classes: q_k ~ Dir(alpha), shape (num_sites, num_classes), rows sum to 1.
+    By site they are each site's shares of the classes: q_k ~ Dir(alpha), shape (num_sites, num_classes).
 
     Raises:
         DataError: alpha or num_sites is out of range.
     """
     _check_sites(num_sites)
-    return _draw_dirichlet(num_sites, num_classes, alpha, seed)
+    if not 0 < alpha < np.inf:
+        raise DataError(f"alpha must be above 0 and finite, not {alpha}")
+    rows, columns = (num_sites, num_classes) if is_by_site else (num_classes, num_sites)
+    shares = np.random.default_rng(seed).dirichlet([alpha] * columns, size=rows)
+    # A tiny alpha can underflow to no share at all.
+    is_lost = ~np.isfinite(shares).all(axis=1) | (shares.sum(axis=1) == 0)
+    shares[is_lost] = np.eye(columns)[np.arange(is_lost.sum()) % columns]
+    return shares
 
 
 def deal_equally(labels: NDArray, shares: NDArray[np.float64], seed: int) -> NDArray[np.int64]:
@@ -170,7 +171,6 @@ def deal_equally(labels: NDArray, shares: NDArray[np.float64], seed: int) -> NDA
     Args:
         labels: Class of each example, from 0, shape (N,).
         shares: Shares of the classes at each site, shape (num_sites, num_classes).
-        seed: Which examples go where.
 
     Returns:
         Site of each example, from 0, shape (N,); -1 for the N mod num_sites that are left over.
@@ -194,13 +194,12 @@ def deal_equally(labels: NDArray, shares: NDArray[np.float64], seed: int) -> NDA
     return sites
 
 
-def assign_sites(labels: NDArray, shares: NDArray[np.float64], seed: int, at_least: int = 1) -> NDArray[np.int64]:
+def deal_shares(labels: NDArray, shares: NDArray[np.float64], seed: int, at_least: int = 1) -> NDArray[np.int64]:
     """Deal examples to sites by the shares of their class, so that several parts can follow the same shares.
 
     Args:
         labels: Class of each example, from 0, shape (N,).
         shares: Share of each class at each site, shape (num_classes, num_sites).
-        seed: Which examples go where.
         at_least: Examples of every site; one that its shares give fewer takes them, at random, from the largest site.
 
     Returns:
@@ -220,16 +219,6 @@ def assign_sites(labels: NDArray, shares: NDArray[np.float64], seed: int, at_lea
         for site, chosen in enumerate(np.split(members, ends)):
             sites[chosen] = site
     return _fill_up_sites(sites, num_sites, at_least, rng)
-
-
-def _draw_dirichlet(rows: int, columns: int, alpha: float, seed: int) -> NDArray[np.float64]:
-    if not 0 < alpha < np.inf:
-        raise DataError(f"alpha must be above 0 and finite, not {alpha}")
-    shares = np.random.default_rng(seed).dirichlet([alpha] * columns, size=rows)
-    # A tiny alpha can underflow to no share at all.
-    is_lost = ~np.isfinite(shares).all(axis=1) | (shares.sum(axis=1) == 0)
-    shares[is_lost] = np.eye(columns)[np.arange(is_lost.sum()) % columns]
-    return shares
 
 
 def _check_sites(num_sites: int, largest: int | None = None, what: str = "") -> None:

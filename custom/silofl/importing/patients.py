@@ -109,9 +109,7 @@ def warn_unknown_patients(
     """Let the plans of sites whose patients are unknown say loudly what follows from that.
 
     Args:
-        plans: Site -> its plan.
         source: What would name the patients.
-        remedy: How to supply it.
     """
     unknown = {
         site: sum(map(len, plan.records.values())) for site, plan in plans.items() if plan.split_unit == "unknown"
@@ -144,7 +142,6 @@ def read_columns(table: Path, name: str, key: str, value: str) -> dict[str, set[
 
     Args:
         table: The file; its columns are separated by tabs, semicolons or commas.
-        name: The file's, for errors.
         key: The column of the names.
         value: The column of what is said of them; empty ones say nothing.
 
@@ -163,7 +160,6 @@ def read_rows(table: Path, name: str, wanted: Sequence[str]) -> list[dict[str, s
 
     Args:
         table: The file; its columns are separated by tabs, semicolons or commas, or as Excel's line ``sep=;`` says.
-        name: The file's, for errors.
         wanted: Columns that it must have, in capitals or small letters.
 
     Returns:

@@ -41,12 +41,7 @@ CLASS_KEYS = ("label", "findings", "class_scores", "temperature", "called_from",
 
 
 class VolumeNetwork(nn.Module):
-    """The two programs of windows in a bundle of version 0.4 or older as one network; now it is TorchScript.
-
-    Args:
-        folder: The bundle's ``models``.
-        device: Where it computes.
-    """
+    """The two programs of windows in a bundle of version 0.4 or older as one network; now it is TorchScript."""
 
     def __init__(self, folder: str, device: torch.device) -> None:
         super().__init__()
@@ -105,8 +100,6 @@ class BundleModel(SuperModel):
     Args:
         contents: Of `unpack_contents`; its threshold is that of a selector's choice.
         network: One case's prepared images (n, C, *spatial) to probabilities; its ``weigher`` to the members' weights.
-        members: The members' names.
-        device: Where it computes.
     """
 
     def __init__(self, contents: Contents, network: nn.Module, members: Sequence[str], device: torch.device) -> None:
@@ -140,10 +133,8 @@ class FilePredictor:
     """Prepares a file as the study did, runs the network on all its images, and writes the answer.
 
     Args:
-        network: Of `BundleModel`.
         study_file: The bundle's ``configs/study.yaml``, beside its ``metadata.json``.
         image_shape: As `unpack_contents`, and so are domain, calling and usual.
-        device: Where the network computes.
         domain: The images that the models learnt from.
         calling: How a classification's probabilities are read.
         write_forbidden: Whether an answer is written too that the study's rule forbids to use.

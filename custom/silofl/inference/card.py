@@ -5,20 +5,18 @@ Mitchell et al., Model Cards for Model Reporting, FAT* 2019, arXiv:1810.03993.
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import cache
 from importlib import import_module
 from itertools import chain
 from typing import Any
 
 import numpy as np
-from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
 from silofl.base.errors import quote_markdown
 from silofl.core.findings import name_absence
 from silofl.data.manifest import PARTS
 from silofl.inference.contents import Contents
 from silofl.inference.own_tests import list_unlike_thresholds, read_label_scores
-from silofl.inference.readme import describe_images, describe_labels, list_calling
+from silofl.inference.readme import describe_images, describe_labels, list_calling, open_template
 from silofl.study import Study
 from silofl.study.sections import CardSettings
 from silofl.training.joined import WORDS, describe_bias
@@ -43,7 +41,7 @@ def model_card(contents: Contents, versions: Mapping[str, str], fingerprint: str
     # Where no site sent BatchNorm, whatever the study says.
     is_home = facts.get("stays_home") == "batchnorm" and study.recipe.stays_home == "nothing"
     recipe = replace(study.recipe, stays_home="batchnorm") if is_home else study.recipe
-    text = _open_template().render(
+    text = open_template(TEMPLATE).render(
         contents=contents,
         study=study,
         domain=contents.domain,
@@ -75,14 +73,6 @@ def model_card(contents: Contents, versions: Mapping[str, str], fingerprint: str
         versions=_versions_table(contents, versions, fingerprint),
     )
     return text.rstrip() + "\n"
-
-
-@cache
-def _open_template() -> Template:
-    environment = Environment(
-        loader=PackageLoader("silofl.inference"), undefined=StrictUndefined, trim_blocks=True, autoescape=False
-    )
-    return environment.get_template(TEMPLATE)
 
 
 def format_markdown_table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:

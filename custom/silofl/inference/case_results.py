@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from silofl.data.parts import Examples
 from silofl.inference.choice import ENSEMBLE, choose_answer
 from silofl.inference.geometry import decide_answers
-from silofl.inference.probabilities import case_scores
+from silofl.inference.probabilities import add_share, case_scores
 from silofl.inference.super_model import SuperModel
 from silofl.study import Study
 from silofl.training.evaluation import score_predictions
@@ -89,7 +89,6 @@ def _yield_probabilities(
         values = model.probabilities(name, images, size)
         yield name, values
         if name in shares:
-            values *= np.float32(shares[name])
-            ensemble = values if ensemble is None else np.add(ensemble, values, out=ensemble)
+            ensemble = add_share(ensemble, values, shares[name])
         del values
     yield ENSEMBLE, ensemble

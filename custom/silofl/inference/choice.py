@@ -62,8 +62,6 @@ def weigh_models(
     """Return the answer's name, and each model's weight in it.
 
     Args:
-        scores: As for `choose_answer`.
-        threshold: As for `choose_answer`.
         site: Whose model answers, instead of a choice.
     """
     if site is not None:

@@ -10,11 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from silofl.base.errors import DataError
-from silofl.core.calibration import (
-    calibrated_error,
-    expected_calibration_error,
-    group_by_confidence,
-)
+from silofl.core.calibration import calibrated_error, expected_calibration_error, group_by_confidence
 from silofl.core.findings import unpack_findings
 from silofl.core.intervals import DIFFERENCE, GROUPS_OF_A_THRESHOLD, SIZE, Estimate, Rows, Sample
 from silofl.core.lesions import measure_agreement
@@ -365,7 +361,6 @@ def compare_answers(
     Args:
         cases: Those that the model answered.
         others: Those that the other one answered.
-        fingerprint: The other model's.
         units: What counts once in an interval.
         study: The model's, whose labels the other's are.
 

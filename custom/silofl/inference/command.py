@@ -128,7 +128,6 @@ def predict_inputs(
     the others stay.
 
     Args:
-        super_model: The super model's folder.
         cases: Image files and folders of DICOM series, or several of one case by the names of its contrasts; no two of
             one name, where that of a case with several files is its first one's, or its folder's.
         out: New folder, or that of an earlier prediction.
@@ -195,7 +194,6 @@ class Runner:
     """One super model with its options, loaded once, and the output folder, which may change between inputs.
 
     Args:
-        folder: The super model's.
         out: For the files of answers.
 
     Raises:

@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,12 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from silofl.base.errors import ConfigError, quote_value, suggest_nearest
-from silofl.core.operating_point import (
-    LEAST_TEMPERATURE,
-    MOST_PROBABLE,
-    MOST_TEMPERATURE,
-    OperatingPoint,
-)
+from silofl.core.operating_point import LEAST_TEMPERATURE, MOST_PROBABLE, MOST_TEMPERATURE, OperatingPoint
 from silofl.data.domain import Domain
 from silofl.data.transforms import MOST_VOXELS
 from silofl.inference.usual import Usual
@@ -79,7 +74,7 @@ class Contents:
         """Refuse parts that do not fit together."""
         _check_model_names(self)
         _check_shape(self)
-        _RULE_CHECKS[self.rule](self)
+        _check_rule(self)
         _check_bias(self)
         _check_calling(self)
         _check_facts(self.facts)
@@ -157,18 +152,14 @@ def _check_shape(contents: Contents) -> None:
         )
 
 
-def _check_only(contents: Contents) -> None:
-    if len(contents.models) != 1:
-        raise ConfigError(f"a super model with rule 'only' must hold one model, not {sorted(contents.models)}")
-
-
-def _check_mean(contents: Contents) -> None:
-    if not contents.sites:
-        raise ConfigError(f"a super model with rule 'mean' must hold sites' models, not {sorted(contents.models)}")
-
-
-def _check_selector(contents: Contents) -> None:
+def _check_rule(contents: Contents) -> None:
     outputs, models = contents.outputs, contents.models
+    if contents.rule == "only" and len(models) != 1:
+        raise ConfigError(f"a super model with rule 'only' must hold one model, not {sorted(models)}")
+    if contents.rule == "mean" and not contents.sites:
+        raise ConfigError(f"a super model with rule 'mean' must hold sites' models, not {sorted(models)}")
+    if contents.rule != "selector":
+        return
     if contents.selector is None:
         raise ConfigError("a super model with rule 'selector' must hold a selector; it has none: add it")
     if contents.threshold is not None and GLOBAL not in models:
@@ -251,10 +242,3 @@ def check_threshold(threshold: float | None) -> None:
             f"threshold must lie in [0, 1], not {quote_value(threshold)}; 0 has the nearest site answer, 1 the "
             "global model"
         )
-
-
-_RULE_CHECKS: dict[str, Callable[[Contents], None]] = {
-    "only": _check_only,
-    "mean": _check_mean,
-    "selector": _check_selector,
-}

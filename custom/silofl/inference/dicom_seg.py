@@ -163,7 +163,6 @@ def derive_uid(kind: str, headers: Sequence[Dataset], fingerprint: str, options:
 
     Args:
         kind: What is named, `SERIES` or `INSTANCE` of a segmentation, or another word.
-        headers: Of the series.
         options: What else the answer depends on; as JSON.
     """
     source = sorted(str(header.get("SOPInstanceUID")) for header in headers)

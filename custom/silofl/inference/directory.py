@@ -122,7 +122,6 @@ def build_contents(facts: Mapping[str, Any], study: Study, states: Mapping[str, 
 
     Args:
         facts: The content of model.json; of another kind, a key raises KeyError, TypeError or AttributeError.
-        study: The study in it.
         states: Name -> state of each of its models, the selector among them.
 
     Raises:

@@ -229,9 +229,6 @@ def lay_on_file(answer: CaseAnswer, record: Record, manifest: Manifest, image: I
     """Bring an answer back to the grid of its image's file, where the label map was drawn.
 
     Args:
-        answer: To the prepared images.
-        manifest: Where its files lie.
-        image: Its image as stored.
         steps: The preparation, without label maps.
 
     Raises:

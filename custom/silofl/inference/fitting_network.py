@@ -26,7 +26,6 @@ def load_weights(network: HarmonizedModel, state: Mapping[str, Tensor], name: st
 
     Args:
         network: The network of the state's study.
-        state: Its weights and buffers.
         name: The model's name, for messages.
 
     Raises:

@@ -44,7 +44,6 @@ def measure_usual(model: SuperModel, data: SiteData, site: str, min_patients: in
     Features, and DICOM's codes, are those of its training cases too.
 
     Args:
-        model: Whose answers they are.
         site: Its name, as the selector knows it.
         min_patients: Validation patients that the numbers must come from, which are at least `LEAST_PATIENTS`.
     """

@@ -51,7 +51,6 @@ def attack_membership(model: SuperModel, name: str, members: Examples, others: E
     """Attack one of a super model's models.
 
     Args:
-        name: The model's.
         members: Cases that it learnt from.
         others: Cases that it did not learn from.
 

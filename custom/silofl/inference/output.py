@@ -75,11 +75,8 @@ def write_map(
     """Write an input's label map, or another value of each pixel, and return the file's name.
 
     Args:
-        folder: Where it is written.
-        stem: `input_stem` of the input.
         values: Label numbers, or shares from 0 to 1, in PNG 0 to 255; (X, Y, Z) or (rows, columns).
         affine: Voxel indices to millimetres, (4, 4), for NIfTI; None of a picture, for PNG.
-        what: `LABELS` or `DISAGREEMENT`.
         is_forbidden: Whether the study's rule forbids to use it: the file's own description says so.
     """
     is_picture = affine is None

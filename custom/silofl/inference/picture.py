@@ -43,7 +43,6 @@ def draw_overlay(
         label_map: Label numbers without the first axis; None for a class.
         affine: Voxel indices to millimetres; None of a picture.
         labels: Number -> name.
-        title: Text above the picture.
         is_oriented: Whether the affine says how the axes lie in the body, so that the sides of a slice have letters.
     """
     mask = np.zeros(image.shape[1:], np.uint8) if label_map is None else label_map
@@ -88,7 +87,9 @@ def _draw_slices(
     height, width = slices[0][2].shape
     tall = float(np.clip(aspect * height / width, 0.3, 3))
     figure = Figure(figsize=(max(INCH * len(slices), 5.0), INCH * tall + 1.1), layout="constrained")
-    window = _window(np.stack([image for _, image, _ in slices]))
+    low, high = np.percentile(np.stack([image for _, image, _ in slices]), (0.5, 99.5)).tolist()
+    # What is black and what is white.
+    window = low, high if high > low else low + 1
     for axes, (name, image, mask) in zip(figure.subplots(1, len(slices), squeeze=False)[0], slices, strict=True):
         _show(axes, image, window, aspect)
         _draw_mask(axes, mask, labels, aspect)
@@ -105,12 +106,6 @@ def _draw_slices(
     content = io.BytesIO()
     figure.savefig(content, format="png", dpi=DPI)
     return content.getvalue()
-
-
-def _window(images: NDArray) -> tuple[float, float]:
-    """Return the values shown as black and white."""
-    low, high = np.percentile(images, (0.5, 99.5))
-    return float(low), float(high) if high > low else float(low) + 1
 
 
 def _show(axes: Axes, image: NDArray, window: tuple[float, float], aspect: float) -> None:

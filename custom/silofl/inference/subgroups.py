@@ -31,7 +31,6 @@ def measure_subgroups(
 
     Args:
         cases: Those that the model answered.
-        divided: Of `silofl.data.groups.divide_records`.
         least: Patients that each number must be of, and those that would follow from it.
         needs_patients: Whether only patients that dataset.json names count, and not cases or recordings.
     """
@@ -125,10 +124,7 @@ def _find_few(values: Mapping[str, Mapping[str, Mapping[str, float]]], name: str
 
 
 def _measure_scores(
-    cases: Sequence[EvaluatedCase],
-    values: Mapping[str, Mapping[str, float]],
-    unit_of: Mapping[str, str],
-    study: Study,
+    cases: Sequence[EvaluatedCase], values: Mapping[str, Mapping[str, float]], unit_of: Mapping[str, str], study: Study
 ) -> dict[str, Estimate]:
     score = Score.merged({one.case: one.score for one in cases})
     if study.task != "segmentation":

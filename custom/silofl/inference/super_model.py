@@ -255,7 +255,6 @@ class SuperModel:
 
         Args:
             images: (n, C, *spatial), prepared.
-            form: That of its file.
             own: What else it may be like: the site's own training images.
         """
         return (self.contents.domain | own).doubts(images, form, self._steps.is_turning)
@@ -278,9 +277,7 @@ class SuperModel:
         """Return why an answer may mean nothing, as sentences.
 
         Args:
-            answer: Of `answer`.
             doubts: How its image differs from the training images.
-            threshold: That of the answer.
             site: Whose model answered, instead of a choice.
         """
         is_chosen = self._answers_as_chosen(site)
@@ -288,11 +285,7 @@ class SuperModel:
         return (*self._list_fallback(answer, threshold), *self._own_tests[is_chosen][0], *unlike, *doubts)
 
     def check_options(
-        self,
-        batch_size: int,
-        threshold: float | None = None,
-        site: str | None = None,
-        has_disagreement: bool = False,
+        self, batch_size: int, threshold: float | None = None, site: str | None = None, has_disagreement: bool = False
     ) -> None:
         """Refuse options before any work.
 

@@ -1,4 +1,7 @@
-"""From a file's bytes to one image or label map with its grid; knows no study."""
+"""From a file's bytes to one image or label map with its grid; knows no study.
+
+The argument ``name`` is what messages call a file: its path within the data folder, never an absolute one.
+"""
 
 import warnings
 

@@ -60,9 +60,8 @@ def build_request(reader: str, path: Path, name: str, **options: object) -> byte
     """Return the line that asks for a file.
 
     Args:
-        reader: The module in `silofl.data` and the function in it, as ``pictures.read_picture``.
+        reader: The module in `silofl.reading` and the function in it, as ``pictures.unpack_picture``.
         path: The file, or the folder of the series.
-        name: What messages call it.
         options: What else the function takes.
     """
     request = {"reader": reader, "path": str(path.absolute()), "name": name, "options": options}

@@ -1,7 +1,6 @@
 """Read DICOM with SimpleITK: one file, or the folder of one series."""
 
 import os
-import re
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -148,7 +147,8 @@ def _list_series_files(path: Path, name: str) -> tuple[str, ...]:
 
 def _check_series_complete(path: Path, read: Sequence[str], name: str) -> None:
     """Refuse a series of which GDCM passes over a file: at its end nothing else would tell that a slice is missing."""
-    kind, names = str(_read_header(read[0]).get("SOPClassUID", "")), {Path(file).name for file in read}
+    kind = str(read_elements(Path(read[0]), force=True).get("SOPClassUID", ""))
+    names = {Path(file).name for file in read}
     for file in list_files(path):
         # Those that begin with a dot are the notes of a file system.
         if file.name not in names and not file.name.startswith(".") and _is_image(file, kind):
@@ -157,7 +157,7 @@ def _check_series_complete(path: Path, read: Sequence[str], name: str) -> None:
 
 def _check_not_within(path: Path, read: Sequence[str], name: str) -> None:
     """Refuse a series of which files lie in folders within its own: GDCM passes over them."""
-    series = _read_header(read[0]).get("SeriesInstanceUID")
+    series = read_elements(Path(read[0]), force=True).get("SeriesInstanceUID")
     for folder in sorted(member for member in path.iterdir() if member.is_dir()):
         if any(file.is_file() and _read_series(file) == series for file in folder.rglob("*")):
             raise DataError(
@@ -188,16 +188,8 @@ def _check_decoded_size(path: Path | str, count: int, name: str, item_bytes: int
     reader.SetImageIO(IMAGE_IO)
     reader.SetFileName(str(path))
     reader.ReadImageInformation()
-    # As "16-bit signed integer" and "vector of 8-bit unsigned integer".
-    bits = re.search(r"(\d+)-bit", SimpleITK.GetPixelIDValueAsString(reader.GetPixelID()))
-    item_bytes = item_bytes or (int(bits[1]) // 8 if bits else 8)
+    item_bytes = item_bytes or SimpleITK.Image([1, 1], reader.GetPixelID()).GetSizeOfPixelComponent()
     check_bytes(name, (*reader.GetSize(), reader.GetNumberOfComponents(), count), item_bytes)
-
-
-def _read_header(file: Path | str) -> Any:  # noqa: ANN401 (pydicom is imported where it is used)
-    import pydicom
-
-    return pydicom.dcmread(file, stop_before_pixels=True, force=True)
 
 
 def _read_checked_header(file: Path | str, name: str) -> Any:  # noqa: ANN401 (pydicom is imported where it is used)

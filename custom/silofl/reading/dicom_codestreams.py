@@ -23,7 +23,7 @@ JFIF, ADOBE = 0xE0, 0xEE
 CODING, TRANSFORM = 0xFF52, 4
 
 
-class Form(NamedTuple):
+class Stated(NamedTuple):
     """What a codestream says: rows and columns, components, bits a sample, colour space if it says one, its end."""
 
     size: tuple[int, int]
@@ -47,14 +47,14 @@ def join_frames(encapsulated: bytes, starts: tuple[bytes, ...]) -> tuple[list[by
     return [b"".join(parts) for parts in frames], len(fragments)
 
 
-def read_form(frame: bytes) -> Form | None:
+def read_stated(frame: bytes) -> Stated | None:
     """Return what a frame of JPEG, JPEG-LS or JPEG 2000 says of itself; None where it states no size."""
     if frame.startswith(JPEG_START):
         return _read_jpeg(frame)
     return _read_jpeg_2000(frame)
 
 
-def _read_jpeg(frame: bytes) -> Form | None:
+def _read_jpeg(frame: bytes) -> Stated | None:
     place, is_ycc = len(JPEG_START), None
     while place + 4 <= len(frame) and frame[place] == 0xFF:
         marker = frame[place + 1]
@@ -67,7 +67,7 @@ def _read_jpeg(frame: bytes) -> Form | None:
             if is_ycc is None and content[6::3] == b"RGB":
                 is_ycc = False
             # Filled up to an even length, by some writers to a block.
-            return Form(
+            return Stated(
                 (rows, columns),
                 components,
                 bits,
@@ -82,7 +82,7 @@ def _read_jpeg(frame: bytes) -> Form | None:
     return None
 
 
-def _read_jpeg_2000(frame: bytes) -> Form | None:
+def _read_jpeg_2000(frame: bytes) -> Stated | None:
     start = frame.find(JPEG_2000_START)
     size = frame[start + 8 : start + 43]
     if start < 0 or len(size) < 35:
@@ -91,7 +91,7 @@ def _read_jpeg_2000(frame: bytes) -> Form | None:
     components, bits = struct.unpack_from(">HB", size, 32)
     # Decoders give red, green and blue back. OpenJPEG itself refuses one that ends early.
     is_ycc = False if _is_transformed(frame, start) else None
-    return Form((bottom - top, right - left), components, (bits & 0x7F) + 1, is_ycc, has_end=True)
+    return Stated((bottom - top, right - left), components, (bits & 0x7F) + 1, is_ycc, has_end=True)
 
 
 def _is_transformed(frame: bytes, start: int) -> bool:

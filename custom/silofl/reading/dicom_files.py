@@ -51,11 +51,7 @@ def read_elements(path: Path, specific_tags: Sequence[str | int] | None = None, 
 
 
 class _Inflated:
-    """What follows in a deflated file, inflated as far as it is read.
-
-    Args:
-        name: What messages call it.
-    """
+    """What follows in a deflated file, inflated as far as it is read."""
 
     def __init__(self, stream: IO[bytes], name: str) -> None:
         self._stream, self.name = stream, name

@@ -1,10 +1,13 @@
-"""Judge whether a DICOM file holds as many pixels as its header says, no more and no fewer."""
+"""Judge whether a DICOM file holds as many pixels as its header says, no more and no fewer.
+
+pydicom's own decoders pass over a frame too many and rows of RLE too many, and what a JPEG lacks before its end.
+"""
 
 import math
 
 from pydicom import Dataset, uid
 
-from silofl.reading.dicom_codestreams import CODESTREAM_STARTS, count_unpacked, join_frames, read_form, split_segments
+from silofl.reading.dicom_codestreams import CODESTREAM_STARTS, count_unpacked, join_frames, read_stated, split_segments
 from silofl.reading.dicom_elements import (
     COPY_OR_EXPORT,
     JPEG,
@@ -26,7 +29,7 @@ def find_stored_colours(header: Dataset) -> str | None:
     """
     if read_syntax(header) not in {*JPEG, *JPEG_2000} or read_number(header, "SamplesPerPixel", 1) != 3:
         return None
-    forms = map(read_form, join_frames(header.PixelData, CODESTREAM_STARTS)[0])
+    forms = map(read_stated, join_frames(header.PixelData, CODESTREAM_STARTS)[0])
     stated = {form.is_ycc for form in forms if form is not None}
     if len(stated) > 1:
         raise ValueError("its frames differ in how they store colours")
@@ -64,7 +67,9 @@ def _judge_frames(header: Dataset) -> Judgement:
     is_rle = syntax == uid.RLELossless
     samples, allocated = read_number(header, "SamplesPerPixel", 1), read_number(header, "BitsAllocated", 8)
     segments = samples * allocated // 8
-    starts = (_start_of_rle(segments),) if is_rle else CODESTREAM_STARTS
+    # A frame of RLE begins with the number of its segments, and the place of the first one.
+    start_of_rle = segments.to_bytes(4, "little") + (64).to_bytes(4, "little")
+    starts = (start_of_rle,) if is_rle else CODESTREAM_STARTS
     stored, count = join_frames(header.PixelData, starts)
     yield (
         len(stored) != frames,
@@ -82,11 +87,6 @@ def _judge_frames(header: Dataset) -> Judgement:
             yield is_broken, f"{condition} in frame {number} of {frames}; {COPY_OR_EXPORT}"
 
 
-def _start_of_rle(segments: int) -> bytes:
-    """Return how a frame of RLE begins: with the number of its segments, and the place of the first one."""
-    return segments.to_bytes(4, "little") + (64).to_bytes(4, "little")
-
-
 def _judge_segments(frame: bytes, segments: int, size: tuple[int, int]) -> Judgement:
     """Judge a frame of RLE, of which each segment is a byte of every pixel."""
     found, (rows, columns) = split_segments(frame), size
@@ -99,7 +99,7 @@ def _judge_segments(frame: bytes, segments: int, size: tuple[int, int]) -> Judge
 
 
 def _judge_codestream(frame: bytes, header: Dataset, size: tuple[int, int]) -> Judgement:
-    form, samples = read_form(frame), read_number(header, "SamplesPerPixel", 1)
+    form, samples = read_stated(frame), read_number(header, "SamplesPerPixel", 1)
     allocated, is_jpeg_2000 = read_number(header, "BitsAllocated", 8), read_syntax(header) in JPEG_2000
     yield form is None, "hold a codestream that states its size"
     yield (

@@ -48,10 +48,7 @@ SEGMENTATION_BITS = {"BINARY": (1,), "FRACTIONAL": (8,), "LABELMAP": (8, 16)}
 MOST_SEGMENTS = (1 << 16) - 1
 # By words of ImageType, and by elements of their own that count the slices: those who tile a volume into one picture.
 MOSAICS = {"MOSAIC": "Siemens", "VFRAME": "United Imaging"}
-TILE_COUNTS = (
-    ("Siemens", 0x0019, "SIEMENS MR HEADER", 0x0A),
-    ("United Imaging", 0x0065, "Image Private Header", 0x50),
-)
+TILE_COUNTS = (("Siemens", 0x0019, "SIEMENS MR HEADER", 0x0A), ("United Imaging", 0x0065, "Image Private Header", 0x50))
 # Whose tables lead back to the beam's intensity; programs show and measure the image without them.
 ANGIOGRAPHY = ("XA", "RF")
 # Whose numbers mean the same however they are shown, as Hounsfield units.
@@ -88,7 +85,6 @@ def check_pixels(header: Dataset, name: str) -> None:
 
     Args:
         header: The whole file, with its pixels.
-        name: What messages call it.
 
     Raises:
         DataError: An element has a value that cannot be read rightly, or pixels are missing.
@@ -124,16 +120,16 @@ def _judge_kind(header: Dataset) -> Judgement:
     if not any(key in header for key in PIXELS):
         yield from _judge_missing(header)
         return
-    yield (
-        "PixelData" not in header,
-        "hold whole numbers with a rescale slope, not fractions; save it as NIfTI or MHA",
-    )
+    yield ("PixelData" not in header, "hold whole numbers with a rescale slope, not fractions; save it as NIfTI or MHA")
 
 
 def _judge_volume(header: Dataset) -> Judgement:
     """Judge whether each frame is a slice of one volume."""
     yield from _judge_tiles(header)
-    varied = [key for key in _counted_by(header) if len(set(list_values(header.get(key)))) > 1]
+    # The vectors that number the frames, as of nuclear medicine by energy, detector, time and slice.
+    keys = map(keyword_for_tag, list_values(header.get("FrameIncrementPointer")))
+    counted = [key for key in keys if key.endswith("Vector") and key != OFFSETS]
+    varied = [key for key in counted if len(set(list_values(header.get(key)))) > 1]
     yield (
         len(varied) > 1,
         f"hold the frames of one volume, not those that {' and '.join(varied)} tell apart (FrameIncrementPointer); "
@@ -196,10 +192,7 @@ def _judge_frames_of_segments(header: Dataset) -> Judgement:
     yield len(planes) != frames, f"describe each of its {frames} frames, not {len(planes)}; {COPY_OR_EXPORT}"
     numbers = [plane[SEGMENT] for plane in planes if header.SegmentationType != "LABELMAP"]
     odd = next((number for number in numbers if number not in range(1, MOST_SEGMENTS + 1)), 1)
-    yield (
-        odd != 1,
-        f"name the segment of each frame ({SEGMENT}), from 1 to {MOST_SEGMENTS}, not {odd}; {EXPORT}",
-    )
+    yield (odd != 1, f"name the segment of each frame ({SEGMENT}), from 1 to {MOST_SEGMENTS}, not {odd}; {EXPORT}")
 
 
 def _judge_missing(header: Dataset) -> Judgement:
@@ -210,12 +203,6 @@ def _judge_missing(header: Dataset) -> Judgement:
         f"be an image, not a DICOM file of the kind '{kind}'; name the file or folder that holds the pixels",
     )
     raise ValueError("it holds no PixelData")
-
-
-def _counted_by(header: Dataset) -> list[str]:
-    """Return the vectors that number the frames, as of nuclear medicine by energy, detector, time and slice."""
-    tags = list_values(header.get("FrameIncrementPointer"))
-    return [key for key in map(keyword_for_tag, tags) if key.endswith("Vector") and key != OFFSETS]
 
 
 def _judge_encoding(header: Dataset) -> Judgement:
@@ -308,12 +295,11 @@ def _judge_numbers(header: Dataset) -> Judgement:
         for key in plane.keys() & {*COUNTS, OFFSETS}:
             texts = [str(value).strip() for value in list_values(plane[key])]
             count, shown = COUNTS.get(key, len(texts)), ", ".join(texts)[:40]
-            is_whole = all(map(_is_decimal, texts)) and len(texts) in (0, count)
-            yield not is_whole, f"have {count} decimal number(s) as {key}, not '{shown}'; correct it, or {EXPORT}"
-
-
-def _is_decimal(text: str) -> bool:
-    return bool(re.fullmatch(DECIMAL, text, re.ASCII)) and math.isfinite(float(text))
+            is_decimal = all(re.fullmatch(DECIMAL, text, re.ASCII) and math.isfinite(float(text)) for text in texts)
+            yield (
+                not (is_decimal and len(texts) in (0, count)),
+                f"have {count} decimal number(s) as {key}, not '{shown}'; correct it, or {EXPORT}",
+            )
 
 
 def _judge_scale(header: Dataset) -> Judgement:

@@ -95,9 +95,7 @@ def arrange_frames(
     """Return the order of a file's frames along the normal, their planes in it, and the step; by `step_between`.
 
     Args:
-        stored: The planes as stored.
         count: How many frames the file says that it holds.
-        name: What messages call it.
 
     Raises:
         DataError: The frames are no one volume.

@@ -2,6 +2,7 @@
 
 The modules are those of DICOM PS3.3 (Segmentation, Multi-frame Functional Groups), binary, fractional and label map. A
 file need not have a frame for a slice on which nothing is marked, so that its own grid is not known from it alone.
+highdicom, which reads it too, is no package of every site; pydicom begins each frame of single bits with a byte.
 """
 
 from collections.abc import Iterator, Sequence
@@ -34,7 +35,6 @@ def read_segmentation(path: Path, name: str, shape: Sequence[int], affine: Seque
     """Read a segmentation as layers of segments' numbers with the voxels of its image.
 
     Args:
-        name: What messages call it.
         shape: Size of the image, (X, Y, Z).
         affine: The image's voxel indices to millimetres, (4, 4).
 
@@ -70,9 +70,6 @@ def read_segmentation(path: Path, name: str, shape: Sequence[int], affine: Seque
 
 def find_grid(path: Path, name: str) -> tuple[tuple[int, ...], NDArray[np.float64]]:
     """Return the size and the affine of the grid of a segmentation's own frames, without reading a pixel.
-
-    Args:
-        name: What messages call it.
 
     Returns:
         The size (X, Y, Z), from the first to the last frame along the normal, and voxel indices to millimetres, (4, 4).

@@ -20,7 +20,6 @@ from silofl.reading.decoded import Decoded, Unpacked
 from silofl.reading.decoder import build_request, decode_in_subprocess
 from silofl.reading.endings import suggest_remedy
 from silofl.reading.nifti import read_nifti
-from silofl.reading.pixels import shape_pixels
 from silofl.reading.text_header import METAIMAGE, NRRD
 
 Read = TypeVar("Read")
@@ -33,7 +32,6 @@ def decode(path: Path, name: str, index: int | None, is_label: bool) -> Decoded:
     """Decode a file or a DICOM folder by its name's ending.
 
     Args:
-        name: What messages call it.
         index: Which image of an npz file.
         is_label: Whether it is a label map: a palette's numbers are kept, and an npz file's array is ``labels``.
 
@@ -52,7 +50,28 @@ def _decode(request: bytes | None, path: Path, name: str, is_label: bool) -> Dec
     if not isinstance(found, Unpacked):
         return found
     is_picture = path.suffix.lower() in PICTURES
-    return shape_pixels(found, name, is_label) if is_picture else read_nifti(path, name, found.content)
+    return _shape_pixels(found, name, is_label) if is_picture else read_nifti(path, name, found.content)
+
+
+def _shape_pixels(unpacked: Unpacked, name: str, is_label: bool) -> Decoded:
+    """Return a picture's array (C, rows, columns) of what `silofl.reading.pictures.unpack_picture` returns."""
+    facts = unpacked.facts
+    pixels: NDArray = unpacked.content.view(facts["dtype"]).reshape(facts["shape"])
+    if pixels.ndim == 2:
+        # A TIFF may store big-endian numbers, which torch does not take.
+        if not pixels.dtype.isnative:
+            pixels = pixels.astype(pixels.dtype.newbyteorder("="))
+        if facts["sign"] and pixels.dtype.kind in "iu":
+            # Pillow takes signed bytes for unsigned ones, and 32 bits for signed.
+            pixels = pixels.view(f"{facts['sign']}{pixels.itemsize}")
+        if is_label and facts["spread"] > 1:
+            pixels //= facts["spread"]
+        return Decoded(pixels[None], is_binary=facts["is_binary"])
+    has_alpha = pixels.shape[2] in (2, 4)
+    colours = pixels[..., :-1] if has_alpha else pixels
+    if is_label and has_alpha and np.ptp(colours) == 0 and np.ptp(pixels[..., -1]) > 0:
+        raise DataError(f"{name} must hold its label numbers as grey, not as transparency alone; save label numbers")
+    return Decoded(np.moveaxis(colours, 2, 0))
 
 
 def decode_segmentation(path: Path, name: str, shape: Sequence[int], affine: NDArray[np.float64]) -> Decoded:
@@ -89,9 +108,7 @@ def build_file_request(path: Path, name: str, index: int | None, is_label: bool)
     """Return what asks the decoders' process for a file; None for uncompressed NIfTI, which is read in this process.
 
     Args:
-        name: What messages call it.
         index: Which image of an npz file.
-        is_label: As in `decode`.
 
     Raises:
         DataError: The format is not known.
@@ -114,7 +131,7 @@ def _find_reader(path: Path, name: str) -> str | None:
     )
 
 
-# In `silofl.data`, and run in the decoders' process; a NIfTI without compression stays in its file until it is needed.
+# Modules of this room, run in the decoders' process; a NIfTI without compression stays in its file until needed.
 READERS: dict[str, str | None] = {
     **dict.fromkeys(PICTURES, "pictures.unpack_picture"),
     ".nii": None,

@@ -90,29 +90,6 @@ def find_segmentation(path: Path) -> Path | None:
     return None
 
 
-def read_patient_id(path: Path) -> str | None:
-    """Return the patient whom a DICOM file or folder names; None of another form, and where it names none."""
-    return _read_dicom_element(path, "PatientID")
-
-
-def read_frame_of_reference(path: Path) -> str | None:
-    """Return the frame of reference that a DICOM file or folder states; None of another form, and where it has none.
-
-    Places in mm are those of one another in one frame alone: a patient who was moved lies in a new one.
-    """
-    return _read_dicom_element(path, "FrameOfReferenceUID")
-
-
-def read_series(path: Path) -> str | None:
-    """Return the UID of the series that a DICOM file or folder is of; None of another form, and where it has none."""
-    return _read_dicom_element(path, "SeriesInstanceUID")
-
-
-def read_manufacturer(path: Path) -> str | None:
-    """Return who made the scanner, by a DICOM file or folder; None of another form, and where it does not say."""
-    return _read_dicom_element(path, "Manufacturer")
-
-
 def read_padding_value(path: Path) -> float | None:
     """Return the intensity that a DICOM file or folder states to be padding; None of another form, or where none is."""
     first = next(dicom_headers(path), {}) if is_dicom(path) else {}
@@ -168,12 +145,13 @@ def read_uids(path: Path) -> dict[str, str | list[str]]:
     return {"study": studies[0], "series": series[0], "instances": [*instances]}
 
 
-def _read_dicom_element(path: Path, key: str) -> str | None:
+def read_dicom_element(path: Path, key: str) -> str | None:
+    """Return an element of a DICOM file or folder; None of another form, and where it is missing or empty."""
     return read_dicom_elements(path, [key])[key]
 
 
 def read_dicom_elements(path: Path, keys: Iterable[str]) -> dict[str, str | None]:
-    """Return elements of a DICOM file or folder; None of another form, and of those that are missing or empty."""
+    """Return several elements as `read_dicom_element` does."""
     first = next(dicom_headers(path), {}) if is_dicom(path) else {}
     return {key: str(first.get(key) or "").strip() or None for key in keys}
 

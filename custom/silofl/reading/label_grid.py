@@ -10,14 +10,7 @@ from numpy.typing import NDArray
 from silofl.base.errors import DataError
 from silofl.reading.dicom_files import read_elements
 from silofl.reading.dicom_planes import THICKNESS, first_grid, read_planes
-from silofl.reading.header import (
-    check_affine,
-    find_segmentation,
-    is_dicom,
-    read_frame_of_reference,
-    read_header,
-    read_series,
-)
+from silofl.reading.header import check_affine, find_segmentation, is_dicom, read_dicom_element, read_header
 from silofl.reading.image import (
     GRID_TOLERANCE_MM,
     SAME_VOXEL,
@@ -59,7 +52,8 @@ def lay_on_image(label: Image, image: Image, name: str, files: Sequence[Path], i
     if not is_placed or (label.spatial_shape == image.spatial_shape and is_same_grid(label, image)):
         check_grid(label, image, name, "its image")
         return label
-    _check_affines(label, image, name)
+    check_affine(label.affine, name)
+    check_affine(image.affine, f"the image of {name}")
     is_whole = sorted(label.spatial_shape) == sorted(image.spatial_shape)
     without_place = _find_placeless(label, image, files, is_part=not is_whole and not is_resampled)
     if (is_whole or without_place is None) and all(read_header(file).has_orientation for file in files):
@@ -106,11 +100,6 @@ def _refuse_placeless(label: Image, image: Image, name: str, files: Sequence[Pat
     raise DataError(f"{called} must state a place in its header, not {stated}; {remedy}")
 
 
-def _check_affines(label: Image, image: Image, name: str) -> None:
-    for affine, called in ((label.affine, name), (image.affine, f"the image of {name}")):
-        check_affine(affine, called)
-
-
 def check_frame_of_reference(files: Sequence[Path], name: str) -> None:
     """Refuse a DICOM segmentation that was drawn on another scan: places in mm are those of one frame alone.
 
@@ -122,7 +111,7 @@ def check_frame_of_reference(files: Sequence[Path], name: str) -> None:
         DataError: Both state a frame of reference, and these differ.
     """
     if files and find_segmentation(files[0]) and is_dicom(files[1]):
-        frames = {read_frame_of_reference(file) for file in files} - {None}
+        frames = {read_dicom_element(file, "FrameOfReferenceUID") for file in files} - {None}
         if len(frames) > 1:
             raise DataError(
                 f"{name} must be drawn on its image, not in another frame of reference (FrameOfReferenceUID); name the "
@@ -141,7 +130,7 @@ def _check_frames(files: Sequence[Path], image: Image, name: str) -> None:
         return
     header = read_elements(file)
     drawn_on = {str(one.get("SeriesInstanceUID")) for one in header.get("ReferencedSeriesSequence") or []}
-    own = read_series(files[1])
+    own = read_dicom_element(files[1], "SeriesInstanceUID")
     if own in drawn_on:
         return
     planes = list(read_planes(header))

@@ -40,7 +40,7 @@ def read_nifti_header(path: Path) -> Any:  # noqa: ANN401 (nibabel has no types)
     Raises:
         Exception: Whatever nibabel raises of a broken header.
     """
-    with _open(path) as stream:
+    with gzip.open(path) if path.name.lower().endswith(".gz") else path.open("rb") as stream:
         return _read_header(stream)
 
 
@@ -71,7 +71,6 @@ def read_nifti(path: Path, name: str, content: NDArray[np.uint8] | None = None) 
     """Read a volume with its channels: those of a colour, or the fourth or fifth axis.
 
     Args:
-        name: What messages call it.
         content: Of a file that is compressed by gzip, its bytes as `silofl.reading.packed` unpacks them, (n,).
 
     Raises:
@@ -102,10 +101,6 @@ def _find_voxels(path: Path, name: str) -> Path:
             "there: put it there, or save both as one .nii file"
         )
     return found
-
-
-def _open(path: Path) -> BinaryIO:
-    return gzip.open(path) if path.name.lower().endswith(".gz") else path.open("rb")
 
 
 def _read_header(stream: BinaryIO) -> Any:  # noqa: ANN401 (as above)

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
-from silofl.reading.header import read_patient_id
+from silofl.reading.header import read_dicom_element
 from silofl.reading.patient_names import key_patient, normalise_name
 
 # What archives write for everybody in place of a patient's number, in small letters and digits alone.
@@ -29,7 +29,7 @@ def read_own_id(paths: Iterable[Path]) -> str | None:
         patient = None
         # That a header is broken is told, with its case, where the image is read.
         with suppress(Exception):
-            patient = normalise_name(read_patient_id(path) or "")
+            patient = normalise_name(read_dicom_element(path, "PatientID") or "")
         found.add(patient if patient and not _is_placeholder(patient) else None)
     one = {name and key_patient(name) for name in found}
     return min(filter(None, found)) if len(one) == 1 and None not in one else None

@@ -1,4 +1,4 @@
-"""Unpack pictures with Pillow: PNG, JPEG and TIFF; `silofl.reading.pixels` makes an array of what is unpacked.
+"""Unpack pictures with Pillow: PNG, JPEG and TIFF; `silofl.reading.formats` makes an array of what is unpacked.
 
 Each must hold all pixels that its header states. A damaged PNG is noticed by the checksums of its chunks, the pixels of
 a TIFF compressed with Deflate by those of its strips. A JPEG, a TIFF of another compression or of none, and a TIFF's
@@ -49,7 +49,9 @@ def unpack_picture(path: Path, name: str, is_label: bool) -> Unpacked:
             raise DataError(f"{name} must have at most {MAX_PIXELS} pixels, not {size}; cut it into tiles")
         if getattr(picture, "n_frames", 1) > 1:
             raise several_error(name, picture.n_frames)
-        stored = _stored_form(picture)
+        # Pillow's name for how the pixels are stored, which it forgets once they are loaded.
+        arguments = picture.tile[0].args if picture.tile else ""
+        stored = arguments if isinstance(arguments, str) else str(arguments[0])
         _check_numbers(picture, stored, name, is_label)
         _check_whole(stream, picture, name)
         sign = None
@@ -74,12 +76,6 @@ def _open_picture(stream: BinaryIO) -> Image.Image:
         raise ValueError(
             "or one of a form that Pillow does not know, as 64-bit numbers or five channels, to be saved as PNG"
         ) from None
-
-
-def _stored_form(picture: Image.Image) -> str:
-    """Return Pillow's name for how the pixels are stored, which it forgets once they are loaded."""
-    arguments = picture.tile[0].args if picture.tile else ""
-    return arguments if isinstance(arguments, str) else str(arguments[0])
 
 
 def _check_numbers(picture: Image.Image, stored: str, name: str, is_label: bool) -> None:

@@ -42,7 +42,6 @@ def read_raw_volume(path: Path, name: str) -> Decoded:
 
     Args:
         path: The file, or the header beside its voxels.
-        name: What messages call it.
 
     Raises:
         DataError: The volume has other than two or three axes, or is too large, or as `check_text_header`.

@@ -48,7 +48,6 @@ def read_segments(path: Path, name: str) -> tuple[Segment, ...]:
 
     Args:
         path: A file that `silofl.reading.formats.decode` can read.
-        name: What messages call it.
 
     Raises:
         DataError: A segment's number is none, or two have the same one.
@@ -80,7 +79,6 @@ def number_by_names(
 
     Args:
         numbers: The layers of the label map, (layers, *spatial).
-        segments: Those of its file.
         labels: The study's labels by number; None where nobody has named them.
         name: What messages call the file.
 
@@ -125,7 +123,6 @@ def join_layers(
 
     Args:
         layers: Number and name of each label, and where it was drawn, (*spatial).
-        shape: The size of all.
         name: What messages call the file.
 
     Returns:

@@ -1,7 +1,8 @@
 """Check that a TIFF holds the pixels that its tags state, and those of one picture.
 
 Source: Adobe, TIFF Revision 6.0. Pillow believes neither how many strips and tiles there must be nor how long they are,
-and libtiff keeps to itself what a scan of JPEG or fax lacks.
+and libtiff keeps to itself what a scan of JPEG or fax lacks. tifffile reads half of such files as whole ones, and needs
+a second package for JPEG and fax.
 """
 
 import io
@@ -74,7 +75,6 @@ def check_tiff(stream: BinaryIO, picture: Image.Image, name: str) -> None:
 
     Args:
         picture: The file opened by Pillow.
-        name: What messages call it.
 
     Raises:
         DataError: It is a stack of several pictures with one table of tags, of which Pillow reads the first.

@@ -18,9 +18,8 @@ from silofl.base.errors import ConfigError, DataError
 from silofl.data.manifest import PARTS
 from silofl.importing.options import ImportOptions
 from silofl.importing.partition import (
-    assign_sites,
     deal_equally,
-    draw_class_shares,
+    deal_shares,
     draw_shares,
     group_sites,
     shard_sites,
@@ -161,11 +160,11 @@ def _choose_dealer(examples: ClassificationSet, options: ImportOptions) -> Calla
     """Return the function of labels and a seed that deals by the drawn shares: of each site, or of each class."""
     num_sites, num_classes, alpha, seed = options.num_sites, len(examples.labels), options.alpha, options.seed
     if options.is_equal:
-        return partial(deal_equally, shares=draw_class_shares(num_sites, num_classes, alpha, seed))
+        return partial(deal_equally, shares=draw_shares(num_classes, num_sites, alpha, seed, is_by_site=True))
     shares = draw_shares(num_classes, num_sites, alpha, seed)
     if options.test is None:
-        return partial(assign_sites, shares=shares)
-    return partial(assign_sites, shares=shares, at_least=max(1, min(MIN_EXAMPLES, len(examples.targets) // num_sites)))
+        return partial(deal_shares, shares=shares)
+    return partial(deal_shares, shares=shares, at_least=max(1, min(MIN_EXAMPLES, len(examples.targets) // num_sites)))
 
 
 def _plan_site(site: str, examples: ClassificationSet, rows: NDArray[np.int64], options: ImportOptions) -> SitePlan:
