@@ -12,12 +12,7 @@ from silofl.base.settings import parse
 from silofl.core.operating_point import OperatingPoint
 from silofl.data.domain import Domain, Range
 from silofl.inference import directory
-from silofl.inference.directory import (
-    plain_study,
-    read_fingerprint,
-    read_model_folder,
-    write_model_folder,
-)
+from silofl.inference.directory import plain_study, read_fingerprint, read_model_folder, write_model_folder
 from silofl.study import STORED, Study
 
 DOMAIN = Domain(("volumes",), ("grey",), ("MR",), ("LPS", "RAS"), (Range("mean", 0.1, 0.4), Range("roughness", 0, 0.2)))

@@ -165,13 +165,10 @@ class RoundsController(ModelController):
     def _rehearse(self, study: Study) -> None:
         """Rehearse a round, and write what each site has shown into the job's own folder; nothing of a run."""
         self._outlive_failures(study, 0)
-        run, folder = (
-            f"rehearsal-{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}",
-            download_folder(self.fl_ctx),
-        )
+        run = f"rehearsal-{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
+        folder = download_folder(self.fl_ctx)
         # Without a ledger: who is waited for is all that it says.
-        progress = answer_progress(study, run, folder, lambda: self._find_in_flight())
-        self.engine.register_app_command(PROGRESS, progress)
+        self.engine.register_app_command(PROGRESS, answer_progress(study, run, folder, lambda: self._find_in_flight()))
         try:
             pretrained = read_job_pretrained(self.fl_ctx, study)
             make_folder(folder)

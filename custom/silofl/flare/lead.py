@@ -114,15 +114,8 @@ class InFlight:
             waiting: The sites that are waited for.
         """
         failed = {site for site, message in given.items() if "error" in message.meta}
-        return cls(
-            task=exchange.task,
-            round=exchange.round,
-            seconds=seconds,
-            answered=sorted(given.keys() - failed),
-            failed=sorted(failed),
-            waiting=sorted(set(waiting) - given.keys()),
-            now=time.time(),
-        )
+        answered, left = sorted(given.keys() - failed), sorted(set(waiting) - given.keys())
+        return cls(exchange.task, exchange.round, seconds, answered, sorted(failed), left, now=time.time())
 
 
 def answer_progress(
