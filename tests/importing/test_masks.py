@@ -75,10 +75,7 @@ def test_nifti_is_renumbered_on_its_grid_with_its_header(volume, write, ending):
 # Where the scale, the codes of the two grids and the quaternion's last number begin.
 @pytest.mark.parametrize(
     ("kind", "places", "forms"),
-    [
-        (nibabel.Nifti1Image, (112, 252, 264), ("<f", "<2h")),
-        (nibabel.Nifti2Image, (176, 344, 368), ("<d", "<2i")),
-    ],
+    [(nibabel.Nifti1Image, (112, 252, 264), ("<f", "<2h")), (nibabel.Nifti2Image, (176, 344, 368), ("<d", "<2i"))],
 )
 def test_a_scale_and_a_rounded_quaternion_of_nifti_do_not_change_the_numbers(tmp_path, write, kind, places, forms):
     image = kind((NUMBERS * 50).astype(np.uint8), np.diag([2.0, 2, 2, 1]))

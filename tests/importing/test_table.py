@@ -50,12 +50,7 @@ def test_a_table_becomes_a_classification_whose_classes_are_those_of_all_sites(r
     write_site(source / "south", [row.replace("sick", "very sick") for row in ROWS])
     summary, content, records = run()
     assert (content["task"], content["labels"]) == ("classification", {"0": "healthy", "1": "sick", "2": "very sick"})
-    assert records["scans/3.png"] == {
-        "image": "images/scans/3.png",
-        "label": 1,
-        "patient": "p1",
-        "case": "scans/3.png",
-    }
+    assert records["scans/3.png"] == {"image": "images/scans/3.png", "label": 1, "patient": "p1", "case": "scans/3.png"}
     copied = tmp_path / "target" / "north" / "images" / "scans" / "3.png"
     assert copied.read_bytes() == (source / "north" / "scans" / "3.png").read_bytes()
     # 5 patients with two images each: 1 for the test, round(4 * 0.2) = 1 for the validation

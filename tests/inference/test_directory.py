@@ -266,11 +266,7 @@ def test_a_broken_model_json_and_a_folder_that_is_no_super_model_are_refused(tmp
 
 @pytest.mark.parametrize(
     ("given", "place"),
-    [
-        ("model", "supermodel"),
-        ("", "sites/north/small-1/supermodel"),
-        ("supermodel", "sites/north/small-1/supermodel"),
-    ],
+    [("model", "supermodel"), ("", "sites/north/small-1/supermodel"), ("supermodel", "sites/north/small-1/supermodel")],
 )
 def test_another_folder_of_a_run_is_answered_with_its_super_model_or_with_one_of_its_sites(tmp_path, given, place):
     (tmp_path / given).mkdir(exist_ok=True)

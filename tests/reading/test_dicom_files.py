@@ -67,10 +67,7 @@ def test_a_file_without_a_preamble_is_read(tmp_path):
 
 @pytest.mark.parametrize(
     "read",
-    [
-        lambda path: next(dicom_headers(path)),
-        lambda path: read_export(path.parent).series or pytest.fail("refused"),
-    ],
+    [lambda path: next(dicom_headers(path)), lambda path: read_export(path.parent).series or pytest.fail("refused")],
     ids=["headers", "export"],
 )
 def test_pixels_that_inflate_without_end_are_not_inflated_for_what_stands_before_them(deflated, read):

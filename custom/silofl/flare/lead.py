@@ -210,9 +210,8 @@ class Lead:
                 return self._connect().submit_job(str(copied))
             except Exception as error:  # NVFlare has an exception of its own for each reason
                 remedy = "; see that it runs there, and that this machine reaches it" if "connect" in str(error) else ""
-                raise ConfigError(
-                    f"the server {self._address} must take the job; NVFlare says: {error}{remedy}"
-                ) from None
+                says = f"NVFlare says: {error}{remedy}"
+                raise ConfigError(f"the server {self._address} must take the job; {says}") from None
 
     def connected(self) -> set[str]:
         """Return the names of the sites that are connected to the server."""
@@ -297,10 +296,8 @@ class Lead:
             try:
                 return question(self._connect())
             except (AuthorizationError, JobNotFound) as error:
-                raise ConfigError(
-                    "the job must be one that the server knows and that "
-                    f"{self.kit.name} submitted; NVFlare says: {error}"
-                ) from None
+                whose = f"that the server knows and that {self.kit.name} submitted"
+                raise ConfigError(f"the job must be one {whose}; NVFlare says: {error}") from None
             except SiloFLError:
                 raise
             except Exception as error:  # NVFlare raises what it likes where a server goes away
