@@ -6,17 +6,22 @@ Of its own, so that the site's process imports nothing but NVFlare, and many fit
 from typing import Any
 
 import numpy as np
+from nvflare.apis.event_type import EventType
 from nvflare.apis.executor import Executor
+from nvflare.apis.fl_constant import FLContextKey
 from nvflare.apis.fl_context import FLContext
 from nvflare.apis.shareable import Shareable
 from nvflare.apis.signal import Signal
 from nvflare.app_common.abstract.fl_model import FLModel, ParamsType
 from nvflare.app_common.utils.fl_model_utils import FLModelUtils
 
+from silofl.flare.line import wait_for_line
 from silofl.flare.pieces import move_in_pieces
 
 # The key of our meta data, as `silofl.flare.exchange` has it.
 META = "silofl"
+# Seconds that an answer may take.
+TIMEOUT_S = 4 * 3600.0
 NUMBERS = {"num_examples": 100, "num_patients": 100, "steps": 10, "image_shape": [1, 32, 32], "metrics": {"loss": 0.5}}
 
 
@@ -31,6 +36,11 @@ class ReadyMade(Executor):
         super().__init__()
         move_in_pieces()
         self._software = software
+
+    def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
+        """Wait as a site of ours does."""
+        if event_type == EventType.START_RUN:
+            wait_for_line(fl_ctx.get_prop(FLContextKey.RUNNER), TIMEOUT_S)
 
     def execute(self, task_name: str, shareable: Shareable, fl_ctx: FLContext, abort_signal: Signal) -> Shareable:
         """Answer a training task; decline any other."""

@@ -13,17 +13,7 @@ from silofl.parts.task import Message
 from silofl.training.losses import make_loss
 
 from ..conftest import assert_alike
-from .conftest import (
-    COUNTS,
-    KEYS,
-    SGD,
-    assert_is,
-    assert_same_course,
-    average,
-    batch_of,
-    lose_state,
-    network,
-)
+from .conftest import COUNTS, KEYS, SGD, assert_is, assert_same_course, average, batch_of, lose_state, network
 
 SITES = tuple(COUNTS)
 

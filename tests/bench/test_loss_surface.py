@@ -5,14 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from loss_surface import (
-    Landscape,
-    draw_filter_directions,
-    line_points,
-    mean_loss,
-    measure_losses,
-    plane_points,
-)
+from loss_surface import Landscape, draw_filter_directions, line_points, mean_loss, measure_losses, plane_points
 from torch import nn
 
 # The network answers (3, 4) to the unit vectors, so that its loss is (w1^2 + w2^2) / 2.

@@ -8,6 +8,7 @@ from silofl.federation.checkpoint import checkpoint, restore_run
 from silofl.federation.known_sites import NEVER, is_expected, list_expected_sites
 from silofl.federation.outcome import finished_results
 from silofl.federation.run_folder import RunFolder
+from silofl.federation.site import SiteRounds
 
 SITES = ("east", "north", "west")
 
@@ -35,6 +36,16 @@ def test_a_site_that_never_came_is_missed_by_name(named):
     assert all(record.failed == {"west": NEVER} and record.missed == ["west"] for record in game.server.ledger)
 
 
+@pytest.mark.parametrize(("may_miss", "status"), [(0, "INCOMPLETE"), (1, "COMPLETE")])
+def test_a_site_that_comes_late_is_one_that_the_run_may_miss(named, may_miss, status):
+    game = named(here=("east", "north"), may_miss=may_miss)
+    game.rounds(1)
+    game.server.join("west")
+    game.sites["west"] = SiteRounds("west", game.study, game.settings)
+    results = finished_results(game.server, game.finish())
+    assert results.status == status and "west" in results.tests
+
+
 @pytest.mark.parametrize("name", ["softpull", "fedsm"])
 def test_nobody_has_a_model_of_a_site_that_never_came_and_it_gets_the_others_mean_once_it_comes(named, tmp_path, name):
     game = named(here=("east", "north"), name=name, may_miss=1)
@@ -54,11 +65,7 @@ def test_nobody_has_a_model_of_a_site_that_never_came_and_it_gets_the_others_mea
 
 @pytest.mark.parametrize(
     ("absent", "may_miss", "status"),
-    [
-        (("west",), 1, "COMPLETE"),
-        (("north", "west"), 1, "INCOMPLETE"),
-        (("north", "west"), 2, "COMPLETE"),
-    ],
+    [(("west",), 1, "COMPLETE"), (("north", "west"), 1, "INCOMPLETE"), (("north", "west"), 2, "COMPLETE")],
 )
 def test_a_study_says_how_many_may_be_missing_at_the_end(named, absent, may_miss, status):
     game = named(may_miss=may_miss)

@@ -20,8 +20,8 @@ def test_a_model_weighs_what_travels_of_it_and_the_server_has_three_and_what_is_
     study = make_study(name="fedavg")
     model = ServerRounds.start(study, "run", ["a", "b"]).task("a", Exchange(TRAIN, 1)).num_bytes
     assert needs.models_bytes(study) == model and needs.part_bytes(study, 3) == 0
-    # two of a small model on their way for each site
-    assert needs.server_memory_bytes(study, 7) == needs.PROCESSES_BYTES + (3 + 7 * 2) * model
+    # one of a small model on its way for each site
+    assert needs.server_memory_bytes(study, 7) == needs.PROCESSES_BYTES + (3 + 7) * model
 
 
 def test_two_models_side_by_side_weigh_twice_and_what_learns_beside_them_what_a_step_of_it_sends():

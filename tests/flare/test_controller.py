@@ -18,6 +18,7 @@ from nvflare.app_common.workflows.model_controller import ModelController
 from nvflare.private.fed.server.client_manager import ClientManager
 
 from silofl.base.errors import AggregationError, ConfigError
+from silofl.federation.known_sites import find_absent_sites
 from silofl.federation.results import read_results
 from silofl.federation.run_folder import RunFolder
 from silofl.federation.server import ServerRounds
@@ -350,7 +351,7 @@ def test_a_site_that_was_started_again_fails_at_once_and_is_waited_for_once_it_t
     monkeypatch.setattr(ModelController, "_prepare_task_data", lambda *arguments: None)
     told = {"sites": {"south": AGAIN}}
     failed, controller = asked(meanwhile=lambda controller: controller._take_left(LEFT, told, None))
-    assert failed["south"].startswith("it was started again") and "restart it" in failed["south"]
+    assert failed["south"].startswith("it came late or again") and "restart it" in failed["south"]
     assert controller._left == {"south": AGAIN}
     controller._prepare_task_data(SimpleNamespace(client=SimpleNamespace(name="south")), None)
     assert controller._left == {}
@@ -364,6 +365,18 @@ def test_what_the_tasks_before_hold_is_let_go(asked, collector_off):
     assert sent() is not None
     controller._ask("train", {})
     assert sent() is None
+
+
+def test_a_named_site_that_is_there_late_joins_the_run_before_its_next_round(make_study, tmp_path):
+    study, clients = make_study(rounds=2, federation={"sites": ("north", "south")}), ["north"]
+    controller, server = controller_of(), ServerRounds.start(study, "run", ["north"])
+    controller.engine.get_clients = lambda: [SimpleNamespace(name=name) for name in clients]
+    course = controller._course(server, RunFolder(tmp_path / "run", study))
+    course.save()
+    assert server.sites == ["north"] and [*find_absent_sites(server)] == ["south"]
+    clients += ["south", "west"]
+    course.save()
+    assert server.sites == ["north", "south"] and not find_absent_sites(server)
 
 
 @pytest.mark.parametrize("data", [None, {"sites": ["south"]}, {"sites": {"south": 1}}, {}])

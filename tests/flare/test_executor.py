@@ -63,20 +63,27 @@ def test_filters_as_the_kits_have_them_are_sound_and_a_simulation_has_none():
     check_filters(context(None, is_simulation=True))
 
 
-def test_site_yaml_is_read_before_every_task_and_the_jobs_folder_is_in_use(tmp_path, monkeypatch, make_study):
+@pytest.mark.parametrize(("limit", "timeout"), [({}, 3600), ({"task_timeout_s": 912}, 912)])
+def test_site_yaml_is_read_before_every_task_the_jobs_folder_is_in_use_and_answers_have_the_studys_time(
+    tmp_path, monkeypatch, make_study, limit, timeout
+):
     (tmp_path / "startup").mkdir()
     path = tmp_path / "local" / "site.yaml"
     path.parent.mkdir()
     settings = f"data: {tmp_path}/data\nstate_dir: {tmp_path}/state\n"
     path.write_text(settings)
-    monkeypatch.setattr(module, "read_job_study", lambda fl_ctx: make_study())
+    study = make_study(federation=limit)
+    monkeypatch.setattr(module, "read_job_study", lambda fl_ctx: study)
     monkeypatch.setattr(module, "check_pinned", lambda *arguments: None)
     here, executor = context(None, is_simulation=True), SiteExecutor()
     here.get_engine = lambda: SimpleNamespace(get_workspace=lambda: Workspace(str(tmp_path), "north"))
     here.get_identity_name = lambda default="": "north"
     here.get_job_id = lambda: "job"
     (tmp_path / "job").mkdir()
+    runner = SimpleNamespace()
+    here.set_prop(FLContextKey.RUNNER, runner)
     executor.handle_event(EventType.START_RUN, here)
+    assert runner.submit_task_result_timeout == timeout
     # As long as the executor lives, the job's folder counts as in use.
     with pytest.raises(ConfigError, match="must not be in use"), hold_lock(tmp_path / "job" / JOB_LOCK):
         pass
@@ -84,5 +91,5 @@ def test_site_yaml_is_read_before_every_task_and_the_jobs_folder_is_in_use(tmp_p
     data, pause = "the site's data have a fault", "study 'small' is paused by the hospital"
     for paused, reason in (("[]", data), ("[small]", pause), ("[]", data)):
         path.write_text(f"{settings}paused: {paused}\n")
-        meta = answer(executor, here, round=1, run="run", sites=2, digest=make_study().digest).meta
+        meta = answer(executor, here, round=1, run="run", sites=2, digest=study.digest).meta
         assert reason in meta["error"]

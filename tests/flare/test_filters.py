@@ -118,7 +118,7 @@ def test_a_study_that_needs_batchnorm_is_told_so_in_place_of_an_answer(passed, a
     left = passed(Message(update, {"round": 1}), ExcludeBatchNorm, study)
     assert left.arrays == {}
     reason = left.meta["error"]
-    assert reason.startswith(f"the site's filter takes BatchNorm out, and this study needs it: {why}")
+    assert reason.startswith(f"the site's filter takes BatchNorm out, which the study needs: {why}")
     # Whole, as the last filter lets it out.
     assert reason == plain_text(reason) and len(reason) < 200
 

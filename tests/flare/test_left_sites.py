@@ -1,5 +1,6 @@
 """What the server's lasting process tells a job of its sites, from NVFlare's own records of tokens."""
 
+import time
 from types import SimpleNamespace
 
 import pytest
@@ -7,7 +8,7 @@ from nvflare.apis.client import Client
 from nvflare.apis.event_type import EventType
 from nvflare.apis.fl_constant import FLContextKey, RunProcessKey
 from nvflare.apis.fl_context import FLContext
-from nvflare.apis.job_def import JobMetaKey
+from nvflare.apis.job_def import Job, JobMetaKey
 from nvflare.fuel.f3.cellnet.defs import CellChannelTopic
 from nvflare.fuel.f3.message import Message
 from nvflare.private.defs import CellMessageHeaderKeys
@@ -17,23 +18,38 @@ from silofl.flare import left_sites
 from silofl.flare.lead import ABANDONED, has_ended
 from silofl.flare.left_sites import AGAIN, FAILED, FAILED_AGAIN, LEFT, UNBEGUN, LeftSites, find_returned_sites
 
-JOB = [Client("east", "e1"), Client("north", "n1")]
+
+class Heard(Client):
+    """A site that is heard all the time."""
+
+    last_connect_time = property(lambda self: time.time(), lambda self, at: None)
+
+
+JOB = [Heard("east", "e1"), Heard("north", "n1")]
+
+
+def test_a_site_that_went_without_a_word_has_not_returned():
+    gone = Client("south", "s2")
+    gone.last_connect_time = time.time() - 61
+    assert find_returned_sites(JOB, [*JOB, gone], {"south"}) == []
 
 
 @pytest.mark.parametrize(
     ("connected", "tokens"),
     [
         (JOB, []),
-        ([Client("east", "e1"), Client("north", "n2")], ["n2"]),
+        ([Heard("east", "e1"), Heard("north", "n2")], ["n2"]),
+        # It was not there when the job began, which names it.
+        ([*JOB, Heard("south", "s2")], ["s2"]),
         # Without a word: its network may be cut, and come back with the job.
-        ([Client("east", "e1")], []),
+        ([Heard("east", "e1")], []),
         # A site that is no part of the job.
-        ([*JOB, Client("west", "w2")], []),
+        ([*JOB, Heard("west", "w2")], []),
     ],
-    ids=["all there", "started again", "silent", "others"],
+    ids=["all there", "started again", "late", "silent", "others"],
 )
 def test_a_site_has_returned_to_a_job_once_it_is_back_without_it(connected, tokens):
-    assert [site.token for site in find_returned_sites(JOB, connected)] == tokens
+    assert [site.token for site in find_returned_sites(JOB, connected, {"north", "south"})] == tokens
 
 
 def server_with(connected=JOB, answer=None, **runner):
@@ -46,7 +62,8 @@ def server_with(connected=JOB, answer=None, **runner):
 
     engine, context = SimpleNamespace(get_clients=lambda: connected, send_app_command=tell), FLContext()
     engine.run_processes = {job: {RunProcessKey.PARTICIPANTS: sites} for job, sites in participants.items()}
-    engine.job_runner = SimpleNamespace(update_unfinished_jobs=lambda context: None, **runner) if runner else None
+    runner = {"running_jobs": {}, "update_unfinished_jobs": lambda context: None} | runner
+    engine.job_runner = SimpleNamespace(**runner)
     context.get_engine = lambda: engine
     return engine, context, said
 
@@ -107,14 +124,22 @@ def give(monkeypatch):
 )
 def test_a_site_that_is_heard_under_a_new_token_is_given_its_own_jobs_alone(give, event, token, asked):
     given = give(True)
-    _, context, said = server_with([JOB[0], Client("north", token)])
+    _, context, said = server_with([JOB[0], Heard("north", token)])
     LeftSites().handle_event(event, context)
     assert (given, said) == (asked, [])
 
 
+def test_a_site_that_is_there_late_is_given_the_jobs_that_name_it_alone(give):
+    given, deploy_maps = give(True), {"one": ["server", "east", "north", "south"], "two": ["@ALL"]}
+    jobs = {number: Job(number, {}, {"app": sites}, {}) for number, sites in deploy_maps.items()}
+    _, context, _ = server_with([*JOB, Heard("south", "s1")], running_jobs=jobs)
+    LeftSites().handle_event(EventType.CLIENT_HEARTBEAT_PROCESSED, context)
+    assert given == [("one", "south", "s1")]
+
+
 def test_a_job_waits_no_longer_for_a_returned_site_that_cannot_be_given_the_job(give):
     give(False)
-    _, context, said = server_with([JOB[0], Client("north", "n2")])
+    _, context, said = server_with([JOB[0], Heard("north", "n2")])
     LeftSites().handle_event(EventType.CLIENT_HEARTBEAT_PROCESSED, context)
     assert said == [("one", LEFT, {"sites": {"north": AGAIN}})]
 
@@ -173,7 +198,7 @@ def test_a_process_that_cannot_begin_is_told_to_its_job_and_ends_it_not(report, 
 
 def test_what_was_reported_of_a_process_is_over_once_its_site_was_started_again(give, report):
     given = give(True)
-    assert report(103, connected=[JOB[0], Client("north", "n2")]) == (None, [])
+    assert report(103, connected=[JOB[0], Heard("north", "n2")]) == (None, [])
     assert given == [("one", "north", "n2")]
 
 
@@ -209,7 +234,7 @@ def test_the_job_itself_says_whether_it_goes_on_without_a_process_that_failed(re
 
 
 def meta(name, lead="lead"):
-    return SimpleNamespace(meta={JobMetaKey.JOB_NAME: name, JobMetaKey.SUBMITTER_NAME: lead})
+    return Job("one", {}, {}, {JobMetaKey.JOB_NAME: name, JobMetaKey.SUBMITTER_NAME: lead})
 
 
 @pytest.mark.parametrize(

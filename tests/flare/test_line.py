@@ -1,7 +1,13 @@
+from types import SimpleNamespace
+
 import pytest
+from nvflare.apis.fl_context import FLContext
+from nvflare.apis.shareable import Shareable, make_reply
+from nvflare.fuel.f3.comm_config import CommConfigurator
+from nvflare.private.fed.client.client_runner import ClientRunner, ClientRunnerConfig, TaskRouter
 
 from silofl.base.errors import ConfigError
-from silofl.flare.line import BANDWIDTH, WAIT, find_least_bandwidth, make_settings, parse_bandwidth
+from silofl.flare.line import BANDWIDTH, WAIT, find_least_bandwidth, make_settings, parse_bandwidth, wait_for_line
 
 MIB = 1 << 20
 
@@ -37,3 +43,18 @@ def test_nvflares_own_settings_need_a_wide_line():
     # 8 sites' 64 MiB within 5 s; of a small model its own size.
     assert find_least_bandwidth({}, 8, 1 << 30) == 8 * 8 * 64 * MIB / 5
     assert find_least_bandwidth({}, 8, MIB) == 8 * 8 * MIB / 5
+
+
+@pytest.mark.parametrize(("kit", "wait_s"), [({}, 5), (make_settings(1e6, 3), 202)])
+def test_nvflare_at_a_site_waits_for_the_server_as_long_as_the_round_and_the_line_allow(monkeypatch, kit, wait_s):
+    monkeypatch.setattr(CommConfigurator, "get_streaming_retry_wait", lambda self, default: kit.get(WAIT, default))
+    waited = []
+    engine = SimpleNamespace(
+        register_aux_message_handler=lambda **_: None,
+        send_aux_request=lambda targets, timeout, **_: waited.append(timeout) or {targets[0]: make_reply("OK")},
+        send_task_result=lambda result, fl_ctx, timeout: not waited.append(timeout),
+    )
+    runner = ClientRunner({}, ClientRunnerConfig(TaskRouter(), {}, {}), "job", engine)
+    wait_for_line(runner, 912)
+    # The question whether the server still waits for the answer, and the answer.
+    assert runner._send_task_result(Shareable(), "task", FLContext()) and waited == [wait_s, 912]

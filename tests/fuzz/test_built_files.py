@@ -148,9 +148,7 @@ BUILT = {
         "of sizes beyond all memory": lambda: mgh(2**31 - 1, 2**31 - 1, 2**31 - 1, 9),
         "of fewer voxels than it says": lambda: mgh(2, 3, 5, 1),
     },
-    "mgz": {
-        "stream of 1 GiB": lambda: gzip.compress(mgh(2, 3, 4, 1)) + gzip.compress(bytes(1 << 24)) * 64,
-    },
+    "mgz": {"stream of 1 GiB": lambda: gzip.compress(mgh(2, 3, 4, 1)) + gzip.compress(bytes(1 << 24)) * 64},
     "nii": {
         "of -1 axes": lambda: nifti([-1] * 8),
         "of sizes beyond its bytes": lambda: nifti([3, 32767, 32767, 2, 1, 1, 1, 1]),

@@ -178,10 +178,7 @@ def test_a_site_may_keep_its_personal_model(inside, tmp_path):
         ({"name": "ditto", "parts": ["ditto", "apfl", "fedsm"]}, "one algorithm with a personal model"),
         ({"name": "ditto", "parts": ["ditto", "fedsm"], "mixing": "softpull"}, "mixing must be shared"),
         ({"name": "ditto", "parts": ["ditto", "fedsm"], "selector": {"labels": "best_model"}}, "extra_rounds"),
-        (
-            {"name": "finetuning", "parts": ["fedsm"], "average_last": 0.5},
-            "average_last must be 0 where each",
-        ),
+        ({"name": "finetuning", "parts": ["fedsm"], "average_last": 0.5}, "average_last must be 0 where each"),
         ({"name": "finetuning", "parts": ["fedsm"], "mixing": "softpull"}, "or with mixing: shared"),
         ({"name": "finetuning", "parts": ["fedsm"], "selector": {"labels": "best_model"}}, "go with mixing: soft"),
         ({"name": "finetuning", "parts": ["fedsm"], "stays_home": "batchnorm"}, "stays_home must be nothing"),

@@ -552,9 +552,7 @@ def test_a_hospital_whose_process_dies_in_each_round_ends_one_job_at_the_most(ne
     assert "stopped: the process of site 'north', whose own log says why, failed after round 0 of 2" in said
     results = read_results(tmp_path / "out")
     assert results.status == "INCOMPLETE"
-    assert any("north" in reason and "failed for the second time in a day" in reason for reason in results.reasons), (
-        results.reasons
-    )
+    assert any("north" in reason and "failed twice in a day" in reason for reason in results.reasons), results.reasons
 
 
 # Which messages a server passes on is the test of its filter, in flare/.
@@ -904,6 +902,26 @@ def test_a_hospital_whose_machine_is_killed_twice_works_on_in_the_running_job_to
 
 
 @pytest.mark.slow
+def test_a_named_hospital_that_comes_while_the_job_runs_takes_part_from_the_next_round_on(
+    network, named_job, lead_command, tmp_path
+):
+    job = named_job("east", "north", "south", rounds=12, may_miss=1)
+    meta = read_json(job / "meta.json") | {"deploy_map": {"app": ["server", "east", "north", "south"]}}
+    (job / "meta.json").write_text(json.dumps(meta))
+    network.kill("south")
+    try:
+        command = lead_command(job, tmp_path / "out")
+        command.wait_for_rounds(1)
+    finally:
+        network.start(hospital_of(network, "south"))
+    code, said = command.finish()
+    assert code == 0, said
+    first, *_, last = read_ledger(command.out)
+    assert "was not connected" in first.failed["south"] and last.answered == ["east", "north", "south"]
+    assert read_results(command.out).tests["south"] is not None
+
+
+@pytest.mark.slow
 def test_a_hospital_that_the_study_does_not_name_gets_no_running_job_when_it_is_started_again(
     network, named_job, lead_command, tmp_path
 ):
@@ -913,7 +931,7 @@ def test_a_hospital_that_the_study_does_not_name_gets_no_running_job_when_it_is_
     find_job_process(network, "south")
     (job,) = re.findall(r"submitted as job (\S+)", command.log.read_text())
     restart(network, hospital_of(network, "south"))
-    wanted, deadline = f"site south, which was started again, does not go on with job {job}", time.monotonic() + 60
+    wanted, deadline = f"site south, which came while job {job} ran, does not take part", time.monotonic() + 60
     while (network.logs / "server.txt").read_text().count(wanted) < 2:
         assert command.tree.poll() is None and time.monotonic() < deadline
         time.sleep(0.2)

@@ -4,14 +4,7 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from silofl.report.tables import (
-    TextTable,
-    format_bytes,
-    format_duration,
-    format_number,
-    markdown_table,
-    print_table,
-)
+from silofl.report.tables import TextTable, format_bytes, format_duration, format_number, markdown_table, print_table
 from silofl_desk.report.result_tables import calling_table, label_table, mean_and_deviation, metric_columns, site_table
 from silofl_desk.report.sentences import (
     calling_sentence,

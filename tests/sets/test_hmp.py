@@ -152,11 +152,7 @@ def test_a_volunteer_of_the_downloaded_set_is_a_site(hmp, tmp_path, is_folder_it
     assert summary.patients == {"f1": 1} and summary.notes == ()
     # of five recordings of each activity, of one window each, 5 // 2 = 2 are for the test
     present = {part: {name: n for name, n in found.items() if n} for part, found in summary.classes["f1"].items()}
-    assert present == {
-        "training": {"Walk": 3, "Comb_hair": 3},
-        "validation": {},
-        "test": {"Walk": 2, "Comb_hair": 2},
-    }
+    assert present == {"training": {"Walk": 3, "Comb_hair": 3}, "validation": {}, "test": {"Walk": 2, "Comb_hair": 2}}
     assert list(summary.classes["f1"]["test"]) == list(ACTIVITIES)
 
 

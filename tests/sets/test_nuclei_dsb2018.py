@@ -203,11 +203,7 @@ PAIR = "image dark1 must have images/dark1.png and a PNG of each nucleus in mask
     [
         ("images/dark1.png", None, PAIR),
         ("masks/*.png", None, PAIR),
-        (
-            "masks/0.png",
-            np.zeros((8, 8), np.uint8),
-            r"mask 0.png of dark1 must have .*\(256, 256\), not \(8, 8\)",
-        ),
+        ("masks/0.png", np.zeros((8, 8), np.uint8), r"mask 0.png of dark1 must have .*\(256, 256\), not \(8, 8\)"),
         ("images/dark1.png", np.zeros((256, 256), np.uint16), "image dark1 must have 8 bits a channel, not uint16"),
     ],
     ids=["no image", "no mask", "small mask", "deep image"],

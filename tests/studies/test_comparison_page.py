@@ -7,12 +7,7 @@ from silofl.base.schema import dump_record
 from silofl.cli import main
 from silofl_desk.report.run_page import write_report
 from silofl_desk.report.run_records import read_run
-from silofl_desk.studies.comparison_page import (
-    Summary,
-    make_comparison_page,
-    write_comparison,
-    write_rows,
-)
+from silofl_desk.studies.comparison_page import Summary, make_comparison_page, write_comparison, write_rows
 from silofl_desk.studies.conditions import rows_by_name
 from silofl_desk.studies.method_table import runs_table
 from tests.report.conftest import PageText, joined, report, rows_of

@@ -35,10 +35,7 @@ def test_the_table_has_the_mean_over_sites_before_all_cases_together():
     values["south"]["all sites"] = 0.25
     table = cross_table(values, "dice")
     assert table.columns == ("model of", "north", "south", "mean", "all sites")
-    assert table.rows == (
-        ("north", "1.000", "0.500", "0.750", "0.600"),
-        ("south", "-", "0.250", "0.250", "0.250"),
-    )
+    assert table.rows == (("north", "1.000", "0.500", "0.750", "0.600"), ("south", "-", "0.250", "0.250", "0.250"))
     # Of a mean over classes, which sites may lack, there is none.
     assert cross_table(values, "auroc").rows[0] == ("north", "1.000", "0.500", "-", "0.600")
     image = cross_image(values, "dice")

@@ -1,5 +1,4 @@
 import json
-import math
 from pathlib import Path
 
 import pytest
@@ -15,13 +14,7 @@ from silofl.study import Study, load_study
 from silofl.training.private import compute_epsilon
 from silofl.training.spent import Spent
 from silofl_desk.studies import estimate as module
-from silofl_desk.studies.estimate import (
-    Setting,
-    estimate,
-    estimate_training,
-    parse_size,
-    print_estimate,
-)
+from silofl_desk.studies.estimate import Setting, estimate, estimate_training, parse_size, print_estimate
 from silofl_desk.studies.simulation import changed_study
 
 from ..conftest import SMALL_UNET, UNET
@@ -195,11 +188,8 @@ def test_the_estimate_is_json_alone_and_the_job_is_written_with_the_timeout_and_
     old, new = (yaml.safe_load((folder / FILE).read_text()) for folder in (JOB, target))
     old["federation"]["task_timeout_s"] = timeout
     assert new == old and load_study(target / FILE).federation.task_timeout_s == timeout > 600
-    client = json.loads((target / FILE).with_name("config_fed_client.json").read_text())
-    # What is on its way to four sites, 4 MiB each, twice over at 1 Mbit/s.
-    assert client.pop("submit_task_result_timeout") == timeout
-    assert client.pop("task_check_timeout") == math.ceil(2 * 4 * 8 * 4 * 1024**2 / 1e6)
-    assert client == json.loads((JOB / FILE).with_name("config_fed_client.json").read_text())
+    old, new = ((folder / FILE).with_name("config_fed_client.json").read_text() for folder in (JOB, target))
+    assert new == old
     names = {str(file.relative_to(JOB)) for file in JOB.rglob("*")}
     assert {str(file.relative_to(target)) for file in target.rglob("*")} == names
 

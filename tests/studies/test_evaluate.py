@@ -164,10 +164,7 @@ def test_the_value_is_that_of_a_left_out_sites_test_and_cases_stay_in_their_tabl
         assert float(row["organ true ml"]) == pytest.approx(share * float(row["organ predicted ml"]))
 
 
-@pytest.mark.parametrize(
-    "data",
-    [{}, {"transforms": [CROP]}, FINE],
-)
+@pytest.mark.parametrize("data", [{}, {"transforms": [CROP]}, FINE])
 def test_label_maps_are_measured_as_predict_writes_them_on_what_was_drawn(evaluate, tmp_path, data):
     """Lesions of single voxels are gone on a coarser grid; here none is."""
     rng, folder, study = np.random.default_rng(0), tmp_path / "clinic", make_study(**data)

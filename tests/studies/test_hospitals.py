@@ -152,10 +152,7 @@ def test_a_loss_by_the_choice_names_the_patients_that_it_was_made_by_and_the_thr
 
 @pytest.mark.parametrize(
     ("best_round", "reason"),
-    [
-        (1, "The run measured nothing that shows why."),
-        (2, "The best round is the last of 2: more rounds may help."),
-    ],
+    [(1, "The run measured nothing that shows why."), (2, "The best round is the last of 2: more rounds may help.")],
 )
 def test_a_loss_without_a_measured_reason_says_so_or_asks_for_more_rounds(chosen_run, best_round, reason):
     records = chosen_run(north=joined(local=0.75, federated=0.5))

@@ -24,11 +24,7 @@ from silofl.report.evaluation_page import format_estimate
 from silofl.report.page import print_blocks
 from silofl.study import Study
 from silofl_desk.report.left_out_site import HINDSIGHT, unseen_section, unseen_sentence, unseen_table
-from silofl_desk.studies.leave_out import (
-    assemble_models,
-    measure_models,
-    run_unseen_test,
-)
+from silofl_desk.studies.leave_out import assemble_models, measure_models, run_unseen_test
 
 from ..conftest import SMALL_UNET, write_site
 from ..report.conftest import joined

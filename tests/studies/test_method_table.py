@@ -5,13 +5,7 @@ import pytest
 
 from silofl.core.presets import find_recipe
 from silofl_desk.studies.method_rows import Method, make_method_rows
-from silofl_desk.studies.method_table import (
-    is_comparable,
-    methods_notes,
-    methods_table,
-    methods_values,
-    rank_columns,
-)
+from silofl_desk.studies.method_table import is_comparable, methods_notes, methods_table, methods_values, rank_columns
 
 
 def twice(method, name, *values, **changes):

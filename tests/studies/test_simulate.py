@@ -150,11 +150,7 @@ def test_a_test_that_cannot_be_made_is_told_and_makes_the_answer_incomplete(fini
 
 @pytest.mark.parametrize(
     ("given", "missing"),
-    [
-        ([], "JOB, --out"),
-        ([JOB, "--data", "."], "--out"),
-        (["--data", ".", "--out", "there"], "JOB"),
-    ],
+    [([], "JOB, --out"), ([JOB, "--data", "."], "--out"), (["--data", ".", "--out", "there"], "JOB")],
 )
 def test_simulate_names_what_must_be_given(refused, given, missing):
     assert f"arguments are required: {missing};" in refused("simulate", *given)

@@ -17,12 +17,7 @@ PARTS = (0, "north", 3, 1)
 
 @pytest.mark.parametrize(
     ("name", "has_gpu", "wanted"),
-    [
-        ("cpu", True, "cpu"),
-        ("auto", True, "cuda"),
-        ("auto", False, "cpu"),
-        ("cuda", True, "cuda"),
-    ],
+    [("cpu", True, "cpu"), ("auto", True, "cuda"), ("auto", False, "cpu"), ("cuda", True, "cuda")],
 )
 def test_auto_takes_a_gpu_where_there_is_one(monkeypatch, name, has_gpu, wanted):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: has_gpu)

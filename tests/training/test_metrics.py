@@ -7,13 +7,7 @@ from sklearn.metrics import accuracy_score, average_precision_score, balanced_ac
 from torchmetrics.functional.classification import multiclass_recall
 
 from silofl.base.schema import read_record
-from silofl.training.metrics import (
-    Score,
-    accuracy_by_case,
-    dice_by_case,
-    mean_area,
-    pool_values,
-)
+from silofl.training.metrics import Score, accuracy_by_case, dice_by_case, mean_area, pool_values
 from silofl.training.site_score import SiteScore, pool_scores
 
 # The slices of a case need not stand together.

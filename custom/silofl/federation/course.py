@@ -186,8 +186,7 @@ class Course:
             record.notes.append(self.repeats.reasons[number])
             record.take_missed(self.repeats.first[number])
         is_training = number <= server.study.training_rounds
-        training = [Exchange(TRAIN, number, models_round=number - 1)]
-        main = training if is_training else server.asks(INSTEAD, number)
+        main = [Exchange(TRAIN, number, models_round=number - 1)] if is_training else server.asks(INSTEAD, number)
         for exchange in server.asks(BEFORE, number):
             self._exchange(exchange, record)
         # Of several exchanges in the training's place the answers to the last one close the round's record.
@@ -207,9 +206,8 @@ class Course:
             record.refused |= replies.refused
             record.withheld |= {s: list(one.withheld) for s, one in replies.accepted.items() if one.withheld}
             left_out = {s: one.numbers.unreadable.items() for s, one in replies.accepted.items()}
-            record.unreadable = {
-                s: {str(w): n for w, n in reasons} for s, reasons in left_out.items() if reasons
-            } or None
+            unreadable = {s: {str(w): n for w, n in reasons} for s, reasons in left_out.items() if reasons}
+            record.unreadable = unreadable or None
             record.recorded = [site for site, one in replies.accepted.items() if one.numbers.is_recorded]
             record.take_software(server.software, server.ledger)
             for reason in replies.refused.values():

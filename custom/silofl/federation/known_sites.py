@@ -19,7 +19,7 @@ from silofl.study import Study
 if TYPE_CHECKING:
     from silofl.federation.server import ServerRounds
 
-NEVER = "it was not connected when the job began: see that it runs, then continue the run to take it in"
+NEVER = "it was not connected: see that it runs, and it joins if deploy_map names it; else continue the run with it"
 BATCHNORM = Kept("its BatchNorm, which no site sends", is_of_model=True)
 
 

@@ -71,7 +71,7 @@ def site_memory_bytes(study: Study) -> int:
 def server_memory_bytes(study: Study, num_sites: int) -> int:
     """Estimate the server's memory; the sites' answers lie in files."""
     models, beside = traveling_bytes(study), part_bytes(study, num_sites)
-    moving = num_sites * min(MOVING_BYTES, 2 * models)
+    moving = num_sites * min(MOVING_BYTES, models)
     # At once are mixed all sites' arrays of a name.
     arrays = [one.nbytes for model in build_models(study, None).values() for one in model.state_dict().values()]
     mixing = num_sites * max(arrays, default=0)

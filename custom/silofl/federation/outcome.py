@@ -11,6 +11,7 @@ from silofl.base.errors import ConfigError, SiloFLError
 from silofl.core.recipe import Recipe
 from silofl.federation.course import Tests
 from silofl.federation.known_sites import (
+    NEVER,
     early_end,
     find_absent_sites,
     find_departed_sites,
@@ -94,7 +95,8 @@ def _shortcomings(server: ServerRounds, tests: Tests) -> list[str]:
     """Return why a finished run is not complete: sites that missed too many rounds, or the test."""
     settings, reasons = server.study.federation, []
     present = sorted([*list_present_sites(server), *find_absent_sites(server)])
-    allowed, absent = settings.max_missed_rounds, {*settings.named} & tests.missing.keys() & {*present}
+    late = {site for record in server.ledger[:1] for site, why in record.failed.items() if why == NEVER}
+    allowed, absent = settings.max_missed_rounds, {*settings.named} & (tests.missing.keys() | late) & {*present}
     forgiven = absent if len(absent) <= settings.may_miss else set()
     for site in (one for one in present if one not in forgiven):
         missed = [record.round for record in server.ledger if site in record.missed]

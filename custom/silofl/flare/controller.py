@@ -25,7 +25,7 @@ from silofl.base.files import make_folder, write_json
 from silofl.base.schema import dump_record
 from silofl.core.array_file import keep_in_files
 from silofl.federation.course import Answers, Course, Tests, separate_failures
-from silofl.federation.known_sites import is_expected, list_expected_sites
+from silofl.federation.known_sites import is_expected, is_over, list_expected_sites
 from silofl.federation.outcome import describe_failure
 from silofl.federation.rehearsal import FILE as REHEARSAL
 from silofl.federation.rehearsal import rehearse_round
@@ -165,13 +165,10 @@ class RoundsController(ModelController):
     def _rehearse(self, study: Study) -> None:
         """Rehearse a round, and write what each site has shown into the job's own folder; nothing of a run."""
         self._outlive_failures(study, 0)
-        run, folder = (
-            f"rehearsal-{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}",
-            download_folder(self.fl_ctx),
-        )
+        run = f"rehearsal-{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
+        folder = download_folder(self.fl_ctx)
         # Without a ledger: who is waited for is all that it says.
-        progress = answer_progress(study, run, folder, lambda: self._find_in_flight())
-        self.engine.register_app_command(PROGRESS, progress)
+        self.engine.register_app_command(PROGRESS, answer_progress(study, run, folder, lambda: self._find_in_flight()))
         try:
             pretrained = read_job_pretrained(self.fl_ctx, study)
             make_folder(folder)
@@ -208,10 +205,14 @@ class RoundsController(ModelController):
             )
         if server is None:
             return ServerRounds.start(study, run, self._wait_for_sites(study), pretrained)
-        for name in sorted({*self._list_sites(study)} - set(server.sites)):
+        self._let_join(server)
+        return server
+
+    def _let_join(self, server: ServerRounds) -> None:
+        """Let sites that are there now join a run that goes on."""
+        for name in sorted({*self._list_sites(server.study)} - set(server.sites)):
             self.info(f"site {name!r} joins run {server.id}")
             server.join(name)
-        return server
 
     def _list_sites(self, study: Study) -> list[str]:
         """Return the job's sites that take part, and keep a sentence on each other."""
@@ -228,6 +229,8 @@ class RoundsController(ModelController):
             folder.save(server)
             self._publish(server.id, folder)
             self._tracking.send(server.ledger, self.engine)
+            if not is_over(server):
+                self._let_join(server)
 
         def write_models(tests: Tests) -> None:
             folder.write_models(server, tests)
@@ -336,7 +339,7 @@ class RoundsController(ModelController):
         return {}
 
     def _take_returned(self, topic: str, data: object, context: FLContext, study: Study) -> dict[str, Any]:
-        """Know a site that was started again by its new token, where the study has it take part."""
+        """Know a site that comes during the job by its new token, where the study has it take part."""
         site = data.get("site") if isinstance(data, dict) else None
         if not isinstance(site, Client) or not is_expected(study, site.name):
             return {}

@@ -5,7 +5,7 @@ from typing import IO, ClassVar
 
 from nvflare.apis.event_type import EventType
 from nvflare.apis.executor import Executor
-from nvflare.apis.fl_constant import ReturnCode
+from nvflare.apis.fl_constant import FLContextKey, ReturnCode
 from nvflare.apis.fl_context import FLContext
 from nvflare.apis.shareable import Shareable, make_reply
 from nvflare.apis.signal import Signal
@@ -14,9 +14,11 @@ from nvflare.fuel.utils.memory_utils import try_malloc_trim
 
 from silofl.base.errors import SiloFLError
 from silofl.federation.site import SiteRounds
+from silofl.federation.waiting import FIRST_S
 from silofl.flare.components import check_algorithm
 from silofl.flare.egress import check_filters
 from silofl.flare.exchange import from_model, to_model
+from silofl.flare.line import wait_for_line
 from silofl.flare.pieces import move_in_pieces
 from silofl.flare.places import check_pinned, find_job_folder, mark_in_use, read_job_study, read_site_settings
 from silofl.parts.answer import public_reason
@@ -50,6 +52,7 @@ class SiteExecutor(Executor):
                 study, site = read_job_study(fl_ctx), read_site_settings(fl_ctx)
                 check_algorithm(self, self.algorithm, study)
                 check_pinned(fl_ctx, study, site)
+                wait_for_line(fl_ctx.get_prop(FLContextKey.RUNNER), study.federation.task_timeout_s or FIRST_S)
                 name = fl_ctx.get_identity_name()
                 self._rounds = SiteRounds(name, study, site, partial(read_site_settings, fl_ctx))
             except SiloFLError as fault:

@@ -102,9 +102,7 @@ class ExcludeBatchNorm(BatchNormStaysHome):
         """Return the answer without BatchNorm, or its refusal."""
         if reason := explain_need(found, study):
             # As short as any reason that the last filter lets out.
-            return message.failed(
-                plain_text(f"the site's filter takes BatchNorm out, and this study needs it: {reason}")
-            )
+            return message.failed(plain_text(f"the site's filter takes BatchNorm out, which the study needs: {reason}"))
         return Message({name: array for name, array in message.arrays.items() if name not in found}, message.meta)
 
 

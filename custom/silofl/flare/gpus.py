@@ -12,8 +12,7 @@ class WholeGPU(GPUResourceManager):
     """NVFlare's manager of GPUs, which gives GPUs of its own to a job that does not say how many it needs.
 
     NVFlare's begins such a job, as all that come with SiloFL are, beside any other: two studies then share a GPU whose
-    memory is enough for one. Here the second one waits. The arguments are NVFlare's, and
-    ``gpus_per_job``, 1 by default.
+    memory is enough for one. Here the second waits. The arguments are NVFlare's, and ``gpus_per_job``, 1 by default.
     """
 
     def __init__(self, num_of_gpus: int, mem_per_gpu_in_GiB: float, **options: Any) -> None:  # noqa: ANN401, N803

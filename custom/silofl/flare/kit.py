@@ -19,12 +19,7 @@ from silofl.base.files import read_json
 Kind = Literal["server", "relay", "hospital", "admin"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 # Kind of kit -> the file in startup/ that only this kind has.
-SETTINGS: dict[Kind, str] = {
-    "server": "fed_server.json",
-    "relay": "fed_relay.json",
-    "hospital": "fed_client.json",
-    "admin": "fed_admin.json",
-}
+SETTINGS: dict[Kind, str] = {kind: f"fed_{kind}.json" for kind in KINDS} | {"hospital": "fed_client.json"}
 WHOSE: dict[Kind, str] = {"server": "the server", "relay": "a relay", "hospital": "a hospital", "admin": "a person"}
 # Of a hospital that reaches the server by way of a relay: where the relay is.
 BEHIND_RELAY = "local/relay__resources.json"

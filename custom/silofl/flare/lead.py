@@ -114,15 +114,8 @@ class InFlight:
             waiting: The sites that are waited for.
         """
         failed = {site for site, message in given.items() if "error" in message.meta}
-        return cls(
-            task=exchange.task,
-            round=exchange.round,
-            seconds=seconds,
-            answered=sorted(given.keys() - failed),
-            failed=sorted(failed),
-            waiting=sorted(set(waiting) - given.keys()),
-            now=time.time(),
-        )
+        answered, left = sorted(given.keys() - failed), sorted(set(waiting) - given.keys())
+        return cls(exchange.task, exchange.round, seconds, answered, sorted(failed), left, now=time.time())
 
 
 def answer_progress(
@@ -217,9 +210,8 @@ class Lead:
                 return self._connect().submit_job(str(copied))
             except Exception as error:  # NVFlare has an exception of its own for each reason
                 remedy = "; see that it runs there, and that this machine reaches it" if "connect" in str(error) else ""
-                raise ConfigError(
-                    f"the server {self._address} must take the job; NVFlare says: {error}{remedy}"
-                ) from None
+                says = f"NVFlare says: {error}{remedy}"
+                raise ConfigError(f"the server {self._address} must take the job; {says}") from None
 
     def connected(self) -> set[str]:
         """Return the names of the sites that are connected to the server."""
@@ -304,10 +296,8 @@ class Lead:
             try:
                 return question(self._connect())
             except (AuthorizationError, JobNotFound) as error:
-                raise ConfigError(
-                    "the job must be one that the server knows and that "
-                    f"{self.kit.name} submitted; NVFlare says: {error}"
-                ) from None
+                whose = f"that the server knows and that {self.kit.name} submitted"
+                raise ConfigError(f"the job must be one {whose}; NVFlare says: {error}") from None
             except SiloFLError:
                 raise
             except Exception as error:  # NVFlare raises what it likes where a server goes away

@@ -1,7 +1,7 @@
 """The server's lasting process tells its jobs which of their sites have left them, and brings back who returns.
 
-NVFlare 2.9 says nothing of a site that was started again: it registers under a new token, and gets no job that runs
-already; here `ReturnedSites` gives it its jobs again. And where a site reports that its process for a job could not
+NVFlare 2.9 says nothing of a site that was started again, or late: it registers under a new token, and gets no job that
+runs already; here `ReturnedSites` gives it its jobs. And where a site reports that its process for a job could not
 begin, as by a policy or a disk that is wrong, or that it failed later, NVFlare ends the job for everybody; here the job
 itself decides, by the study's quorum. What fails for the first time ends the job: in the one that goes on the site
 takes part again, and nothing is lost. And once a job's process at the server has ended, NVFlare waits a quarter of an
@@ -26,7 +26,8 @@ from nvflare.fuel.f3.cellnet.defs import CellChannel, CellChannelTopic
 from nvflare.fuel.f3.message import Message
 from nvflare.private.defs import CellMessageHeaderKeys, JobFailureMsgKey
 
-from silofl.flare.returned_sites import ReturnedSites
+from silofl.flare.one_machine import HEARD_S
+from silofl.flare.returned_sites import ReturnedSites, list_named
 
 logger = logging.getLogger(__name__)
 # The topics of the commands that a running controller answers; of the second, whether the job goes on.
@@ -39,11 +40,9 @@ DAY_S = 86400.0
 # Of a process that never came to a task.
 UNBEGUN_CODES = (ProcessExitCode.UNSAFE_COMPONENT, ProcessExitCode.CONFIG_ERROR, ProcessExitCode.INFRASTRUCTURE_ERROR)
 FAILED_CODES = (ProcessExitCode.EXCEPTION, JobReturnCode.ABORTED)
-AGAIN = "it was started again and could not go on: its own log and the server's say why; restart it once that is mended"
+AGAIN = "it came late or again and cannot go on: its own log and the server's say why; restart it once that is mended"
 UNBEGUN = "its process for this job could not begin ({}): its own log says why; restart the site once that is mended"
-FAILED_AGAIN = (
-    "its process failed for the second time in a day: its own log says why; restart the site once that is mended"
-)
+FAILED_AGAIN = "its process failed twice in a day: its own log says why; restart the site once that is mended"
 
 
 class LeftSites(FLComponent):
@@ -73,7 +72,8 @@ class LeftSites(FLComponent):
         engine = fl_ctx.get_engine()
         for job, process in list(engine.run_processes.items()):
             left = self._reported.setdefault(job, {})
-            for site in find_returned_sites(process[RunProcessKey.PARTICIPANTS].values(), engine.get_clients()):
+            known, named = process[RunProcessKey.PARTICIPANTS].values(), list_named(engine.job_runner, job)
+            for site in find_returned_sites(known, engine.get_clients(), named):
                 # What was reported of its process before is over.
                 left.pop(site.name, None)
                 if not self._returned.give(engine, job, site):
@@ -142,12 +142,15 @@ class LeftSites(FLComponent):
         return isinstance(answer, dict) and answer.get("goes_on") is True
 
 
-def find_returned_sites(participants: Iterable[Client], connected: Iterable[Client]) -> list[Client]:
+def find_returned_sites(participants: Iterable[Client], connected: Iterable[Client], named: set[str]) -> list[Client]:
     """Return the sites of a job that are connected without it, as they are registered now.
 
     Args:
         participants: The job's sites, as they were when they began it.
         connected: All sites that are connected now, by the server's own record.
+        named: The sites that the job names, which may not have been there when it began.
     """
-    tokens = {one.name: one.token for one in participants}
-    return sorted((one for one in connected if tokens.get(one.name, one.token) != one.token), key=lambda one: one.name)
+    tokens = dict.fromkeys(named) | {one.name: one.token for one in participants}
+    # NVFlare keeps one that went without a word for ten minutes.
+    heard = [one for one in connected if time.time() - one.last_connect_time < HEARD_S]
+    return sorted((one for one in heard if tokens.get(one.name, one.token) != one.token), key=lambda one: one.name)

@@ -7,6 +7,7 @@ that is all of it, again and again, until NVFlare gives up after 60 s: "seq 0 re
 import math
 import re
 from collections.abc import Mapping
+from typing import Any
 
 from silofl.base.errors import ConfigError, quote_value
 
@@ -44,9 +45,8 @@ def make_settings(bits: float, sites: int) -> dict[str, int]:
     # Twice what is on its way to all sites: the line has further buffers, and other messages.
     wait = max(DEFAULTS[WAIT], math.ceil(2 * 8 * THIN_WINDOW * sites / bits))
     timeout = max(DEFAULTS[GIVE_UP], TRIES * wait)
-    sizes = {WINDOW: THIN_WINDOW, "streaming_ack_interval": MIB}
-    times = {WAIT: wait, GIVE_UP: timeout, "streaming_ack_progress_timeout": timeout}
-    return {BANDWIDTH: round(bits)} | sizes | times
+    sizes = {BANDWIDTH: round(bits), WINDOW: THIN_WINDOW, "streaming_ack_interval": MIB}
+    return sizes | {WAIT: wait, GIVE_UP: timeout, "streaming_ack_progress_timeout": timeout}
 
 
 def find_least_bandwidth(settings: Mapping[str, int], sites: int, size: int) -> float:
@@ -58,3 +58,11 @@ def find_least_bandwidth(settings: Mapping[str, int], sites: int, size: int) -> 
     """
     settings = DEFAULTS | dict(settings)
     return 8 * sites * min(size, settings[WINDOW]) / settings[WAIT]
+
+
+def wait_for_line(runner: Any, timeout_s: float) -> None:  # noqa: ANN401 - NVFlare's ClientRunner
+    """Have a site send its answer anew after this time, not 300 s, and ask anew whether it may as the line allows."""
+    from nvflare.fuel.f3.comm_config import CommConfigurator
+
+    runner.submit_task_result_timeout = timeout_s
+    runner.task_check_timeout = CommConfigurator().get_streaming_retry_wait(DEFAULTS[WAIT])

@@ -40,11 +40,9 @@ from silofl.flare.proxy import describe_proxy
 HEARD_S = 60.0
 # A machine that was refused keeps here how many seconds its next start waits, twice as long each time.
 WAIT_FILE, MOST_WAIT_S = "refused.fl", 600.0
-# What a handshake says besides what NVFlare's does: who connects; in its answer, that it was refused. And the question
-# of `ask_machines`, which connects nobody.
-PROCESS, PLACE, REFUSED = "silofl.process", "silofl.place", "silofl.refused"
-# In an answer: that the certificate is blocked.
-BLOCKED = "silofl.blocked"
+# What a handshake says besides what NVFlare's does: who connects; in its answer, that it was refused, or its
+# certificate is blocked. And the question of `ask_machines`, which connects nobody.
+PROCESS, PLACE, REFUSED, BLOCKED = "silofl.process", "silofl.place", "silofl.refused", "silofl.blocked"
 ASK, ANSWER = "silofl.ask", "silofl.answer"
 # A refused machine ends by itself before; one with older software would stay.
 CLOSE_S = 5.0

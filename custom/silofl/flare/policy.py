@@ -124,10 +124,9 @@ class ClassPolicy:
 
     def allows(self, name: str) -> bool:
         """Ask NVFlare whether the site builds a class."""
+        workspace = Workspace(root_dir=str(self.kit.folder))
         try:
-            ComponentPathAuthorizer().authorize_component_config(
-                {"path": name}, workspace=Workspace(root_dir=str(self.kit.folder))
-            )
+            ComponentPathAuthorizer().authorize_component_config({"path": name}, workspace=workspace)
         except UnsafeComponentError:
             return False
         return True
@@ -152,8 +151,7 @@ def checks_files(kit: Kit) -> bool:
     Raises:
         ConfigError: The site has no resources.json, or it cannot be read.
     """
-    _, resources = kit.local("resources.json")
-    validator = resources.get("app_validator")
+    validator = kit.local("resources.json")[1].get("app_validator")
     return isinstance(validator, dict) and validator.get("path") == JOB_FILES
 
 
@@ -163,8 +161,7 @@ def count_job_gpus(kit: Kit) -> int:
     Raises:
         ConfigError: The site has no resources.json, or it cannot be read.
     """
-    _, resources = kit.local("resources.json")
-    arguments = [one.get("args") or {} for one in resources.get("components") or ()]
+    arguments = [one.get("args") or {} for one in kit.local("resources.json")[1].get("components") or ()]
     return max((one["num_of_gpus"] for one in arguments if type(one.get("num_of_gpus")) is int), default=0)
 
 
@@ -196,9 +193,8 @@ def streams_logs(kit: Kit) -> bool:
     Raises:
         ConfigError: The site has no resources.json, or it cannot be read.
     """
-    _, resources = kit.local("resources.json")
     # NVFlare reads it so, and lets logs out where the file says nothing.
-    return bool(resources.get("allow_log_streaming", True))
+    return bool(kit.local("resources.json")[1].get("allow_log_streaming", True))
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""A site that was started again goes on with the jobs that run.
+"""A site that was started again, or late, goes on with the jobs that run.
 
 NVFlare 2.9 gives a job to the sites that are there when it begins, and to nobody afterwards. What its `JobRunner` then
 does for all sites is done here for one: the job's process at the server takes the site's new token, and the site asks
@@ -17,6 +17,7 @@ from nvflare.apis.job_def import ALL_SITES, Job
 from nvflare.apis.job_scheduler_spec import DispatchInfo
 from nvflare.private.admin_defs import MsgHeader, ReturnCode
 from nvflare.private.fed.server.admin import check_client_replies
+from nvflare.private.fed.server.job_runner import JobRunner
 from nvflare.private.fed.utils.fed_utils import extract_participants
 from nvflare.utils.job_launcher_utils import get_resource_manager_spec
 
@@ -65,17 +66,17 @@ class ReturnedSites:
     def _give(self, found: _Return, engine: Any, job: str, site: Client) -> None:  # noqa: ANN401
         try:
             give_job(engine, job, site)
-            logger.info("site %s, which was started again, goes on with job %s", site.name, job)
+            logger.info("site %s, which came while job %s ran, takes part", site.name, job)
         except Exception as error:  # whatever NVFlare or the site says, the job runs on
             why = error_text(error)
-            logger.warning("site %s, which was started again, does not go on with job %s: %s", site.name, job, why)
+            logger.warning("site %s, which came while job %s ran, does not take part: %s", site.name, job, why)
             found.failures += 1
             found.next_at = time.monotonic() + RETRY_S * (2**found.failures - 2)
         found.is_under_way = False
 
 
 def give_job(engine: Any, number: str, site: Client) -> None:  # noqa: ANN401 - NVFlare's ServerEngine
-    """Give a site that was started again a job that runs.
+    """Give a site that was started again, or late, a job that runs.
 
     Args:
         engine: Of the server's lasting process.
@@ -132,6 +133,13 @@ def find_app(job: Job, site: str) -> str:
         if site in names or [name.upper() for name in names] == [ALL_SITES]:
             return app
     raise RuntimeError("the job must have an app for the site; its deploy_map names none")
+
+
+def list_named(runner: JobRunner, number: str) -> set[str]:
+    """Return the sites that the deploy_map of a job that runs names."""
+    job = runner.running_jobs.get(number)
+    apps = job.get_deployment().values() if job else ()
+    return {name for targets in apps for name in extract_participants(targets)}
 
 
 def _deploy(engine: Any, job: Job, app: str, site: Client, context: Any) -> None:  # noqa: ANN401

@@ -65,9 +65,7 @@ class SiteLogs(JobLogReceiver):
             raise TrainingError(f"a log must be of a site that the server knows, not of {quote_value(client)}")
         # The server's lasting process, to which a site sends the log of a job that has ended, has no job of its own.
         if not is_job(job) or job != (fl_ctx.get_job_id() or job):
-            raise TrainingError(
-                f"a log of site {client!r} must be of a job that it may know, not of {quote_value(job)}"
-            )
+            raise TrainingError(f"a log of site {client!r} must be of a job that it has, not of {quote_value(job)}")
         return client, job
 
 

@@ -351,7 +351,7 @@ class FederationSettings(Section):
             the run INCOMPLETE. A number cannot say who is missing. By default those that are there when the job starts.
         min_sites: Sites that must answer for a round to count.
         max_missed_rounds: Rounds a site may miss before the run is called INCOMPLETE.
-        may_miss: Named sites that may be missing at the end of a COMPLETE run; ``max_missed_rounds`` is for the others.
+        may_miss: Named sites that a COMPLETE run may lack at its start or end; ``max_missed_rounds`` is for the others.
         patience: Rounds without a better validation after which the run ends, with the models of the best round.
             AdaFed's shared rounds do not count. Not with ``average_last`` or ``extra_rounds``.
         sites_left: Sites that have left a continued run, as ``[north]``: their absence does not make it INCOMPLETE.

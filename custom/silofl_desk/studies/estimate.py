@@ -5,10 +5,9 @@ import json
 import math
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from itertools import groupby
-from pathlib import Path
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
@@ -16,13 +15,12 @@ from rich.console import Console
 from rich.table import Table
 
 from silofl.base.errors import ConfigError, ExitCode, quote_value
-from silofl.base.files import read_json, write_json
 from silofl.base.options import make_console, read_changes
 from silofl.data.site_data import SiteData
 from silofl.federation import needs
 from silofl.federation.server import ServerRounds
 from silofl.federation.step_cost import STEPS, StepCost, measure_cost
-from silofl.flare.line import WAIT, make_settings, parse_bandwidth
+from silofl.flare.line import parse_bandwidth
 from silofl.models.networks import check_network
 from silofl.models.weights import read_weights
 from silofl.parts.guard import goes_on
@@ -30,7 +28,7 @@ from silofl.parts.part import AFTER
 from silofl.parts.task import TRAIN, Exchange
 from silofl.parts.work import Work
 from silofl.report.tables import format_duration
-from silofl.study import Study, load_study
+from silofl.study import Study
 from silofl.training.device import choose_device
 from silofl.training.local_model import own_rounds
 from silofl.training.private import compute_study_epsilon, spent_in_round
@@ -94,7 +92,6 @@ class Estimate:
         transfer_seconds: Of the entire run, all sites' messages one after the other on the server's line.
         hours: Of the entire run.
         task_timeout_s: What federation.task_timeout_s should be.
-        task_check_timeout_s: What task_check_timeout of the job's config_fed_client.json should be.
         saved_bytes: On a site's line in the entire run, what frozen parameters save.
         epsilon: What all rounds spend at the site, where the study has differential privacy.
     """
@@ -120,7 +117,6 @@ class Estimate:
     transfer_seconds: float
     hours: float
     task_timeout_s: int
-    task_check_timeout_s: int
     saved_bytes: int = 0
     epsilon: float | None = None
 
@@ -155,16 +151,17 @@ def run(options: argparse.Namespace) -> int:
 
     with repeat_in_background(show_life, QUIET_S):
         found = estimate(study, setting)
-    job = write_estimated_job(options.job, options.write, found, changes) if options.write else None
+    timeout = {"federation.task_timeout_s": found.task_timeout_s}
+    written = copy_job(options.job, options.write, {**changes, **timeout}) if options.write else None
     if options.json:
         print(json.dumps(found.as_dict(), indent=1))
     else:
         print_estimate(found, console)
     if start:
         console.print(start.sentence, markup=False)
-    if job:
-        digest = load_study(study_file(job)).digest
-        console.print(f"{job} has the new timeout, digest {digest}; its study.yaml has lost its comments", markup=False)
+    if written:
+        sentence = f"{options.write} has the new timeout, digest {written.digest}; its study.yaml has lost its comments"
+        console.print(sentence, markup=False)
     return ExitCode.COMPLETE
 
 
@@ -232,7 +229,6 @@ def estimate(study: Study, setting: Setting) -> Estimate:
         transfer_seconds=transfer,
         hours=(transfer + training * study.total_rounds) / 3600,
         task_timeout_s=max(LEAST_TIMEOUT_S, math.ceil(SAFETY * slowest)),
-        task_check_timeout_s=make_settings(setting.bandwidth, setting.sites)[WAIT],
         saved_bytes=unfrozen.site_bytes - traffic.site_bytes,
         epsilon=_estimate_epsilon(study, setting) if study.is_private else None,
     )
@@ -250,20 +246,6 @@ def estimate_training(study: Study, shape: tuple[int, ...], examples: Sequence[i
     """
     cost, passes = _measure_cost(study, shape, None, len(examples)), _count_passes(study, len(examples))
     return study.total_rounds * sum(cost.of_round(study.steps_an_epoch(number), passes) for number in examples)
-
-
-def write_estimated_job(job: Path, target: Path, found: Estimate, changes: Mapping[str, object]) -> Path:
-    """Copy a job with changes by dotted key and the timeout that follows; comments in study.yaml are lost."""
-    copy_job(job, target, dict(changes) | {"federation.task_timeout_s": found.task_timeout_s})
-    path = study_file(target).with_name("config_fed_client.json")
-    # The question whether the server still waits goes over the same line as the models. And an answer that has not come
-    # after five minutes NVFlare would send anew, again and again.
-    timeouts = {
-        "task_check_timeout": found.task_check_timeout_s,
-        "submit_task_result_timeout": found.task_timeout_s,
-    }
-    write_json(path, read_json(path) | timeouts)
-    return target
 
 
 def print_estimate(found: Estimate, console: Console) -> None:

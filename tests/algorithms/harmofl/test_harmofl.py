@@ -3,12 +3,7 @@ import pytest
 import torch
 from torch import nn
 
-from silofl.algorithms.harmofl import (
-    AmplitudeNorm,
-    drift,
-    mean_amplitude,
-    perturbed_step,
-)
+from silofl.algorithms.harmofl import AmplitudeNorm, drift, mean_amplitude, perturbed_step
 from silofl.algorithms.harmofl.amplitude import amplitude_level, find_odd_levels
 from silofl.algorithms.harmofl.normalization import half_spectrum
 from silofl.base.errors import ConfigError, TrainingError
