@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import cycle
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,7 @@ from silofl.report.canvas import (
     escape_math,
     make_image,
     make_legend_handle,
+    make_panels,
 )
 
 if TYPE_CHECKING:
@@ -120,6 +122,38 @@ def name_rows(column: Sequence[Axes], names: Sequence[str]) -> None:
     """Write a name at the left of each row of panels."""
     for axes, name in zip(column, names, strict=True):
         axes.set_ylabel(escape_math(name), fontsize=11, color=INK)
+
+
+@dataclass(frozen=True, eq=False)
+class CaseColumn:
+    """A case as a column of panels: its image, and below it once more with each outline.
+
+    Attributes:
+        title: Above it, of any number of lines.
+        case: Its name.
+        image: (C, H, W).
+        masks: Name of a row -> label map (H, W); the same rows for all cases.
+    """
+
+    title: str
+    case: str
+    image: NDArray
+    masks: Mapping[str, NDArray]
+
+
+def draw_cases(cases: Sequence[CaseColumn], labels: Mapping[int, str], window: Window | None = None) -> Figure:
+    """Draw cases side by side, small enough for any width; without a window each has its own grey scale."""
+    names = ("image", *cases[0].masks)
+    figure, grid = make_panels(len(names), len(cases), panel_inches(len(names), len(cases)), "compressed")
+    for column, one in zip(grid.T, cases, strict=True):
+        own = window or grey_window([one.image])
+        for axes in column:
+            show_image(axes, one.image, own)
+        for axes, mask in zip(column[1:], one.masks.values(), strict=True):
+            draw_outlines(axes, mask, labels)
+        write_title(column[0], one.title, one.case)
+    name_rows(grid[:, 0], names)
+    return add_label_legend(figure, labels) if labels else figure
 
 
 def add_label_legend(figure: Figure, labels: Mapping[int, str]) -> Figure:

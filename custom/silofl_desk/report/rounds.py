@@ -21,7 +21,7 @@ from silofl.report.canvas import (
     Curves,
     PageImage,
     Panel,
-    PlotData,
+    Plot,
     Values,
     draw_heat_map,
     draw_legend,
@@ -169,57 +169,35 @@ def drift_curves(run: RunRecords) -> Curves | None:
     return _site_curves("drift", run.ledger, run.sites, (Panel("Drift", lines, limits=(0, None)),))
 
 
-@dataclass(frozen=True)
-class TrafficBars:
-    """What each round sent, and how long it took.
+def traffic_image(run: RunRecords) -> PageImage | None:
+    """Draw megabytes and seconds of each round as bars, a panel each; None before the first finished round."""
+    if not run.ledger:
+        return None
+    rounds, seconds = list_rounds(run.ledger), [record.seconds for record in run.ledger]
+    sent, received = ([sum(getattr(r, key).values()) / 1e6 for r in run.ledger] for key in ("bytes_to", "bytes_from"))
 
-    Attributes:
-        rounds: Their numbers.
-        sent: Megabytes from the server to all sites.
-        received: Megabytes from all sites to the server.
-        seconds: Of each round.
-    """
-
-    rounds: tuple[int, ...]
-    sent: tuple[float, ...]
-    received: tuple[float, ...]
-    seconds: tuple[float, ...]
-
-    def data(self) -> PlotData:
-        """Return one row per round."""
-        rows = zip(self.rounds, self.sent, self.received, self.seconds, strict=True)
-        return PlotData("traffic", ("round", "megabytes_to_sites", "megabytes_from_sites", "seconds"), tuple(rows))
-
-    def draw(self, width: float) -> Figure:
-        """Draw megabytes and seconds as bars, a panel each."""
+    def draw(width: float) -> Figure:
         figure, (left, right) = lay_out_panels(2, width, 2.6, LEAST_WIDE)
-        handles = [left.bar(self.rounds, self.sent, 0.7, color=LINE_COLOURS[0])]
+        handles = [left.bar(rounds, sent, 0.7, color=LINE_COLOURS[0])]
         hatched = {"color": LINE_COLOURS[5], "hatch": "///", "edgecolor": "white"}
-        handles.append(left.bar(self.rounds, self.received, 0.7, bottom=self.sent, **hatched))
-        right.bar(self.rounds, self.seconds, 0.7, color=MUTED)
-        style_rounds(left, "Traffic of all sites, MB", self.rounds)
-        style_rounds(right, "Time, seconds", self.rounds)
+        handles.append(left.bar(rounds, received, 0.7, bottom=sent, **hatched))
+        right.bar(rounds, seconds, 0.7, color=MUTED)
+        style_rounds(left, "Traffic of all sites, MB", rounds)
+        style_rounds(right, "Time, seconds", rounds)
         draw_legend(figure, handles, ["server to sites", "sites to server"])
         return figure
 
-
-def traffic_image(run: RunRecords) -> PageImage | None:
-    """Return the bytes and seconds of each round; None before the first finished round."""
-    if not run.ledger:
-        return None
-    sent, received = (
-        tuple(sum(getattr(record, key).values()) / 1e6 for record in run.ledger) for key in ("bytes_to", "bytes_from")
-    )
-    bars = TrafficBars(tuple(list_rounds(run.ledger)), sent, received, tuple(r.seconds for r in run.ledger))
     alt = (
         f"{len(run.ledger)} rounds sent {sum(sent):.1f} MB to the sites and received {sum(received):.1f} MB; the "
-        f"longest took {format_duration(max(bars.seconds))}."
+        f"longest took {format_duration(max(seconds))}."
     )
     caption = (
         "Bytes of the rounds' arrays, before the transport wraps them; the models that are sent after the last round, "
         "to be validated and tested, are not counted. The time includes waiting for the slowest site."
     )
-    return make_image(bars, alt, caption)
+    columns = ("round", "megabytes_to_sites", "megabytes_from_sites", "seconds")
+    rows = [*zip(rounds, sent, received, seconds, strict=True)]
+    return make_image(Plot("traffic", columns, rows, draw), alt, caption)
 
 
 def is_validated_with_selector(run: RunRecords) -> bool:
@@ -333,7 +311,18 @@ def site_value(scores: Scores, site: str) -> float | None:
 
 
 def weights_image(shown: SiteWeights) -> PageImage:
-    """Return the picture of the weights and distances between sites, with its caption."""
+    """Draw the weights and distances between sites, each with its colours from 0 to its largest off the diagonal."""
+
+    def draw(width: float) -> Figure:
+        height = 3.6 if len(shown.sites) <= MOST_SITES_WITH_NUMBERS else 4.3
+        figure, (left, right) = lay_out_panels(2, width, height, LEAST_MAP)
+        draw_heat_map(left, np.array(shown.weights), shown.sites, "Weights", "{:.2f}", COLOURS)
+        distances = np.array(shown.distances, dtype=np.float64)
+        draw_heat_map(right, distances, shown.sites, "Distances", "{:.3g}", f"{COLOURS}_r")
+        left.set_ylabel("listens", fontsize=9, color=MUTED)
+        left.set_xlabel("to", fontsize=9, color=MUTED)
+        return figure
+
     alt = (
         f"How much each of {len(shown.sites)} sites listens to itself and most to another: {_describe_weights(shown)}."
     )
@@ -344,7 +333,11 @@ def weights_image(shown: SiteWeights) -> PageImage:
     )
     if shown.without:
         caption += " Hatched: a site that shares no statistics has no distance, and listens to all sites equally."
-    return make_image(WeightsPlot(shown), alt, caption)
+    places = range(len(shown.sites))
+    rows = [
+        (shown.sites[i], shown.sites[j], shown.weights[i][j], shown.distances[i][j]) for i in places for j in places
+    ]
+    return make_image(Plot("weights", ("listener", "heard", "weight", "distance"), rows, draw), alt, caption)
 
 
 def _describe_weights(shown: SiteWeights) -> str:
@@ -389,30 +382,3 @@ def mean_moved_share(before: SiteWeights, after: SiteWeights) -> float | None:
     rows = [site for site in after.sites if site in before.sites]
     columns = list(dict.fromkeys([*before.sites, *after.sites]))
     return mean_of_known(sum(abs(after.weight(i, j) - before.weight(i, j)) for j in columns) / 2 for i in rows)
-
-
-@dataclass(frozen=True)
-class WeightsPlot:
-    """The weights and the distances between sites, each with its colours from 0 to its largest off the diagonal."""
-
-    shown: SiteWeights
-
-    def data(self) -> PlotData:
-        """Return one row per pair of sites."""
-        shown, places = self.shown, range(len(self.shown.sites))
-        rows = (
-            (shown.sites[i], shown.sites[j], shown.weights[i][j], shown.distances[i][j]) for i in places for j in places
-        )
-        return PlotData("weights", ("listener", "heard", "weight", "distance"), tuple(rows))
-
-    def draw(self, width: float) -> Figure:
-        """Draw both as heat maps."""
-        shown = self.shown
-        height = 3.6 if len(shown.sites) <= MOST_SITES_WITH_NUMBERS else 4.3
-        figure, (left, right) = lay_out_panels(2, width, height, LEAST_MAP)
-        draw_heat_map(left, np.array(shown.weights), shown.sites, "Weights", "{:.2f}", COLOURS)
-        distances = np.array(shown.distances, dtype=np.float64)
-        draw_heat_map(right, distances, shown.sites, "Distances", "{:.3g}", f"{COLOURS}_r")
-        left.set_ylabel("listens", fontsize=9, color=MUTED)
-        left.set_xlabel("to", fontsize=9, color=MUTED)
-        return figure

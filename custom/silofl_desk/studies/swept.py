@@ -12,7 +12,7 @@ import numpy as np
 from silofl.federation.results import Results
 from silofl.report.canvas import (
     PageImage,
-    PlotData,
+    Plot,
     draw_legend,
     escape_math,
     is_wide,
@@ -125,36 +125,30 @@ class Sweep:
         columns = ("row", *others, "part", *(f"{last}={place}" for place in self.places))
         return TextTable(columns, rows, num_text=2 + len(others))
 
-    def data(self) -> PlotData:
-        """Return one row per row, point and part, with the mean of its seeds."""
-        rows = (
-            (*row.line, row.place, part, *summarise_seeds(values), len(values))
-            for row in self.rows
-            for part in PARTS
-            for values in (self.values[part][row.line][row.place],)
-        )
-        columns = ("row", *self.rows[0].values, "part", "mean", "deviation", "seeds")
-        return PlotData("sweep", columns, tuple(rows))
 
-    def draw(self, width: float) -> Figure:
-        """Draw each row over the last setting, one panel for validation and one for the test."""
-        *others, last = self.rows[0].values
+def sweep_image(sweep: Sweep) -> PageImage:
+    """Draw each row over the last setting, one panel per part, and name the best point in the alternative text."""
+    *others, last = sweep.rows[0].values
+    rows = [
+        (*row.line, row.place, part, *summarise_seeds(values), len(values))
+        for row in sweep.rows
+        for part in PARTS
+        for values in (sweep.values[part][row.line][row.place],)
+    ]
+
+    def draw(width: float) -> Figure:
         figure, panels = lay_out_panels(len(PARTS), width, 3.7, LEAST_SWEEP, shares_y=True)
-        positions = _positions(self.places)
+        positions = _positions(sweep.places)
         handles: list[Line2D] = []
-        for panel, (part, lines) in zip(panels, self.values.items(), strict=True):
+        for panel, (part, lines) in zip(panels, sweep.values.items(), strict=True):
             handles = [_draw_row(panel, values, positions, number) for number, values in enumerate(lines.values())]
-            style_axes(panel, f"{part}: {self.metric}", last)
+            style_axes(panel, f"{part}: {sweep.metric}", last)
             _mark_places(panel, positions)
-        names = (dict(zip(("", *others), line, strict=True)) for line in self.values["test"])
+        names = (dict(zip(("", *others), line, strict=True)) for line in sweep.values["test"])
         draw_legend(figure, handles, [" ".join(f"{k}={v}" if k else v for k, v in name.items()) for name in names])
         return figure
 
-
-def sweep_image(sweep: Sweep) -> PageImage:
-    """Draw each row over the last setting, and name the best point by validation in the alternative text."""
-    last = list(sweep.rows[0].values)[-1]
-    known = [row for row in sweep.data().rows if row[-3] is not None]
+    known = [row for row in rows if row[-3] is not None]
     best = {
         part: max((row for row in known if row[-4] == part), key=lambda row: row[-3], default=None) for part in PARTS
     }
@@ -163,7 +157,8 @@ def sweep_image(sweep: Sweep) -> PageImage:
     )
     lines = f"of {len(sweep.values['test'])} rows"
     alt = f"{sweep.metric} over {last} = {', '.join(sweep.places)}, {lines}: {described or 'no value'}."
-    return make_image(sweep, alt, f"{NOTE} Bars are that deviation.")
+    columns = ("row", *others, last, "part", "mean", "deviation", "seeds")
+    return make_image(Plot("sweep", columns, rows, draw), alt, f"{NOTE} Bars are that deviation.")
 
 
 def _positions(places: Sequence[str]) -> dict[str, float]:
