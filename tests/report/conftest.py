@@ -24,7 +24,6 @@ from silofl.training.joined import Joined
 from silofl.training.site_score import SiteScore
 from silofl_desk.report.run_page import write_report
 from silofl_desk.report.run_records import CasePictures, RunRecords, SelectorFeatures, read_run
-from silofl_desk.studies.method_rows import Method
 
 RUN_ID = "small-1"
 RECIPE = find_recipe("harmofl", "recommended", {}).as_dict()
@@ -302,16 +301,16 @@ def finished_super(run, super_results, super_record, features):
 
 @pytest.fixture
 def method(results):
-    """Build a method by its runs' values at the sites east (1 case) and west (4 cases)."""
+    """Build a method, name -> results, by its runs' values at the sites east (1 case) and west (4 cases)."""
 
     def build(name, *values, **changes):
-        runs = {}
+        runs = []
         for seed, (east, west) in enumerate(values):
             known = [value for value in (east, west) if value is not None]
             together = (east + 4 * west) / 5 if len(known) == 2 else known[0]
             sites = {"sites": {"east": east, "west": west}, "pooled": together, "mean": sum(known) / len(known)}
-            runs[seed] = results(**{"recipe": {"stays_home": "nothing"}, "seed": seed, **sites, **changes})
-        return Method(name, runs)
+            runs.append(results(**{"recipe": {"stays_home": "nothing"}, "seed": seed, **sites, **changes}))
+        return {name: runs}
 
     return build
 

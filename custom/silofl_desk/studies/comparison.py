@@ -34,6 +34,7 @@ from silofl_desk.report.sentences import (
 from silofl_desk.studies.conditions import (
     describe_groups,
     group_rows_by_value,
+    has_other_data,
 )
 
 ONE_SEED = (
@@ -102,9 +103,11 @@ def compared_sites(results: Sequence[Results]) -> list[str]:
     return sorted({site for run in results for site in run.sites})
 
 
-def are_comparable(results: Sequence[Results]) -> bool:
-    """Return whether the runs measure the same: one metric, one way to split, the same number of test cases."""
-    return not _differences(results)
+def are_comparable(runs: Sequence[RunRecords]) -> bool:
+    """Return whether the runs measure the same on the same data: metric, regions, split and what each site has."""
+    measured = {(run.results.metric, regions_text(run.results), run.results.split_unit) for run in runs}
+    sites = compared_sites([run.results for run in runs])
+    return len(measured) < 2 and not any(has_other_data(runs, site) for site in sites)
 
 
 def comparison_notes(results: Sequence[Results]) -> list[str]:
@@ -243,29 +246,6 @@ def _list_losses(rows: Mapping[str, Sequence[Results]]) -> list[str]:
         for tone, sentence in describe_problems(run)
         if tone == "bad"
     ]
-
-
-def _differences(results: Sequence[Results]) -> list[str]:
-    """Return the differences between runs for which their means cannot be compared."""
-    differences = []
-    if len({run.metric for run in results}) > 1:
-        differences.append("metric")
-    if len({regions_text(run) for run in results}) > 1:
-        differences.append("the regions that are scored")
-    if len({run.split_unit for run in results}) > 1:
-        differences.append("how patients are split")
-    if any(len(numbers) > 1 for numbers in _count_test_cases(results).values()):
-        differences.append("the number of test cases")
-    return differences
-
-
-def _count_test_cases(results: Sequence[Results]) -> dict[str, set[int]]:
-    """Return site -> its numbers of test cases, counted and excluded ones, in the runs that tested there."""
-    numbers: dict[str, set[int]] = {}
-    for site, one in (pair for run in results for pair in run.tests.items()):
-        if not one.is_withheld:
-            numbers.setdefault(site, set()).add(one.num_cases + one.num_excluded)
-    return numbers
 
 
 def compare_drift(rows: RowRuns) -> TextTable | None:

@@ -24,7 +24,6 @@ from silofl.report.canvas import (
 from silofl.report.tables import TextTable
 from silofl.training.site_score import SiteScore
 from silofl_desk.report.result_tables import mean_and_deviation, summarise_seeds
-from silofl_desk.studies.method_rows import Method
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -53,12 +52,12 @@ class SweptRow:
     Attributes:
         row: Name of the job, method or variant.
         values: Name of each swept setting -> its value there, as text.
-        method: The runs.
+        runs: One a seed.
     """
 
     row: str
     values: Mapping[str, str]
-    method: Method
+    runs: Sequence[Results]
 
     @property
     def line(self) -> tuple[str, ...]:
@@ -82,12 +81,11 @@ class SweptRow:
 
     def list_values(self, part: str) -> list[dict[str, float | None]]:
         """Return site -> value of each run."""
-        runs = self.method.results.values()
-        return [{site: (one := PARTS[part](run).get(site)) and one.value for site in run.sites} for run in runs]
+        return [{site: (one := PARTS[part](run).get(site)) and one.value for site in run.sites} for run in self.runs]
 
 
 @dataclass(frozen=True)
-class Sweep:
+class SweptRows:
     """The rows over the last setting.
 
     Attributes:
@@ -126,7 +124,7 @@ class Sweep:
         return TextTable(columns, rows, num_text=2 + len(others))
 
 
-def sweep_image(sweep: Sweep) -> PageImage:
+def sweep_image(sweep: SweptRows) -> PageImage:
     """Draw each row over the last setting, one panel per part, and name the best point in the alternative text."""
     *others, last = sweep.rows[0].values
     rows = [
