@@ -19,7 +19,8 @@ from silofl.data.counts import PartCounts, SiteCounts
 from silofl.federation.ledger import Round
 from silofl.federation.results import Results
 from silofl.inference.evaluation import ALL, MISSING, Evaluation
-from silofl.inference.unseen import ThresholdTest, UnseenTest
+from silofl.inference.super_results import ThresholdTest
+from silofl.inference.unseen import UnseenTest
 from silofl.training.joined import Joined
 from silofl.training.site_score import SiteScore
 from silofl_desk.report.run_page import write_report
@@ -55,8 +56,10 @@ def whole_super(values):
     """Return the values of a super model's result, in which each site that tested says what its selector chose."""
     selector, tested = values["selector"], [site for site, value in values["sites"].items() if value is not None]
     chosen = {site: {key: selector[key].get(site, {}) for key in ("cases", "slices")} for site in tested}
-    rest = {key: value for key, value in values.items() if key != "selector"}
-    return rest | {"outputs": selector["outputs"], "selected": chosen}
+    found = {"outputs": selector["outputs"]}
+    found |= {key: values[key] for key in ("threshold", "threshold_without", "by_threshold")}
+    rest = {key: value for key, value in values.items() if key not in ("selector", *found)}
+    return rest | {"super_model": found, "selected": chosen}
 
 
 # Key of a site's score -> the name under which a test gives it by site.

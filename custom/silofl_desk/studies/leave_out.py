@@ -35,7 +35,8 @@ from silofl.inference.contents import Contents
 from silofl.inference.evaluated_cases import SiteCases, evaluate_cases, sort_answers
 from silofl.inference.evaluations import describe_test
 from silofl.inference.geometry import check_images
-from silofl.inference.unseen import ThresholdTest, UnseenTest, read_unseen
+from silofl.inference.super_results import ThresholdTest
+from silofl.inference.unseen import UnseenTest, read_unseen
 from silofl.models.roles import GLOBAL
 from silofl.study import Study
 from silofl.training.device import choose_device, set_threads
