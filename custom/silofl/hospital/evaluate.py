@@ -25,7 +25,7 @@ from silofl.data.site_data import load_site_data
 from silofl.data.targets import IGNORED
 from silofl.inference.cases_table import FILE as CASES
 from silofl.inference.cases_table import write_cases
-from silofl.inference.clinical import compare_answers, measure_evaluation, read_rows
+from silofl.inference.clinical import compare_answers, measure_evaluation, read_class_rows
 from silofl.inference.evaluated_cases import (
     EvaluatedCase,
     RefusedCase,
@@ -101,11 +101,9 @@ def run(options: argparse.Namespace) -> int:
         cases, refused = _answer_cases(model, site, console)
         record = measure_evaluation(model, fingerprint, site, cases, options.specificity)
         if options.by:
-            divided, least = (
-                site.divide(dict(options.by)),
-                _read_least(options.site_config),
-            )
-            record = replace(record, subgroups=measure_subgroups(cases, site, divided, study, least, False))
+            divided, least = site.divide(dict(options.by)), _read_least(options.site_config)
+            found = measure_subgroups(cases, site, divided, study, least, needs_patients=False)
+            record = replace(record, subgroups=found, least=least)
         if other is not None:
             # Prepared as the other model's study says.
             same = _read_cases(options.data, other.contents.study, cache, options.part)
@@ -262,7 +260,7 @@ def _write_page(
 ) -> None:
     cases, refused = evaluated
     maps = study.labels if record.is_segmentation else {}
-    rows = None if record.is_segmentation else read_rows(cases, site.units.unit_of)
+    rows = None if record.is_segmentation else read_class_rows(cases, site.units.unit_of)
     images = {
         "roc": roc_image(rows.draw_rocs(study), record.scores) if rows else None,
         "worst": worst_image(pictures, maps, TITLES.get(study.task, "")),
