@@ -134,7 +134,7 @@ def unseen_images(rows: RowRuns) -> list[PageImage]:
 
 
 def _draw_unseen(site: str, metric: str, methods: Mapping[str, Sequence[UnseenTest]]) -> PageImage:
-    tests = [(name, seed, _list_values(test)) for name, several in methods.items() for seed, test in enumerate(several)]
+    tests = [(name, seed, _list_points(test)) for name, several in methods.items() for seed, test in enumerate(several)]
 
     def draw(width: float) -> Figure:
         # A line per method and seed.
@@ -171,7 +171,7 @@ def _select_own(tests: Mapping[str, Sequence[UnseenTest]]) -> dict[str, list[Uns
     return {name: several for name, several in beside.items() if several}
 
 
-def _list_values(test: UnseenTest) -> list[tuple[str, float]]:
+def _list_points(test: UnseenTest) -> list[tuple[str, float]]:
     """Return the federated model, the mean of the own models and each of them, as far as they have a value."""
     federated, together, _ = POINTS
     own = test.own or {}

@@ -11,16 +11,14 @@ SOFTWARE = ("silofl", "nvflare", "torch", "python")
 
 def participation_table(ledger: Sequence[Round], sites: Sequence[str]) -> TextTable:
     """Return one row a site: the rounds in which it was asked, answered, was late, failed or was refused."""
-    columns = ("site", "asked", "answered", *KINDS, "training examples")
+    kinds = ("asked", "answered", *KINDS)
+    # Of the last round in which a site said it.
+    examples = {site: str(count) for record in ledger for site, count in record.examples.items()}
     rows = tuple(
-        (
-            site,
-            *(str(sum(site in getattr(r, kind) for r in ledger)) for kind in ("asked", "answered", *KINDS)),
-            _last_examples(ledger, site),
-        )
+        (site, *(str(sum(site in getattr(r, kind) for r in ledger)) for kind in kinds), examples.get(site, MISSING))
         for site in sites
     )
-    return TextTable(columns, rows)
+    return TextTable(("site", *kinds, "training examples"), rows)
 
 
 def software_table(ledger: Sequence[Round]) -> TextTable | None:
@@ -47,11 +45,6 @@ def traffic_table(ledger: Sequence[Round], sites: Sequence[str]) -> TextTable:
 def _count_recorded(ledger: Sequence[Round], site: str) -> str:
     answered = sum(site in record.answered for record in ledger)
     return f"{sum(site in record.recorded for record in ledger)} of {answered} rounds"
-
-
-def _last_examples(ledger: Sequence[Round], site: str) -> str:
-    counts = [record.examples[site] for record in ledger if site in record.examples]
-    return str(counts[-1]) if counts else MISSING
 
 
 def _traffic_row(name: str, to: Sequence[int | None], back: Sequence[int | None]) -> tuple[str, ...]:

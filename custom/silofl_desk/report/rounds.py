@@ -125,7 +125,8 @@ def training_curves(
         sites: Those that have a line.
         kept: Mean validation of what the sites keep, as a line across all rounds; None without a choice.
     """
-    key, words = _training_curve_key(ledger)
+    is_private = any("epsilon" in values for record in ledger for values in record.metrics.values())
+    key, words = ("epsilon", "epsilon of differential privacy") if is_private else ("loss", "training loss")
     panels = [Panel(f"{words[:1].upper()}{words[1:]}", _site_values(ledger, sites, partial(_training_number, key)))]
     if any(record.validation for record in ledger):
         lines = _score_values(ledger, sites, VALIDATION) | ({} if kept is None else {KEPT: [kept] * len(ledger)})
@@ -205,12 +206,6 @@ def is_validated_with_selector(run: RunRecords) -> bool:
     return any(selector_accuracy(record, site) is not None for record in run.ledger for site in run.sites)
 
 
-def _training_curve_key(ledger: Sequence[Round]) -> tuple[str, str]:
-    """Return the key of the training's curve in a round's metrics, and its name."""
-    is_private = any("epsilon" in values for record in ledger for values in record.metrics.values())
-    return ("epsilon", "epsilon of differential privacy") if is_private else ("loss", "training loss")
-
-
 def selector_accuracy(record: Round, site: str) -> float | None:
     """Return the share of a site's validation slices that the selector of a round takes for this site's."""
     return record.validation[site].selector_accuracy if site in record.validation else None
@@ -274,30 +269,23 @@ def describe_curves(curves: Curves) -> str:
 def _describe_panel(curves: Curves, panel: Panel) -> str:
     """Say where each line of a panel ends: its last known value, with its round where that is not the last of all."""
     last = max((number for name in panel.lines for number in curves.rounds[name]), default=0)
-    ends = {name: _find_end(curves.rounds[name], values) for name, values in panel.lines.items()}
-    known = {name: end for name, end in ends.items() if end}
+    known = {
+        name: (number, value)
+        for name, values in panel.lines.items()
+        for number, value in zip(curves.rounds[name], values, strict=True)
+        if value is not None
+    }
     listed = ", ".join(
         f"{name} {value:.3g}{'' if number == last else f' (round {number})'}" for name, (number, value) in known.items()
     )
     return f"{panel.title} after round {last}: {listed}." if known else f"{panel.title}: no value."
 
 
-def _find_end(rounds: Sequence[int], values: Values) -> tuple[int, float] | None:
-    known = [(number, value) for number, value in zip(rounds, values, strict=True) if value is not None]
-    return known[-1] if known else None
-
-
 def _best_sentence(run: RunRecords, kept: float | None) -> str:
     """Name the reported round, why it was chosen, and what the sites keep has on the same data."""
-    sentence = _reported_sentence(run)
-    if kept is None:
-        return sentence
-    return f"{sentence} The models that the sites keep have {format_number(kept)} on the same validation data."
-
-
-def _reported_sentence(run: RunRecords) -> str:
+    end = f" The models that the sites keep have {format_number(kept)} on the same validation data."
     if run.results.model:
-        return f"Reported: {describe_model(run.results)}."
+        return f"Reported: {describe_model(run.results)}." + end * (kept is not None)
     best = find_best_round(run.ledger)
     if best is None:
         return "No site has validated a model yet."
@@ -324,7 +312,8 @@ def weights_image(shown: SiteWeights) -> PageImage:
         return figure
 
     alt = (
-        f"How much each of {len(shown.sites)} sites listens to itself and most to another: {_describe_weights(shown)}."
+        f"How much each of {len(shown.sites)} sites listens to itself and most to another: "
+        f"{'; '.join(_describe_row(shown, site) for site in shown.sites)}."
     )
     caption = (
         "Left: a row is a site that listens, a column a site that it listens to; a row sums to 1, and the framed "
@@ -338,10 +327,6 @@ def weights_image(shown: SiteWeights) -> PageImage:
         (shown.sites[i], shown.sites[j], shown.weights[i][j], shown.distances[i][j]) for i in places for j in places
     ]
     return make_image(Plot("weights", ("listener", "heard", "weight", "distance"), rows, draw), alt, caption)
-
-
-def _describe_weights(shown: SiteWeights) -> str:
-    return "; ".join(_describe_row(shown, site) for site in shown.sites)
 
 
 def _describe_row(shown: SiteWeights, site: str) -> str:

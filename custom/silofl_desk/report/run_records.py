@@ -220,7 +220,10 @@ def read_run(path: Path) -> RunRecords:
             f"{path} must be the folder of a run; it holds no results.json, ledger.json or run.json: name the folder "
             "given to --out, or that of a download"
         )
-    study, data = _read_study(path), read_file(DataCounts, path / DATA)
+    # Of a simulation, and of a real federation's run.
+    files = (path / CONFIG / "study.yaml", path / "model" / "study.yaml")
+    study = next((load_study(file, STORED) for file in files if file.is_file()), None)
+    data = read_file(DataCounts, path / DATA)
     results = found or unscored_results(study or path.name, UNFINISHED)
     pictures = _read_site_files(path, results, "pictures.npz", CasePictures)
     return RunRecords(
@@ -244,12 +247,6 @@ def read_comparisons(run: Path) -> tuple[str, ...]:
     """Return the pages that compare a run with others, by their paths from its folder."""
     listed = read_file(Comparisons, run / COMPARISONS)
     return listed.pages if listed else ()
-
-
-def _read_study(run: Path) -> Study | None:
-    # Of a simulation, and of a real federation's run.
-    files = (run / CONFIG / "study.yaml", run / "model" / "study.yaml")
-    return next((load_study(file, STORED) for file in files if file.is_file()), None)
 
 
 def _read_changes_file(path: Path) -> Mapping[str, Any]:

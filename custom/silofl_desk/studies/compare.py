@@ -30,11 +30,11 @@ from silofl_desk.studies.comparison import DRIFT_NOTE, are_comparable, compare_d
 from silofl_desk.studies.comparison_page import Summary, joining_blocks, write_rows
 from silofl_desk.studies.conditions import list_differences
 from silofl_desk.studies.hospitals import describe_starts
-from silofl_desk.studies.method_rows import CENTRALISED, Methods, method_sites
+from silofl_desk.studies.method_rows import CENTRALISED, method_sites
 from silofl_desk.studies.method_table import methods_notes, methods_table, methods_values
 from silofl_desk.studies.simulation import changed_study
-from silofl_desk.studies.sweep import ROUNDS, read_sweep, short_names, value_text
-from silofl_desk.studies.swept import NOTE, SweptRow, SweptRows, sweep_image
+from silofl_desk.studies.sweep import ROUNDS, Sweep, read_sweep, short_names, value_text
+from silofl_desk.studies.swept import NOTE, SweptRows, sweep_image
 from silofl_desk.studies.weights import find_weights_file
 
 
@@ -242,28 +242,23 @@ def _summarise(
     summary = Summary(table, notes, centralised=rows.records.get(CENTRALISED, ()))
     if not asked.sweep.values:
         return summary, values
-    swept = _swept_rows(methods, runs, asked)
+    swept = _swept_rows(rows, runs, asked.sweep)
     known = [*asked.sweep.values]
     if asked.sweep.total_epochs is not None:
         known.append(ROUNDS)
         notes.append(f"Rounds times local epochs are {asked.sweep.total_epochs} in every row.")
-    metrics = {str(run.metric) for of_row in methods.values() for run in of_row}
-    sweep = SweptRows(swept, " or ".join(sorted(metrics)) or MISSING)
-    return replace(summary, notes=[NOTE, *notes], known=known, swept=sweep.table(), figure=sweep_image(sweep)), values
+    return replace(summary, notes=[NOTE, *notes], known=known, swept=swept.table(), figure=sweep_image(swept)), values
 
 
-def _swept_rows(methods: Methods, runs: Sequence[ComparedRun], asked: ComparisonPlan) -> list[SweptRow]:
-    names = short_names(asked.sweep.values)
+def _swept_rows(rows: ComparedRows, runs: Sequence[ComparedRun], sweep: Sweep) -> SweptRows:
     # Of several seeds any: they differ in nothing that is read here.
     one = {run.name: run for run in runs}
-    return [
-        SweptRow(
-            one[name].row,
-            {names[key]: value_text(key, value) for key, value in one[name].point.values.items()},
-            of_row,
-        )
-        for name, of_row in methods.items()
-    ]
+    found = {
+        (one[name].row, *(value_text(key, value) for key, value in one[name].point.values.items())): of_row
+        for name, of_row in rows.results.items()
+    }
+    metrics = {str(run.metric) for of_row in found.values() for run in of_row}
+    return SweptRows([*short_names(sweep.values).values()], found, " or ".join(sorted(metrics)) or MISSING)
 
 
 def _describe_run(run: ComparedRun, rows: ComparedRows) -> dict[str, Any]:

@@ -250,12 +250,13 @@ def _list_losses(rows: Mapping[str, Sequence[Results]]) -> list[str]:
 
 def compare_drift(rows: RowRuns) -> TextTable | None:
     """Return one line a row; None where no run has measured any drift."""
-    table = tuple((name, *(_describe_drift(runs, key) for key in DRIFT_COLUMNS)) for name, runs in rows.items())
+    table = []
+    for name, runs in rows.items():
+        means = [
+            [mean_of_known(getattr(record, key) for record in run.ledger) for run in runs] for key in DRIFT_COLUMNS
+        ]
+        known = [[mean for mean in of_column if mean is not None] for of_column in means]
+        # By digits and not by decimals: drifts are as small as their rates.
+        table.append((name, *(mean_and_deviation(of_column, (".3g", ".2g")) for of_column in known)))
     is_measured = any(cell != MISSING for _, *cells in table for cell in cells)
-    return TextTable(("row", *DRIFT_COLUMNS), table) if is_measured else None
-
-
-def _describe_drift(runs: Sequence[RunRecords], key: str) -> str:
-    means = [mean_of_known(getattr(record, key) for record in run.ledger) for run in runs]
-    # By digits and not by decimals: drifts are as small as their rates.
-    return mean_and_deviation([mean for mean in means if mean is not None], (".3g", ".2g"))
+    return TextTable(("row", *DRIFT_COLUMNS), tuple(table)) if is_measured else None

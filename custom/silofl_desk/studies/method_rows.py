@@ -120,7 +120,8 @@ def make_method_rows(methods: Methods) -> list[Row]:
     """Return all rows in the given order; a method with a selector has four, which come from the same runs."""
     sites, keys, rows = method_sites(methods), list_further_averages(methods), []
     for method, runs in methods.items():
-        needs_pool, is_alone = method == CENTRALISED, any(map(_is_alone, runs))
+        homes = ((run.recipe.get("stays_home"), bool(run.recipe.get("sends_model_once"))) for run in runs)
+        needs_pool, is_alone = method == CENTRALISED, ("everything", False) in homes
         models = [_list_models(run, sites, keys) for run in runs]
         for model in dict.fromkeys(chain(*models)) or [""]:
             name = " ".join(filter(None, (method, model, f"({POOLED_DATA})" * needs_pool)))
@@ -130,10 +131,6 @@ def make_method_rows(methods: Methods) -> list[Row]:
             averages = tuple(cells[len(sites) :])
             rows.append(Row(name, tuple(cells[: len(sites)]), averages, needs_pool, not needs_pool and not is_alone))
     return rows
-
-
-def _is_alone(run: Results) -> bool:
-    return run.recipe.get("stays_home") == "everything" and not run.recipe.get("sends_model_once")
 
 
 def _list_models(run: Results, sites: Sequence[str], keys: Sequence[str]) -> dict[str, Cells]:

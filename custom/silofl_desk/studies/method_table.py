@@ -103,7 +103,8 @@ def methods_notes(methods: Methods, seeds: Sequence[int], is_ranked: bool = True
     is_multilabel = any(run.has_findings for _, run in by_seed)
     named, counted = ", ".join(map(str, seeds)), "mean ± standard deviation over them"
     with_gamma = {name: runs for name, runs in methods.items() if any(_threshold(run) is not None for run in runs)}
-    excluding = [name for name, runs in methods.items() if any(map(_excludes_cases, runs))]
+    of_super = {name: [run for run in runs if run.super_model] for name, runs in methods.items()}
+    excluding = [n for n, runs in of_super.items() if any(o.num_excluded for run in runs for o in run.tests.values())]
     return [
         *_marking_notes(is_ranked, seeds),
         f"Metric: {describe_groups(methods, lambda run: str(run.metric))}; client average: mean over sites; "
@@ -212,10 +213,6 @@ def _rounds_text(results: Results) -> str:
 def _threshold_text(results: Results) -> str:
     threshold = _threshold(results)
     return f"{threshold}{', the global model for every case' if threshold is not None and threshold >= 1 else ''}"
-
-
-def _excludes_cases(results: Results) -> bool:
-    return results.super_model is not None and any(one.num_excluded for one in results.tests.values())
 
 
 def _threshold(results: Results) -> float | None:

@@ -39,82 +39,47 @@ MOST_LETTERS = 40
 # Inches that a panel wants.
 LEAST_SWEEP = 3.0
 # What a site has of a part.
-PARTS: dict[str, Callable[[Results], Mapping[str, SiteScore]]] = {
+Read = Callable[[Results], Mapping[str, SiteScore]]
+PARTS: dict[str, Read] = {
     "validation": lambda run: run.validation,
     "test": lambda run: run.tests,
 }
 
 
 @dataclass(frozen=True)
-class SweptRow:
-    """A row of a comparison at one point of a sweep.
-
-    Attributes:
-        row: Name of the job, method or variant.
-        values: Name of each swept setting -> its value there, as text.
-        runs: One a seed.
-    """
-
-    row: str
-    values: Mapping[str, str]
-    runs: Sequence[Results]
-
-    @property
-    def line(self) -> tuple[str, ...]:
-        """What it shares with the rows from which only the last setting tells it apart."""
-        return (self.row, *list(self.values.values())[:-1])
-
-    @property
-    def place(self) -> str:
-        """Its value of the last setting."""
-        return list(self.values.values())[-1]
-
-    def measured(self, part: str, sites: Collection[str]) -> list[float]:
-        """Return the mean over a run's own of the sites, of each seed that lacks none of them.
-
-        Args:
-            part: Of the sites' data.
-            sites: Those that some run of the sweep has a value of; the others have no data of this part.
-        """
-        found = [list(map(values.get, sites & values.keys())) for values in self.list_values(part)]
-        return [float(np.mean(values)) for values in found if values and None not in values]
-
-    def list_values(self, part: str) -> list[dict[str, float | None]]:
-        """Return site -> value of each run."""
-        return [{site: (one := PARTS[part](run).get(site)) and one.value for site in run.sites} for run in self.runs]
-
-
-@dataclass(frozen=True)
 class SweptRows:
-    """The rows over the last setting.
+    """The rows of a comparison with a sweep, over its last setting.
 
     Attributes:
-        rows: All with the same settings.
+        settings: Names of the swept settings.
+        rows: Name of the job, method or variant, and the value of each setting -> the results, one a seed.
         metric: Of their values.
     """
 
-    rows: Sequence[SweptRow]
+    settings: Sequence[str]
+    rows: Mapping[tuple[str, ...], Sequence[Results]]
     metric: str
-
-    @cached_property
-    def values(self) -> dict[str, dict[tuple[str, ...], dict[str, list[float]]]]:
-        """Part -> line -> value of the last setting -> the mean of each seed."""
-        found: dict[str, dict[tuple[str, ...], dict[str, list[float]]]] = {part: {} for part in PARTS}
-        for part, lines in found.items():
-            runs = [values for row in self.rows for values in row.list_values(part)]
-            known = {site for values in runs for site, value in values.items() if value is not None}
-            for row in self.rows:
-                lines.setdefault(row.line, {})[row.place] = row.measured(part, known)
-        return found
 
     @property
     def places(self) -> list[str]:
         """The values of the last setting."""
-        return list(dict.fromkeys(row.place for row in self.rows))
+        return list(dict.fromkeys(place for *_, place in self.rows))
+
+    @cached_property
+    def values(self) -> dict[str, dict[tuple[str, ...], dict[str, list[float]]]]:
+        """Part -> row with all settings but the last -> value of the last -> the mean over sites of each seed."""
+        found: dict[str, dict[tuple[str, ...], dict[str, list[float]]]] = {part: {} for part in PARTS}
+        for part, read in PARTS.items():
+            scores = [item for runs in self.rows.values() for run in runs for item in read(run).items()]
+            # The others have no data of this part.
+            sites = {site for site, one in scores if one.value is not None}
+            for (*line, place), runs in self.rows.items():
+                found[part].setdefault(tuple(line), {})[place] = _average_sites(runs, read, sites)
+        return found
 
     def table(self) -> TextTable:
         """Return one row for each line and part; one column a value of the last setting."""
-        *others, last = self.rows[0].values
+        *others, last = self.settings
         rows = tuple(
             (*line, part, *(mean_and_deviation(self.values[part][line].get(place, ())) for place in self.places))
             for line in self.values["test"]
@@ -124,14 +89,20 @@ class SweptRows:
         return TextTable(columns, rows, num_text=2 + len(others))
 
 
+def _average_sites(runs: Sequence[Results], read: Read, sites: Collection[str]) -> list[float]:
+    """Return the mean over a run's own of the sites, of each run that lacks none of them."""
+    found = [[(one := read(run).get(site)) and one.value for site in run.sites if site in sites] for run in runs]
+    return [float(np.mean(values)) for values in found if values and None not in values]
+
+
 def sweep_image(sweep: SweptRows) -> PageImage:
     """Draw each row over the last setting, one panel per part, and name the best point in the alternative text."""
-    *others, last = sweep.rows[0].values
+    *others, last = sweep.settings
     rows = [
-        (*row.line, row.place, part, *summarise_seeds(values), len(values))
-        for row in sweep.rows
+        (*line, place, part, *summarise_seeds(values), len(values))
+        for *line, place in sweep.rows
         for part in PARTS
-        for values in (sweep.values[part][row.line][row.place],)
+        for values in (sweep.values[part][tuple(line)][place],)
     ]
 
     def draw(width: float) -> Figure:
