@@ -197,11 +197,6 @@ class Results:
         names = (LOCAL, AT_ZERO, SHIFTED, FEDERATED, CHOSEN) if sites else ()
         return {name: self.mean_of_sites(one.tested(name) for one in sites) for name in names}
 
-    @property
-    def has_global_model(self) -> bool:
-        """Whether a super model's tests are of a global model too, as far as there are any tests."""
-        return not self.tests or any("global" in (one.models or ("global",)) for one in self.tests.values())
-
     def to_frame(self) -> "DataFrame":
         """Return `sites` as a table of pandas: a row per site, a column per number, as ``value`` or ``labels.organ``.
 
@@ -223,7 +218,12 @@ class Results:
     def _frame_row(self, site: str) -> dict[str, Any]:
         score, validation, joined = self.sites[site], self.validation.get(site), (self.joining or {}).get(site)
         row: dict[str, Any] = {} if score is None else dump_record(score)
-        return row | {"validation": validation and validation.value, **(joined.summary if joined else {})}
+        row |= {"validation": validation and validation.value}
+        if joined is None:
+            return row
+        values = {"alone": joined.shown(LOCAL), "federated": joined.shown(SHIFTED), "kept": joined.shown(CHOSEN)}
+        interval = {"low": joined.low, "high": joined.high}
+        return row | values | {"difference": joined.difference, "interval": interval, "verdict": joined.verdict}
 
 
 def read_results(folder: Path) -> Results | None:

@@ -119,7 +119,9 @@ def _measure_classes(
         rows.callings[0].shown_thresholds(rows.is_multilabel),
     )
     # One for all models.
-    called_from = {study.labels[label]: thresholds[label] for label in list_classes(study) if label in thresholds}
+    called_from = {
+        study.labels[label]: thresholds[label] for label in list_compared_classes(study) if label in thresholds
+    }
     found: dict[str, Any] = {"called_from": called_from or None}
     # Findings are not answered one instead of another.
     found |= {} if score.is_multilabel else {"confusion": rows.count_answers(study)}
@@ -211,7 +213,7 @@ def _score_label(key: int | str, cases: Sequence[EvaluatedCase], sample: Sample)
     }
 
 
-def list_classes(study: Study) -> list[int]:
+def list_compared_classes(study: Study) -> list[int]:
     """Return the classes that are each compared with all others, or findings; none of a segmentation.
 
     Of two classes that is the second alone.
@@ -267,13 +269,16 @@ class ClassRows:
         """Return the ROC curve of each class with both kinds of cases: shares called wrongly, and rightly."""
         from sklearn.metrics import roc_curve
 
-        pairs = {study.labels[label]: (self.is_true[:, label], self.shown[:, label]) for label in list_classes(study)}
+        pairs = {
+            study.labels[label]: (self.is_true[:, label], self.shown[:, label])
+            for label in list_compared_classes(study)
+        }
         known = {name: roc_curve(*pair)[:2] for name, pair in pairs.items() if 0 < pair[0].sum() < len(pair[0])}
         return {name: (wrong.tolist(), right.tolist()) for name, (wrong, right) in known.items()}
 
     def measure_classes(self, study: Study, specificity: float) -> Scores:
         """Return the scores of each class against all others by its name; of two classes the second's alone."""
-        return {study.labels[label]: self._measure_class(label, specificity) for label in list_classes(study)}
+        return {study.labels[label]: self._measure_class(label, specificity) for label in list_compared_classes(study)}
 
     def _measure_class(self, label: int, specificity: float) -> dict[str, Estimate]:
         scores, is_positive = self.shown[:, label], self.is_true[:, label]
@@ -378,7 +383,7 @@ def compare_answers(
         raise DataError("both models must answer some of the same cases, not none; look at the reasons in each alone")
     pair = both, [other_of[one.case] for one in both]
     own, other = (Score.merged({one.case: one.score for one in answers}) for answers in pair)
-    rows = [read_class_rows(answers, units.unit_of) for answers in pair] if list_classes(study) else []
+    rows = [read_class_rows(answers, units.unit_of) for answers in pair] if list_compared_classes(study) else []
     difference, areas = _compare_values(own, other, units.unit_of), _compare_areas(rows, study)
     return Against(fingerprint, len(both), difference, areas)
 
@@ -401,6 +406,6 @@ def _compare_areas(rows: Sequence["ClassRows"], study: Study) -> dict[str, AreaD
         study.labels[label]: compare_aurocs(
             theirs.shown[:, label], ours.shown[:, label], ours.is_true[:, label], ours.units
         )
-        for label in list_classes(study)
+        for label in list_compared_classes(study)
     }
     return {name: area for name, area in areas.items() if area is not None}

@@ -16,7 +16,7 @@ from silofl.base.schema import declare_optional, dump_record
 from silofl.core.heterogeneity import PooledEstimate, pool_estimates
 from silofl.core.intervals import ROUNDING, Estimate
 from silofl.data.groups import list_groups
-from silofl.inference.clinical import list_classes
+from silofl.inference.clinical import list_compared_classes
 from silofl.inference.evaluation import ALL, MISSING, Evaluation, Scores
 from silofl.inference.subgroups import name_labels
 from silofl.study import Study
@@ -122,7 +122,7 @@ def list_scores(study: Study) -> list[tuple[str, str]]:
         groups = [study.labels.get(key, key) if isinstance(key, int) else key for key in study.scored]
         own, main, others = [study.metric], OF_LABELS[:1], OF_LABELS[1:]
     else:
-        groups = [study.labels[label] for label in list_classes(study)]
+        groups = [study.labels[label] for label in list_compared_classes(study)]
         is_called = study.is_multilabel or study.operating_point is not None
         own, others = [*dict.fromkeys((study.metric, *OF_ALL))], OF_CLASSES[1:]
         main = (OF_CLASSES[0], SPECIFICITY) if is_called else OF_CLASSES[:1]

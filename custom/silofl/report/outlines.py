@@ -43,7 +43,8 @@ def grey_window(images: Sequence[NDArray]) -> Window:
         images: Arrays of shape (..., C, H, W).
     """
     values = np.concatenate([array.ravel() for array in images])
-    if any(map(_is_coloured, images)) and values.min() >= 0 and values.max() <= 1:
+    is_grey = (np.array_equal(array, np.broadcast_to(array[..., :1, :, :], array.shape)) for array in images)
+    if not all(is_grey) and values.min() >= 0 and values.max() <= 1:
         return 0.0, 1.0
     # Percentiles, because a few very bright pixels would leave the others black.
     low, high = np.percentile(values, (0.5, 99.5))
@@ -63,10 +64,6 @@ def short_metric(metric: str) -> str:
 def make_trimmed_image(plot: Plot, alt: str, caption: str) -> PageImage:
     """Draw pictures of cases for a page, without empty margins."""
     return make_image(plot, alt, caption, PICTURE_DPI, is_trimmed=True)
-
-
-def _is_coloured(images: NDArray) -> bool:
-    return not np.array_equal(images, np.broadcast_to(images[..., :1, :, :], images.shape))
 
 
 def panel_inches(rows: int, columns: int, panel: float = PANEL_INCH) -> tuple[float, float]:

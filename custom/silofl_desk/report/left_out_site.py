@@ -129,8 +129,12 @@ def _format_share(part: int, choices: Counts) -> str:
 
 def unseen_images(rows: RowRuns) -> list[PageImage]:
     """Draw the models at each hospital that took no part and was tested with the others' own models."""
-    found = {key: _select_own(tests) for key, tests in group_unseen(rows).items()}
-    return [_draw_unseen(site, metric, tests) for (site, metric), tests in found.items() if tests]
+    images = []
+    for (site, metric), methods in group_unseen(rows).items():
+        beside = {name: [one for one in several if one.own] for name, several in methods.items()}
+        if any(beside.values()):
+            images.append(_draw_unseen(site, metric, beside))
+    return images
 
 
 def _draw_unseen(site: str, metric: str, methods: Mapping[str, Sequence[UnseenTest]]) -> PageImage:
@@ -163,12 +167,6 @@ def group_unseen(rows: RowRuns) -> dict[tuple[str, str], dict[str, list[UnseenTe
         for test in (run.unseen for run in runs if run.unseen and run.unseen.value is not None):
             found.setdefault((test.site, test.metric), {}).setdefault(name, []).append(test)
     return found
-
-
-def _select_own(tests: Mapping[str, Sequence[UnseenTest]]) -> dict[str, list[UnseenTest]]:
-    """Return the tests beside which the others' own models were tested."""
-    beside = {name: [one for one in several if one.own] for name, several in tests.items()}
-    return {name: several for name, several in beside.items() if several}
 
 
 def _list_points(test: UnseenTest) -> list[tuple[str, float]]:

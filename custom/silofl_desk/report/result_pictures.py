@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from math import ceil
 from typing import TYPE_CHECKING, TypeVar
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 
 from silofl.core.gain import count_verdicts
+from silofl.federation.results import Results
 from silofl.report.canvas import (
     INK,
     LINE_COLOURS,
@@ -172,8 +173,8 @@ def hospitals_image(rows: RowRuns) -> PageImage | None:
         return None
     metric = next(iter(chosen.values()))[0].metric
     has_intervals = metric == case_metric(metric)
-    methods = {name: _group_by_hospital(runs) for name, runs in chosen.items()}
-    local = {name: _group_local(runs) for name, runs in rows.items() if _are_local(runs)}
+    methods = {name: _group_by_hospital(runs, lambda one: one.joining) for name, runs in chosen.items()}
+    local = {name: _group_by_hospital(runs, _known_values) for name, runs in rows.items() if _are_local(runs)}
     found = [
         (name, site, seed, *map(one.shown, MODEL_NAMES), one.difference, one.low, one.high, one.verdict)
         for name, sites in methods.items()
@@ -228,12 +229,10 @@ def _draw_hospitals(
     return figure
 
 
-def _group_by_hospital(runs: Sequence[RunRecords]) -> dict[str, dict[int | None, Joined]]:
-    sites = dict.fromkeys(site for run in runs for site in run.results.joining)
-    return {
-        site: {run.results.seed: run.results.joining[site] for run in runs if site in run.results.joining}
-        for site in sites
-    }
+def _group_by_hospital(runs: Sequence[RunRecords], read: Callable[[Results], Mapping[str, T]]) -> BySeed[T]:
+    found = {run.results.seed: read(run.results) for run in runs}
+    sites = dict.fromkeys(site for of_seed in found.values() for site in of_seed)
+    return {site: {seed: of_seed[site] for seed, of_seed in found.items() if site in of_seed} for site in sites}
 
 
 def _are_local(runs: Sequence[RunRecords]) -> bool:
@@ -241,10 +240,8 @@ def _are_local(runs: Sequence[RunRecords]) -> bool:
     return all(run.results.recipe.get("stays_home") == "everything" and not run.results.joining for run in runs)
 
 
-def _group_local(runs: Sequence[RunRecords]) -> dict[str, dict[int | None, float]]:
-    values = [(site, run.results.seed, value) for run in runs for site, value in run.results.values.items()]
-    sites = dict.fromkeys(site for site, _, value in values if value is not None)
-    return {site: {seed: value for one, seed, value in values if one == site and value is not None} for site in sites}
+def _known_values(results: Results) -> dict[str, float]:
+    return {site: value for site, value in results.values.items() if value is not None}
 
 
 def _describe_method(name: str, runs: Sequence[RunRecords]) -> str:

@@ -23,11 +23,12 @@ def participation_table(ledger: Sequence[Round], sites: Sequence[str]) -> TextTa
 
 def software_table(ledger: Sequence[Round]) -> TextTable | None:
     """Return one row a site: what it runs, and of how many of its updates it said that they were recorded there."""
-    rows = tuple(
-        (site, *(one[name] for name in SOFTWARE), one["package"][:12], _count_recorded(ledger, site))
-        for site, one in sorted(latest_software(ledger).items())
-    )
-    return TextTable(("site", *SOFTWARE, "files of silofl, SHA-256", "egress recorded"), rows) if rows else None
+    rows = []
+    for site, one in sorted(latest_software(ledger).items()):
+        recorded, answered = (sum(site in getattr(r, key) for r in ledger) for key in ("recorded", "answered"))
+        known = (one[name] for name in SOFTWARE)
+        rows.append((site, *known, one["package"][:12], f"{recorded} of {answered} rounds"))
+    return TextTable(("site", *SOFTWARE, "files of silofl, SHA-256", "egress recorded"), tuple(rows)) if rows else None
 
 
 def traffic_table(ledger: Sequence[Round], sites: Sequence[str]) -> TextTable:
@@ -40,11 +41,6 @@ def traffic_table(ledger: Sequence[Round], sites: Sequence[str]) -> TextTable:
     back = [sum(record.bytes_from.values()) for record in ledger]
     columns = ("site", "to the site", "from the site", "both in one round")
     return TextTable(columns, (*rows, _traffic_row("all sites", to, back)), num_summary=1)
-
-
-def _count_recorded(ledger: Sequence[Round], site: str) -> str:
-    answered = sum(site in record.answered for record in ledger)
-    return f"{sum(site in record.recorded for record in ledger)} of {answered} rounds"
 
 
 def _traffic_row(name: str, to: Sequence[int | None], back: Sequence[int | None]) -> tuple[str, ...]:

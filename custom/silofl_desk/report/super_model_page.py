@@ -148,10 +148,11 @@ def _count_blocks(outputs: Sequence[str], counts: Mapping[str, SelectorCounts]) 
 def model_values(results: Results) -> dict[str, Values]:
     """Return global, where there is one, personal, super, ensemble -> site -> mean test value at the site."""
     tested = {site: one.models or {} for site, one in results.tests.items()}
+    has_global = not tested or any(GLOBAL in (models or (GLOBAL,)) for models in tested.values())
     return {
         name: {site: tested.get(site, {}).get(site if name == PERSONAL else name) for site in results.sites}
         for name in MODELS
-        if name != GLOBAL or results.has_global_model
+        if name != GLOBAL or has_global
     }
 
 

@@ -150,7 +150,8 @@ def collect_rows(runs: Sequence[ComparedRun], failures: Mapping[Path, str]) -> C
         runs: In the order of the rows.
         failures: Folder -> why a run could not be carried out.
     """
-    rows = ComparedRows({run.name: [] for run in runs}, {run.name: [] for run in runs}, unfinished := {})
+    unfinished: dict[tuple[str, int], str] = {}
+    rows = ComparedRows({run.name: [] for run in runs}, {run.name: [] for run in runs}, unfinished)
     for run in runs:
         try:
             results = _read_result(run, failures.get(run.path))

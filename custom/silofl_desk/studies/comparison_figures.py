@@ -68,7 +68,9 @@ def run_curves(measure: Measure, runs: Sequence[RunRecords], centralised: Sequen
     ledgers = _select_scored(measure, run_names(runs))
     if not ledgers:
         return None
-    beside = _select_scored(measure, _centralised_names(centralised))
+    several = len(centralised) > 1
+    pooled = {f"centralised seed {run.results.seed}" if several else "centralised": run for run in centralised}
+    beside = _select_scored(measure, pooled)
     panels = _mean_panels(measure, SITES, mean_over_sites, ledgers)
     if beside:
         panels += _mean_panels(measure, CASES, mean_over_cases, ledgers | beside)
@@ -101,12 +103,6 @@ def mean_over_cases(scores: Scores) -> float | None:
 
 def _select_scored(measure: Measure, runs: Mapping[str, RunRecords]) -> dict[str, Sequence[Round]]:
     return {name: run.ledger for name, run in runs.items() if any(map(measure.scores, run.ledger))}
-
-
-def _centralised_names(runs: Sequence[RunRecords]) -> dict[str, RunRecords]:
-    if len(runs) == 1:
-        return {"centralised": runs[0]}
-    return {f"centralised seed {run.results.seed}": run for run in runs}
 
 
 def _mean_panels(measure: Measure, units: str, mean: Callable[[Scores], float | None], ledgers: Ledgers) -> list[Panel]:
