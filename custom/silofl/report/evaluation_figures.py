@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import TYPE_CHECKING
-
-from numpy.typing import NDArray
 
 from silofl.core.calibration import BINS
 from silofl.inference.evaluation import ALL, Evaluation, Scores
@@ -45,25 +43,6 @@ RELIABILITY_CAPTION = (
 )
 
 
-@dataclass(frozen=True)
-class CasePicture:
-    """A case as it is shown.
-
-    Attributes:
-        title: Its value, or its classes.
-        case: Its name.
-        image: (C, H, W).
-        truth: Its label map (H, W); None of a class.
-        prediction: The predicted one.
-    """
-
-    title: str
-    case: str
-    image: NDArray
-    truth: NDArray | None = None
-    prediction: NDArray | None = None
-
-
 def roc_image(curves: Mapping[str, tuple[Sequence[float], Sequence[float]]], classes: Scores) -> PageImage | None:
     """Draw ROC curves; None without any.
 
@@ -97,7 +76,7 @@ def roc_image(curves: Mapping[str, tuple[Sequence[float], Sequence[float]]], cla
     return make_image(plot, f"ROC curves; AUROC {areas}.", ROC_CAPTION)
 
 
-def worst_image(pictures: Sequence[CasePicture], labels: Mapping[int, str], above: str = "") -> PageImage | None:
+def worst_image(pictures: Sequence[CaseColumn], labels: Mapping[int, str], above: str = "") -> PageImage | None:
     """Draw each of the worst cases, and below it the outlines of truth and prediction; None without any.
 
     Args:
@@ -107,15 +86,7 @@ def worst_image(pictures: Sequence[CasePicture], labels: Mapping[int, str], abov
     """
     if not pictures:
         return None
-    cases = [
-        CaseColumn(
-            one.title if labels else one.title.replace(": ", ":\n", 1),
-            one.case,
-            one.image,
-            {"truth": one.truth, "prediction": one.prediction} if labels else {},
-        )
-        for one in pictures
-    ]
+    cases = pictures if labels else [replace(one, title=one.title.replace(": ", ":\n", 1)) for one in pictures]
     rows = [(one.case, one.title) for one in pictures]
     alt = "The worst cases: " + "; ".join(f"{one.case}, {one.title}" for one in pictures) + "."
     caption = (

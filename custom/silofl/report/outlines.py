@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import cycle
 from typing import TYPE_CHECKING
 
@@ -129,13 +129,13 @@ class CaseColumn:
         title: Above it, of any number of lines.
         case: Its name.
         image: (C, H, W).
-        masks: Name of a row -> label map (H, W); the same rows for all cases.
+        masks: Name of a row -> label map (H, W); the same rows for all cases, none of a class.
     """
 
     title: str
     case: str
     image: NDArray
-    masks: Mapping[str, NDArray]
+    masks: Mapping[str, NDArray] = field(default_factory=dict)
 
 
 def draw_cases(cases: Sequence[CaseColumn], labels: Mapping[int, str], window: Window | None = None) -> Figure:
