@@ -27,7 +27,7 @@ from silofl.models.roles import GLOBAL
 from silofl.study import Study
 from silofl_desk.phantoms.phantoms import SITES, make_phantoms
 from silofl_desk.studies.leave_out import run_unseen_test
-from silofl_desk.studies.pooled import read_scores, regroup_by_site
+from silofl_desk.studies.pooled import regroup_by_site
 
 JOB, POOL = "fedsm_phantoms", "pool"
 RATES = (0.001, 0.003, 0.01)
@@ -51,7 +51,7 @@ def mean(run: Path) -> float | None:
     """Return the mean over sites of the test, of pooled data by the site that a case is from; FedSM's super model."""
     results = read_results(run)
     is_pooled = POOLED_SITE in results.sites
-    return (regroup_by_site(results, read_scores(run, results)) if is_pooled else results).mean
+    return (regroup_by_site(run, results) if is_pooled else results).mean
 
 
 def right_choices(run: Path) -> float | None:

@@ -6,7 +6,7 @@ from typing import Any, Literal
 import pytest
 
 from silofl.base.errors import ConfigError
-from silofl.base.schema import declare_group, declare_optional, dump_record, format_key_lists, read_record
+from silofl.base.schema import declare_optional, dump_record, format_key_lists, read_record
 
 
 @dataclass(frozen=True)
@@ -24,19 +24,6 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Extra:
-    """What some things have.
-
-    Attributes:
-        colour: Its colour.
-        place: Row and name.
-    """
-
-    colour: Literal["red", "green"]
-    place: tuple[int, str]
-
-
-@dataclass(frozen=True)
 class Thing:
     """A thing.
 
@@ -45,7 +32,8 @@ class Thing:
         parts: Name -> part.
         price: In francs.
         facts: Whatever.
-        extra: More of it.
+        colour: Its colour.
+        place: Row and name.
         remark: Free text.
         owner: Whose it is.
     """
@@ -54,7 +42,8 @@ class Thing:
     parts: Mapping[str, Part]
     price: float | None
     facts: Mapping[str, Any]
-    extra: Extra | None = declare_group(None)
+    colour: Literal["red", "green"] | None = declare_optional()
+    place: tuple[int, str] | None = declare_optional()
     remark: str | None = declare_optional()
     owner: str | None = declare_optional()
 
@@ -84,13 +73,13 @@ def changed(**changes):
 
 def test_what_was_read_is_written_as_it_was():
     thing = read_record(Thing, MORE, "t.json")
-    assert thing.parts["left"] == Part(2, (1, 2)) and thing.extra == Extra("red", (1, "x"))
+    assert thing.parts["left"] == Part(2, (1, 2)) and (thing.colour, thing.place) == ("red", (1, "x"))
     assert json.loads(json.dumps(dump_record(thing))) == MORE
 
 
 def test_a_key_that_may_be_absent_is_absent_where_it_says_nothing():
     thing = read_record(Thing, VALUES, "t.json")
-    assert (thing.extra, thing.remark) == (None, None) and dump_record(thing) == VALUES
+    assert (thing.place, thing.remark) == (None, None) and dump_record(thing) == VALUES
 
 
 @pytest.mark.parametrize(
@@ -98,7 +87,6 @@ def test_a_key_that_may_be_absent_is_absent_where_it_says_nothing():
     [
         ({"name": "a"}, "t.json: parts must be given; it is missing"),
         (changed(pirce=1.0), r"t.json: pirce must be a known key; it is not \(did you mean 'price'\?\)"),
-        (changed(colour="red"), "t.json: place must be given; it is missing"),
         (changed(name=1), "t.json: name must be a text, not 1"),
         (changed(price="1"), "t.json: price must be a number, not '1'"),
         (changed(price=True), "t.json: price must be a number, not True"),

@@ -26,7 +26,7 @@ def test_every_site_ends_with_the_servers_super_model_which_predicts_a_scan(tmp_
     run, out = tmp_path / "run", tmp_path / "out"
     small = ("--set", f"model={json.dumps(SMALL_UNET)}")
     results = json.loads(carried_out("simulate", small_fedsm, "--data", phantoms, "--out", run, "--json", *small, *way))
-    assert results["status"] == "COMPLETE" and results["threshold_without"] == {}
+    assert results["status"] == "COMPLETE" and results["super_model"]["threshold_without"] == {}
     assert len(site_folders(run)) == 2
     assert {fingerprint(folder) for folder in site_folders(run)} == {fingerprint(run / "supermodel")}
     for one in results["sites"].values():
@@ -57,7 +57,8 @@ def test_the_extra_rounds_train_the_selector_alone(tmp_path, phantoms):
     extra = {"name": "fedsm", "selector": {"labels": "best_model", "steps": 2}, "extra_rounds": 2}
     job, run = write_small_job(tmp_path / "job", "fedsm_phantoms", rounds=2, algorithm=extra), tmp_path / "run"
     results = json.loads(silofl("simulate", job, "--data", phantoms, "--out", run, "--json").stdout)
-    assert results["outputs"] == ["global", "north", "south"] and results["threshold"] is None
+    found = results["super_model"]
+    assert found["outputs"] == ["global", "north", "south"] and found["threshold"] is None
     ledger = json.loads((run / "ledger.json").read_text())
     assert [record["round"] for record in ledger] == [1, 2, 3, 4]
     assert ledger[0]["bytes_to"] == ledger[1]["bytes_to"]

@@ -30,7 +30,7 @@ SUPER = {"outputs": ["east"], "threshold": None, "threshold_without": {}}
 SUPER |= {"by_threshold": [{"threshold": 0.5, "value": 0.25}]}
 CHOSEN = {"models": {"global": 0.5, "east": None}, "choices": {"global": 2}}
 CHOSEN |= {"selector": {"cases": {"east": 2}, "slices": {"east": 9}}}
-WITH_SUPER = COMPLETE | SUPER | {"sites": {"east": EAST | CHOSEN, "west": None}}
+WITH_SUPER = COMPLETE | {"super_model": SUPER, "sites": {"east": EAST | CHOSEN, "west": None}}
 EVERYONE = {"everyone": {"accuracy": 0.5, "balanced_accuracy": 0.5, "by_site": {}, "num_cases": 2}}
 
 MODELS = {"federated": 0.5, "federated_calibrated": 0.625, "local": 0.5, "local_uncalibrated": 0.25, "chosen": 0.625}
@@ -68,12 +68,6 @@ def test_a_result_of_a_released_version_is_refused_with_what_reads_it(tmp_path):
 def test_a_finished_result_without_one_of_its_keys_is_refused(key):
     with pytest.raises(ConfigError, match=f"results.json: {key} must be given( with status COMPLETE)?; it is missing"):
         read_record(Results, without(COMPLETE, key), "results.json")
-
-
-@pytest.mark.parametrize("key", [*SUPER])
-def test_what_belongs_together_is_all_there_or_absent(key):
-    with pytest.raises(ConfigError, match=f"results.json: {key} must be given; it is missing"):
-        read_record(Results, without(COMPLETE | SUPER, key), "results.json")
 
 
 @pytest.mark.parametrize(

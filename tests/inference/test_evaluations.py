@@ -9,7 +9,7 @@ from silofl.inference.evaluations import (
     HospitalEvaluation,
     has_unlike_classes,
     list_scores,
-    pool_scores,
+    pool_hospitals,
     unpack_scores,
 )
 
@@ -32,17 +32,17 @@ def test_means_over_different_classes_are_not_pooled_and_single_classes_are(make
     study = make_study("classification", LABELS)
     whole, less = {"normal": 10, "benign": 6, "malignant": 4}, {"normal": 10, "benign": 10}
     unlike = {"east": hospital(study, whole), "west": hospital(study, less)}
-    pooled = pool_scores(unlike, study)
+    pooled = pool_hospitals(unlike, study)
     assert pooled[ALL]["accuracy"].num_sites == pooled["normal"]["auroc"].num_sites == 2
     assert pooled[ALL]["auroc"] is pooled[ALL]["balanced_accuracy"] is pooled["malignant"]["auroc"] is None
     alike = {"east": hospital(study, whole), "west": hospital(study, whole)}
-    assert pool_scores(alike, study)[ALL]["auroc"].num_sites == 2 and not has_unlike_classes(alike, "auroc")
+    assert pool_hospitals(alike, study)[ALL]["auroc"].num_sites == 2 and not has_unlike_classes(alike, "auroc")
 
 
 def test_a_calibration_error_of_other_numbers_of_cases_has_no_mean(make_study):
     study = make_study("classification", LABELS)
     cases = dict.fromkeys(LABELS.values(), 5)
-    pooled = pool_scores({site: hospital(study, cases) for site in ("east", "west")}, study)
+    pooled = pool_hospitals({site: hospital(study, cases) for site in ("east", "west")}, study)
     assert pooled[ALL]["ece"] is pooled[ALL]["ece_calibrated"] is None
 
 
@@ -52,14 +52,14 @@ def test_a_hospital_that_finds_all_or_none_counts_in_the_mean(make_study):
     east = hospital(study, dict.fromkeys(LABELS.values(), 5))
     east.scores["malignant"]["recall"] = recall
     sites = {"east": east, "west": hospital(study, dict.fromkeys(LABELS.values(), 5))}
-    pooled = pool_scores(sites, study)["malignant"]["recall"]
+    pooled = pool_hospitals(sites, study)["malignant"]["recall"]
     assert pooled.num_sites == 2 and 0.8 < pooled.value < 1
 
 
 def test_a_record_in_which_a_score_is_missing_that_tables_show_is_refused(make_study):
     study = make_study("classification", LABELS)
     sites = {site: hospital(study, dict.fromkeys(LABELS.values(), 5)) for site in ("east", "west")}
-    pooled = pool_scores(sites, study)
+    pooled = pool_hospitals(sites, study)
     assert Evaluations("f", "m", 0.9, sites, pooled).sites is sites
     with pytest.raises(ConfigError, match="pooled must have a score of all cases"):
         Evaluations("f", "m", 0.9, sites, {"normal": pooled["normal"]})

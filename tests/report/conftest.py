@@ -19,12 +19,12 @@ from silofl.data.counts import PartCounts, SiteCounts
 from silofl.federation.ledger import Round
 from silofl.federation.results import Results
 from silofl.inference.evaluation import ALL, MISSING, Evaluation
-from silofl.inference.unseen import ThresholdTest, UnseenTest
+from silofl.inference.super_results import ThresholdTest
+from silofl.inference.unseen import UnseenTest
 from silofl.training.joined import Joined
 from silofl.training.site_score import SiteScore
 from silofl_desk.report.run_page import write_report
 from silofl_desk.report.run_records import CasePictures, RunRecords, SelectorFeatures, read_run
-from silofl_desk.studies.method_rows import Method
 
 RUN_ID = "small-1"
 RECIPE = find_recipe("harmofl", "recommended", {}).as_dict()
@@ -56,8 +56,10 @@ def whole_super(values):
     """Return the values of a super model's result, in which each site that tested says what its selector chose."""
     selector, tested = values["selector"], [site for site, value in values["sites"].items() if value is not None]
     chosen = {site: {key: selector[key].get(site, {}) for key in ("cases", "slices")} for site in tested}
-    rest = {key: value for key, value in values.items() if key != "selector"}
-    return rest | {"outputs": selector["outputs"], "selected": chosen}
+    found = {"outputs": selector["outputs"]}
+    found |= {key: values[key] for key in ("threshold", "threshold_without", "by_threshold")}
+    rest = {key: value for key, value in values.items() if key not in ("selector", *found)}
+    return rest | {"super_model": found, "selected": chosen}
 
 
 # Key of a site's score -> the name under which a test gives it by site.
@@ -302,16 +304,16 @@ def finished_super(run, super_results, super_record, features):
 
 @pytest.fixture
 def method(results):
-    """Build a method by its runs' values at the sites east (1 case) and west (4 cases)."""
+    """Build a method, name -> results, by its runs' values at the sites east (1 case) and west (4 cases)."""
 
     def build(name, *values, **changes):
-        runs = {}
+        runs = []
         for seed, (east, west) in enumerate(values):
             known = [value for value in (east, west) if value is not None]
             together = (east + 4 * west) / 5 if len(known) == 2 else known[0]
             sites = {"sites": {"east": east, "west": west}, "pooled": together, "mean": sum(known) / len(known)}
-            runs[seed] = results(**{"recipe": {"stays_home": "nothing"}, "seed": seed, **sites, **changes})
-        return Method(name, runs)
+            runs.append(results(**{"recipe": {"stays_home": "nothing"}, "seed": seed, **sites, **changes}))
+        return {name: runs}
 
     return build
 

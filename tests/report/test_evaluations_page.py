@@ -7,7 +7,7 @@ from silofl.core.heterogeneity import pool_estimates
 from silofl.core.intervals import Estimate
 from silofl.inference.evaluations import ALL, MISSING, Evaluations, HospitalEvaluation
 from silofl.report.page import Text
-from silofl_desk.report.evaluations_page import compare_groups, evaluation_tables, evaluations_section, list_chance
+from silofl_desk.report.evaluations_page import compare_groups, evaluations_section, hospital_tables, list_chance
 
 
 def hospital(dice, distance, unit="patient"):
@@ -28,7 +28,7 @@ def found():
 
 
 def test_each_hospital_has_a_row_and_all_together_have_their_mean_and_spread(found):
-    tables = evaluation_tables(found)
+    tables = hospital_tables(found)
     # Both deviate by 0.1 / 1.96: Q = 2 (0.15 * 1.96 / 0.1)^2 = 17.3, and I^2 = 16.3 / 17.3.
     *rows, pooled, spread = tables[ALL].rows
     assert rows == [
@@ -40,7 +40,7 @@ def test_each_hospital_has_a_row_and_all_together_have_their_mean_and_spread(fou
 
 
 def test_a_score_without_a_mean_has_a_dash_and_sizes_have_their_unit(found):
-    table = evaluation_tables(found)["organ"]
+    table = hospital_tables(found)["organ"]
     assert table.rows[0] == ("east", "3.2 (3.0 to 4.0) mm") and table.rows[1] == ("west", "-")
     assert [row[-1] for row in table.rows[2:]] == ["-", "-"]
 
@@ -53,7 +53,7 @@ def test_a_threshold_and_answers_that_must_not_be_used_are_named(found):
     pooled = {group: dict.fromkeys(names) for group, names in scores.items()}
     model = {"temperature": 1.5, "called_from": {"large": 0.25}, "quality": "recall 0.9"}
     found = replace(found, sites=sites, pooled=pooled, **model)
-    tables = evaluation_tables(found)
+    tables = hospital_tables(found)
     assert tables[ALL].columns[-2:] == ("not to be used", "accuracy without these")
     assert tables[ALL].rows[0][-2:] == ("5 of 20", "-")
     wanted = ("sensitivity", "specificity", "threshold", "sensitivity without these")
@@ -111,7 +111,7 @@ def test_a_group_that_differs_over_hospitals_is_said_to(found):
     }
     groups = {"sex: F": {name: pool_estimates(estimates)}, "sex: others": {name: None}}
     found = replace(found, sites=sites, pooled=found.pooled | groups)
-    assert "sex: F" in evaluation_tables(found) and "sex: others" not in evaluation_tables(found)
+    assert "sex: F" in hospital_tables(found) and "sex: others" not in hospital_tables(found)
     ((mean, p_value),) = compare_groups(found).values()
     # two differences, each with a standard error of 0.05 / 1.96: z is 0.11 * sqrt 2 / (0.05 / 1.96) = 6.1
     assert mean.value == pytest.approx(-0.11) and p_value == pytest.approx(

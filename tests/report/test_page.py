@@ -7,7 +7,7 @@ from typing import get_args
 import pytest
 from markupsafe import Markup
 
-from silofl.report.canvas import PageImage, PlotData, make_image, make_panels
+from silofl.report.canvas import PageImage, Plot, make_image, make_panels
 from silofl.report.page import (
     Banner,
     Block,
@@ -40,21 +40,15 @@ from silofl.report.tables import TextTable
 from tests.report.conftest import rows_of
 
 
-class Dots:
-    def __init__(self, name="dots"):
-        self.name = name
-
-    def data(self):
-        return PlotData(self.name, ("site", "value"), (("east", 0.5), ("west", None)))
-
-    def draw(self, width):
-        return make_panels(1, 1, (2, 1))[0]
+def dots(name="dots"):
+    rows = [("east", 0.5), ("west", None)]
+    return Plot(name, ("site", "value"), rows, lambda width: make_panels(1, 1, (2, 1))[0])
 
 
 def test_a_figure_is_written_as_png_svg_and_the_table_of_its_values_for_its_owner(tmp_path):
     first, second = tmp_path / "a", tmp_path / "b"
     for folder in (first, second):
-        write_figures(folder, [make_image(Dots(), "alt", "caption")])
+        write_figures(folder, [make_image(dots(), "alt", "caption")])
     assert sorted(path.name for path in first.iterdir()) == ["dots.csv", "dots.png", "dots.svg"]
     assert (first / "dots.png").read_bytes().startswith(b"\x89PNG")
     assert (first / "dots.svg").read_text().startswith("<?xml")
@@ -75,7 +69,7 @@ def test_a_name_that_others_chose_leaves_no_folder(name, stem):
 
 def test_no_figure_takes_the_files_of_another_not_even_on_a_disk_that_does_not_tell_letter_case(tmp_path):
     names = ("cases_a.b", "cases_a_b", "cases_a b", "cases_North", "cases_north", "cases_north_2")
-    write_figures(tmp_path, [make_image(Dots(name), "alt", "caption") for name in names])
+    write_figures(tmp_path, [make_image(dots(name), "alt", "caption") for name in names])
     stems = ["cases_a.b", "cases_a_b", "cases_a_b_2", "cases_North", "cases_north_2", "cases_north_2_2"]
     assert sorted(path.stem for path in tmp_path.glob("*.csv")) == sorted(stems)
     assert len(list(tmp_path.iterdir())) == 3 * len(names)
@@ -94,7 +88,7 @@ def test_images_are_found_wherever_a_page_has_them():
 
 
 def drawn():
-    return make_image(Dots(), "alt", "caption")
+    return make_image(dots(), "alt", "caption")
 
 
 EACH_KIND = [

@@ -7,14 +7,14 @@ import pytest
 from PIL import Image
 
 from silofl.core.gain import BETTER
-from silofl.report.canvas import PAGE, make_image
-from silofl.report.outlines import LABEL_COLOURS, PICTURE_DPI, grey_window, label_colours, short_metric, write_title
+from silofl.report.canvas import PAGE
+from silofl.report.outlines import LABEL_COLOURS, grey_window, label_colours, short_metric, write_title
 from silofl_desk.report.result_pictures import (
-    BeforeAfter,
-    CaseGrid,
+    case_image,
     case_images,
     case_ranks,
     hospitals_image,
+    normalization_image,
     normalization_images,
     shared_window,
 )
@@ -29,17 +29,17 @@ def test_the_figure_holds_each_seed_of_each_hospital_with_its_interval_and_says_
     assert (
         alone.alt == "Test dice, mean over the hospitals: fedavg alone 0.500, federated 0.625, kept 0.750 (1 better)."
     )
-    assert image.png.startswith(b"\x89PNG") and image.plot.data().columns[3:7] == (
+    assert image.png.startswith(b"\x89PNG") and image.plot.columns[3:7] == (
         "alone",
         "federated",
         "at 0.5",
         "kept",
     )
     # gain is kept minus alone, its interval joined()'s
-    assert image.plot.data().rows == (
+    assert image.plot.rows == [
         ("fedavg", "north", 0, 0.5, 0.625, 0.625, 0.75, 0.125, 0.01, 0.2, BETTER),
         ("fedavg", "north", 1, 0.5, 0.625, 0.625, 0.625, 0.125, 0.01, 0.2, BETTER),
-    )
+    ]
     (axes,) = image.plot.draw(5).axes
     intervals = [list(line.get_xdata()) for line in axes.lines if len(line.get_xdata()) == 2]
     # from alone + 0.01 to alone + 0.2
@@ -72,13 +72,13 @@ def test_a_row_that_trains_alone_has_a_panel_of_its_own(chosen_run, results):
     rows = {"fedavg": [chosen_run(north=joined(local=0.5))], "local": [RunRecords(Path("run"), alone, [], {}, {})]}
     image = hospitals_image(rows)
     assert [axes.get_title(loc="left") or axes.get_title() for axes in image.plot.draw(9).axes] == ["fedavg", "local"]
-    assert image.plot.data().rows[-1] == ("local", "north", 0, 0.25, *[None] * 7)
+    assert image.plot.rows[-1] == ("local", "north", 0, 0.25, *[None] * 7)
 
 
 def test_no_interval_of_accuracies_is_drawn_on_another_metrics_scale(chosen_run):
     run = chosen_run(north=joined(local=0.5, federated=0.625, kept=0.75), changes={"metric": "auroc"})
     image = hospitals_image({"fedavg": [run]})
-    assert image.plot.data().columns[7:10] == ("accuracy_gain", "accuracy_gain_low", "accuracy_gain_high")
+    assert image.plot.columns[7:10] == ("accuracy_gain", "accuracy_gain_low", "accuracy_gain_high")
     (axes,) = image.plot.draw(5).axes
     assert [len(line.get_xdata()) for line in axes.lines] == [1, 1, 1]
     assert "interval" not in image.caption
@@ -103,13 +103,8 @@ def num_pixels_of(png, colour):
     return int((distance < 40).sum())
 
 
-def draw(plot):
-    """Return the PNG of a plot, as a page has it."""
-    return make_image(plot, "", "", PICTURE_DPI, is_trimmed=True).png
-
-
 def test_outlines_have_the_colours_of_their_labels(pictures):
-    one, two = (draw(CaseGrid("east", pictures(labels=labels), LABELS, "dice")) for labels in ((1,), (1, 2)))
+    one, two = (case_image("east", pictures(labels=labels), LABELS, "dice").png for labels in ((1,), (1, 2)))
     assert num_pixels_of(one, LABEL_COLOURS[0]) > 500
     # the legend names both labels; outlines add much more
     assert num_pixels_of(two, LABEL_COLOURS[1]) > num_pixels_of(one, LABEL_COLOURS[1]) + 500
@@ -120,14 +115,14 @@ def test_a_mask_that_fills_the_image_is_outlined_at_its_edge_and_an_empty_one_no
     for truth, is_outlined in ((0, False), (1, True)):
         shown = pictures(("a",), labels=())
         shown.truths[:] = truth
-        png = draw(CaseGrid("east", shown, {1: "organ"}, "dice"))
+        png = case_image("east", shown, {1: "organ"}, "dice").png
         assert (num_pixels_of(png, LABEL_COLOURS[0]) > 500) == is_outlined
 
 
 def test_colour_images_keep_their_colours(pictures):
     shown = pictures(channels=3, labels=())
     shown.images[:] = np.array([1.0, 0.0, 0.0])[:, None, None]
-    assert num_pixels_of(draw(CaseGrid("east", shown, {1: "organ"}, "dice")), "#ff0000") > 10_000
+    assert num_pixels_of(case_image("east", shown, {1: "organ"}, "dice").png, "#ff0000") > 10_000
 
 
 def test_the_rounding_of_a_volumes_windows_is_no_amplitude_normalisation(pictures):
@@ -139,7 +134,7 @@ def test_the_rounding_of_a_volumes_windows_is_no_amplitude_normalisation(picture
 
 def test_a_case_that_stands_twice_is_drawn_once(pictures):
     widths = [
-        CaseGrid("east", pictures(cases), LABELS, "dice").draw(PAGE).get_size_inches()[0]
+        case_image("east", pictures(cases), LABELS, "dice").plot.draw(PAGE).get_size_inches()[0]
         for cases in (("a", "a", "a"), ("a", "b", "c"))
     ]
     assert widths[0] < widths[1] / 2
@@ -165,7 +160,7 @@ def test_before_and_after_share_one_grey_scale(pictures):
     shown.images[:] = 0.25
     shown.normalized[:] = 0.75
     assert shared_window({"east": shown}) == (0.25, 0.75)
-    greys = pixels(draw(BeforeAfter(1, {"east": shown}, (0.0, 1.0))))[:, :, 0]
+    greys = pixels(normalization_image(1, {"east": shown}, (0.0, 1.0)).png)[:, :, 0]
     # 0.25 and 0.75 of 255, to one of matplotlib's 256 greys
     assert all((np.abs(greys - grey) <= 1).sum() > 10_000 for grey in (64, 191))
 
@@ -194,12 +189,11 @@ def test_a_sites_own_model_is_a_row_of_its_picture_and_a_column_of_its_table(fin
     east, _ = case_images(read_run(finished("own", beside)))
     assert east.alt.endswith("Of the site's own model: worst 1.000, best -.")
     # A row more makes the picture higher.
-    grids = [CaseGrid("east", one, LABELS, "dice") for one in (shown, beside)]
-    without, height = (grid.draw(PAGE).get_size_inches()[1] for grid in grids)
+    plots = [case_image("east", one, LABELS, "dice").plot for one in (shown, beside)]
+    without, height = (plot.draw(PAGE).get_size_inches()[1] for plot in plots)
     assert height > without * 1.2
-    data = grids[1].data()
-    assert (data.name, data.columns) == ("cases_east", ("case", "rank", "dice", "own_dice"))
-    assert data.rows == (("a", "worst", 0.2, 1.0), ("b", "best", 0.8, None))
+    assert (plots[1].name, plots[1].columns) == ("cases_east", ("case", "rank", "dice", "own_dice"))
+    assert plots[1].rows == [("a", "worst", 0.2, 1.0), ("b", "best", 0.8, None)]
 
 
 @pytest.mark.usefixtures("undrawn")

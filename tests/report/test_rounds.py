@@ -12,7 +12,6 @@ from silofl_desk.report.rounds import (
     MEAN_LINE,
     ROUND_TEST,
     VALIDATION,
-    WeightsPlot,
     curve_images,
     drift_curves,
     history_sentence,
@@ -83,11 +82,12 @@ def test_the_caption_says_what_sites_are_compared_by(weights, changes, words):
 def test_a_site_that_shares_nothing_is_hatched_and_said(weights):
     distances = [[0, None, 1], [None] * 3, [1, None, 0]]
     shown = weights(*BEFORE, distances=distances, without={"b": "too few examples"})
-    assert "Hatched: a site that shares no statistics" in weights_image(shown).caption
-    patches = [patch for axes in WeightsPlot(shown).draw(PAGE).axes for patch in axes.patches]
+    image = weights_image(shown)
+    assert "Hatched: a site that shares no statistics" in image.caption
+    patches = [patch for axes in image.plot.draw(PAGE).axes for patch in axes.patches]
     # the distances of b to a, b and c and of a and c to b
     assert sum(patch.get_hatch() is not None for patch in patches) == 5
-    assert ("a", "b", 0.3, None) in WeightsPlot(shown).data().rows
+    assert ("a", "b", 0.3, None) in image.plot.rows
 
 
 # From 11 sites on without numbers in the cells.
@@ -121,7 +121,7 @@ def test_each_site_has_a_line_of_its_own_colour(record):
 
 def test_the_table_of_curves_has_the_values_that_are_drawn(record):
     curves = training_curves([record(1), record(2, (None, 0.5))], ["east", "west"], "dice", None)
-    validation = [row[1:] for row in curves.data().rows if row[0] == "Validation: dice"]
+    validation = [row[1:] for row in curves.rows if row[0] == "Validation: dice"]
     # means of 0.4 and 0.6, and of 0.5 alone
     assert validation == [
         *(("east", 1, 0.4), ("east", 2, None)),
@@ -195,7 +195,7 @@ def test_traffic_shows_both_ways_and_what_is_left_out(record, records):
     image = traffic_image(records(record(1), record(2)))
     assert shown_colours(image.png, [LINE_COLOURS[0], LINE_COLOURS[5]]) == [True, True]
     # two sites, 1 MB to and 0.5 MB from each, in 2 s
-    assert image.plot.data().rows == ((1, 2.0, 1.0, 2.0), (2, 2.0, 1.0, 2.0))
+    assert image.plot.rows == [(1, 2.0, 1.0, 2.0), (2, 2.0, 1.0, 2.0)]
     assert image.alt == "2 rounds sent 4.0 MB to the sites and received 2.0 MB; the longest took 2.0 s."
     assert "sent after the last round, to be validated and tested, are not counted" in image.caption
 

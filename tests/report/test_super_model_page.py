@@ -1,14 +1,14 @@
+from pathlib import Path
+
 import numpy as np
 import pytest
 
-from silofl.report.canvas import LINE_COLOURS, PAGE, encode_png
+from silofl.report.canvas import LINE_COLOURS
 from silofl.report.page import Group, Heading, Picture, Table, Text
 from silofl_desk.report.left_out_site import unseen_section, unseen_sentence
-from silofl_desk.report.run_records import read_run
+from silofl_desk.report.run_records import RunRecords, read_run
 from silofl_desk.report.super_model_page import (
     MAX_IMAGES,
-    FeatureMap,
-    FeaturePlot,
     choice_table,
     choices_sentence,
     describe_right,
@@ -39,6 +39,18 @@ WITHOUT_GLOBAL = {
 }
 
 
+@pytest.fixture
+def map_of(results):
+    """Draw the map of a run's sites with their features, or with None."""
+
+    def draw(**features):
+        found = results(sites=dict.fromkeys(features, 0.5))
+        known = {site: one for site, one in features.items() if one}
+        return feature_image(RunRecords(Path("run"), found, [], {}, {}, features=known))
+
+    return draw
+
+
 def test_principal_components_keep_the_distances_of_points_in_a_plane():
     points = np.array([[0.0, 0, 0], [3, 4, 0], [6, 0, 0]])
     found = principal_components(points)
@@ -66,26 +78,26 @@ def test_the_same_features_give_the_same_map_and_equal_ones_have_no_neighbours_t
     assert project_to_plane(np.ones((20, 4), np.float32))[1] == "PCA"
 
 
-def test_sites_far_apart_are_far_apart_on_the_map_and_images_taken_for_another_sites_are_known(features):
-    shown = FeatureMap.of({"east": features("east", num_wrong=2), "west": features("west")})
-    east, west = (shown.points[shown.owners == site] for site in ("east", "west"))
+def test_sites_far_apart_are_far_apart_on_the_map_and_images_taken_for_another_sites_are_known(map_of, features):
+    rows = map_of(east=features("east", num_wrong=2), west=features("west")).plot.rows
+    east, west = (np.array([point for owner, *point, _ in rows if owner == site]) for site in ("east", "west"))
     gap = np.linalg.norm(east.mean(axis=0) - west.mean(axis=0))
     assert gap > 2 * max(east.std(), west.std())
-    assert shown.is_wrong.sum() == 2 and set(shown.owners[shown.is_wrong]) == {"east"}
+    assert [owner for owner, *_, is_wrong in rows if is_wrong] == ["east", "east"]
     # A selector of best models takes no image for another site's.
-    of_best = FeatureMap.of({"east": features("east", num_wrong=2, outputs=("global", "east"))})
-    assert not of_best.is_wrong.any()
+    of_best = map_of(east=features("east", num_wrong=2, outputs=("global", "east")))
+    assert not any(is_wrong for *_, is_wrong in of_best.plot.rows)
 
 
-def test_of_very_many_images_every_few_are_shown(features, monkeypatch):
+def test_of_very_many_images_every_few_are_shown(map_of, features, monkeypatch):
     monkeypatch.setattr("silofl_desk.report.super_model_page.project_to_plane", lambda values: (values[:, :2], "none"))
-    shown = FeatureMap.of({"east": features("east", count=MAX_IMAGES + 2)})
-    assert shown.step == 2 and len(shown.points) == len(shown.owners) == len(shown.is_wrong) == MAX_IMAGES // 2 + 1
+    image = map_of(east=features("east", count=MAX_IMAGES + 2))
+    assert "one in 2 of the validation and test images" in image.caption
+    assert len(image.plot.rows) == MAX_IMAGES // 2 + 1
 
 
-def test_each_site_has_the_colour_of_its_curves(features):
-    shown = FeatureMap.of({"east": features("east"), "west": features("west", num_wrong=1)})
-    png = encode_png(FeaturePlot(shown, ["east", "north", "west"]).draw(PAGE))
+def test_each_site_has_the_colour_of_its_curves(map_of, features):
+    png = map_of(east=features("east"), north=None, west=features("west", num_wrong=1)).png
     # north has no features, and stands in the legend as it does beside the curves
     assert shown_colours(png, LINE_COLOURS[:4]) == [True, True, True, False]
 

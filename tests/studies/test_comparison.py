@@ -14,7 +14,7 @@ from silofl_desk.studies.comparison import (
 )
 from silofl_desk.studies.comparison_page import print_comparison
 from silofl_desk.studies.conditions import rows_by_name
-from tests.report.conftest import joined
+from tests.report.conftest import counts, joined, with_data
 
 LOSING = joined(kept=0.5, verdict=WORSE, p_below=0.001)
 
@@ -31,10 +31,20 @@ LOSING = joined(kept=0.5, verdict=WORSE, p_below=0.001)
         ({"regions": {"all": [1]}}, False),
         ({"split_unit": "slices"}, False),
         ({"cases": {"east": 1, "west": 5}}, False),
+        ({"sites": {"east": 0.5, "west": None}, "cases": {"east": 1}, "excluded_cases": {"east": 0}}, True),
     ],
 )
-def test_runs_are_compared_where_they_measure_the_same(results, changes, are_alike):
-    assert are_comparable([results(), results(**changes)]) is are_alike
+def test_runs_are_compared_where_they_measure_the_same(made, changes, are_alike):
+    assert are_comparable([made(), made(**changes)]) is are_alike
+
+
+def test_runs_on_other_data_are_not_compared_however_many_test_cases_they_have(made):
+    # Nor where a site has no value in any run, as an AUROC where all test cases are of one class.
+    for values in ({"east": 0.9, "west": 0.9}, {"east": 0.9, "west": None}):
+        first, same, other = (
+            with_data(made(sites=values), west=counts(8, 2, 2, digest=digest)) for digest in ("01", "01", "02")
+        )
+        assert are_comparable([first, same]) and not are_comparable([first, same, other])
 
 
 def test_a_run_that_lacks_sites_is_not_compared_however_high_its_mean(results):

@@ -5,10 +5,10 @@ from silofl.training.site_score import SiteScore
 from silofl_desk.report.rounds import ROUND_TEST, VALIDATION, mean_over_sites
 from silofl_desk.report.run_records import read_run
 from silofl_desk.studies.comparison_figures import (
-    SameCase,
     best_so_far,
     comparison_images,
     curves_image,
+    draw_panes,
     find_shared_case,
     mean_over_cases,
     run_curves,
@@ -18,12 +18,13 @@ from tests.report.conftest import LABELS
 
 @pytest.mark.parametrize(
     ("number", "width", "grid"),
-    # The truth and each run, six in a row; two in a row on a phone.
-    [(2, PAGE, (1, 3)), (3, PAGE, (1, 4)), (7, PAGE, (2, 6)), (3, PHONE, (2, 2))],
+    # Six in a row; two in a row on a phone.
+    [(3, PAGE, (1, 3)), (4, PAGE, (1, 4)), (8, PAGE, (2, 6)), (4, PHONE, (2, 2))],
 )
-def test_the_same_case_is_drawn_with_each_runs_prediction(pictures, number, width, grid):
-    runs = {f"{i}: run": pictures(("b", "a"), labels=(1, 2)) for i in range(number)}
-    found = SameCase("east", runs, "a", LABELS, "dice").draw(width).axes[0].get_gridspec()
+def test_panes_lie_in_as_many_rows_as_the_width_asks_for(pictures, number, width, grid):
+    shown = pictures(("b", "a"), labels=(1, 2))
+    panes = [("title", "name", shown.images[0], shown.truths[0])] * number
+    found = draw_panes(panes, LABELS, width).axes[0].get_gridspec()
     assert (found.nrows, found.ncols) == grid
 
 
@@ -44,6 +45,8 @@ def test_a_comparison_names_the_runs_without_the_case(finished, pictures):
     assert image.alt == (
         "Site east, case a: truth and predictions of the runs, with their dice: 1: harmofl 0.200, 2: harmofl 0.200."
     )
+    # The truth and each run.
+    assert image.plot.draw(PAGE).axes[0].get_gridspec().ncols == 3
 
 
 def scores(*values):

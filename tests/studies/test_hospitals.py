@@ -92,7 +92,7 @@ def test_own_models_and_the_mean_of_their_answers_stand_before_the_federated_one
     )
     (image,) = unseen_images(rows)
     assert image.alt.startswith("Test dice at coast: fedavg federated 0.500; fedavg mean of the own models' answers")
-    models = [model for name, _, model, _ in image.plot.data().rows if name == "fedavg"]
+    models = [model for name, _, model, _ in image.plot.rows if name == "fedavg"]
     assert models == ["federated", "mean of the own models' answers", "own model of north"]
 
 

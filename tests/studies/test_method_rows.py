@@ -1,7 +1,6 @@
 import pytest
 
 from silofl_desk.studies.method_rows import (
-    Method,
     compute_further_averages,
     find_leading_places,
     is_clearly_above,
@@ -44,7 +43,7 @@ def cells(row):
 
 
 def test_a_row_has_the_values_of_all_seeds_by_site_then_both_means(method):
-    (row,) = make_method_rows([method("fedavg", (0.5, 0.75), (0.25, 1.0))])
+    (row,) = make_method_rows(method("fedavg", (0.5, 0.75), (0.25, 1.0)))
     assert cells(row) == {
         "east": (0.5, 0.25),
         "west": (0.75, 1.0),
@@ -55,7 +54,7 @@ def test_a_row_has_the_values_of_all_seeds_by_site_then_both_means(method):
 
 
 def test_a_run_with_a_selector_gives_four_rows_and_personal_is_each_sites_own_model(fedsm):
-    rows = {row.name: cells(row) for row in make_method_rows([fedsm])}
+    rows = {row.name: cells(row) for row in make_method_rows(fedsm)}
     assert list(rows) == ["fedsm super", "fedsm global", "fedsm personal", "fedsm ensemble"]
     assert (rows["fedsm ensemble"]["east"], rows["fedsm global"]["west"]) == ((0.625,), (0.25,))
     assert (rows["fedsm personal"]["east"], rows["fedsm personal"]["west"]) == ((0.75,), (0.5,))
@@ -66,29 +65,24 @@ def test_a_run_with_a_selector_gives_four_rows_and_personal_is_each_sites_own_mo
 
 def test_models_of_one_exchange_have_no_row_of_a_global_one(method):
     models = {"east": {"east": 0.75, "ensemble": 0.625, "super": 0.75}, "west": {"west": 0.5, "super": 0.5}}
-    rows = make_method_rows([method("oneshot", (0.75, 0.5), models=models)])
+    rows = make_method_rows(method("oneshot", (0.75, 0.5), models=models))
     assert [row.name for row in rows] == ["oneshot super", "oneshot personal", "oneshot ensemble"]
 
 
 def test_a_run_without_a_value_at_a_site_has_no_means(method):
-    (row,) = make_method_rows([method("fedavg", (0.5, None), (0.25, 1.0))])
+    (row,) = make_method_rows(method("fedavg", (0.5, None), (0.25, 1.0)))
     assert cells(row)["west"] == (1.0,) and cells(row)["client average"] == (0.625,)
 
 
 def test_averages_beside_the_metric_stand_after_the_pooled_mean(method):
     also = {"east": {"balanced_accuracy": 0.5, "auroc": 0.75}, "west": {"balanced_accuracy": 0.25}}
     everyone = {"accuracy": 0.5, "balanced_accuracy": 0.125, "num_cases": 5}
-    methods = [method("fedavg", (0.5, 0.75), metric="accuracy", also=also, everyone=everyone), method("local", (1, 1))]
+    methods = method("fedavg", (0.5, 0.75), metric="accuracy", also=also, everyone=everyone) | method("local", (1, 1))
     assert list_further_averages(methods) == ["balanced_accuracy", "auroc", "everyone_balanced_accuracy"]
     fedavg, local = make_method_rows(methods)
     # (0.5 + 0.25) / 2; the one AUROC there is; the value as it came
     assert fedavg.averages[2:] == ((0.375,), (0.75,), (0.125,))
     assert local.averages[2:] == ((), (), ())
-
-
-def test_a_method_was_to_run_with_its_finished_and_its_unfinished_seeds(method):
-    finished = method("fedavg", (0.5, 0.75))
-    assert Method("fedavg", finished.results, unfinished={1: "no disk"}).num_seeds == 2
 
 
 def test_means_over_different_classes_have_no_average(classes, method):
@@ -98,7 +92,7 @@ def test_means_over_different_classes_have_no_average(classes, method):
     # A site of one class has no area, and the others have an average.
     lone = classes(label_cases=cases | {"west": {"a": 3}})
     assert [*compute_further_averages(lone, ["east", "west"])] == ["auroc"]
-    (row,) = make_method_rows([method("fedavg", (0.5, 0.75), metric="auroc", also={}, label_cases=cases)])
+    (row,) = make_method_rows(method("fedavg", (0.5, 0.75), metric="auroc", also={}, label_cases=cases))
     assert cells(row)["client average"] == () and cells(row)["west"] == (0.75,) and cells(row)["pooled"] != ()
 
 

@@ -1,11 +1,14 @@
 import json
-from dataclasses import replace
 
 import pytest
 
 from silofl.core.presets import find_recipe
-from silofl_desk.studies.method_rows import Method, make_method_rows
-from silofl_desk.studies.method_table import is_comparable, methods_notes, methods_table, methods_values, rank_columns
+from silofl_desk.studies.method_rows import make_method_rows
+from silofl_desk.studies.method_table import methods_notes, methods_table, methods_values, rank_columns
+
+
+def join(*methods):
+    return {name: runs for method in methods for name, runs in method.items()}
 
 
 def twice(method, name, *values, **changes):
@@ -14,16 +17,16 @@ def twice(method, name, *values, **changes):
 
 
 def test_rows_stay_in_the_order_they_were_given_and_one_without_any_result_has_dashes(method):
-    table = methods_table([twice(method, "second", 0.1, 0.1), twice(method, "first", 0.9, 0.9)], 2)
+    table = methods_table(twice(method, "second", 0.1, 0.1) | twice(method, "first", 0.9, 0.9), 2)
     assert [row[0] for row in table.rows] == ["second", "first", "winner"]
     assert table.columns == ("method", "east", "west", "client average", "pooled", "sites won")
-    table = methods_table([method("fedavg", (0.5, 0.75)), Method("fedprox", {}, unfinished={0: "no disk"})], 1)
+    table = methods_table(method("fedavg", (0.5, 0.75)) | {"fedprox": []}, 1)
     assert table.rows[1] == ("fedprox", "-", "-", "-", "-")
 
 
 def test_each_site_names_its_winner_and_each_method_its_sites(method):
     values = {"a": (0.5, 0.75), "b": (0.75, 0.5), "c": (0.25, 0.75)}
-    table = methods_table([twice(method, name, *both) for name, both in values.items()], 2)
+    table = methods_table(join(*(twice(method, name, *both) for name, both in values.items())), 2)
     assert table.columns[-1] == "sites won" and table.num_summary == 1
     # a and c are level at west
     assert [row[-1] for row in table.rows] == ["0", "1", "0", ""]
@@ -35,29 +38,29 @@ def test_each_site_names_its_winner_and_each_method_its_sites(method):
 
 def test_a_lead_within_the_seeds_spread_is_none(method):
     # at east 0.6 and 0.5, deviations 0.1 * sqrt(2) = 0.141 and 0; at west 0.9 and 0.5, and 0.9 leads
-    table = methods_table([method("a", (0.5, 0.9), (0.7, 0.9)), twice(method, "b", 0.5, 0.5)], 2)
+    table = methods_table(method("a", (0.5, 0.9), (0.7, 0.9)) | twice(method, "b", 0.5, 0.5), 2)
     assert table.rows[-1][1:3] == ("none: 2 level", "a")
     assert table.best_cells >= {(0, 2)} and table.level_cells >= {(0, 1), (1, 1)}
 
 
 def test_one_seed_marks_nothing_and_says_so(method):
-    methods = [method("a", (0.9, 0.9)), method("b", (0.1, 0.1))]
+    methods = method("a", (0.9, 0.9)) | method("b", (0.1, 0.1))
     table = methods_table(methods, 1)
     assert not table.best_cells | table.level_cells and "sites won" not in table.columns
-    assert "No value is marked as the best: with one seed a difference can be chance" in notes(*methods)
+    assert "No value is marked as the best: with one seed a difference can be chance" in notes(methods)
 
 
 def test_local_training_can_win_and_pooled_data_cannot(method):
     local = twice(method, "local", 0.9, 0.9, recipe={"stays_home": "everything"})
-    pooled = Method("centralised", twice(method, "", 1.0, 1.0).results, needs_pool=True)
-    table = methods_table([local, twice(method, "a", 0.5, 0.75), pooled], 2)
+    pooled = twice(method, "centralised", 1.0, 1.0)
+    table = methods_table(local | twice(method, "a", 0.5, 0.75) | pooled, 2)
     assert table.rows[-1][1:5] == ("local",) * 4
     assert table.rows[2] == ("centralised (data pooled: simulation only)", *["1.000 ± 0.000"] * 4, "0")
 
 
 def test_nobody_wins_where_values_say_different_things_or_nobody_is_compared(method):
-    methods = [twice(method, "a", 0.5, 0.75), twice(method, "b", 0.75, 0.5)]
-    for table in (methods_table(methods, 2, is_ranked=False), methods_table(methods[:1], 2)):
+    one, other = twice(method, "a", 0.5, 0.75), twice(method, "b", 0.75, 0.5)
+    for table in (methods_table(one | other, 2, is_ranked=False), methods_table(one, 2)):
         assert table.best_cells == frozenset() and "sites won" not in table.columns
         assert "winner" not in [row[0] for row in table.rows]
 
@@ -65,9 +68,9 @@ def test_nobody_wins_where_values_say_different_things_or_nobody_is_compared(met
 def test_many_sites_stand_in_rows_with_their_winner_beside_them(results):
     def run(*values):
         sites = {f"s{i}": value for i, value in enumerate(values)}
-        return dict.fromkeys((0, 1), results(sites=sites, pooled=0.5, recipe={"stays_home": "nothing"}))
+        return [results(sites=sites, pooled=0.5, recipe={"stays_home": "nothing"})] * 2
 
-    table = methods_table([Method("a", run(*[0.5] * 8, 0.25)), Method("b", run(*[0.25] * 8, 0.5))], 2)
+    table = methods_table({"a": run(*[0.5] * 8, 0.25), "b": run(*[0.25] * 8, 0.5)}, 2)
     assert table.columns == ("site", "a", "b", "winner")
     assert table.rows[0] == ("s0", "0.500 ± 0.000", "0.250 ± 0.000", "a")
     assert table.rows[8] == ("s8", "0.250 ± 0.000", "0.500 ± 0.000", "b")
@@ -81,14 +84,14 @@ def test_many_sites_stand_in_rows_with_their_winner_beside_them(results):
 
 def test_averages_beside_the_metric_turn_the_table_because_their_names_are_long(method):
     also = {site: {"balanced_accuracy": 0.5} for site in ("east", "west")}
-    methods = [twice(method, name, 0.5, 0.75, metric="accuracy", also=also) for name in ("a", "b", "c")]
-    table = methods_table(methods, 2)
+    methods = (twice(method, name, 0.5, 0.75, metric="accuracy", also=also) for name in ("a", "b", "c"))
+    table = methods_table(join(*methods), 2)
     assert table.columns == ("site", "a", "b", "c", "winner")
     assert table.rows[-2] == ("balanced accuracy (site average)", *["0.500 ± 0.000"] * 3, "none: 3 level")
 
 
 def test_the_rows_are_plain_values_for_programs(method, fedsm):
-    values = methods_values([method("fedavg", (0.5, 0.75), (0.75, 0.75)), fedsm])
+    values = methods_values(method("fedavg", (0.5, 0.75), (0.75, 0.75)) | fedsm, 2)
     assert json.loads(json.dumps(values, allow_nan=False)) == values
     east = values[0]["sites"]["east"]
     # mean 0.625, deviation 0.125 * sqrt(2)
@@ -100,24 +103,22 @@ def test_the_rows_are_plain_values_for_programs(method, fedsm):
 def test_the_rows_for_programs_name_the_sites_won_and_the_averages_beside(method):
     also = {"east": {"balanced_accuracy": 0.5}, "west": {"balanced_accuracy": 0.25}}
     a = twice(method, "a", 0.5, 0.75, metric="accuracy", also=also)
-    methods = [a, twice(method, "b", 0.75, 0.75, metric="accuracy")]
-    a, b = methods_values(methods)
+    methods = a | twice(method, "b", 0.75, 0.75, metric="accuracy")
+    a, b = methods_values(methods, 2)
     assert (a["sites_won"], b["sites_won"]) == ([], ["east"])
     assert a["sites_level"] == b["sites_level"] == ["west"]
     # (0.5 + 0.25) / 2
     assert a["also"] == {"balanced_accuracy": {"mean": 0.375, "std": 0.0, "values": [0.375, 0.375]}}
     assert b["also"]["balanced_accuracy"]["values"] == []
-    others = methods_values([*methods, twice(method, "c", 1, 1, metric="dice")])
-    assert [row["sites_won"] + row["sites_level"] for row in others] == [[], [], []]
+    others = methods_values(methods, 2, is_ranked=False)
+    assert [row["sites_won"] + row["sites_level"] for row in others] == [[], []]
 
 
 def test_a_row_is_compared_where_it_has_every_seed(method):
     rows = make_method_rows(
-        [
-            method("a", (0.9, 0.9), (0.9, None), (0.9, 0.9)),
-            method("b", *[(0.5, 0.5)] * 3),
-            method("c", *[(0.6, 0.4)] * 3),
-        ]
+        method("a", (0.9, 0.9), (0.9, None), (0.9, 0.9))
+        | method("b", *[(0.5, 0.5)] * 3)
+        | method("c", *[(0.6, 0.4)] * 3)
     )
     east, west, average, _ = rank_columns(rows, 3)
     assert (east, west) == ([0], [1])
@@ -131,13 +132,13 @@ FEDERATED = {"stays_home": "nothing", "extra_rounds": 0}
 @pytest.fixture
 def described(results):
     def build(name="fedavg", seeds=(0,), **changes):
-        return Method(name, {seed: results(**{"recipe": FEDERATED, "seed": seed, **changes}) for seed in seeds})
+        return {name: [results(**{"recipe": FEDERATED, "seed": seed, **changes}) for seed in seeds]}
 
     return build
 
 
-def notes(*methods, seeds=(0,)):
-    return "\n".join(methods_notes(methods, seeds))
+def notes(*methods, seeds=(0,), is_ranked=True):
+    return "\n".join(methods_notes(join(*methods), seeds, is_ranked))
 
 
 def test_notes_say_split_normalisation_rounds_and_how_the_round_was_chosen(described):
@@ -184,18 +185,16 @@ def test_what_differs_is_said_of_each_method(described):
 
 
 def test_rows_that_need_pooled_data_or_a_pretrained_model_are_named(described):
-    centralised = Method("centralised", described().results, needs_pool=True)
+    centralised = described("centralised")
     assert "centralised: these rows need the data of all sites pooled" in notes(described(), centralised)
     assert "these rows" not in notes(described())
     text = notes(described(), described("adafed", recipe=find_recipe("adafed", "paper", {}).as_dict()))
     assert "adafed: these rows use a pretrained model" in text
 
 
-def test_a_run_without_numbers_and_an_incomplete_one_are_told_with_their_reasons(described):
-    failed = Method("fedprox", {}, unfinished={1: "no site joined"})
-    text = notes(described(status="INCOMPLETE", reasons=["site west missed rounds [2]"]), failed)
+def test_an_incomplete_run_is_told_with_its_reasons(described):
+    text = notes(described(status="INCOMPLETE", reasons=["site west missed rounds [2]"]))
     assert "fedavg, seed 0: INCOMPLETE: site west missed rounds [2]" in text
-    assert "fedprox, seed 1: no numbers: no site joined" in text
 
 
 def test_local_training_that_wins_on_average_is_said_plainly(described):
@@ -213,18 +212,20 @@ def test_local_training_that_wins_on_average_is_said_plainly(described):
 def test_local_training_is_not_ahead_of_rows_that_measure_something_else(described):
     home = {"stays_home": "everything"}
     changes = {"recipe": home, "sites": {"east": 0.9, "west": 0.9}, "metric": "dice_with_background"}
-    local, pooled = described("local", (0, 1), **changes), described(seeds=(0, 1), sites={"east": 0.9, "west": 0.9})
-    federated, pooled = described(seeds=(0, 1)), Method("centralised", pooled.results, needs_pool=True)
-    assert "Local training" not in notes(federated, local, seeds=(0, 1))
-    assert "Training on pooled data" not in notes(federated, local, pooled, seeds=(0, 1))
+    local, federated = described("local", (0, 1), **changes), described(seeds=(0, 1))
+    pooled = described("centralised", (0, 1), sites={"east": 0.9, "west": 0.9})
+    text = notes(federated, local, pooled, seeds=(0, 1), is_ranked=False)
+    assert "Local training" not in text and "Training on pooled data" not in text
+    assert "the runs differ in metric, regions, split or test data" in text
     sentence = "Training on pooled data wins on average: centralised (data pooled: "
     assert sentence in notes(federated, pooled, seeds=(0, 1))
 
 
 def test_models_that_are_trained_alone_and_answer_together_are_a_federation(method):
     alone = {"stays_home": "everything"}
-    assert not method("local", (0.5, 0.5), recipe=alone).is_federated
-    assert method("oneshot", (0.5, 0.5), recipe=alone | {"sends_model_once": True}).is_federated
+    methods = method("local", (0.5, 0.5), recipe=alone)
+    methods |= method("oneshot", (0.5, 0.5), recipe=alone | {"sends_model_once": True})
+    assert [row.is_federated for row in make_method_rows(methods)] == [False, True]
 
 
 def test_local_training_that_leads_by_less_than_the_spread_is_level(method):
@@ -242,28 +243,6 @@ def test_the_averages_beside_the_metric_are_explained(described):
     assert "AUROC (site average, where defined): Area under the ROC curve" in text
     assert "balanced accuracy on all sites' test data: Each site's model is tested" in text
     assert "AUROC" not in notes(described())
-
-
-def test_runs_with_other_metrics_are_not_compared_and_those_that_lack_a_site_are(described):
-    assert not is_comparable([described(), described("other", metric="accuracy")])
-    broken = described("broken", sites={"east": 0.5, "west": None}, cases={"east": 1}, excluded_cases={"east": 0})
-    assert is_comparable([described(), described("fedprox"), broken])
-
-
-def test_rows_on_other_data_are_not_compared_however_many_test_cases_they_have(method):
-    first, second = twice(method, "a", 0.9, 0.9), twice(method, "b", 0.5, 0.5)
-    same, other = ({0: (folder, "01"), 1: (folder, "01")} for folder in ("here", "there"))
-    changed = same | {1: ("here", "02")}
-    assert is_comparable([replace(first, data=same), replace(second, data=same)])
-    for data in (other, changed):
-        methods = [replace(first, data=same), replace(second, data=data)]
-        assert not is_comparable(methods)
-        assert "the runs differ in metric, regions, split or test data" in notes(*methods)
-        assert [row["sites_won"] for row in methods_values(methods)] == [[], []]
-    # Nor where a site has no value in any run, as an AUROC where all test cases are of one class.
-    first, second = twice(method, "a", 0.9, None), twice(method, "b", 0.5, None)
-    assert is_comparable([replace(first, data=same), replace(second, data=same)])
-    assert not is_comparable([replace(first, data=same), replace(second, data=other)])
 
 
 def test_shared_or_excluded_batchnorm_is_said_of_the_methods_it_concerns(described):

@@ -13,7 +13,7 @@ from silofl.training.case_pictures import write_scores
 from silofl_desk.studies import side_by_side
 from silofl_desk.studies.compared_runs import ComparisonPlan
 from silofl_desk.studies.method_rows import compute_further_averages
-from silofl_desk.studies.pooled import plan_centralised_runs, read_scores, regroup_by_site
+from silofl_desk.studies.pooled import plan_centralised_runs, regroup_by_site
 from silofl_desk.studies.simulation import settle_job
 
 from .conftest import JOB, write_result
@@ -27,27 +27,33 @@ def result(tmp_path):
     return write_result(tmp_path, parse(Study, values, "study.yaml"), sites={"pooled": 0.9})
 
 
-def test_values_of_a_pool_become_those_of_the_sites(result):
-    found = regroup_by_site(result, SCORES)
+@pytest.fixture
+def regroup(tmp_path):
+    """Group a result by site, by the scores that the simulated site wrote."""
+
+    def do(result, scores):
+        write_scores(tmp_path / "sites" / "pooled" / "run-1" / "scores.csv", scores)
+        return regroup_by_site(tmp_path, result)
+
+    return do
+
+
+def test_values_of_a_pool_become_those_of_the_sites(result, regroup):
+    found = regroup(result, SCORES)
     assert found.values == {"north": 0.625, "south": 1.0}
     # the mean of the sites, and of the cases
     assert (found.mean, found.pooled) == (0.8125, 0.75)
     assert {site: one.num_cases for site, one in found.tests.items()} == {"north": 2, "south": 1}
     assert (found.status, found.rounds) == ("COMPLETE", 3)
     # In which no case counts.
-    found = regroup_by_site(result, {})
+    found = regroup(result, {})
     assert (found.sites, found.mean, found.pooled) == ({}, None, None)
 
 
-def test_the_one_model_of_a_pool_is_every_sites_on_all_test_data(result):
+def test_the_one_model_of_a_pool_is_every_sites_on_all_test_data(result, regroup):
     everyone = AllSitesTest(0.75, 0.5, {"pooled": {"accuracy": 0.75, "balanced_accuracy": 0.5}}, 3)
-    found = regroup_by_site(replace(result, everyone=everyone), SCORES)
+    found = regroup(replace(result, everyone=everyone), SCORES)
     assert compute_further_averages(found, ["north", "south"])["everyone_balanced_accuracy"] == 0.5
-
-
-def test_scores_are_read_as_the_simulated_site_wrote_them(tmp_path, result):
-    write_scores(tmp_path / "sites" / "pooled" / "run-1" / "scores.csv", SCORES)
-    assert read_scores(tmp_path, result) == SCORES
 
 
 @pytest.mark.parametrize("text", [None, "case,value\na,much\n", "name\na\n"])
@@ -57,7 +63,7 @@ def test_scores_that_are_missing_or_broken_are_refused(tmp_path, result, text):
     if text is not None:
         path.write_text(text)
     with pytest.raises(ConfigError, match="must hold the value of each test case"):
-        read_scores(tmp_path, result)
+        regroup_by_site(tmp_path, result)
 
 
 def test_a_metric_of_no_single_case_that_is_set_for_every_row_is_refused(windows, write_windows_job, tmp_path):

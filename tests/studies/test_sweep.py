@@ -2,6 +2,8 @@ import argparse
 import json
 import shutil
 
+import nibabel as nib
+import numpy as np
 import pytest
 
 from silofl.base.errors import ConfigError
@@ -140,8 +142,11 @@ def test_a_pretrained_model_may_know_another_folders_test_images(refused, two_si
 
 
 def test_nothing_wins_across_folders_of_data(silofl, phantoms, training, tmp_path):
-    # the same dataset.json, as of other images with the same names
+    # the same dataset.json with another image of one name
     other = shutil.copytree(phantoms, tmp_path / "other", ignore=shutil.ignore_patterns(".*"))
+    image = min((other / "north" / "images").iterdir())
+    volume = nib.load(image)
+    nib.save(nib.Nifti1Image(np.flip(np.asarray(volume.dataobj), 0), volume.affine), image)
     options = ["--sweep", f"data={phantoms},{other}", "--seeds", "0,1", "--out", tmp_path / "out"]
     assert silofl("compare", JOB, *options)[0] == 0
     table = json.loads((tmp_path / "out" / "table.json").read_text())

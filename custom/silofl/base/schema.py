@@ -8,7 +8,7 @@ import inspect
 import re
 import types
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import MISSING, Field, field, fields, is_dataclass
+from dataclasses import Field, field, fields, is_dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -30,11 +30,6 @@ UNIONS = (types.UnionType, Union)
 def declare_optional(default: object = None) -> Any:  # noqa: ANN401 - of the field's own type
     """Declare a key that is absent where its value is the default."""
     return field(default=default, metadata={"is_optional": True})
-
-
-def declare_group(default: object = MISSING) -> Any:  # noqa: ANN401
-    """Declare a record whose keys are written among those of its parent; absent where it is the default."""
-    return field(default=default, metadata={"is_group": True, "is_optional": default is not MISSING})
 
 
 def read_record(kind: type[R], values: object, where: str) -> R:
@@ -92,26 +87,18 @@ def format_key_lists(kind: type) -> str:
     return text
 
 
-def describe_keys(kind: type, is_optional: bool = False) -> Iterator[tuple[str, str, str, type | None]]:
-    """Yield key, with ? if it may be absent, type, meaning and inner record of a record's keys and its groups' keys.
-
-    Args:
-        is_optional: Whether all keys may be absent.
-    """
+def describe_keys(kind: type) -> Iterator[tuple[str, str, str, type | None]]:
+    """Yield key, with ? if it may be absent, type, meaning and inner record of a record's keys."""
     meanings = read_meanings(kind)
     for part, hint in _typed_fields(kind):
         inner = _find_inner_record(hint)
-        is_absent = is_optional or _is_optional(part)
-        if _is_group(part):
-            yield from describe_keys(inner, is_absent)
-        else:
-            link = f"[{inner.__name__}](#{inner.__name__.lower()})" if inner else ""
-            values = describe_type(hint).replace(WORDS[dict], link)
-            # An error needs the article, "must be a text"; a column does not.
-            values = re.sub(r"\ba ", "", values)
-            # A key whose default is null is never null in a file, but absent.
-            values = values.removesuffix(" or null") if _is_optional(part) else values
-            yield f"`{part.name}`{'?' * is_absent}", values, meanings[part.name], inner
+        link = f"[{inner.__name__}](#{inner.__name__.lower()})" if inner else ""
+        values = describe_type(hint).replace(WORDS[dict], link)
+        # An error needs the article, "must be a text"; a column does not.
+        values = re.sub(r"\ba ", "", values)
+        # A key whose default is null is never null in a file, but absent.
+        values = values.removesuffix(" or null") if _is_optional(part) else values
+        yield f"`{part.name}`{'?' * _is_optional(part)}", values, meanings[part.name], inner
 
 
 def read_summary(kind: type) -> str:
@@ -155,28 +142,12 @@ def _is_optional(part: Field) -> bool:
     return part.metadata.get("is_optional", False)
 
 
-def _is_group(part: Field) -> bool:
-    return "is_group" in part.metadata
-
-
 def _items(record: object) -> Iterator[tuple[str, Any]]:
     for part, _ in _typed_fields(type(record)):
         value = getattr(record, part.name)
         # An absent key reads back as its default, so that files do not grow with every optional key.
-        if _is_optional(part) and value == part.default:
-            continue
-        if _is_group(part):
-            yield from _items(value)
-        else:
+        if not (_is_optional(part) and value == part.default):
             yield part.name, dump_record(value)
-
-
-def _written_keys(kind: type) -> Iterator[str]:
-    for part, hint in _typed_fields(kind):
-        if _is_group(part):
-            yield from _written_keys(_find_inner_record(hint))
-        else:
-            yield part.name
 
 
 def _read_current_version(kind: type[R], values: object, path: Path) -> R:
@@ -189,22 +160,13 @@ def _read_current_version(kind: type[R], values: object, path: Path) -> R:
 def _parse_record(kind: type[R], values: object, prefix: str) -> R:
     if not isinstance(values, Mapping):
         raise ConfigError(f"{prefix.rstrip('.') or 'the content'} must be {WORDS[dict]}, not {quote_value(values)}")
-    known = list(_written_keys(kind))
+    known = [part.name for part, _ in _typed_fields(kind)]
     for key in values:
         if key not in known:
             raise ConfigError(f"{prefix}{key} must be a known key; it is not{suggest_nearest(key, known)}")
-    return _assemble_record(kind, values, prefix)
-
-
-def _assemble_record(kind: type[R], values: Mapping[str, Any], prefix: str) -> R:
-    """Build a record from those values that are its keys; the others may belong to a group's parent."""
     given = {}
     for part, hint in _typed_fields(kind):
-        if _is_group(part):
-            inner = _find_inner_record(hint)
-            if not _is_optional(part) or any(key in values for key in _written_keys(inner)):
-                given[part.name] = _assemble_record(inner, values, prefix)
-        elif part.name in values:
+        if part.name in values:
             given[part.name] = _parse_value(hint, values[part.name], prefix + part.name)
         elif not _is_optional(part):
             raise ConfigError(f"{prefix}{part.name} must be given; it is missing")

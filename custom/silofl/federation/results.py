@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from silofl.base.errors import ConfigError, quote_value
-from silofl.base.schema import declare_group, declare_optional, dump_record, format_key_lists, read_file
+from silofl.base.schema import declare_optional, dump_record, format_key_lists, read_file
 from silofl.inference.super_results import SuperResults
 from silofl.study.sections import CLASS_MEANS, RANKED
 from silofl.training.joined import AT_ZERO, CHOSEN, FEDERATED, LOCAL, SHIFTED, Joined, OwnModel
@@ -66,7 +66,7 @@ class Results:
         split_unit: What training, validation and test data of a site must not share.
         version: Version of silofl that wrote the file.
         status: How the run ended; UNFINISHED is in no file.
-        reasons: Why it is not COMPLETE, one sentence each.
+        reasons: Why it is not COMPLETE.
         best_round: The reported round, from 1; null if a mean of rounds, or each site's own round, is reported.
         model: What is reported, and how it was chosen.
         sites: Site -> its test, in which labels have their names; null without one.
@@ -76,10 +76,10 @@ class Results:
             cases of the class.
         validation: Site -> validation score of the reported model, or of the site's own model in a super model.
         run: The run's id.
-        was_stopped: Whether a FAILED run was aborted or killed from outside.
-        super_model: The further keys of a run whose super model chooses.
-        everyone: Simulated classification: the sites' models on all sites' test data.
-        joining: Site -> the model that it kept, compared with its own.
+        was_stopped: Whether a FAILED run was killed from outside.
+        super_model: If a super model chooses.
+        everyone: Of a simulated classification.
+        joining: Site -> its choice.
         unchosen: Site -> why it chose no model.
         own_models: Local training: site -> the round of its own model that it reports.
         ended_early: Why federation.patience ended the run early.
@@ -112,7 +112,7 @@ class Results:
     validation: Mapping[str, SiteScore]
     run: str | None = declare_optional()
     was_stopped: bool = declare_optional(False)
-    super_model: SuperResults | None = declare_group(None)
+    super_model: SuperResults | None = declare_optional()
     everyone: AllSitesTest | None = declare_optional()
     joining: Mapping[str, Joined] | None = declare_optional()
     unchosen: Mapping[str, str] | None = declare_optional()
@@ -197,11 +197,6 @@ class Results:
         names = (LOCAL, AT_ZERO, SHIFTED, FEDERATED, CHOSEN) if sites else ()
         return {name: self.mean_of_sites(one.tested(name) for one in sites) for name in names}
 
-    @property
-    def has_global_model(self) -> bool:
-        """Whether a super model's tests are of a global model too, as far as there are any tests."""
-        return not self.tests or any("global" in (one.models or ("global",)) for one in self.tests.values())
-
     def to_frame(self) -> "DataFrame":
         """Return `sites` as a table of pandas: a row per site, a column per number, as ``value`` or ``labels.organ``.
 
@@ -223,7 +218,12 @@ class Results:
     def _frame_row(self, site: str) -> dict[str, Any]:
         score, validation, joined = self.sites[site], self.validation.get(site), (self.joining or {}).get(site)
         row: dict[str, Any] = {} if score is None else dump_record(score)
-        return row | {"validation": validation and validation.value, **(joined.summary if joined else {})}
+        row |= {"validation": validation and validation.value}
+        if joined is None:
+            return row
+        values = {"alone": joined.shown(LOCAL), "federated": joined.shown(SHIFTED), "kept": joined.shown(CHOSEN)}
+        interval = {"low": joined.low, "high": joined.high}
+        return row | values | {"difference": joined.difference, "interval": interval, "verdict": joined.verdict}
 
 
 def read_results(folder: Path) -> Results | None:

@@ -25,7 +25,7 @@ from silofl.data.site_data import load_site_data
 from silofl.data.targets import IGNORED
 from silofl.inference.cases_table import FILE as CASES
 from silofl.inference.cases_table import write_cases
-from silofl.inference.clinical import compare_answers, measure_evaluation, read_rows
+from silofl.inference.clinical import compare_answers, measure_evaluation, read_class_rows
 from silofl.inference.evaluated_cases import (
     EvaluatedCase,
     RefusedCase,
@@ -40,7 +40,7 @@ from silofl.inference.opened import open_model
 from silofl.inference.prediction import call_case
 from silofl.inference.subgroups import measure_subgroups
 from silofl.inference.super_model import SuperModel
-from silofl.report.evaluation_figures import CasePicture, reliability_image, roc_image, sizes_image, worst_image
+from silofl.report.evaluation_figures import reliability_image, roc_image, sizes_image, worst_image
 from silofl.report.evaluation_page import (
     RESEARCH,
     alarm_lines,
@@ -48,7 +48,7 @@ from silofl.report.evaluation_page import (
     make_evaluation_page,
     warning_lines,
 )
-from silofl.report.outlines import short_metric
+from silofl.report.outlines import CaseColumn, short_metric
 from silofl.report.page import print_blocks, write_with_files
 from silofl.report.tables import print_lines
 from silofl.setup.site import Site
@@ -101,11 +101,9 @@ def run(options: argparse.Namespace) -> int:
         cases, refused = _answer_cases(model, site, console)
         record = measure_evaluation(model, fingerprint, site, cases, options.specificity)
         if options.by:
-            divided, least = (
-                site.divide(dict(options.by)),
-                _read_least(options.site_config),
-            )
-            record = replace(record, subgroups=measure_subgroups(cases, site, divided, study, least, False))
+            divided, least = site.divide(dict(options.by)), _read_least(options.site_config)
+            found = measure_subgroups(cases, site, divided, study, least, needs_patients=False)
+            record = replace(record, subgroups=found, least=least)
         if other is not None:
             # Prepared as the other model's study says.
             same = _read_cases(options.data, other.contents.study, cache, options.part)
@@ -208,7 +206,7 @@ def _list_doubts(models: Mapping[str, tuple[Sequence[Path], SuperModel]], site: 
     return doubts
 
 
-def draw_worst_cases(model: SuperModel, site: SiteCases, cases: Sequence[EvaluatedCase]) -> list[CasePicture]:
+def draw_worst_cases(model: SuperModel, site: SiteCases, cases: Sequence[EvaluatedCase]) -> list[CaseColumn]:
     """Return pictures of the worst answers: the lowest values, or the surest wrong classes; right ones are none."""
     wrong = [one for one in cases if one.score.by_case.get(one.case, 1.0) < 1]
     worst = sorted(wrong, key=lambda one: (_rank_case(one), one.case))[:MOST_PICTURES]
@@ -224,19 +222,19 @@ def _rank_case(one: EvaluatedCase) -> float:
     return float(np.mean(known)) if known else one.score.by_case[one.case]
 
 
-def _draw_class(model: SuperModel, one: EvaluatedCase, case: Examples) -> CasePicture:
+def _draw_class(model: SuperModel, one: EvaluatedCase, case: Examples) -> CaseColumn:
     study, image = model.contents.study, np.asarray(case.images[0])[model.contents.study.data.shown]
     plane = np.swapaxes(image[..., image.shape[-1] // 2], -1, -2) if case.has_volumes else image
     (label, rows), *_ = one.score.probabilities_by_case.items()
     read = call_case(np.array([rows[one.case]]), one.calling, study)
     if study.is_multilabel:
         title = f"{name_findings(label, study.labels)}: {join_findings(read['findings'])}"
-        return CasePicture(title, one.case, plane)
+        return CaseColumn(title, one.case, plane)
     said = study.labels[read["label"]]
-    return CasePicture(f"{study.labels[label]}: {said} {read['class_scores'][said]:.2f}", one.case, plane)
+    return CaseColumn(f"{study.labels[label]}: {said} {read['class_scores'][said]:.2f}", one.case, plane)
 
 
-def _draw_label_map(model: SuperModel, one: EvaluatedCase, case: Examples) -> CasePicture:
+def _draw_label_map(model: SuperModel, one: EvaluatedCase, case: Examples) -> CaseColumn:
     said = decide_labels(answer_case(model, case).probabilities)
     # By the slice with most wrong pixels.
     truths = np.stack([*case.targets])
@@ -248,7 +246,7 @@ def _draw_label_map(model: SuperModel, one: EvaluatedCase, case: Examples) -> Ca
         for array in (case.images[row][model.contents.study.data.shown], case.targets[row], said[row])
     )
     title = f"{short_metric(one.score.metric)} {one.score.by_case[one.case]:.3f}"
-    return CasePicture(title, one.case, image, truth, answer)
+    return CaseColumn(title, one.case, image, {"truth": truth, "prediction": answer})
 
 
 def _write_page(
@@ -257,12 +255,12 @@ def _write_page(
     site: SiteCases,
     doubts: Sequence[str],
     evaluated: tuple[Sequence[EvaluatedCase], Sequence[RefusedCase]],
-    pictures: Sequence[CasePicture],
+    pictures: Sequence[CaseColumn],
     study: Study,
 ) -> None:
     cases, refused = evaluated
     maps = study.labels if record.is_segmentation else {}
-    rows = None if record.is_segmentation else read_rows(cases, site.units.unit_of)
+    rows = None if record.is_segmentation else read_class_rows(cases, site.units.unit_of)
     images = {
         "roc": roc_image(rows.draw_rocs(study), record.scores) if rows else None,
         "worst": worst_image(pictures, maps, TITLES.get(study.task, "")),
@@ -275,12 +273,12 @@ def _write_page(
     write_with_files(path, page, ())
 
 
-def _name_worst(pictures: Sequence[CasePicture], cases: Sequence[EvaluatedCase]) -> str:
+def _name_worst(pictures: Sequence[CaseColumn], cases: Sequence[EvaluatedCase]) -> str:
     """Return which case is worst, and where, as a sentence; empty without a wrong one."""
     if not pictures:
         return ""
     worst = next(one for one in cases if one.case == pictures[0].case)
-    said = pictures[0].title if pictures[0].truth is not None else pictures[0].title.replace(": ", ", answered ", 1)
+    said = pictures[0].title if pictures[0].masks else pictures[0].title.replace(": ", ", answered ", 1)
     where = "" if worst.worst_slice is None else f"; most wrong in slice {worst.worst_slice} of its file, from 0"
     return f"Worst case: {worst.case}, {said}{where}"
 

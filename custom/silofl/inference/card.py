@@ -62,7 +62,10 @@ def model_card(contents: Contents, versions: Mapping[str, str], fingerprint: str
         measured=_describe_values(contents),
         results=_results_tables(contents),
         deviation=_deviation_sentence(facts),
-        chosen=_chosen_table(facts.get("joining") or {}),
+        chosen=format_markdown_table(
+            ("site", "keeps", "against its own model, on test data"),
+            [(site, WORDS[one["chosen"]], one["verdict"]) for site, one in (facts.get("joining") or {}).items()],
+        ),
         kept=WORDS.get(facts.get("candidate", "")),
         refused=_refusal_sentence(contents),
         doubted=_doubt_sentence(contents),
@@ -76,8 +79,10 @@ def model_card(contents: Contents, versions: Mapping[str, str], fingerprint: str
 
 
 def format_markdown_table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """Return a table of Markdown whose columns are aligned in the text too; None is ``not known``."""
+    """Return a table of Markdown, its columns aligned in the text too, None as ``not known``; empty without rows."""
     lines = [[*head], *([UNKNOWN if cell is None else str(cell) for cell in row] for row in rows)]
+    if len(lines) == 1:
+        return ""
     widths = [max(len(line[i]) for line in lines) for i in range(len(head))]
     texts = ["| " + " | ".join(cell.ljust(w) for cell, w in zip(line, widths, strict=True)) + " |" for line in lines]
     return "\n".join([texts[0], "|" + "|".join("-" * (width + 2) for width in widths) + "|", *texts[1:]])
@@ -124,12 +129,8 @@ def _versions_table(contents: Contents, versions: Mapping[str, str], fingerprint
 
 def _data_table(counts: Mapping[str, Any]) -> str:
     head = ("site", *(f"{part} patients / cases / images" for part in PARTS))
-    return (
-        format_markdown_table(
-            head, [(site, *(_format_sizes(one[part]) for part in PARTS)) for site, one in counts.items()]
-        )
-        if counts
-        else ""
+    return format_markdown_table(
+        head, [(site, *(_format_sizes(one[part]) for part in PARTS)) for site, one in counts.items()]
     )
 
 
@@ -141,7 +142,7 @@ def _population_table(data: Mapping[str, Any]) -> str:
         for what, groups in (one.get("population") or {}).items()
         for group, count in groups.items()
     ]
-    return format_markdown_table(("site", "by", "group", "training patients"), rows) if rows else ""
+    return format_markdown_table(("site", "by", "group", "training patients"), rows)
 
 
 def _elsewhere_table(tests: Mapping[str, Any]) -> str:
@@ -154,7 +155,7 @@ def _elsewhere_table(tests: Mapping[str, Any]) -> str:
         if score["value"] is not None
     ]
     head = ("site", "how", "cases", "of", "score", "value", "95 % interval", "cases that count")
-    return format_markdown_table(head, rows) if rows else ""
+    return format_markdown_table(head, rows)
 
 
 def _format_estimate(score: Mapping[str, Any]) -> tuple[object, ...]:
@@ -257,10 +258,7 @@ def _results_tables(contents: Contents) -> dict[str, str]:
     # The model of a single site holds its own test, without a name of a site.
     found |= {"Test data of the site": {"this site": facts}} if "value" in facts else {}
     tables = {}
-    for title, scores in found.items():
-        if not scores:
-            continue
-        shown = {site: dict(score, labels=read_label_scores(contents, score)) for site, score in scores.items()}
+    for title, scores in ((title, scores) for title, scores in found.items() if scores):
         seen = dict.fromkeys(key for score in scores.values() for key in score.get("labels") or ())
         # A finding beside its absence, which no site may have.
         labels = [key for key in findings if key in seen] or [*seen]
@@ -269,20 +267,16 @@ def _results_tables(contents: Contents) -> dict[str, str]:
         if title == VALIDATION:
             del counts["num_patients"]
         # Beside the values, as the columns of counts: cells by the columns' names.
-        shown = {site: score | _list_measures(score) for site, score in shown.items()}
+        shown = {site: score | _list_measures(score) for site, score in scores.items()}
         columns = {name: name for name in MEASURES if any(name in score for score in shown.values())} | counts
         head = ("site", "value", *(quote_markdown(names.get(key, key)) for key in labels), *columns.values())
-        tables[title] = format_markdown_table(
-            head, [_score_row(site, score, labels, columns) for site, score in shown.items()]
-        )
+        rows = []
+        for site, score in shown.items():
+            values = [score["value"], *map(read_label_scores(contents, score).get, labels)]
+            numbers = (None if value is None else f"{value:.3f}" for value in values)
+            rows.append((site, *numbers, *map(score.get, columns)))
+        tables[title] = format_markdown_table(head, rows)
     return tables
-
-
-def _score_row(site: str, score: Mapping[str, Any], labels: Sequence[str], counts: Iterable[str]) -> tuple[object, ...]:
-    by_label = score.get("labels") or {}
-    values = [score["value"], *map(by_label.get, labels)]
-    numbers = [None if value is None else f"{value:.3f}" for value in values]
-    return site, *numbers, *map(score.get, counts)
 
 
 def _list_measures(score: Mapping[str, Any]) -> dict[str, str]:
@@ -301,11 +295,6 @@ def _deviation_sentence(facts: Mapping[str, Any]) -> str:
     mean, spread = facts.get("mean"), facts.get("spread")
     is_known = mean is not None and spread is not None
     return f"Test, over the sites: {mean:.3f}, standard deviation {spread:.3f}." if is_known else ""
-
-
-def _chosen_table(joining: Mapping[str, Any]) -> str:
-    rows = [(site, WORDS[one["chosen"]], one["verdict"]) for site, one in joining.items()]
-    return format_markdown_table(("site", "keeps", "against its own model, on test data"), rows) if rows else ""
 
 
 def _refusal_sentence(contents: Contents) -> str:

@@ -21,7 +21,7 @@ def write_cases(
     path: Path, cases: Sequence[EvaluatedCase], refused: Sequence[RefusedCase], record: Evaluation, contents: Contents
 ) -> None:
     """Write one row a case: its value, what is measured of each label or class, warnings, and why it was refused."""
-    rows = [_list_facts(one, record, contents.study) for one in cases]
+    rows = [_list_case_facts(one, record, contents.study) for one in cases]
     rows += [{"case": one.case, "part": one.part, "refused": one.reason} for one in refused]
     columns = [
         name for name in dict.fromkeys(name for row in rows for name in row) if name not in ("warnings", "refused")
@@ -30,7 +30,7 @@ def write_cases(
     write_text(path, encode_csv([columns, *([row.get(name) for name in columns] for row in rows)]))
 
 
-def _list_facts(one: EvaluatedCase, record: Evaluation, study: Study) -> dict[str, object]:
+def _list_case_facts(one: EvaluatedCase, record: Evaluation, study: Study) -> dict[str, object]:
     value = one.score.by_case.get(one.case)
     # A single case has no area under a curve.
     metric = record.metric if study.task == "segmentation" else "accuracy"

@@ -18,7 +18,7 @@ from silofl.core.operating_point import MOST_PROBABLE, OperatingPoint, temper
 from silofl.core.roc import AreaDifference, compare_aurocs, find_operating_point, measure_auroc
 from silofl.inference.directory import read_versions
 from silofl.inference.evaluated_cases import EvaluatedCase, LabelMeasures, SiteCases
-from silofl.inference.evaluation import ALL, MISSING, Calibration, Comparison, Cut, Evaluation, Scores, Withheld
+from silofl.inference.evaluation import ALL, MISSING, Against, Calibration, Cut, Evaluation, Forbidden, Scores
 from silofl.inference.super_model import SuperModel
 from silofl.study import Study
 from silofl.study.sections import RANKED
@@ -41,7 +41,7 @@ def measure_evaluation(
     used = [case for case in cases if not case.do_not_use]
     reasons = _count_cases(case.do_not_use or () for case in cases)
     scores = _measure_cases(model, fingerprint, site, used, specificity).main_scores if used else {}
-    return replace(record, withheld=Withheld(len(cases) - len(used), reasons, scores))
+    return replace(record, withheld=Forbidden(len(cases) - len(used), reasons, scores))
 
 
 def _measure_cases(
@@ -59,7 +59,7 @@ def _measure_cases(
     if study.task == "segmentation":
         found = _measure_maps(site, cases, score, study)
     else:
-        rows = read_rows(cases, unit_of)
+        rows = read_class_rows(cases, unit_of)
         # All areas are of the probabilities that `predict` shows.
         score = replace(score, probabilities_by_case=rows.shown_by_case)
         found = _measure_classes(rows, score, unit_of, study, specificity)
@@ -94,14 +94,14 @@ def _measure_maps(site: SiteCases, cases: Sequence[EvaluatedCase], score: Score,
     empty = {"num_empty": len(score.empty), "num_false_positive": sum(score.empty.values())} if score.empty else {}
     value = measure_value(score, site.units.unit_of, {})
     found = {"scores": {ALL: {study.metric: value}} | measure_labels(cases, site.units.unit_of, study)}
-    measures = {study.labels.get(key, key): list_measures(cases, key) for key in list_keys(cases)}
+    measures = {study.labels.get(key, key): list_measures(cases, key) for key in list_drawn_labels(cases)}
     found |= {"lesions": {name: sum(one.lesions.num_true for one in known) for name, known in measures.items()}}
     cut = {name: [one.cut_away for one in known if one.cut_away] for name, known in measures.items()}
     found["cut"] = {name: Cut(len(shares), float(np.mean(shares))) for name, shares in cut.items() if shares} or None
     return found | {"distance_unit": "pixels", "size_unit": "pixels"} | units | empty
 
 
-def read_rows(cases: Sequence[EvaluatedCase], unit_of: Mapping[str, str]) -> "ClassRows":
+def read_class_rows(cases: Sequence[EvaluatedCase], unit_of: Mapping[str, str]) -> "ClassRows":
     """Return the cases of a classification as `predict` reads them."""
     score = Score.merged({case.case: case.score for case in cases})
     return ClassRows(score, unit_of, {case.case: case.calling for case in cases})
@@ -115,7 +115,9 @@ def _measure_classes(
         rows.callings[0].shown_thresholds(rows.is_multilabel),
     )
     # One for all models.
-    called_from = {study.labels[label]: thresholds[label] for label in list_classes(study) if label in thresholds}
+    called_from = {
+        study.labels[label]: thresholds[label] for label in list_compared_classes(study) if label in thresholds
+    }
     found: dict[str, Any] = {"called_from": called_from or None}
     # Findings are not answered one instead of another.
     found |= {} if score.is_multilabel else {"confusion": rows.count_answers(study)}
@@ -169,7 +171,7 @@ def measure_also(score: Score, unit_of: Mapping[str, str]) -> dict[str, Estimate
     return {name: replace(one, num_cases=len(score.by_case)) for name, one in found.items()}
 
 
-def list_keys(cases: Sequence[EvaluatedCase]) -> list[int | str]:
+def list_drawn_labels(cases: Sequence[EvaluatedCase]) -> list[int | str]:
     """Return the labels, or regions, that label maps show."""
     return list(dict.fromkeys(key for case in cases for key in case.labels))
 
@@ -182,10 +184,10 @@ def list_measures(cases: Sequence[EvaluatedCase], key: int | str) -> list[LabelM
 def measure_labels(cases: Sequence[EvaluatedCase], unit_of: Mapping[str, str], study: Study) -> Scores:
     """Return the scores of each label, or region, by its name, over the cases whose label maps show it."""
     sample = Sample([unit_of[case.case] for case in cases])
-    return {study.labels.get(key, key): _measure_label(key, cases, sample) for key in list_keys(cases)}
+    return {study.labels.get(key, key): _score_label(key, cases, sample) for key in list_drawn_labels(cases)}
 
 
-def _measure_label(key: int | str, cases: Sequence[EvaluatedCase], sample: Sample) -> dict[str, Estimate]:
+def _score_label(key: int | str, cases: Sequence[EvaluatedCase], sample: Sample) -> dict[str, Estimate]:
     known = [case.labels.get(key) for case in cases]
 
     def collect(find: Any) -> Floats:  # noqa: ANN401 - from measures to a number or None
@@ -207,7 +209,7 @@ def _measure_label(key: int | str, cases: Sequence[EvaluatedCase], sample: Sampl
     }
 
 
-def list_classes(study: Study) -> list[int]:
+def list_compared_classes(study: Study) -> list[int]:
     """Return the classes that are each compared with all others, or findings; none of a segmentation.
 
     Of two classes that is the second alone.
@@ -263,13 +265,16 @@ class ClassRows:
         """Return the ROC curve of each class with both kinds of cases: shares called wrongly, and rightly."""
         from sklearn.metrics import roc_curve
 
-        pairs = {study.labels[label]: (self.is_true[:, label], self.shown[:, label]) for label in list_classes(study)}
+        pairs = {
+            study.labels[label]: (self.is_true[:, label], self.shown[:, label])
+            for label in list_compared_classes(study)
+        }
         known = {name: roc_curve(*pair)[:2] for name, pair in pairs.items() if 0 < pair[0].sum() < len(pair[0])}
         return {name: (wrong.tolist(), right.tolist()) for name, (wrong, right) in known.items()}
 
     def measure_classes(self, study: Study, specificity: float) -> Scores:
         """Return the scores of each class against all others by its name; of two classes the second's alone."""
-        return {study.labels[label]: self._measure_class(label, specificity) for label in list_classes(study)}
+        return {study.labels[label]: self._measure_class(label, specificity) for label in list_compared_classes(study)}
 
     def _measure_class(self, label: int, specificity: float) -> dict[str, Estimate]:
         scores, is_positive = self.shown[:, label], self.is_true[:, label]
@@ -355,7 +360,7 @@ class ClassRows:
 
 def compare_answers(
     cases: Sequence[EvaluatedCase], others: Sequence[EvaluatedCase], fingerprint: str, units: Units, study: Study
-) -> Comparison:
+) -> Against:
     """Compare a model's answers with another model's to the same cases.
 
     Args:
@@ -373,9 +378,9 @@ def compare_answers(
         raise DataError("both models must answer some of the same cases, not none; look at the reasons in each alone")
     pair = both, [other_of[one.case] for one in both]
     own, other = (Score.merged({one.case: one.score for one in answers}) for answers in pair)
-    rows = [read_rows(answers, units.unit_of) for answers in pair] if list_classes(study) else []
+    rows = [read_class_rows(answers, units.unit_of) for answers in pair] if list_compared_classes(study) else []
     difference, areas = _compare_values(own, other, units.unit_of), _compare_areas(rows, study)
-    return Comparison(fingerprint, len(both), difference, areas)
+    return Against(fingerprint, len(both), difference, areas)
 
 
 def _compare_values(own: Score, other: Score, unit_of: Mapping[str, str]) -> Estimate:
@@ -396,6 +401,6 @@ def _compare_areas(rows: Sequence["ClassRows"], study: Study) -> dict[str, AreaD
         study.labels[label]: compare_aurocs(
             theirs.shown[:, label], ours.shown[:, label], ours.is_true[:, label], ours.units
         )
-        for label in list_classes(study)
+        for label in list_compared_classes(study)
     }
     return {name: area for name, area in areas.items() if area is not None}

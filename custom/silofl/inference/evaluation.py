@@ -1,7 +1,7 @@
 """The record of a model's evaluation on labelled cases of a site, ``evaluation.json``: it names no case or patient."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from silofl.base.errors import ConfigError, quote_value
@@ -52,7 +52,7 @@ class Calibration:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class Against:
     """A model beside another one, on the cases that both answered.
 
     Attributes:
@@ -70,7 +70,7 @@ class Comparison:
 
 
 @dataclass(frozen=True)
-class Withheld:
+class Forbidden:
     """The answers that the study's rule, ``do_not_use``, forbids to use.
 
     Attributes:
@@ -85,19 +85,6 @@ class Withheld:
 
 
 @dataclass(frozen=True)
-class GroupDifference:
-    """A score of a group of cases minus that of the other groups.
-
-    Attributes:
-        difference: The difference.
-        p_value: Two-sided, of both being equal, after Holm's correction; null where another group's test says it.
-    """
-
-    difference: Estimate
-    p_value: float | None = declare_optional()
-
-
-@dataclass(frozen=True)
 class Subgroup:
     """A group of cases, as those of one scanner.
 
@@ -106,29 +93,17 @@ class Subgroup:
         num_units: What counts once in an interval, of them.
         scores: Score -> estimate: the study's metric, what else is of all cases, and each label, class or finding.
         withheld: Names of the scores that are of too few patients.
-        differences: Score of a label, class or finding -> how it differs from the other groups.
+        differences: Score of a label, class or finding -> the score minus that of the other groups.
+        p_values: Such a score -> two-sided p-value of no difference, after Holm's correction for all comparisons of the
+            evaluation; without those that another group's test decides.
     """
 
     num_cases: int | None
     num_units: int | None
     scores: Mapping[str, Estimate]
     withheld: tuple[str, ...]
-    differences: Mapping[str, GroupDifference]
-
-
-@dataclass(frozen=True)
-class Subgroups:
-    """The groups of cases that an evaluation was asked for.
-
-    Attributes:
-        least: Patients that each number must be of.
-        num_tests: Comparisons that Holm's correction is for.
-        groups: What the cases are divided by -> group -> its scores.
-    """
-
-    least: int
-    num_tests: int
-    groups: Mapping[str, Mapping[str, Subgroup]]
+    differences: Mapping[str, Estimate]
+    p_values: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -174,7 +149,8 @@ class Evaluation:
         versions: Library -> its version.
         against: Beside another model, where one was given.
         withheld: What the study's rule forbids to use, where it states one.
-        subgroups: By groups of cases, where that was asked for.
+        subgroups: What the cases are divided by -> group -> its scores, where that was asked for.
+        least: Patients that each number of a group must be of.
     """
 
     fingerprint: str
@@ -203,9 +179,10 @@ class Evaluation:
     specificity: float | None = declare_optional()
     confusion: Mapping[str, Mapping[str, int]] | None = declare_optional()
     calibration: Calibration | None = declare_optional()
-    against: Comparison | None = declare_optional()
-    withheld: Withheld | None = declare_optional()
-    subgroups: Subgroups | None = declare_optional()
+    against: Against | None = declare_optional()
+    withheld: Forbidden | None = declare_optional()
+    subgroups: Mapping[str, Mapping[str, Subgroup]] | None = declare_optional()
+    least: int | None = declare_optional()
 
     @property
     def has_findings(self) -> bool:
@@ -232,6 +209,12 @@ class Evaluation:
     def groups(self) -> Scores:
         """The scores of each label, or class, by its name."""
         return {group: scores for group, scores in self.scores.items() if group != ALL}
+
+    @property
+    def divided(self) -> list[tuple[str, str, Subgroup]]:
+        """What cases are divided by, group, and its scores, of all groups."""
+        groups = (self.subgroups or {}).items()
+        return [(by, group, one) for by, known in groups for group, one in known.items()]
 
     @property
     def main_scores(self) -> Scores:

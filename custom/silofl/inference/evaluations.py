@@ -16,7 +16,7 @@ from silofl.base.schema import declare_optional, dump_record
 from silofl.core.heterogeneity import PooledEstimate, pool_estimates
 from silofl.core.intervals import ROUNDING, Estimate
 from silofl.data.groups import list_groups
-from silofl.inference.clinical import list_classes
+from silofl.inference.clinical import list_compared_classes
 from silofl.inference.evaluation import ALL, MISSING, Evaluation, Scores
 from silofl.inference.subgroups import name_labels
 from silofl.study import Study
@@ -122,7 +122,7 @@ def list_scores(study: Study) -> list[tuple[str, str]]:
         groups = [study.labels.get(key, key) if isinstance(key, int) else key for key in study.scored]
         own, main, others = [study.metric], OF_LABELS[:1], OF_LABELS[1:]
     else:
-        groups = [study.labels[label] for label in list_classes(study)]
+        groups = [study.labels[label] for label in list_compared_classes(study)]
         is_called = study.is_multilabel or study.operating_point is not None
         own, others = [*dict.fromkeys((study.metric, *OF_ALL))], OF_CLASSES[1:]
         main = (OF_CLASSES[0], SPECIFICITY) if is_called else OF_CLASSES[:1]
@@ -146,7 +146,9 @@ def pack_scores(record: Evaluation, study: Study, few: Collection[str] = (), lea
         few: Names of the labels or classes that too few patients have.
         least: Patients that each score must be of.
     """
-    found, rows, withheld = _collect_scores(record), [], _list_withheld(record)
+    found, rows = _collect_scores(record), []
+    # Of groups of cases those that are of too few patients.
+    withheld = {(f"{by}: {group}", name) for by, group, one in record.divided for name in one.withheld}
     # Without the answers that a rule withholds, few of them would show in the difference.
     hides_used = record.withheld is not None and 0 < record.withheld.num_cases < least
     for group, name in list_scores(study):
@@ -195,7 +197,9 @@ def describe_test(how: str, found: Evaluation | HospitalEvaluation) -> dict[str,
     return {"how": how, "num_cases": found.num_cases, "scores": dump_record(found.scores)}
 
 
-def pool_scores(sites: Mapping[str, HospitalEvaluation], study: Study) -> dict[str, dict[str, PooledEstimate | None]]:
+def pool_hospitals(
+    sites: Mapping[str, HospitalEvaluation], study: Study
+) -> dict[str, dict[str, PooledEstimate | None]]:
     """Return each score over all hospitals; None of one that has no mean, or is of other units or classes at some."""
     pooled: dict[str, dict[str, PooledEstimate | None]] = {}
     for group, name in list_scores(study):
@@ -222,23 +226,11 @@ def _is_share(name: str) -> bool:
     return name not in NO_SHARES and not name.endswith(OF_OTHERS)
 
 
-def _list_withheld(record: Evaluation) -> set[tuple[str, str]]:
-    """Return group and name of the scores of groups of cases that are of too few patients."""
-    divided = record.subgroups.groups if record.subgroups else {}
-    return {
-        (f"{by}: {group}", name)
-        for by, groups in divided.items()
-        for group in groups
-        for name in groups[group].withheld
-    }
-
-
 def _collect_scores(record: Evaluation) -> dict[str, dict[str, Estimate]]:
     found = {group: dict(scores) for group, scores in record.scores.items()}
-    for by, groups in record.subgroups.groups.items() if record.subgroups else ():
-        for group, one in groups.items():
-            differences = {name + OF_OTHERS: two.difference for name, two in one.differences.items()}
-            found[f"{by}: {group}"] = dict(one.scores) | differences
+    for by, group, one in record.divided:
+        differences = {name + OF_OTHERS: difference for name, difference in one.differences.items()}
+        found[f"{by}: {group}"] = dict(one.scores) | differences
     if record.withheld is not None:
         found[ALL][WITHHELD] = Estimate(record.withheld.num_cases / record.num_cases, None, record.num_cases)
         for group, scores in record.withheld.used.items():

@@ -13,9 +13,9 @@ from silofl.core.few import find_few
 from silofl.core.gain import holm
 from silofl.core.intervals import DIFFERENCE, Estimate, Rows, Sample
 from silofl.data.groups import UNKNOWN, Divided
-from silofl.inference.clinical import measure_also, measure_value, read_rows
+from silofl.inference.clinical import measure_also, measure_value, read_class_rows
 from silofl.inference.evaluated_cases import EvaluatedCase, SiteCases
-from silofl.inference.evaluation import GroupDifference, Subgroup, Subgroups
+from silofl.inference.evaluation import Subgroup
 from silofl.study import Study
 from silofl.study.sections import CLASS_MEANS
 from silofl.training.metrics import Label, Score, group_positions
@@ -26,7 +26,7 @@ RESAMPLES, BATCH, SEED = 9999, 500, 0
 
 def measure_subgroups(
     cases: Sequence[EvaluatedCase], site: SiteCases, divided: Divided, study: Study, least: int, needs_patients: bool
-) -> Subgroups:
+) -> dict[str, dict[str, Subgroup]]:
     """Return the scores of each group, and where it differs from the others.
 
     Args:
@@ -38,21 +38,14 @@ def measure_subgroups(
     patient_of = {case: one for part in site.parts.values() for case, one in part.patient_of.items()}
     people = _People(unit_of, patient_of if needs_patients else unit_of, least)
     found = {by: _measure_division(cases, group_of, people, study) for by, group_of in divided.items()}
-    places = [(by, group) for by, groups in found.items() for group in groups]
-    p_values = {
-        (by, group, name): one.p_value
-        for by, group in places
-        for name, one in found[by][group].differences.items()
-        if one.p_value is not None
-    }
-    corrected = holm(p_values)
-    for by, group in places:
-        differences = {
-            name: replace(one, p_value=corrected.get((by, group, name)))
-            for name, one in found[by][group].differences.items()
-        }
-        found[by][group] = replace(found[by][group], differences=differences)
-    return Subgroups(least, len(corrected), found)
+    tested = [
+        (by, group, name) for by, groups in found.items() for group, one in groups.items() for name in one.p_values
+    ]
+    corrected = holm({(by, group, name): found[by][group].p_values[name] for by, group, name in tested})
+    for by, groups in found.items():
+        for group, one in groups.items():
+            groups[group] = replace(one, p_values={name: corrected[by, group, name] for name in one.p_values})
+    return found
 
 
 @dataclass(frozen=True)
@@ -79,7 +72,7 @@ def _measure_division(
 ) -> dict[str, Subgroup]:
     rows = group_positions([group_of[one.case] for one in cases])
     members = {group: [cases[i] for i in rows[group]] for group in sorted(rows, key=_place)}
-    values = {group: _list_values(some, study) for group, some in members.items()}
+    values = {group: _list_case_values(some, study) for group, some in members.items()}
     stated = [group for group in members if group != UNKNOWN]
     found = {}
     for group, some in members.items():
@@ -91,16 +84,19 @@ def _measure_division(
         # Means over the classes have those of few in them.
         withheld += [name for name in scores if withheld and name in CLASS_MEANS]
         others = [values[other] for other in stated if other != group] if group in stated else []
-        differences = {}
+        differences, p_values = {}, {}
         for name in values[group].keys() - {study.metric, *withheld}:
             rest = {case: value for other in others for case, value in other[name].items()}
             if people.count(rest) >= max(people.least, 1) and values[group][name]:
                 # Of two groups each is the other's others: one comparison.
                 is_tested = len(stated) > 2 or group == stated[0]
-                differences[name] = _compare(values[group][name], rest, people.unit_of, is_tested)
+                differences[name], p_value = _compare_with_others(values[group][name], rest, people.unit_of, is_tested)
+                p_values |= {} if p_value is None else {name: p_value}
         kept = {name: one for name, one in scores.items() if name not in withheld}
         units = {people.unit_of[one.case] for one in some}
-        found[group] = Subgroup(len(some), len(units), kept, tuple(withheld), dict(sorted(differences.items())))
+        found[group] = Subgroup(
+            len(some), len(units), kept, tuple(withheld), dict(sorted(differences.items())), p_values
+        )
     return found
 
 
@@ -110,7 +106,7 @@ def _place(group: str) -> tuple[bool, float, str]:
     return not group.startswith("under "), float(number) if number.isdecimal() else 0.0, group
 
 
-def _list_values(cases: Sequence[EvaluatedCase], study: Study) -> dict[str, dict[str, float]]:
+def _list_case_values(cases: Sequence[EvaluatedCase], study: Study) -> dict[str, dict[str, float]]:
     """Return what each score is of: case -> its value, of each label, and of all cases by the study's metric."""
     score = Score.merged({one.case: one.score for one in cases})
     labels = {name: score.labels_by_case.get(key, {}) for key, name in name_labels(study).items()}
@@ -128,21 +124,20 @@ def _measure_scores(
 ) -> dict[str, Estimate]:
     score = Score.merged({one.case: one.score for one in cases})
     if study.task != "segmentation":
-        score = replace(score, probabilities_by_case=read_rows(cases, unit_of).shown_by_case)
+        score = replace(score, probabilities_by_case=read_class_rows(cases, unit_of).shown_by_case)
     also = measure_also(score, unit_of)
     found = {study.metric: measure_value(score, unit_of, also)} | also
-    labels = {name: _take_mean(table, unit_of) for name, table in values.items() if name != study.metric and table}
-    return found | labels
+    labels = {name: table for name, table in values.items() if name != study.metric and table}
+    return found | {
+        name: Sample([unit_of[case] for case in table]).mean(np.array([*table.values()]))
+        for name, table in labels.items()
+    }
 
 
-def _take_mean(values: Mapping[str, float], unit_of: Mapping[str, str]) -> Estimate:
-    return Sample([unit_of[case] for case in values]).mean(np.array([*values.values()]))
-
-
-def _compare(
+def _compare_with_others(
     group: Mapping[str, float], rest: Mapping[str, float], unit_of: Mapping[str, str], is_tested: bool
-) -> GroupDifference:
-    """Compare a score of a group with that of the other groups."""
+) -> tuple[Estimate, float | None]:
+    """Return a score of a group minus that of the other groups, and the p-value of no difference where it is tested."""
     # Imported here: it takes long, and only a comparison of groups needs it.
     from scipy.stats import permutation_test
 
@@ -156,7 +151,7 @@ def _compare(
     difference = sample.estimate(differ, is_in, ~is_in, bounds=DIFFERENCE)
     means = [average_by_unit(side, {case: unit_of[case] for case in side}) for side in (group, rest)]
     if not is_tested or min(map(len, means)) < 2:
-        return GroupDifference(difference)
+        return difference, None
     test = permutation_test(
         means,
         lambda one, other, axis: one.mean(axis) - other.mean(axis),
@@ -165,7 +160,7 @@ def _compare(
         batch=BATCH,
         rng=SEED,
     )
-    return GroupDifference(difference, float(test.pvalue))
+    return difference, float(test.pvalue)
 
 
 def name_labels(study: Study) -> dict[Label, str]:

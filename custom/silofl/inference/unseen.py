@@ -6,22 +6,8 @@ from pathlib import Path
 from silofl.base.errors import ConfigError
 from silofl.base.schema import declare_optional, read_file
 from silofl.inference.evaluation import Evaluation
+from silofl.inference.super_results import ThresholdTest
 from silofl.training.site_score import Counts, Values
-
-
-@dataclass(frozen=True)
-class ThresholdTest:
-    """The result of the super model at a left-out site with one threshold.
-
-    Attributes:
-        threshold: The paper's gamma.
-        value: Mean over the cases that count; None where none counts.
-        choices: Model -> number of cases for which it is chosen.
-    """
-
-    threshold: float
-    value: float | None
-    choices: Counts
 
 
 @dataclass(frozen=True, kw_only=True)

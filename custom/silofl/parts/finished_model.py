@@ -26,7 +26,7 @@ from silofl.inference.evaluations import (
     HospitalEvaluation,
     list_scores,
     pack_scores,
-    pool_scores,
+    pool_hospitals,
     unpack_scores,
 )
 from silofl.inference.model_file import join_model, split_model
@@ -163,7 +163,7 @@ class EvaluationPart(Part):
             model=self.facts["study"]["name"],
             specificity=SPECIFICITY,
             sites=sites,
-            pooled=pool_scores(sites, self.study),
+            pooled=pool_hospitals(sites, self.study),
             temperature=calling.temperature,
             called_from={labels[number]: one for number, one in shown.items()} or None,
             quality=describe_quality(contents),
@@ -194,7 +194,7 @@ class SiteEvaluation(SitePart):
         if study.subgroups:
             divided = site.divide(study.subgroups)
             subgroups = measure_subgroups(cases, site, divided, study, work.min_patients, needs_patients=True)
-            record = replace(record, subgroups=subgroups)
+            record = replace(record, subgroups=subgroups, least=work.min_patients)
         write_json(work.folder / evaluation.FILE, dump_record(record))
         cases_table.write_cases(work.folder / cases_table.FILE, cases, refused, record, model.contents)
         said = {key: getattr(record, key) for key in {*EvaluationEntry.model_fields} - {"is_checked", "least"}}

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import base64
 import io
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,7 +30,6 @@ MOST_MARKERS = 30
 # Inches: a figure on a page and on a phone, and the most that can be read on a phone.
 PAGE, PHONE, MOST_ON_A_PHONE = 10.4, 4.2, 7.0
 LEAST_PANEL, LEGEND_ROW = 2.0, 0.22
-LINE_COLUMNS = ("panel", "line", "round", "value")
 Values = Sequence[float | None]
 # Of a line that must not hide the mean.
 FAINT = {"alpha": 0.35, "linewidth": 1.0}
@@ -38,28 +37,20 @@ MOST_SITES_WITH_NUMBERS = 10
 
 
 @dataclass(frozen=True)
-class PlotData:
-    """The values that a figure shows, for programs.
+class Plot:
+    """Values that can be drawn.
 
     Attributes:
         name: Of the figure's files, without an ending.
         columns: Names of the columns.
         rows: One tuple a row; None where a value is missing.
+        draw: Draws them in at most so many inches.
     """
 
     name: str
     columns: tuple[str, ...]
-    rows: tuple[tuple[object, ...], ...]
-
-
-class Plot(Protocol):
-    """Values that can be drawn."""
-
-    def data(self) -> PlotData:
-        """Return the values that `draw` shows."""
-
-    def draw(self, width: float) -> Figure:
-        """Draw the values in at most ``width`` inches."""
+    rows: Sequence[tuple[object, ...]]
+    draw: Callable[[float], Figure]
 
 
 @dataclass(frozen=True)
@@ -79,7 +70,7 @@ class PageImage:
     alt: str
     caption: str
     narrow: bytes = b""
-    plot: Plot | None = None
+    plot: Plot | Curves | None = None
     svg: bytes = b""
 
     @property
@@ -93,7 +84,7 @@ class PageImage:
         return _data_uri(self.narrow) if self.narrow else ""
 
 
-def make_image(plot: Plot, alt: str, caption: str, dpi: int = DPI, is_trimmed: bool = False) -> PageImage:
+def make_image(plot: Plot | Curves, alt: str, caption: str, dpi: int = DPI, is_trimmed: bool = False) -> PageImage:
     """Draw a figure for a page, for a phone where it would be too small there, and as SVG.
 
     Args:
@@ -288,16 +279,17 @@ class Curves:
     height: float = 3.2
     least_width: float = LEAST_PANEL
     shares_y: bool = False
+    columns: ClassVar[tuple[str, ...]] = ("panel", "line", "round", "value")
 
-    def data(self) -> PlotData:
-        """Return one row per panel, line and round."""
-        rows = (
+    @property
+    def rows(self) -> list[tuple[object, ...]]:
+        """One row per panel, line and round."""
+        return [
             (panel.title, line, number, value)
             for panel in self.panels
             for line, values in panel.lines.items()
             for number, value in zip(self.rounds[line], values, strict=True)
-        )
-        return PlotData(self.name, LINE_COLUMNS, tuple(rows))
+        ]
 
     def draw(self, width: float) -> Figure:
         """Draw the lines, with one legend for all panels."""

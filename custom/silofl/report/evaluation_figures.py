@@ -3,35 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from numpy.typing import NDArray
-
 from silofl.core.calibration import BINS
-from silofl.inference.evaluation import ALL, Calibration, Evaluation, Scores
+from silofl.inference.evaluation import ALL, Evaluation, Scores
 from silofl.report.canvas import (
     INK,
     LINE_COLOURS,
     LINE_STYLES,
     MUTED,
     PageImage,
-    PlotData,
+    Plot,
     lay_out_panels,
     make_image,
     style_axes,
 )
 from silofl.report.canvas import make_panels as make_grid
-from silofl.report.outlines import (
-    add_label_legend,
-    draw_outlines,
-    grey_window,
-    make_trimmed_image,
-    name_rows,
-    panel_inches,
-    show_image,
-    write_title,
-)
+from silofl.report.outlines import CaseColumn, draw_cases, make_trimmed_image
 from silofl.report.tables import format_number
 
 if TYPE_CHECKING:
@@ -54,116 +43,23 @@ RELIABILITY_CAPTION = (
 )
 
 
-@dataclass(frozen=True)
-class CasePicture:
-    """A case as it is shown.
+def roc_image(curves: Mapping[str, tuple[Sequence[float], Sequence[float]]], classes: Scores) -> PageImage | None:
+    """Draw ROC curves; None without any.
 
-    Attributes:
-        title: Its value, or its classes.
-        case: Its name.
-        image: (C, H, W).
-        truth: Its label map (H, W); None of a class.
-        prediction: The predicted one.
-    """
-
-    title: str
-    case: str
-    image: NDArray
-    truth: NDArray | None = None
-    prediction: NDArray | None = None
-
-
-@dataclass(frozen=True)
-class WorstCases:
-    """The cases with the worst answers.
-
-    Attributes:
-        pictures: The worst first, at least one.
-        labels: Number -> name; empty where classes are answered.
-    """
-
-    pictures: Sequence[CasePicture]
-    labels: Mapping[int, str]
-
-    def data(self) -> PlotData:
-        """Return one row per case."""
-        return PlotData("worst_cases", ("case", "what"), tuple((one.case, one.title) for one in self.pictures))
-
-    def draw(self, width: float) -> Figure:
-        """Draw each image, and below it the outlines of truth and prediction; few enough for any width."""
-        names = ("image", "truth", "prediction") if self.labels else ("image",)
-        size = panel_inches(len(names), len(self.pictures))
-        figure, grid = make_grid(len(names), len(self.pictures), size, "compressed")
-        for column, one in enumerate(self.pictures):
-            window = grey_window([one.image])
-            for row, mask in enumerate((None, one.truth, one.prediction)[: len(names)]):
-                show_image(grid[row, column], one.image, window)
-                if mask is not None:
-                    draw_outlines(grid[row, column], mask, self.labels)
-            title = one.title if self.labels else one.title.replace(": ", ":\n", 1)
-            write_title(grid[0, column], title, one.case)
-        name_rows(grid[:, 0], names)
-        return add_label_legend(figure, self.labels) if self.labels else figure
-
-
-@dataclass(frozen=True)
-class SizeDifferences:
-    """Predicted against true sizes.
-
-    Attributes:
-        sizes: Label -> (predicted, true) size of each case that has it, at least one.
-        labels: Label -> its scores.
-        unit: Of the sizes.
-    """
-
-    sizes: Mapping[str, Sequence[tuple[float, float]]]
-    labels: Scores
-    unit: str
-
-    def data(self) -> PlotData:
-        """Return one row per label and case, without the case's name."""
-        rows = ((label, *pair) for label, pairs in self.sizes.items() for pair in pairs)
-        return PlotData("sizes", ("label", f"predicted_{self.unit}", f"true_{self.unit}"), tuple(rows))
-
-    def draw(self, width: float) -> Figure:
-        """Draw a panel per label."""
-        figure, panels = lay_out_panels(len(self.sizes), width, 2.9, LEAST_PANEL)
-        for axes, (label, pairs) in zip(panels, self.sizes.items(), strict=True):
-            means, differences = zip(*(((one + other) / 2, one - other) for one, other in pairs), strict=True)
-            style_axes(axes, f"{label}: predicted minus true, {self.unit}", f"mean of both, {self.unit}")
-            axes.scatter(means, differences, s=16, color=LINE_COLOURS[0], alpha=0.7, linewidths=0)
-            error = self.labels[label]["size_error"]
-            axes.axhline(0, color=MUTED, linewidth=0.8)
-            axes.axhline(error.value, color=INK, linewidth=1.4)
-            for limit in error.interval or ():
-                axes.axhline(limit, color=INK, linewidth=1, linestyle=(0, (4, 3)))
-        return figure
-
-
-@dataclass(frozen=True)
-class RocCurves:
-    """ROC curves.
-
-    Attributes:
+    Args:
         curves: Class, or finding -> shares of the other cases, and of its own, that are called so.
         classes: Class, or finding -> its scores.
     """
+    if not curves:
+        return None
 
-    curves: Mapping[str, tuple[Sequence[float], Sequence[float]]]
-    classes: Scores
-
-    def data(self) -> PlotData:
-        """Return one row per class and threshold."""
-        rows = ((name, *point) for name, curve in self.curves.items() for point in zip(*curve, strict=True))
-        return PlotData("roc", ("class", "one_minus_specificity", "sensitivity"), tuple(rows))
-
-    def draw(self, width: float) -> Figure:
-        """Draw one panel, small enough for any width; where the model calls a class is a point."""
+    def draw(width: float) -> Figure:
+        # Small enough for any width; where the model calls a class is a point.
         figure, ((axes,),) = make_grid(1, 1, (4.2, 3.6))
         style_axes(axes, "sensitivity", "1 - specificity")
         axes.plot([0, 1], [0, 1], color=MUTED, linewidth=1, linestyle=(0, (4, 3)))
-        for number, (name, curve) in enumerate(self.curves.items()):
-            colour, one = LINE_COLOURS[number % len(LINE_COLOURS)], self.classes[name]
+        for number, (name, curve) in enumerate(curves.items()):
+            colour, one = LINE_COLOURS[number % len(LINE_COLOURS)], classes[name]
             style = LINE_STYLES[number // len(LINE_COLOURS) % len(LINE_STYLES)]
             axes.plot(*curve, style, color=colour, linewidth=1.6, label=f"{name}, AUROC {one['auroc'].value:.3f}")
             spared = one["specificity"].value if "specificity" in one else None
@@ -174,26 +70,74 @@ class RocCurves:
         axes.legend(loc="lower right", fontsize=8, framealpha=0.85, edgecolor="none")
         return figure
 
+    rows = [(name, *point) for name, curve in curves.items() for point in zip(*curve, strict=True)]
+    areas = "; ".join(f"{name} {format_number(classes[name]['auroc'].value)}" for name in curves)
+    plot = Plot("roc", ("class", "one_minus_specificity", "sensitivity"), rows, draw)
+    return make_image(plot, f"ROC curves; AUROC {areas}.", ROC_CAPTION)
 
-@dataclass(frozen=True)
-class Reliability:
-    """Confidence against accuracy.
 
-    Attributes:
-        calibration: What it shows.
+def worst_image(pictures: Sequence[CaseColumn], labels: Mapping[int, str], above: str = "") -> PageImage | None:
+    """Draw each of the worst cases, and below it the outlines of truth and prediction; None without any.
+
+    Args:
+        pictures: The worst first.
+        labels: Number -> name; empty where classes are answered.
+        above: What each one's title is; its value where empty.
     """
+    if not pictures:
+        return None
+    cases = pictures if labels else [replace(one, title=one.title.replace(": ", ":\n", 1)) for one in pictures]
+    rows = [(one.case, one.title) for one in pictures]
+    alt = "The worst cases: " + "; ".join(f"{one.case}, {one.title}" for one in pictures) + "."
+    caption = (
+        f"The worst first. Above each: {above}." if above else "The worst first, by the slice with most wrong pixels."
+    )
+    return make_trimmed_image(
+        Plot("worst_cases", ("case", "what"), rows, lambda width: draw_cases(cases, labels)), alt, caption
+    )
 
-    calibration: Calibration
 
-    def data(self) -> PlotData:
-        """Return one row per bin."""
-        rows = tuple((one.low, one.num_cases, one.confidence, one.accuracy) for one in self.calibration.bins)
-        return PlotData("reliability", ("from", "cases", "confidence", "accuracy"), rows)
+def sizes_image(sizes: Mapping[str, Sequence[tuple[float, float]]], labels: Scores, unit: str) -> PageImage | None:
+    """Draw predicted minus true sizes, a panel per label; None without any.
 
-    def draw(self, width: float) -> Figure:
-        """Draw one panel, small enough for any width."""
+    Args:
+        sizes: Label -> (predicted, true) size of each case that has it; labels without a case are left out.
+        labels: Label -> its scores.
+        unit: Of the sizes.
+    """
+    known = {label: pairs for label, pairs in sizes.items() if pairs}
+    if not known:
+        return None
+
+    def draw(width: float) -> Figure:
+        figure, panels = lay_out_panels(len(known), width, 2.9, LEAST_PANEL)
+        for axes, (label, pairs) in zip(panels, known.items(), strict=True):
+            means, differences = zip(*(((one + other) / 2, one - other) for one, other in pairs), strict=True)
+            style_axes(axes, f"{label}: predicted minus true, {unit}", f"mean of both, {unit}")
+            axes.scatter(means, differences, s=16, color=LINE_COLOURS[0], alpha=0.7, linewidths=0)
+            error = labels[label]["size_error"]
+            axes.axhline(0, color=MUTED, linewidth=0.8)
+            axes.axhline(error.value, color=INK, linewidth=1.4)
+            for limit in error.interval or ():
+                axes.axhline(limit, color=INK, linewidth=1, linestyle=(0, (4, 3)))
+        return figure
+
+    # Without the cases' names.
+    rows = [(label, *pair) for label, pairs in known.items() for pair in pairs]
+    biases = "; ".join(f"{label} {labels[label]['size_error'].value:+.3g} {unit}" for label in known)
+    plot = Plot("sizes", ("label", f"predicted_{unit}", f"true_{unit}"), rows, draw)
+    return make_image(plot, f"Mean size error: {biases}.", SIZES_CAPTION)
+
+
+def reliability_image(record: Evaluation) -> PageImage | None:
+    """Draw confidence against accuracy; None without a classification."""
+    if record.calibration is None:
+        return None
+    bins = record.calibration.bins
+
+    def draw(width: float) -> Figure:
+        # Small enough for any width.
         figure, ((axes,),) = make_grid(1, 1, (4.2, 3.6))
-        bins = self.calibration.bins
         most = max(one.num_cases for one in bins)
         style_axes(axes, "share of right answers", "mean probability of the answer")
         axes.plot([0, 1], [0, 1], color=MUTED, linewidth=1, linestyle=(0, (4, 3)))
@@ -203,55 +147,7 @@ class Reliability:
         axes.set(xlim=(min(one.low for one in bins) - 0.5 / BINS, 1.02), ylim=(-0.04, 1.04))
         return figure
 
-
-def roc_image(curves: Mapping[str, tuple[Sequence[float], Sequence[float]]], classes: Scores) -> PageImage | None:
-    """Draw ROC curves; None without any.
-
-    Args:
-        curves: As of `RocCurves`.
-        classes: Class -> its scores.
-    """
-    if not curves:
-        return None
-    areas = "; ".join(f"{name} {format_number(classes[name]['auroc'].value)}" for name in curves)
-    return make_image(RocCurves(curves, classes), f"ROC curves; AUROC {areas}.", ROC_CAPTION)
-
-
-def worst_image(pictures: Sequence[CasePicture], labels: Mapping[int, str], above: str = "") -> PageImage | None:
-    """Draw the worst cases; None without any.
-
-    Args:
-        pictures: The worst first.
-        labels: As of `WorstCases`.
-        above: What each one's title is; its value where empty.
-    """
-    if not pictures:
-        return None
-    alt = "The worst cases: " + "; ".join(f"{one.case}, {one.title}" for one in pictures) + "."
-    caption = (
-        f"The worst first. Above each: {above}." if above else "The worst first, by the slice with most wrong pixels."
-    )
-    return make_trimmed_image(WorstCases(pictures, labels), alt, caption)
-
-
-def sizes_image(sizes: Mapping[str, Sequence[tuple[float, float]]], labels: Scores, unit: str) -> PageImage | None:
-    """Draw predicted minus true sizes by label; None without any.
-
-    Args:
-        sizes: As of `SizeDifferences`; labels without a case are left out.
-        labels: Label -> its scores.
-    """
-    known = {label: pairs for label, pairs in sizes.items() if pairs}
-    if not known:
-        return None
-    biases = "; ".join(f"{label} {labels[label]['size_error'].value:+.3g} {unit}" for label in known)
-    return make_image(SizeDifferences(known, labels, unit), f"Mean size error: {biases}.", SIZES_CAPTION)
-
-
-def reliability_image(record: Evaluation) -> PageImage | None:
-    """Draw confidence against accuracy; None without a classification."""
-    if record.calibration is None:
-        return None
+    rows = [(one.low, one.num_cases, one.confidence, one.accuracy) for one in bins]
     error, calibrated = (format_number(record.scores[ALL][name].value) for name in ("ece", "ece_calibrated"))
-    alt = f"Expected calibration error {error}; if calibrated {calibrated}."
-    return make_image(Reliability(record.calibration), alt, RELIABILITY_CAPTION)
+    plot = Plot("reliability", ("from", "cases", "confidence", "accuracy"), rows, draw)
+    return make_image(plot, f"Expected calibration error {error}; if calibrated {calibrated}.", RELIABILITY_CAPTION)

@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping, Sequence
 from silofl.core.intervals import Estimate
 from silofl.core.roc import AreaDifference
 from silofl.inference import evaluation
-from silofl.inference.evaluation import ALL, Evaluation, Subgroup
+from silofl.inference.evaluation import ALL, Evaluation
 from silofl.report.canvas import PageImage
 from silofl.report.metrics import metric_sentence
 from silofl.report.page import (
@@ -185,11 +185,14 @@ def evaluation_tables(record: Evaluation) -> dict[str, TextTable]:
 def _subgroup_tables(record: Evaluation) -> dict[str, TextTable]:
     """Return what the cases are divided by -> a row for each group."""
     found = {}
-    for by, groups in record.subgroups.groups.items() if record.subgroups else ():
+    for by, groups in (record.subgroups or {}).items():
         names = list(dict.fromkeys(name for one in groups.values() for name in (*one.scores, *one.withheld)))
         rows = [
             (group, *(NOT_SAID if count is None else str(count) for count in (one.num_cases, one.num_units)))
-            + tuple(_format_of_group(one, name) for name in names)
+            + tuple(
+                NOT_SAID if name in one.withheld else format_estimate(one.scores.get(name, evaluation.MISSING))
+                for name in names
+            )
             for group, one in groups.items()
         ]
         columns = (by, "cases", f"{record.unit}s", *(METRIC_NAMES.get(name, name) for name in names))
@@ -197,19 +200,14 @@ def _subgroup_tables(record: Evaluation) -> dict[str, TextTable]:
     return found
 
 
-def _format_of_group(one: Subgroup, name: str) -> str:
-    return NOT_SAID if name in one.withheld else format_estimate(one.scores.get(name, evaluation.MISSING))
-
-
 def difference_lines(record: Evaluation) -> list[str]:
     """Return a sentence for each group that differs from the others beyond chance."""
     return [
-        f"{name} is {'lower' if (one.difference.value or 0) < 0 else 'higher'} for {by} {group} than for the others: "
-        f"{format_estimate(one.difference, DIFFERENCE)}, p {one.p_value:.2g} (corrected)"
-        for by, groups in (record.subgroups.groups.items() if record.subgroups else ())
-        for group, subgroup in groups.items()
-        for name, one in subgroup.differences.items()
-        if one.p_value is not None and one.p_value < LEVEL
+        f"{name} is {'lower' if (one.differences[name].value or 0) < 0 else 'higher'} for {by} {group} than for the "
+        f"others: {format_estimate(one.differences[name], DIFFERENCE)}, p {p_value:.2g} (corrected)"
+        for by, group, one in record.divided
+        for name, p_value in one.p_values.items()
+        if p_value < LEVEL
     ]
 
 
@@ -248,7 +246,11 @@ def _withheld_table(record: Evaluation) -> dict[str, TextTable]:
     if found is None or not 0 < found.num_cases < record.num_cases:
         return {}
     rows = tuple(
-        (_name_number(group, name), format_estimate(one), format_estimate(found.used[group][name]))
+        (
+            METRIC_NAMES.get(name, name) if group == ALL else f"{GROUP_SCORES[name]} of {group}",
+            format_estimate(one),
+            format_estimate(found.used[group][name]),
+        )
         for group, scores in record.main_scores.items()
         for name, one in scores.items()
         if name in found.used.get(group, {})
@@ -256,14 +258,13 @@ def _withheld_table(record: Evaluation) -> dict[str, TextTable]:
     return {"Without answers not to be used": TextTable(("number", "all answers", "without these"), rows)}
 
 
-def _name_number(group: str, name: str) -> str:
-    return METRIC_NAMES.get(name, name) if group == ALL else f"{GROUP_SCORES[name]} of {group}"
-
-
 def list_notes(record: Evaluation) -> list[str]:
     """Return how to read the numbers."""
-    auroc, divided = "" if record.is_segmentation else ", DeLong's for AUROC", record.subgroups
-    groups = [GROUPS_NOTE.format(least=divided.least, unit=record.unit, tests=divided.num_tests)] if divided else []
+    auroc, num_tests = (
+        "" if record.is_segmentation else ", DeLong's for AUROC",
+        sum(len(o.p_values) for *_, o in record.divided),
+    )
+    groups = [GROUPS_NOTE.format(least=record.least, unit=record.unit, tests=num_tests)] if record.divided else []
     notes = groups + [
         metric_sentence(record.metric, record.has_findings),
         INTERVALS.format(unit=record.unit, auroc=auroc),

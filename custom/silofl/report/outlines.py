@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import cycle
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,7 @@ from silofl.report.canvas import (
     escape_math,
     make_image,
     make_legend_handle,
+    make_panels,
 )
 
 if TYPE_CHECKING:
@@ -41,7 +43,8 @@ def grey_window(images: Sequence[NDArray]) -> Window:
         images: Arrays of shape (..., C, H, W).
     """
     values = np.concatenate([array.ravel() for array in images])
-    if any(map(_is_coloured, images)) and values.min() >= 0 and values.max() <= 1:
+    is_grey = (np.array_equal(array, np.broadcast_to(array[..., :1, :, :], array.shape)) for array in images)
+    if not all(is_grey) and values.min() >= 0 and values.max() <= 1:
         return 0.0, 1.0
     # Percentiles, because a few very bright pixels would leave the others black.
     low, high = np.percentile(values, (0.5, 99.5))
@@ -61,10 +64,6 @@ def short_metric(metric: str) -> str:
 def make_trimmed_image(plot: Plot, alt: str, caption: str) -> PageImage:
     """Draw pictures of cases for a page, without empty margins."""
     return make_image(plot, alt, caption, PICTURE_DPI, is_trimmed=True)
-
-
-def _is_coloured(images: NDArray) -> bool:
-    return not np.array_equal(images, np.broadcast_to(images[..., :1, :, :], images.shape))
 
 
 def panel_inches(rows: int, columns: int, panel: float = PANEL_INCH) -> tuple[float, float]:
@@ -120,6 +119,38 @@ def name_rows(column: Sequence[Axes], names: Sequence[str]) -> None:
     """Write a name at the left of each row of panels."""
     for axes, name in zip(column, names, strict=True):
         axes.set_ylabel(escape_math(name), fontsize=11, color=INK)
+
+
+@dataclass(frozen=True, eq=False)
+class CaseColumn:
+    """A case as a column of panels: its image, and below it once more with each outline.
+
+    Attributes:
+        title: Above it, of any number of lines.
+        case: Its name.
+        image: (C, H, W).
+        masks: Name of a row -> label map (H, W); the same rows for all cases, none of a class.
+    """
+
+    title: str
+    case: str
+    image: NDArray
+    masks: Mapping[str, NDArray] = field(default_factory=dict)
+
+
+def draw_cases(cases: Sequence[CaseColumn], labels: Mapping[int, str], window: Window | None = None) -> Figure:
+    """Draw cases side by side, small enough for any width; without a window each has its own grey scale."""
+    names = ("image", *cases[0].masks)
+    figure, grid = make_panels(len(names), len(cases), panel_inches(len(names), len(cases)), "compressed")
+    for column, one in zip(grid.T, cases, strict=True):
+        own = window or grey_window([one.image])
+        for axes in column:
+            show_image(axes, one.image, own)
+        for axes, mask in zip(column[1:], one.masks.values(), strict=True):
+            draw_outlines(axes, mask, labels)
+        write_title(column[0], one.title, one.case)
+    name_rows(grid[:, 0], names)
+    return add_label_legend(figure, labels) if labels else figure
 
 
 def add_label_legend(figure: Figure, labels: Mapping[int, str]) -> Figure:

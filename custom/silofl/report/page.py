@@ -442,14 +442,13 @@ def write_figures(folder: Path, images: Iterable[PageImage]) -> None:
     written: set[str] = set()
     for image in images:
         if image.plot:
-            data = image.plot.data()
-            name = file_stem(data.name)
+            name = file_stem(image.plot.name)
             stems = chain([name], (f"{name}_{number}" for number in count(2)))
             stem = next(one for one in stems if one.lower() not in written)
             written.add(stem.lower())
             _write_bytes(folder / f"{stem}.png", image.png)
             _write_bytes(folder / f"{stem}.svg", image.svg)
-            _write_bytes(folder / f"{stem}.csv", encode_csv([data.columns, *data.rows]).encode())
+            _write_bytes(folder / f"{stem}.csv", encode_csv([image.plot.columns, *image.plot.rows]).encode())
 
 
 def file_stem(name: str) -> str:

@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, Strict
 
@@ -114,13 +114,6 @@ class Joined:
     def shown(self, model: str) -> float | None:
         """Return what stands beside the difference: a model's mean over the test units; over the cases if unknown."""
         return (self.by_unit or self.test).get(model)
-
-    @property
-    def summary(self) -> dict[str, Any]:
-        """Its numbers that one line of a table has: the test values, the difference with its interval, the verdict."""
-        values = {"alone": self.shown(LOCAL), "federated": self.shown(SHIFTED), "kept": self.shown(CHOSEN)}
-        interval = {"low": self.low, "high": self.high}
-        return values | {"difference": self.difference, "interval": interval, "verdict": self.verdict}
 
     @property
     def kept(self) -> str:

@@ -160,7 +160,7 @@ class SiteScore:
         mean_over: If the metric is a mean over the classes with cases: whether of labels or of areas.
         models: Model, ``ensemble`` or ``super`` -> its value on the same cases, if there are several.
         choices: Super model: model -> number of cases for which it is chosen.
-        selector: Super model: the outputs that the selector gives cases and slices to.
+        selector: Super model.
         selector_accuracy: Share of the validation slices that FedSM's selector takes for this site's.
         num_empty: Segmentation: cases without any label in truth; null if there are none.
         num_false_positive: Empty cases in which a label is predicted; they count as 0.

@@ -60,7 +60,7 @@ def evaluations_section(found: Evaluations | None) -> PageSection | None:
     if found is None:
         return None
     tables: list[Block] = []
-    for heading, table in evaluation_tables(found).items():
+    for heading, table in hospital_tables(found).items():
         tables += [Heading(heading), Table(table)] if heading else [Table(table)]
     sentences: list[Block] = [Text(sentence) for sentence in _list_sentences(found)]
     closing = [*(Text(note, "note") for note in _list_notes(found)), Text(RESEARCH)]
@@ -104,18 +104,16 @@ def _is_guess(found: Evaluations, group: str, name: str, level: float) -> bool:
     return pooled.interval[0] <= level if pooled else best is not None and best <= level + ROUNDING
 
 
-def evaluation_tables(found: Evaluations) -> dict[str, TextTable]:
+def hospital_tables(found: Evaluations) -> dict[str, TextTable]:
     """Return name of a label or class, or empty for all cases -> a row for each hospital, and those over all."""
-    shown = [group for group in found.pooled if group not in found.divided or _has_cases(found, group)]
-    return {group: _make_table(found, group) for group in shown}
-
-
-def _has_cases(found: Evaluations, group: str) -> bool:
-    """Return whether a hospital says something of a group of cases, or withholds it."""
-    return any(
-        group in (one.not_said or {}) or any(score.value is not None for score in one.scores[group].values())
+    # Of a group of cases only where a hospital says something of it, or withholds it.
+    said = {
+        group
         for one in found.sites.values()
-    )
+        for group, scores in one.scores.items()
+        if group in (one.not_said or {}) or any(score.value is not None for score in scores.values())
+    }
+    return {group: _make_table(found, group) for group in found.pooled if group not in found.divided or group in said}
 
 
 def _make_table(found: Evaluations, group: str) -> TextTable:

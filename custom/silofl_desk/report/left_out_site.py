@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from silofl.inference.choice import ENSEMBLE
@@ -13,7 +12,7 @@ from silofl.report.canvas import (
     INK,
     MUTED,
     PageImage,
-    PlotData,
+    Plot,
     draw_legend,
     escape_math,
     lay_out_panels,
@@ -128,57 +127,37 @@ def _format_share(part: int, choices: Counts) -> str:
     return f"{part} ({part / total:.0%})" if total else str(part)
 
 
-@dataclass(frozen=True)
-class UnseenDots:
-    """The models of each method at one hospital that took no part.
+def unseen_images(rows: RowRuns) -> list[PageImage]:
+    """Draw the models at each hospital that took no part and was tested with the others' own models."""
+    images = []
+    for (site, metric), methods in group_unseen(rows).items():
+        beside = {name: [one for one in several if one.own] for name, several in methods.items()}
+        if any(beside.values()):
+            images.append(_draw_unseen(site, metric, beside))
+    return images
 
-    Attributes:
-        metric: Of the test.
-        site: The hospital.
-        methods: Name of the method -> its tests there, one a seed.
-    """
 
-    metric: str
-    site: str
-    methods: Mapping[str, Sequence[UnseenTest]]
+def _draw_unseen(site: str, metric: str, methods: Mapping[str, Sequence[UnseenTest]]) -> PageImage:
+    tests = [(name, seed, _list_points(test)) for name, several in methods.items() for seed, test in enumerate(several)]
 
-    def data(self) -> PlotData:
-        """Return one row per method, seed and model."""
-        rows = (
-            (name, seed, model, value)
-            for name, tests in self.methods.items()
-            for seed, test in enumerate(tests)
-            for model, value in _list_values(test)
-        )
-        return PlotData("unseen", ("method", "run", "model", self.metric), tuple(rows))
-
-    def draw(self, width: float) -> Figure:
-        """Draw a line per method and seed."""
-        lines = sum(len(tests) for tests in self.methods.values())
-        figure, (axes, *_) = lay_out_panels(1, width, 0.9 + LINE * lines, shares_y=True)
-        style_axes(axes, f"at {self.site}", self.metric)
+    def draw(width: float) -> Figure:
+        # A line per method and seed.
+        figure, (axes, *_) = lay_out_panels(1, width, 0.9 + LINE * len(tests), shares_y=True)
+        style_axes(axes, f"at {site}", metric)
         axes.grid(axis="x", color=MUTED, alpha=0.2)
-        names = [name for name, tests in self.methods.items() for _ in tests]
-        axes.set_yticks(range(lines), [escape_math(name) for name in names])
-        axes.set_ylim(lines - 0.5, -0.5)
+        axes.set_yticks(range(len(tests)), [escape_math(name) for name, *_ in tests])
+        axes.set_ylim(len(tests) - 0.5, -0.5)
         axes.tick_params(axis="y", labelcolor=INK)
-        for place, test in enumerate(test for tests in self.methods.values() for test in tests):
-            for model, value in reversed(_list_values(test)):
+        for place, (*_, values) in enumerate(tests):
+            for model, value in reversed(values):
                 axes.plot(value, place, linestyle="", **POINTS.get(model, OWN))
         draw_legend(figure, [make_legend_handle(linestyle="", **style) for style in POINTS.values()], [*POINTS])
         return figure
 
-
-def unseen_images(rows: RowRuns) -> list[PageImage]:
-    """Draw the models at each hospital that took no part and was tested with the others' own models."""
-    found = {key: _select_own(tests) for key, tests in group_unseen(rows).items()}
-    images = []
-    for (site, metric), tests in found.items():
-        dots = UnseenDots(metric, site, tests)
-        values = "; ".join(f"{name} {model} {format_number(value)}" for name, _, model, value in dots.data().rows)
-        if tests:
-            images.append(make_image(dots, f"Test {metric} at {site}: {values}.", CAPTION.format(**vars(dots))))
-    return images
+    rows = [(name, seed, *one) for name, seed, values in tests for one in values]
+    listed = "; ".join(f"{name} {model} {format_number(value)}" for name, _, model, value in rows)
+    plot = Plot("unseen", ("method", "run", "model", metric), rows, draw)
+    return make_image(plot, f"Test {metric} at {site}: {listed}.", CAPTION.format(metric=metric, site=site))
 
 
 def group_unseen(rows: RowRuns) -> dict[tuple[str, str], dict[str, list[UnseenTest]]]:
@@ -190,13 +169,7 @@ def group_unseen(rows: RowRuns) -> dict[tuple[str, str], dict[str, list[UnseenTe
     return found
 
 
-def _select_own(tests: Mapping[str, Sequence[UnseenTest]]) -> dict[str, list[UnseenTest]]:
-    """Return the tests beside which the others' own models were tested."""
-    beside = {name: [one for one in several if one.own] for name, several in tests.items()}
-    return {name: several for name, several in beside.items() if several}
-
-
-def _list_values(test: UnseenTest) -> list[tuple[str, float]]:
+def _list_points(test: UnseenTest) -> list[tuple[str, float]]:
     """Return the federated model, the mean of the own models and each of them, as far as they have a value."""
     federated, together, _ = POINTS
     own = test.own or {}

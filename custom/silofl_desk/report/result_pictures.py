@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from math import ceil
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
 from silofl.core.gain import count_verdicts
+from silofl.federation.results import Results
 from silofl.report.canvas import (
     INK,
     LINE_COLOURS,
     MUTED,
     PageImage,
-    PlotData,
+    Plot,
     draw_legend,
     escape_math,
     lay_out_panels,
@@ -25,9 +26,9 @@ from silofl.report.canvas import (
     style_axes,
 )
 from silofl.report.outlines import (
+    CaseColumn,
     Window,
-    add_label_legend,
-    draw_outlines,
+    draw_cases,
     grey_window,
     make_trimmed_image,
     name_rows,
@@ -46,6 +47,9 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+T = TypeVar("T")
+# Hospital -> seed -> what it has.
+BySeed = Mapping[str, Mapping[int | None, T]]
 # As many as can be read on a phone.
 SITES_IN_A_ROW = 3
 HOSPITALS_CAPTION = (
@@ -72,7 +76,7 @@ INTERVAL = {"color": LINE_COLOURS[0], "linewidth": 1.4}
 
 def case_images(run: RunRecords) -> list[PageImage]:
     """Draw each site's worst, median and best case with the outlines of truth and prediction."""
-    return [_case_image(run, site, shown) for site, shown in run.pictures.items()]
+    return [case_image(site, shown, run.labels, run.metric) for site, shown in run.pictures.items()]
 
 
 def normalization_images(run: RunRecords) -> list[PageImage]:
@@ -80,90 +84,13 @@ def normalization_images(run: RunRecords) -> list[PageImage]:
     if not any(shown.is_normalized for shown in run.pictures.values()):
         return []
     window = shared_window(run.pictures)
-    caption = f"Before and after amplitude normalisation: black is {window[0]:.2f}, white {window[1]:.2f} everywhere."
     sites = list(run.pictures)
     per_row = ceil(len(sites) / ceil(len(sites) / SITES_IN_A_ROW))
     rows = [sites[i : i + per_row] for i in range(0, len(sites), per_row)]
-    plots = [
-        BeforeAfter(number, {site: run.pictures[site] for site in row}, window) for number, row in enumerate(rows, 1)
+    return [
+        normalization_image(number, {site: run.pictures[site] for site in row}, window)
+        for number, row in enumerate(rows, 1)
     ]
-    return [make_trimmed_image(plot, _describe_normalization(plot), caption) for plot in plots]
-
-
-@dataclass(frozen=True)
-class CaseGrid:
-    """A site's worst, median and best case; a case that is in the pictures twice is drawn once.
-
-    Attributes:
-        site: Whose cases they are.
-        pictures: The site's pictures.
-        labels: Number -> name of all labels, so that colours are the same at every site.
-        metric: Name of the values.
-    """
-
-    site: str
-    pictures: CasePictures
-    labels: Mapping[int, str]
-    metric: str
-
-    def data(self) -> PlotData:
-        """Return one row per case."""
-        shown, columns = self.pictures, ("case", "rank", self.metric, f"own_{self.metric}")
-        rows = (
-            (str(shown.cases[place]), rank, float(shown.values[place]), own_value(shown, place))
-            for place, rank in case_ranks(shown).items()
-        )
-        return PlotData(f"cases_{self.site}", columns, tuple(rows))
-
-    def draw(self, width: float) -> Figure:
-        """Draw the image, and the outlines of the truth and of what models predict; small enough for any width."""
-        shown, ranks = self.pictures, case_ranks(self.pictures)
-        rows = {"truth": shown.truths, "prediction": shown.predictions}
-        if shown.own is not None:
-            rows = {"truth": shown.truths, "own": shown.own, "federated": shown.predictions}
-        figure, grid = make_panels(1 + len(rows), len(ranks), panel_inches(1 + len(rows), len(ranks)), "compressed")
-        window = grey_window([shown.images])
-        for column, (place, rank) in enumerate(ranks.items()):
-            show_image(grid[0, column], shown.images[place], window)
-            for axes, masks in zip(grid[1:, column], rows.values(), strict=True):
-                show_image(axes, shown.images[place], window)
-                draw_outlines(axes, masks[place], self.labels)
-            value = f"{short_metric(self.metric)} {shown.values[place]:.3f}"
-            beside = "" if shown.own is None else f"\nown {format_number(own_value(shown, place))}"
-            write_title(grid[0, column], f"{rank}: {value}{beside}", str(shown.cases[place]))
-        name_rows(grid[:, 0], ("image", *rows))
-        return add_label_legend(figure, self.labels)
-
-
-@dataclass(frozen=True)
-class BeforeAfter:
-    """One case of each site before and after amplitude normalisation, all with the same grey scale.
-
-    Attributes:
-        number: Of the figure, from 1.
-        pictures: Site -> its pictures.
-        window: The values shown as black and white.
-    """
-
-    number: int
-    pictures: Mapping[str, CasePictures]
-    window: Window
-
-    def data(self) -> PlotData:
-        """Return one row per site: its case, and the mean of the image before and after."""
-        rows = ((site, *_middle_case(shown)) for site, shown in self.pictures.items())
-        return PlotData(f"normalization_{self.number}", ("site", "case", "mean_before", "mean_after"), tuple(rows))
-
-    def draw(self, width: float) -> Figure:
-        """Draw the images before above those after; few enough for any width."""
-        figure, grid = make_panels(2, len(self.pictures), panel_inches(2, len(self.pictures)), "compressed")
-        for column, (site, shown) in enumerate(self.pictures.items()):
-            place = _middle_place(shown)
-            show_image(grid[0, column], shown.images[place], self.window)
-            show_image(grid[1, column], shown.normalized[place], self.window)
-            write_title(grid[0, column], site, str(shown.cases[place]))
-        name_rows(grid[:, 0], ("before", "after"))
-        return figure
 
 
 def case_ranks(pictures: CasePictures) -> dict[int, str]:
@@ -178,32 +105,55 @@ def shared_window(pictures: Mapping[str, CasePictures]) -> Window:
     return grey_window([images for shown in pictures.values() for images in (shown.images, shown.normalized)])
 
 
-def _case_image(run: RunRecords, site: str, shown: CasePictures) -> PageImage:
-    ranks = case_ranks(shown)
-    values = ", ".join(f"{rank} {format_number(float(shown.values[place]))}" for place, rank in ranks.items())
-    alt = f"Site {site}: image, outline of the truth and of the prediction; {run.metric} of the cases: {values}."
-    if shown.own is not None:
-        own = ", ".join(f"{rank} {format_number(own_value(shown, place))}" for place, rank in ranks.items())
-        alt += f" Of the site's own model: {own}."
-    return make_trimmed_image(CaseGrid(site, shown, run.labels, run.metric), alt, site)
+def case_image(site: str, shown: CasePictures, labels: Mapping[int, str], metric: str) -> PageImage:
+    """Draw each case once, its labels in the same colours at every site."""
+    ranks, has_own = case_ranks(shown), shown.own is not None
+    other = {"own": shown.own, "federated": shown.predictions} if has_own else {"prediction": shown.predictions}
+    masks = {"truth": shown.truths} | other
+    cases, rows = [], []
+    for place, rank in ranks.items():
+        case, value, own = str(shown.cases[place]), float(shown.values[place]), own_value(shown, place)
+        beside = f"\nown {format_number(own)}" * has_own
+        found = {name: of_cases[place] for name, of_cases in masks.items()}
+        cases.append(
+            CaseColumn(f"{rank}: {short_metric(metric)} {value:.3f}{beside}", case, shown.images[place], found)
+        )
+        rows.append((case, rank, value, own))
+    alt = f"Site {site}: image, outline of the truth and of the prediction; {metric} of the cases: "
+    alt += ", ".join(f"{rank} {format_number(value)}" for _, rank, value, _ in rows) + "."
+    if has_own:
+        listed = ", ".join(f"{rank} {format_number(own)}" for _, rank, _, own in rows)
+        alt += f" Of the site's own model: {listed}."
+    columns = ("case", "rank", metric, f"own_{metric}")
+    window = grey_window([shown.images])
+    plot = Plot(f"cases_{site}", columns, rows, lambda width: draw_cases(cases, labels, window))
+    return make_trimmed_image(plot, alt, site)
 
 
-def _describe_normalization(plot: BeforeAfter) -> str:
-    means = ", ".join(
-        f"{site} {before:.2f} before and {after:.2f} after" for site, _, before, after in plot.data().rows
+def normalization_image(number: int, pictures: Mapping[str, CasePictures], window: Window) -> PageImage:
+    """Draw one case of each site before and after amplitude normalisation, all with the same grey scale."""
+    places = {site: shown.ranked_places[len(shown.ranked_places) // 2] for site, shown in pictures.items()}
+
+    def draw(width: float) -> Figure:
+        # Few enough for any width.
+        figure, grid = make_panels(2, len(pictures), panel_inches(2, len(pictures)), "compressed")
+        for column, (site, shown) in enumerate(pictures.items()):
+            show_image(grid[0, column], shown.images[places[site]], window)
+            show_image(grid[1, column], shown.normalized[places[site]], window)
+            write_title(grid[0, column], site, str(shown.cases[places[site]]))
+        name_rows(grid[:, 0], ("before", "after"))
+        return figure
+
+    rows = [
+        (site, str(one.cases[place]), float(one.images[place].mean()), float(one.normalized[place].mean()))
+        for place, (site, one) in zip(places.values(), pictures.items(), strict=True)
+    ]
+    means = ", ".join(f"{site} {before:.2f} before and {after:.2f} after" for site, _, before, after in rows)
+    caption = f"Before and after amplitude normalisation: black is {window[0]:.2f}, white {window[1]:.2f} everywhere."
+    plot = Plot(f"normalization_{number}", ("site", "case", "mean_before", "mean_after"), rows, draw)
+    return make_trimmed_image(
+        plot, f"One test image per site, before and after amplitude normalisation; its mean: {means}.", caption
     )
-    return f"One test image per site, before and after amplitude normalisation; its mean: {means}."
-
-
-def _middle_place(shown: CasePictures) -> int:
-    places = shown.ranked_places
-    return places[len(places) // 2]
-
-
-def _middle_case(shown: CasePictures) -> tuple[str, float, float]:
-    """Return the case that `BeforeAfter` shows, and the mean of its image before and after."""
-    place = _middle_place(shown)
-    return str(shown.cases[place]), float(shown.images[place].mean()), float(shown.normalized[place].mean())
 
 
 def own_value(shown: CasePictures, place: int) -> float | None:
@@ -212,101 +162,77 @@ def own_value(shown: CasePictures, place: int) -> float | None:
     return None if np.isnan(value) else value
 
 
-@dataclass(frozen=True)
-class HospitalDots:
-    """The models of each hospital by method.
-
-    Attributes:
-        metric: Of the test.
-        methods: Name of the method -> hospital -> seed -> what it chose.
-        local: The same of methods by which each hospital trains alone -> its test value.
-    """
-
-    metric: str
-    methods: Mapping[str, Mapping[str, Mapping[int | None, Joined]]]
-    local: Mapping[str, Mapping[str, Mapping[int | None, float]]] = field(default_factory=dict)
-
-    @property
-    def has_intervals(self) -> bool:
-        """Whether differences are in the metric of the test, and so can be drawn beside it."""
-        return self.metric == case_metric(self.metric)
-
-    def data(self) -> PlotData:
-        """Return one row per method, hospital and seed.
-
-        The gain is the mean over units of federated minus alone, with its 95 % interval; of a metric that a single unit
-        does not have it is named after the one that is compared.
-        """
-        rows = (
-            (name, site, seed, *map(one.shown, MODEL_NAMES), one.difference, one.low, one.high, one.verdict)
-            for name, sites in self.methods.items()
-            for site, seeds in sites.items()
-            for seed, one in seeds.items()
-        )
-        others = (
-            (name, site, seed, *(value if model == LOCAL else None for model in MODEL_NAMES), None, None, None, None)
-            for name, sites in self.local.items()
-            for site, seeds in sites.items()
-            for seed, value in seeds.items()
-        )
-        gain = "gain" if self.has_intervals else f"{case_metric(self.metric)}_gain"
-        columns = ("method", "hospital", "seed", *MODEL_NAMES.values(), gain, f"{gain}_low", f"{gain}_high", "verdict")
-        return PlotData("hospitals", columns, (*rows, *others))
-
-    def draw(self, width: float) -> Figure:
-        """Draw a panel per method with a line per hospital, all with one scale, or a small loss would look large."""
-        shown = {**self.methods, **self.local}
-        hospitals = list(dict.fromkeys(site for sites in shown.values() for site in sites))
-        lines = sum(max(len(sites.get(one, ())) for sites in shown.values()) for one in hospitals)
-        height = 0.75 + LEAST_LINE * max(lines, 1.6 * len(hospitals))
-        figure, panels = lay_out_panels(len(shown), width, height, shares_y=True)
-        panels[0].set_yticks(range(len(hospitals)), [escape_math(site) for site in hospitals])
-        panels[0].set_ylim(len(hospitals) - 0.5, -0.5)
-        for axes, (name, sites) in zip(panels, shown.items(), strict=True):
-            style_axes(axes, name, self.metric)
-            axes.grid(axis="x", color=MUTED, alpha=0.2)
-            axes.tick_params(axis="y", labelcolor=INK)
-            for site, seeds in sites.items():
-                for number, one in enumerate(seeds.values()):
-                    # Seeds of one hospital lie below one another.
-                    place = hospitals.index(site) + (number + 0.5) / len(seeds) - 0.5
-                    if name in self.local:
-                        axes.plot(one, place, linestyle="", **MODEL_POINTS[LOCAL])
-                        continue
-                    if self.has_intervals:
-                        _draw_interval(axes, place, one)
-                    for model, style in MODEL_POINTS.items():
-                        if one.shown(model) is not None:
-                            axes.plot(one.shown(model), place, linestyle="", **style)
-            axes.sharex(panels[0])
-        panels[0].autoscale(axis="x")
-        handles = [make_legend_handle(linestyle="", **style) for style in MODEL_POINTS.values()]
-        names = [*map(MODEL_NAMES.__getitem__, MODEL_POINTS)]
-        if self.has_intervals:
-            handles, names = [*handles, make_legend_handle(**INTERVAL)], [*names, "95 % interval"]
-        draw_legend(figure, handles, names)
-        return figure
-
-
 def hospitals_image(rows: RowRuns) -> PageImage | None:
-    """Draw alone, federated and kept at each hospital, a panel per method; None where no hospital made a choice."""
+    """Draw alone, federated and kept at each hospital, a panel per method; None where no hospital made a choice.
+
+    The rows' gain is the mean over units of federated minus alone, with its 95 % interval; of a metric that a single
+    unit does not have it is named after the one that is compared, and cannot be drawn beside the models.
+    """
     chosen = rows_with_choices(rows)
     if not chosen:
         return None
     metric = next(iter(chosen.values()))[0].metric
-    methods = {name: _group_by_hospital(runs) for name, runs in chosen.items()}
-    dots = HospitalDots(metric, methods, {name: _group_local(runs) for name, runs in rows.items() if _are_local(runs)})
+    has_intervals = metric == case_metric(metric)
+    methods = {name: _group_by_hospital(runs, lambda one: one.joining) for name, runs in chosen.items()}
+    local = {name: _group_by_hospital(runs, _known_values) for name, runs in rows.items() if _are_local(runs)}
+    found = [
+        (name, site, seed, *map(one.shown, MODEL_NAMES), one.difference, one.low, one.high, one.verdict)
+        for name, sites in methods.items()
+        for site, seeds in sites.items()
+        for seed, one in seeds.items()
+    ]
+    found += [
+        (name, site, seed, *(value if model == LOCAL else None for model in MODEL_NAMES), None, None, None, None)
+        for name, sites in local.items()
+        for site, seeds in sites.items()
+        for seed, value in seeds.items()
+    ]
+    gain = "gain" if has_intervals else f"{case_metric(metric)}_gain"
+    columns = ("method", "hospital", "seed", *MODEL_NAMES.values(), gain, f"{gain}_low", f"{gain}_high", "verdict")
+    plot = Plot("hospitals", columns, found, partial(_draw_hospitals, methods | local, metric, has_intervals))
     described = "; ".join(_describe_method(name, runs) for name, runs in chosen.items())
-    caption = HOSPITALS_CAPTION.format(metric, INTERVAL_CAPTION * dots.has_intervals)
-    return make_image(dots, f"Test {metric}, mean over the hospitals: {described}.", caption)
+    caption = HOSPITALS_CAPTION.format(metric, INTERVAL_CAPTION * has_intervals)
+    return make_image(plot, f"Test {metric}, mean over the hospitals: {described}.", caption)
 
 
-def _group_by_hospital(runs: Sequence[RunRecords]) -> dict[str, dict[int | None, Joined]]:
-    sites = dict.fromkeys(site for run in runs for site in run.results.joining)
-    return {
-        site: {run.results.seed: run.results.joining[site] for run in runs if site in run.results.joining}
-        for site in sites
-    }
+def _draw_hospitals(
+    shown: Mapping[str, BySeed[Joined | float]], metric: str, has_intervals: bool, width: float
+) -> Figure:
+    """Draw a panel per method with a line per hospital, all with one scale, or a small loss would look large."""
+    hospitals = list(dict.fromkeys(site for sites in shown.values() for site in sites))
+    lines = sum(max(len(sites.get(one, ())) for sites in shown.values()) for one in hospitals)
+    height = 0.75 + LEAST_LINE * max(lines, 1.6 * len(hospitals))
+    figure, panels = lay_out_panels(len(shown), width, height, shares_y=True)
+    panels[0].set_yticks(range(len(hospitals)), [escape_math(site) for site in hospitals])
+    panels[0].set_ylim(len(hospitals) - 0.5, -0.5)
+    for axes, (name, sites) in zip(panels, shown.items(), strict=True):
+        style_axes(axes, name, metric)
+        axes.grid(axis="x", color=MUTED, alpha=0.2)
+        axes.tick_params(axis="y", labelcolor=INK)
+        for site, seeds in sites.items():
+            for number, one in enumerate(seeds.values()):
+                # Seeds of one hospital lie below one another.
+                place = hospitals.index(site) + (number + 0.5) / len(seeds) - 0.5
+                if has_intervals and isinstance(one, Joined):
+                    _draw_interval(axes, place, one)
+                for model, style in MODEL_POINTS.items():
+                    value = one.shown(model) if isinstance(one, Joined) else one if model == LOCAL else None
+                    if value is not None:
+                        axes.plot(value, place, linestyle="", **style)
+        axes.sharex(panels[0])
+    panels[0].autoscale(axis="x")
+    handles = [make_legend_handle(linestyle="", **style) for style in MODEL_POINTS.values()]
+    names = [*map(MODEL_NAMES.__getitem__, MODEL_POINTS)]
+    if has_intervals:
+        handles, names = [*handles, make_legend_handle(**INTERVAL)], [*names, "95 % interval"]
+    draw_legend(figure, handles, names)
+    return figure
+
+
+def _group_by_hospital(runs: Sequence[RunRecords], read: Callable[[Results], Mapping[str, T]]) -> BySeed[T]:
+    found = {run.results.seed: read(run.results) for run in runs}
+    sites = dict.fromkeys(site for of_seed in found.values() for site in of_seed)
+    return {site: {seed: of_seed[site] for seed, of_seed in found.items() if site in of_seed} for site in sites}
 
 
 def _are_local(runs: Sequence[RunRecords]) -> bool:
@@ -314,10 +240,8 @@ def _are_local(runs: Sequence[RunRecords]) -> bool:
     return all(run.results.recipe.get("stays_home") == "everything" and not run.results.joining for run in runs)
 
 
-def _group_local(runs: Sequence[RunRecords]) -> dict[str, dict[int | None, float]]:
-    values = [(site, run.results.seed, value) for run in runs for site, value in run.results.values.items()]
-    sites = dict.fromkeys(site for site, _, value in values if value is not None)
-    return {site: {seed: value for one, seed, value in values if one == site and value is not None} for site in sites}
+def _known_values(results: Results) -> dict[str, float]:
+    return {site: value for site, value in results.values.items() if value is not None}
 
 
 def _describe_method(name: str, runs: Sequence[RunRecords]) -> str:

@@ -62,6 +62,7 @@ def site_table(results: Results) -> TextTable:
         several = "s" * (len(results.joining) != 1)
         ends[f"kept by {len(results.joining)} site{several}, mean"] = results.joining_means[CHOSEN]
     validation = [one and one.value for one in map(results.validation.get, results.sites)]
+    has_surface = any(one.surface for one in results.tests.values())
     columns = [
         ("site", [*results.sites, *ends]),
         (results.metric or "value", [*map(format_number, (*results.values.values(), *ends.values()))]),
@@ -70,7 +71,7 @@ def site_table(results: Results) -> TextTable:
         ("excluded cases", _count_column(tests, "num_excluded")),
         ("validation", [*map(format_number, (*validation, results.validation_mean))]),
         *_further_columns(results),
-        *_surface_columns(results),
+        *(zip((HD95, SURFACE_DICE), surface_texts(results), strict=True) if has_surface else ()),
         *((head, _append_mean(list_extra_values(results, key))) for key, head in list_extra_metrics([results]).items()),
     ]
     rows = zip_longest(*(cells for _, cells in columns), fillvalue="")
@@ -211,12 +212,6 @@ def _add_counts(results: Results, label: str, texts: list[str]) -> list[str]:
         return texts
     counts = [read_table(one, "label_cases").get(label) for one in results.sites.values()]
     return [f"{text} of {n}" if n else text for text, n in zip(texts, [*counts, None], strict=True)]
-
-
-def _surface_columns(results: Results) -> list[tuple[str, list[str]]]:
-    """Return the columns of the surface distances, with their means over sites; nothing where none were measured."""
-    is_measured = any(one.surface for one in results.tests.values())
-    return [*zip((HD95, SURFACE_DICE), surface_texts(results), strict=True)] if is_measured else []
 
 
 def surface_texts(results: Results) -> tuple[list[str], list[str]]:

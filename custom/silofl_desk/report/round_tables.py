@@ -11,25 +11,24 @@ SOFTWARE = ("silofl", "nvflare", "torch", "python")
 
 def participation_table(ledger: Sequence[Round], sites: Sequence[str]) -> TextTable:
     """Return one row a site: the rounds in which it was asked, answered, was late, failed or was refused."""
-    columns = ("site", "asked", "answered", *KINDS, "training examples")
+    kinds = ("asked", "answered", *KINDS)
+    # Of the last round in which a site said it.
+    examples = {site: str(count) for record in ledger for site, count in record.examples.items()}
     rows = tuple(
-        (
-            site,
-            *(str(sum(site in getattr(r, kind) for r in ledger)) for kind in ("asked", "answered", *KINDS)),
-            _last_examples(ledger, site),
-        )
+        (site, *(str(sum(site in getattr(r, kind) for r in ledger)) for kind in kinds), examples.get(site, MISSING))
         for site in sites
     )
-    return TextTable(columns, rows)
+    return TextTable(("site", *kinds, "training examples"), rows)
 
 
 def software_table(ledger: Sequence[Round]) -> TextTable | None:
     """Return one row a site: what it runs, and of how many of its updates it said that they were recorded there."""
-    rows = tuple(
-        (site, *(one[name] for name in SOFTWARE), one["package"][:12], _count_recorded(ledger, site))
-        for site, one in sorted(latest_software(ledger).items())
-    )
-    return TextTable(("site", *SOFTWARE, "files of silofl, SHA-256", "egress recorded"), rows) if rows else None
+    rows = []
+    for site, one in sorted(latest_software(ledger).items()):
+        recorded, answered = (sum(site in getattr(r, key) for r in ledger) for key in ("recorded", "answered"))
+        known = (one[name] for name in SOFTWARE)
+        rows.append((site, *known, one["package"][:12], f"{recorded} of {answered} rounds"))
+    return TextTable(("site", *SOFTWARE, "files of silofl, SHA-256", "egress recorded"), tuple(rows)) if rows else None
 
 
 def traffic_table(ledger: Sequence[Round], sites: Sequence[str]) -> TextTable:
@@ -42,16 +41,6 @@ def traffic_table(ledger: Sequence[Round], sites: Sequence[str]) -> TextTable:
     back = [sum(record.bytes_from.values()) for record in ledger]
     columns = ("site", "to the site", "from the site", "both in one round")
     return TextTable(columns, (*rows, _traffic_row("all sites", to, back)), num_summary=1)
-
-
-def _count_recorded(ledger: Sequence[Round], site: str) -> str:
-    answered = sum(site in record.answered for record in ledger)
-    return f"{sum(site in record.recorded for record in ledger)} of {answered} rounds"
-
-
-def _last_examples(ledger: Sequence[Round], site: str) -> str:
-    counts = [record.examples[site] for record in ledger if site in record.examples]
-    return str(counts[-1]) if counts else MISSING
 
 
 def _traffic_row(name: str, to: Sequence[int | None], back: Sequence[int | None]) -> tuple[str, ...]:

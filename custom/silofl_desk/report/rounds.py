@@ -21,7 +21,7 @@ from silofl.report.canvas import (
     Curves,
     PageImage,
     Panel,
-    PlotData,
+    Plot,
     Values,
     draw_heat_map,
     draw_legend,
@@ -125,7 +125,8 @@ def training_curves(
         sites: Those that have a line.
         kept: Mean validation of what the sites keep, as a line across all rounds; None without a choice.
     """
-    key, words = _training_curve_key(ledger)
+    is_private = any("epsilon" in values for record in ledger for values in record.metrics.values())
+    key, words = ("epsilon", "epsilon of differential privacy") if is_private else ("loss", "training loss")
     panels = [Panel(f"{words[:1].upper()}{words[1:]}", _site_values(ledger, sites, partial(_training_number, key)))]
     if any(record.validation for record in ledger):
         lines = _score_values(ledger, sites, VALIDATION) | ({} if kept is None else {KEPT: [kept] * len(ledger)})
@@ -169,68 +170,40 @@ def drift_curves(run: RunRecords) -> Curves | None:
     return _site_curves("drift", run.ledger, run.sites, (Panel("Drift", lines, limits=(0, None)),))
 
 
-@dataclass(frozen=True)
-class TrafficBars:
-    """What each round sent, and how long it took.
+def traffic_image(run: RunRecords) -> PageImage | None:
+    """Draw megabytes and seconds of each round as bars, a panel each; None before the first finished round."""
+    if not run.ledger:
+        return None
+    rounds, seconds = list_rounds(run.ledger), [record.seconds for record in run.ledger]
+    sent, received = ([sum(getattr(r, key).values()) / 1e6 for r in run.ledger] for key in ("bytes_to", "bytes_from"))
 
-    Attributes:
-        rounds: Their numbers.
-        sent: Megabytes from the server to all sites.
-        received: Megabytes from all sites to the server.
-        seconds: Of each round.
-    """
-
-    rounds: tuple[int, ...]
-    sent: tuple[float, ...]
-    received: tuple[float, ...]
-    seconds: tuple[float, ...]
-
-    def data(self) -> PlotData:
-        """Return one row per round."""
-        rows = zip(self.rounds, self.sent, self.received, self.seconds, strict=True)
-        return PlotData("traffic", ("round", "megabytes_to_sites", "megabytes_from_sites", "seconds"), tuple(rows))
-
-    def draw(self, width: float) -> Figure:
-        """Draw megabytes and seconds as bars, a panel each."""
+    def draw(width: float) -> Figure:
         figure, (left, right) = lay_out_panels(2, width, 2.6, LEAST_WIDE)
-        handles = [left.bar(self.rounds, self.sent, 0.7, color=LINE_COLOURS[0])]
+        handles = [left.bar(rounds, sent, 0.7, color=LINE_COLOURS[0])]
         hatched = {"color": LINE_COLOURS[5], "hatch": "///", "edgecolor": "white"}
-        handles.append(left.bar(self.rounds, self.received, 0.7, bottom=self.sent, **hatched))
-        right.bar(self.rounds, self.seconds, 0.7, color=MUTED)
-        style_rounds(left, "Traffic of all sites, MB", self.rounds)
-        style_rounds(right, "Time, seconds", self.rounds)
+        handles.append(left.bar(rounds, received, 0.7, bottom=sent, **hatched))
+        right.bar(rounds, seconds, 0.7, color=MUTED)
+        style_rounds(left, "Traffic of all sites, MB", rounds)
+        style_rounds(right, "Time, seconds", rounds)
         draw_legend(figure, handles, ["server to sites", "sites to server"])
         return figure
 
-
-def traffic_image(run: RunRecords) -> PageImage | None:
-    """Return the bytes and seconds of each round; None before the first finished round."""
-    if not run.ledger:
-        return None
-    sent, received = (
-        tuple(sum(getattr(record, key).values()) / 1e6 for record in run.ledger) for key in ("bytes_to", "bytes_from")
-    )
-    bars = TrafficBars(tuple(list_rounds(run.ledger)), sent, received, tuple(r.seconds for r in run.ledger))
     alt = (
         f"{len(run.ledger)} rounds sent {sum(sent):.1f} MB to the sites and received {sum(received):.1f} MB; the "
-        f"longest took {format_duration(max(bars.seconds))}."
+        f"longest took {format_duration(max(seconds))}."
     )
     caption = (
         "Bytes of the rounds' arrays, before the transport wraps them; the models that are sent after the last round, "
         "to be validated and tested, are not counted. The time includes waiting for the slowest site."
     )
-    return make_image(bars, alt, caption)
+    columns = ("round", "megabytes_to_sites", "megabytes_from_sites", "seconds")
+    rows = [*zip(rounds, sent, received, seconds, strict=True)]
+    return make_image(Plot("traffic", columns, rows, draw), alt, caption)
 
 
 def is_validated_with_selector(run: RunRecords) -> bool:
     """Return whether a site validates its two models together, as a selector chooses between them."""
     return any(selector_accuracy(record, site) is not None for record in run.ledger for site in run.sites)
-
-
-def _training_curve_key(ledger: Sequence[Round]) -> tuple[str, str]:
-    """Return the key of the training's curve in a round's metrics, and its name."""
-    is_private = any("epsilon" in values for record in ledger for values in record.metrics.values())
-    return ("epsilon", "epsilon of differential privacy") if is_private else ("loss", "training loss")
 
 
 def selector_accuracy(record: Round, site: str) -> float | None:
@@ -296,30 +269,23 @@ def describe_curves(curves: Curves) -> str:
 def _describe_panel(curves: Curves, panel: Panel) -> str:
     """Say where each line of a panel ends: its last known value, with its round where that is not the last of all."""
     last = max((number for name in panel.lines for number in curves.rounds[name]), default=0)
-    ends = {name: _find_end(curves.rounds[name], values) for name, values in panel.lines.items()}
-    known = {name: end for name, end in ends.items() if end}
+    known = {
+        name: (number, value)
+        for name, values in panel.lines.items()
+        for number, value in zip(curves.rounds[name], values, strict=True)
+        if value is not None
+    }
     listed = ", ".join(
         f"{name} {value:.3g}{'' if number == last else f' (round {number})'}" for name, (number, value) in known.items()
     )
     return f"{panel.title} after round {last}: {listed}." if known else f"{panel.title}: no value."
 
 
-def _find_end(rounds: Sequence[int], values: Values) -> tuple[int, float] | None:
-    known = [(number, value) for number, value in zip(rounds, values, strict=True) if value is not None]
-    return known[-1] if known else None
-
-
 def _best_sentence(run: RunRecords, kept: float | None) -> str:
     """Name the reported round, why it was chosen, and what the sites keep has on the same data."""
-    sentence = _reported_sentence(run)
-    if kept is None:
-        return sentence
-    return f"{sentence} The models that the sites keep have {format_number(kept)} on the same validation data."
-
-
-def _reported_sentence(run: RunRecords) -> str:
+    end = f" The models that the sites keep have {format_number(kept)} on the same validation data."
     if run.results.model:
-        return f"Reported: {describe_model(run.results)}."
+        return f"Reported: {describe_model(run.results)}." + end * (kept is not None)
     best = find_best_round(run.ledger)
     if best is None:
         return "No site has validated a model yet."
@@ -333,9 +299,21 @@ def site_value(scores: Scores, site: str) -> float | None:
 
 
 def weights_image(shown: SiteWeights) -> PageImage:
-    """Return the picture of the weights and distances between sites, with its caption."""
+    """Draw the weights and distances between sites, each with its colours from 0 to its largest off the diagonal."""
+
+    def draw(width: float) -> Figure:
+        height = 3.6 if len(shown.sites) <= MOST_SITES_WITH_NUMBERS else 4.3
+        figure, (left, right) = lay_out_panels(2, width, height, LEAST_MAP)
+        draw_heat_map(left, np.array(shown.weights), shown.sites, "Weights", "{:.2f}", COLOURS)
+        distances = np.array(shown.distances, dtype=np.float64)
+        draw_heat_map(right, distances, shown.sites, "Distances", "{:.3g}", f"{COLOURS}_r")
+        left.set_ylabel("listens", fontsize=9, color=MUTED)
+        left.set_xlabel("to", fontsize=9, color=MUTED)
+        return figure
+
     alt = (
-        f"How much each of {len(shown.sites)} sites listens to itself and most to another: {_describe_weights(shown)}."
+        f"How much each of {len(shown.sites)} sites listens to itself and most to another: "
+        f"{'; '.join(_describe_row(shown, site) for site in shown.sites)}."
     )
     caption = (
         "Left: a row is a site that listens, a column a site that it listens to; a row sums to 1, and the framed "
@@ -344,11 +322,11 @@ def weights_image(shown: SiteWeights) -> PageImage:
     )
     if shown.without:
         caption += " Hatched: a site that shares no statistics has no distance, and listens to all sites equally."
-    return make_image(WeightsPlot(shown), alt, caption)
-
-
-def _describe_weights(shown: SiteWeights) -> str:
-    return "; ".join(_describe_row(shown, site) for site in shown.sites)
+    places = range(len(shown.sites))
+    rows = [
+        (shown.sites[i], shown.sites[j], shown.weights[i][j], shown.distances[i][j]) for i in places for j in places
+    ]
+    return make_image(Plot("weights", ("listener", "heard", "weight", "distance"), rows, draw), alt, caption)
 
 
 def _describe_row(shown: SiteWeights, site: str) -> str:
@@ -389,30 +367,3 @@ def mean_moved_share(before: SiteWeights, after: SiteWeights) -> float | None:
     rows = [site for site in after.sites if site in before.sites]
     columns = list(dict.fromkeys([*before.sites, *after.sites]))
     return mean_of_known(sum(abs(after.weight(i, j) - before.weight(i, j)) for j in columns) / 2 for i in rows)
-
-
-@dataclass(frozen=True)
-class WeightsPlot:
-    """The weights and the distances between sites, each with its colours from 0 to its largest off the diagonal."""
-
-    shown: SiteWeights
-
-    def data(self) -> PlotData:
-        """Return one row per pair of sites."""
-        shown, places = self.shown, range(len(self.shown.sites))
-        rows = (
-            (shown.sites[i], shown.sites[j], shown.weights[i][j], shown.distances[i][j]) for i in places for j in places
-        )
-        return PlotData("weights", ("listener", "heard", "weight", "distance"), tuple(rows))
-
-    def draw(self, width: float) -> Figure:
-        """Draw both as heat maps."""
-        shown = self.shown
-        height = 3.6 if len(shown.sites) <= MOST_SITES_WITH_NUMBERS else 4.3
-        figure, (left, right) = lay_out_panels(2, width, height, LEAST_MAP)
-        draw_heat_map(left, np.array(shown.weights), shown.sites, "Weights", "{:.2f}", COLOURS)
-        distances = np.array(shown.distances, dtype=np.float64)
-        draw_heat_map(right, distances, shown.sites, "Distances", "{:.3g}", f"{COLOURS}_r")
-        left.set_ylabel("listens", fontsize=9, color=MUTED)
-        left.set_xlabel("to", fontsize=9, color=MUTED)
-        return figure

@@ -133,7 +133,7 @@ class SiteWeights:
 
 
 @dataclass(frozen=True)
-class Changes:
+class RunChanges:
     """The part of run.json that a report shows.
 
     Attributes:
@@ -220,20 +220,25 @@ def read_run(path: Path) -> RunRecords:
             f"{path} must be the folder of a run; it holds no results.json, ledger.json or run.json: name the folder "
             "given to --out, or that of a download"
         )
-    study, data = _read_study(path), read_file(DataCounts, path / DATA)
+    # Of a simulation, and of a real federation's run.
+    files = (path / CONFIG / "study.yaml", path / "model" / "study.yaml")
+    study = next((load_study(file, STORED) for file in files if file.is_file()), None)
+    data = read_file(DataCounts, path / DATA)
     results = found or unscored_results(study or path.name, UNFINISHED)
     pictures = _read_site_files(path, results, "pictures.npz", CasePictures)
+    drawn = {int(number) for shown in pictures.values() for number in np.unique(shown.truths)} - {0}
+    changes = {key: value for key, value in read_json(path / "run.json", absent={}).items() if key == "changes"}
     return RunRecords(
         path=path,
         results=results,
         ledger=ledger or [],
-        labels=study.labels if study else _number_labels(pictures),
+        labels=study.labels if study else {number: f"label {number}" for number in sorted(drawn)},
         pictures=pictures,
         features=_read_site_files(path, results, "selector.npz", SelectorFeatures),
         unseen=read_unseen(path),
         evaluations=read_file(Evaluations, path / EVALUATIONS),
         site_weights=read_list(SiteWeights, path / "weights.json") or [],
-        changes=_read_changes_file(path / "run.json"),
+        changes=read_record(RunChanges, changes, str(path / "run.json")).changes or {},
         study=study,
         data=data.sites if data else {},
         comparisons=read_comparisons(path),
@@ -244,17 +249,6 @@ def read_comparisons(run: Path) -> tuple[str, ...]:
     """Return the pages that compare a run with others, by their paths from its folder."""
     listed = read_file(Comparisons, run / COMPARISONS)
     return listed.pages if listed else ()
-
-
-def _read_study(run: Path) -> Study | None:
-    # Of a simulation, and of a real federation's run.
-    files = (run / CONFIG / "study.yaml", run / "model" / "study.yaml")
-    return next((load_study(file, STORED) for file in files if file.is_file()), None)
-
-
-def _read_changes_file(path: Path) -> Mapping[str, Any]:
-    values = read_json(path, absent={})
-    return read_record(Changes, {key: values[key] for key in ("changes",) if key in values}, str(path)).changes or {}
 
 
 def _read_site_files(path: Path, results: Results, name: str, kind: type[T]) -> dict[str, T]:
@@ -275,11 +269,6 @@ def _read_arrays(path: Path, site: str, kind: type[T]) -> T:
             f"{path.stem} of site {site!r} must be a readable {path.name}, not {path}; "
             "remove it for a report without it"
         ) from None
-
-
-def _number_labels(pictures: dict[str, CasePictures]) -> dict[int, str]:
-    numbers = {int(number) for shown in pictures.values() for number in np.unique(shown.truths)}
-    return {number: f"label {number}" for number in sorted(numbers - {0})}
 
 
 # Name of a row -> its runs, one for each seed.

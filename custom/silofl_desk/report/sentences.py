@@ -262,13 +262,11 @@ def joining_sentence(results: Results) -> str:
     if not joining:
         return without
     verdicts = {site: one.verdict for site, one in joining.items()}
-    late = [f"{site}: {_late_sentence(one, results)}." for site, one in joining.items() if one.local_since > 1]
     both = ((one.tested(SHIFTED), one.tested(LOCAL)) for one in joining.values())
     tests = [(federated, own) for federated, own in both if federated is not None and own is not None]
     # Which sites' own model gains by a threshold alone, and what joining adds.
     told = [f"{site}: {one.threshold}." for site, one in joining.items() if one.threshold]
-    first = (federation_sentence(verdicts, tests), _short_sentence(results), *told, _unproved_sentence(joining))
-    return " ".join(filter(None, (*first, *late, without)))
+    return " ".join(filter(None, (federation_sentence(verdicts, tests), _short_sentence(results), *told, without)))
 
 
 def _short_sentence(results: Results) -> str:
@@ -285,13 +283,6 @@ def _short_sentence(results: Results) -> str:
     return f"{'. '.join(said)}: run the study with more rounds, now {results.rounds}." if said else ""
 
 
-def _late_sentence(one: Joined, results: Results) -> str:
-    return (
-        f"its own model began in round {one.local_since} of {results.rounds} only, and so learnt less than the "
-        "federated one: what joining gave is not known there"
-    )
-
-
 def _unchosen_sentence(results: Results) -> str:
     """Say which sites made no choice, those with one reason at once."""
     sites: dict[str, list[str]] = {}
@@ -299,17 +290,6 @@ def _unchosen_sentence(results: Results) -> str:
         sites.setdefault(reason, []).append(site)
     listed = "; ".join(f"at {', '.join(names)}: {reason}" for reason, names in sites.items())
     return f"No choice could be made {listed}." if listed else ""
-
-
-def _unproved_sentence(joining: Mapping[str, Joined]) -> str:
-    """Name the sites whose own model has the higher test value, where that is no proof that they lose."""
-    below = [
-        f"{site} ({format_number(one.test[LOCAL])}, kept {format_number(one.test[CHOSEN])})"
-        for site, one in joining.items()
-        if one.verdict != WORSE and _is_below(one, CHOSEN)
-    ]
-    said = "On test data the own model scored higher, but the difference is not significant, at"
-    return f"{said} {', '.join(below)}." if below else ""
 
 
 def describe_problems(results: Results) -> list[tuple[str, str]]:
@@ -328,22 +308,24 @@ def describe_problems(results: Results) -> list[tuple[str, str]]:
         if value is not None and value < NEAR_ZERO
     ]
     found += [
-        ("bad" if one.verdict == WORSE else "warning", f"{site}: {_below_own_sentence(one)}")
+        (
+            "bad" if one.verdict == WORSE else "warning",
+            f"{site}: the model that it keeps scores {format_number(one.tested(CHOSEN))}, its own model "
+            f"{format_number(one.tested(LOCAL))} ({one.test_units}: {one.said})",
+        )
         for site, one in joining.items()
         if one.verdict == WORSE or _is_below(one, CHOSEN)
     ]
-    found += [
-        ("warning", f"{site}: {_late_sentence(one, results)}") for site, one in joining.items() if one.local_since > 1
-    ]
+    late = (
+        "its own model began in round {} of {} only, and so learnt less than the federated one: what joining gave is "
+        "not known there"
+    )
+    starts = {site: one.local_since for site, one in joining.items() if one.local_since > 1}
+    found += [("warning", f"{site}: {late.format(start, results.rounds)}") for site, start in starts.items()]
     for site, one in joining.items():
         if (kept[site] or 0) >= NEAR_ZERO and one.verdict != WORSE:
             found += [("warning", f"{site}: {sentence}") for sentence in _doubt_federated(one)]
     return found + _list_unlearnt_labels(results)
-
-
-def _below_own_sentence(one: Joined) -> str:
-    values = f"{format_number(one.tested(CHOSEN))}, its own model {format_number(one.tested(LOCAL))}"
-    return f"the model that it keeps scores {values} ({one.test_units}: {one.said})"
 
 
 def _doubt_federated(one: Joined) -> list[str]:
@@ -446,14 +428,12 @@ def _joining_row(site: str, one: Joined, models: Iterable[str]) -> tuple[str, ..
     difference = "-" if one.difference is None else f"{one.difference:+.3f}"
     values = (format_number(one.shown(name)) for name in models)
     kept = f"{format_number(one.shown(CHOSEN))} {one.kept_briefly}"
-    return (site, kept, one.said, _validation_text(one), one.test_units, *values, difference, interval)
-
-
-def _validation_text(one: Joined) -> str:
-    """Return the validation values that a choice rests on, and by how much the federated model led."""
+    # What the choice rests on.
     federated, own = (format_number(one.validation.get(model)) for model in (SHIFTED, LOCAL))
-    units = f"{one.num_units} {one.unit}{'s' * (one.num_units != 1)}"
-    return f"{federated}, own {own}; lead {one.lead:+.3f} on {units}"
+    validation = (
+        f"{federated}, own {own}; lead {one.lead:+.3f} on {one.num_units} {one.unit}{'s' * (one.num_units != 1)}"
+    )
+    return (site, kept, one.said, validation, one.test_units, *values, difference, interval)
 
 
 def list_opposed(ledger: Sequence[Round]) -> list[str]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -19,7 +19,7 @@ from silofl.report.canvas import (
     GRID,
     INK,
     PageImage,
-    PlotData,
+    Plot,
     draw_legend,
     make_image,
     make_legend_handle,
@@ -148,10 +148,11 @@ def _count_blocks(outputs: Sequence[str], counts: Mapping[str, SelectorCounts]) 
 def model_values(results: Results) -> dict[str, Values]:
     """Return global, where there is one, personal, super, ensemble -> site -> mean test value at the site."""
     tested = {site: one.models or {} for site, one in results.tests.items()}
+    has_global = not tested or any(GLOBAL in (models or (GLOBAL,)) for models in tested.values())
     return {
         name: {site: tested.get(site, {}).get(site if name == PERSONAL else name) for site in results.sites}
         for name in MODELS
-        if name != GLOBAL or results.has_global_model
+        if name != GLOBAL or has_global
     }
 
 
@@ -314,49 +315,27 @@ def _threshold_origin(results: Results) -> str:
     )
 
 
-@dataclass(frozen=True)
-class FeatureMap:
-    """The images of all sites as points of a plane.
-
-    Attributes:
-        points: Shape (n, 2).
-        owners: The site of each point, shape (n,).
-        is_wrong: Whether the selector takes the point for another site's, shape (n,).
-        method: The method that placed the points.
-        step: Every so manieth image is shown.
-    """
-
-    points: NDArray
-    owners: NDArray
-    is_wrong: NDArray
-    method: str
-    step: int
-
-    @classmethod
-    def of(cls, features: Mapping[str, SelectorFeatures]) -> FeatureMap:
-        """Put the sites' features on a map: t-SNE, or PCA where there are too few images for it."""
-        step = -(-sum(len(own.features) for own in features.values()) // MAX_IMAGES)
-        owners = np.concatenate([np.full(len(own.features), site) for site, own in features.items()])
-        is_wrong = np.concatenate([_wrong_choices(site, own) for site, own in features.items()])
-        points, method = project_to_plane(np.concatenate([own.features for own in features.values()])[::step])
-        return cls(points, owners[::step], is_wrong[::step], method, step)
-
-
 def feature_image(run: RunRecords) -> PageImage | None:
-    """Return the map of the selector's features; None in a real federation, or without a selector."""
+    """Draw the map of the selector's features; None in a real federation, or without a selector."""
     if not run.features:
         return None
-    shown = FeatureMap.of(run.features)
-    many = f"one in {shown.step} of the validation and test images" if shown.step > 1 else "validation and test images"
-    alt = f"Map of {len(shown.points)} images of the sites {', '.join(run.features)}, by {shown.method}."
-    if shown.is_wrong.any():
-        alt += f" {int(shown.is_wrong.sum())} of them are taken for another site's."
+    # Every so manieth image is shown.
+    step = -(-sum(len(own.features) for own in run.features.values()) // MAX_IMAGES)
+    owners = np.concatenate([np.full(len(own.features), site) for site, own in run.features.items()])[::step]
+    is_wrong = np.concatenate([_wrong_choices(site, own) for site, own in run.features.items()])[::step]
+    points, method = project_to_plane(np.concatenate([own.features for own in run.features.values()])[::step])
+    many = f"one in {step} of the validation and test images" if step > 1 else "validation and test images"
+    alt = f"Map of {len(points)} images of the sites {', '.join(run.features)}, by {method}."
+    if is_wrong.any():
+        alt += f" {int(is_wrong.sum())} of them are taken for another site's."
     caption = (
         f"What the selector sees, before its last layer, of {many}: one point an image, coloured by its true site; "
-        f"neighbours look alike to the selector. Made by {shown.method}; the axes have no unit. Features do not leave "
+        f"neighbours look alike to the selector. Made by {method}; the axes have no unit. Features do not leave "
         "the sites: only a simulation, which holds all of them, or a site for itself can draw this."
     )
-    return make_image(FeaturePlot(shown, run.sites), alt, caption)
+    rows = [*zip(owners.tolist(), *points.T.tolist(), is_wrong.tolist(), strict=True)]
+    draw = partial(_draw_features, points, owners, is_wrong, run.sites)
+    return make_image(Plot("selector", ("site", "x", "y", "is_taken_for_another"), rows, draw), alt, caption)
 
 
 def project_to_plane(features: NDArray) -> tuple[NDArray, str]:
@@ -383,45 +362,24 @@ def principal_components(features: NDArray) -> NDArray:
     return np.pad(points, ((0, 0), (0, 2 - points.shape[1])))
 
 
-@dataclass(frozen=True)
-class FeaturePlot:
-    """The map with a colour and a shape for each site.
-
-    Attributes:
-        shown: The points.
-        sites: All sites, in the order of the other figures' colours.
-    """
-
-    shown: FeatureMap
-    sites: Sequence[str]
-
-    def data(self) -> PlotData:
-        """Return one row per image."""
-        shown = self.shown
-        rows = zip(shown.owners.tolist(), *shown.points.T.tolist(), shown.is_wrong.tolist(), strict=True)
-        return PlotData("selector", ("site", "x", "y", "is_taken_for_another"), tuple(rows))
-
-    def draw(self, width: float) -> Figure:
-        """Draw the points; those that are taken for another site's have a ring."""
-        shown = self.shown
-        figure, ((axes,),) = make_panels(1, 1, (width, 5.6))
-        handles = []
-        for place, site in enumerate(self.sites):
-            style = point_style(place)
-            for is_ringed, edge, line in ((False, "white", 0.5), (True, INK, 1.4)):
-                points = shown.points[(shown.owners == site) & (shown.is_wrong == is_ringed)]
-                axes.scatter(
-                    *points.T, s=60, marker=style["marker"], c=style["color"], edgecolors=edge, linewidths=line
-                )
-            handles.append(make_legend_handle(linestyle="", markersize=8, **style))
-        if shown.is_wrong.any():
-            ring = {"linestyle": "", "marker": "o", "markersize": 8, "color": "none", "markeredgecolor": INK}
-            handles.append(make_legend_handle(**ring))
-        axes.set(xticks=[], yticks=[])
-        axes.spines[:].set_color(GRID)
-        axes.margins(0.06)
-        draw_legend(figure, handles, [*self.sites, RINGED][: len(handles)], size=10)
-        return figure
+def _draw_features(points: NDArray, owners: NDArray, is_wrong: NDArray, sites: Sequence[str], width: float) -> Figure:
+    """Draw points (n, 2) in the colour and shape of their sites; those taken for another site's have a ring."""
+    figure, ((axes,),) = make_panels(1, 1, (width, 5.6))
+    handles = []
+    for place, site in enumerate(sites):
+        style = point_style(place)
+        for is_ringed, edge, line in ((False, "white", 0.5), (True, INK, 1.4)):
+            own = points[(owners == site) & (is_wrong == is_ringed)]
+            axes.scatter(*own.T, s=60, marker=style["marker"], c=style["color"], edgecolors=edge, linewidths=line)
+        handles.append(make_legend_handle(linestyle="", markersize=8, **style))
+    if is_wrong.any():
+        ring = {"linestyle": "", "marker": "o", "markersize": 8, "color": "none", "markeredgecolor": INK}
+        handles.append(make_legend_handle(**ring))
+    axes.set(xticks=[], yticks=[])
+    axes.spines[:].set_color(GRID)
+    axes.margins(0.06)
+    draw_legend(figure, handles, [*sites, RINGED][: len(handles)], size=10)
+    return figure
 
 
 def _wrong_choices(site: str, own: SelectorFeatures) -> NDArray:

@@ -3,7 +3,8 @@
 import argparse
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -17,26 +18,23 @@ from silofl.base.options import (
     path_to_text,
     read_changes,
 )
-from silofl.base.schema import read_file
-from silofl.data.counts import FILE as DATA
-from silofl.data.counts import DataCounts
 from silofl.federation.results import Results, read_results
 from silofl.report.page import print_blocks
 from silofl.report.tables import MISSING, format_duration, markdown_table, print_lines, print_table
-from silofl_desk.report.run_records import RunRecords, read_run
+from silofl_desk.report.run_records import RowRuns, RunRecords, read_run
 from silofl_desk.report.sentences import changes_sentence
 from silofl_desk.studies import pooled as centralised
 from silofl_desk.studies import side_by_side, simulate
-from silofl_desk.studies.compared_runs import CENTRALISED, ComparedRun, ComparisonPlan, plan_runs
-from silofl_desk.studies.comparison import DRIFT_NOTE, compare_drift, compare_joining
+from silofl_desk.studies.compared_runs import ComparedRun, ComparisonPlan, plan_runs
+from silofl_desk.studies.comparison import DRIFT_NOTE, are_comparable, compare_drift, compare_joining
 from silofl_desk.studies.comparison_page import Summary, joining_blocks, write_rows
 from silofl_desk.studies.conditions import list_differences
 from silofl_desk.studies.hospitals import describe_starts
-from silofl_desk.studies.method_rows import Method, method_sites
-from silofl_desk.studies.method_table import is_comparable, methods_notes, methods_table, methods_values
+from silofl_desk.studies.method_rows import CENTRALISED, method_sites
+from silofl_desk.studies.method_table import methods_notes, methods_table, methods_values
 from silofl_desk.studies.simulation import changed_study
-from silofl_desk.studies.sweep import ROUNDS, read_sweep, short_names, value_text
-from silofl_desk.studies.swept import NOTE, Sweep, SweptRow, sweep_image
+from silofl_desk.studies.sweep import ROUNDS, Sweep, read_sweep, short_names, value_text
+from silofl_desk.studies.swept import NOTE, SweptRows, sweep_image
 from silofl_desk.studies.weights import find_weights_file
 
 
@@ -102,9 +100,12 @@ def compare(asked: ComparisonPlan, out: Path, console: Console, processes: int =
     except KeyboardInterrupt:
         console.print("to go on with the comparison, give the same command again")
         return ExitCode.INTERRUPTED
-    methods = collect_methods(runs, failures)
-    _show_table(methods, runs, asked, out, console)
-    return _exit_code(methods)
+    rows = collect_rows(runs, failures)
+    _show_table(rows, runs, asked, out, console)
+    statuses = {run.status for of_row in rows.results.values() for run in of_row}
+    if rows.unfinished:
+        return ExitCode.FAILED
+    return ExitCode.INCOMPLETE if "INCOMPLETE" in statuses else ExitCode.COMPLETE
 
 
 def _run_in_turn(runs: Sequence[ComparedRun], console: Console) -> dict[Path, str]:
@@ -122,31 +123,45 @@ def _run_in_turn(runs: Sequence[ComparedRun], console: Console) -> dict[Path, st
     return failures
 
 
-def collect_methods(runs: Sequence[ComparedRun], failures: Mapping[Path, str]) -> list[Method]:
-    """Group the results of all runs by method, in the order of the runs.
+@dataclass(frozen=True)
+class ComparedRows:
+    """What the runs of a comparison came to.
+
+    Attributes:
+        records: Row -> the records of its runs that have numbers.
+        results: Row -> their results; those on pooled data by the sites that the cases come from.
+        unfinished: Row and seed -> why a run has no numbers.
+    """
+
+    records: Mapping[str, list[RunRecords]]
+    results: Mapping[str, list[Results]]
+    unfinished: Mapping[tuple[str, int], str]
+
+    @property
+    def trained(self) -> RowRuns:
+        """The rows with numbers, without the one on pooled data."""
+        return {name: runs for name, runs in self.records.items() if runs and name != CENTRALISED}
+
+
+def collect_rows(runs: Sequence[ComparedRun], failures: Mapping[Path, str]) -> ComparedRows:
+    """Read what is finished of all runs.
 
     Args:
+        runs: In the order of the rows.
         failures: Folder -> why a run could not be carried out.
     """
-    methods = []
-    for name in dict.fromkeys(run.name for run in runs):
-        results: dict[int, Results] = {}
-        unfinished = {}
-        for run in (run for run in runs if run.name == name):
-            try:
-                results[run.seed] = _read_result(run, failures.get(run.path))
-            except ConfigError as error:
-                unfinished[run.seed] = str(error)
-        data = {run.seed: _identify_data(run) for run in runs if run.name == name and run.seed in results}
-        methods.append(Method(name, results, name == CENTRALISED, unfinished, data))
-    return methods
-
-
-def _identify_data(run: ComparedRun) -> tuple[str | None, ...]:
-    """Return the folder of a run's data, whose like elsewhere may have other images, and the digest of each site's."""
-    counts = read_file(DataCounts, run.path / DATA)
-    digests = [one.digest for _, one in sorted(counts.sites.items())] if counts else []
-    return (run.wanted.data, *digests)
+    unfinished: dict[tuple[str, int], str] = {}
+    rows = ComparedRows({run.name: [] for run in runs}, {run.name: [] for run in runs}, unfinished)
+    for run in runs:
+        try:
+            results = _read_result(run, failures.get(run.path))
+            records = read_run(run.path)
+        except ConfigError as error:
+            unfinished[run.name, run.seed] = str(error)
+            continue
+        rows.results[run.name].append(results)
+        rows.records[run.name].append(records)
+    return rows
 
 
 def _carry_out_run(run: ComparedRun, console: Console) -> int:
@@ -164,22 +179,20 @@ def _read_result(run: ComparedRun, failure: str | None) -> Results:
         raise ConfigError(failure or f"it ended early, and {run.path / 'log.txt'} says why")
     if not results.is_finished:
         raise ConfigError("; ".join(results.reasons))
-    if run.name != CENTRALISED:
-        return results
-    return centralised.regroup_by_site(results, centralised.read_scores(run.path, results))
+    return centralised.regroup_by_site(run.path, results) if run.name == CENTRALISED else results
 
 
 def _show_table(
-    methods: Sequence[Method], runs: Sequence[ComparedRun], asked: ComparisonPlan, out: Path, console: Console
+    rows: ComparedRows, runs: Sequence[ComparedRun], asked: ComparisonPlan, out: Path, console: Console
 ) -> None:
     """Print the table with its notes, below the sentences on what differs between its rows, and write all of it."""
-    rows = _read_rows_records(methods, runs, is_pooled=False)
-    summary = _summarise(methods, runs, asked)
-    unlike = list_differences(rows, summary.known)
-    joining = compare_joining({method.name: list(method.results.values()) for method in methods})
-    drift, tables = compare_drift(rows), [found for found in (summary.swept, summary.table) if found]
+    trained = rows.trained
+    summary, values = _summarise(rows, runs, asked)
+    unlike = list_differences(trained, summary.known)
+    joining = compare_joining(rows.results)
+    drift, tables = compare_drift(trained), [found for found in (summary.swept, summary.table) if found]
     console.print()
-    starts = describe_starts(rows)
+    starts = describe_starts(trained)
     print_lines([*starts, ""] if starts else [], console)
     print_blocks(joining_blocks(joining), console)
     print_lines([*unlike, ""], console)
@@ -197,80 +210,64 @@ def _show_table(
     head += "".join(f"{markdown_table(one, [], [])}\n" for one in before)
     end = f"\n{markdown_table(drift, [DRIFT_NOTE])}" if drift else ""
     write_text(out / "table.md", head + markdown_table(table, summary.notes, unlike) + end)
-    values = {
-        "seeds": list(asked.seeds),
-        "sites": method_sites(methods),
-        "rows": methods_values(methods),
+    values |= {
         **({"drift": [dict(zip(drift.columns, row, strict=True)) for row in drift.rows]} if drift else {}),
         "differences": unlike,
         "notes": summary.notes,
+        "runs": [_describe_run(run, rows) for run in runs],
     }
-    write_json(out / "table.json", values | {"runs": [_describe_run(run, methods) for run in runs]})
+    write_json(out / "table.json", values)
     console.print(f"table: {out / 'table.md'}, {out / 'table.json'}", markup=False)
-    if rows:
+    if trained:
         try:
-            console.print(f"page: {write_rows(rows, out / 'comparison.html', summary)}", markup=False)
+            console.print(f"page: {write_rows(trained, out / 'comparison.html', summary)}", markup=False)
         except (ConfigError, OSError) as error:
             console.print(f"no page: {error}", markup=False)
 
 
-def _summarise(methods: Sequence[Method], runs: Sequence[ComparedRun], asked: ComparisonPlan) -> Summary:
-    """Return the table of all rows with its notes, and those of the sweep."""
-    table = methods_table(methods, len(asked.seeds), is_comparable(methods))
+def _summarise(
+    rows: ComparedRows, runs: Sequence[ComparedRun], asked: ComparisonPlan
+) -> tuple[Summary, dict[str, Any]]:
+    """Return the table of all rows with its notes, and those of the sweep; and the table as plain values."""
+    methods, is_ranked = rows.results, are_comparable([*chain.from_iterable(rows.trained.values())])
+    table = methods_table(methods, len(asked.seeds), is_ranked)
     changed = {"every row": asked.changes, **asked.variants}
-    notes = methods_notes(methods, asked.seeds)
+    notes = methods_notes(methods, asked.seeds, is_ranked)
+    notes += [f"{name}, seed {seed}: no numbers: {why}" for (name, seed), why in rows.unfinished.items()]
     notes += [f"Set for {name}: {changes_sentence(changes)}." for name, changes in changed.items() if changes]
-    centralised_runs = [run for of_row in _read_rows_records(methods, runs, is_pooled=True).values() for run in of_row]
-    summary = Summary(table, notes, centralised=centralised_runs)
+    values = {
+        "seeds": list(asked.seeds),
+        "sites": method_sites(methods),
+        "rows": methods_values(methods, len(asked.seeds), is_ranked),
+    }
+    summary = Summary(table, notes, centralised=rows.records.get(CENTRALISED, ()))
     if not asked.sweep.values:
-        return summary
-    swept = _swept_rows(methods, runs, asked)
+        return summary, values
+    swept = _swept_rows(rows, runs, asked.sweep)
     known = [*asked.sweep.values]
     if asked.sweep.total_epochs is not None:
         known.append(ROUNDS)
         notes.append(f"Rounds times local epochs are {asked.sweep.total_epochs} in every row.")
-    metrics = {str(run.metric) for method in methods for run in method.results.values()}
-    sweep = Sweep(swept, " or ".join(sorted(metrics)) or MISSING)
-    return replace(summary, notes=[NOTE, *notes], known=known, swept=sweep.table(), figure=sweep_image(sweep))
+    return replace(summary, notes=[NOTE, *notes], known=known, swept=swept.table(), figure=sweep_image(swept)), values
 
 
-def _swept_rows(methods: Sequence[Method], runs: Sequence[ComparedRun], asked: ComparisonPlan) -> list[SweptRow]:
-    names = short_names(asked.sweep.values)
+def _swept_rows(rows: ComparedRows, runs: Sequence[ComparedRun], sweep: Sweep) -> SweptRows:
     # Of several seeds any: they differ in nothing that is read here.
     one = {run.name: run for run in runs}
-    return [
-        SweptRow(
-            one[method.name].row,
-            {names[key]: value_text(key, value) for key, value in one[method.name].point.values.items()},
-            method,
-        )
-        for method in methods
-    ]
+    found = {
+        (one[name].row, *(value_text(key, value) for key, value in one[name].point.values.items())): of_row
+        for name, of_row in rows.results.items()
+    }
+    metrics = {str(run.metric) for of_row in found.values() for run in of_row}
+    return SweptRows([*short_names(sweep.values).values()], found, " or ".join(sorted(metrics)) or MISSING)
 
 
-def _read_rows_records(
-    methods: Sequence[Method], runs: Sequence[ComparedRun], is_pooled: bool
-) -> dict[str, list[RunRecords]]:
-    """Return the rows of which runs have numbers with their records: those on pooled data, or all others."""
-    rows = [method for method in methods if method.needs_pool == is_pooled]
-    finished = {row.name: [run for run in runs if run.name == row.name and run.seed in row.results] for row in rows}
-    return {name: [read_run(run.path) for run in of_row] for name, of_row in finished.items() if of_row}
-
-
-def _describe_run(run: ComparedRun, methods: Sequence[Method]) -> dict[str, Any]:
-    (method,) = (method for method in methods if method.name == run.name)
-    status = method.results[run.seed].status if run.seed in method.results else "FAILED"
+def _describe_run(run: ComparedRun, rows: ComparedRows) -> dict[str, Any]:
+    statuses = [one.status for one in rows.results[run.name] if one.seed == run.seed]
     return {
         "name": run.name,
         "seed": run.seed,
         "folder": str(run.path),
-        "status": status,
+        "status": statuses[0] if statuses else "FAILED",
         "changes": dict(run.changes),
     }
-
-
-def _exit_code(methods: Sequence[Method]) -> int:
-    if any(method.unfinished for method in methods):
-        return ExitCode.FAILED
-    statuses = {run.status for method in methods for run in method.results.values()}
-    return ExitCode.INCOMPLETE if "INCOMPLETE" in statuses else ExitCode.COMPLETE

@@ -17,6 +17,7 @@ from silofl.inference.directory import plain_study
 from silofl.study import STORED, Study, load_study
 from silofl_desk.report.run_records import flat_settings
 from silofl_desk.studies import simulate
+from silofl_desk.studies.method_rows import CENTRALISED
 from silofl_desk.studies.methods import find_method_algorithm
 from silofl_desk.studies.simulation import (
     Simulation,
@@ -29,7 +30,6 @@ from silofl_desk.studies.simulation import (
 )
 from silofl_desk.studies.sweep import DATA, Point, Sweep, check_sweep
 
-CENTRALISED = "centralised"
 NO_SWEEP = Sweep()
 
 

@@ -1,8 +1,7 @@
 """Compare runs: the rows of their tables, what joining gave in each, and what limits the comparison."""
 
-from collections.abc import Collection, Hashable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
 
 from silofl.core.gain import WORSE, count_verdicts, holm
 from silofl.federation.results import Results
@@ -34,6 +33,7 @@ from silofl_desk.report.sentences import (
 from silofl_desk.studies.conditions import (
     describe_groups,
     group_rows_by_value,
+    has_other_data,
 )
 
 ONE_SEED = (
@@ -52,7 +52,6 @@ JOINING_THRESHOLDS = (
     "the table of methods, where local has the numbers of alone at 0.5"
 )
 UNLIKE_SITES = "Do not compare the means of rows with different sites or seeds."
-Key = TypeVar("Key", bound=Hashable)
 # How often, at most, chance alone leaves a site below its own model after the correction over all rows of a table.
 FAMILY_LEVEL = 0.05
 # Columns, by their names in a round's record.
@@ -65,21 +64,6 @@ DRIFT_NOTE = (
     "All three grow with the learning rate, the steps and the network: compare rows that share these; no accuracy "
     "follows from them. A row without numbers has them with --set training.measures_drift=true."
 )
-
-
-@dataclass(frozen=True)
-class BelowLocal:
-    """At how many sites the kept model is shown to be below the one that the site trained alone.
-
-    Attributes:
-        tests: Sites that keep another model than their own, of all seeds.
-        before: Those of them whose kept model is worse.
-        after: Those left after Holm's correction.
-    """
-
-    tests: int
-    before: int
-    after: int
 
 
 @dataclass(frozen=True)
@@ -102,9 +86,11 @@ def compared_sites(results: Sequence[Results]) -> list[str]:
     return sorted({site for run in results for site in run.sites})
 
 
-def are_comparable(results: Sequence[Results]) -> bool:
-    """Return whether the runs measure the same: one metric, one way to split, the same number of test cases."""
-    return not _differences(results)
+def are_comparable(runs: Sequence[RunRecords]) -> bool:
+    """Return whether the runs measure the same on the same data: metric, regions, split and what each site has."""
+    measured = {(run.results.metric, regions_text(run.results), run.results.split_unit) for run in runs}
+    sites = compared_sites([run.results for run in runs])
+    return len(measured) < 2 and not any(has_other_data(runs, site) for site in sites)
 
 
 def comparison_notes(results: Sequence[Results]) -> list[str]:
@@ -184,9 +170,18 @@ def compare_joining(rows: Mapping[str, Sequence[Results]]) -> JoiningComparison 
     """Return what joining gave in each row over its seeds; None where no site of any run has made a choice.
 
     Args:
-        rows: Name -> the results of its runs; local training and training on pooled data have no row.
+        rows: Name -> the results of its runs, all together the family of Holm's correction; local training and training
+            on pooled data have no row.
     """
-    below = count_below_local(rows)
+    # At which sites the kept model is another than the own one, and may be below it.
+    tested = {
+        (name, seed, site): one
+        for name, runs in rows.items()
+        for seed, run in enumerate(runs)
+        for site, one in (run.joining or {}).items()
+        if one.p_below is not None and one.chosen != LOCAL
+    }
+    corrected = holm({test: one.p_below for test, one in tested.items()})
     found = []
     everyone = [one for runs in rows.values() for run in runs for one in (run.joining or {}).values()]
     models = name_models(everyone)
@@ -199,39 +194,16 @@ def compare_joining(rows: Mapping[str, Sequence[Results]]) -> JoiningComparison 
         found_means = [[run.joining_means[model] for run in joined] for model in models]
         means = [mean_and_deviation([mean for mean in of_model if mean is not None]) for of_model in found_means]
         verdicts = ", ".join(count_verdicts(one.verdict for run in joined for one in (run.joining or {}).values()))
-        of_row = below[name]
-        found.append((name, verdicts, *means, f"{of_row.before} of {of_row.tests}", str(of_row.after)))
+        of_row = [test for test in tested if test[0] == name]
+        worse = [test for test in of_row if tested[test].verdict == WORSE]
+        after = sum(corrected[test] < FAMILY_LEVEL for test in worse)
+        found.append((name, verdicts, *means, f"{len(worse)} of {len(of_row)}", str(after)))
     columns = ("run", "verdicts", *models.values(), "below alone", "after Holm")
     note = JOINING_NOTE.format(thresholds=JOINING_THRESHOLDS if {FEDERATED, AT_ZERO} & {*models} else "")
-    tested = {name: {(run.seed, site) for run in runs for site in run.joining or ()} for name, runs in rows.items()}
-    if len({*map(frozenset, filter(None, tested.values()))}) > 1:
+    sites = {frozenset((run.seed, site) for run in runs for site in run.joining or ()) for runs in rows.values()}
+    if len(sites - {frozenset()}) > 1:
         note += f" {UNLIKE_SITES}"
     return JoiningComparison(TextTable(columns, tuple(found), num_text=2), _list_losses(rows), note) if found else None
-
-
-def count_below_local(rows: Mapping[Key, Sequence[Results]]) -> dict[Key, BelowLocal]:
-    """Return at how many sites of each row, all seeds together, the kept model is shown to be below the local one.
-
-    Args:
-        rows: Key -> the results of its runs; all rows together are the family of Holm's correction.
-    """
-    tested = {
-        (key, seed, site): one
-        for key, runs in rows.items()
-        for seed, run in enumerate(runs)
-        for site, one in (run.joining or {}).items()
-        if one.p_below is not None and one.chosen != LOCAL
-    }
-    corrected = holm({test: one.p_below for test, one in tested.items()})
-    tests = {key: [test for test in tested if test[0] == key] for key in rows}
-    return {
-        key: BelowLocal(
-            len(of_row),
-            sum(tested[test].verdict == WORSE for test in of_row),
-            sum(tested[test].verdict == WORSE and corrected[test] < FAMILY_LEVEL for test in of_row),
-        )
-        for key, of_row in tests.items()
-    }
 
 
 def _list_losses(rows: Mapping[str, Sequence[Results]]) -> list[str]:
@@ -245,37 +217,15 @@ def _list_losses(rows: Mapping[str, Sequence[Results]]) -> list[str]:
     ]
 
 
-def _differences(results: Sequence[Results]) -> list[str]:
-    """Return the differences between runs for which their means cannot be compared."""
-    differences = []
-    if len({run.metric for run in results}) > 1:
-        differences.append("metric")
-    if len({regions_text(run) for run in results}) > 1:
-        differences.append("the regions that are scored")
-    if len({run.split_unit for run in results}) > 1:
-        differences.append("how patients are split")
-    if any(len(numbers) > 1 for numbers in _count_test_cases(results).values()):
-        differences.append("the number of test cases")
-    return differences
-
-
-def _count_test_cases(results: Sequence[Results]) -> dict[str, set[int]]:
-    """Return site -> its numbers of test cases, counted and excluded ones, in the runs that tested there."""
-    numbers: dict[str, set[int]] = {}
-    for site, one in (pair for run in results for pair in run.tests.items()):
-        if not one.is_withheld:
-            numbers.setdefault(site, set()).add(one.num_cases + one.num_excluded)
-    return numbers
-
-
 def compare_drift(rows: RowRuns) -> TextTable | None:
     """Return one line a row; None where no run has measured any drift."""
-    table = tuple((name, *(_describe_drift(runs, key) for key in DRIFT_COLUMNS)) for name, runs in rows.items())
+    table = []
+    for name, runs in rows.items():
+        means = [
+            [mean_of_known(getattr(record, key) for record in run.ledger) for run in runs] for key in DRIFT_COLUMNS
+        ]
+        known = [[mean for mean in of_column if mean is not None] for of_column in means]
+        # By digits and not by decimals: drifts are as small as their rates.
+        table.append((name, *(mean_and_deviation(of_column, (".3g", ".2g")) for of_column in known)))
     is_measured = any(cell != MISSING for _, *cells in table for cell in cells)
-    return TextTable(("row", *DRIFT_COLUMNS), table) if is_measured else None
-
-
-def _describe_drift(runs: Sequence[RunRecords], key: str) -> str:
-    means = [mean_of_known(getattr(record, key) for record in run.ledger) for run in runs]
-    # By digits and not by decimals: drifts are as small as their rates.
-    return mean_and_deviation([mean for mean in means if mean is not None], (".3g", ".2g"))
+    return TextTable(("row", *DRIFT_COLUMNS), tuple(table)) if is_measured else None

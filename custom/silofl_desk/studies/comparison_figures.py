@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from functools import partial
 from math import ceil
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from silofl.federation.ledger import Round
-from silofl.report.canvas import Curves, PageImage, Panel, PlotData, as_values, line_style, make_image, make_panels
+from silofl.report.canvas import Curves, PageImage, Panel, Plot, as_values, line_style, make_image, make_panels
 from silofl.report.outlines import (
     MARGIN,
     PANEL_INCH,
@@ -67,7 +68,9 @@ def run_curves(measure: Measure, runs: Sequence[RunRecords], centralised: Sequen
     ledgers = _select_scored(measure, run_names(runs))
     if not ledgers:
         return None
-    beside = _select_scored(measure, _centralised_names(centralised))
+    several = len(centralised) > 1
+    pooled = {f"centralised seed {run.results.seed}" if several else "centralised": run for run in centralised}
+    beside = _select_scored(measure, pooled)
     panels = _mean_panels(measure, SITES, mean_over_sites, ledgers)
     if beside:
         panels += _mean_panels(measure, CASES, mean_over_cases, ledgers | beside)
@@ -102,12 +105,6 @@ def _select_scored(measure: Measure, runs: Mapping[str, RunRecords]) -> dict[str
     return {name: run.ledger for name, run in runs.items() if any(map(measure.scores, run.ledger))}
 
 
-def _centralised_names(runs: Sequence[RunRecords]) -> dict[str, RunRecords]:
-    if len(runs) == 1:
-        return {"centralised": runs[0]}
-    return {f"centralised seed {run.results.seed}": run for run in runs}
-
-
 def _mean_panels(measure: Measure, units: str, mean: Callable[[Scores], float | None], ledgers: Ledgers) -> list[Panel]:
     """Return the panel of a mean and, where it is wanted, that of the best such mean so far."""
     found = {name: [mean(measure.scores(record)) for record in ledger] for name, ledger in ledgers.items()}
@@ -140,57 +137,6 @@ def find_shared_case(pictures: Mapping[str, CasePictures]) -> tuple[str, list[st
     return (case, names) if len(names) > 1 else None
 
 
-@dataclass(frozen=True)
-class SameCase:
-    """One test case with the truth and with the prediction of each run.
-
-    Attributes:
-        site: Whose case it is.
-        runs: Name of the run -> its pictures of the site; all hold the case.
-        case: The case's name.
-        labels: Number -> name of all labels.
-        metric: Name of the values.
-    """
-
-    site: str
-    runs: Mapping[str, CasePictures]
-    case: str
-    labels: Mapping[int, str]
-    metric: str
-
-    def data(self) -> PlotData:
-        """Return one row per run."""
-        rows = ((name, self.case, float(shown.values[self._place(shown)])) for name, shown in self.runs.items())
-        return PlotData(f"same_case_{self.site}", ("run", "case", self.metric), tuple(rows))
-
-    def draw(self, width: float) -> Figure:
-        """Draw the truth and the predictions side by side, in as many rows as the width asks for."""
-        first = next(iter(self.runs.values()))
-        panes = [("truth", self.case, first.images[self._place(first)], first.truths[self._place(first)])]
-        if owner := next((shown for shown in self.runs.values() if shown.own is not None), None):
-            place = self._place(owner)
-            value = f"{short_metric(self.metric)} {format_number(own_value(owner, place))}"
-            panes.append(("own model", value, owner.images[place], owner.own[place]))
-        for (name, shown), (*_, value) in zip(self.runs.items(), self.data().rows, strict=True):
-            place = self._place(shown)
-            panes.append(
-                (name, f"{short_metric(self.metric)} {value:.3f}", shown.images[place], shown.predictions[place])
-            )
-        columns = min(len(panes), PANELS_IN_A_ROW, int(width / LEAST_PANEL))
-        rows, inch = ceil(len(panes) / columns), min(PANEL_INCH, (width - MARGIN) / columns)
-        figure, grid = make_panels(rows, columns, panel_inches(rows, columns, inch), "compressed")
-        for axes, (title, name, image, mask) in zip(grid.flat, panes, strict=False):
-            show_image(axes, image, grey_window([image]))
-            draw_outlines(axes, mask, self.labels)
-            write_title(axes, title, name, inch)
-        for axes in grid.flat[len(panes) :]:
-            axes.set_visible(False)
-        return add_label_legend(figure, self.labels)
-
-    def _place(self, shown: CasePictures) -> int:
-        return list(shown.cases).index(self.case)
-
-
 def _comparison_image(site: str, runs: Sequence[RunRecords]) -> PageImage | None:
     names = run_names(runs)
     pictures = {name: run.pictures[site] for name, run in names.items() if site in run.pictures}
@@ -199,9 +145,42 @@ def _comparison_image(site: str, runs: Sequence[RunRecords]) -> PageImage | None
         return None
     case, holders = shared
     labels, metric = names[holders[0]].labels, names[holders[0]].metric
+    places = {name: list(pictures[name].cases).index(case) for name in holders}
+    rows = [(name, case, float(pictures[name].values[place])) for name, place in places.items()]
     others = [name for name in names if name not in holders]
     without = f" (no picture of it: {', '.join(others)})" if others else ""
-    plot = SameCase(site, {name: pictures[name] for name in holders}, case, labels, metric)
-    values = ", ".join(f"{name} {value:.3f}" for name, _, value in plot.data().rows)
+    values = ", ".join(f"{name} {value:.3f}" for name, _, value in rows)
     alt = f"Site {site}, case {case}: truth and predictions of the runs, with their {metric}: {values}."
+    panes = _list_panes(pictures, places, metric)
+    plot = Plot(f"same_case_{site}", ("run", "case", metric), rows, partial(draw_panes, panes, labels))
     return make_trimmed_image(plot, alt, f"{site}: {case}{without}")
+
+
+# Title, what is below it, image (C, H, W), and label map (H, W).
+Pane = tuple[str, str, NDArray, NDArray]
+
+
+def _list_panes(pictures: Mapping[str, CasePictures], places: Mapping[str, int], metric: str) -> list[Pane]:
+    """Return the truth of a case, a site's own model's prediction where a run has it, and each run's prediction."""
+    shown = [(name, pictures[name], place) for name, place in places.items()]
+    (_, first, at), short = shown[0], short_metric(metric)
+    panes = [("truth", str(first.cases[at]), first.images[at], first.truths[at])]
+    for owner, place in [(one, place) for _, one, place in shown if one.own is not None][:1]:
+        value = f"{short} {format_number(own_value(owner, place))}"
+        panes.append(("own model", value, owner.images[place], owner.own[place]))
+    found = ((name, f"{short} {one.values[i]:.3f}", one.images[i], one.predictions[i]) for name, one, i in shown)
+    return [*panes, *found]
+
+
+def draw_panes(panes: Sequence[Pane], labels: Mapping[int, str], width: float) -> Figure:
+    """Draw label maps over their images side by side, in as many rows as the width asks for."""
+    columns = min(len(panes), PANELS_IN_A_ROW, int(width / LEAST_PANEL))
+    rows, inch = ceil(len(panes) / columns), min(PANEL_INCH, (width - MARGIN) / columns)
+    figure, grid = make_panels(rows, columns, panel_inches(rows, columns, inch), "compressed")
+    for axes, (title, name, image, mask) in zip(grid.flat, panes, strict=False):
+        show_image(axes, image, grey_window([image]))
+        draw_outlines(axes, mask, labels)
+        write_title(axes, title, name, inch)
+    for axes in grid.flat[len(panes) :]:
+        axes.set_visible(False)
+    return add_label_legend(figure, labels)

@@ -111,7 +111,9 @@ NO_SUMMARY = Summary()
 
 def run(options: argparse.Namespace) -> int:
     """Write the page of one run, or that of several, and print its path."""
-    runs = [_find_run(path) for path in options.runs]
+    # Of a downloaded job the run's folder within it.
+    inner = [path / "workspace" / "silofl" for path in options.runs]
+    runs = [job if job.is_dir() else path for job, path in zip(inner, options.runs, strict=True)]
     if len(runs) == 1 and options.out is None:
         print(write_report(runs[0]))
         return ExitCode.COMPLETE
@@ -120,12 +122,6 @@ def run(options: argparse.Namespace) -> int:
         raise ConfigError(f"--out must end in .html, not {quote_value(out.name)}; name a page")
     print(write_comparison(runs, out))
     return ExitCode.COMPLETE
-
-
-def _find_run(path: Path) -> Path:
-    """Return the run's folder within the folder of a downloaded job, otherwise the folder itself."""
-    downloaded = path / "workspace" / "silofl"
-    return downloaded if downloaded.is_dir() else path
 
 
 def write_comparison(runs: Sequence[Path], out: Path) -> Path:
@@ -165,7 +161,7 @@ def make_comparison_page(rows: RowRuns, folder: Path, summary: Summary = NO_SUMM
     runs = _list_runs(rows)
     number = len(runs) + len(summary.centralised)
     shown, drift = [Picture(image, "titled shrink") for image in comparison_images(runs)], compare_drift(rows)
-    folders, pooled = _list_folders(runs, folder), _list_folders(summary.centralised, folder)
+    folders, pooled = _link_folders(runs, folder), _link_folders(summary.centralised, folder)
     pooled = [POOLED, Items(pooled, "folders")] if pooled else []
     sections = (
         _hospitals_section(rows),
@@ -302,7 +298,7 @@ def _settings_section(rows: RowRuns) -> PageSection:
     )
 
 
-def _list_folders(runs: Sequence[RunRecords], folder: Path) -> list[Markup]:
+def _link_folders(runs: Sequence[RunRecords], folder: Path) -> list[Markup]:
     """Return each run's folder, with a link to its report where it has one."""
     found = [(run.path, page_address(run.path / REPORT, folder)) for run in runs]
     link, name = Markup('<a href="{}">report</a> of '), Markup("<code>{}</code>")

@@ -56,7 +56,7 @@ def settings_rows(runs: RowRuns) -> tuple[list[tuple[str, str]], TextTable | Non
         groups = group_rows_by_value(found, lambda one, key=key: one.get(key))
         cells = [", ".join(dict.fromkeys(one[key] for one in settings if key in one)) for settings in found.values()]
         if not all(cells):
-            partial.append((key, list_groups(groups)))
+            partial.append((key, format_groups(groups)))
         elif len(groups) > 1:
             others.append((key, *cells))
         else:
@@ -81,8 +81,14 @@ def list_differences(runs: RowRuns, known: Collection[str] = ()) -> list[str]:
     Args:
         known: Dotted keys, or ``data``, in which the rows' names say that they differ.
     """
-    data = [] if "data" in known else _data_differences(runs)
-    return [*_setting_differences(runs, known), *_pretrained_differences(runs), *data, *_studies_missing(runs)]
+    found = [*_setting_differences(runs, known)]
+    if len(groups := group_rows_by_value(runs, pretrained_digest)) > 1:
+        found.append(f"The rows differ in the pretrained model, by its SHA-256: {format_groups(groups)}.")
+    found += [] if "data" in known else _data_differences(runs)
+    names = [name for name, of_row in runs.items() if any(run.study is None for run in of_row)]
+    if names and len(runs) > 1:
+        found.append(f"What else differs is not known of {', '.join(names)}: the folder holds no study.yaml.")
+    return found
 
 
 def _setting_differences(runs: RowRuns, known: Collection[str]) -> Iterator[str]:
@@ -95,30 +101,18 @@ def _setting_differences(runs: RowRuns, known: Collection[str]) -> Iterator[str]
         groups = group_rows_by_value(runs, value)
         if len(groups) > 1:
             meaning = f"; {MEANINGS[key]}" if key in MEANINGS else ""
-            yield f"The rows differ in {key}: {list_groups(groups)}{meaning}."
-
-
-def _pretrained_differences(runs: RowRuns) -> Iterator[str]:
-    groups = group_rows_by_value(runs, pretrained_digest)
-    if len(groups) > 1:
-        yield f"The rows differ in the pretrained model, by its SHA-256: {list_groups(groups)}."
+            yield f"The rows differ in {key}: {format_groups(groups)}{meaning}."
 
 
 def _data_differences(runs: RowRuns) -> Iterator[str]:
     sites = group_rows_by_value(runs, lambda run: ", ".join(run.sites) or None)
     if len(sites) > 1:
-        yield f"The rows differ in sites: {list_groups(sites)}."
+        yield f"The rows differ in sites: {format_groups(sites)}."
     records = [run for of_row in runs.values() for run in of_row]
     other = [site for site in sorted({s for run in records for s in run.sites}) if has_other_data(records, site)]
     if other:
         groups = group_rows_by_value(runs, lambda run: ", ".join(f"{site} {_cases_text(run, site)}" for site in other))
-        yield f"The rows differ in data (cases in training / validation / test): {list_groups(groups)}."
-
-
-def _studies_missing(runs: RowRuns) -> Iterator[str]:
-    names = [name for name, of_row in runs.items() if any(run.study is None for run in of_row)]
-    if names and len(runs) > 1:
-        yield f"What else differs is not known of {', '.join(names)}: the folder holds no study.yaml."
+        yield f"The rows differ in data (cases in training / validation / test): {format_groups(groups)}."
 
 
 def group_rows_by_value(runs: Mapping[str, Sequence[T]], value: Callable[[T], str | None]) -> dict[str, list[str]]:
@@ -134,10 +128,10 @@ def group_rows_by_value(runs: Mapping[str, Sequence[T]], value: Callable[[T], st
 def describe_groups(runs: Mapping[str, Sequence[T]], say: Callable[[T], str]) -> str:
     """Return the text that all runs share, or each text with its rows."""
     groups = group_rows_by_value(runs, say)
-    return list_groups(groups) if len(groups) > 1 else next(iter(groups), "-")
+    return format_groups(groups) if len(groups) > 1 else next(iter(groups), "-")
 
 
-def list_groups(groups: Mapping[str, Sequence[str]]) -> str:
+def format_groups(groups: Mapping[str, Sequence[str]]) -> str:
     """List values, each with its rows."""
     return "; ".join(f"{text} ({', '.join(names)})" for text, names in groups.items())
 

@@ -66,7 +66,7 @@ class Setting:
 
 
 @dataclass(frozen=True)
-class Estimate:
+class JobEstimate:
     """The needs of a run, in bytes and seconds.
 
     Attributes:
@@ -180,7 +180,7 @@ def parse_size(text: str) -> tuple[int, ...]:
     return sides
 
 
-def estimate(study: Study, setting: Setting) -> Estimate:
+def estimate(study: Study, setting: Setting) -> JobEstimate:
     """Estimate the needs of a study.
 
     Raises:
@@ -207,7 +207,7 @@ def estimate(study: Study, setting: Setting) -> Estimate:
     largest = max([to + back for to, back in rounds] + [traffic.finish_bytes_to + traffic.finish_bytes_from])
     # At worst the messages of all other sites stand before the last one's on the server's line.
     slowest = training + setting.sites * largest * 8 / setting.bandwidth
-    return Estimate(
+    return JobEstimate(
         study=study.name,
         digest=study.digest,
         sites=setting.sites,
@@ -248,7 +248,7 @@ def estimate_training(study: Study, shape: tuple[int, ...], examples: Sequence[i
     return study.total_rounds * sum(cost.of_round(study.steps_an_epoch(number), passes) for number in examples)
 
 
-def print_estimate(found: Estimate, console: Console) -> None:
+def print_estimate(found: JobEstimate, console: Console) -> None:
     """Print an estimate as two tables."""
     traffic, mib = found.traffic, 1 << 20
     table = Table("round", "MiB to a site", "MiB from a site", box=SIMPLE_HEAD)
@@ -284,7 +284,7 @@ def print_estimate(found: Estimate, console: Console) -> None:
         console.print(f"{name}: {value}", markup=False)
 
 
-def _describe_site_memory(found: Estimate) -> dict[str, str]:
+def _describe_site_memory(found: JobEstimate) -> dict[str, str]:
     if found.site_memory_bytes is None:
         return {}
     what = "GPU memory of a site" if found.is_on_gpu else "memory of a site"
@@ -292,7 +292,7 @@ def _describe_site_memory(found: Estimate) -> dict[str, str]:
     return {what: f"about {found.site_memory_bytes / needs.GIB:.1f} GiB, measured with {how}"}
 
 
-def _describe_guard(found: Estimate) -> dict[str, str]:
+def _describe_guard(found: JobEstimate) -> dict[str, str]:
     """Say what each site's own model costs; nothing without one."""
     if not found.guard_disk_bytes and found.own_seconds is None:
         return {}
@@ -306,7 +306,7 @@ def _format_size(size: float) -> str:
     return f"{size / needs.GIB:.1f} GiB" if size >= needs.GIB else f"{size / (1 << 20):.1f} MiB"
 
 
-def _describe_saving(found: Estimate) -> dict[str, str]:
+def _describe_saving(found: JobEstimate) -> dict[str, str]:
     """Say what frozen parameters save; nothing without any."""
     if not found.saved_bytes:
         return {}
@@ -314,7 +314,7 @@ def _describe_saving(found: Estimate) -> dict[str, str]:
     return {"frozen parameters": f"save {saved:.1f} MiB of {whole:.1f} MiB on the line of each site"}
 
 
-def _describe_privacy(found: Estimate) -> dict[str, str]:
+def _describe_privacy(found: JobEstimate) -> dict[str, str]:
     if found.epsilon is None:
         return {}
     return {"differential privacy": f"epsilon {found.epsilon:.3g} in the whole run; more at a site with fewer people"}

@@ -1,4 +1,4 @@
-"""Test a finished super model on all cases of a site that it never saw: FedSM's unseen hospital (Table 5).
+"""Test the models of a finished simulation where none of them trained: a left-out site (FedSM's Table 5), or all sites.
 
 Xu et al., Closing the Generalization Gap of Cross-silo Federated Medical Image Segmentation, CVPR 2022,
 arXiv:2203.10144.
@@ -12,6 +12,7 @@ from operator import or_
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from rich.console import Console
 from torch import nn
@@ -24,9 +25,9 @@ from silofl.base.schema import dump_record
 from silofl.data.learnt import FILE as LEARNT
 from silofl.data.learnt import find_learnt
 from silofl.data.manifest import PARTS
-from silofl.data.parts import Examples
+from silofl.data.parts import Examples, join_examples
 from silofl.data.site_data import SiteData
-from silofl.federation.results import read_results
+from silofl.federation.results import AllSitesTest, read_results
 from silofl.inference import SuperModel, directory
 from silofl.inference.case_results import CaseResult, choose_models, predict_cases, score_choice, values_by_model
 from silofl.inference.choice import ENSEMBLE
@@ -35,10 +36,12 @@ from silofl.inference.contents import Contents
 from silofl.inference.evaluated_cases import SiteCases, evaluate_cases, sort_answers
 from silofl.inference.evaluations import describe_test
 from silofl.inference.geometry import check_images
-from silofl.inference.unseen import ThresholdTest, UnseenTest, read_unseen
+from silofl.inference.super_results import ThresholdTest
+from silofl.inference.unseen import UnseenTest, read_unseen
 from silofl.models.roles import GLOBAL
 from silofl.study import Study
 from silofl.training.device import choose_device, set_threads
+from silofl.training.evaluation import evaluate
 from silofl.training.joined import CHOSEN, LOCAL
 from silofl.training.metrics import value_or_none
 
@@ -155,6 +158,23 @@ def load_site_networks(contents: Contents, device: torch.device) -> Iterator[tup
     """Yield each site with its model in evaluation mode, one at a time in memory."""
     for site, state in contents.models.items():
         yield site, SuperModel(replace(contents, models={site: state}), device).network(site)
+
+
+def measure_at_all_sites(run: Path, data: Mapping[str, SiteData]) -> AllSitesTest:
+    """Test each site's own model of a finished classification run on all sites' test data.
+
+    A site with few classes may do well at home with a model that knows no others; this test shows it.
+
+    Raises:
+        ConfigError: No site kept its model, or one is broken.
+    """
+    contents, together = assemble_models(run), join_examples({site: own.test for site, own in data.items()})
+    study, device = contents.study, choose_device(contents.study.device)
+    set_threads("auto")
+    networks = load_site_networks(contents, device)
+    found = {site: evaluate(model, together, study, device)[1].also for site, model in networks}
+    means = (float(np.mean([own[key] for own in found.values()])) for key in ("accuracy", "balanced_accuracy"))
+    return AllSitesTest(*means, found, len(set(together.cases)))
 
 
 def measure_models(model: SuperModel, parts: Sequence[Examples]) -> dict[str, Any]:

@@ -1,8 +1,9 @@
 """The rows of a comparison of methods, each with all seeds: their values by site, their averages, and which lead."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import chain
+from types import MappingProxyType
 
 import numpy as np
 
@@ -22,41 +23,13 @@ AVERAGES_ALSO = {
     "everyone_balanced_accuracy": "balanced accuracy on all sites' test data",
 }
 SeedValues = tuple[float, ...]
+Cells = list[float | None]
+# Name -> the result of each run that has numbers, one a seed.
+Methods = Mapping[str, Sequence[Results]]
+# Name of the method whose runs need the data of all sites pooled in one place.
+CENTRALISED = "centralised"
 # A difference that the three decimals shown do not show is none.
 SMALLEST = 0.0005
-
-
-@dataclass(frozen=True)
-class Method:
-    """A method in a comparison: its runs with all seeds.
-
-    Attributes:
-        name: The job, or the algorithm that replaces the first job's.
-        results: Seed -> the result of each run that has numbers.
-        needs_pool: Whether the data of all sites had to be pooled in one place.
-        unfinished: Seed -> why a run has no numbers.
-        data: Seed -> the folder of the sites' data and the digest of each site's; of a run without it nobody knows.
-    """
-
-    name: str
-    results: Mapping[int, Results]
-    needs_pool: bool = False
-    unfinished: Mapping[int, str] = field(default_factory=dict)
-    data: Mapping[int, tuple[str | None, ...]] = field(default_factory=dict)
-
-    @property
-    def is_federated(self) -> bool:
-        """Whether its sites learn from one another and keep their data."""
-        runs = self.results.values()
-        is_alone = any(
-            run.recipe.get("stays_home") == "everything" and not run.recipe.get("sends_model_once") for run in runs
-        )
-        return not self.needs_pool and not is_alone
-
-    @property
-    def num_seeds(self) -> int:
-        """Number of the seeds that were asked for."""
-        return len(self.results) + len(self.unfinished)
 
 
 @dataclass(frozen=True)
@@ -67,12 +40,15 @@ class Row:
         name: The method, and which of its models.
         sites: One entry a site.
         averages: Client average, pooled mean, and those of `list_further_averages`.
+        needs_pool: Whether the data of all sites had to be pooled in one place.
+        is_federated: Whether the sites learn from one another and keep their data.
     """
 
     name: str
     sites: tuple[SeedValues, ...]
     averages: tuple[SeedValues, ...]
-    method: Method
+    needs_pool: bool
+    is_federated: bool
 
     @property
     def cells(self) -> tuple[SeedValues, ...]:
@@ -85,27 +61,15 @@ class Row:
         return self.averages[0]
 
 
-@dataclass(frozen=True)
-class _ModelValues:
-    """The values of one model of one run: the run, at each site, over all cases, and its further averages."""
-
-    run: Results
-    sites: Values
-    pooled: float | None
-    further: Mapping[str, float] = field(default_factory=dict)
-
-
-def method_sites(methods: Sequence[Method]) -> list[str]:
+def method_sites(methods: Methods) -> list[str]:
     """Return all sites of the methods' runs."""
-    return compared_sites([run for method in methods for run in method.results.values()])
+    return compared_sites([*chain.from_iterable(methods.values())])
 
 
-def list_further_averages(methods: Sequence[Method]) -> list[str]:
+def list_further_averages(methods: Methods) -> list[str]:
     """Return the keys of `AVERAGES_ALSO` that some run has."""
     sites = method_sites(methods)
-    found = {
-        key for method in methods for run in method.results.values() for key in compute_further_averages(run, sites)
-    }
+    found = {key for run in chain.from_iterable(methods.values()) for key in compute_further_averages(run, sites)}
     return [key for key in AVERAGES_ALSO if key in found]
 
 
@@ -152,48 +116,39 @@ def find_leading_places(cells: Sequence[SeedValues]) -> list[int]:
     return [place for place, values in known.items() if not is_clearly_above(highest, values)]
 
 
-def make_method_rows(methods: Sequence[Method]) -> list[Row]:
+def make_method_rows(methods: Methods) -> list[Row]:
     """Return all rows in the given order; a method with a selector has four, which come from the same runs."""
     sites, keys, rows = method_sites(methods), list_further_averages(methods), []
-    for method in methods:
-        runs = [_list_models(run, sites) for run in method.results.values()]
-        for model in dict.fromkeys(chain(*runs)) or [""]:
-            name = f"{method.name} {model}" if model else method.name
-            name += f" ({POOLED_DATA})" * method.needs_pool
-            rows.append(_make_row(name, [found[model] for found in runs if model in found], method, sites, keys))
+    for method, runs in methods.items():
+        homes = ((run.recipe.get("stays_home"), bool(run.recipe.get("sends_model_once"))) for run in runs)
+        needs_pool, is_alone = method == CENTRALISED, ("everything", False) in homes
+        models = [_list_models(run, sites, keys) for run in runs]
+        for model in dict.fromkeys(chain(*models)) or [""]:
+            name = " ".join(filter(None, (method, model, f"({POOLED_DATA})" * needs_pool)))
+            found = [values[model] for values in models if model in values]
+            # Two averages that every table has, and the further ones; of each column what is known.
+            cells = [tuple(one[i] for one in found if one[i] is not None) for i in range(len(sites) + 2 + len(keys))]
+            averages = tuple(cells[len(sites) :])
+            rows.append(Row(name, tuple(cells[: len(sites)]), averages, needs_pool, not needs_pool and not is_alone))
     return rows
 
 
-def _list_models(run: Results, sites: Sequence[str]) -> dict[str, _ModelValues]:
+def _list_models(run: Results, sites: Sequence[str], keys: Sequence[str]) -> dict[str, Cells]:
     """Return the name of each model of a run, empty where it has one alone, with its values; the tested one first."""
-    tested = _ModelValues(run, run.values, run.pooled, compute_further_averages(run, sites))
+
+    def fill(values: Values, pooled: float | None, further: Mapping[str, float] = MappingProxyType({})) -> Cells:
+        """Return the value of each column; a mean counts only where every site has a value."""
+        found = [values.get(site) for site in sites]
+        means = (run.mean_of_sites(found), pooled) if found and None not in found else (None, None)
+        return [*found, *means, *map(further.get, keys)]
+
+    tested = fill(run.values, run.pooled, compute_further_averages(run, sites))
     if not run.super_model:
         return {"": tested}
-    found = {SUPER: tested}
+    models = {SUPER: tested}
     for name, values in model_values(run).items():
         # Weighed by cases, the sites' means are the mean over all cases, if there is one.
         known = [(value, run.tests[site].num_cases) for site, value in values.items() if value is not None]
         has_mean = run.mean_of_sites(values.values()) is not None
-        found.setdefault(name, _ModelValues(run, values, pool_values(known) if has_mean else None))
-    return found
-
-
-def _make_row(
-    name: str, tested: Sequence[_ModelValues], method: Method, sites: Sequence[str], keys: Sequence[str]
-) -> Row:
-    """Return the known values of each column; a mean counts only where every site has a value."""
-    found = [list(map(one.sites.get, sites)) for one in tested]
-    averages = [
-        [
-            *((one.run.mean_of_sites(values), one.pooled) if values and None not in values else (None, None)),
-            *map(one.further.get, keys),
-        ]
-        for values, one in zip(found, tested, strict=True)
-    ]
-    # Two averages that every table has, and the further ones.
-    return Row(name, _drop_unknown(found, len(sites)), _drop_unknown(averages, 2 + len(keys)), method)
-
-
-def _drop_unknown(runs: Sequence[Sequence[float | None]], num_columns: int) -> tuple[SeedValues, ...]:
-    """Return the values of each column that are not None, of a table with one row a run."""
-    return tuple(tuple(run[i] for run in runs if run[i] is not None) for i in range(num_columns))
+        models.setdefault(name, fill(values, pool_values(known) if has_mean else None))
+    return models

@@ -11,11 +11,12 @@ from silofl.report.tables import MISSING, TextTable
 from silofl_desk.report.result_tables import mean_and_deviation, summarise_seeds
 from silofl_desk.report.sentences import EVERYONE, POOLED_MEAN
 from silofl_desk.report.super_model_page import is_ensemble
-from silofl_desk.studies.comparison import are_comparable, list_limits
+from silofl_desk.studies.comparison import list_limits
 from silofl_desk.studies.conditions import describe_groups
 from silofl_desk.studies.method_rows import (
     AVERAGES_ALSO,
-    Method,
+    CENTRALISED,
+    Methods,
     Row,
     find_leading_places,
     is_clearly_above,
@@ -34,7 +35,7 @@ PRETRAINED = (
 )
 
 
-def methods_table(methods: Sequence[Method], num_seeds: int, is_ranked: bool = True) -> TextTable:
+def methods_table(methods: Methods, num_seeds: int, is_ranked: bool = True) -> TextTable:
     """Return the table, with the best of each column, or all that are level with it, and the sites that a method won.
 
     With more than 8 sites, or with further averages, whose names are long, it has one row a site and one column a
@@ -65,20 +66,19 @@ def runs_table(runs: Mapping[str, Results]) -> TextTable | None:
     Args:
         runs: Name -> result.
     """
-    methods = [Method(name, {0: run}) for name, run in runs.items() if {*run.values.values()} - {None}]
+    methods = {name: [run] for name, run in runs.items() if {*run.values.values()} - {None}}
     return methods_table(methods, 1, is_ranked=False) if methods else None
 
 
-def methods_values(methods: Sequence[Method]) -> list[dict[str, Any]]:
-    """Return the rows as plain values for programs."""
+def methods_values(methods: Methods, num_seeds: int, is_ranked: bool = True) -> list[dict[str, Any]]:
+    """Return the rows as plain values for programs; arguments as `methods_table`."""
     rows, sites, keys = make_method_rows(methods), method_sites(methods), list_further_averages(methods)
-    num_seeds = max((method.num_seeds for method in methods), default=0)
-    places = rank_columns(rows, num_seeds) if is_comparable(methods) else []
+    places = rank_columns(rows, num_seeds) if is_ranked else []
     return [
         {
             "name": row.name,
-            "is_federated": row.method.is_federated,
-            "needs_pooled_data": row.method.needs_pool,
+            "is_federated": row.is_federated,
+            "needs_pooled_data": row.needs_pool,
             "sites": dict(zip(sites, map(_seed_numbers, row.sites), strict=True)),
             "client_average": _seed_numbers(row.client_average),
             "pooled": _seed_numbers(row.averages[1]),
@@ -90,44 +90,37 @@ def methods_values(methods: Sequence[Method]) -> list[dict[str, Any]]:
     ]
 
 
-def methods_notes(methods: Sequence[Method], seeds: Sequence[int]) -> list[str]:
+def methods_notes(methods: Methods, seeds: Sequence[int], is_ranked: bool = True) -> list[str]:
     """Return the notes under the table, one sentence each.
 
     Args:
         methods: In the order of the rows.
         seeds: Seeds that were asked for.
+        is_ranked: As for `methods_table`.
     """
-    runs = {method.name: list(method.results.values()) for method in methods}
     further, meanings = list_further_averages(methods), {"everyone_balanced_accuracy": EVERYONE}
-    is_multilabel = any(run.has_findings for of_method in runs.values() for run in of_method)
+    by_seed = [(f"{name}, seed {run.seed}", run) for name, runs in methods.items() for run in runs]
+    is_multilabel = any(run.has_findings for _, run in by_seed)
     named, counted = ", ".join(map(str, seeds)), "mean ± standard deviation over them"
-    by_seed = [(f"{method.name}, seed {seed}", run) for method in methods for seed, run in method.results.items()]
-    with_gamma = [method for method in methods if any(_threshold(run) is not None for run in runs[method.name])]
-    excluding = [name for name, of_method in runs.items() if any(map(_excludes_cases, of_method))]
+    with_gamma = {name: runs for name, runs in methods.items() if any(_threshold(run) is not None for run in runs)}
+    of_super = {name: [run for run in runs if run.super_model] for name, runs in methods.items()}
+    excluding = [n for n, runs in of_super.items() if any(o.num_excluded for run in runs for o in run.tests.values())]
     return [
-        *_marking_notes(methods, seeds),
-        f"Metric: {describe_groups(runs, lambda run: str(run.metric))}; client average: mean over sites; "
+        *_marking_notes(is_ranked, seeds),
+        f"Metric: {describe_groups(methods, lambda run: str(run.metric))}; client average: mean over sites; "
         f"pooled: {POOLED_MEAN}.",
         *(f"{AVERAGES_ALSO[key]}: {meanings.get(key) or metric_sentence(key, is_multilabel)}" for key in further),
         f"One seed: {named}." if len(seeds) == 1 else f"Seeds {named}: {counted}.",
-        *list_limits(runs, [method.name for method in methods if method.needs_pool]),
-        f"Rounds: {describe_groups(runs, _rounds_text)}.",
+        *list_limits(methods, (CENTRALISED,)),
+        f"Rounds: {describe_groups(methods, _rounds_text)}.",
         *(f"{name}: {run.ended_early}." for name, run in by_seed if run.ended_early),
         *_reported_rounds(methods),
-        *(f"Threshold gamma of {method.name} super: {_by_seed(method, _threshold_text)}." for method in with_gamma),
+        *(f"Threshold gamma of {name} super: {_by_seed(runs, _threshold_text)}." for name, runs in with_gamma.items()),
         *_pooling_notes(methods),
         *(f"{name}: pooled means of its other models count the super model's cases." for name in excluding),
-        *(_rows_ahead(make_method_rows(methods), len(seeds)) if is_comparable(methods) else []),
-        *(f"{one.name}, seed {seed}: no numbers: {why}" for one in methods for seed, why in one.unfinished.items()),
+        *(_rows_ahead(make_method_rows(methods), len(seeds)) if is_ranked else []),
         *(f"{name}: INCOMPLETE: {reason}" for name, run in by_seed for reason in run.reasons),
     ]
-
-
-def is_comparable(methods: Sequence[Method]) -> bool:
-    """Return whether all runs, without those on pooled data, measure the same on the same test data."""
-    federated = [method for method in methods if not method.needs_pool]
-    data = {method.data.get(seed) for method in federated for seed in method.results}
-    return are_comparable([run for method in federated for run in method.results.values()]) and len(data) < 2
 
 
 def rank_columns(rows: Sequence[Row], num_seeds: int) -> list[list[int]]:
@@ -140,9 +133,7 @@ def rank_columns(rows: Sequence[Row], num_seeds: int) -> list[list[int]]:
     """
     columns = zip(*([(row, values) for values in row.cells] for row in rows), strict=True)
     return [
-        find_leading_places(
-            [() if row.method.needs_pool or len(values) != num_seeds else values for row, values in column]
-        )
+        find_leading_places([() if row.needs_pool or len(values) != num_seeds else values for row, values in column])
         for column in columns
     ]
 
@@ -183,8 +174,8 @@ def _seed_numbers(values: Sequence[float]) -> dict[str, Any]:
     return {"mean": mean, "std": deviation, "values": list(values)}
 
 
-def _marking_notes(methods: Sequence[Method], seeds: Sequence[int]) -> list[str]:
-    if not is_comparable(methods):
+def _marking_notes(is_ranked: bool, seeds: Sequence[int]) -> list[str]:
+    if not is_ranked:
         return ["No value is marked as the best: the runs differ in metric, regions, split or test data."]
     if len(seeds) == 1:
         return ["No value is marked as the best: with one seed a difference can be chance; give more --seeds."]
@@ -196,19 +187,19 @@ def _marking_notes(methods: Sequence[Method], seeds: Sequence[int]) -> list[str]
     ]
 
 
-def _reported_rounds(methods: Sequence[Method]) -> list[str]:
+def _reported_rounds(methods: Methods) -> list[str]:
     """Name the round that each method reports; methods with the same round in all seeds share a sentence."""
     groups: dict[str, list[str]] = {}
-    for method in methods:
-        models = {str(run.model) for run in method.results.values()}
+    for name, runs in methods.items():
+        models = {str(run.model) for run in runs}
         if models:
-            text = models.pop() if len(models) == 1 else _by_seed(method, lambda run: str(run.model))
-            groups.setdefault(text, []).append(method.name)
+            text = models.pop() if len(models) == 1 else _by_seed(runs, lambda run: str(run.model))
+            groups.setdefault(text, []).append(name)
     return [f"Reported round of {', '.join(names)}: {text}." for text, names in groups.items()]
 
 
-def _by_seed(method: Method, text: Callable[[Results], str]) -> str:
-    return "; ".join(f"{text(run)} (seed {seed})" for seed, run in method.results.items())
+def _by_seed(runs: Sequence[Results], text: Callable[[Results], str]) -> str:
+    return "; ".join(f"{text(run)} (seed {run.seed})" for run in runs)
 
 
 def _rounds_text(results: Results) -> str:
@@ -224,20 +215,15 @@ def _threshold_text(results: Results) -> str:
     return f"{threshold}{', the global model for every case' if threshold is not None and threshold >= 1 else ''}"
 
 
-def _excludes_cases(results: Results) -> bool:
-    return results.super_model is not None and any(one.num_excluded for one in results.tests.values())
-
-
 def _threshold(results: Results) -> float | None:
     return results.super_model.threshold if results.super_model and not is_ensemble(results) else None
 
 
-def _pooling_notes(methods: Sequence[Method]) -> list[str]:
+def _pooling_notes(methods: Methods) -> list[str]:
     """Name the methods that used data of other sites, by pooling or in a pretrained model."""
-    names = ", ".join(method.name for method in methods if method.needs_pool)
-    uses_pretrained = (m for m in methods if any(run.recipe.get("needs_pretrained") for run in m.results.values()))
-    pretrained = ", ".join(m.name for m in uses_pretrained)
-    notes = [f"{names}: {POOLING}."] if names else []
+    notes = [f"{CENTRALISED}: {POOLING}."] if CENTRALISED in methods else []
+    uses = {name: any(run.recipe.get("needs_pretrained") for run in runs) for name, runs in methods.items()}
+    pretrained = ", ".join(name for name, is_so in uses.items() if is_so)
     notes += [f"{pretrained}: {PRETRAINED}."] if pretrained else []
     return notes
 
@@ -246,20 +232,20 @@ def _rows_ahead(rows: Sequence[Row], num_seeds: int) -> list[str]:
     """Name the rows without a federation whose client average is above, or level with, that of each federated row."""
     complete = [row for row in rows if len(row.client_average) == num_seeds]
     means = {row.name: float(np.mean(row.client_average)) for row in complete}
-    highest = max((row for row in complete if row.method.is_federated), key=lambda row: means[row.name], default=None)
+    highest = max((row for row in complete if row.is_federated), key=lambda row: means[row.name], default=None)
     if highest is None:
         return []
     return [
         _ahead_sentence(row, highest, means)
         for row in complete
-        if not row.method.is_federated and round(means[row.name], 3) > round(means[highest.name], 3)
+        if not row.is_federated and round(means[row.name], 3) > round(means[highest.name], 3)
     ]
 
 
 def _ahead_sentence(row: Row, federated: Row, means: Mapping[str, float]) -> str:
     own, highest = means[row.name], means[federated.name]
     numbers = f"{row.name} has {own:.3f}, the highest federated row, {federated.name}, {highest:.3f}"
-    what = "Training on pooled data" if row.method.needs_pool else "Local training"
+    what = "Training on pooled data" if row.needs_pool else "Local training"
     if len(row.client_average) == 1:
         return f"{what} is ahead on average, with one seed: {numbers}."
     if is_clearly_above(row.client_average, federated.client_average):

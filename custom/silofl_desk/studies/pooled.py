@@ -1,6 +1,5 @@
 """The centralised upper bound of a comparison: a model trained on all sites' data, which only a simulation can pool."""
 
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,7 +13,8 @@ from silofl.federation.results import Results
 from silofl.study.sections import CLASS_MEANS
 from silofl.training.metrics import mean_of_known
 from silofl.training.site_score import SiteScore
-from silofl_desk.studies.compared_runs import CENTRALISED, ComparedRun, ComparisonPlan, check_all_data, make_seeded_runs
+from silofl_desk.studies.compared_runs import ComparedRun, ComparisonPlan, check_all_data, make_seeded_runs
+from silofl_desk.studies.method_rows import CENTRALISED
 from silofl_desk.studies.simulation import Simulation, settle_job
 
 WARNING = (
@@ -56,12 +56,13 @@ def plan_centralised_runs(asked: ComparisonPlan, out: Path, console: Console) ->
     return runs
 
 
-def regroup_by_site(results: Results, scores: Mapping[str, float]) -> Results:
+def regroup_by_site(run: Path, results: Results) -> Results:
     """Return the result of a run on pooled data, with its test cases grouped by the site that they come from.
 
-    Args:
-        scores: Value of each test case, the cases named ``site/case``.
+    Raises:
+        ConfigError: The simulated site's scores are not there, or broken.
     """
+    scores = _read_scores(run / "sites" / POOLED_SITE / str(results.run) / "scores.csv", run)
     values = group_by_site(scores)
     means = {site: float(np.mean(found)) for site, found in values.items()}
     everyone = results.everyone
@@ -78,13 +79,8 @@ def regroup_by_site(results: Results, scores: Mapping[str, float]) -> Results:
     )
 
 
-def read_scores(run: Path, results: Results) -> dict[str, float]:
-    """Return the value of each test case of a run on pooled data.
-
-    Raises:
-        ConfigError: The simulated site's scores are not there, or broken.
-    """
-    path = run / "sites" / POOLED_SITE / str(results.run) / "scores.csv"
+def _read_scores(path: Path, run: Path) -> dict[str, float]:
+    """Return the value of each test case, named ``site/case``, of a run on pooled data."""
     try:
         return {case: float(value) for case, value in decode_csv(path.read_bytes().decode())[1:]}
     except (OSError, ValueError):

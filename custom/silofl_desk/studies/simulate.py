@@ -32,9 +32,8 @@ from silofl_desk.flare.workspace import other_classes, prepare_workspace, read_s
 from silofl_desk.report.left_out_site import unseen_section
 from silofl_desk.report.run_page import write_report
 from silofl_desk.report.sentences import changes_sentence
-from silofl_desk.studies.all_sites_test import measure_at_all_sites
 from silofl_desk.studies.alone import run_alone
-from silofl_desk.studies.leave_out import run_unseen_test
+from silofl_desk.studies.leave_out import measure_at_all_sites, run_unseen_test
 from silofl_desk.studies.print_results import print_beginning, print_notes, print_results
 from silofl_desk.studies.processes import ProcessTree, enable_interrupts
 from silofl_desk.studies.progress import POLL_S, RoundLines, announce, repeat_in_background

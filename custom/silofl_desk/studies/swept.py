@@ -12,7 +12,7 @@ import numpy as np
 from silofl.federation.results import Results
 from silofl.report.canvas import (
     PageImage,
-    PlotData,
+    Plot,
     draw_legend,
     escape_math,
     is_wide,
@@ -24,7 +24,6 @@ from silofl.report.canvas import (
 from silofl.report.tables import TextTable
 from silofl.training.site_score import SiteScore
 from silofl_desk.report.result_tables import mean_and_deviation, summarise_seeds
-from silofl_desk.studies.method_rows import Method
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -40,83 +39,47 @@ MOST_LETTERS = 40
 # Inches that a panel wants.
 LEAST_SWEEP = 3.0
 # What a site has of a part.
-PARTS: dict[str, Callable[[Results], Mapping[str, SiteScore]]] = {
+Read = Callable[[Results], Mapping[str, SiteScore]]
+PARTS: dict[str, Read] = {
     "validation": lambda run: run.validation,
     "test": lambda run: run.tests,
 }
 
 
 @dataclass(frozen=True)
-class SweptRow:
-    """A row of a comparison at one point of a sweep.
+class SweptRows:
+    """The rows of a comparison with a sweep, over its last setting.
 
     Attributes:
-        row: Name of the job, method or variant.
-        values: Name of each swept setting -> its value there, as text.
-        method: The runs.
-    """
-
-    row: str
-    values: Mapping[str, str]
-    method: Method
-
-    @property
-    def line(self) -> tuple[str, ...]:
-        """What it shares with the rows from which only the last setting tells it apart."""
-        return (self.row, *list(self.values.values())[:-1])
-
-    @property
-    def place(self) -> str:
-        """Its value of the last setting."""
-        return list(self.values.values())[-1]
-
-    def measured(self, part: str, sites: Collection[str]) -> list[float]:
-        """Return the mean over a run's own of the sites, of each seed that lacks none of them.
-
-        Args:
-            part: Of the sites' data.
-            sites: Those that some run of the sweep has a value of; the others have no data of this part.
-        """
-        found = [list(map(values.get, sites & values.keys())) for values in self.list_values(part)]
-        return [float(np.mean(values)) for values in found if values and None not in values]
-
-    def list_values(self, part: str) -> list[dict[str, float | None]]:
-        """Return site -> value of each run."""
-        runs = self.method.results.values()
-        return [{site: (one := PARTS[part](run).get(site)) and one.value for site in run.sites} for run in runs]
-
-
-@dataclass(frozen=True)
-class Sweep:
-    """The rows over the last setting.
-
-    Attributes:
-        rows: All with the same settings.
+        settings: Names of the swept settings.
+        rows: Name of the job, method or variant, and the value of each setting -> the results, one a seed.
         metric: Of their values.
     """
 
-    rows: Sequence[SweptRow]
+    settings: Sequence[str]
+    rows: Mapping[tuple[str, ...], Sequence[Results]]
     metric: str
-
-    @cached_property
-    def values(self) -> dict[str, dict[tuple[str, ...], dict[str, list[float]]]]:
-        """Part -> line -> value of the last setting -> the mean of each seed."""
-        found: dict[str, dict[tuple[str, ...], dict[str, list[float]]]] = {part: {} for part in PARTS}
-        for part, lines in found.items():
-            runs = [values for row in self.rows for values in row.list_values(part)]
-            known = {site for values in runs for site, value in values.items() if value is not None}
-            for row in self.rows:
-                lines.setdefault(row.line, {})[row.place] = row.measured(part, known)
-        return found
 
     @property
     def places(self) -> list[str]:
         """The values of the last setting."""
-        return list(dict.fromkeys(row.place for row in self.rows))
+        return list(dict.fromkeys(place for *_, place in self.rows))
+
+    @cached_property
+    def values(self) -> dict[str, dict[tuple[str, ...], dict[str, list[float]]]]:
+        """Part -> row with all settings but the last -> value of the last -> the mean over sites of each seed."""
+        found: dict[str, dict[tuple[str, ...], dict[str, list[float]]]] = {part: {} for part in PARTS}
+        for part, read in PARTS.items():
+            scores = [item for runs in self.rows.values() for run in runs for item in read(run).items()]
+            # The others have no data of this part.
+            sites = {site for site, one in scores if one.value is not None}
+            for (*line, place), runs in self.rows.items():
+                found[part].setdefault(tuple(line), {})[place] = _average_sites(runs, read, sites)
+        return found
 
     def table(self) -> TextTable:
         """Return one row for each line and part; one column a value of the last setting."""
-        *others, last = self.rows[0].values
+        *others, last = self.settings
         rows = tuple(
             (*line, part, *(mean_and_deviation(self.values[part][line].get(place, ())) for place in self.places))
             for line in self.values["test"]
@@ -125,36 +88,36 @@ class Sweep:
         columns = ("row", *others, "part", *(f"{last}={place}" for place in self.places))
         return TextTable(columns, rows, num_text=2 + len(others))
 
-    def data(self) -> PlotData:
-        """Return one row per row, point and part, with the mean of its seeds."""
-        rows = (
-            (*row.line, row.place, part, *summarise_seeds(values), len(values))
-            for row in self.rows
-            for part in PARTS
-            for values in (self.values[part][row.line][row.place],)
-        )
-        columns = ("row", *self.rows[0].values, "part", "mean", "deviation", "seeds")
-        return PlotData("sweep", columns, tuple(rows))
 
-    def draw(self, width: float) -> Figure:
-        """Draw each row over the last setting, one panel for validation and one for the test."""
-        *others, last = self.rows[0].values
+def _average_sites(runs: Sequence[Results], read: Read, sites: Collection[str]) -> list[float]:
+    """Return the mean over a run's own of the sites, of each run that lacks none of them."""
+    found = [[(one := read(run).get(site)) and one.value for site in run.sites if site in sites] for run in runs]
+    return [float(np.mean(values)) for values in found if values and None not in values]
+
+
+def sweep_image(sweep: SweptRows) -> PageImage:
+    """Draw each row over the last setting, one panel per part, and name the best point in the alternative text."""
+    *others, last = sweep.settings
+    rows = [
+        (*line, place, part, *summarise_seeds(values), len(values))
+        for *line, place in sweep.rows
+        for part in PARTS
+        for values in (sweep.values[part][tuple(line)][place],)
+    ]
+
+    def draw(width: float) -> Figure:
         figure, panels = lay_out_panels(len(PARTS), width, 3.7, LEAST_SWEEP, shares_y=True)
-        positions = _positions(self.places)
+        positions = _positions(sweep.places)
         handles: list[Line2D] = []
-        for panel, (part, lines) in zip(panels, self.values.items(), strict=True):
+        for panel, (part, lines) in zip(panels, sweep.values.items(), strict=True):
             handles = [_draw_row(panel, values, positions, number) for number, values in enumerate(lines.values())]
-            style_axes(panel, f"{part}: {self.metric}", last)
+            style_axes(panel, f"{part}: {sweep.metric}", last)
             _mark_places(panel, positions)
-        names = (dict(zip(("", *others), line, strict=True)) for line in self.values["test"])
+        names = (dict(zip(("", *others), line, strict=True)) for line in sweep.values["test"])
         draw_legend(figure, handles, [" ".join(f"{k}={v}" if k else v for k, v in name.items()) for name in names])
         return figure
 
-
-def sweep_image(sweep: Sweep) -> PageImage:
-    """Draw each row over the last setting, and name the best point by validation in the alternative text."""
-    last = list(sweep.rows[0].values)[-1]
-    known = [row for row in sweep.data().rows if row[-3] is not None]
+    known = [row for row in rows if row[-3] is not None]
     best = {
         part: max((row for row in known if row[-4] == part), key=lambda row: row[-3], default=None) for part in PARTS
     }
@@ -163,7 +126,8 @@ def sweep_image(sweep: Sweep) -> PageImage:
     )
     lines = f"of {len(sweep.values['test'])} rows"
     alt = f"{sweep.metric} over {last} = {', '.join(sweep.places)}, {lines}: {described or 'no value'}."
-    return make_image(sweep, alt, f"{NOTE} Bars are that deviation.")
+    columns = ("row", *others, last, "part", "mean", "deviation", "seeds")
+    return make_image(Plot("sweep", columns, rows, draw), alt, f"{NOTE} Bars are that deviation.")
 
 
 def _positions(places: Sequence[str]) -> dict[str, float]:

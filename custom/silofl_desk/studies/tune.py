@@ -127,7 +127,7 @@ def run(options: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         console.print("to go on with the search, give the same command again")
         return ExitCode.INTERRUPTED
-    return _show(found, trials, options)
+    return _show_search(found, trials, options)
 
 
 def search(own: Trial, normalizations: Sequence[str], measure: Measure) -> Found:
@@ -269,20 +269,20 @@ class _Trials:
             )
 
 
-def _show(found: Found, trials: _Trials, options: argparse.Namespace) -> int:
+def _show_search(found: Found, trials: _Trials, options: argparse.Namespace) -> int:
     """Print the table, what follows from it, and the command; returns the exit code."""
     study, console = trials.study, trials.console
     if not any(found.scores.values()):
         console.print(f"no run has a validation score; {options.out / 'logs'} says why")
         return ExitCode.FAILED
     console.print(f"\nvalidation {study.metric}, mean over sites; ± over {NUM_SEEDS} seeds")
-    print_table(_table(found), console)
+    print_table(_tabulate(found), console)
     print_lines([*_conclude(found), *trials.list_unended(found.scores), *_keep(found, options.job)], console)
     console.print(shlex.join(_build_command(found, options, trials.changes)))
     return ExitCode.COMPLETE if all(found.scores.values()) else ExitCode.INCOMPLETE
 
 
-def _table(found: Found) -> TextTable:
+def _tabulate(found: Found) -> TextTable:
     """Return a row a normalisation and a column a rate, the chosen values marked."""
     names, rates = (list(dict.fromkeys(values)) for values in zip(*found.scores, strict=True))
     rates.sort()

@@ -19,7 +19,7 @@ from silofl.inference import SuperModel as Loaded
 from silofl.inference.case_results import predict_cases
 from silofl.inference.contents import Contents
 from silofl.inference.directory import FOLDER, read_model_folder, write_model_folder
-from silofl.inference.super_results import SuperResults, ThresholdValue
+from silofl.inference.super_results import SuperResults, ThresholdTest
 from silofl.models.precision import round_as_received
 from silofl.models.roles import GLOBAL, PERSONAL, SELECTOR, add_role, read_role
 from silofl.parts.answer import SiteAnswer
@@ -239,11 +239,11 @@ def _collect_selector(run: Run) -> Arrays:
 
 def _mean_by_threshold(
     thresholds: Sequence[float], tables: Sequence[Sequence[tuple[float, int]]]
-) -> tuple[ThresholdValue, ...]:
+) -> tuple[ThresholdTest, ...]:
     """Return for each threshold the mean over sites of their cases' mean value."""
     values = []
     for number, threshold in enumerate(thresholds):
         means = [table[number][0] / table[number][1] for table in tables if table[number][1]]
         if means:
-            values.append(ThresholdValue(threshold, float(np.mean(means))))
+            values.append(ThresholdTest(threshold, float(np.mean(means))))
     return tuple(values)
