@@ -135,8 +135,8 @@ def read_answers(folder: Path) -> Iterator[Answer]:
                 yield _read_answer(record)
             except (KeyError, TypeError, ValueError, AttributeError):
                 raise ConfigError(
-                    f"{path.relative_to(folder)} must hold answers with their time, as predict writes them; it does "
-                    "not: move it away"
+                    f"{path.relative_to(folder)} must hold answers with their time, as predict of 0.4 and later writes "
+                    "them; it does not: move it away"
                 ) from None
 
 

@@ -67,3 +67,11 @@ def test_a_bundled_job_begins_once_as_many_sites_are_there_as_a_round_needs(job)
 def test_a_study_begins_with_a_bundled_job_by_its_name(silofl, site_data, tmp_path):
     assert silofl("new-study", site_data, tmp_path / "own", "--from", "harmofl_nuclei")[0] == 0
     assert "based on harmofl_nuclei" in (tmp_path / "own" / "app" / "config" / "study.yaml").read_text()
+
+
+def test_every_job_names_what_a_workspace_of_nvflare_lacks_where_nvflare_builds_none_of_its_classes():
+    found = [
+        read_json(path)["workflows"][0].get("needs", path) for path in JOBS.glob("*/app/config/config_fed_server.json")
+    ]
+    assert len(found) == len(list_bundled_jobs()) and len({*found}) == 1
+    assert all(command in found[0] for command in ("silofl prepare WORKSPACE JOB", "silofl prepare --poc JOB"))

@@ -83,7 +83,7 @@ def test_an_unprepared_workspace_is_told_its_remedy(tmp_path):
     done = nvflare("simulator", JOBS / "harmofl_phantoms", "-w", "ws", "-n", "2", "-t", "2", check=False, cwd=tmp_path)
     assert done.returncode != 0
     (line,) = [line for line in done.stdout.splitlines() if "FL server execution exception" in line]
-    assert "is not in allow_list" in line and "'needs': \"silofl prepare" in line
+    assert "is not in allow_list" in line and "'needs': 'silofl prepare WORKSPACE JOB before nvflare simulator" in line
 
 
 class Poc:

@@ -60,7 +60,7 @@ def test_a_site_has_its_score_as_it_was_sent_and_none_without_a_test():
 def test_a_result_of_a_released_version_is_refused_with_what_reads_it(tmp_path):
     older = COMPLETE | {"sites": {"east": 0.5}, "cases": {"east": 2}}
     (tmp_path / "results.json").write_text(json.dumps(older))
-    with pytest.raises(ConfigError, match="results.json: .* must be .*; read it with the version of silofl that wrote"):
+    with pytest.raises(ConfigError, match="results.json: .* must be .*; read it with silofl 0.1.0, which wrote it"):
         read_results(tmp_path)
 
 

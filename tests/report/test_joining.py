@@ -169,7 +169,7 @@ def test_the_first_tiles_are_alone_federated_and_kept(joining):
 @pytest.mark.parametrize("older", [{"chosen": "fine_tuned", "default": "blend"}, {"chosen": "blend", "lead": 0.2}, 1])
 def test_a_choice_of_an_older_version_is_refused_with_what_reads_it(results, tmp_path, older):
     (tmp_path / "results.json").write_text(json.dumps(dump_record(results()) | {"joining": {"east": older}}))
-    with pytest.raises(ConfigError, match=r"results.json.*joining.*read it with the version of silofl that wrote it"):
+    with pytest.raises(ConfigError, match=r"results.json.*joining.*read it with silofl 0.1.0, which wrote it"):
         read_results(tmp_path)
 
 

@@ -154,7 +154,9 @@ def _read_current_version(kind: type[R], values: object, path: Path) -> R:
     try:
         return read_record(kind, values, str(path))
     except ConfigError as error:
-        raise ConfigError(f"{error}; read it with the version of silofl that wrote it") from None
+        wrote = values.get("version") if isinstance(values, Mapping) else None
+        reader = f"silofl {wrote}, which wrote it" if isinstance(wrote, str) else "the version of silofl that wrote it"
+        raise ConfigError(f"{error}; read it with {reader}") from None
 
 
 def _parse_record(kind: type[R], values: object, prefix: str) -> R:
@@ -185,9 +187,8 @@ def _parse_value(hint: object, value: object, key: str) -> object:
     if origin in (tuple, list) and isinstance(value, (list, tuple)):
         kinds = arguments[:1] * len(value) if origin is list or ... in arguments else arguments
         if len(kinds) == len(value):
-            return origin(
-                _parse_value(one, each, f"{key}.{i}") for i, (one, each) in enumerate(zip(kinds, value, strict=True))
-            )
+            pairs = enumerate(zip(kinds, value, strict=True))
+            return origin(_parse_value(one, each, f"{key}.{number}") for number, (one, each) in pairs)
     if hint is Any or (origin is Literal and value in arguments):
         return value
     # JSON does not tell 1 from 1.0, so an int is a number too; a bool, although an int in Python, is none.

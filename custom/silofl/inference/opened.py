@@ -10,7 +10,7 @@ from torch import nn
 
 from silofl.base.errors import ConfigError
 from silofl.base.files import load_tensors, read_json
-from silofl.inference.bundle import MODEL, BundleModel, VolumeNetwork, unpack_contents
+from silofl.inference.bundle import WEIGHTS, BundleModel, VolumeNetwork, unpack_contents
 from silofl.inference.contents import Contents
 from silofl.inference.directory import BUNDLE, read_fingerprint, read_model_folder
 from silofl.inference.super_model import SuperModel
@@ -57,8 +57,8 @@ def _open_bundle(folder: Path, device: torch.device) -> tuple[SuperModel, str]:
         ) from None
     network: nn.Module
     try:
-        # A bundle of an older version.
-        if (folder / "models" / f"{MODEL}.pt2").is_file():
+        # A bundle of an older version whose networks look through volumes; its others have TorchScript too.
+        if (folder / "models" / f"{WEIGHTS}.pt2").is_file():
             network = VolumeNetwork(str(folder / "models"), device)
         else:
             network = torch.jit.load(str(folder / "models" / "model.ts"), map_location=device)
