@@ -43,6 +43,7 @@ ROWS = (
     Row("pooled", FEDAVG | {"federation.min_sites": 1}, RATES, POOL),
     Row("FedAvg", FEDAVG, RATES),
     Row("local", {"algorithm": {"name": "local"}}, RATES),
+    Row("oneshot", {"algorithm": {"name": "oneshot"}}, RATES),
     Row("FedSM", {}, RATES, constant="algorithm.softpull.self_weight", values=LAMBDAS),
 )
 
