@@ -282,6 +282,9 @@ def test_a_run_of_fedsm_shows_its_models_at_home_and_how_often_its_selector_is_r
     values = {name: claim.COLUMNS[name](Path()) for name in ("personalised", "global", "selector right", "gamma")}
     # (0.5 + 0.75) / 2, (0.25 + 0) / 2, 7 of 8 cases
     assert values == {"personalised": 0.625, "global": 0.125, "selector right": 0.875, "gamma": 0.0}
+    # A super model without a global model, as that of all hospitals' own ones.
+    del tests["south"].models["global"]
+    assert claim.COLUMNS["global"](Path()) is None
     found.super_model = None
     assert all(claim.COLUMNS[name](Path()) is None for name in values)
 
