@@ -43,6 +43,7 @@ ROWS = (
     Row("pooled", FEDAVG | {"federation.min_sites": 1}, RATES, POOL),
     Row("FedAvg", FEDAVG, RATES),
     Row("local", {"algorithm": {"name": "local"}}, RATES),
+    Row("oneshot", {"algorithm": {"name": "oneshot"}}, RATES),
     Row("FedSM", {}, RATES, constant="algorithm.softpull.self_weight", values=LAMBDAS),
 )
 
@@ -76,22 +77,24 @@ def unseen(run: Path) -> float | None:
 
 
 def _of_models(name_of: Callable[[str], str]) -> Measure:
-    """Return what measures one model a site, named by the site, as the mean over sites; of rows that have several."""
+    """Return what measures one model a site, named by the site, as the mean over sites; of rows that have it."""
 
     def measure(run: Path) -> float | None:
-        found = read_results(run).super_model
-        tests = read_results(run).tests
-        return found and float(np.mean([one.models[name_of(site)] for site, one in tests.items()]))
+        results = read_results(run)
+        if results.super_model is None:
+            return None
+        values = [one.models.get(name_of(site)) for site, one in results.tests.items()]
+        return None if None in values else float(np.mean(values))
 
     return measure
 
 
 def _of_unseen(value_of: Callable[[UnseenTest], float]) -> Measure:
-    """Return what measures a super model at the hospital that took no part."""
+    """Return what measures a super model with a threshold at the hospital that took no part."""
 
     def measure(run: Path) -> float | None:
         test = _test_unseen(run)
-        return value_of(test) if test and test.choices else None
+        return value_of(test) if test and test.by_threshold else None
 
     return measure
 

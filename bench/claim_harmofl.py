@@ -40,7 +40,6 @@ from silofl.training.losses import make_loss
 from silofl.training.metrics import mean_of_known
 from silofl_desk.phantoms.phantoms import make_phantoms
 from silofl_desk.phantoms.stains import make_stains
-from silofl_desk.studies.demo import SMALL
 from silofl_desk.studies.leave_out import assemble_models, load_site_networks
 from silofl_desk.studies.methods import find_method_algorithm
 
@@ -78,6 +77,7 @@ def _row(name: str, method: str, normalization: Choices = BATCH) -> Row:
 
 LOCAL, FEDAVG, FEDBN = _row("local", "local"), _row("FedAvg", "fedavg"), _row("FedBN", "fedbn")
 PAPERS_OWN = replace(_row("HarmoFL paper", "harmofl:paper"), constant=ALPHA, values=ALPHAS)
+ONESHOT = _row("oneshot", "oneshot")
 AMPLITUDE = _row("amplitude alone", "harmofl-amplitude")
 PERTURBATION = _row("perturbation alone", "harmofl-perturbation")
 REFERENCE = _row("HarmoFL reference (mean only)", "harmofl:reference")
@@ -91,6 +91,7 @@ METHODS = {
 }
 ROWS = (
     LOCAL,
+    ONESHOT,
     FEDAVG,
     FEDBN,
     PAPERS_OWN,
@@ -337,13 +338,18 @@ NUCLEI = replace(
     changes={"guard": False, "rounds": 20, "data.transforms": [{"Resize": {"spatial_size": [64, 64]}}]},
     needs="nuclei_dsb2018",
 )
-# The demonstration's hospitals and study, with every normalisation.
+# The demonstration's hospitals, with every normalisation.
 PHANTOMS = Table(
     "phantoms-normalizations",
     "harmofl_phantoms",
     lambda folder, seed: make_phantoms(folder / "harmofl_phantoms", seed),
     tuple(replace(row, rates=(0.003, 0.01)) for row in (*ROWS, *OTHERWISE_NORMALIZED)),
-    {key: value for key, value in SMALL.items() if key != "training.learning_rate"} | {"guard": False},
+    {
+        "guard": False,
+        "rounds": 16,
+        "data.transforms": [{"Resize": {"spatial_size": [64, 64]}}],
+        "model.features": [8, 16, 32, 64, 64, 8],
+    },
     COLUMNS,
     searched=SEARCHED,
 )

@@ -25,6 +25,8 @@ import torch
 from runs import beyond, carry_out, is_finished, validation_of
 from verdicts import Paper, Row, Table, Wanted, describe, measure
 
+from silofl.base.errors import ConfigError
+from silofl.base.files import hold_lock
 from silofl.federation.ledger import read_ledger
 from silofl.federation.results import read_results
 
@@ -49,6 +51,17 @@ def main() -> None:
     wanted = options.tables.split(",") if options.tables else [name for name, one in known.items() if one.is_main]
     if unknown := set(wanted) - known.keys():
         parser.error(f"--tables must name some of {', '.join(known)}, not {', '.join(sorted(unknown))}")
+    options.out.mkdir(parents=True, exist_ok=True)
+    # Of two at once each would take the other's unfinished runs for values that a method does not bear.
+    try:
+        with hold_lock(options.out / "claims.lock"):
+            _carry_out(papers, wanted, options)
+    except ConfigError as error:
+        sys.exit(str(error))
+
+
+def _carry_out(papers: Mapping[str, Paper], wanted: Sequence[str], options: argparse.Namespace) -> None:
+    """Search, or print the tables."""
     parts = []
     for name, paper in papers.items():
         tables = [table for table in paper.tables if table.name in wanted and _is_possible(table, options.data)]
@@ -58,7 +71,6 @@ def main() -> None:
         else:
             parts += [f"## {paper.title}", *(_show(name, table, options) for table in tables)]
     if parts:
-        options.out.mkdir(parents=True, exist_ok=True)
         (options.out / "claims.md").write_text("\n\n".join(parts) + "\n")
         print("\n\n".join(parts))
 

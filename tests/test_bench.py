@@ -258,6 +258,14 @@ def test_a_search_goes_on_beyond_an_edge_and_from_where_it_was_ended(monkeypatch
     assert claims.find_left(verdicts.Row("x", {}, (3.0,)), {"validation": {"1": 0.8, "3": 0.9}, "rate": 3.0}) == []
 
 
+def test_two_searches_in_one_folder_do_not_take_each_others_runs_for_refused_ones(monkeypatch, tmp_path):
+    claims = importlib.import_module("claims")
+    monkeypatch.setattr(sys, "argv", ["claims.py", "--search", "--papers", "fedsm", "--out", str(tmp_path)])
+    monkeypatch.setattr(claims, "_search", lambda *_: claims.main())
+    with pytest.raises(SystemExit, match="must not be in use; another run still writes it"):
+        claims.main()
+
+
 def test_a_run_of_fedsm_shows_its_models_at_home_and_how_often_its_selector_is_right(monkeypatch):
     claim = importlib.import_module("claim_fedsm")
     tests = {
@@ -274,6 +282,9 @@ def test_a_run_of_fedsm_shows_its_models_at_home_and_how_often_its_selector_is_r
     values = {name: claim.COLUMNS[name](Path()) for name in ("personalised", "global", "selector right", "gamma")}
     # (0.5 + 0.75) / 2, (0.25 + 0) / 2, 7 of 8 cases
     assert values == {"personalised": 0.625, "global": 0.125, "selector right": 0.875, "gamma": 0.0}
+    # A super model without a global model, as that of all hospitals' own ones.
+    del tests["south"].models["global"]
+    assert claim.COLUMNS["global"](Path()) is None
     found.super_model = None
     assert all(claim.COLUMNS[name](Path()) is None for name in values)
 
