@@ -334,6 +334,29 @@ def test_systemd_finds_nothing_wrong_with_the_units(kits, name, tmp_path):
     assert "silofl" not in done.stderr, done.stderr
 
 
+@pytest.mark.parametrize("name", ["server", "north"])
+@pytest.mark.parametrize("unit", ["silofl", "silofl-weekly", "silofl-firewall"])
+def test_systemd_finds_little_that_a_unit_could_do_to_the_machine(kits, name, unit):
+    if not shutil.which("systemd-analyze"):
+        pytest.skip("needs systemd")
+    # In tenths: what systemd calls OK ends below 50.
+    command = ["systemd-analyze", "security", "--offline=yes", "--threshold=40", kits / name / "system" / f"{unit}.service"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
+
+
+def test_the_firewall_is_loaded_by_a_root_that_may_nothing_else(kits, spaces, tmp_path):
+    unit = (kits / "north" / "system" / "silofl-firewall.service").read_text()
+    (right,) = commands_of(unit, "CapabilityBoundingSet")
+    rules = (kits / "north" / "system" / "silofl-firewall.nft").read_text().replace("skuid != silofl", "skuid != nobody")
+    (tmp_path / "rules").write_text(rules)
+    load = ["setpriv", f"--bounding-set=-all,+{right.removeprefix('CAP_').lower()}", "--inh-caps=-all", "--no-new-privs"]
+    command = spaces.inside("north", [*load, "nft", "-f", str(tmp_path / "rules")])
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    subprocess.run(spaces.inside("north", ["nft", "delete", "table", "inet", "silofl"]), check=True)
+
+
 def fill(block, words):
     """Write what a person writes instead of the words in capitals."""
     return re.sub(WORD, lambda found: str(words.get(found[0], found[0])), block)
