@@ -34,7 +34,7 @@ POLICIES = {
 }
 SERVER_STORES = "/var/lib/silofl/server"
 # At the head of a start script, and so of all that starts it: systemd, a container, Slurm, a person.
-GUARD = """# What it writes, no other account reads; Python imports nothing from the kit, in which the folders of jobs lie.
+GUARD = """# What it writes, no other account reads; Python imports nothing from the kit, in which folders of jobs lie.
 umask 077
 export PYTHONSAFEPATH=1
 """

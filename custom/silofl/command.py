@@ -1,7 +1,6 @@
 """A command of the command line: its module is imported only when it is given; and the wheel that has more of them."""
 
 import argparse
-import os
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
@@ -48,12 +47,8 @@ class Command:
             sys.stderr.flush()
 
     def __call__(self, options: argparse.Namespace) -> int:
-        """Carry it out and return its exit code; what libraries write meanwhile is for this account alone too."""
-        before = os.umask(0o077)
-        try:
-            return import_module(self.module).run(options)
-        finally:
-            os.umask(before)
+        """Carry it out and return its exit code."""
+        return import_module(self.module).run(options)
 
 
 def name_commands(wheel: str, role: str, commands: Mapping[str, tuple[str, str]]) -> dict[str, Command]:

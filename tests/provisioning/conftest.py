@@ -17,12 +17,6 @@ def replace_in(path, old, new):
     path.write_text(path.read_text().replace(old, new))
 
 
-def open_to_others(folder):
-    """Return the files and folders, the folder itself included, that another account may read, write or enter."""
-    places = [place for place in (folder, *folder.rglob("*")) if not place.is_symlink()]
-    return [place for place in places if place.lstat().st_mode & 0o077]
-
-
 def set_floor(kit, least):
     """Have a hospital's numbers leave from so many patients on; nothing of another kit."""
     path = kit.folder / "local" / "site.yaml"
