@@ -89,7 +89,7 @@ def network(tmp_path_factory, wheel, phantoms, free_port):
                 set_floor(kit, 2)
         with set_umask(0o022):
             yield stack.enter_context(Network(folder, root / "logs", spaces))
-    assert {path.suffix for place in (root, phantoms) for path in readable_by_others(place)} <= {".sh"}
+    assert {path.suffix for place in (root, phantoms / ".silofl") for path in readable_by_others(place)} <= {".sh"}
     left = [p for p in psutil.process_iter(["cmdline"]) if str(root) in " ".join(p.info["cmdline"] or [])]
     assert left == []
     # Only where nothing listens on it any more is the port given out again.
