@@ -82,6 +82,8 @@ def fill_kit(kit: Kit, contents: Contents) -> None:
     checksum = _put_wheel(kit.folder, contents.wheel)
     write_supply(kit.folder, [name_package(contents.wheel, checksum)], lock)
     lock_checksum = digest_file(kit.folder / LOCK)
+    # NVFlare's, which has people start the kit before they read INSTALL.md.
+    (kit.folder / "readme.txt").unlink(missing_ok=True)
     _guard_start(kit.folder / SCRIPT)
     if kit.kind != "relay":
         _put_policies(kit, contents)

@@ -213,6 +213,9 @@ def test_install_md_has_ten_steps_that_name_files_of_the_kit_and_words_that_it_e
     named = {word for block in blocks for word in block.split() if word.startswith(("system/", "local/", "startup/"))}
     assert {"system/silofl.service", "system/silofl-firewall.nft", "startup/rootCA.pem"} < named
     assert [name for name in named if not (kit / name).is_file()] == []
+    assert not (kit / "readme.txt").exists()
+    (stops,) = re.findall(r"bin/nvflare ([^`]+)`", page)
+    subprocess.run([sys.executable, "-m", "nvflare.cli", *stops.split(), "--help"], check=True, capture_output=True)
 
 
 def test_a_study_comes_with_its_digest_and_the_disk_that_check_site_asks_for(fill_again):
