@@ -304,14 +304,10 @@ def test_the_servers_services_check_the_server_and_its_account_connects_to_nobod
 
 
 @pytest.mark.parametrize("name", ["server", "north"])
-def test_no_service_starts_without_its_firewall(kits, name):
+def test_systemd_finds_nothing_wrong_with_the_units_and_starts_none_without_its_firewall(kits, name, tmp_path):
     unit = (kits / name / "system" / "silofl.service").read_text()
     assert commands_of(unit, "Requires") == ["silofl-firewall.service"]
     assert "silofl-firewall.service" in commands_of(unit, "After")[0]
-
-
-@pytest.mark.parametrize("name", ["server", "north"])
-def test_systemd_finds_nothing_wrong_with_the_units(kits, name, tmp_path):
     if not shutil.which("systemd-analyze"):
         pytest.skip("needs systemd")
     units = tmp_path / "units"
