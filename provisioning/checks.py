@@ -107,7 +107,7 @@ def _find_doubts(kit: Kit) -> Iterator[str]:
     if count_job_gpus(kit) and not installs_for_gpu(kit):
         yield (
             "num_of_gpus in local/resources.json gives jobs a GPU, and requirements.lock installs torch for the CPU: "
-            "write a lock on a machine with a GPU and fill the kit with fill-kits --lock, or set num_of_gpus to 0"
+            "set device to cuda in local/site.yaml and fill the kit with fill-kits, or set num_of_gpus to 0"
         )
 
 

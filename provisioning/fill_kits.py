@@ -4,8 +4,8 @@
         [--policies]
 
 ``make-kits`` does it for all kits of a workspace; a hospital that made its own kit (``nvflare package``) does it with
-this command. Of NVFlare's own files, keys among them, none is written but a relay's start script, which then starts
-SiloFL's relay; policies that are there stay but for --policies.
+this command. Of NVFlare's own files, keys among them, none is written but the start script, which then keeps other
+accounts from what it writes, and of a relay starts SiloFL's; policies that are there stay but for --policies.
 """
 
 import argparse
@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from provisioning.guide import STUDY, write_guide
-from provisioning.relays import guard_start
+from provisioning.relays import GUARDED, SCRIPT, UNGUARDED
 from provisioning.supply import LOCK, digest_file, is_for_gpu, name_package, read_lock, write_supply
 from provisioning.workspace import CUDA_LOCKS, SITE_CONFIGS, SITE_LOCK, find_kits, write_yaml
 from silofl.base.errors import ConfigError, ExitCode
-from silofl.base.files import read_json, write_json
+from silofl.base.files import read_json, write_json, write_text
 from silofl.base.settings import read_yaml
 from silofl.flare import line
 from silofl.flare.kit import Kit
@@ -33,6 +33,11 @@ POLICIES = {
     for kind, settings in (("hospital", "site.yaml"), ("server", "server.yaml"))
 }
 SERVER_STORES = "/var/lib/silofl/server"
+# At the head of a start script, and so of all that starts it: systemd, a container, Slurm, a person.
+GUARD = """# What it writes, no other account reads; Python imports nothing from the kit, in which folders of jobs lie.
+umask 077
+export PYTHONSAFEPATH=1
+"""
 NO_PROJECT: Mapping[str, Any] = {}
 
 
@@ -77,14 +82,23 @@ def fill_kit(kit: Kit, contents: Contents) -> None:
     checksum = _put_wheel(kit.folder, contents.wheel)
     write_supply(kit.folder, [name_package(contents.wheel, checksum)], lock)
     lock_checksum = digest_file(kit.folder / LOCK)
-    if kit.kind == "relay":
-        guard_start(kit)
-    else:
+    # NVFlare's, which has people start the kit before they read INSTALL.md.
+    (kit.folder / "readme.txt").unlink(missing_ok=True)
+    _guard_start(kit.folder / SCRIPT)
+    if kit.kind != "relay":
         _put_policies(kit, contents)
     _put_line(kit.folder / "local" / line.COMM_CONFIG, contents.line)
     if kit.kind == "hospital" and contents.study:
         _put_study(kit.folder, contents.study)
     write_guide(kit, {"wheel": contents.wheel.name, "checksum": checksum, "lock_checksum": lock_checksum})
+
+
+def _guard_start(script: Path) -> None:
+    """Have a kit's start script keep others out, and a relay's start SiloFL's, which keeps sites from one another."""
+    first, _, rest = script.read_text(encoding="utf-8").partition("\n")
+    write_text(script, f"{first}\n{GUARD}{rest.removeprefix(GUARD).replace(f' {UNGUARDED} ', f' {GUARDED} ')}")
+    # NVFlare's start.sh calls it as a program.
+    script.chmod(0o700)
 
 
 def _put_line(path: Path, settings: Mapping[str, int]) -> None:

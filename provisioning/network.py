@@ -15,6 +15,7 @@ from nvflare.fuel.flare_api.flare_api import Session
 from provisioning.namespaces import Namespaces
 from provisioning.workspace import find_kits, kits_folder
 from silofl.base.errors import ConfigError, TrainingError
+from silofl.base.files import make_folder
 from silofl.flare.kit import Kit
 from silofl.flare.lead import has_ended, open_session
 from silofl_desk.studies.processes import ProcessTree
@@ -56,7 +57,7 @@ class Network:
             raise ConfigError(
                 f"port {port} of this machine must be free, not in use; end what uses it, or name another"
             )
-        self.logs.mkdir(parents=True, exist_ok=True)
+        make_folder(self.logs)
         try:
             self.start(self.server)
             self._wait("the server's port to open", self._is_open)

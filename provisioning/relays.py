@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from silofl.base.errors import ConfigError
-from silofl.base.files import read_json, write_text
+from silofl.base.files import read_json
 from silofl.flare.kit import Kit
 
 # NVFlare's default is a line in clear over bare TCP, on which one silent caller keeps out all others.
@@ -51,12 +51,6 @@ def _with_line(path: Path, name: object, given: Mapping[str, Any], line: Mapping
         if given.get(key, value) != value:
             raise ConfigError(f"{path} must leave {key} of {name!r} at {value!r}, not {given[key]!r}; remove the key")
     return {**given, **line}
-
-
-def guard_start(kit: Kit) -> None:
-    """Have a relay's kit start SiloFL's module, which passes no message from one site to another."""
-    path = kit.folder / SCRIPT
-    write_text(path, path.read_text(encoding="utf-8").replace(f" {UNGUARDED} ", f" {GUARDED} "))
 
 
 def read_listener(kit: Kit) -> dict[str, Any]:

@@ -7,7 +7,6 @@ is signed and submitted by the study lead, its result downloaded and drawn; then
 """
 
 import argparse
-import shutil
 import time
 from contextlib import ExitStack
 from pathlib import Path
@@ -23,7 +22,7 @@ from provisioning.provisioner import Project
 from provisioning.workspace import PROJECT, REPOSITORY, SITE_CONFIGS, find_kits, kits_folder, write_yaml
 from silofl.base.bundled_jobs import find_job
 from silofl.base.errors import ConfigError, ExitCode, TrainingError
-from silofl.base.files import hold_lock
+from silofl.base.files import copy_folder, hold_lock
 from silofl.base.settings import read_yaml
 from silofl.federation.results import read_results
 from silofl.flare.commands import check_start
@@ -99,7 +98,7 @@ def _make_network(project: Project, workspace: Path, data: Path) -> Path:
 
 def _copy_changed_job(job: Path, target: Path, options: argparse.Namespace) -> Path:
     """Copy a job, with the rounds and the seed of the command line."""
-    shutil.copytree(job, target)
+    copy_folder(job, target)
     changes = {key: getattr(options, key) for key in ("rounds", "seed") if getattr(options, key) is not None}
     write_yaml(study_file(target), read_yaml(study_file(target)) | changes)
     return target

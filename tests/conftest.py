@@ -5,7 +5,7 @@ import os
 import re
 import shutil
 import socket
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -100,6 +100,22 @@ def case_builder(script, root):
 
     build.module = module
     return build
+
+
+@contextmanager
+def set_umask(mask=0):
+    """Be the least careful account, or one that has another umask."""
+    before = os.umask(mask)
+    try:
+        yield
+    finally:
+        os.umask(before)
+
+
+def readable_by_others(root):
+    """Return the paths of a folder, itself included, that another account may read."""
+    found = (path for path in (root, *root.rglob("*")) if not path.is_symlink())
+    return [path for path in found if path.lstat().st_mode & 0o077]
 
 
 def count_cases(results):

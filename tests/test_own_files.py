@@ -13,15 +13,15 @@ from silofl.federation.state import SiteState
 from silofl.importing.importers import import_layout
 from silofl.training.case_pictures import write_scores
 
+from .conftest import set_umask
 from .importing.test_table import ROWS, write_site
 
 
 @pytest.fixture(autouse=True)
 def open_umask():
     """The least careful account."""
-    before = os.umask(0)
-    yield
-    os.umask(before)
+    with set_umask():
+        yield
 
 
 def modes_below(root):

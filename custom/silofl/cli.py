@@ -24,10 +24,7 @@ HOSPITAL = {
     "site dossier": ("hospital.dossier", "answer what a privacy or security officer asks of a study at this site"),
     "site egress-check": ("hospital.egress_check", "check that the record of what left was not altered"),
     "site forget": ("hospital.forget", "delete what this site keeps of a study or a patient, never its data"),
-    "site prune": (
-        "hospital.prune",
-        "delete job folders and full logs in this site's kit that are older than keep_days",
-    ),
+    "site prune": ("hospital.prune", "delete job folders and full logs in this kit that are older than keep_days"),
 }
 SERVER = {"server check": ("hospital.check_server", "check whether this machine can serve its network")}
 CLINIC = {
@@ -172,6 +169,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def run_command(program: str, command: Callable[[argparse.Namespace], int], options: argparse.Namespace) -> int:
     """Run a command and return its exit code; an error of its input is printed as one sentence."""
+    before = os.umask(0o077)  # also what libraries write is for this account alone
     try:
         code = command(options)
         # Here and not at the interpreter's end, where a full disk is a traceback.
@@ -201,6 +199,8 @@ def run_command(program: str, command: Callable[[argparse.Namespace], int], opti
         return ExitCode.FAILED if error.errno in FULL else ExitCode.BAD_INPUT
     except KeyboardInterrupt:
         return ExitCode.INTERRUPTED
+    finally:
+        os.umask(before)
 
 
 def _can_print() -> bool:

@@ -22,6 +22,8 @@ from silofl.cli import main
 from silofl.flare.components import name_components
 from silofl_desk.phantoms.phantoms import make_phantoms
 
+from ..conftest import set_umask
+
 JOBS = Path(__file__).resolve().parents[2] / "jobs"
 LIMIT_S = 540
 
@@ -99,25 +101,9 @@ def small_job(tmp_path_factory):
 def finished(tmp_path_factory, phantoms, small_job):
     """One uninterrupted run of the small job, by the least careful account, and what it printed."""
     run = tmp_path_factory.mktemp("runs") / "finished"
-    with open_umask():
+    with set_umask():
         said = carried_out("simulate", small_job, "--data", phantoms, "--out", run, "--cache", run.parent / "cache")
     return run, said
-
-
-@contextlib.contextmanager
-def open_umask():
-    """Be the least careful account."""
-    before = os.umask(0)
-    try:
-        yield
-    finally:
-        os.umask(before)
-
-
-def readable_by_others(root):
-    """Return the paths of a folder, itself included, that another account may read."""
-    found = (path for path in (root, *root.rglob("*")) if not path.is_symlink())
-    return [path for path in found if path.lstat().st_mode & 0o077]
 
 
 class Federation:

@@ -24,18 +24,8 @@ from silofl.study import load_study
 from silofl_desk.studies import progress, simulate
 from silofl_desk.studies.simulation import Simulation
 
-from .conftest import (
-    JOBS,
-    LIMIT_S,
-    carried_out,
-    find_super_model,
-    finished_rounds,
-    open_umask,
-    readable_by_others,
-    same,
-    weights,
-    write_small_job,
-)
+from ..conftest import readable_by_others, set_umask
+from .conftest import JOBS, LIMIT_S, carried_out, find_super_model, finished_rounds, same, weights, write_small_job
 
 pytestmark = pytest.mark.long
 
@@ -87,7 +77,7 @@ def test_all_that_a_run_writes_is_for_its_owner(finished):
 def test_all_sites_in_one_process_give_the_same_weights_in_files_for_their_owner(
     finished, tmp_path, phantoms, small_job
 ):
-    with open_umask():
+    with set_umask():
         carried_out("simulate", small_job, "--data", phantoms, "--out", tmp_path / "alone", "--alone")
     assert readable_by_others(tmp_path / "alone") == []
     assert same(weights(finished[0]), weights(tmp_path / "alone"))

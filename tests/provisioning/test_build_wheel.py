@@ -16,6 +16,8 @@ from provisioning.supply import LOCK, read_lock
 from provisioning.workspace import REPOSITORY
 from silofl.base.errors import ConfigError
 
+from ..conftest import set_umask
+
 SETTINGS = """[build-system]
 requires = ["setuptools>=77"]
 build-backend = "setuptools.build_meta"
@@ -40,9 +42,8 @@ def source(tmp_path):
     return folder
 
 
-def copy_otherwise(source, target, umask):
+def copy_otherwise(source, target):
     """Copy a source to where another account would have it, at another time."""
-    umask(0o077)
     copy = shutil.copytree(source, target)
     for path in [copy, *copy.rglob("*")]:
         path.chmod(0o700 if path.is_dir() else 0o640)
@@ -50,21 +51,14 @@ def copy_otherwise(source, target, umask):
     return copy
 
 
-@pytest.fixture
-def umask():
-    """Set the account's umask until the test ends."""
-    before = os.umask(0o022)
-    yield os.umask
-    os.umask(before)
-
-
 @pytest.mark.slow
-def test_a_wheel_is_the_same_bytes_from_any_folder_under_any_umask_and_at_any_time(source, umask, tmp_path):
+def test_a_wheel_is_the_same_bytes_from_any_folder_under_any_umask_and_at_any_time(source, tmp_path):
     # What an earlier build left behind.
     (source / "build" / "lib" / "tiny").mkdir(parents=True)
     (source / "build" / "lib" / "tiny" / "deleted.py").write_text("")
     first = build_wheel(source, tmp_path / "first")
-    second = build_wheel(copy_otherwise(source, tmp_path / "other place" / "clone", umask), tmp_path / "second")
+    with set_umask(0o077):
+        second = build_wheel(copy_otherwise(source, tmp_path / "other place" / "clone"), tmp_path / "second")
     assert first.read_bytes() == second.read_bytes()
     with zipfile.ZipFile(first) as wheel:
         modules = [name for name in wheel.namelist() if name.endswith(".py")]
@@ -76,9 +70,10 @@ def test_a_wheel_is_the_same_bytes_from_any_folder_under_any_umask_and_at_any_ti
 
 
 @pytest.mark.slow
-def test_a_source_archive_is_the_same_bytes_everywhere_and_gives_the_same_wheel(source, umask, tmp_path):
+def test_a_source_archive_is_the_same_bytes_everywhere_and_gives_the_same_wheel(source, tmp_path):
     first = build_sdist(source, tmp_path / "first")
-    second = build_sdist(copy_otherwise(source, tmp_path / "other place" / "clone", umask), tmp_path / "second")
+    with set_umask(0o077):
+        second = build_sdist(copy_otherwise(source, tmp_path / "other place" / "clone"), tmp_path / "second")
     assert first.name == second.name == "tiny-1.tar.gz" and first.read_bytes() == second.read_bytes()
     with tarfile.open(first) as archive:
         assert {(entry.mtime, entry.mode, entry.uid, entry.uname) for entry in archive} == {(0, 0o644, 0, "")}

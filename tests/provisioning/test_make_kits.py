@@ -1,4 +1,5 @@
 import json
+import os
 import re
 import subprocess
 from datetime import timedelta
@@ -15,6 +16,7 @@ from silofl.flare.kit import read_kit
 from silofl.flare.line import make_settings
 from silofl.flare.stores import read_stores
 
+from ..conftest import readable_by_others, set_umask
 from .conftest import make_small_network
 
 SITES = ("north", "south", "east")
@@ -62,6 +64,29 @@ def test_a_machine_gets_the_wheel_with_a_checksum_that_sha256sum_confirms(kits, 
         assert "system/silofl.service" in listed
         (kits / name / "startup" / "sub_start.sh").write_text("rm -rf /")
         assert subprocess.run(command, cwd=kits / name, check=False, capture_output=True).returncode == 1
+
+
+def test_no_other_account_can_read_the_kits(tmp_path, wheel):
+    with set_umask(0o022):
+        assert make_small_network(tmp_path / "workspace", wheel) == 0
+    # NVFlare gives its scripts a mode; there is nothing secret in them.
+    assert {path.suffix for path in readable_by_others(tmp_path / "workspace")} <= {".sh"}
+
+
+@pytest.mark.parametrize("name", ["server", "north"])
+def test_what_a_kit_writes_is_for_its_account_and_it_imports_nothing_from_its_folder(kits, wheel, tmp_path, name):
+    kit, tools = kits / name, tmp_path / "tools"
+    assert main(["fill-kits", str(kit), "--wheel", str(wheel)]) == 0
+    assert (kit / "startup" / "sub_start.sh").read_text().count("umask 077") == 1
+    tools.mkdir()
+    stubs = {"python3": f"echo safe=$PYTHONSAFEPATH > {kit}/audit.log; touch {kit}/shutdown.fl", "sleep": ""}
+    for stub, does in stubs.items():
+        (tools / stub).write_text(f"#!/bin/bash\n{does}\n")
+        (tools / stub).chmod(0o755)
+    with set_umask(0o022):
+        environment = os.environ | {"PATH": f"{tools}:{os.environ['PATH']}"}
+        subprocess.run(["startup/start.sh"], cwd=kit, env=environment, check=True, capture_output=True, timeout=60)
+    assert (kit / "audit.log").read_text() == "safe=1\n" and readable_by_others(kit / "audit.log") == []
 
 
 @pytest.mark.parametrize("name", ["server", "north"])

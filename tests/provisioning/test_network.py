@@ -53,6 +53,7 @@ from silofl_desk.phantoms.phantoms import make_phantoms
 from silofl_desk.studies.processes import ProcessTree
 from silofl_desk.studies.simulation import study_file
 
+from ..conftest import readable_by_others, set_umask
 from .conftest import set_floor
 
 pytestmark = pytest.mark.long
@@ -79,12 +80,16 @@ def network(tmp_path_factory, wheel, phantoms, free_port):
         project["participants"] += [
             {"name": name, "type": "admin", "org": "study", "role": role} for name, role in people
         ]
-        folder = make_kits(project, root / "workspace")
-        for kit in find_kits(kits_folder(folder)):
-            fill_kit(kit, Contents(wheel, data_root=phantoms))
-            # Of ten patients two validate, whose scores decide which round is the best.
-            set_floor(kit, 2)
-        yield stack.enter_context(Network(folder, root / "logs", spaces))
+        # As the command does; whoever starts the kits has the usual umask.
+        with set_umask(0o077):
+            folder = make_kits(project, root / "workspace")
+            for kit in find_kits(kits_folder(folder)):
+                fill_kit(kit, Contents(wheel, data_root=phantoms))
+                # Of ten patients two validate, whose scores decide which round is the best.
+                set_floor(kit, 2)
+        with set_umask(0o022):
+            yield stack.enter_context(Network(folder, root / "logs", spaces))
+    assert {path.suffix for place in (root, phantoms / ".silofl") for path in readable_by_others(place)} <= {".sh"}
     left = [p for p in psutil.process_iter(["cmdline"]) if str(root) in " ".join(p.info["cmdline"] or [])]
     assert left == []
     # Only where nothing listens on it any more is the port given out again.

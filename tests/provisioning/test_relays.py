@@ -89,6 +89,8 @@ def test_a_relays_kit_holds_what_its_install_md_names(hub, wheel):
     names = {path.relative_to(hub).as_posix() for path in hub.rglob("*") if path.is_file()}
     assert {wheel.name, "requirements.lock", "sbom.json", "SHA256SUMS"} <= names
     assert not any(name.endswith(("resources.json", "authorization.json", "site.yaml")) for name in names)
+    # start.sh, which the page has people call, runs it.
+    assert (hub / SCRIPT).stat().st_mode & 0o100
 
 
 def test_a_hospital_behind_a_relay_is_told_of_the_relay_alone(hub):
