@@ -135,12 +135,10 @@ def _measure_scores(
         score = replace(score, probabilities_by_case=read_rows(cases, unit_of).shown_by_case)
     also = measure_also(score, unit_of)
     found = {study.metric: measure_value(score, unit_of, also)} | also
-    labels = {name: _take_mean(table, unit_of) for name, table in values.items() if name != study.metric and table}
-    return found | labels
-
-
-def _take_mean(values: Mapping[str, float], unit_of: Mapping[str, str]) -> Estimate:
-    return Sample([unit_of[case] for case in values]).mean(np.array([*values.values()]))
+    for name, table in values.items():
+        if name != study.metric and table:
+            found[name] = Sample([unit_of[case] for case in table]).mean(np.array([*table.values()]))
+    return found
 
 
 def _compare(
