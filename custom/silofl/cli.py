@@ -193,9 +193,8 @@ def run_command(program: str, command: Callable[[argparse.Namespace], int], opti
                 file=sys.stderr,
             )
             return ExitCode.FAILED
-        place = f"{one_line(error.filename, LONGEST_ERROR)}: " if error.filename else ""
-        reason = error.strerror or error
-        print(f"{program}: {place}{reason}; name another file or folder, or make room", file=sys.stderr)
+        file = f"{one_line(error.filename, LONGEST_ERROR)}: " if error.filename else ""
+        print(f"{program}: {file}{error.strerror or error}; name another file or folder, or make room", file=sys.stderr)
         return ExitCode.FAILED if error.errno in FULL else ExitCode.BAD_INPUT
     except KeyboardInterrupt:
         return ExitCode.INTERRUPTED

@@ -16,7 +16,8 @@ from silofl import __version__
 WHEELS = DESK_WHEEL, CLINIC_WHEEL = "silofl-desk", "silofl-clinic"
 LACKS = "must have the wheel {0}, which is not here; install {0} " + __version__
 WITHOUT_TORCH = {f"silofl.hospital.{name}" for name in ("import_data", "egress_check", "doctor", "schema")}
-WITHOUT_TORCH |= {"silofl.completion", *(f"silofl_clinic.{name}" for name in ("receive", "fetch", "monitor"))}
+WITHOUT_TORCH |= {f"silofl_clinic.{name}" for name in ("receive", "fetch", "monitor")}
+WITHOUT_TORCH |= {"silofl.completion", "silofl_desk.studies.withdraw"}
 
 
 @dataclass(frozen=True)

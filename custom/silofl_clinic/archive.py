@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from silofl.base.errors import ConfigError, DataError, one_line
+from silofl.base.errors import DataError, one_line
 from silofl_clinic.exams import Inbox, check_uid
 from silofl_clinic.receiver import make_entity, make_tls
 from silofl_clinic.settings import Archive, Clinic
@@ -36,38 +36,15 @@ class Study:
     patient: str
     num_instances: int
 
-    @classmethod
-    def from_answer(cls, answer: Dataset) -> Study:
-        """Read the archive's answer to a question.
-
-        Raises:
-            DataError: It names no exam.
-        """
-        uid, patient, count = (answer.get(key) for key in KEYS)
-        check_uid(str(uid))
-        return cls(str(uid), str(patient or ""), int(count or 0))
-
-
-def find_archive(clinic: Clinic) -> Archive:
-    """Return the archive.
-
-    Raises:
-        ConfigError: clinic.yaml names none.
-    """
-    if clinic.archive is None:
-        raise ConfigError("clinic.yaml must name the archive, with ae_title, address and port; it does not: add it")
-    return clinic.archive
-
 
 @contextmanager
 def connect(clinic: Clinic, contexts: Sequence[str]) -> Iterator[Association]:
     """Yield a connection to the archive for some kinds of messages.
 
     Raises:
-        ConfigError: clinic.yaml names no archive.
         DataError: The archive does not answer, or refuses this system.
     """
-    archive, entity = find_archive(clinic), make_entity(clinic)
+    archive, entity = clinic.archive, make_entity(clinic)
     for context in contexts:
         entity.add_requested_context(context)
     context = make_tls(clinic, is_server=False)
@@ -86,11 +63,7 @@ def connect(clinic: Clinic, contexts: Sequence[str]) -> Iterator[Association]:
 
 
 def send_files(clinic: Clinic, files: Sequence[Path]) -> None:
-    """Send files to the archive.
-
-    Raises:
-        DataError: It did not take one.
-    """
+    """Send files to the archive; the errors of `connect`, and DataError where it does not take one."""
     import pydicom
 
     with connect(clinic, [pydicom.dcmread(path, specific_tags=["SOPClassUID"]).SOPClassUID for path in files]) as to:
@@ -103,38 +76,35 @@ def send_files(clinic: Clinic, files: Sequence[Path]) -> None:
 
 
 def find_study(clinic: Clinic, accession: str) -> list[Study]:
-    """Return the archive's exams of an accession number.
-
-    Raises:
-        DataError: The archive does not answer.
-    """
+    """Return the archive's exams of an accession number; the errors of `connect` and `check_uid`."""
     from pydicom import Dataset
     from pynetdicom.sop_class import StudyRootQueryRetrieveInformationModelFind as Find
 
-    if (archive := find_archive(clinic)).dicomweb:
-        found = _ask_web(archive, lambda web: web.search_for_studies(search_filters={"AccessionNumber": accession}))
-        return [Study.from_answer(Dataset.from_json(one)) for one in found]
-    asked = Dataset()
-    asked.QueryRetrieveLevel, asked.AccessionNumber = "STUDY", accession
-    for key in KEYS:
-        setattr(asked, key, None)
-    with connect(clinic, [Find]) as to:
-        return [Study.from_answer(one) for status, one in to.send_c_find(asked, Find) if _is_pending(status)]
+    if (archive := clinic.archive).dicomweb:
+        web = _ask_web(archive, lambda web: web.search_for_studies(search_filters={"AccessionNumber": accession}))
+        found = [*map(Dataset.from_json, web)]
+    else:
+        asked = Dataset()
+        asked.QueryRetrieveLevel, asked.AccessionNumber = "STUDY", accession
+        for key in KEYS:
+            setattr(asked, key, None)
+        with connect(clinic, [Find]) as to:
+            found = [one for status, one in to.send_c_find(asked, Find) if _is_pending(status)]
+    rows = [[str(one.get(key) or "") for key in KEYS] for one in found]
+    for uid, *_ in rows:
+        check_uid(uid)
+    return [Study(uid, patient, int(count or 0)) for uid, patient, count in rows]
 
 
 def retrieve_study(clinic: Clinic, study: Study, inbox: Inbox) -> bool:
-    """Have all files of an exam come to the inbox, and return whether the archive says that they did.
+    """Have all files of an exam come to the inbox, and return whether the archive says so; the errors of `connect`.
 
-    Args:
-        clinic: With C-MOVE this system must listen by its AE title.
-
-    Raises:
-        DataError: The archive does not answer.
+    For C-MOVE this system must listen by its AE title.
     """
     from pydicom import Dataset
     from pynetdicom.sop_class import StudyRootQueryRetrieveInformationModelMove as Move
 
-    if (archive := find_archive(clinic)).dicomweb:
+    if (archive := clinic.archive).dicomweb:
         for data in _ask_web(archive, lambda web: web.iter_study(study.uid)):
             stream = io.BytesIO()
             data.save_as(stream, enforce_file_format=True)

@@ -33,7 +33,6 @@ def add_monitor(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("records", type=folder, metavar="RECORDS", help="folder of predict's or serve's results")
     model = expect_path("the folder of a super model")
     parser.add_argument("--model", type=model, required=True, metavar="SUPERMODEL", help="the model that answered")
-    parser.add_argument(
-        "--answers", type=Path, metavar="FILE", help="also write who had an answer of which model (CSV)"
-    )
+    what = "also write who had an answer of which model (CSV)"
+    parser.add_argument("--answers", type=Path, metavar="FILE", help=what)
     add_json(parser, "months and alarms")

@@ -8,6 +8,7 @@ from __future__ import annotations
 import io
 import re
 import shutil
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -27,8 +28,8 @@ if TYPE_CHECKING:
     from pydicom import Dataset
 
 ARRIVING, EXAMS, INCOMPLETE = "arriving", "exams", "incomplete"
-# An exam whose pseudonyms are being written.
-RENAMED = ".renamed"
+# Exams that are being judged, and one whose pseudonyms are being written.
+JUDGED, RENAMED = ".judged", ".renamed"
 # Why an exam is put apart.
 CUT, EMPTY, BROKEN, SEVERAL, OTHER, DRAWN = "cut", "empty", "broken", "several-patients", "other-patient", "drawn-names"
 UID = re.compile(r"[0-9.]{1,64}")
@@ -44,15 +45,21 @@ FEWEST_SLICES = 4
 class Inbox:
     """The exams of a clinic's folder.
 
-    Args:
-        clinic: Its settings.
+    Attributes:
+        lock: Held while a file is added or an exam leaves ``arriving``, so that none of its files is left behind.
+        sending: Connection -> the folder of the exam that it is sending, which waits until it sends another, or ends.
     """
 
     def __init__(self, clinic: Clinic) -> None:
         self._root, self._wait = clinic.root, clinic.wait_seconds
         self._pseudonyms = Pseudonyms(clinic.root) if clinic.has_pseudonyms else None
+        self.lock = threading.RLock()
+        self.sending: dict[threading.Thread, Path] = {}
         for name in (ARRIVING, EXAMS, INCOMPLETE):
             make_folder(self._root / name)
+        # What was judged when the program ended.
+        for folder in self._root.glob(f"{JUDGED}/*"):
+            _merge(folder, self._root / ARRIVING / folder.name)
 
     def add(self, content: bytes) -> Path:
         """Keep one file for good before its sender hears that it is; return the folder of its exam.
@@ -77,11 +84,16 @@ class Inbox:
     def settle(self) -> Iterator[tuple[str, str]]:
         """Put away each exam that is complete, and yield its UID and why it is put apart; "" of a whole one."""
         for folder in sorted((self._root / ARRIVING).iterdir()):
-            if is_settled(folder, self._wait):
+            with self.lock:
+                self.sending = {connection: one for connection, one in self.sending.items() if connection.is_alive()}
+                is_open = folder in self.sending.values()
+            if not is_open and is_settled(folder, self._wait):
                 yield folder.name, self.put_away(folder)
 
     def put_away(self, folder: Path) -> str:
         """Move an exam to its place, and return why it is put apart; "" of a whole one."""
+        with self.lock:
+            _merge(folder, folder := self._root / JUDGED / folder.name)
         # What was put apart before is a part of it, and newer files take the place of its own.
         for earlier in (self._root / INCOMPLETE).glob(f"*/{folder.name}"):
             (earlier / UNFINISHED).unlink(missing_ok=True)

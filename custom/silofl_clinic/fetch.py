@@ -11,7 +11,7 @@ from silofl.base.errors import ConfigError, ExitCode
 from silofl.base.files import make_folder
 from silofl.base.settings import load_settings
 from silofl.reading.patient_names import key_patient
-from silofl_clinic.archive import Study, find_archive, find_study, retrieve_study
+from silofl_clinic.archive import Study, find_study, retrieve_study
 from silofl_clinic.exams import ARRIVING, OTHER, UNFINISHED, Inbox, describe_counts
 from silofl_clinic.receiver import Receiver
 from silofl_clinic.settings import Clinic
@@ -24,9 +24,11 @@ NOT_FOUND = "not-found"
 def run(options: argparse.Namespace) -> int:
     """Fetch each exam of the list; print a line for each."""
     clinic, wanted = load_settings(Clinic, options.config), read_list(options.list)
+    if clinic.archive is None:
+        raise ConfigError("clinic.yaml must name the archive, with ae_title, address and port; it does not: add it")
     inbox, causes = Inbox(clinic), []
     # By C-MOVE the archive calls back.
-    listening = nullcontext() if find_archive(clinic).dicomweb else Receiver(clinic, inbox).listen()
+    listening = nullcontext() if clinic.archive.dicomweb else Receiver(clinic, inbox).listen()
     with listening:
         for accession, patient in wanted:
             cause = fetch(clinic, inbox, accession, patient)

@@ -9,7 +9,7 @@ Labels are not needed, so that it sees changes of images and answers, and no fal
 import argparse
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
@@ -23,9 +23,9 @@ from silofl.base.errors import ConfigError, ExitCode
 from silofl.base.files import write_text
 from silofl.base.options import make_console
 from silofl.core.gain import holm
+from silofl.inference import HEAD, RECORD
 from silofl.report.tables import TextTable, print_lines, print_table
 
-RECORD, MODEL = "prediction.json", "model.json"
 # Months of the reference, and how many answers they must hold.
 REFERENCE, LEAST_ANSWERS = 3, 30
 # Months that are also judged together, so that a slow change is seen.
@@ -37,7 +37,11 @@ LEAST_SHARE, LEAST_SHIFT = 0.05, 0.25
 # Deviations from the model's own test, beyond which a hospital is unlike those that trained it.
 UNLIKE = 2.0
 GLOBAL = "global"
+TOO_EARLY = f"too early to say: {REFERENCE} months with {LEAST_ANSWERS} answers are needed, and one more to compare"
+QUIET = "no change since {}; not seen is a fall of the Dice that changes neither images nor answers"
 FALLBACK, REFUSED, WARNED = "answers of the global model, as a fallback", "refused inputs", "answers with a warning"
+# Counted in each answer, unlike a single warning, which is absent where it is not.
+SHARES = (REFUSED, FALLBACK, WARNED)
 # Beginning of a measure's name -> what may have changed.
 CAUSES = {
     FALLBACK: "images resemble no hospital's training images: scanner, protocol or patients",
@@ -59,8 +63,8 @@ class Answer:
         name: Of the input.
         study: UID of the DICOM study; empty where there is none.
         answered_by: Which of its models; empty of a refused input.
-        shares: What it counts for: name -> whether it is so.
-        numbers: Name -> how many deviations it lies above the mean of the hospitals' own cases.
+        measures: Name -> whether it is so, counted as a share; or a number, by how many deviations it lies above the
+            mean of the hospitals' own cases.
     """
 
     time: datetime
@@ -68,13 +72,7 @@ class Answer:
     name: str
     study: str
     answered_by: str
-    shares: Mapping[str, bool]
-    numbers: Mapping[str, float]
-
-    @property
-    def month(self) -> str:
-        """The month, as 2026-11."""
-        return f"{self.time:%Y-%m}"
+    measures: Mapping[str, bool | float]
 
 
 @dataclass(frozen=True)
@@ -85,6 +83,7 @@ class Alarm:
         month: The month, as 2026-11; the last one of several.
         months: How many are judged together.
         measure: The measure.
+        is_share: Whether it is a share of the answers; else a mean of deviations.
         was: Its share or mean in the reference.
         now: The same in these months.
         p_value: Of so large a change by chance, after Holm's correction.
@@ -94,6 +93,7 @@ class Alarm:
     month: str
     months: int
     measure: str
+    is_share: bool
     was: float
     now: float
     p_value: float
@@ -102,12 +102,14 @@ class Alarm:
 
 def run(options: argparse.Namespace) -> int:
     """Print each month, and what changed; the exit code is that of alarms, 3, or 0."""
-    facts = read_json_document(options.model / MODEL)
+    facts = read_json_document(options.model / HEAD)
     if not isinstance(facts, dict) or "fingerprint" not in facts:
-        raise ConfigError(f"--model must be a super model with a {MODEL}, not {options.model}; name its folder")
+        raise ConfigError(f"--model must be a super model with a {HEAD}, not {options.model}; name its folder")
     everything = sorted(read_answers(options.records), key=lambda one: one.time)
     if options.answers:
-        write_text(options.answers, encode_csv(list_answers(everything)))
+        head = ("time", "input", "study", "super model", "answered by")
+        rows = [(f"{a.time:%Y-%m-%d %H:%M}", a.name, a.study, a.super_model, a.answered_by) for a in everything]
+        write_text(options.answers, encode_csv([head, *rows]))
     answers = [one for one in everything if one.super_model == facts["fingerprint"]]
     if not answers:
         raise ConfigError(f"RECORDS must hold answers of {facts['fingerprint'][:16]}, not none; name its records")
@@ -116,7 +118,9 @@ def run(options: argparse.Namespace) -> int:
     unlike, console = find_unlike(months, expected), make_console(options)
     print_table(make_table(months, expected), console)
     lines = [*unlike, *map(describe_alarm, alarms)]
-    print_lines(lines or [describe_quiet(months)], console)
+    first = find_reference(months)
+    quiet = TOO_EARLY if len(first) == len(months) else QUIET.format(first[-1])
+    print_lines(lines or [quiet], console)
     if options.json:
         print(json.dumps({"months": [*months], "unlike": unlike, "alarms": [asdict(one) for one in alarms]}))
     return ExitCode.INCOMPLETE if lines else ExitCode.COMPLETE
@@ -143,32 +147,24 @@ def read_answers(folder: Path) -> Iterator[Answer]:
 def _read_answer(record: Mapping[str, Any]) -> Answer:
     heads = {str(text).partition(":")[0] for text in record.get("warnings", ())}
     answered = "error" not in record
-    shares = {REFUSED: not answered} | (
-        {FALLBACK: bool(record["is_fallback"])} if answered and record["scores"] else {}
-    )
-    shares |= {WARNED: bool(heads)} if answered else {}
+    measures: dict[str, bool | float] = dict.fromkeys(heads, True) | {REFUSED: not answered}
+    if answered:
+        measures |= {WARNED: bool(heads)} | ({FALLBACK: bool(record["is_fallback"])} if record["scores"] else {})
     return Answer(
         datetime.fromisoformat(record["time"]),
         str(record["super_model"]),
         str(record["input"]),
         str((record.get("dicom") or {}).get("study", "")),
         str(record["model"]) if answered else "",
-        shares | dict.fromkeys(heads, True),
-        {name: float(value) for name, value in record.get("deviations", {}).items()},
+        measures | {name: float(value) for name, value in record.get("deviations", {}).items()},
     )
 
 
-def list_answers(answers: Sequence[Answer]) -> list[tuple[str, ...]]:
-    """Return a table of who had an answer of which model; it names patients' files, and stays at the clinic."""
-    rows = [(f"{one.time:%Y-%m-%d %H:%M}", one.name, one.study, one.super_model, one.answered_by) for one in answers]
-    return [("time", "input", "study", "super model", "answered by"), *rows]
-
-
 def group_months(answers: Sequence[Answer]) -> dict[str, list[Answer]]:
-    """Return month -> its answers, in order of time."""
+    """Return month, as 2026-11 -> its answers, in order of time."""
     months: dict[str, list[Answer]] = {}
     for one in answers:
-        months.setdefault(one.month, []).append(one)
+        months.setdefault(f"{one.time:%Y-%m}", []).append(one)
     return months
 
 
@@ -193,21 +189,15 @@ def find_unlike(months: Mapping[str, Sequence[Answer]], expected: Mapping[str, f
     """Return in what the reference is unlike the model's own test, as sentences."""
     from scipy.stats import binomtest
 
-    answers = [one for name in find_reference(months) for one in months[name]]
-    numbers = {name: np.mean(values) for name, values in _collect_numbers(answers).items()}
-    found = [
-        f"from the beginning, {name} lies {mean:+.1f} deviations from the model's own test: {find_cause(name)}"
-        for name, mean in numbers.items()
-        if abs(mean) > UNLIKE
-    ]
-    for name, share in expected.items():
-        values = _collect_shares(answers, name)
-        now = float(np.mean(values)) if values else share
-        if values and abs(now - share) > LEAST_SHARE and binomtest(sum(values), len(values), share).pvalue < LEVEL:
-            found.append(
-                f"from the beginning, {name} are {now:.0%}, in the model's own test {share:.0%}: {find_cause(name)}"
-            )
-    return found
+    found, values = [], collect([one for name in find_reference(months) for one in months[name]])
+    for name, some in values.items():
+        now, share = float(np.mean(some)), expected.get(name)
+        if not is_share(some) and abs(now) > UNLIKE:
+            found.append((name, f"lies {now:+.1f} deviations from the model's own test"))
+        elif share is not None and abs(now - share) > LEAST_SHARE:
+            if binomtest(int(sum(some)), len(some), share).pvalue < LEVEL:
+                found.append((name, f"are {now:.0%}, in the model's own test {share:.0%}"))
+    return [f"from the beginning, {name} {what}: {find_cause(name)}" for name, what in found]
 
 
 def find_alarms(months: Mapping[str, Sequence[Answer]]) -> list[Alarm]:
@@ -222,51 +212,48 @@ def find_alarms(months: Mapping[str, Sequence[Answer]]) -> list[Alarm]:
             found |= {(name, count): test for name, test in _compare(reference, answers).items()}
         corrected = holm({key: p_value for key, (*_, p_value) in found.items()})
         worst: dict[str, Alarm] = {}
-        for (name, count), (was, now, _) in found.items():
-            one = Alarm(month, count, name, was, now, corrected[name, count], find_cause(name))
+        for (name, count), (*what, _) in found.items():
+            one = Alarm(month, count, name, *what, corrected[name, count], find_cause(name))
             if one.p_value < LEVEL and one.p_value < getattr(worst.get(name), "p_value", 1.0):
                 worst[name] = one
         alarms += worst.values()
     return alarms
 
 
-def _compare(reference: Sequence[Answer], answers: Sequence[Answer]) -> dict[str, tuple[float, float, float]]:
-    """Return measure -> what it was, what it is, and the p-value of the change; a small change has a p-value of 1."""
+def _compare(reference: Sequence[Answer], answers: Sequence[Answer]) -> dict[str, tuple[bool, float, float, float]]:
+    """Return measure -> whether it is a share, what it was, is, and the p-value of the change, 1 of a small one."""
     # Imported here: it takes long, and a help need not wait for it.
     from scipy.stats import fisher_exact, ttest_ind
 
-    found: dict[str, tuple[float, float, float]] = {}
-    for name in sorted({name for one in (*reference, *answers) for name in one.shares}):
-        was, now = (_collect_shares(some, name) for some in (reference, answers))
-        if was and now:
-            table = [[sum(some), len(some) - sum(some)] for some in (was, now)]
-            means = float(np.mean(was)), float(np.mean(now))
-            is_small = abs(means[1] - means[0]) < LEAST_SHARE
-            found[name] = (*means, 1.0 if is_small else float(fisher_exact(table).pvalue))
-    before, after = _collect_numbers(reference), _collect_numbers(answers)
-    for name in before.keys() & after.keys():
+    found: dict[str, tuple[bool, float, float, float]] = {}
+    both = (*reference, *answers)
+    warnings = {name for one in both for name, value in one.measures.items() if value is True} - {*SHARES}
+    before, after = collect(reference, warnings), collect(answers, warnings)
+    for name in sorted(before.keys() & after.keys()):
         was, now = before[name], after[name]
-        means = float(np.mean(was)), float(np.mean(now))
-        is_small = abs(means[1] - means[0]) < LEAST_SHIFT or min(len(was), len(now)) < 2
-        found[name] = (
-            *means,
-            1.0 if is_small else float(np.nan_to_num(ttest_ind(was, now, equal_var=False).pvalue, nan=1)),
-        )
+        means, p_value = (float(np.mean(was)), float(np.mean(now))), 1.0
+        change = abs(means[1] - means[0])
+        if is_share(was) and change >= LEAST_SHARE:
+            p_value = fisher_exact([[sum(some), len(some) - sum(some)] for some in (was, now)]).pvalue
+        elif not is_share(was) and change >= LEAST_SHIFT and min(len(was), len(now)) > 1:
+            p_value = np.nan_to_num(ttest_ind(was, now, equal_var=False).pvalue, nan=1)
+        found[name] = (is_share(was), *means, float(p_value))
     return found
 
 
-def _collect_shares(answers: Sequence[Answer], name: str) -> list[bool]:
-    """Return whether something is so in each answer of which it can be said; a warning is absent where it is not."""
-    is_warning = name not in (FALLBACK, REFUSED, WARNED)
-    return [one.shares.get(name, False) for one in answers if name in one.shares or (is_warning and one.answered_by)]
-
-
-def _collect_numbers(answers: Sequence[Answer]) -> dict[str, list[float]]:
-    numbers: dict[str, list[float]] = {}
+def collect(answers: Sequence[Answer], warnings: Collection[str] = ()) -> dict[str, list[bool | float]]:
+    """Return measure -> its values in the answers of which it can be said; of warnings in all but refused inputs."""
+    values: dict[str, list[bool | float]] = {}
     for one in answers:
-        for name, value in one.numbers.items():
-            numbers.setdefault(name, []).append(value)
-    return numbers
+        absent = dict.fromkeys(warnings if one.answered_by else (), False)
+        for name, value in (absent | one.measures).items():
+            values.setdefault(name, []).append(value)
+    return values
+
+
+def is_share(values: Sequence[bool | float]) -> bool:
+    """Return whether values of a measure are counted, and no numbers."""
+    return isinstance(values[0], bool)
 
 
 def find_cause(measure: str) -> str:
@@ -276,31 +263,21 @@ def find_cause(measure: str) -> str:
 
 def describe_alarm(alarm: Alarm) -> str:
     """Return an alarm as a sentence."""
-    form = "+.2f" if alarm.measure.startswith(("the look", "the size", "the selector")) else ".0%"
+    form, unit = (".0%", "") if alarm.is_share else ("+.2f", " deviations")
     since = alarm.month if alarm.months == 1 else f"{alarm.months} months to {alarm.month}"
     was, now = format(alarm.was, form), format(alarm.now, form)
-    unit = " deviations" if form == "+.2f" else ""
     return f"{since}: {alarm.measure}: {now}{unit}, at first {was} (p {alarm.p_value:.1g}): {alarm.cause}"
-
-
-def describe_quiet(months: Mapping[str, Sequence[Answer]]) -> str:
-    """Return what can be said without an alarm."""
-    first = find_reference(months)
-    if len(first) == len(months):
-        return f"too early to say: {REFERENCE} months with {LEAST_ANSWERS} answers are needed, and one more to compare"
-    return f"no change since {first[-1]}; not seen is a fall of the Dice that changes neither images nor answers"
 
 
 def make_table(months: Mapping[str, Sequence[Answer]], expected: Mapping[str, float]) -> TextTable:
     """Return a row for each month, and first the model's own test."""
-    everything = [one for answers in months.values() for one in answers]
-    shares = [name for name in (REFUSED, FALLBACK, WARNED) if _collect_shares(everything, name)]
-    numbers = sorted(_collect_numbers(everything))
+    known = collect([one for answers in months.values() for one in answers])
+    shares = [name for name in SHARES if name in known]
+    numbers = sorted(name for name, values in known.items() if not is_share(values))
     own = [f"{expected[name]:.0%}" if name in expected else "-" for name in shares] + ["+0.00" for _ in numbers]
     rows = [("own test", "-", *own)]
     for month, answers in months.items():
-        measured, values = _collect_numbers(answers), [_collect_shares(answers, name) for name in shares]
-        cells = [f"{np.mean(one):.0%}" if one else "-" for one in values]
-        cells += [f"{np.mean(measured[name]):+.2f}" if name in measured else "-" for name in numbers]
+        values, forms = collect(answers), [*((name, ".0%") for name in shares), *((name, "+.2f") for name in numbers)]
+        cells = (format(np.mean(values[name]), form) if name in values else "-" for name, form in forms)
         rows.append((month, str(len(answers)), *cells))
     return TextTable(("month", "answers", *shares, *numbers), tuple(rows))

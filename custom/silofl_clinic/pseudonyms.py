@@ -33,11 +33,7 @@ ACTIONS = {
 
 
 class Pseudonyms:
-    """A hospital's pseudonyms: its key makes them, and its table says whose they are.
-
-    Args:
-        root: The folder of both.
-    """
+    """A hospital's pseudonyms: the key in a folder makes them, and the table there says whose they are."""
 
     def __init__(self, root: Path) -> None:
         make_folder(root)

@@ -29,10 +29,6 @@ MOST_CALLERS_AT_ONCE = 10
 class Receiver:
     """Takes files from allowed callers into an inbox, each on the disk before its sender hears of success.
 
-    Args:
-        clinic: Who may send, and how much.
-        inbox: Where files go.
-
     Attributes:
         refusals: Caller and reason -> how many of its files were refused.
     """
@@ -40,9 +36,8 @@ class Receiver:
     def __init__(self, clinic: Clinic, inbox: Inbox) -> None:
         self._clinic, self._inbox = clinic, inbox
         self.refusals: dict[tuple[str, str], int] = defaultdict(int)
-        # Association -> bytes since its last file, and the exams that it has sent.
+        # Association -> bytes since its last file.
         self._bytes: dict[object, int] = defaultdict(int)
-        self._sent: dict[object, set] = defaultdict(set)
         # Caller -> when its next file may come.
         self._turns: dict[str, float] = defaultdict(float)
         self._lock = threading.Lock()
@@ -55,6 +50,7 @@ class Receiver:
             ConfigError: The address cannot be listened at, or a certificate cannot be read.
         """
         from pynetdicom import ALL_TRANSFER_SYNTAXES, AllStoragePresentationContexts, evt
+        from pynetdicom.pdu import A_RELEASE_RQ
         from pynetdicom.sop_class import Verification
 
         clinic, entity = self._clinic, make_entity(self._clinic)
@@ -69,7 +65,8 @@ class Receiver:
             (evt.EVT_C_ECHO, lambda event: SUCCESS if self._is_allowed(event) else NOT_ALLOWED),
             (evt.EVT_C_STORE, self._store),
             (evt.EVT_DATA_RECV, self._count_bytes),
-            (evt.EVT_RELEASED, self._finish),
+            # Before the connection is closed, unlike EVT_RELEASED, which is of another thread.
+            (evt.EVT_PDU_RECV, lambda event: self._finish(event) if isinstance(event.pdu, A_RELEASE_RQ) else None),
             (evt.EVT_CONN_CLOSE, self._forget),
         ]
         place = clinic.address, clinic.port
@@ -110,15 +107,17 @@ class Receiver:
             return NO_ROOM
         self._slow_down(caller)
         try:
-            folder = self._inbox.add(event.encoded_dataset())
-            (folder / UNFINISHED).touch()
+            with self._inbox.lock:
+                folder = self._inbox.add(event.encoded_dataset())
+                self._finish(event)
+                (folder / UNFINISHED).touch()
+                self._inbox.sending[event.assoc] = folder
         except DataError:
             self.refusals[caller, "no DICOM"] += 1
             return NOT_UNDERSTOOD
         except OSError:
             self.refusals[caller, "disk failed"] += 1
             return NO_ROOM
-        self._sent[event.assoc].add(folder)
         return SUCCESS
 
     def _slow_down(self, caller: str) -> None:
@@ -130,13 +129,13 @@ class Receiver:
         time.sleep(turn - now)
 
     def _finish(self, event: Event) -> None:
-        """Hear that a caller has sent all that it wanted to."""
-        for folder in self._sent.pop(event.assoc, ()):
-            (folder / UNFINISHED).unlink(missing_ok=True)
+        """Hear that a caller has sent all of an exam: it sends another one, or is about to end the connection."""
+        with self._inbox.lock:
+            if folder := self._inbox.sending.pop(event.assoc, None):
+                (folder / UNFINISHED).unlink(missing_ok=True)
 
     def _forget(self, event: Event) -> None:
         self._bytes.pop(event.assoc, None)
-        self._sent.pop(event.assoc, None)
 
 
 def make_entity(clinic: Clinic) -> AE:

@@ -12,7 +12,6 @@ from silofl import __version__
 from silofl.base.files import write_atomically
 from silofl.inference.dicom_seg import MOST_IN_A_TEXT, MOST_LETTERS, RESEARCH, SERIES_NUMBER, derive_uid, find_codes
 from silofl.inference.output import forbid_use
-from silofl.reading.header import dicom_headers
 from silofl.study import Study
 
 if TYPE_CHECKING:
@@ -26,7 +25,7 @@ DEVICE, SERIES, INSTANCE, LABEL = "device", "report's series", "report", "label"
 
 def write_report(
     target: Path,
-    source: Path,
+    headers: Sequence[Dataset],
     segmentation: Path,
     record: Mapping[str, Any],
     study: Study,
@@ -35,7 +34,7 @@ def write_report(
     """Write what an answer measures as a report in its source's study.
 
     Args:
-        source: The series that was predicted.
+        headers: Of the series that was predicted.
         segmentation: The answer to it, which the report refers to.
         record: Its entry in prediction.json, with millilitres and warnings.
         options: What the answer depends on, of which UIDs are made.
@@ -43,7 +42,7 @@ def write_report(
     import pydicom
     from highdicom.sr import Comprehensive3DSR
 
-    headers, segments, fingerprint = [*dicom_headers(source)], pydicom.dcmread(segmentation), record["super_model"]
+    segments, fingerprint = pydicom.dcmread(segmentation), record["super_model"]
     kinds = (SERIES, INSTANCE, *(f"{LABEL} {number}" for number in study.labels))
     uid = {kind: derive_uid(kind, headers, fingerprint, options) for kind in kinds}
     uid[DEVICE] = derive_uid(DEVICE, [], fingerprint, {})
@@ -51,7 +50,7 @@ def write_report(
         warnings.simplefilter("ignore")
         report = Comprehensive3DSR(
             evidence=[segments, *headers],
-            content=_describe_answer(headers, segments, record, study, uid)[0],
+            content=_describe_answer(segments, record, study, uid)[0],
             series_instance_uid=uid[SERIES],
             series_number=SERIES_NUMBER + 1,
             sop_instance_uid=uid[INSTANCE],
@@ -71,7 +70,7 @@ def write_report(
 
 
 def _describe_answer(
-    headers: Sequence[Dataset], segments: Dataset, record: Mapping[str, Any], study: Study, uid: Mapping[str, str]
+    segments: Dataset, record: Mapping[str, Any], study: Study, uid: Mapping[str, str]
 ) -> MeasurementReport:
     from highdicom import sr
     from pydicom.sr.codedict import Code, codes
@@ -96,7 +95,8 @@ def _describe_answer(
     device = sr.DeviceObserverIdentifyingAttributes(uid[DEVICE], "SiloFL", model_name=study.name[:MOST_LETTERS])
     observer = sr.ObserverContext(codes.DCM.Device, device)
     context = sr.ObservationContext(observer_device_context=observer)
-    report = sr.MeasurementReport(context, codes.SCT.ImagingProcedure, groups, referenced_images=headers)
+    # Without a library of the images: their headers say the same, and of 96 slices it takes longer than the answer.
+    report = sr.MeasurementReport(context, codes.SCT.ImagingProcedure, groups)
     said = "; ".join([*forbid_use(record["do_not_use"]), f"{RESEARCH}, no medical device", *record["warnings"]])
     comment = sr.TextContentItem(codes.DCM.Comment, said[:MOST_IN_A_TEXT], sr.RelationshipTypeValues.CONTAINS)
     report[0].ContentSequence.append(comment)

@@ -19,7 +19,8 @@ from pathlib import Path
 from silofl.base.errors import ConfigError, ExitCode, SiloFLError, one_line
 from silofl.base.files import UNFINISHED, fill_folder, make_folder, read_json, write_json
 from silofl.base.settings import load_settings
-from silofl.inference.command import RECORD, Input, Options, Runner
+from silofl.inference import RECORD
+from silofl.inference.command import Input, Options, Runner
 from silofl.inference.dicom_seg import derive_uid
 from silofl.inference.withdrawn import UNCHECKED, check_not_withdrawn
 from silofl.reading.header import dicom_headers
@@ -37,17 +38,10 @@ WITHDRAWN = "model withdrawn"
 
 
 class Service:
-    """One model that answers the series of a folder.
-
-    Args:
-        model: The super model's folder.
-        clinic: The clinic's settings.
+    """One model, of a super model's folder, that answers the series of a clinic.
 
     Raises:
         ConfigError: The model is none that segments, or withdrawn, or the settings do not fit.
-
-    Attributes:
-        is_listed: Whether a list of withdrawn models was there to ask.
     """
 
     def __init__(self, model: Path, clinic: Clinic) -> None:
@@ -58,8 +52,7 @@ class Service:
         for folder in (self._answers, self._watched):
             make_folder(folder)
         how = {"threshold": clinic.threshold, "device": clinic.device, "writes_forbidden": clinic.sends_forbidden}
-        self._runner = Runner(model, self._answers, Options(has_dicom_seg=True, **how))
-        self.is_listed = self._runner.is_listed
+        self.runner = Runner(model, self._answers, Options(has_dicom_seg=True, **how))
         # Exams of its own receiver are complete when they are put there.
         self._wait = 0 if clinic.callers and not clinic.watched else clinic.wait_seconds
         # What was last said of an archive that is away.
@@ -69,12 +62,13 @@ class Service:
         # Whether a series has failed because the model is withdrawn.
         self._has_stopped = False
         # Folder of an answer that the archive has not taken -> its model.
-        self._waiting = {one: _read_model(one) for one in self._list_answers() if find_state(one) == WAITING}
+        waiting = [one for one in self._list_answers() if find_state(one) == WAITING]
+        self._waiting = {one: read_json(one / RECORD, list)[0]["super_model"] for one in waiting}
 
     def answer_all(self) -> Iterator[str]:
         """Answer each series that is complete and was not, and send what was not sent; yields a line for each."""
         is_there = yield from self._send_all()
-        if self._has_stopped and not self._is_withdrawn(self._runner.fingerprint):
+        if self._has_stopped and not self._is_withdrawn(self.runner.fingerprint):
             self._has_stopped = False
             self._done.clear()
         for folder in list_series(self._watched):
@@ -86,16 +80,12 @@ class Service:
                 is_there = is_there and (yield from self._send_all())
 
     def _answer(self, folder: Path) -> Iterator[str]:
-        try:
-            headers = [*dicom_headers(folder)]
-        except Exception as error:  # pydicom raises whatever its parsers raise on what is no DICOM
-            yield f"{folder.name} must hold DICOM files alone; {one_line(error)}: take the others away"
-            return
+        headers = [*dicom_headers(folder)]
         # Answers, that the archive may send on, are images too.
         wanted = self._clinic.modalities or {one.get("Modality") for one in headers} - {"SEG"}
         if not headers or headers[0].get("Modality") not in wanted:
             return
-        runner, options = self._runner, self._runner.described | {"forbidden": self._clinic.sends_forbidden}
+        runner, options = self.runner, self.runner.described | {"forbidden": self._clinic.sends_forbidden}
         target = self._answers / derive_uid(ANSWERS, headers, runner.fingerprint, options)
         if target.exists():
             if find_state(target) != WITHDRAWN or self._is_withdrawn(runner.fingerprint):
@@ -103,11 +93,12 @@ class Service:
             # Another name at once: a folder without its record would stop the next start.
             target.rename(self._answers / f".{target.name}{UNFINISHED}")
         with fill_folder(target) as runner.out:
-            record, line = runner.predict(Input(folder, str(headers[0].get("SeriesInstanceUID", folder.name))))
+            name = str(headers[0].get("SeriesInstanceUID", folder.name))
+            record, line = runner.predict(Input(folder, name, headers))
             if "dicom_seg" in record:
                 seg, study = runner.out / record["dicom_seg"], runner.model.contents.study
                 try:
-                    write_report(runner.out / REPORT, folder, seg, record, study, runner.described)
+                    write_report(runner.out / REPORT, headers, seg, record, study, runner.described)
                 except (AttributeError, KeyError, ValueError, TypeError) as error:  # an odd element of the header
                     record["warnings"].append(f"no report: {one_line(error)}; its segmentation is whole")
             if "error" in record and self._is_withdrawn(runner.fingerprint):
@@ -141,7 +132,7 @@ class Service:
     def _is_withdrawn(self, fingerprint: str) -> bool:
         """Return whether a model must not answer: it is on the list, or the list is not to be trusted."""
         try:
-            check_not_withdrawn(self._runner.folder, fingerprint)
+            check_not_withdrawn(self.runner.folder, fingerprint)
         except ConfigError:
             return True
         return False
@@ -154,11 +145,6 @@ class Service:
         """Return how many answers there are, by what became of them."""
         found = Counter(map(find_state, self._list_answers()))
         return found if self._clinic.archive else found + Counter({KEPT: found.pop(WAITING, 0)})
-
-
-def _read_model(target: Path) -> str:
-    (record,) = read_json(target / RECORD, list)
-    return record["super_model"]
 
 
 def find_state(target: Path) -> str:
@@ -185,7 +171,7 @@ def run(options: argparse.Namespace) -> int:
     """Answer series until the program is ended, and count what became of them."""
     clinic = load_settings(Clinic, options.config)
     service, inbox = Service(options.model, clinic), Inbox(clinic)
-    if not service.is_listed:
+    if not service.runner.is_listed:
         print(UNCHECKED)
     # Without callers another program fills the watched folder.
     with Receiver(clinic, inbox).listen() if clinic.callers else nullcontext():

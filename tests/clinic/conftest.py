@@ -62,6 +62,8 @@ def calling(port, ae_title="ARCHIVE", called="SILOFL", **options):
     from pynetdicom.sop_class import CTImageStorage, Verification
 
     entity = AE(ae_title=ae_title)
+    # However busy the machine is.
+    entity.dimse_timeout = None
     for context in (CTImageStorage, Verification):
         entity.add_requested_context(context)
     found = entity.associate("127.0.0.1", port, ae_title=called, **options)
@@ -99,6 +101,15 @@ def archive():
     server = entity.start_server(("127.0.0.1", 0), block=False, evt_handlers=[(evt.EVT_C_STORE, keep)])
     yield {"ae_title": "ARCHIVE", "address": "127.0.0.1", "port": server.server_address[1]}, kept
     server.shutdown()
+
+
+def remove_elements(files, *keys):
+    """Take elements out of files."""
+    for path in files:
+        data = pydicom.dcmread(path)
+        for key in keys:
+            del data[key]
+        data.save_as(path)
 
 
 def until(condition, seconds=120):

@@ -1,6 +1,5 @@
 import json
 import shutil
-import socket
 import subprocess
 import time
 import urllib.request
@@ -12,12 +11,12 @@ import yaml
 from pynetdicom import build_context
 
 from silofl.base.errors import ConfigError, DataError
-from silofl_clinic.archive import Study
+from silofl_clinic.archive import find_study
 from silofl_clinic.exams import EXAMS, Inbox
 from silofl_clinic.fetch import read_list
 from silofl_clinic.receiver import Receiver
 
-from .conftest import send
+from .conftest import remove_elements, send, until
 
 WEB = Path("/usr/share/orthanc/plugins/libOrthancDicomWeb.so")
 
@@ -41,12 +40,6 @@ def test_a_list_may_name_patients(tmp_path):
     assert read_list(tmp_path / "list.csv") == [("a1", "p1"), ("a2", "")]
 
 
-def free_port():
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return one.getsockname()[1]
-
-
 @pytest.fixture
 def configure(tmp_path):
     """Write clinic.yaml for an archive on this machine; returns its path."""
@@ -60,7 +53,7 @@ def configure(tmp_path):
 
 
 @pytest.fixture
-def asked(configure):
+def asked(configure, free_port):
     """Run an archive that has some exams and sends them on by C-MOVE; returns its settings, exams and failures."""
     from pynetdicom import AE, evt
     from pynetdicom.sop_class import (
@@ -116,12 +109,12 @@ def test_the_exams_of_a_list_come_and_those_that_are_not_whole_come_again(asked,
 
 
 @pytest.mark.parametrize("uid", ["..", "../exams", ".", "1.2/..", "", "1" * 65])
-def test_an_archive_that_names_an_exam_by_a_path_is_refused(uid):
-    answer = pydicom.Dataset()
-    with pydicom.config.disable_value_validation():
-        answer.StudyInstanceUID = uid
-    with pytest.raises(DataError, match="must be named by a UID, not"):
-        Study.from_answer(answer)
+def test_an_archive_that_names_an_exam_by_a_path_is_refused(uid, make_clinic, monkeypatch):
+    found = [{"0020000D": {"vr": "UI", "Value": [uid]}}]
+    monkeypatch.setattr("silofl_clinic.archive._ask_web", lambda archive, ask: found)
+    archive = {"ae_title": "PACS", "address": "127.0.0.1", "port": 1, "dicomweb": "http://127.0.0.1:1/dicom-web"}
+    with pydicom.config.disable_value_validation(), pytest.raises(DataError, match="must be named by a UID, not"):
+        find_study(make_clinic(archive=archive), "a")
 
 
 def test_an_archive_that_is_away_is_named_in_one_sentence(refused, configure, tmp_path):
@@ -135,7 +128,7 @@ def test_an_archive_that_is_away_is_named_in_one_sentence(refused, configure, tm
 
 
 @pytest.fixture
-def orthanc(tmp_path):
+def orthanc(tmp_path, free_port):
     """Run Orthanc with its DICOMweb plug-in; returns clinic.yaml's archive, and the port at which it calls back."""
     if shutil.which("Orthanc") is None or not WEB.exists():
         pytest.skip("Orthanc with its DICOMweb plug-in is not installed")
@@ -186,11 +179,7 @@ def test_forty_exams_of_a_list_come_and_what_is_wrong_is_counted(
         if number == 5:  # one is cut
             files = files[:2] + files[3:]
         elif number == 6:  # one is empty
-            for path in files:
-                data = pydicom.dcmread(path)
-                for key in ("Rows", "Columns", "PixelData"):
-                    del data[key]
-                data.save_as(path)
+            remove_elements(files, "Rows", "Columns", "PixelData")
         # One is another patient's.
         rows.append(f"{name},{'p99' if number == 7 else f'p{number}'}")
         assert {*send(archive["port"], files, called="ORTHANC")} == {0}
@@ -215,7 +204,5 @@ def test_dcmtk_sends_to_the_receiver(make_clinic, write_exam):
         where = ["127.0.0.1", str(port), "-aet", "ARCHIVE", "-aec", "SILOFL"]
         subprocess.run(["echoscu", *where], check=True, timeout=60)
         subprocess.run(["storescu", *where, *map(str, write_exam("a"))], check=True, timeout=60)
-        deadline = time.monotonic() + 20
-        while [*clinic.root.rglob(".unfinished")] and time.monotonic() < deadline:
-            time.sleep(0.05)
+        until(lambda: not [*clinic.root.rglob(".unfinished")])
     assert [cause for _, cause in inbox.settle()] == [""]

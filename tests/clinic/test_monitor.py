@@ -52,8 +52,10 @@ def test_a_new_scanner_is_seen_in_its_first_month_and_its_cause_is_named(clinic,
     assert "images look different to the network: scanner, protocol or reconstruction" in printed
 
 
-def test_a_warning_that_was_rare_and_becomes_frequent_is_named(clinic, capsys):
-    sentence = "the file states another body part than training's files"
+@pytest.mark.parametrize(
+    "sentence", ["the file states another body part than training's files", "the size of organ is unusual"]
+)
+def test_a_warning_that_was_rare_and_becomes_frequent_is_named(clinic, capsys, sentence):
     change = lambda month: {"warnings": (f"{sentence}: head",) if month >= 8 else ()}  # noqa: E731
     assert clinic(change) == ExitCode.INCOMPLETE
     assert f"2027-09: {sentence}: 100%, at first 0%" in capsys.readouterr().out
@@ -94,4 +96,4 @@ def test_refused_inputs_count_and_have_no_numbers(tmp_path):
     entry = {"input": "x", "time": "2027-01-03T00:00:00+00:00", "super_model": FINGERPRINT, "error": "x must be whole"}
     write_json(tmp_path / "prediction.json", [entry])
     (one,) = read_answers(tmp_path)
-    assert one.shares == {"refused inputs": True} and one.numbers == {} and find_alarms(group_months([one])) == []
+    assert one.measures == {"refused inputs": True} and find_alarms(group_months([one])) == []

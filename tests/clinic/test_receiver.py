@@ -1,10 +1,11 @@
 import subprocess
+import threading
 
 import pydicom
 import pytest
 
 from silofl.base.errors import ConfigError
-from silofl_clinic.exams import ARRIVING, EXAMS, INCOMPLETE, Inbox
+from silofl_clinic.exams import ARRIVING, EXAMS, INCOMPLETE, JUDGED, Inbox
 from silofl_clinic.receiver import MIB, NO_ROOM, NOT_ALLOWED, NOT_UNDERSTOOD, SUCCESS, Receiver
 
 from .conftest import calling, send, until
@@ -131,6 +132,7 @@ def test_an_exam_whose_sender_broke_off_lies_apart_until_it_comes_again(receive,
         with calling(port) as to:
             to.send_c_store(pydicom.dcmread(files[0]))
             to.abort()
+        until(lambda: not any(connection.is_alive() for connection in inbox.sending))
         assert [*inbox.settle()] == [(uid, "cut")] and (root / INCOMPLETE / "cut" / uid).is_dir()
         # The rest alone is enough: what came before is kept.
         send(port, files[1:])
@@ -174,3 +176,34 @@ def test_certificates_that_do_not_belong_together_are_refused(receive, certifica
     tls = certificates("own") | {"key": certificates("foreign")["key"]}
     with pytest.raises(ConfigError, match="tls of clinic.yaml must name three PEM files"), receive(tls=tls)[0].listen():
         pass
+
+
+def test_an_exam_that_is_put_away_while_a_file_of_it_comes_loses_none_and_a_start_goes_on_with_it(
+    receive, write_exam, monkeypatch
+):
+    receiver, inbox, root = receive()
+    add = Inbox.add
+
+    def add_while_it_is_put_away(self, content):
+        folder = add(self, content)
+        other = threading.Thread(target=lambda: [*inbox.settle()])
+        other.start()
+        other.join(0.2)
+        return folder
+
+    monkeypatch.setattr(Inbox, "add", add_while_it_is_put_away)
+    with receiver.listen() as port:
+        with calling(port) as to:
+            for path in write_exam("a"):
+                assert to.send_c_store(pydicom.dcmread(path)).Status == SUCCESS
+            # Its sender may go on; it does not once it sends another one.
+            assert [*inbox.settle()] == [] and len(arrived(root)) == 6
+            monkeypatch.undo()
+            assert to.send_c_store(pydicom.dcmread(write_exam("b")[0])).Status == SUCCESS
+            assert [cause for _, cause in inbox.settle()] == [""] and len(arrived(root)) == 1
+        until(lambda: not inbox.sending)
+    assert [cause for _, cause in inbox.settle()] == [""]
+    for folder in (root / EXAMS).iterdir():
+        folder.rename(root / JUDGED / folder.name)
+    assert [cause for _, cause in Inbox(receiver._clinic).settle()] == ["", ""]
+    assert len([*(root / EXAMS).rglob("*.dcm")]) == 7

@@ -3,6 +3,7 @@ import pydicom
 import pytest
 
 from silofl.inference.dicom_seg import write_dicom_seg
+from silofl.reading.header import dicom_headers
 from silofl.reading.images import read_image
 from silofl_clinic.report import write_report
 
@@ -15,13 +16,14 @@ def report(write_exam, make_study, tmp_path):
 
     def make(labels, said=(), **options):
         series, study = write_exam("a")[0].parent, make_study()
+        headers = [*dicom_headers(series)]
         sizes = {name: float((labels == number).sum()) for number, name in study.labels.items()}
         record = {"super_model": "abc", "volumes_ml": sizes, "do_not_use": None, "warnings": [*said]}
         seg, target = tmp_path / "seg.dcm", tmp_path / "report.dcm"
-        write_dicom_seg(seg, series, labels, read_image(series).affine, study, "abc", "", options=OPTIONS)
-        write_report(target, series, seg, record, study, OPTIONS | options)
+        write_dicom_seg(seg, headers, labels, read_image(series).affine, study, "abc", "", options=OPTIONS)
+        write_report(target, headers, seg, record, study, OPTIONS | options)
         again = tmp_path / "again.dcm"
-        write_report(again, series, seg, record, study, OPTIONS | options)
+        write_report(again, headers, seg, record, study, OPTIONS | options)
         assert pydicom.dcmread(again).SOPInstanceUID == pydicom.dcmread(target).SOPInstanceUID
         return pydicom.dcmread(target), pydicom.dcmread(seg)
 

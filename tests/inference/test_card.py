@@ -57,6 +57,7 @@ def test_a_card_says_what_the_run_recorded(make_contents):
     text = card_of(contents)
     for part in (
         "arXiv:2203.10144",
+        "- Network: monai.networks.nets.UNet, normalization batch, from random weights",
         "| north | 0.812 | 4     | 3        | 1              |",
         "| north | not known / 4 / 31 ",
         "standard deviation 0.000",

@@ -11,6 +11,7 @@ from silofl.base.errors import ConfigError, DataError
 from silofl.cli import main
 from silofl.inference.dicom_seg import check_can_write, write_dicom_seg
 from silofl.inference.directory import write_model_folder
+from silofl.reading.header import dicom_headers
 from silofl.reading.images import read_image, read_label
 
 highdicom = pytest.importorskip("highdicom")
@@ -43,7 +44,7 @@ def segment(tmp_path, make_study):
     def write(folder, labels, names=LABELS, affine=None, said="global model"):
         image = read_image(folder) if affine is None else None
         target, affine = tmp_path / "seg.dcm", image.affine if affine is None else affine
-        write_dicom_seg(target, folder, labels, affine, make_study(labels=names), "abc", said)
+        write_dicom_seg(target, [*dicom_headers(folder)], labels, affine, make_study(labels=names), "abc", said)
         return target, image
 
     return write
@@ -230,9 +231,9 @@ def test_the_package_is_asked_for_before_any_work_and_a_segments_label_is_one_va
 
 def test_a_list_of_series_begins_with_what_forbids_to_use_a_segmentation(series, tmp_path, make_study):
     folder, study = series(), make_study(labels=LABELS).model_copy(update={"name": "n" * 80})
-    target, affine = tmp_path / "seg.dcm", read_image(folder).affine
+    target, affine, headers = tmp_path / "seg.dcm", read_image(folder).affine, [*dicom_headers(folder)]
     for is_forbidden in (True, False):
-        write_dicom_seg(target, folder, random_labels(), affine, study, "abc", "global model", is_forbidden)
+        write_dicom_seg(target, headers, random_labels(), affine, study, "abc", "global model", is_forbidden)
         found = pydicom.dcmread(target)
         texts = found.SeriesDescription, found.ContentLabel, found.ContentDescription
         assert [text.startswith("DO NOT USE") for text in texts] == [is_forbidden] * 3
@@ -282,7 +283,8 @@ def test_the_same_source_model_and_options_have_the_same_uids_and_others_have_ot
     affine = read_image(folder).affine
 
     def uids(fingerprint="abc", **options):
-        write_dicom_seg(tmp_path / "seg.dcm", folder, labels, affine, study, fingerprint, "", options=options)
+        headers = [*dicom_headers(folder)]
+        write_dicom_seg(tmp_path / "seg.dcm", headers, labels, affine, study, fingerprint, "", options=options)
         written = pydicom.dcmread(tmp_path / "seg.dcm")
         return written.SeriesInstanceUID, written.SOPInstanceUID
 
@@ -299,7 +301,7 @@ def test_a_segment_has_the_code_that_the_study_gives_its_label(series, segment, 
     codes = {"lesion": {"code": "52988006", "meaning": "Lesion", "is_abnormal": True}}
     study = study.model_validate(study.model_dump() | {"codes": codes})
     target = tmp_path / "coded.dcm"
-    write_dicom_seg(target, folder, random_labels(), read_image(folder).affine, study, "abc", "")
+    write_dicom_seg(target, [*dicom_headers(folder)], random_labels(), read_image(folder).affine, study, "abc", "")
     organ, lesion = pydicom.dcmread(target).SegmentSequence
     kind = lesion.SegmentedPropertyTypeCodeSequence[0]
     assert (kind.CodeValue, kind.CodingSchemeDesignator, kind.CodeMeaning) == ("52988006", "SCT", "Lesion")

@@ -273,6 +273,7 @@ def test_odd_elements_are_read_without_a_warning_that_names_the_librarys_path(se
             # DICOM allows 64 letters.
             header.SeriesInstanceUID = "1.2." + "3" * 62
             header.save_as(path)
-    script = "import sys, pathlib; from silofl.reading.header import read_uids; read_uids(pathlib.Path(sys.argv[1]))"
+    script = "import sys, pathlib; from silofl.reading.header import *; "
+    script += "list_uids([*dicom_headers(pathlib.Path(sys.argv[1]))])"
     found = subprocess.run([sys.executable, "-c", script, str(series)], capture_output=True, text=True)
     assert (found.returncode, found.stderr) == (0, "")

@@ -12,7 +12,7 @@ from cryptography.x509.oid import NameOID
 from silofl.base.errors import ConfigError
 from silofl.cli import main
 from silofl.inference import withdrawn
-from silofl.inference.withdrawn import FILE, ROOT, check_not_withdrawn
+from silofl.inference.withdrawn import FILE, ROOT, Withdrawn, check_not_withdrawn
 from silofl_desk.studies.withdraw import sign_list
 
 MODEL, OTHER = "a" * 64, "b" * 64
@@ -61,9 +61,10 @@ def clinic(network, tmp_path):
     return tmp_path / "clinic" / "supermodel"
 
 
-def write_list(clinic, who, models):
+def write_list(clinic, who, models, number=1):
     certificate, key = who
-    content = sign_list(models, certificate.public_bytes(Encoding.PEM), key)
+    listed = Withdrawn(datetime.now(UTC).date().isoformat(), models, number)
+    content = sign_list(listed, certificate.public_bytes(Encoding.PEM), key)
     (clinic.parent / FILE).write_text(json.dumps(content))
     return content
 
@@ -80,6 +81,35 @@ def test_a_lead_withdraws_a_model_and_later_another_and_the_list_names_both(kit,
     assert check_not_withdrawn(clinic, "c" * 64)
     assert main(["withdraw", "abc", "--kit", str(kit), "--list", str(place)]) == 2
     assert "must be a fingerprint of 64 digits" in capsys.readouterr().err
+
+
+def test_a_model_that_a_lead_takes_from_the_list_answers_again_and_the_list_before_is_refused(kit, clinic, capsys):
+    place = clinic.parent / FILE
+    withdraw = ["withdraw", "--kit", str(kit), "--list", str(place)]
+    assert main([*withdraw, MODEL, OTHER]) == 0
+    before = place.read_text()
+    with pytest.raises(ConfigError, match="must not be withdrawn"):
+        check_not_withdrawn(clinic, MODEL)
+    assert main([*withdraw, MODEL, "--undo"]) == 0
+    assert "names 1 withdrawn model;" in capsys.readouterr().out
+    assert check_not_withdrawn(clinic, MODEL)
+    with pytest.raises(ConfigError, match="must not be withdrawn"):
+        check_not_withdrawn(clinic, OTHER)
+    assert main([*withdraw, MODEL, "--undo"]) == 2
+    assert f"MODEL must be on {place}, not {MODEL}" in capsys.readouterr().err
+    # Whoever puts it back, as it is or with a number of his own.
+    place.write_text(before)
+    with pytest.raises(ConfigError, match=f"{FILE} must be number 2, which was here, or later, not 1"):
+        check_not_withdrawn(clinic, "c" * 64)
+    forged = json.loads(before)
+    forged["content"] = forged["content"].replace('"number": 1', '"number": 3')
+    place.write_text(json.dumps(forged))
+    with pytest.raises(ConfigError, match="must be signed by a lead of the network"):
+        check_not_withdrawn(clinic, "c" * 64)
+    place.unlink()
+    (clinic.parent / ROOT).unlink()
+    with pytest.raises(ConfigError, match=f"{FILE} must lie beside {ROOT}"):
+        check_not_withdrawn(clinic, "c" * 64)
 
 
 @pytest.mark.parametrize("text", ["[]", '{"content": 3}', '{"content": "{}"}', '{"content": "{\\"models\\": 3}"}'])

@@ -19,9 +19,9 @@ from typing import IO, Any, TypeVar
 from silofl.base.documents import ABSENT, check_kind, read_json_document
 from silofl.base.errors import ConfigError, DamagedError, StateError
 
-J = TypeVar("J", dict, list)
+J = TypeVar("J", dict, list, int)
 D = TypeVar("D")
-KINDS = {dict: "keys and values", list: "a list"}
+KINDS = {dict: "keys and values", list: "a list", int: "a whole number"}
 DIGEST = hashlib.sha256().digest_size
 # What torch.save writes is a zip archive.
 ZIP = b"PK\x03\x04"
@@ -212,7 +212,7 @@ def read_json(path: Path, kind: type[J] = dict, absent: D = ABSENT) -> J | D:
     """Read a JSON file.
 
     Args:
-        kind: What it holds: keys and values, or a list.
+        kind: What it holds: keys and values, a list, or a whole number.
         absent: Returned where there is no file; where it is not given that is an error.
 
     Raises:

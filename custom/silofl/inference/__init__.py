@@ -8,6 +8,8 @@ if TYPE_CHECKING:
     from silofl.inference.super_model import SuperModel
 
 __all__ = ["Prediction", "SuperModel"]
+# What predict writes of its answers, and what a super model says of itself.
+RECORD, HEAD = "prediction.json", "model.json"
 FILES = {"Prediction": "prediction", "SuperModel": "super_model"}
 
 

@@ -128,10 +128,13 @@ def _versions_table(contents: Contents, versions: Mapping[str, str], fingerprint
 
 
 def _data_table(counts: Mapping[str, Any]) -> str:
+    rows = [[site] for site in counts]
+    for row, one in zip(rows, counts.values(), strict=True):
+        for part in PARTS:
+            patients, cases, examples = (one[part][key] for key in ("patients", "cases", "examples"))
+            row.append(f"{UNKNOWN if patients is None else patients} / {cases} / {examples}")
     head = ("site", *(f"{part} patients / cases / images" for part in PARTS))
-    return format_markdown_table(
-        head, [(site, *(_format_sizes(one[part]) for part in PARTS)) for site, one in counts.items()]
-    )
+    return format_markdown_table(head, rows)
 
 
 def _population_table(data: Mapping[str, Any]) -> str:
@@ -230,11 +233,6 @@ def _format_lacking_labels(study: Study, shown: Mapping[str, Collection[int]]) -
         for site, numbers in shown.items()
     }
     return "; ".join(f"{site}: {names}" for site, names in lacking.items() if names)
-
-
-def _format_sizes(part: Mapping[str, Any]) -> str:
-    patients = UNKNOWN if part["patients"] is None else part["patients"]
-    return f"{patients} / {part['cases']} / {part['examples']}"
 
 
 def _describe_values(contents: Contents) -> str:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
 from rich.console import Console
@@ -20,6 +20,7 @@ from silofl.base.errors import ConfigError, DataError, ExitCode, SiloFLError
 from silofl.base.files import hold_lock, is_free, make_folder, write_atomically, write_json
 from silofl.base.options import make_console
 from silofl.data.contrasts import Case, list_case_files, parse_case
+from silofl.inference import RECORD
 from silofl.inference.dicom_seg import check_can_write, write_dicom_seg
 from silofl.inference.directory import read_fingerprint, read_versions
 from silofl.inference.output import (
@@ -38,9 +39,12 @@ from silofl.inference.prediction import Prediction
 from silofl.inference.super_model import BATCH_SIZE, SuperModel
 from silofl.inference.withdrawn import UNCHECKED, check_not_withdrawn
 from silofl.reading.access import content_digest, input_name
-from silofl.reading.header import is_dicom, read_uids
+from silofl.reading.header import dicom_headers, is_dicom, list_uids
 
-RECORD, LOCK = "prediction.json", "prediction.lock"
+if TYPE_CHECKING:
+    from pydicom import Dataset
+
+LOCK = "prediction.lock"
 
 
 @dataclass(frozen=True)
@@ -77,10 +81,12 @@ class Input:
     Attributes:
         case: Its file, or files by the names of contrasts.
         name: What messages and results call it by.
+        headers: Of its DICOM series, where they were read before.
     """
 
     case: Case
     name: str
+    headers: Sequence[Dataset] = ()
 
     @classmethod
     def from_case(cls, case: Case, is_named_by_folder: bool) -> Input:
@@ -144,7 +150,10 @@ def predict_inputs(
     """
     inputs = [Input.from_case(case, options.is_named_by_folder) for case in cases]
     _check_input_names(inputs)
-    _check_folder(out)
+    if not is_free(out) and not any((out / name).is_file() for name in (RECORD, LOCK)):
+        raise ConfigError(
+            f"{out.name} must be a new folder or that of an earlier prediction; it holds something else: name another"
+        )
     runner = Runner(super_model, out, options)
     make_folder(out)
     # Two at once would each write the record without the other's answers.
@@ -255,7 +264,8 @@ class Runner:
         # So that an answer can be told to be this image's, long after.
         record = {"sha256": _checksums(one.case)} | prediction_record(prediction, study, self.threshold)
         if is_dicom(one.first):
-            record["dicom"] = read_uids(one.first)
+            one = replace(one, headers=one.headers or [*dicom_headers(one.first)])
+            record["dicom"] = list_uids(one.headers)
         if options.site is not None:
             record["asked_for"] = options.site
         line = prediction_sentence(prediction, study, self.threshold)
@@ -282,11 +292,11 @@ class Runner:
         """Write a DICOM segmentation and return the record's entries; what prevents it is one more warning."""
         name = f"{one.stem}_seg.dcm"
         try:
-            if not is_dicom(one.first):
+            if not one.headers:
                 raise DataError("no DICOM segmentation: the input is no DICOM, and names no patient")
             write_dicom_seg(
                 self.out / name,
-                one.first,
+                one.headers,
                 prediction.label_map,
                 prediction.affine,
                 self.model.contents.study,
@@ -379,13 +389,6 @@ def _delete_files(out: Path, stems: Iterable[str]) -> None:
     for stem in stems:
         for suffix in SUFFIXES:
             (out / f"{stem}{suffix}").unlink(missing_ok=True)
-
-
-def _check_folder(out: Path) -> None:
-    if not is_free(out) and not any((out / name).is_file() for name in (RECORD, LOCK)):
-        raise ConfigError(
-            f"{out.name} must be a new folder or that of an earlier prediction; it holds something else: name another"
-        )
 
 
 def _read_earlier_records(out: Path) -> list[dict[str, Any]]:

@@ -20,7 +20,6 @@ from silofl.base.errors import ConfigError, DataError, one_line, quote_value
 from silofl.base.files import write_atomically
 from silofl.inference.output import FORBIDDEN
 from silofl.reading.dicom_planes import DIRECTION, POSITION, SPACING, read_planes
-from silofl.reading.header import dicom_headers
 from silofl.reading.raw_volume import LPS_TO_RAS
 from silofl.study import Study
 
@@ -64,7 +63,7 @@ def check_can_write(study: Study) -> None:
 
 def write_dicom_seg(
     target: Path,
-    source: Path,
+    headers: Sequence[Dataset],
     label_map: NDArray[np.uint8],
     affine: NDArray[np.float64],
     study: Study,
@@ -76,7 +75,7 @@ def write_dicom_seg(
     """Write a label map as a DICOM segmentation that belongs to its source's patient, study and frame of reference.
 
     Args:
-        source: The DICOM file, or the folder of the series, that was predicted.
+        headers: Of the DICOM file, or the series, that was predicted.
         label_map: Label numbers, (X, Y, Z).
         affine: Voxel indices to millimetres in NIfTI's world, (4, 4).
         remark: Whose model answered, and the warnings: each segment's description.
@@ -89,7 +88,6 @@ def write_dicom_seg(
     """
     # What highdicom says of unusual headers is of no use to who asked for a label map.
     logging.getLogger("highdicom").setLevel(logging.ERROR)
-    headers = list(dicom_headers(source))
     # In the order of headers or frames, so that each takes its own place, be the gantry tilted or not.
     pixels = label_map.transpose(2, 1, 0)[_find_slices(headers, label_map, affine)]
     try:

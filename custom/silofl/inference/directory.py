@@ -19,7 +19,7 @@ from silofl.base.errors import ConfigError, quote_value
 from silofl.base.files import is_free, load_tensors, save_tensors, write_json, write_text
 from silofl.base.settings import parse
 from silofl.data.domain import Domain
-from silofl.inference import card
+from silofl.inference import HEAD, card
 from silofl.inference.contents import PLAIN_NAME, Contents, pack_calling, unpack_calling
 from silofl.inference.readme import super_model_readme
 from silofl.inference.usual import pack_usual, unpack_usual
@@ -46,7 +46,7 @@ def write_model_folder(folder: Path, contents: Contents) -> None:
     Raises:
         ConfigError: The place is taken by something else, or the facts are no plain values.
     """
-    if not is_free(folder) and not (folder / "model.json").is_file():
+    if not is_free(folder) and not (folder / HEAD).is_file():
         raise ConfigError(f"{folder.name} must be free or an older super model; it is something else: move it away")
     _replace_folder(folder, lambda new: _write_files(new, contents))
 
@@ -94,7 +94,10 @@ def read_model_folder(folder: Path) -> Contents:
     try:
         refuse_mean(facts, f"{folder.name}/model.json")
         study = parse(Study, facts["study"], f"{folder.name}/model.json", STORED)
-        _check_fingerprint(folder, facts, study)
+        if facts["fingerprint"] != _compute_fingerprint(facts, study):
+            raise ConfigError(
+                f"{folder.name}/{HEAD} must have the fingerprint of what it says; it was changed: copy the folder again"
+            )
         states = {name: _read_weights(folder, name, entry) for name, entry in facts["weights"].items()}
         _check_content(folder, facts)
         return build_contents(facts, study, states)
@@ -184,7 +187,7 @@ def _write_pages(folder: Path, contents: Contents, facts: dict[str, Any]) -> Non
         write_text(folder / name, text)
     facts["pages"] = {name: _sha256(text.encode()) for name, text in pages.items()}
     facts.pop("content", None)
-    write_json(folder / "model.json", facts | {"content": _hash_facts(facts)})
+    write_json(folder / HEAD, facts | {"content": _hash_facts(facts)})
 
 
 def _collect_facts(contents: Contents, weights: dict[str, dict[str, str]]) -> dict[str, Any]:
@@ -243,7 +246,7 @@ def read_versions() -> dict[str, str]:
 
 
 def _read_facts(folder: Path) -> dict[str, Any]:
-    facts = read_json_document(folder / "model.json")
+    facts = read_json_document(folder / HEAD)
     if facts is ABSENT:
         if folder.is_file():
             raise ConfigError(f"{folder} must be the folder of a super model, not a file in it; name {folder.parent}")
@@ -266,13 +269,6 @@ def _read_facts(folder: Path) -> dict[str, Any]:
             "version of SiloFL that wrote it"
         )
     return facts
-
-
-def _check_fingerprint(folder: Path, facts: dict[str, Any], study: Study) -> None:
-    if facts["fingerprint"] != _compute_fingerprint(facts, study):
-        raise ConfigError(
-            f"{folder.name}/model.json must have the fingerprint of what it says; it was changed: copy the folder again"
-        )
 
 
 def _check_content(folder: Path, facts: dict[str, Any]) -> None:

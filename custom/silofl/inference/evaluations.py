@@ -4,7 +4,7 @@ A hospital sends one array of float64, a row for each score that the study names
 interval, and the number of cases that count. Nothing else fits into it: no text, no case, no further number.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -157,7 +157,11 @@ def pack_scores(record: Evaluation, study: Study, few: Collection[str] = (), lea
         is_few = group in few or (group == ALL and few and name.removesuffix(USED) in CLASS_MEANS)
         is_said = one.value is None or not (is_few or 0 < one.num_cases < least or (hides_used and is_used))
         is_said = is_said and (group, name.removesuffix(OF_OTHERS)) not in withheld
-        rows.append(_pack_estimate(one) if is_said else (0.0,) * (COLUMNS - 1) + (float(NOT_SAID),))
+        row = (0.0,) * (COLUMNS - 1) + (0.0 if is_said else float(NOT_SAID),)
+        if is_said and one.value is not None:
+            # No interval is as wide as nothing.
+            row = (one.value, *(one.interval or (one.value, one.value)), one.num_cases)
+        rows.append(row)
     return np.array(rows, np.float64)
 
 
@@ -236,10 +240,3 @@ def _collect_scores(record: Evaluation) -> dict[str, dict[str, Estimate]]:
         for group, scores in record.withheld.used.items():
             found[group] |= {name + USED: one for name, one in scores.items()}
     return found
-
-
-def _pack_estimate(one: Estimate) -> Sequence[float]:
-    # Without a case nothing is known, and no interval is as wide as nothing.
-    if one.value is None:
-        return (0.0,) * COLUMNS
-    return (one.value, *(one.interval or (one.value, one.value)), one.num_cases)

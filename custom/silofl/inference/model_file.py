@@ -12,20 +12,19 @@ from torch import Tensor
 from silofl.base.errors import ConfigError
 from silofl.base.settings import parse
 from silofl.core.mixing import Arrays
+from silofl.inference import HEAD
 from silofl.inference.contents import Contents
 from silofl.inference.directory import build_contents, plain_study, read_model_folder, refuse_mean
 from silofl.models.roles import SELECTOR, read_role, select_role
 from silofl.study import STORED, Study
 
-# What model.json is called among the tensors: its bytes.
-HEAD = "model.json"
 # What decides an answer, its score, or which scores are sent. Where the file lies is none of it.
 DECIDING = ("task", "labels", "regions", "metric", "data", "model", "algorithm", "operating_point", "do_not_use")
 FILE_KEYS = ("pretrained", "pretrained_sha256", "weights", "weights_sha256")
 
 
 def pack_model(folder: Path) -> dict[str, Tensor]:
-    """Return a super model's folder as tensors for one file; the errors of `read_model_folder`."""
+    """Return a super model's folder as tensors for one file, `HEAD` as its bytes; the errors of `read_model_folder`."""
     contents = read_model_folder(folder)
     selector = {} if contents.selector is None else {SELECTOR: contents.selector}
     head = np.frombuffer((folder / HEAD).read_bytes(), np.uint8)

@@ -10,6 +10,7 @@ from torch import nn
 
 from silofl.base.errors import ConfigError
 from silofl.base.files import load_tensors, read_json
+from silofl.inference import HEAD
 from silofl.inference.bundle import WEIGHTS, BundleModel, VolumeNetwork, unpack_contents
 from silofl.inference.contents import Contents
 from silofl.inference.directory import BUNDLE, read_fingerprint, read_model_folder
@@ -34,7 +35,7 @@ def open_model(folder: Path, device: torch.device) -> tuple[SuperModel, str]:
     """
     if (folder / BUNDLE).is_file():
         return _open_bundle(folder, device)
-    if (folder / BEST).is_file() and not (folder / "model.json").exists():
+    if (folder / BEST).is_file() and not (folder / HEAD).exists():
         contents = _read_best(folder)
         return SuperModel(contents, device), hashlib.sha256((folder / BEST).read_bytes()).hexdigest()
     return SuperModel(read_model_folder(folder), device), read_fingerprint(folder)

@@ -7,6 +7,7 @@ says that nobody has checked; one without the other is refused.
 import json
 from binascii import Error as NoHexadecimal
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
@@ -21,9 +22,11 @@ from cryptography.x509.oid import NameOID
 
 from silofl.base.documents import ABSENT, read_json_document
 from silofl.base.errors import ConfigError, quote_value
+from silofl.base.files import read_json, write_json
 from silofl.base.schema import read_record
 
-FILE, ROOT = "withdrawn.json", "rootCA.pem"
+# The last holds the number of the newest list that was here.
+FILE, ROOT, SEEN = "withdrawn.json", "rootCA.pem", "withdrawn.seen"
 UNCHECKED = f"Nobody has checked whether the model was withdrawn: no {FILE} is beside it"
 # Whose certificates may sign it: NVFlare's own name of the network's head, and that of study leads.
 ROLES = ("project_admin", "lead")
@@ -39,10 +42,12 @@ class Withdrawn:
     Attributes:
         signed: The day, as 2026-11-29.
         models: Fingerprint of a super model -> why it was withdrawn.
+        number: One more than that of the list before.
     """
 
     signed: str
     models: Mapping[str, str]
+    number: int
 
     def __post_init__(self) -> None:
         """Refuse a day that is none."""
@@ -56,11 +61,11 @@ def check_not_withdrawn(folder: Path, fingerprint: str) -> bool:
         folder: The super model's, beside which the list and the root certificate lie.
 
     Raises:
-        ConfigError: The model is withdrawn, or the list is missing beside its root, forged, stale or broken.
+        ConfigError: The model is withdrawn, or the list is missing beside its root, forged, stale, broken or replaced.
     """
     place = folder.resolve().parent
     found, root = read_json_document(place / FILE), place / ROOT
-    if found is ABSENT and not root.exists():
+    if found is ABSENT and not root.exists() and not (place / SEEN).exists():
         return False
     if found is ABSENT or not root.exists():
         lacking, other = (FILE, ROOT) if found is ABSENT else (ROOT, FILE)
@@ -70,6 +75,13 @@ def check_not_withdrawn(folder: Path, fingerprint: str) -> bool:
     listed = _read_list(found, root)
     if datetime.now(UTC).date() - date.fromisoformat(listed.signed) > GOOD_FOR:
         raise ConfigError(f"{FILE} must be at most {GOOD_FOR.days} days old, not of {listed.signed}; {REMEDY} anew")
+    if listed.number < (newest := read_json(place / SEEN, int, absent=0)):
+        # It may lack models that were withdrawn since.
+        raise ConfigError(f"{FILE} must be number {newest}, which was here, or later, not {listed.number}; {REMEDY}")
+    if listed.number > newest:
+        # Who cannot write here cannot put an older list here either.
+        with suppress(OSError):
+            write_json(place / SEEN, listed.number)
     if fingerprint in listed.models:
         raise ConfigError(
             f"the super model must not be withdrawn; {fingerprint[:16]} is, as the lead signed on {listed.signed}: "

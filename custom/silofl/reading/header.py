@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
@@ -125,24 +125,21 @@ def check_affine(affine: NDArray[np.float64], name: str) -> None:
 
 def dicom_headers(path: Path) -> Iterator[Dataset]:
     """Yield the headers of a DICOM file, or of the images in the folder of a series, without their pixels."""
-    # As GDCM reads them, without the preamble too, which old archives leave out.
-    headers = (read_elements(file, force=True) for file in list_files(path))
-    # A folder may hold a DICOMDIR, or what is no DICOM: neither has rows of pixels.
-    return (header for header in headers if "Rows" in header)
-
-
-def read_uids(path: Path) -> dict[str, str | list[str]]:
-    """Return the UIDs by which an archive finds a DICOM file or folder again: of study, series and all instances."""
-    keys, found = ("StudyInstanceUID", "SeriesInstanceUID", "SOPInstanceUID"), []
     for file in list_files(path):
         try:
-            header = read_elements(file, specific_tags=(*keys, "Rows"), force=True)
+            # As GDCM reads them, without the preamble too, which old archives leave out.
+            header = read_elements(file, force=True)
         except Exception:  # pydicom raises whatever its parsers raise on what is no DICOM, and no slice
             continue
+        # A folder may hold a DICOMDIR, or what is no DICOM: neither has rows of pixels.
         if "Rows" in header:
-            found.append([str(header.get(key, "")) for key in keys])
-    studies, series, instances = zip(*found, strict=True)
-    return {"study": studies[0], "series": series[0], "instances": [*instances]}
+            yield header
+
+
+def list_uids(headers: Sequence[Dataset]) -> dict[str, str | list[str]]:
+    """Return the UIDs by which an archive finds a DICOM file or series again: of study, series and all instances."""
+    study, series = (str(headers[0].get(key, "")) for key in ("StudyInstanceUID", "SeriesInstanceUID"))
+    return {"study": study, "series": series, "instances": [str(one.get("SOPInstanceUID", "")) for one in headers]}
 
 
 def read_dicom_element(path: Path, key: str) -> str | None:

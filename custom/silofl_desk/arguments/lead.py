@@ -3,6 +3,7 @@
 import argparse
 from pathlib import Path
 
+from silofl.arguments.clinic import SUPER_MODEL
 from silofl.base.options import (
     JOB,
     KIT,
@@ -11,7 +12,6 @@ from silofl.base.options import (
     add_job,
     add_json,
     add_set,
-    expect_path,
     parse_count,
     parse_natural,
 )
@@ -52,9 +52,7 @@ def add_estimate(parser: argparse.ArgumentParser) -> None:
 
 def add_evaluation_job(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``silofl evaluation-job``."""
-    parser.add_argument(
-        "model", type=expect_path("the folder of a super model"), metavar="MODEL", help="folder of the super model"
-    )
+    parser.add_argument("model", type=SUPER_MODEL, metavar="MODEL", help="folder of the super model")
     place = parser.add_mutually_exclusive_group(required=True)
     place.add_argument("-o", "--out", type=Path, metavar="NEWJOB", help="new folder for the job")
     place.add_argument(
@@ -68,6 +66,7 @@ def add_withdraw(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("models", nargs="*", metavar="MODEL", help="fingerprint of a model; none signs the list anew")
     parser.add_argument("--kit", type=KIT, required=True, help="the study lead's startup kit")
     parser.add_argument("--reason", default="not said", help="why, for those who predict")
+    parser.add_argument("--undo", action="store_true", help="take the models from the list; they may answer again")
     parser.add_argument("--list", type=Path, default=Path("withdrawn.json"), help="the list (default: withdrawn.json)")
 
 
