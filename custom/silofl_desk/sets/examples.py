@@ -17,16 +17,9 @@ from numpy.typing import NDArray
 from silofl.base.errors import ConfigError, DataError
 from silofl.data.manifest import PARTS
 from silofl.importing.options import ImportOptions
-from silofl.importing.partition import (
-    deal_equally,
-    deal_shares,
-    draw_shares,
-    group_sites,
-    shard_sites,
-    split_by_class,
-)
 from silofl.importing.site_files import UNKNOWN, JsonRecord, SitePlan, Writer, split_patients
 from silofl.reading.access import link_or_copy
+from silofl_desk.sets.dealing import deal_equally, deal_shares, draw_shares, group_sites, shard_sites, split_by_class
 
 # With fewer a site that is cut into parts has too little to train on: BatchNorm cannot learn from one example.
 MIN_EXAMPLES = 8
