@@ -161,7 +161,7 @@ def begin(tmp_path, make_study, root):
         fl_ctx, filters = FLContext(), {"task_data_filters": {FilterKey.IN: [RunNote()]}}
         filters |= {"task_result_filters": {FilterKey.OUT: [Egress()]}}
         props = {FLContextKey.SCOPE_OBJECT: SimpleNamespace(**filters)}
-        props |= {FLContextKey.JOB_META: {"submitter_name": submitter}}
+        props |= {FLContextKey.JOB_META: {"submitter_name": submitter}, FLContextKey.RUNNER: SimpleNamespace()}
         for key, value in props.items():
             fl_ctx.set_prop(key, value, private=True, sticky=False)
         fl_ctx.get_engine = lambda: SimpleNamespace(get_workspace=lambda: Workspace(str(tmp_path), "north"))

@@ -391,7 +391,7 @@ def test_groups_of_cases_have_their_rows_and_a_difference_over_hospitals_is_test
     folder, study = job
     divided = study.model_copy(update={"subgroups": {"sex": ("F", "M")}})
     group_of = iter("FM" * 2 * len(SITES))
-    monkeypatch.setattr("silofl.data.groups._join", lambda stated, keys: next(group_of))
+    monkeypatch.setattr("silofl.data.groups.read_dicom_elements", lambda path, keys: {"PatientSex": next(group_of)})
     game = play(study=divided, pretrained=read_start(folder, study).arrays)
     _, record = finished(game, tmp_path)
     assert record.divided == ("sex: F", "sex: M", "sex: others", "sex: not stated") and record.labels == ("blob",)

@@ -129,6 +129,8 @@ def dicom_headers(path: Path) -> Iterator[Dataset]:
         try:
             # As GDCM reads them, without the preamble too, which old archives leave out.
             header = read_elements(file, force=True)
+        except DataError:
+            raise
         except Exception:  # pydicom raises whatever its parsers raise on what is no DICOM, and no slice
             continue
         # A folder may hold a DICOMDIR, or what is no DICOM: neither has rows of pixels.
