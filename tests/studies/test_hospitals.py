@@ -56,6 +56,12 @@ def test_a_verdict_on_other_numbers_than_the_tables_names_what_it_compares(chose
     assert kept.startswith("In 1 of 1 pairs of hospital and method, ") and "own model by accuracy (2.5 % level" in kept
 
 
+def test_no_method_is_named_where_hospitals_keep_what_they_have_alone(chosen_run):
+    own = joined(local=0.75, federated=0.5, kept=0.75)
+    (first, *_) = conclude({name: [chosen_run(north=own, south=own)] for name in ("fedavg", "oneshot")})
+    assert "with no method is the mean of what hospitals keep above that alone, 0.750." in first
+
+
 def test_a_run_without_a_choice_has_no_row_and_no_run_no_table(chosen_run, results):
     bare = RunRecords(Path("run"), results(), [], {}, {})
     assert hospital_table({"fedavg": bare}) is None and hospitals_image({"fedavg": [bare]}) is None
@@ -72,7 +78,7 @@ def test_the_conclusion_counts_verdicts_compares_means_and_names_the_best_at_the
     third, first, second = conclude(runs)
     # fedavg: 1 of 2 gains, 1 loses; adafed: 2 of 2. Means kept: (0.75 + 0.625) / 2 = 0.6875 and 0.75
     assert "3 of 4" in first and "adafed 2 of 2" in first and "fedavg 1 of 2" in first and "1 worse" in first
-    assert "adafed has the highest mean: 0.750, against 0.500 alone" in first
+    assert "adafed has the highest mean of what hospitals keep: 0.750, against 0.500 alone" in first
     # federated: (0.25 + 0.5) / 2 = 0.375 against (0.5 + 0.75) / 2 = 0.625 alone
     assert "1 of 2 methods would be worse" in second
     assert "fedavg 0.375 (alone 0.625)" in second and "adafed" not in second
@@ -101,7 +107,7 @@ def test_no_mean_is_the_highest_beside_those_of_other_hospitals_seeds_or_data(ch
     both = chosen_run(east=joined(kept=0.9), west=joined(kept=0.5))
     for other in (chosen_run(east=joined(kept=0.88)), chosen_run(east=joined(kept=0.88), changes={"seed": 7})):
         first = conclude({"fedavg": [both], "harmofl": [other]})[0]
-        assert "highest mean" not in first and "unlike hospitals, seeds, data or metrics" in first
+        assert "the highest mean of" not in first and "unlike hospitals, seeds, data or metrics" in first
 
 
 def test_hospitals_that_took_no_part_are_told_apart(chosen_run):

@@ -11,7 +11,7 @@ SWING = 0.2
 FIRST, SUCCESSIVE = 3, 3
 SWINGS = (
     f"the validation fell by more than {SWING} and came back: lower training.learning_rate, or choose "
-    "model.normalization: group; the best round is kept"
+    "model.normalization: group if it is another; the best round is kept"
 )
 ONE_CLASS = (
     "{}: in {} rounds one after the other the model has answered every validation case with the same class; lower "

@@ -196,7 +196,9 @@ def _name_highest(rows: RowRuns) -> str:
         return "the hospitals' test cases are of different classes, so that the methods have no mean"
     best = max(means, key=lambda name: means[name][CHOSEN] or 0.0)
     kept, own = format_number(means[best][CHOSEN]), format_number(means[best][LOCAL])
-    return f"{best} has the highest mean: {kept}, against {own} alone"
+    if kept == own:
+        return f"with no method is the mean of what hospitals keep above that alone, {own}"
+    return f"{best} has the highest mean of what hospitals keep: {kept}, against {own} alone"
 
 
 def _have_tested_alike(rows: RowRuns) -> bool:

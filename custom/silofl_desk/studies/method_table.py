@@ -180,8 +180,8 @@ def _marking_notes(is_ranked: bool, seeds: Sequence[int]) -> list[str]:
     if len(seeds) == 1:
         return ["No value is marked as the best: with one seed a difference can be chance; give more --seeds."]
     return [
-        "The best value of each column is bold or has a star if its lead over every other row is larger than both "
-        "rows' standard deviation over seeds; its row wins the site. Otherwise nobody wins: the highest value and "
+        "A site's best value is bold or has a star if its lead over every other method is larger than both methods' "
+        "standard deviation over seeds; its method wins the site. Otherwise nobody wins: the highest value and "
         "those that it does not lead so are level, underlined or with an equals sign. Local training counts, rows that "
         "need pooled data do not."
     ]
