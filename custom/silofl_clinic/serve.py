@@ -16,7 +16,7 @@ from contextlib import nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
 
-from silofl.base.errors import ConfigError, ExitCode, SiloFLError, one_line
+from silofl.base.errors import ConfigError, DataError, ExitCode, SiloFLError, one_line
 from silofl.base.files import UNFINISHED, fill_folder, make_folder, read_json, write_json
 from silofl.base.settings import load_settings
 from silofl.inference import RECORD
@@ -80,7 +80,11 @@ class Service:
                 is_there = is_there and (yield from self._send_all())
 
     def _answer(self, folder: Path) -> Iterator[str]:
-        headers = [*dicom_headers(folder)]
+        try:
+            headers = [*dicom_headers(folder)]
+        except DataError as error:  # one series must not stop the answers to all others
+            yield f"{folder.name}: {error}"
+            return
         # Answers, that the archive may send on, are images too.
         wanted = self._clinic.modalities or {one.get("Modality") for one in headers} - {"SEG"}
         if not headers or headers[0].get("Modality") not in wanted:
