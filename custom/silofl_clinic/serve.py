@@ -16,7 +16,7 @@ from contextlib import nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
 
-from silofl.base.errors import ConfigError, DataError, ExitCode, SiloFLError, one_line
+from silofl.base.errors import ConfigError, ExitCode, SiloFLError, one_line
 from silofl.base.files import UNFINISHED, fill_folder, make_folder, read_json, write_json
 from silofl.base.settings import load_settings
 from silofl.inference import RECORD
@@ -82,8 +82,8 @@ class Service:
     def _answer(self, folder: Path) -> Iterator[str]:
         try:
             headers = [*dicom_headers(folder)]
-        except DataError as error:  # one series must not stop the answers to all others
-            yield f"{folder.name}: {error}"
+        except Exception as error:  # pydicom raises whatever its parsers raise; the other series go on
+            yield f"{folder.name} must hold DICOM files alone; {one_line(error)}: take the others away"
             return
         # Answers, that the archive may send on, are images too.
         wanted = self._clinic.modalities or {one.get("Modality") for one in headers} - {"SEG"}

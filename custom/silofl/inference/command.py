@@ -264,7 +264,7 @@ class Runner:
         # So that an answer can be told to be this image's, long after.
         record = {"sha256": _checksums(one.case)} | prediction_record(prediction, study, self.threshold)
         if is_dicom(one.first):
-            one = replace(one, headers=one.headers or [*dicom_headers(one.first)])
+            one = replace(one, headers=one.headers or [*dicom_headers(one.first, skips_others=True)])
             record["dicom"] = list_uids(one.headers)
         if options.site is not None:
             record["asked_for"] = options.site

@@ -123,16 +123,20 @@ def check_affine(affine: NDArray[np.float64], name: str) -> None:
         raise DataError(f"{name} must have axes in three directions, not in fewer; {remedy}")
 
 
-def dicom_headers(path: Path) -> Iterator[Dataset]:
-    """Yield the headers of a DICOM file, or of the images in the folder of a series, without their pixels."""
+def dicom_headers(path: Path, skips_others: bool = False) -> Iterator[Dataset]:
+    """Yield the headers of a DICOM file, or of the images in the folder of a series, without their pixels.
+
+    Args:
+        skips_others: Whether what pydicom cannot read at all is passed over, as a text beside the slices.
+    """
     for file in list_files(path):
         try:
             # As GDCM reads them, without the preamble too, which old archives leave out.
             header = read_elements(file, force=True)
-        except DataError:
+        except Exception as error:  # pydicom raises whatever its parsers raise
+            if skips_others and not isinstance(error, DataError):
+                continue
             raise
-        except Exception:  # pydicom raises whatever its parsers raise on what is no DICOM, and no slice
-            continue
         # A folder may hold a DICOMDIR, or what is no DICOM: neither has rows of pixels.
         if "Rows" in header:
             yield header
