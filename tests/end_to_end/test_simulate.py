@@ -250,7 +250,7 @@ def test_a_run_with_a_long_round_is_never_silent_for_long(tmp_path, phantoms, mo
     # What is read is told there.
     monkeypatch.setattr(sys, "stderr", log)
     wanted = Simulation(str(phantoms), ("north", "south"), is_alone=is_alone)
-    job, changes = write_small_job(tmp_path / "job", rounds=1), {"training.local_epochs": 30}
+    job, changes = write_small_job(tmp_path / "job", rounds=1), {"training.local_epochs": 120}
     assert simulate.start_simulation(job, tmp_path / "run", wanted, changes, Console(file=log, width=200)) == 0
     (seconds,) = (record["seconds"] for record in json.loads((tmp_path / "run" / "ledger.json").read_text()))
     # A silent round would be a silence of `seconds`; what a busy machine adds makes the round long too.

@@ -8,9 +8,9 @@ from silofl.base.schema import dump_record
 from silofl.federation.ledger import (
     Round,
     absence_sentence,
+    compare_with_best,
     explain_choice,
     find_best_round,
-    is_better,
     mark_best,
     metrics_csv,
     read_ledger,
@@ -65,51 +65,62 @@ def validated(number, **values):
 @pytest.mark.parametrize(
     ("new", "best", "expected"),
     [
-        # the same sites: 0.6 > 0.5; equal ones are no better
-        ({"a": 0.8, "b": 0.4}, {"a": 0.5, "b": 0.5}, True),
-        ({"a": 0.6, "b": 0.4}, {"a": 0.5, "b": 0.5}, False),
+        # the same sites: 0.6 > 0.5; equal medians are level
+        ({"a": 0.8, "b": 0.4}, {"a": 0.5, "b": 0.5}, 1),
+        ({"a": 0.6, "b": 0.4}, {"a": 0.5, "b": 0.5}, 0),
         # b has gone: on a alone 0.6 > 0.5, although the mean of both was 0.7
-        ({"a": 0.6}, {"a": 0.5, "b": 0.9}, True),
-        ({"a": 0.4}, {"a": 0.5, "b": 0.0}, False),
+        ({"a": 0.6}, {"a": 0.5, "b": 0.9}, 1),
+        ({"a": 0.4}, {"a": 0.5, "b": 0.0}, -1),
         # b comes back, or c leaves: they have no say, neither for nor against
-        ({"a": 0.6, "b": 0.0}, {"a": 0.5}, True),
-        ({"a": 0.4, "b": 1.0}, {"a": 0.5}, False),
+        ({"a": 0.6, "b": 0.0}, {"a": 0.5}, 1),
+        ({"a": 0.4, "b": 1.0}, {"a": 0.5}, -1),
+        # level on a alone: a round without b does not replace one that suits it
+        ({"a": 0.5}, {"a": 0.5, "b": 0.9}, -1),
+        ({"a": 0.5, "b": 0.0}, {"a": 0.5}, 0),
         # no site validated both: more sites
-        ({"b": 0.1, "c": 0.1}, {"a": 0.9}, True),
-        ({"b": 0.9}, {"a": 0.1}, False),
+        ({"b": 0.1, "c": 0.1}, {"a": 0.9}, 1),
+        ({"b": 0.9}, {"a": 0.1}, -1),
         # a site whose cases are all excluded has no value
-        ({"a": None, "b": 0.4}, {"a": 0.9, "b": 0.3}, True),
-        ({"a": None}, {}, False),
-        ({}, None, False),
+        ({"a": None, "b": 0.4}, {"a": 0.9, "b": 0.3}, 1),
+        ({"a": None}, {}, -1),
+        ({}, None, -1),
         # d was never there before, half of the two: no earlier round is known to suit it; of three it is too few
-        ({"a": 0.1, "d": 0.1}, {"a": 0.9}, True),
-        ({"a": 0.1, "b": 0.1, "d": 0.9}, {"a": 0.9, "b": 0.9}, False),
+        ({"a": 0.1, "d": 0.1}, {"a": 0.9}, 1),
+        ({"a": 0.1, "b": 0.1, "d": 0.9}, {"a": 0.9, "b": 0.9}, -1),
         # of three the median decides: 0.1 higher, though the mean falls by 0.2; where it stays, how many have risen
-        ({"a": 0.6, "b": 0.6, "c": 0.2}, {"a": 0.5, "b": 0.5, "c": 1.0}, True),
-        ({"a": 0.5, "b": 0.6, "c": 0.5}, {"a": 0.5, "b": 0.5, "c": 0.5}, True),
-        ({"a": 0.5, "b": 0.6, "c": 0.3}, {"a": 0.5, "b": 0.5, "c": 0.5}, False),
+        ({"a": 0.6, "b": 0.6, "c": 0.2}, {"a": 0.5, "b": 0.5, "c": 1.0}, 1),
+        ({"a": 0.5, "b": 0.6, "c": 0.5}, {"a": 0.5, "b": 0.5, "c": 0.5}, 1),
+        ({"a": 0.5, "b": 0.6, "c": 0.3}, {"a": 0.5, "b": 0.5, "c": 0.5}, 0),
     ],
 )
 def test_rounds_are_compared_on_the_sites_that_validated_both(new, best, expected):
     before = [validated(1, a=0.1, b=0.1, c=0.1)]
     if best is not None:
         before.append(replace(validated(2, **best), is_best=True))
-    assert is_better(validated(3, **new), before) is expected
+    assert compare_with_best(validated(3, **new), before) == expected
 
 
 def test_one_sites_invented_scores_choose_no_round():
     first = replace(validated(1, a=0.1, b=0.2, c=0.1, d=0.2, e=1.0), is_best=True)
-    # A round is no better than itself.
-    assert not is_better(first, [first])
+    # A round is level with itself.
+    assert compare_with_best(first, [first]) == 0
     later = validated(2, a=0.3, b=0.4, c=0.2, d=0.3, e=0.0)
-    assert is_better(later, [first])
+    assert compare_with_best(later, [first]) > 0
     worse, before = validated(3, a=0.2, b=0.2, c=0.1, d=0.2, e=1.0), [first, replace(later, is_best=True)]
-    assert not is_better(worse, before)
+    assert compare_with_best(worse, before) < 0
     # Nor does a site that validates for the first time, unless it has trained in no round up to the best.
     before = mark_best([validated(1, a=0.2, b=0.2), validated(2, a=0.8, b=0.8)])
     new = validated(3, a=0.3, b=0.3, c=0.0)
-    assert not is_better(new, before)
-    assert is_better(new, [replace(one, answered=["a", "b"]) for one in before])
+    assert compare_with_best(new, before) < 0
+    assert compare_with_best(new, [replace(one, answered=["a", "b"]) for one in before]) > 0
+
+
+def test_of_level_rounds_the_last_is_reported_whatever_lies_between():
+    ledger = mark_best([validated(number, a=value) for number, value in enumerate((0.5, 1.0, 0.9, 1.0, 0.8), start=1)])
+    assert [(record.is_best, record.is_level) for record in ledger] == [
+        (True, None), (True, None), (None, None), (True, True), (None, None)
+    ]  # fmt: skip
+    assert find_best_round(ledger) == 4
 
 
 def by_areas(number, **areas):

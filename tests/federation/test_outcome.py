@@ -66,11 +66,11 @@ def test_a_site_that_missed_a_round_or_has_no_test_makes_the_run_incomplete(play
 
 
 def best_first(task, site, answer):
-    """Let round 1 validate best where it is validated, and the others all alike."""
+    """Let each round that is validated be worse than the one before, and round 1 by far the best."""
     metrics = answer.meta.get("metrics", {})
     if metrics.get("validation"):
-        is_first = task == "train" and answer.meta["round"] == 2
-        metrics["validation"] = SCORE | {"value": 0.9 if is_first else 0.1}
+        number = answer.meta["round"] - (task == "train")
+        metrics["validation"] = SCORE | {"value": 0.9 if number == 1 else 0.1 / number}
     return answer
 
 

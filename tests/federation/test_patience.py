@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from silofl.base.schema import dump_record
-from silofl.federation.ledger import Round, mark_best, rounds_since_best
+from silofl.federation.ledger import Round, mark_best, rounds_since_rise
 from silofl.federation.outcome import finished_results
 from silofl.training.site_score import SiteScore
 from silofl_desk.report.sentences import early_sentence
@@ -23,10 +23,10 @@ def validated(number, value):
 @pytest.mark.parametrize(
     ("values", "first", "expected"),
     [
-        # 0.5 of round 2 is the best; of those after it 3 and 4 are validated, and 5, the last, not yet counted
+        # round 2 rises to 0.5, and round 4, level with it, does not; 5, the last, is not yet counted
         ([0.3, 0.5, 0.4, 0.5, 0.9], 0, 2),
         ([0.3, 0.5, 0.4, 0.6, 0.1], 0, 0),
-        # round 2 is the best, but only those after round 3 count
+        # round 2 is the last rise, but only those after round 3 count
         ([0.3, 0.5, 0.4, 0.5, 0.9], 3, 1),
         ([0.3, 0.2], 5, 0),
         ([0.3], 0, 0),
@@ -35,9 +35,9 @@ def validated(number, value):
         ([None] * 8, 0, 0),
     ],
 )
-def test_the_rounds_since_the_best_one_are_those_that_were_validated(values, first, expected):
+def test_the_rounds_since_the_last_rise_are_those_that_were_validated(values, first, expected):
     ledger = mark_best([validated(number, value) for number, value in enumerate(values, start=1)])
-    assert rounds_since_best(ledger, first) == expected
+    assert rounds_since_rise(ledger, first) == expected
 
 
 def scoring(values):
@@ -55,7 +55,7 @@ def scoring(values):
 
 SHORT = {"sites": ("east", "west"), "rounds": 3}
 PATIENT = SHORT | {"rounds": 9, "federation": {"patience": 2}}
-# Of rounds 1 to 5: the best is 2, and 3 and 4 are no better, which is known after round 5, the last one.
+# Of rounds 1 to 5: none is better than 2, with which 4 is level; it is known after round 5, the last one.
 VALUES = [0.3, 0.5, 0.4, 0.5, 0.1]
 
 
@@ -64,7 +64,7 @@ def test_a_run_ends_after_as_many_rounds_without_a_better_validation_as_it_has_p
     tests = game.finish(change=scoring(VALUES))
     assert game.asked == [*["train"] * 5, "validate", "test"] and tests.scores.keys() == {"east", "west"}
     results = finished_results(game.server, tests)
-    assert (results.status, results.best_round) == ("COMPLETE", 2)
+    assert (results.status, results.best_round) == ("COMPLETE", 4)
     assert results.ended_early.startswith("the run ended after round 5 of 9 by federation.patience: in the 2 rounds")
     assert early_sentence(results) == f"T{results.ended_early[1:]}."
 

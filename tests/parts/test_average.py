@@ -88,14 +88,14 @@ def test_the_mean_is_reported_only_where_it_is_better_on_validation(play, value,
     game.finish(change=scored(value))
     reported = game.server.reported
     assert (reported.how == "best validation, mean of the models of rounds 3 to 4") == is_reported
-    assert reported.round == (4 if is_reported else 1) and reported.is_mean == is_reported
+    assert reported.round == 4 and reported.is_mean == is_reported
     # No model says that it is of the last round.
-    assert game.server.reported.facts["reported_round"] == (None if is_reported else 1)
+    assert game.server.reported.facts["reported_round"] == (None if is_reported else 4)
     assert reported.validation["east"].value == (0.9 if is_reported else 0.5)
     means = game.server.parts["average"].means["model"][""].model()
     is_mean = all(np.array_equal(array, means[name]) for name, array in reported.parts["model"].common.items())
     assert is_mean == is_reported
-    what = "is reported" if is_reported else "is not better than round 1, which is reported"
+    what = "is reported" if is_reported else "is not better than round 4, which is reported"
     how = "(the sites' median decides)"
     sentence = f"the mean of the models of rounds 3 to 4, validation {value:.4f} against 0.5000 {how}, {what}"
     assert game.warnings == game.server.ledger[-1].notes == [sentence]
@@ -107,7 +107,7 @@ def test_the_mean_is_compared_on_the_sites_that_validated_both(play):
     game = play(**HALF, name="fedbn")
     game.finish(change=validating(lambda is_of_mean, site: hard.get(site, (0.8, 0.7))[is_of_mean]))
     # of all sites the rounds' mean is 0.6
-    said = "validation 0.7000 against 0.8000 on the sites that validated both, is not better than round 1, which is"
+    said = "validation 0.7000 against 0.8000 on the sites that validated both, is not better than round 4, which is"
     assert game.warnings == [f"the mean of the models of rounds 3 to 4, {said} reported"]
 
 
@@ -161,7 +161,7 @@ def test_a_complete_run_that_is_asked_for_more_rounds_has_the_mean_of_the_run_of
     assert more.server.reported.how == "best validation, mean of the models of rounds 3 to 4"
     more.ask_for(rounds)
     more.round(change=scored(0.8))
-    assert more.server.reported.how == "best validation, round 1, by the sites' median"
+    assert more.server.reported.how == "best validation, round 4, by the sites' median"
     tests = [game.finish(change=scored(0.9)) for game in (straight, more)]
     first = {5: 3, 8: 5}[rounds]
     assert more.server.reported.how == f"best validation, mean of the models of rounds {first} to {rounds}"

@@ -370,8 +370,8 @@ class SiteHandOver(SitePart):
             # Evaluation leaves a model as it answers, and training goes on.
             model.train()
         best = self._best.value if self._best else None
-        # Without validation data no model has a value, and the last one is taken.
-        if best is None or (value is not None and value > best):
+        # Of level ones, and without validation data, where no model has a value, the last one is taken.
+        if best is None or (value is not None and value >= best):
             self._best = Best(copy_state(model), value)
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from silofl.base.errors import AggregationError, ConfigError
 from silofl.core.recipe import Recipe
-from silofl.federation.ledger import rounds_since_best
+from silofl.federation.ledger import rounds_since_rise
 from silofl.parts.load import is_learning, keeps_in_extra_rounds, list_kept
 from silofl.parts.model import ModelPart
 from silofl.parts.part import Kept
@@ -72,7 +72,7 @@ def early_end(server: ServerRounds) -> str | None:
         return None
     # Until sites listen to each other in their own way, all have the same model, which a later one need not beat.
     first = server.study.recipe.shared_rounds(server.study.rounds) if mixing else 0
-    if rounds_since_best(server.ledger, first) < patience:
+    if rounds_since_rise(server.ledger, first) < patience:
         return None
     return (
         f"the run ended after round {server.finished_rounds} of {total} by federation.patience: in the {patience} "

@@ -46,6 +46,7 @@ class Round:
         validation: Site -> its score of the model that this round made.
         test: Site -> its score of this model on test data, where the study evaluates every round; it chose nothing.
         is_best: True where these models replaced the best ones before them on validation.
+        is_level: True where they did so without being better.
         drift: Mean over sites of the mean squared distance to the round's start; None where it is not measured.
         dissimilarity: `measure_dissimilarity` of the sites' updates, where the study measures drift and all sites
             listen alike.
@@ -74,6 +75,7 @@ class Round:
     validation: Mapping[str, SiteScore] = field(default_factory=dict)
     test: Mapping[str, SiteScore] | None = declare_optional()
     is_best: bool | None = declare_optional()
+    is_level: bool | None = declare_optional()
     drift: float | None = None
     dissimilarity: float | None = declare_optional()
     distance: float | None = declare_optional()
@@ -155,12 +157,14 @@ def validators(ledger: Iterable[Round]) -> set[str]:
     return {site for record in ledger for site in record.validated}
 
 
-def is_better(record: Round, before: Sequence[Round]) -> bool:
-    """Return whether a round replaces the best one so far: on the sites that validated both, the median is higher.
+def compare_with_best(record: Round, before: Sequence[Round]) -> int:
+    """Return 1 where a round is better than the best one so far, 0 where it is level with it, and -1 otherwise.
 
-    From three sites on one site's invented scores thus choose no round; of two the median is the mean. Of equal medians
-    that round is better in which more sites have risen than fallen. Means over different classes are compared class by
-    class (`measure_rise`), where a class that less than three sites have is in their hands.
+    It is better where the median of the sites that validated both is higher. From three sites on one site's invented
+    scores thus choose no round; of two the median is the mean. Of equal medians that round is better in which more
+    sites have risen than fallen; where as many have, and no site is missing, the two are level. Means over different
+    classes are compared class by class (`measure_rise`), where a class that less than three sites have is in their
+    hands.
 
     A site that is absent in one of the two has no say, or a round would win or lose by an easy or difficult site's
     absence, and a site that leaves for good would make the last round before it the best for ever. A site that comes
@@ -177,14 +181,21 @@ def is_better(record: Round, before: Sequence[Round]) -> bool:
     newcomers = new.keys() - validators(before)
     late = newcomers.difference(*(one.answered for one in before[: best or 0]))
     if late or (newcomers and 2 * len(newcomers) >= len(new)):
-        return True
+        return 1
     shared = sorted(new.keys() & old.keys())
     # Nothing to compare by: the round that more sites have validated is known better.
     if not shared:
-        return len(new) > len(old)
+        return 1 if len(new) > len(old) else -1
     rise = measure_rise(*([one.validation[site] for site in shared] for one in (record, previous)))
     signs = (np.sign(new[site] - old[site]) for site in shared)
-    return rise > ROUNDING or (rise >= -ROUNDING and int(sum(signs)) > 0)
+    order = int(np.sign(rise if abs(rise) > ROUNDING else sum(signs)))
+    return order if order or new.keys() >= old.keys() else -1
+
+
+def mark_round(record: Round, before: Sequence[Round]) -> None:
+    """Mark a round that is the best so far; of level rounds it is the last, as of a site's own model."""
+    order = compare_with_best(record, before)
+    record.is_best, record.is_level = order >= 0 or None, order == 0 or None
 
 
 def mark_best(ledger: list[Round]) -> list[Round]:
@@ -192,7 +203,7 @@ def mark_best(ledger: list[Round]) -> list[Round]:
     # Nobody looks through the rounds of a run without validation, whose ledger is read again and again.
     if any(record.validation for record in ledger) and not any(record.is_best for record in ledger):
         for number, record in enumerate(ledger):
-            record.is_best = is_better(record, ledger[:number]) or None
+            mark_round(record, ledger[:number])
     return ledger
 
 
@@ -207,8 +218,10 @@ def list_medians(ledger: Iterable[Round]) -> list[float | None]:
     return [float(np.median([*values])) if values else None for values in rounds]
 
 
-def rounds_since_best(ledger: Sequence[Round], first: int = 0) -> int:
-    """Return how many validated rounds have followed the best one by `find_best_round`; 0 where no round was validated.
+def rounds_since_rise(ledger: Sequence[Round], first: int = 0) -> int:
+    """Return how many validated rounds have followed the last one that was better than all before it.
+
+    0 where no round was validated.
 
     The last round does not count: it is validated with the next one, or after the end of a run. One that is stopped
     after that and goes on then ends where it ended.
@@ -217,9 +230,9 @@ def rounds_since_best(ledger: Sequence[Round], first: int = 0) -> int:
         first: Rounds at the start that do not count.
     """
     validated = ledger[:-1]
-    best = find_best_round(validated)
-    # Patience begins anew after the rounds that do not count, however early the best one was.
-    return max(0, len(validated) - max(best, first)) if best else 0
+    risen = find_best_round([record for record in validated if not record.is_level])
+    # Patience begins anew after the rounds that do not count, however early the last rise was.
+    return max(0, len(validated) - max(risen, first)) if risen else 0
 
 
 def absence_sentence(ledger: Sequence[Round], best: Round) -> str | None:

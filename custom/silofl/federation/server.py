@@ -19,7 +19,7 @@ from silofl.core.array_file import store
 from silofl.core.mixing import Arrays, example_weights
 from silofl.data.domain import Domain
 from silofl.federation.known_sites import check_sites, last_with_state, list_present_sites, should_hold
-from silofl.federation.ledger import Round, explain_choice, find_best_round, is_better, list_medians
+from silofl.federation.ledger import Round, compare_with_best, explain_choice, find_best_round, list_medians, mark_round
 from silofl.federation.numbers import check_numbers
 from silofl.models.precision import widen_arrays
 from silofl.models.roles import read_role
@@ -215,13 +215,13 @@ class ServerRounds:
         record = self.ledger[-1]
         record.validation = {site: score for site, one in metrics.items() if (score := one.validation)}
         record.test = {site: score for site, one in metrics.items() if (score := one.round_test)} or None
-        if is_better(record, self.ledger[:-1]):
-            record.is_best = True
+        mark_round(record, self.ledger[:-1])
+        if record.is_best:
             self.best_parts = {role: part for role, part in self.parts.items() if part.follows_best}
 
     def is_better_than_best(self, validation: Mapping[str, SiteScore]) -> bool:
         """Return whether other models' validation after the last round is better than the best round's."""
-        return is_better(Round(0, validation=validation), self.ledger)
+        return compare_with_best(Round(0, validation=validation), self.ledger) > 0
 
     @cached_property
     def _kinds(self) -> list[Kind]:
