@@ -39,8 +39,8 @@ def send_case(port: int, series: Sequence[Path]) -> None:
     for image in images:
         image.StudyInstanceUID, image.SeriesInstanceUID, image.SOPInstanceUID = study, uid, generate_uid()
         image.file_meta.MediaStorageSOPInstanceUID = image.SOPInstanceUID
-        if to.send_c_store(image).get("Status") != 0:
-            sys.exit("the service must take each file; it did not: see what it printed")
+        if status := to.send_c_store(image).get("Status", "no answer"):
+            sys.exit(f"the service must take each file; it did not: {status}")
     to.release()
 
 
