@@ -17,17 +17,18 @@ from verdicts import Cell, Claim, Measure, Paper, Row, Table, find_data
 
 from silofl.base.settings import parse
 from silofl.data.manifest import read_digest
-from silofl.data.pooled import POOLED_SITE, pool_sites
 from silofl.data.site_data import load_site_data
 from silofl.federation.results import read_results
 from silofl.inference import directory
 from silofl.inference.choice import ENSEMBLE
-from silofl.inference.unseen import UnseenTest
 from silofl.models.roles import GLOBAL
 from silofl.study import Study
 from silofl_desk.phantoms.phantoms import SITES, make_phantoms
+from silofl_desk.report.sentences import POOLED_SITE
+from silofl_desk.report.unseen import UnseenTest
 from silofl_desk.studies.leave_out import run_unseen_test
 from silofl_desk.studies.pooled import regroup_by_site
+from silofl_desk.studies.pooled_folder import pool_sites
 
 JOB, POOL = "fedsm_phantoms", "pool"
 RATES = (0.001, 0.003, 0.01)

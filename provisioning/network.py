@@ -17,7 +17,7 @@ from provisioning.workspace import find_kits, kits_folder
 from silofl.base.errors import ConfigError, TrainingError
 from silofl.base.files import make_folder
 from silofl.flare.kit import Kit
-from silofl.flare.lead import has_ended, open_session
+from silofl_desk.flare.lead import has_ended, open_session
 from silofl_desk.studies.processes import ProcessTree
 
 POLL_S = 0.5

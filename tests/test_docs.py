@@ -21,7 +21,6 @@ from silofl.core.algorithm_option import AlgorithmOption
 from silofl.core.presets import algorithm_names
 from silofl.core.recipe import PRESET_NAMES
 from silofl.data.domain import Domain, Range, VoxelSizes
-from silofl.data.pooled import POOLED_SITE
 from silofl.federation.egress import Gate
 from silofl.parts.answer import Metrics, Numbers
 from silofl.parts.load import list_kinds
@@ -31,6 +30,7 @@ from silofl.setup.site import Site
 from silofl.training.site_score import SiteScore
 from silofl_clinic.settings import Clinic
 from silofl_desk.phantoms.phantoms import SITES, UNSEEN_SITE
+from silofl_desk.report.sentences import POOLED_SITE
 from silofl_desk.studies import compare, compared_runs, pooled
 from silofl_desk.studies.demo import NEXT, RUNS
 from silofl_desk.studies.methods import VARIANTS, find_method_algorithm

@@ -4,7 +4,7 @@ import re
 import pytest
 
 from silofl.core.gain import shorten_verdict
-from silofl.inference.unseen import read_unseen
+from silofl_desk.report.unseen import read_unseen
 
 from .conftest import silofl
 

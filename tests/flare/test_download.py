@@ -10,7 +10,7 @@ from nvflare.fuel.hci.cmd_arg_utils import split_to_args
 from nvflare.fuel.hci.proto import MetaKey, ProtoKey
 
 from silofl.base.errors import TrainingError
-from silofl.flare.download import keep_downloads_inside
+from silofl_desk.flare.download import keep_downloads_inside
 
 JOB = "3a4ab1f3-5838-4363-b0e7-49dce91e418a"
 

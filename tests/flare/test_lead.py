@@ -9,8 +9,9 @@ from nvflare.fuel.flare_api.api_spec import AuthorizationError, JobNotFound, Job
 
 from silofl.base.errors import ConfigError, TrainingError
 from silofl.base.files import write_json
-from silofl.flare import lead as module
-from silofl.flare.lead import InFlight, Lead, Progress, answer_progress
+from silofl.flare.in_flight import InFlight, answer_progress
+from silofl_desk.flare import lead as module
+from silofl_desk.flare.lead import Lead, Progress
 
 STUDY = SimpleNamespace(name="small", total_rounds=4, metric="dice")
 

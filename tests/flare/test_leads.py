@@ -25,10 +25,10 @@ from silofl.flare.controller import RoundsController
 from silofl.flare.egress import Egress, RunNote
 from silofl.flare.exchange import from_model, to_model
 from silofl.flare.executor import SiteExecutor
-from silofl.flare.lead import check_signed
 from silofl.inference.directory import plain_study
 from silofl.parts.task import Message
 from silofl.setup.site import Server
+from silofl_desk.flare.lead import check_signed
 
 LEAD, OTHER = "lead@study.example.org", "other@study.example.org"
 NOT_YOURS = "continue_run must name a run that its own lead began and this server keeps, not 'first'"

@@ -15,8 +15,8 @@ from nvflare.private.defs import CellMessageHeaderKeys
 from nvflare.private.fed.server.job_runner import JobRunner
 
 from silofl.flare import left_sites
-from silofl.flare.lead import ABANDONED, has_ended
 from silofl.flare.left_sites import AGAIN, FAILED, FAILED_AGAIN, LEFT, UNBEGUN, LeftSites, find_returned_sites
+from silofl_desk.flare.lead import ABANDONED, has_ended
 
 
 class Heard(Client):

@@ -43,12 +43,13 @@ from silofl.cli import main
 from silofl.federation.egress_chain import check_chain
 from silofl.federation.ledger import read_ledger
 from silofl.federation.results import read_results
+from silofl.flare.in_flight import PROGRESS
 from silofl.flare.kit import read_kit
-from silofl.flare.lead import ABANDONED, PROGRESS
 from silofl.flare.one_machine import ask_machines
 from silofl.hospital.network import fetch_certificate, shake_hands
 from silofl.recipes import HarmoFLRecipe
 from silofl.study import load_study
+from silofl_desk.flare.lead import ABANDONED
 from silofl_desk.phantoms.phantoms import make_phantoms
 from silofl_desk.studies.processes import ProcessTree
 from silofl_desk.studies.simulation import study_file

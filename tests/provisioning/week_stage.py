@@ -23,7 +23,7 @@ from silofl.base.files import open_own
 from silofl.base.settings import read_yaml
 from silofl.federation.ledger import Round, read_ledger
 from silofl.flare.kit import Kit, read_kit
-from silofl.flare.lead import has_ended
+from silofl_desk.flare.lead import has_ended
 from silofl_desk.studies.processes import ProcessTree
 from silofl_desk.studies.simulation import apply_changes, study_file
 

@@ -20,11 +20,11 @@ from silofl.federation.ledger import Round
 from silofl.federation.results import Results
 from silofl.inference.evaluation import ALL, MISSING, Evaluation
 from silofl.inference.super_results import ThresholdTest
-from silofl.inference.unseen import UnseenTest
 from silofl.training.joined import Joined
 from silofl.training.site_score import SiteScore
 from silofl_desk.report.run_page import write_report
 from silofl_desk.report.run_records import CasePictures, RunRecords, SelectorFeatures, read_run
+from silofl_desk.report.unseen import UnseenTest
 
 RUN_ID = "small-1"
 RECIPE = find_recipe("harmofl", "recommended", {}).as_dict()

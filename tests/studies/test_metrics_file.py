@@ -4,7 +4,7 @@ import stat
 from dataclasses import replace
 
 from silofl.federation.ledger import Round
-from silofl.flare.lead import InFlight
+from silofl.flare.in_flight import InFlight
 from silofl.training.site_score import SiteScore
 from silofl_desk.studies.metrics_file import HELP, format_metrics, write_metrics
 from silofl_desk.studies.watched import Watched

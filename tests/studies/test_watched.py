@@ -7,7 +7,7 @@ import pytest
 
 from silofl.base.errors import ConfigError
 from silofl.federation.ledger import Round
-from silofl.flare.lead import InFlight
+from silofl.flare.in_flight import InFlight
 from silofl.training.site_score import SiteScore
 from silofl_desk.studies.watched import Watched, rounds_table, sites_table, status_line, write_watched
 

@@ -34,7 +34,7 @@ from silofl.federation.server import ServerRounds
 from silofl.federation.waiting import Waiting
 from silofl.flare.components import check_algorithm
 from silofl.flare.exchange import from_model, to_model
-from silofl.flare.lead import PROGRESS, InFlight, answer_progress
+from silofl.flare.in_flight import PROGRESS, InFlight, answer_progress
 from silofl.flare.left_sites import FAILED, FAILED_AGAIN, LEFT
 from silofl.flare.pieces import move_in_pieces
 from silofl.flare.places import (

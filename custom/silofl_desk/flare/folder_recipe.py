@@ -20,7 +20,7 @@ from nvflare.recipe.spec import ExecEnv, Recipe
 
 from silofl.base.errors import ConfigError
 from silofl.base.files import copy_folder, read_json, write_json
-from silofl.flare.download import keep_downloads_inside
+from silofl_desk.flare.download import keep_downloads_inside
 
 Follow = Callable[[Path], AbstractContextManager[IO | None]]
 

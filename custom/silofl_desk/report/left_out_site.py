@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from silofl.inference.choice import ENSEMBLE
-from silofl.inference.unseen import UnseenTest
 from silofl.models.roles import GLOBAL
 from silofl.report.canvas import (
     INK,
@@ -27,6 +26,7 @@ from silofl.training.joined import LOCAL, SHIFTED
 from silofl.training.site_score import Counts
 from silofl_desk.report.result_pictures import MODEL_POINTS
 from silofl_desk.report.run_records import RowRuns
+from silofl_desk.report.unseen import UnseenTest
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

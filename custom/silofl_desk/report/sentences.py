@@ -12,7 +12,6 @@ from silofl.core.findings import name_absence
 from silofl.core.gain import WORSE, federation_sentence
 from silofl.core.operating_point import read_at_thresholds
 from silofl.data.inventories import explain_withheld
-from silofl.data.pooled import POOLED_SITE
 from silofl.federation.ledger import Round, format_spans
 from silofl.federation.results import Results
 from silofl.federation.unlike import SHORT
@@ -78,6 +77,8 @@ JOINING_BALANCED = (
 # Near 0 are the updates of sites that have learnt what there is.
 OPPOSED = -0.1
 LATE_REASON = "no answer in time"
+# The one site of a run on data that were pooled in one place.
+POOLED_SITE = "pooled"
 # No area under a curve of all sites' cases: only a site knows its cases' scores.
 POOLED_MEAN = "mean over all cases; of means over classes class by class, weighted by a site's cases of the class"
 SURFACE = (

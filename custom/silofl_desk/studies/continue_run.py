@@ -15,8 +15,8 @@ from silofl.federation.ledger import read_ledger
 from silofl.federation.results import FILE as RESULT
 from silofl.federation.results import Results, read_results
 from silofl.flare.kit import Kit, read_kit
-from silofl.flare.lead import ABANDONED, Lead, check_signed, has_ended
 from silofl.report.page import FIGURES, NUMBERS, REPORT
+from silofl_desk.flare.lead import ABANDONED, Lead, check_signed, has_ended
 from silofl_desk.studies.run import JOB, LOCK, PATIENCE_S, carry_out_job, check_new, set_run
 from silofl_desk.studies.simulation import change_job, changed_study, study_file
 

@@ -273,7 +273,7 @@ def _explain_federated(run: RunRecords) -> Iterator[str]:
     site = max(gaps, key=gaps.__getitem__)
     test = run.results.joining[site].test
     yield f"worst at {site} (federated {format_number(test[SHIFTED])}, alone {format_number(test[LOCAL])})."
-    is_short = run.results.best_round == run.results.rounds and not run.ledger[-1].is_level
+    is_short = run.results.best_round == run.results.rounds and not any(one.is_level for one in run.ledger[-1:])
     last = f"The best round is the last of {run.results.rounds}: more rounds may help."
     yield from list(_measured_reasons(run, site)) or [last if is_short else "The run measured nothing that shows why."]
 

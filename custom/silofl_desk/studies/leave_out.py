@@ -37,13 +37,13 @@ from silofl.inference.evaluated_cases import SiteCases, evaluate_cases, sort_ans
 from silofl.inference.evaluations import describe_test
 from silofl.inference.geometry import check_images
 from silofl.inference.super_results import ThresholdTest
-from silofl.inference.unseen import UnseenTest, read_unseen
 from silofl.models.roles import GLOBAL
 from silofl.study import Study
 from silofl.training.device import choose_device, set_threads
 from silofl.training.evaluation import evaluate
 from silofl.training.joined import CHOSEN, LOCAL
 from silofl.training.metrics import value_or_none
+from silofl_desk.report.unseen import UnseenTest, read_unseen
 
 HOME = {
     "nothing": "the last steps of each model",

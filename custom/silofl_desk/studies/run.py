@@ -29,9 +29,9 @@ from silofl.federation.results import FILE as RESULT
 from silofl.federation.results import Results, read_results
 from silofl.federation.run_folder import result_files
 from silofl.flare.kit import Kit, read_kit
-from silofl.flare.lead import ABANDONED, Lead, Progress, has_ended
 from silofl.report.tables import format_bytes, format_duration
 from silofl.study import Study, load_study
+from silofl_desk.flare.lead import ABANDONED, Lead, Progress, has_ended
 from silofl_desk.flare.submission import check_job
 from silofl_desk.report.run_page import write_report
 from silofl_desk.studies.print_results import print_notes, print_results

@@ -10,7 +10,7 @@ from silofl.base.errors import make_printable
 from silofl.base.schema import dump_record
 from silofl.federation.ledger import Round, find_best_round
 from silofl.federation.round_line import Whole, seconds_left, typical_seconds
-from silofl.flare.lead import InFlight
+from silofl.flare.in_flight import InFlight
 from silofl.parts.task import TRAIN
 from silofl.report.canvas import PageImage, make_image
 from silofl.report.page import (

@@ -2,7 +2,7 @@ import pytest
 
 from silofl.base.errors import ConfigError
 from silofl.base.schema import dump_record, read_record
-from silofl.inference.unseen import UnseenTest
+from silofl_desk.report.unseen import UnseenTest
 
 
 def test_a_threshold_without_its_candidates_is_refused(unseen):

@@ -14,8 +14,7 @@ from silofl.data.records import Record
 from silofl.data.targets import IGNORE
 from silofl.reading.access import link_or_copy, list_files, open_error
 from silofl.study import Study
-
-POOLED_SITE = "pooled"
+from silofl_desk.report.sentences import POOLED_SITE
 
 
 def pool_sites(data: Path, sites: Sequence[str], study: Study, out: Path) -> Path:
