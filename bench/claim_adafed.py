@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from runs import JOBS, Choices, silofl
 from verdicts import Claim, Paper, Row, Table, Wanted, mean_over_sites
 
-from silofl.base.options import format_set_options
 from silofl.federation.ledger import read_ledger
+from silofl_desk.options import format_set_options
 from silofl_desk.studies.methods import find_method_algorithm
 
 JOB, SITES, IMAGES, SIDE = "adafed_mednist", 8, 1600, 28

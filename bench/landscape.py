@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from silofl.base.errors import ConfigError, DataError, ExitCode, quote_value
 from silofl.base.files import write_atomically, write_json
-from silofl.base.options import RUN, add_moved, make_console, parse_count, parse_natural
+from silofl.base.options import make_console, parse_count, parse_natural
 from silofl.cli import Parser, run_command
 from silofl.data.batches import evaluation_batches
 from silofl.data.manifest import PARTS
@@ -38,6 +38,7 @@ from silofl.report.tables import print_lines, print_table
 from silofl.study import Study
 from silofl.training.device import choose_device, derive_seed, set_threads
 from silofl.training.losses import make_loss
+from silofl_desk.options import RUN, add_moved
 from silofl_desk.report.run_records import RunRecords, read_run
 from silofl_desk.studies.conditions import run_names
 from silofl_desk.studies.finished import read_sites

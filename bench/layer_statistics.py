@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from silofl.algorithms.adafed import collect_statistics, running_statistics
 from silofl.base.errors import ConfigError, ExitCode
-from silofl.base.options import RUN, add_json, add_moved
+from silofl.base.options import add_json
 from silofl.cli import Parser, run_command
 from silofl.data.batches import evaluation_batches
 from silofl.data.site_data import SiteData
@@ -23,6 +23,7 @@ from silofl.inference.contents import Contents
 from silofl.report.canvas import PageImage, draw_legend, encode_png, make_panels, point_style, style_axes
 from silofl.report.tables import TextTable, format_number
 from silofl.training.device import choose_device, set_threads
+from silofl_desk.options import RUN, add_moved
 from silofl_desk.studies.finished import read_finished_run, report_measurement
 from silofl_desk.studies.leave_out import load_site_networks
 from silofl_desk.studies.simulation import Moved

@@ -17,13 +17,13 @@ import numpy as np
 import yaml
 
 from silofl.base.errors import ConfigError
-from silofl.base.options import format_set_options
 from silofl.base.settings import parse
 from silofl.data.manifest import read_content
 from silofl.federation.results import Results, read_results
 from silofl.models.weights import read_pretrained
 from silofl.setup.site import Site
 from silofl.study import Study
+from silofl_desk.options import format_set_options
 from silofl_desk.studies.alone import run_alone
 from silofl_desk.studies.simulation import apply_changes
 from silofl_desk.studies.tune import rates_beyond

@@ -22,8 +22,8 @@ import numpy as np
 from echo import Echoed, echoed
 from memory import GIB, watched
 
-from silofl.base.options import parse_setting
 from silofl.importing.importers import ImportOptions, import_layout
+from silofl_desk.options import parse_setting
 from silofl_desk.studies.simulation import Simulation, settle_job
 
 JOB = Path(__file__).parents[1] / "jobs" / "adafed_mednist"

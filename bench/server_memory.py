@@ -23,12 +23,12 @@ from pathlib import Path
 from memory import GIB, watched
 
 from silofl.base.files import write_json
-from silofl.base.options import parse_setting
 from silofl.base.settings import dump_yaml
 from silofl.federation.needs import server_memory_bytes, site_names, traveling_bytes
 from silofl.flare.controller import RoundsController
 from silofl.setup.software import read_software
 from silofl.study import Study
+from silofl_desk.options import parse_setting
 from silofl_desk.studies.simulation import changed_study
 
 JOB = Path(__file__).parents[1] / "jobs" / "fedavg_phantoms"

@@ -26,8 +26,8 @@ import torch
 from monai.metrics import compute_dice, compute_hausdorff_distance
 from runs import JOBS, Choices, is_finished, silofl
 
-from silofl.base.options import format_set_options
 from silofl.federation.ledger import read_ledger
+from silofl_desk.options import format_set_options
 from silofl_desk.report.result_tables import mean_and_deviation
 
 # Of each training volume these last slices stand apart, since a site must have a test part.

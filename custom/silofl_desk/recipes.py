@@ -16,10 +16,11 @@ from typing import IO, ClassVar, Literal
 from silofl.base.bundled_jobs import find_job
 from silofl.base.errors import SiloFLError
 from silofl.base.files import open_own
-from silofl.base.options import make_console, path_to_text
+from silofl.base.options import make_console
 from silofl.study import load_study
 from silofl_desk.flare.folder_recipe import FolderRecipe
 from silofl_desk.flare.submission import check_job
+from silofl_desk.options import path_to_text
 from silofl_desk.studies.prepare import find_results_folder, prepare_poc_kits, prepare_simulation, tell_numbers
 from silofl_desk.studies.print_results import print_beginning, show_rounds
 from silofl_desk.studies.simulation import Simulation, changed_study, check_pretrained, copy_job, study_file

@@ -6,7 +6,8 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from silofl.base.options import expect_path, format_set_options, make_console, parse_setting
+from silofl.base.options import expect_path, make_console
+from silofl_desk.options import format_set_options, parse_setting
 
 COMMAND = "\x1b[2J\x1b]0;all is right\x07\u202e"
 

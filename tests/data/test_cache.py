@@ -10,7 +10,8 @@ from silofl.base.errors import DataError
 from silofl.data.cache import NpyStream, describe_source, fingerprint_preparation, load_or_prepare, open_parts
 from silofl.data.cache_entries import CacheSource
 from silofl.data.manifest import read_manifest
-from silofl.data.parts import PreparedCase, join_examples
+from silofl.data.parts import PreparedCase
+from silofl_desk.studies.joined_examples import join_examples
 
 DATA = CacheSource("/data/north", "as it is")
 

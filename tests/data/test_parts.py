@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from silofl.base.errors import DataError
-from silofl.data.parts import Examples, join_examples
+from silofl.data.parts import Examples
+from silofl_desk.studies.joined_examples import join_examples
 
 CASES, PATIENTS = ("a", "a", "b", "c", "d"), ("p", "p", "p", "q", None)
 

@@ -7,8 +7,8 @@ import pytest
 
 from silofl.base.errors import DataError
 from silofl.data.manifest import read_manifest
-from silofl.data.parts import join_examples
 from silofl.data.site_data import load_site_data
+from silofl_desk.studies.joined_examples import join_examples
 from silofl_desk.studies.pooled_folder import group_by_site, pool_manifests, pool_sites
 
 from .conftest import SiteFolder

@@ -4,10 +4,11 @@ import numpy as np
 import pytest
 
 from silofl.data.batches import evaluation_batches, num_batches, training_batches
-from silofl.data.parts import Examples, join_examples, take_central_slices
+from silofl.data.parts import Examples, take_central_slices
 from silofl.data.targets import IGNORED
 from silofl.data.volumes import PatchSampler, Volumes, central_slices, pad_to_size
 from silofl.study.data_settings import PatchSettings
+from silofl_desk.studies.joined_examples import join_examples
 
 SIZES = ((8, 6, 5), (4, 9, 3), (10, 10, 10))
 

@@ -9,8 +9,8 @@ import torch
 from silofl.base.errors import ConfigError, TrainingError
 from silofl.inference import SuperModel
 from silofl.inference.geometry import decide_labels
-from silofl.inference.weigher import member_names
 from silofl_desk.inference.torchscript import silence_known_warnings, to_torchscript
+from silofl_desk.inference.weigher import member_names
 
 from ..models.test_volumes import DYNUNET, SEGRESNET
 

@@ -4,12 +4,12 @@ import pytest
 from rich.console import Console
 
 from silofl.base.errors import ConfigError
-from silofl.base.options import check_backend
 from silofl.base.settings import parse
 from silofl.cli import COMMANDS, CommandParser
 from silofl.federation.results import AllSitesTest
 from silofl.study import Study
 from silofl.training.case_pictures import write_scores
+from silofl_desk.options import check_backend
 from silofl_desk.studies import side_by_side
 from silofl_desk.studies.compared_runs import ComparisonPlan
 from silofl_desk.studies.method_rows import compute_further_averages

@@ -9,8 +9,8 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from silofl.base.options import read_changes
 from silofl.cli import COMMANDS, CommandParser
+from silofl_desk.options import read_changes
 from silofl_desk.studies import side_by_side
 from silofl_desk.studies.compared_runs import ComparisonPlan, plan_runs
 from silofl_desk.studies.sweep import Sweep

@@ -3,15 +3,7 @@
 import argparse
 from pathlib import Path
 
-from silofl.base.options import (
-    SPECIFICITY,
-    add_by,
-    add_json,
-    add_site_config,
-    expect_path,
-    parse_count,
-    parse_share,
-)
+from silofl.base.options import SPECIFICITY, add_by, add_json, add_site_config, expect_path, parse_count, parse_share
 
 CODES = (
     "exit codes, the worst first: 130 interrupted; 2 the command or the super model is wrong; 1 all inputs failed; 4 "

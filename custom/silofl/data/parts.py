@@ -8,8 +8,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from silofl.base.errors import DataError
-from silofl.data.volumes import SLICES, Array, Volumes, central_slices, concatenate_parts
+from silofl.data.volumes import SLICES, Array, Volumes, central_slices
 from silofl.study.data_settings import PatchSettings
 
 # Of a volume's voxels in mm, along its axes X, Y and Z.
@@ -93,50 +92,6 @@ def take_central_slices(part: Examples) -> Examples:
     classes = np.zeros(len(part), np.int64) if part.targets.ndim > 1 else np.asarray(part.targets)
     names = {key: tuple(getattr(part, key)[i] for i in rows) for key in ("cases", "slices", "patients")}
     return Examples(images, classes[rows], **names)
-
-
-def join_examples(parts: Mapping[str, Examples]) -> Examples:
-    """Return the examples of several sites as one part, cases and patients named ``site/...``: simulation only.
-
-    Raises:
-        DataError: The sites annotate different labels, or their images have different sizes.
-    """
-    check_same_size(parts)
-    annotated = {part.annotated for part in parts.values()}
-    if len(annotated) > 1:
-        raise DataError(
-            "sites must have the same labels_annotated to be taken as one, not different ones; leave out those that "
-            "annotate fewer labels"
-        )
-
-    def named(key: str) -> tuple[str | None, ...]:
-        pairs = ((site, name) for site, part in parts.items() for name in getattr(part, key))
-        return tuple(None if name is None else f"{site}/{name}" for site, name in pairs)
-
-    images, targets = (
-        concatenate_parts([getattr(part, key) for part in parts.values()]) for key in ("images", "targets")
-    )
-    slices, patches = (number for part in parts.values() for number in part.slices), next(iter(parts.values())).patches
-    spacings = {f"{site}/{case}": size for site, part in parts.items() for case, size in part.spacings.items()}
-    names = (named("cases"), tuple(slices), named("patients"))
-    has_ignored = any(part.has_ignored for part in parts.values())
-    return Examples(images, targets, *names, annotated.pop(), patches, spacings, has_ignored)
-
-
-def check_same_size(parts: Mapping[str, Examples]) -> None:
-    """Refuse images that are not of one size at all sites; volumes with label maps may have any.
-
-    Raises:
-        DataError: Two sites' images have different sizes.
-    """
-    sizes = {site: part.images.shape[2:] for site, part in parts.items() if not isinstance(part.images, Volumes)}
-    for site, found in sizes.items():
-        first, wanted = next(iter(sizes.items()))
-        if found != wanted:
-            raise DataError(
-                f"site {site!r} must have images of the size of site {first!r}, {wanted}, not {found}; add Resize: "
-                f"{{spatial_size: {list(wanted)}}} to the study's data.transforms"
-            )
 
 
 @dataclass(frozen=True)

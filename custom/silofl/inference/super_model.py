@@ -35,7 +35,6 @@ from silofl.inference.own_tests import describe_quality, list_low_labels, list_n
 from silofl.inference.prediction import CaseAnswer, Prediction, call_case, measure_volumes_ml
 from silofl.inference.probabilities import add_share, case_scores, shift_foreground, to_probabilities
 from silofl.inference.usual import Comparison, compare_answer
-from silofl.inference.weigher import member_names
 from silofl.models import HarmonizedModel
 from silofl.models.features import find_feature_layer, join_features, record_inputs
 from silofl.models.roles import GLOBAL, SELECTOR
@@ -378,7 +377,7 @@ class SuperModel:
         self, images: NDArray, found: Prediction, prepared: PreparedImage | None, batch_size: int, site: str | None
     ) -> Disagreement:
         """Ask all models, each with the bias of the answer, or with its own temperature."""
-        names, bias, study = member_names(self.contents), self._find_bias(site), self.contents.study
+        names, bias, study = sorted(self.contents.models), self._find_bias(site), self.contents.study
         said = (self.probabilities(name, images, batch_size) for name in names)
         if study.task != "segmentation":
             scores = [

@@ -4,17 +4,8 @@ import argparse
 from pathlib import Path
 
 from silofl.arguments.clinic import SUPER_MODEL
-from silofl.base.options import (
-    JOB,
-    KIT,
-    RUN,
-    add_by,
-    add_job,
-    add_json,
-    add_set,
-    parse_count,
-    parse_natural,
-)
+from silofl.base.options import KIT, add_by, add_json, parse_count, parse_natural
+from silofl_desk.options import JOB, RUN, add_job, add_set
 
 
 def add_estimate(parser: argparse.ArgumentParser) -> None:

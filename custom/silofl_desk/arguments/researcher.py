@@ -5,7 +5,9 @@ import re
 from pathlib import Path
 
 from silofl.base.errors import ConfigError
-from silofl.base.options import (
+from silofl.base.options import add_json, expect_path, parse_count, parse_names, parse_natural
+from silofl.base.settings import NAME
+from silofl_desk.options import (
     JOB,
     RUN,
     SITES,
@@ -13,7 +15,6 @@ from silofl.base.options import (
     add_cache,
     add_data,
     add_job,
-    add_json,
     add_moved,
     add_pretrained,
     add_rounds,
@@ -23,12 +24,7 @@ from silofl.base.options import (
     add_trust,
     add_weights,
     collect_settings,
-    expect_path,
-    parse_count,
-    parse_names,
-    parse_natural,
 )
-from silofl.base.settings import NAME
 from silofl_desk.studies.methods import find_method_algorithm, method_names
 from silofl_desk.studies.sweep import EPOCHS, parse_swept_key
 

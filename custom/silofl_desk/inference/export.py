@@ -24,10 +24,10 @@ from silofl.inference.directory import plain_study, read_fingerprint
 from silofl.inference.readme import bundle_readme
 from silofl.inference.super_model import SuperModel
 from silofl.inference.usual import pack_usual
-from silofl.inference.weigher import member_names
 from silofl.study.data_settings import DataSettings
 from silofl.study.sections import CardSettings
 from silofl_desk.inference import monai_only, torchscript
+from silofl_desk.inference.weigher import member_names
 
 SCHEMA_URL = "https://github.com/Project-MONAI/MONAI-extra-test-data/releases/download/0.8.1/meta_schema_20240725.json"
 # Texts of the metadata that MONAI reads; the local schema lets a machine without internet check them.

@@ -20,10 +20,10 @@ from silofl.base.errors import ConfigError
 from silofl.base.files import write_by_torch
 from silofl.inference.probabilities import shift_foreground, to_probabilities
 from silofl.inference.super_model import BATCH_SIZE, SuperModel
-from silofl.inference.weigher import OfVolume, build_weigher, member_names
 from silofl.models.networks import WINDOWS_AT_ONCE
 from silofl.study import Study
 from silofl.study.data_settings import PatchSettings
+from silofl_desk.inference.weigher import OfVolume, build_weigher, member_names
 
 WHOLE_CASE = 0
 # Images of a trial, other than those of the example, and the largest difference of a probability: bfloat16 rounds.

@@ -16,14 +16,12 @@ from silofl.federation.ledger import Round, explain_choice, find_best_round
 from silofl.report.canvas import (
     INK,
     LINE_COLOURS,
-    MOST_SITES_WITH_NUMBERS,
     MUTED,
     Curves,
     PageImage,
     Panel,
     Plot,
     Values,
-    draw_heat_map,
     draw_legend,
     lay_out_panels,
     line_style,
@@ -34,6 +32,7 @@ from silofl.report.tables import format_duration, format_number
 from silofl.training.joined import CHOSEN
 from silofl.training.metrics import mean_of_known
 from silofl.training.site_score import SiteScore, have_same_classes, mean_of_scores
+from silofl_desk.report.heat_map import MOST_SITES_WITH_NUMBERS, draw_heat_map
 from silofl_desk.report.run_records import RunRecords, SiteWeights
 from silofl_desk.report.sentences import describe_model
 

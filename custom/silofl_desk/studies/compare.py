@@ -12,15 +12,11 @@ from rich.console import Console
 
 from silofl.base.errors import ConfigError, ExitCode, SiloFLError
 from silofl.base.files import write_json, write_text
-from silofl.base.options import (
-    check_backend,
-    make_console,
-    path_to_text,
-    read_changes,
-)
+from silofl.base.options import make_console
 from silofl.federation.results import Results, read_results
 from silofl.report.page import print_blocks
 from silofl.report.tables import MISSING, format_duration, markdown_table, print_lines, print_table
+from silofl_desk.options import check_backend, path_to_text, read_changes
 from silofl_desk.report.run_records import RowRuns, RunRecords, read_run
 from silofl_desk.report.sentences import changes_sentence
 from silofl_desk.studies import pooled as centralised

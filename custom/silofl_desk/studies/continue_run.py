@@ -9,7 +9,7 @@ from tempfile import TemporaryDirectory
 
 from silofl.base.errors import ConfigError, ExitCode, quote_value
 from silofl.base.files import copy_file, copy_folder, hold_lock
-from silofl.base.options import make_console, read_changes
+from silofl.base.options import make_console
 from silofl.federation.ledger import FILE as LEDGER
 from silofl.federation.ledger import read_ledger
 from silofl.federation.results import FILE as RESULT
@@ -17,6 +17,7 @@ from silofl.federation.results import Results, read_results
 from silofl.flare.kit import Kit, read_kit
 from silofl.report.page import FIGURES, NUMBERS, REPORT
 from silofl_desk.flare.lead import ABANDONED, Lead, check_signed, has_ended
+from silofl_desk.options import read_changes
 from silofl_desk.studies.run import JOB, LOCK, PATIENCE_S, carry_out_job, check_new, set_run
 from silofl_desk.studies.simulation import change_job, changed_study, study_file
 

@@ -11,7 +11,6 @@ import numpy as np
 from matplotlib import colormaps
 
 from silofl.base.errors import ExitCode
-from silofl.data.parts import join_examples
 from silofl.data.site_data import SiteData
 from silofl.inference.contents import Contents
 from silofl.report.canvas import INK, MUTED, PageImage, as_values, encode_png, escape_math, make_panels
@@ -21,6 +20,7 @@ from silofl.training.device import choose_device, set_threads
 from silofl.training.evaluation import evaluate
 from silofl.training.metrics import mean_of_known, value_or_none
 from silofl_desk.studies.finished import read_finished_run, report_measurement
+from silofl_desk.studies.joined_examples import join_examples
 from silofl_desk.studies.leave_out import load_site_networks
 from silofl_desk.studies.simulation import Moved
 

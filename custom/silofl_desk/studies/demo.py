@@ -12,10 +12,11 @@ from rich.console import Console
 from silofl.base.bundled_jobs import JOBS
 from silofl.base.errors import ConfigError, ExitCode
 from silofl.base.files import make_folder, open_own
-from silofl.base.options import PlainConsole, make_console, read_changes
+from silofl.base.options import PlainConsole, make_console
 from silofl.inference.command import Options, predict_inputs
 from silofl.inference.directory import FOLDER
 from silofl.report.tables import print_table
+from silofl_desk.options import read_changes
 from silofl_desk.phantoms.phantoms import SITES, UNSEEN_SITE, make_phantoms
 from silofl_desk.report.run_records import read_run
 from silofl_desk.studies.compared_runs import ComparedRun

@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from silofl.base.errors import ConfigError, ExitCode, quote_value
-from silofl.base.options import make_console, read_changes
+from silofl.base.options import make_console
 from silofl.data.site_data import SiteData
 from silofl.federation import needs
 from silofl.federation.server import ServerRounds
@@ -32,6 +32,7 @@ from silofl.study import Study
 from silofl.training.device import choose_device
 from silofl.training.local_model import own_rounds
 from silofl.training.private import compute_study_epsilon, spent_in_round
+from silofl_desk.options import read_changes
 from silofl_desk.studies.progress import QUIET_S, repeat_in_background
 from silofl_desk.studies.random_examples import has_own_size, image_shape, prepared_shape, random_part, random_volume
 from silofl_desk.studies.simulation import changed_study, copy_job, study_file

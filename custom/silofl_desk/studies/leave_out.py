@@ -25,7 +25,7 @@ from silofl.base.schema import dump_record
 from silofl.data.learnt import FILE as LEARNT
 from silofl.data.learnt import find_learnt
 from silofl.data.manifest import PARTS
-from silofl.data.parts import Examples, join_examples
+from silofl.data.parts import Examples
 from silofl.data.site_data import SiteData
 from silofl.federation.results import AllSitesTest, read_results
 from silofl.inference import SuperModel, directory
@@ -44,6 +44,7 @@ from silofl.training.evaluation import evaluate
 from silofl.training.joined import CHOSEN, LOCAL
 from silofl.training.metrics import value_or_none
 from silofl_desk.report.unseen import UnseenTest, read_unseen
+from silofl_desk.studies.joined_examples import join_examples
 
 HOME = {
     "nothing": "the last steps of each model",

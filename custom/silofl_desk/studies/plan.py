@@ -15,7 +15,7 @@ from silofl.algorithms.plan.exchange import make_draft
 from silofl.algorithms.plan.rules import AXES, Plan, make_plan
 from silofl.base.errors import ConfigError, DataError, ExitCode, make_printable, one_line, quote_value
 from silofl.base.files import copy_folder, read_json, write_text
-from silofl.base.options import make_console, path_to_text, read_changes
+from silofl.base.options import make_console
 from silofl.base.schema import read_record
 from silofl.base.settings import check_key, parse, read_yaml
 from silofl.data.data_fingerprint import measure_site
@@ -25,6 +25,7 @@ from silofl.models.networks import build_plain_model
 from silofl.reading.header import read_header
 from silofl.report.tables import TextTable, print_table
 from silofl.study import Study
+from silofl_desk.options import path_to_text, read_changes
 from silofl_desk.studies.new_study import list_key_choices, section_lines
 from silofl_desk.studies.simulation import (
     Simulation,

@@ -9,13 +9,13 @@ from pathlib import Path
 from shlex import quote
 
 from silofl.base.errors import ConfigError, ExitCode
-from silofl.base.options import path_to_text
 from silofl.flare.commands import check_whole
 from silofl.setup.extensions import list_allowed_extensions
 from silofl.setup.site import Server
 from silofl.study import Study
 from silofl_desk.flare.poc import prepare_poc, read_poc
 from silofl_desk.flare.workspace import link_sites, name_sites, other_classes, prepare_workspace
+from silofl_desk.options import path_to_text
 from silofl_desk.studies.simulated_sites import read_data, site_settings
 from silofl_desk.studies.simulation import Simulation, check_code, check_pretrained, settle_job
 

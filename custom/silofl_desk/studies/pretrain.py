@@ -15,10 +15,10 @@ from rich.console import Console
 
 from silofl.base.errors import ConfigError, ExitCode
 from silofl.base.files import save_tensors, write_json
-from silofl.base.options import make_console, path_to_text, read_changes
+from silofl.base.options import make_console
 from silofl.core.steps import Batch, plain_step
 from silofl.data.batches import training_batches
-from silofl.data.parts import Examples, join_examples
+from silofl.data.parts import Examples
 from silofl.data.progress import track_progress
 from silofl.data.transforms import build_augmentation
 from silofl.models import build_plain_model
@@ -28,7 +28,9 @@ from silofl.training.device import choose_device, derive_seed, set_threads
 from silofl.training.evaluation import evaluate
 from silofl.training.loop import Learner, make_optimizer, train
 from silofl.training.losses import make_loss
+from silofl_desk.options import path_to_text, read_changes
 from silofl_desk.studies import simulate
+from silofl_desk.studies.joined_examples import join_examples
 from silofl_desk.studies.simulation import Simulation, settle_job
 
 WARNING = (

@@ -16,7 +16,7 @@ from rich.console import Console
 
 from silofl.base.errors import ConfigError, DataError, ExitCode, SiloFLError
 from silofl.base.files import copy_folder, hold_lock, make_folder, read_json, write_json
-from silofl.base.options import check_backend, make_console, path_to_text, read_changes
+from silofl.base.options import make_console
 from silofl.base.schema import dump_record
 from silofl.data.counts import digest_data, list_changed_sites
 from silofl.data.manifest import read_manifest
@@ -29,6 +29,7 @@ from silofl.setup.extensions import list_allowed_extensions
 from silofl.setup.site import Server
 from silofl.study import STORED, Study, load_study
 from silofl_desk.flare.workspace import other_classes, prepare_workspace, read_simulated_site
+from silofl_desk.options import check_backend, path_to_text, read_changes
 from silofl_desk.report.left_out_site import unseen_section
 from silofl_desk.report.run_page import write_report
 from silofl_desk.report.sentences import changes_sentence

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from silofl.base.errors import ConfigError, quote_value
-from silofl.base.options import replaces
 from silofl.base.settings import read_value, setting_text
+from silofl_desk.options import replaces
 
 # In place of a study's key: the folders of the sites' data, as with --data.
 DATA = "data"

@@ -18,7 +18,7 @@ from rich.console import Console
 
 from silofl.base.bundled_jobs import JOBS
 from silofl.base.errors import ConfigError, ExitCode
-from silofl.base.options import format_set_options, make_console, path_to_text, read_changes, replaces
+from silofl.base.options import make_console
 from silofl.core.guard_rule import is_finished
 from silofl.data.site_data import SiteData
 from silofl.federation.ledger import list_medians, read_ledger
@@ -27,6 +27,7 @@ from silofl.models.networks import build_plain_model, check_network
 from silofl.report.tables import TextTable, format_duration, print_lines, print_table
 from silofl.study import Study
 from silofl.training.local_model import find_patience
+from silofl_desk.options import format_set_options, path_to_text, read_changes, replaces
 from silofl_desk.report.result_tables import mean_and_deviation
 from silofl_desk.studies.compared_runs import ComparedRun, ComparisonPlan, make_seeded_runs, run_folder
 from silofl_desk.studies.estimate import estimate_training
