@@ -84,6 +84,16 @@ def records(*results):
     return rows_by_name([RunRecords(Path("run"), one, [], {}, {}) for one in results])
 
 
+def test_a_row_whose_models_may_all_have_guessed_is_named(results):
+    def tested(accuracy):
+        also = {site: {"accuracy": accuracy, "balanced_accuracy": accuracy} for site in ("east", "west")}
+        cases = {site: {"healthy": 25, "sick": 25} for site in also}
+        return results(metric="accuracy", also=also, label_cases=cases)
+
+    notes = comparison_notes([tested(0.9), tested(0.5), results()])
+    assert [note for note in notes if "guessing" in note] == ["run 2: no model is shown to be better than guessing."]
+
+
 def test_what_differs_is_printed_above_the_table(results, printed):
     text = printed(print_comparison, records(results(), results(rounds=5)), width=200)
     sentence = "The rows differ in rounds: 2 (1: harmofl); 5 (2: harmofl); more of them are more training."

@@ -10,6 +10,7 @@ from typing import Any
 
 from silofl.core.findings import name_absence
 from silofl.core.gain import WORSE, federation_sentence
+from silofl.core.guess import Measures, describe_guess, describe_guesses, measure_classes, measure_findings
 from silofl.core.operating_point import read_at_thresholds
 from silofl.data.inventories import explain_withheld
 from silofl.data.pooled import POOLED_SITE
@@ -297,7 +298,8 @@ def describe_problems(results: Results) -> list[tuple[str, str]]:
 
     Bad is a model near 0 at a site that keeps it, and one that is worse there than the site's own. A warning is a model
     that a site keeps and that is below its own where the test proves nothing, an own model of fewer rounds, a federated
-    model near 0 or below the site's own where the site keeps another one, and a label that no site's test finds.
+    model near 0 or below the site's own where the site keeps another one, a label that no site's test finds, and
+    classes that no model tells better than by guessing.
     """
     joining = results.joining or {}
     kept = {site: joining[site].tested(CHOSEN) if site in joining else one for site, one in results.values.items()}
@@ -325,7 +327,8 @@ def describe_problems(results: Results) -> list[tuple[str, str]]:
     for site, one in joining.items():
         if (kept[site] or 0) >= NEAR_ZERO and one.verdict != WORSE:
             found += [("warning", f"{site}: {sentence}") for sentence in _doubt_federated(one)]
-    return found + _list_unlearnt_labels(results)
+    guesses = describe_guesses(_measure_tests(results), str(results.metric))
+    return found + _list_unlearnt_labels(results) + [("warning", sentence) for sentence in guesses]
 
 
 def _doubt_federated(one: Joined) -> list[str]:
@@ -385,6 +388,42 @@ def _describe_missed_classes(results: Results) -> list[str]:
                 f"{format_number(also['accuracy'])}{advice}"
             )
     return sentences
+
+
+def is_guessing(results: Results) -> bool:
+    """Return whether no model of a training is shown to be better than guessing, over the tests of all sites."""
+    return bool(describe_guess(_measure_tests(results).values(), str(results.metric)))
+
+
+def _measure_tests(results: Results) -> dict[str, Measures]:
+    """Return site -> what its test shows of its models beside guesses; nothing of a finished model's evaluation."""
+    is_known = results.has_classes and not results.is_evaluation
+    measured = {site: _measure_test(results, site, one) for site, one in results.tests.items() if is_known}
+    return {site: found for site, found in measured.items() if found}
+
+
+def _measure_test(results: Results, site: str, one: SiteScore) -> Measures:
+    """Return what a site's test shows of its models; nothing where its own one has no measure beside a guess."""
+    found, joined = measure_score(results, FEDERATED, one.also or {}, one), (results.joining or {}).get(site)
+    own = joined and joined.tested(LOCAL)
+    if own is None:
+        return found
+    beside = measure_score(results, LOCAL, {str(results.metric): own}, one)
+    return found | beside if beside else {}
+
+
+def measure_score(results: Results, model: str, values: Mapping[str, float], one: SiteScore) -> Measures:
+    """Return metrics of a model in the cases of a site's score, beside guesses.
+
+    Args:
+        values: Name of a metric -> its value.
+        one: A test, in which labels have their names, or a validation, in which they have their numbers.
+    """
+    cases = one.label_cases or {}
+    if not results.has_findings:
+        return measure_classes(model, values, cases.values())
+    named = {name if name in cases else number: name_absence(name) for number, name in results.labels.items()}
+    return measure_findings(model, values, [(cases.get(key, 0), cases.get(none, 0)) for key, none in named.items()])
 
 
 def _read_recalls(results: Results, one: SiteScore) -> dict[str, float]:

@@ -25,6 +25,7 @@ from silofl_desk.report.sentences import (
     UNLIKE_CLASSES,
     describe_extra_metric,
     describe_problems,
+    is_guessing,
     normalization_label,
     regions_text,
     shares_batchnorm,
@@ -127,6 +128,7 @@ def list_limits(rows: Mapping[str, Sequence[Results]], pooled: Collection[str] =
         if name not in pooled and any(run.normalization == "batch" for run in of_row)
     }
     shared = [name for name, is_so in with_batchnorm.items() if is_so]
+    guessing = [name for name, found in rows.items() if found and all(map(is_guessing, found))]
     return [
         f"Split: {describe_groups(rows, lambda run: split_sentence(run.split_unit))}.",
         f"Normalization: {describe_groups(rows, lambda run: normalization_label(run.normalization))}.",
@@ -134,6 +136,7 @@ def list_limits(rows: Mapping[str, Sequence[Results]], pooled: Collection[str] =
         *([f"{', '.join(unlike)}: {UNLIKE_CLASSES}."] if unlike else []),
         *([f"{', '.join(shared)}: {SHARED_BATCHNORM}."] if 0 < len(shared) < len(with_batchnorm) else []),
         *(f"{', '.join(names)}: {why}." for why, names in group_rows_by_value(rows, lambda run: run.batchnorm).items()),
+        *([f"{', '.join(guessing)}: no model is shown to be better than guessing."] if guessing else []),
     ]
 
 

@@ -20,6 +20,7 @@ from silofl.base.bundled_jobs import JOBS
 from silofl.base.errors import ConfigError, ExitCode
 from silofl.base.options import format_set_options, make_console, path_to_text, read_changes, replaces
 from silofl.core.guard_rule import is_finished
+from silofl.core.guess import Measures, describe_guess
 from silofl.data.site_data import SiteData
 from silofl.federation.ledger import list_medians, read_ledger
 from silofl.federation.results import read_results
@@ -28,6 +29,7 @@ from silofl.report.tables import TextTable, format_duration, print_lines, print_
 from silofl.study import Study
 from silofl.training.local_model import find_patience
 from silofl_desk.report.result_tables import mean_and_deviation
+from silofl_desk.report.sentences import measure_score
 from silofl_desk.studies.compared_runs import ComparedRun, ComparisonPlan, make_seeded_runs, run_folder
 from silofl_desk.studies.estimate import estimate_training
 from silofl_desk.studies.method_rows import SeedValues, is_clearly_above
@@ -268,6 +270,15 @@ class _Trials:
                 f"values: --rounds {2 * self.study.rounds} with another --out."
             )
 
+    def describe_guess(self, trials: Collection[Trial]) -> str:
+        """Say what none of the trials is, with the study's seed, by `describe_guess`; empty where one is."""
+        measured: list[Measures] = []
+        for trial in trials:
+            results = read_results(run_folder(self.out, str(trial), self.study.seed))
+            for one in results.validation.values() if results and results.has_classes else ():
+                measured.append(measure_score(results, str(trial), one.also or {}, one))
+        return describe_guess(measured, self.study.metric, "validation", len(trials))
+
 
 def _show_search(found: Found, trials: _Trials, options: argparse.Namespace) -> int:
     """Print the table, what follows from it, and the command; returns the exit code."""
@@ -277,6 +288,8 @@ def _show_search(found: Found, trials: _Trials, options: argparse.Namespace) -> 
         return ExitCode.FAILED
     console.print(f"\nvalidation {study.metric}, mean over sites; ± over {NUM_SEEDS} seeds")
     print_table(_tabulate(found), console)
+    if guess := trials.describe_guess(found.scores):
+        print_lines([f"CAUTION  no model is {guess}; the choice below may be luck"], console)
     print_lines([*_conclude(found), *trials.list_unended(found.scores), *_keep(found, options.job)], console)
     console.print(shlex.join(_build_command(found, options, trials.changes)))
     return ExitCode.COMPLETE if all(found.scores.values()) else ExitCode.INCOMPLETE
