@@ -43,10 +43,10 @@ ONE_SEED = (
 )
 JOINING_NOTE = (
     "Verdicts: of all hospitals that made a choice, over all seeds. Mean test values over these hospitals: alone, of "
-    "the hospital's own model, trained to its end; federated, of the federated model; kept, of the one of the two "
-    "that the hospital chose on its validation data{thresholds}. Below alone: how many of the hospitals that keep the "
-    "federated model became worse; by chance 1 in 40 would. After Holm: how many remain after correction for testing "
-    "many times (Holm's, 5 % over all rows)."
+    "the hospital's own model; federated, of the federated model; kept, of the one of the two that the hospital chose "
+    "on its validation data{thresholds}. Below alone: how many of the hospitals that keep the federated model became "
+    "worse; by chance 1 in 40 would. After Holm: how many remain after correction for testing many times (Holm's, 5 % "
+    "over all rows)."
 )
 JOINING_THRESHOLDS = (
     ", each with the decision threshold that the hospital's validation data favour. At 0.5: with the usual one, as in "

@@ -19,7 +19,7 @@ from rich.console import Console
 from silofl.base.bundled_jobs import JOBS
 from silofl.base.errors import ConfigError, ExitCode
 from silofl.base.options import format_set_options, make_console, path_to_text, read_changes, replaces
-from silofl.core.guard_rule import is_finished
+from silofl.core.guard_rule import is_finished, measure_rise
 from silofl.core.guess import Measures, describe_guess
 from silofl.data.site_data import SiteData
 from silofl.federation.ledger import list_medians, read_ledger
@@ -261,7 +261,8 @@ class _Trials:
             run = run_folder(self.out, str(trial), self.study.seed)
             results, medians = read_results(run), list_medians(read_ledger(run) or ())
             is_known = results is not None and results.is_finished and not results.ended_early
-            if is_known and not is_finished(medians[: self.study.training_rounds], find_patience(self.study)):
+            rise = measure_rise(medians[: self.study.training_rounds], find_patience(self.study))
+            if is_known and not is_finished(rise):
                 rising.append(str(trial))
         if rising:
             names = "all" if len(rising) == len(trials) else ", ".join(rising)
