@@ -341,7 +341,7 @@ def describe_problems(results: Results) -> list[tuple[str, str]]:
         if (kept[site] or 0) >= NEAR_ZERO and one.verdict != WORSE:
             found += [("warning", f"{site}: {sentence}") for sentence in _doubt_federated(one)]
     guesses = describe_guesses(_measure_tests(results), str(results.metric))
-    return found + _list_unlearnt_labels(results) + [("warning", sentence) for sentence in guesses]
+    return found + [("warning", sentence) for sentence in guesses] + _list_unlearnt_labels(results)
 
 
 def _doubt_federated(one: Joined) -> list[str]:
