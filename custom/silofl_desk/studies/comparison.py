@@ -12,6 +12,7 @@ from silofl_desk.report.result_tables import (
     HD95,
     SURFACE_DICE,
     describe_round,
+    has_moved_thresholds,
     list_extra_metrics,
     list_extra_values,
     mean_and_deviation,
@@ -51,6 +52,9 @@ JOINING_NOTE = (
 JOINING_THRESHOLDS = (
     ", each with the decision threshold that the hospital's validation data favour. At 0.5: with the usual one, as in "
     "the table of methods, where local has the numbers of alone at 0.5"
+)
+AT_HALF = (
+    "Values of methods are at the usual decision threshold of 0.5; alone, federated and kept are at the hospitals' own."
 )
 UNLIKE_SITES = "Do not compare the means of rows with different sites or seeds."
 # How often, at most, chance alone leaves a site below its own model after the correction over all rows of a table.
@@ -136,6 +140,7 @@ def list_limits(rows: Mapping[str, Sequence[Results]], pooled: Collection[str] =
         *([f"{', '.join(unlike)}: {UNLIKE_CLASSES}."] if unlike else []),
         *([f"{', '.join(shared)}: {SHARED_BATCHNORM}."] if 0 < len(shared) < len(with_batchnorm) else []),
         *(f"{', '.join(names)}: {why}." for why, names in group_rows_by_value(rows, lambda run: run.batchnorm).items()),
+        *([AT_HALF] if any(map(has_moved_thresholds, runs)) else []),
         *([f"{', '.join(guessing)}: no model is shown to be better than guessing."] if guessing else []),
     ]
 
