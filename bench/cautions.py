@@ -8,7 +8,7 @@ RUNS are folders that hold runs, at any depth.
 import sys
 from pathlib import Path
 
-from silofl.federation.cautions import list_new_cautions
+from silofl.federation.cautions import list_cautions
 from silofl.federation.ledger import FILE, read_ledger
 
 
@@ -18,8 +18,7 @@ def main() -> None:
     for folder in folders:
         ledger = read_ledger(folder) or []
         values = [record.validation_mean for record in ledger if record.validation_mean is not None]
-        found = [(end, one) for end in range(1, len(ledger) + 1) for one in list_new_cautions(ledger[:end])]
-        said = "; ".join(f"round {number}: {one.partition(':')[0]}" for number, one in found) or "none"
+        said = "; ".join(":".join(one.split(":")[:2]) for one in list_cautions(ledger)) or "none"
         if values:
             print(f"{folder}  last {values[-1]:.3f}, best {max(values):.3f}  {said}")
 

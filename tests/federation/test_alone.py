@@ -57,7 +57,7 @@ def test_who_follows_a_run_can_read_which_task_its_sites_work_on(alone, tmp_path
     seen = []
     alone(rounds=2, on_round=lambda: seen.append((tmp_path / "run" / PHASE).read_text()))
     # A round trains; after the last one it is validated, and the best one is tested.
-    assert seen[:3] == ["train 1", "train 2", "validate 2"] and seen[3].startswith("test ")
+    assert seen[:3] == ["train 1 1", "train 2 1", "validate 2 1"] and seen[3].startswith("test ")
 
 
 def test_a_site_of_a_run_alone_is_paused_by_its_file_as_it_is_now(tmp_path, site_data, make_study):

@@ -1,6 +1,6 @@
 import pytest
 
-from silofl.federation.cautions import ONE_CLASS, SWINGS, list_new_cautions
+from silofl.federation.cautions import ONE_CLASS, SWINGS, list_cautions, list_new_cautions
 from silofl.federation.ledger import Round
 from silofl.training.site_score import SiteScore
 
@@ -44,6 +44,14 @@ def said_after(*validations):
 )
 def test_a_validation_that_falls_and_comes_back_is_said_once(values, rounds):
     assert said_after(*({"north": score(value)} for value in values)) == dict.fromkeys(rounds, [SWINGS])
+
+
+def test_a_finished_run_has_each_caution_once_with_its_round():
+    # The round that shows it may be the last.
+    for values in ((0.69, 0.20, 0.69), (0.69, 0.20, 0.69, 0.20, 0.69)):
+        ledger = rounds_of(*({"north": score(value)} for value in values))[:-1]
+        assert list_cautions(ledger) == [f"round 3: {SWINGS}"]
+    assert list_cautions([]) == []
 
 
 def test_it_is_the_mean_over_the_sites_that_swings():

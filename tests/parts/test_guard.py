@@ -155,6 +155,8 @@ def test_the_local_model_goes_on_after_the_federation_until_its_validation_does_
     joined = game.server.parts["guard"].choices
     for site in SITES:
         assert (joined[site].own_rounds, "own" in joined[site].unfinished) == (rounds, not is_finished)
+        # three rounds of 0.01
+        assert joined[site].rises == (None if is_finished else {"own": pytest.approx(0.03)})
         assert list(game.kept(site, 3)["guard"]["local"]["values"].values()) == values[:rounds]
     assert game.asked.count("guard_train") == rounds - 3
     assert game.server.ledger[-1].round == 3
@@ -186,6 +188,8 @@ def test_where_the_rate_falls_the_local_model_is_trained_anew_in_twice_the_round
     joined = game.server.parts["guard"].choices
     assert ("own" in joined["east"].unfinished) == (not is_finished)
     assert joined["east"].own_rounds == (3 if is_finished else 6)
+    # Trained anew it is 0.6, before 0.5.
+    assert joined["east"].rises == (None if is_finished else {"own": pytest.approx(0.1)})
 
 
 def test_a_site_that_stops_training_its_own_model_says_so_and_one_that_is_killed_goes_on(play, monkeypatch):
@@ -214,7 +218,17 @@ def test_a_federated_model_that_still_rises_gives_no_verdict(play, monkeypatch):
     assert "guard_train" not in game.asked
     one = game.server.parts["guard"].choices["east"]
     assert (one.verdict, one.unfinished) == ("not trained to the end", ("federated",))
+    assert one.rises == {"federated": pytest.approx(0.2)}
     assert one.said == "federated not trained to the end"
+
+
+def test_a_rise_that_no_round_could_show_is_not_sent(play, monkeypatch):
+    judge_by([0.5], monkeypatch)
+    game = play(("east", "north"), guard=True, training={"schedule": "poly"}, federation={"patience": 3})
+    monkeypatch.setattr("silofl.federation.server.list_medians", lambda ledger: [0.1, 0.1, 0.1])
+    game.finish()
+    one = game.server.parts["guard"].choices["east"]
+    assert (one.unfinished, one.rises) == (("own", "federated"), None)
 
 
 @pytest.mark.parametrize(("keeps_own", "bias", "name"), [(False, 0.4, "federated"), (True, 0.5, "local")])

@@ -15,6 +15,8 @@ from silofl_desk.report.result_tables import site_table
 from silofl_desk.report.run_page import make_run_page
 from silofl_desk.report.run_records import RunRecords
 from silofl_desk.report.sentences import describe_problems, joining_note, joining_sentence, joining_table
+from silofl_desk.studies.comparison import JOINING_NOTE
+from silofl_desk.studies.hospitals import NOTE
 from silofl_desk.studies.print_results import print_results
 from tests.report.conftest import joined
 
@@ -59,6 +61,24 @@ def test_each_site_has_a_row_with_its_verdict_its_choice_and_the_interval(joinin
             *("0.900", "0.400", "-", "-"),
         ),
     )
+
+
+def test_a_lead_that_is_not_in_the_metric_says_what_it_is_in(results):
+    """As of a classification, whose own model has the same accuracy."""
+    own = joined("local", 1.0, 1.0, 1.0, "keeps its own model", lead=-0.184)
+    found = results(metric="accuracy", joining={"east": dump_record(own)})
+    cell = joining_table(found).rows[0][3]
+    assert cell == "1.000, own 1.000; lead -0.184 in the probability of the true answer on 9 patients"
+    assert "leads by more than 0.005 in the probability of the true answer." in joining_note(found)
+    assert "leads by more than 0.005 in the mean score." in joining_note(results())
+
+
+@pytest.mark.parametrize("moved", [0.3, 0.8])
+def test_a_table_of_the_usual_threshold_says_so_where_a_sites_own_moves_the_answer(joining, moved):
+    one = joined(test={"local": 0.7, "federated": moved, "federated_calibrated": 0.8, "chosen": 0.8})
+    table, is_moved = site_table(joining(sites={"east": moved, "west": 0.6}, east=one)), moved == 0.3
+    assert table.columns[1] == ("dice at 0.5" if is_moved else "dice")
+    assert table.rows[-1][0] == f"kept by 1 site, mean{', at their thresholds' * is_moved}"
 
 
 @pytest.mark.parametrize(
@@ -224,16 +244,29 @@ def test_the_note_says_what_single_units_lack_and_how_cases_with_nothing_to_find
     assert "balanced" not in plain and empty not in plain and balanced in found
     counts = {"empty_cases": {"west": 3}, "false_positive_cases": {"west": 1}, "with_truth": {"west": 0.9}}
     assert f"{empty} nothing in it" in joining_note(results(**counts))
+    # The verdict says whether it was.
+    assert "trained to its end" not in plain + JOINING_NOTE + NOTE
 
 
 def test_a_model_that_more_rounds_may_raise_is_named_with_the_remedy(joining):
-    short = joined(verdict="not trained to the end", unfinished=("own",), own_rounds=96, own_best_round=95)
+    measured = {"own_rounds": 96, "own_best_round": 95, "rises": {"own": 0.012, "federated": 0.0204}}
+    short = joined(verdict="not trained to the end", unfinished=("own",), **measured)
     text = joining_sentence(joining(sites={"east": 0.8, "west": 0.8}, east=short, west=joined()))
     assert "what joining gives is not known before both models are trained to the end" in text
     assert (
-        "The hospital's own model still rose at east (best after round 95 of 96): run the study with more rounds"
-        in text
+        "More rounds still raised the hospital's own model at east (+0.012; best after round 95 of 96): run the study "
+        "with more rounds, now 2." in text
     )
-    both = joined(verdict="not trained to the end", unfinished=("own", "federated"))
-    assert "The federated model still rose in its last rounds: run" in joining_sentence(joining(east=both))
+    both = joined(verdict="not trained to the end", unfinished=("own", "federated"), **measured)
+    assert "The last rounds still raised the federated model (+0.020): run" in joining_sentence(joining(east=both))
     assert joining_table(joining(east=both)).rows[0][2] == "own and federated not trained to the end"
+
+
+def test_a_rise_that_was_not_measured_is_not_said(joining):
+    """As of ten rounds of a falling rate, after which the own model is not trained anew."""
+    both = joined(verdict="not trained to the end", unfinished=("own", "federated"), own_rounds=10, own_best_round=7)
+    text = joining_sentence(joining(sites={"east": 0.8, "west": 0.8}, east=both, west=both))
+    assert text.endswith(
+        "It is not known whether more rounds raise the hospital's own model at east, west. It is not known whether "
+        "more rounds raise the federated model: run the study with more rounds, now 2."
+    )

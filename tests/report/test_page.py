@@ -1,7 +1,9 @@
 """A page as typed parts, how the templates place them, and the files beside it."""
 
 import re
+import shutil
 import stat
+import subprocess
 from typing import get_args
 
 import pytest
@@ -160,3 +162,29 @@ def test_a_terminal_shows_the_words_and_tables_of_blocks_without_their_markup_an
     lines = [" ".join(line.split()) for line in printed(print_blocks, blocks).splitlines()]
     assert lines[:5] == ["", "Results", "note: A global model & more", "1 < 2", "one"]
     assert "east 0.500" in lines and lines[-2:] == ["BAD It fails.", "BAD Here."]
+
+
+# Measures a page in a frame: a window of the browser is at least 500 pixels wide.
+FRAME = """<iframe id="frame" src="page.html" width="400" height="800"></iframe><script>
+window.addEventListener("load", () => {
+  const page = document.getElementById("frame").contentDocument.documentElement
+  document.title = page.scrollWidth <= page.clientWidth ? "fits" : "too wide"
+})</script>"""
+
+
+@pytest.mark.skipif(shutil.which("chromium") is None, reason="needs a browser")
+def test_no_long_name_makes_a_page_wider_than_a_phone(tmp_path):
+    name = 80 * "n"
+    table, cells = Table(TextTable((name, name), ((name, name),))), [HeatCell("1", 1.0)]
+    heat, banner = HeatTable(name, [name], [HeatRow(name, cells)]), Banner("bad", name, name, [name], name, name)
+    group, picture = Group([Text(name), heat], "pair"), Picture(make_image(dots(), "alt", name))
+    blocks = [Heading(name), Text(name, name=name), Items([name]), Code(name), Tiles([(name, name)]), table, picture]
+    blocks += [Pairs([(name, name)]), group, Fold(name, [Text(name)]), banner]
+    page = Page(name, name, [PageSection("a", "a", name, blocks)], name, [name], blocks)
+    # What unfolds is open.
+    (tmp_path / "page.html").write_text(render(page).replace("<details>", "<details open>"))
+    (tmp_path / "frame.html").write_text(FRAME)
+    command = ["chromium", "--headless", "--no-sandbox", "--disable-web-security", "--dump-dom"]
+    command += [f"--user-data-dir={tmp_path / 'browser'}", (tmp_path / "frame.html").as_uri()]
+    found = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert "<title>fits</title>" in found.stdout

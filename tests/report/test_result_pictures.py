@@ -57,7 +57,15 @@ def test_an_interval_ends_at_0_and_1_and_is_drawn_where_the_difference_is_that_o
     # Patients with several cases each.
     other = joined(local=0.9, federated=0.95, kept=0.95, difference=0.04, low=-0.01, high=0.1)
     image = hospitals_image({"fedavg": [chosen_run(north=other)]})
-    assert intervals_in(image) == [] and "it is missing if the mean difference per patient" in image.caption
+    assert intervals_in(image) == [] and "points. " in image.caption
+
+
+@pytest.mark.parametrize(("units", "has_one"), [({}, True), ({"low": None, "high": None}, False)])
+def test_the_legend_has_an_interval_where_one_is_drawn_and_the_caption_says_why_none_is(chosen_run, units, has_one):
+    image = hospitals_image({"fedavg": [chosen_run(north=joined(difference=0.1, **units))]})
+    (legend,) = image.plot.draw(5).legends
+    assert ("95 % interval" in [text.get_text() for text in legend.get_texts()]) == has_one
+    assert "It is missing with fewer than 6 test patients, and if the mean difference per patient is" in image.caption
 
 
 def test_the_open_circle_of_training_alone_lies_above_the_diamond(chosen_run):

@@ -98,6 +98,23 @@ def test_a_report_holds_status_sites_recipe_and_how_to_load_the_model(finished):
     assert page.source.count('<source media="screen and (max-width: 640px)"') == 3 and len(page.images) == 5
 
 
+@pytest.mark.parametrize("has_own", [False, True])
+def test_the_note_above_the_pictures_names_their_rows(finished, pictures, has_own):
+    shown = pictures(("a", "b"))
+    if has_own:
+        shown = replace(shown, own=shown.predictions, own_values=shown.values)
+    text = report(finished(shown=shown)).text
+    assert ("Own: the site's own model, at its decision threshold. Federated: the model that the" in text) == has_own
+    assert ("Prediction: the model that the run tests." in text) != has_own and "Kept: what the site" not in text
+
+
+def test_a_caution_of_the_training_stands_beside_its_curves(run, results, record):
+    rounds = [record(number, (value, value)) for number, value in enumerate((0.69, 0.20, 0.69), start=1)]
+    page = report(run().json("results.json", results()).json("run.json", {}).study().ledger(*rounds).path)
+    start = page.text.index("CAUTION round 3: the validation fell by more than 0.2 and came back")
+    assert page.text.index("Training Training") < start if "Training Training" in page.text else start
+
+
 def _rgb(colour):
     digits = colour[1:] if len(colour) == 7 else "".join(2 * digit for digit in colour[1:])
     return list(bytes.fromhex(digits))

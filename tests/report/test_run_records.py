@@ -164,9 +164,9 @@ def test_only_a_simulation_can_be_resumed_by_the_command_line(run, files, is_sim
     assert read_run(folder.path).is_simulation is is_simulation
 
 
-def test_without_a_result_the_best_round_has_the_best_mean_over_the_sites_that_rounds_share(run, record):
-    rounds = [record(1, (0.9, None)), record(2, (0.4, 0.6)), record(3, (0.5, 0.4)), record(4, (None, 0.6))]
-    assert read_run(run().ledger(*rounds).path).best_round == 2
+def test_without_a_result_the_best_round_is_the_last_with_the_best_mean_over_the_sites_that_rounds_share(run, record):
+    rounds = [record(1, (0.9, None)), record(2, (0.4, 0.6)), record(3, (0.5, 0.5)), record(4, (None, 0.5))]
+    assert read_run(run().ledger(*rounds).path).best_round == 3
     assert read_run(run("unvalidated").ledger(record(1, validation=(None, None))).path).best_round is None
 
 

@@ -3,8 +3,11 @@ from typing import get_args
 
 import pytest
 
+from silofl.base.schema import dump_record
 from silofl.report.metrics import metric_sentence
 from silofl.study.data_settings import SplitUnit
+from silofl_desk.report.run_page import make_run_page
+from silofl_desk.report.run_records import RunRecords
 from silofl_desk.report.sentences import (
     caveats,
     describe_problems,
@@ -17,6 +20,8 @@ from silofl_desk.report.sentences import (
     split_sentence,
     unfinished_sentence,
 )
+from silofl_desk.studies.print_results import print_results
+from tests.report.conftest import joined
 
 
 def test_the_same_incident_is_told_once_with_its_rounds(record):
@@ -148,7 +153,7 @@ def test_a_finding_that_is_never_or_always_found_is_named_without_the_sampler_th
     findings, found, not_found, sentence
 ):
     recalls = {"east": {"nodule": found, "no nodule": not_found}, "west": {}}
-    ((tone, text),) = describe_problems(findings(by_label=recalls))
+    *_, (tone, text) = describe_problems(findings(by_label=recalls))
     assert tone == "warning" and text.startswith(sentence) and "sampler" not in text
 
 
@@ -160,10 +165,10 @@ def test_a_class_of_which_no_test_case_is_recognised_is_named_with_the_accuracy_
         "east: the model recognises no test case of sick (1): recall 0.000, accuracy 0.950; see "
         "training.class_weights, training.sampler and metric: balanced_accuracy"
     )
-    assert describe_problems(classes(by_label=recalls, label_cases=cases, also=also)) == [("warning", sentence)]
+    assert describe_problems(classes(by_label=recalls, label_cases=cases, also=also))[-1] == ("warning", sentence)
     # What a study has already is no remedy.
     balanced = classes(by_label=recalls, label_cases=cases, also=also, metric="balanced_accuracy")
-    ((_, text),) = describe_problems(balanced)
+    *_, (_, text) = describe_problems(balanced)
     assert "train more rounds, find a learning rate by silofl tune" in text and "metric:" not in text
 
 
@@ -176,3 +181,48 @@ def test_a_class_that_is_recognised_at_the_sites_threshold_is_not_missed(classes
         more = {"labels": {"0": "healthy", "1": "sick"}, "callings": {"east": read}}
         found = describe_problems(classes(by_label=recalls, label_cases=cases, also=also, **more))
         assert any("the model recognises no test case of sick (9)" in text for _, text in found) == is_missed
+
+
+def score_classes(classes, accuracy, auroc=0.5, cases=25, **changes):
+    also = {site: {"accuracy": accuracy, "balanced_accuracy": accuracy, "auroc": auroc} for site in ("east", "west")}
+    counts = {site: {"healthy": cases, "sick": cases} for site in also}
+    recalls = {site: {"healthy": accuracy, "sick": accuracy} for site in also}
+    sites = dict.fromkeys(also, accuracy)
+    return classes(sites=sites, also=also, label_cases=counts, by_label=recalls, **changes)
+
+
+def test_that_no_model_is_better_than_guessing_is_said_once(classes):
+    said = "no model is better than guessing: accuracy 0.480 in 100 test cases"
+    ((tone, text),) = describe_problems(score_classes(classes, 0.48))
+    assert tone == "warning" and text == f"{said}, 0.500 by always answering the most frequent class"
+    assert describe_problems(score_classes(classes, 0.9)) == []
+    # What hospitals say of a finished model has a sentence of its own.
+    assert describe_problems(score_classes(classes, 0.48, rounds=0)) == []
+
+
+def test_an_own_model_that_is_better_than_guessing_is_one(classes):
+    own = {site: dump_record(joined(local=0.9, federated=0.48, kept=0.9)) for site in ("east", "west")}
+    assert not any("guessing" in text for _, text in describe_problems(score_classes(classes, 0.48, joining=own)))
+    poor = {site: dump_record(joined(local=0.54, federated=0.48, kept=0.54)) for site in ("east", "west")}
+    found = [text for _, text in describe_problems(score_classes(classes, 0.48, joining=poor))]
+    said = "no model is shown to be better than guessing: accuracy 0.540 in 100 test cases, 0.500 by always"
+    assert found[-1].startswith(said) and sum("guessing" in text for text in found) == 1
+    # Nothing is known of an own model's metric by guessing.
+    of_areas = score_classes(classes, 0.48, metric="auprc", joining=poor)
+    assert not any("guessing" in text for _, text in describe_problems(of_areas))
+
+
+def test_findings_are_judged_by_their_order(findings):
+    counts = {"effusion": 20, "no effusion": 20, "nodule": 20, "no nodule": 20}
+    cases = dict.fromkeys(("east", "west"), counts)
+    for area, is_said in ((0.52, True), (0.9, False)):
+        also = dict.fromkeys(cases, {"accuracy": 0.5, "balanced_accuracy": 0.5, "auroc": area})
+        found = describe_problems(findings(label_cases=cases, also=also))
+        assert any(f"AUROC {area:.3f} in 80 test cases, 0.500 by guessing" in text for _, text in found) == is_said
+
+
+def test_the_head_of_the_report_and_the_terminal_say_that_the_models_guess(classes, printed):
+    guessing = score_classes(classes, 0.48)
+    assert printed(print_results, guessing).count("CAUTION  no model is better than guessing: ") == 1
+    banner, *_ = make_run_page(RunRecords(Path("run"), guessing, [], {}, {})).opening
+    assert banner.tone == "warning" and any(one.startswith("no model is better than") for one in banner.reasons)

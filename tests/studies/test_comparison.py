@@ -5,6 +5,7 @@ import pytest
 from silofl.core.gain import WORSE
 from silofl_desk.report.run_records import RunRecords, read_run
 from silofl_desk.studies.comparison import (
+    AT_HALF,
     are_comparable,
     compare_drift,
     compare_joining,
@@ -82,6 +83,22 @@ def test_shared_batchnorm_is_said_beside_runs_that_keep_it_at_home(results, home
 
 def records(*results):
     return rows_by_name([RunRecords(Path("run"), one, [], {}, {}) for one in results])
+
+
+@pytest.mark.parametrize("federated", [0.3, 0.8])
+def test_values_at_the_usual_threshold_are_said_to_be_so_where_the_hospitals_own_move_them(joining, federated):
+    one = joined(test={"local": 0.7, "federated": federated, "federated_calibrated": 0.8, "chosen": 0.8})
+    assert (AT_HALF in comparison_notes([joining(east=one)])) == (federated == 0.3)
+
+
+def test_a_row_whose_models_may_all_have_guessed_is_named(results):
+    def tested(accuracy):
+        also = {site: {"accuracy": accuracy, "balanced_accuracy": accuracy} for site in ("east", "west")}
+        cases = {site: {"healthy": 25, "sick": 25} for site in also}
+        return results(metric="accuracy", also=also, label_cases=cases)
+
+    notes = comparison_notes([tested(0.9), tested(0.5), results()])
+    assert [note for note in notes if "guessing" in note] == ["run 2: no model is shown to be better than guessing."]
 
 
 def test_what_differs_is_printed_above_the_table(results, printed):

@@ -1,7 +1,9 @@
 import io
 import json
+import os
 import re
 import threading
+import time
 
 import pytest
 from rich.console import Console
@@ -61,7 +63,7 @@ def lines(tmp_path):
 def test_after_the_last_round_each_task_of_the_sites_gets_a_line(lines, tmp_path):
     lines.shown = [record(number, 2.0) for number in (1, 2, 3, 4)]
     for phase in ("train 4", "validate 4", "test 3", "guard_choose 3", "guard_choose 3", "collect_all 3"):
-        (tmp_path / PHASE).write_text(phase)
+        (tmp_path / PHASE).write_text(f"{phase} 1")
         lines.print_phase()
     # training has the lines of its rounds
     assert lines.text() == [
@@ -74,7 +76,7 @@ def test_after_the_last_round_each_task_of_the_sites_gets_a_line(lines, tmp_path
 
 def test_a_long_round_is_never_silent_and_shows_its_steps(lines, tmp_path, monkeypatch):
     lines.print_phase()
-    (tmp_path / PHASE).write_text("train 2")
+    (tmp_path / PHASE).write_text("train 2 1")
     lines.print_phase()
     assert lines.text() == []
     monkeypatch.setattr(progress, "QUIET_S", 0.0)
@@ -89,16 +91,36 @@ def test_a_long_round_is_never_silent_and_shows_its_steps(lines, tmp_path, monke
     assert lines.text()[0].endswith(" s so far, step 12 of 300 at north")
 
 
+@pytest.mark.parametrize(("schedule", "number", "most"), [("constant", 34, 16), ("poly", 30, 8)])
+def test_an_own_model_that_goes_on_has_a_line_with_its_round_and_the_time_since_it_began(
+    tmp_path, monkeypatch, schedule, number, most
+):
+    """Each round of it is a task of its own."""
+    study = parse(Study, STUDY | {"training": {"schedule": schedule}}, "study.yaml")
+    console = Console(record=True, width=300, file=io.StringIO())
+    lines = RoundLines(study, tmp_path, console, began=0.0)
+    lines.shown = [record(number, 2.0) for number in (1, 2, 3, 4)]
+    for step, ago in ((1, 120), (2, 110), (30, 1)):
+        (tmp_path / PHASE).write_text(f"guard_train 4 {step}")
+        os.utime(tmp_path / PHASE, (time.time() - ago,) * 2)
+        lines.print_phase()
+        monkeypatch.setattr(progress, "QUIET_S", 25.0 if step == 1 else 0.0)
+    first, *_, last = console.export_text().splitlines()
+    assert first == f"training the own model: round {number - 29} of at most {most}"
+    # From four rounds on, to four times as many; or twice as many anew. It began two minutes ago.
+    assert last == f"training the own model: round {number} of at most {most}, 2.0 min so far"
+
+
 def test_a_finished_round_is_told_before_the_task_that_follows_it(lines, tmp_path):
     finished = [record(number, 2.0) for number in (1, 2, 3, 4)]
     (tmp_path / "ledger.json").write_text(json.dumps(dump_record(finished)))
-    (tmp_path / PHASE).write_text("validate 4")
+    (tmp_path / PHASE).write_text("validate 4 1")
     lines.print_news()
     assert [line[:11] for line in lines.text()] == [*(f"round   {n}/4" for n in (1, 2, 3, 4)), "validating "]
 
 
 def test_the_start_of_the_sites_is_not_silent_and_an_earlier_starts_task_is_not_shown(tmp_path, monkeypatch):
-    (tmp_path / PHASE).write_text("test 4")
+    (tmp_path / PHASE).write_text("test 4 1")
     monkeypatch.setattr(progress, "QUIET_S", 0.0)
     console = Console(record=True, width=300, file=io.StringIO())
     RoundLines(parse(Study, STUDY, "study.yaml"), tmp_path, console).print_phase()

@@ -14,6 +14,7 @@ from silofl.base.schema import dump_record
 from silofl.data.parts import Examples
 from silofl.federation.ledger import Round
 from silofl.federation.results import read_results
+from silofl.training.site_score import SiteScore
 from silofl_desk.studies import simulate, tune
 from silofl_desk.studies.simulation import changed_study, study_file
 from silofl_desk.studies.tune import Found, Trial, list_normalizations, rates_around, rates_beyond, search
@@ -269,6 +270,37 @@ def test_the_command_changes_a_section_that_was_given_whole():
     ]
     words = tune._build_command(found, options, {"training.learning_rate": 0.003})
     assert words[-4:] == ["--set", "training.learning_rate=0.01", "--set", "model.normalization=instance"]
+
+
+@pytest.mark.parametrize(
+    ("accuracies", "said"),
+    [
+        # 54 of 100, as each of 9 trials may have by luck
+        (
+            (0.5, 0.54, 0.46),
+            "shown to be better than guessing: accuracy 0.540 in 100 validation cases, 0.500 by always",
+        ),
+        ((0.5, 0.9, 0.46), ""),
+    ],
+)
+def test_a_search_that_only_found_guesses_says_so_before_it_chooses(monkeypatch, capsys, accuracies, said):
+    grid = [Trial("group", rate) for rate in (0.001, 0.003, 0.01)]
+    found = Found(grid[1], dict(zip(grid, ((one,) for one in accuracies), strict=True)))
+
+    def read_made_up(folder):
+        value = next(found.scores[trial][0] for trial in grid if f"-{trial.rate:g}-" in folder.name)
+        cases = {"label_cases": {"0": 25, "1": 25}, "labels": {"0": value, "1": value}}
+        score = SiteScore(value=value, num_cases=50, num_excluded=0, also={"accuracy": value}, **cases)
+        return SimpleNamespace(has_classes=True, has_findings=False, validation={"north": score, "south": score})
+
+    monkeypatch.setattr(tune, "read_results", read_made_up)
+    monkeypatch.setattr(tune._Trials, "list_unended", lambda *given: ())
+    trials = tune._Trials(CLASSES, Path("o"), None, {}, changed_study(CLASSES, {}), 1, Console(width=200))
+    options = Namespace(job=CLASSES, out=Path("o"), data=None, pretrained=None, cache=None, skip_unreadable=0.0)
+    assert tune._show_search(found, trials, options) == 0
+    text = capsys.readouterr().out
+    assert (f"CAUTION  no model is {said}" in text and "; the choice below may be luck" in text) == bool(said)
+    assert ("guessing" in text) == bool(said)
 
 
 def test_without_validation_data_nothing_can_be_chosen(silofl, phantoms, tmp_path):

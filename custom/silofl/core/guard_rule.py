@@ -80,12 +80,17 @@ def choose_kept(
     return GuardChoice(lead <= LEAST_LEAD, float(biases[ours]), float(biases[theirs]), lead, n)
 
 
-def is_finished(scores: Sequence[float | None], patience: int = PATIENCE) -> bool:
-    """Return whether a model is trained to its end: its last rounds raised its best validation by no more than 0.005.
+def measure_rise(scores: Sequence[float | None], patience: int = PATIENCE) -> float | None:
+    """Return by how much a model's last rounds raised its best validation; None without a validation before them.
 
     Args:
         scores: Of each round's model, in their order; None of a round without a validation.
         patience: The number of these last rounds.
     """
     before, known = [one for one in scores[:-patience] if one is not None], [one for one in scores if one is not None]
-    return bool(before) and max(known) - max(before) <= LEAST_LEAD
+    return max(known) - max(before) if before else None
+
+
+def is_finished(rise: float | None) -> bool:
+    """Return whether a model is trained to its end: more rounds are known to raise it by no more than 0.005."""
+    return rise is not None and rise <= LEAST_LEAD

@@ -1,4 +1,4 @@
-"""Say while a study trains that its validation swings, or that a site's model answers one class alone."""
+"""Say of a training that its validation swings, or that a site's model answers one class alone."""
 
 from collections.abc import Sequence
 
@@ -17,6 +17,13 @@ ONE_CLASS = (
     "{}: in {} rounds one after the other the model has answered every validation case with the same class; lower "
     "training.learning_rate, or choose training.sampler: balanced where one class is rare"
 )
+
+
+def list_cautions(ledger: Sequence[Round]) -> list[str]:
+    """Return what the validated rounds of a run have shown, each with the round that showed it first."""
+    # No round follows the last one, which is validated with the next or after the end.
+    ends = (([*ledger[:number], record], record.round) for number, record in enumerate(ledger, start=1))
+    return [f"round {number}: {caution}" for rounds, number in ends for caution in list_new_cautions(rounds)]
 
 
 def list_new_cautions(ledger: Sequence[Round]) -> list[str]:

@@ -9,6 +9,7 @@ import numpy as np
 from silofl import __version__
 from silofl.base.errors import ConfigError, SiloFLError
 from silofl.core.recipe import Recipe
+from silofl.federation.cautions import list_cautions
 from silofl.federation.course import Tests
 from silofl.federation.known_sites import (
     NEVER,
@@ -53,6 +54,7 @@ def finished_results(server: ServerRounds, tests: Tests) -> Results:
         pooled=pool_scores(scores.values()),
         run=server.id,
         ended_early=early_end(server),
+        cautions=tuple(list_cautions(server.ledger)) or None,
         left=find_departed_sites(server) or None,
         validation=reported.validation,
         **{key: more for part in server.parts.values() for key, more in part.outcome(server, scores).results.items()},

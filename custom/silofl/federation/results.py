@@ -83,6 +83,7 @@ class Results:
         unchosen: Site -> why it chose no model.
         own_models: Local training: site -> the round of its own model that it reports.
         ended_early: Why federation.patience ended the run early.
+        cautions: What its validation warns of, with the round.
         batchnorm: Sites whose filter removed BatchNorm, and what followed.
         privacy: What differential privacy has spent.
         left: Site that left for good -> the last round with an update of it.
@@ -123,6 +124,7 @@ class Results:
     regions: Mapping[str, tuple[int, ...]] | None = declare_optional()
     privacy: Privacy | None = declare_optional()
     batchnorm: str | None = declare_optional()
+    cautions: tuple[str, ...] | None = declare_optional()
 
     def __post_init__(self) -> None:
         """Refuse the result of a finished run without its test or its study, and a choice of no site of the run."""

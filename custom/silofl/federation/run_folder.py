@@ -247,9 +247,9 @@ class RunFolder:
         }
 
     def write_phase(self, exchange: Exchange) -> None:
-        """Write which task the sites are sent, and of which round; no run fails because that cannot be written."""
+        """Write the task that the sites are sent, its round and step; no run fails because that cannot be written."""
         with suppress(OSError):
-            write_text(self.path / PHASE, f"{exchange.task} {exchange.round}")
+            write_text(self.path / PHASE, f"{exchange.task} {exchange.round} {exchange.step}")
 
     def write_failure(self, reason: str, run: str | None = None) -> None:
         """Write a result with the reason of the failure and the run's id; to the log where the disk takes no file."""

@@ -7,6 +7,8 @@ import numpy as np
 
 from silofl.base.errors import quote_markdown
 from silofl.core.findings import name_absence
+from silofl.core.gain import MIN_UNITS
+from silofl.core.guess import count_measured, describe_guess, measure_classes, measure_findings, pool_measures
 from silofl.core.operating_point import OperatingPoint, find_unlike_thresholds, read_at_thresholds
 from silofl.inference.contents import Contents
 
@@ -26,14 +28,27 @@ def describe_quality(contents: Contents) -> str:
 
 
 def list_not_learnt(contents: Contents) -> list[str]:
-    """Return a sentence for each label that the models found at no site."""
+    """Return a sentence for each label that the models found at no site, and on classes that they may have guessed."""
     part, where, scores = _read_label_scores(contents)
-    return [
+    unlearnt = [
         f"the model cannot recognise {name} ({part} {_name_measure(contents)} {max(values):.2f} at {where}): ignore "
         f"what it says about {name}"
         for name, values in scores.items()
         if values and max(values) < LEARNT
     ]
+    return unlearnt + _list_guesses(contents)
+
+
+def _list_guesses(contents: Contents) -> list[str]:
+    """Return a sentence where the answers in at least 20 test cases are not shown to be better than guesses."""
+    study, measured = contents.study, []
+    for test in _list_tests(contents, "test") if study.task != "segmentation" else ():
+        cases, values = test.get("label_cases") or {}, test.get("also") or {}
+        pairs = [(cases.get(str(key), 0), cases.get(name_absence(name), 0)) for key, name in study.labels.items()]
+        of_classes = measure_classes("", values, cases.values())
+        measured.append(measure_findings("", values, pairs) if study.is_multilabel else of_classes)
+    guess = describe_guess(measured, study.metric)
+    return [f"the model is not {guess}"] if guess and count_measured(pool_measures(measured)) >= MIN_UNITS else []
 
 
 def list_low_labels(contents: Contents) -> list[str]:
@@ -94,13 +109,18 @@ def _name_measure(contents: Contents) -> str:
 
 def _read_label_scores(contents: Contents) -> tuple[str, str, dict[str, list[float]]]:
     """Return ``test`` or ``validation``, where the best of it was, and label or region -> its value at each site."""
-    facts, study = contents.facts, contents.study
-    # What one site keeps holds its own test, without a name of a site.
-    own = [facts] if "value" in facts else []
-    part = "test" if facts.get("test") or own else "validation"
-    of_sites = list((facts.get(part) or {}).values())
-    tests = [read_label_scores(contents, test) for test in of_sites or own]
-    where = "the best site" if of_sites else "the site"
+    study = contents.study
+    part = "test" if _list_tests(contents, "test") else "validation"
+    found = _list_tests(contents, part)
+    tests = [read_label_scores(contents, test) for test in found]
+    where = "the best site" if contents.facts.get(part) or not found else "the site"
     named = dict.fromkeys(study.regions) if study.regions else study.labels
     names = {str(key): name or key for key, name in named.items()}
     return part, where, {name: [test[key] for test in tests if key in test] for key, name in names.items()}
+
+
+def _list_tests(contents: Contents, part: str) -> list[Mapping[str, Any]]:
+    """Return the sites' scores on a part of their data."""
+    # What one site keeps holds its own test, without a name of a site.
+    own = [contents.facts] if part == "test" and "value" in contents.facts else []
+    return list((contents.facts.get(part) or {}).values()) or own

@@ -25,7 +25,7 @@ from silofl.base.schema import dump_record
 from silofl.base.settings import Section
 from silofl.core.findings import decide_findings
 from silofl.core.gain import measure_joining
-from silofl.core.guard_rule import BIASES, LEAST_LEAD, GuardChoice, choose_kept, is_finished
+from silofl.core.guard_rule import BIASES, GuardChoice, choose_kept, is_finished, measure_rise
 from silofl.core.mixing import Arrays
 from silofl.data.batches import limit_batch_size
 from silofl.data.counts import SiteCounts
@@ -131,7 +131,7 @@ class GuardPart(Part):
             return ()
         learning = tuple(sorted(sites - self.ended)) if self.steps < own_rounds(self.study) else ()
         # Beside a federated model that still rises there is no verdict, however long the own one learns.
-        if learning and goes_on(self.study) and (is_alone or self._is_finished(run)):
+        if learning and goes_on(self.study) and (is_alone or is_finished(self._measure_rise(run))):
             return [Exchange(TRAIN_OWN, last, self.steps + 1, learning, is_needed=False, models_round=last)]
         if is_alone:
             return ()
@@ -141,12 +141,12 @@ class GuardPart(Part):
         """Return the file's arrays to a site whose model begins from them after round 1, which brings the models."""
         is_late = exchange.task == TRAIN and exchange.round > 1 and not run.held(site, exchange.models_round)
         is_anew = exchange.task == TRAIN_OWN and exchange.step == 1 and self.study.training.has_falling_rate
-        meta = {ROLE: {"is_finished": self._is_finished(run)}} if exchange.task == CHOOSE else {}
+        meta = {ROLE: {"rise": self._measure_rise(run)}} if exchange.task == CHOOSE else {}
         return Message(add_role(ROLE, self.pretrained) if is_late or is_anew else {}, meta)
 
-    def _is_finished(self, run: Run) -> bool:
-        """Return whether the federated model was trained to its end."""
-        return is_finished(run.reported.medians, find_patience(self.study))
+    def _measure_rise(self, run: Run) -> float | None:
+        """Return by how much its last rounds raised the federated model."""
+        return measure_rise(run.reported.medians, find_patience(self.study))
 
     def expected(self, site: str, exchange: Exchange, run: Run) -> Wanted:
         """Return what a site may say."""
@@ -311,8 +311,8 @@ class SiteGuard(SitePart):
         """Say which round of its own a site that trains alone has tested, and what its validation was."""
         if not self._reports_own:
             return Message()
-        own, is_finished = self._own
-        says = {"rounds": own.last, "best_round": own.best_round, "is_finished": is_finished}
+        own, rise = self._own
+        says = {"rounds": own.last, "best_round": own.best_round, "is_finished": is_finished(rise)}
         score = self.work.site_models.score(self.work.data.validation)
         return Message(meta={ROLE: {"own": says, "validation": score}})
 
@@ -359,15 +359,15 @@ class SiteGuard(SitePart):
             lend(self._memo, self._kept)
 
     @cached_property
-    def _own(self) -> tuple[LocalModel, bool]:
-        """The own model, and whether it was trained to its end: where the rate falls, more rounds raise it no more."""
+    def _own(self) -> tuple[LocalModel, float | None]:
+        """The own model, and by how much its last rounds raised it, or twice the rounds where the rate falls."""
         local, longer = self.local, self.longer
         if not self.work.study.training.has_falling_rate:
-            return local, local.is_finished
+            return local, local.rise
         if longer is None or not longer.has_ended:
-            return local, False
-        rises = longer.best_value - local.best_value > LEAST_LEAD
-        return (longer, False) if rises else (local, True)
+            return local, None
+        rise = longer.best_value - local.best_value
+        return (local if is_finished(rise) else longer), rise
 
     @property
     def _start(self) -> Arrays:
@@ -408,8 +408,9 @@ class SiteGuard(SitePart):
         for part, scores in ((work.data.validation, validation), (work.data.test, test)):
             if is_withheld(scores[kept], part.patient_of, work.min_patients, work.study):
                 return None
-        own, is_finished = self._own
-        says = {"own": is_finished, "federated": bool(work.message.find_entry(ROLE).get("is_finished"))}
+        own, rise = self._own
+        rises = {"own": rise, "federated": work.message.find_entry(ROLE).get("rise")}
+        unfinished = tuple(name for name, one in rises.items() if not is_finished(one))
         return {
             "chosen": _name_kept(choice),
             "bias": choice.bias,
@@ -421,8 +422,9 @@ class SiteGuard(SitePart):
             "local_since": self.local.since,
             "own_rounds": own.last,
             "own_best_round": own.best_round,
-            "unfinished": tuple(name for name, is_so in says.items() if not is_so),
-            **self._compare(test, choice, all(says.values())),
+            "unfinished": unfinished,
+            "rises": {name: rises[name] for name in unfinished if rises[name] is not None} or None,
+            **self._compare(test, choice, not unfinished),
         }
 
     def _compare(self, test: Mapping[str, Score], choice: GuardChoice, are_finished: bool) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """What joining gave a site: the model that it keeps, and how it does against the one that it trained alone."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
@@ -20,6 +21,7 @@ WORDS = {
 }
 BRIEFLY = {FEDERATED: "federated", LOCAL: "own"}
 Candidate = Literal["federated", "local"]
+Unfinished = Literal["own", "federated"]
 Difference = Annotated[float, Strict(), Field(ge=-1, le=1, allow_inf_nan=False)]
 Bias = Annotated[float, Strict(), Field(ge=-3, le=3, allow_inf_nan=False)]
 Round = Annotated[int, Strict(), Field(ge=1, le=10**7)]
@@ -37,7 +39,7 @@ class OwnModel:
     """The reported model of a site that trained alone.
 
     Attributes:
-        rounds: Rounds that it trained in, with those after the study's.
+        rounds: All its rounds.
         best_round: The round that it is taken from, chosen on the site's validation data.
         is_finished: Whether it was trained to its end.
     """
@@ -67,20 +69,20 @@ class Joined:
             metric.
         difference: Mean over the test patients of federated minus local, each with its bias; null without patients. A
             case without a label in truth counts 1 if none is predicted, else 0.
-        standard_error: Standard error of ``difference``, for an interval over several starts; null below two patients.
+        standard_error: Of ``difference``; null below two patients.
         low: Lower end of the 95 % interval of ``difference``; null below 6 patients.
         high: Upper end.
-        p_below: p-value of the test that the federated model is worse than the hospital's own model; small = evidence
-            that it is worse.
+        p_below: One-sided p-value; small = evidence that the federated model is worse than the local one.
         num_test_units: Test patients in which both models have a score.
-        verdict: better and worse by a paired permutation test (2.5 % on each side), for these test patients and this
-            start of the training only. Better requires that it is also better than the local model without a bias.
-        needed_units: Rough number of test patients for a verdict, if they are too few.
+        verdict: better and worse by a paired permutation test (2.5 % on each side), for this start of the training
+            only. Better requires that it is also better than the local model without a bias.
+        needed_units: Rough number of test patients that would do, if they are too few.
         own_gain: Mean paired test difference of the local model with its bias minus without.
-        local_since: Round in which the local model began; above 1 if the site came late or lost its state.
-        own_rounds: Rounds that the local model trained in, with those after the study's.
-        own_best_round: The round that the local model is taken from.
+        local_since: Round in which it began; above 1 if the site came late or lost its state.
+        own_rounds: All rounds of the local model.
+        own_best_round: The round that it is taken from.
         unfinished: Which of the two models was not trained to its end.
+        rises: Such a model -> by how much more rounds raised its validation, if they were trained.
     """
 
     chosen: Candidate
@@ -105,7 +107,8 @@ class Joined:
     local_since: Round = declare_optional(1)
     own_rounds: Round
     own_best_round: Round
-    unfinished: tuple[Literal["own", "federated"], ...] = declare_optional(())
+    unfinished: tuple[Unfinished, ...] = declare_optional(())
+    rises: Mapping[Unfinished, Difference] | None = declare_optional()
 
     def tested(self, model: str) -> float | None:
         """Return a model's value on test data; None where it has none."""

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from silofl.base.errors import DamagedError
 from silofl.base.files import load_state, save_state
-from silofl.core.guard_rule import PATIENCE, is_finished
+from silofl.core.guard_rule import PATIENCE, is_finished, measure_rise
 from silofl.core.mixing import Arrays
 from silofl.core.steps import Loss, OwnDraws, plain_step
 from silofl.data.cache import describe_source, fingerprint_preparation
@@ -116,12 +116,12 @@ class LocalModel:
         """Whether it learns no more: trained to its end, or in as many rounds as are allowed."""
         if self.study.training.has_falling_rate:
             return self.last >= self._planned
-        return self.is_finished or self.last >= MOST * self.study.training_rounds
+        return is_finished(self.rise) or self.last >= MOST * self.study.training_rounds
 
     @property
-    def is_finished(self) -> bool:
-        """Whether more rounds of its learning rate do not raise it."""
-        return is_finished(self.values, find_patience(self.study))
+    def rise(self) -> float | None:
+        """By how much its last rounds raised it; None where they are all that there are."""
+        return measure_rise(self.values, find_patience(self.study))
 
     def prepare_learner(self, loss: Loss, number: int) -> Learner:
         """Return it as a learner of a round with a loss."""

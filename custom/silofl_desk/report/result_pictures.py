@@ -56,8 +56,9 @@ HOSPITALS_CAPTION = (
     "Test {} at each hospital. {}If the square is left of the circle, the federated model is worse than training alone."
 )
 INTERVAL_CAPTION = (
-    "The line is the 95 % interval of the federated model over the hospital's test patients, in one start; it is "
-    "missing if the mean difference per patient is not the difference of the two points. "
+    "The line is the 95 % interval of the federated model over the hospital's test patients, in one start. It is "
+    "missing with fewer than 6 test patients, and if the mean difference per patient is not the difference of the two "
+    "points. "
 )
 # Name of a model -> how its points are drawn.
 MODEL_POINTS = {
@@ -223,7 +224,8 @@ def _draw_hospitals(
     panels[0].autoscale(axis="x")
     handles = [make_legend_handle(linestyle="", **style) for style in MODEL_POINTS.values()]
     names = [*map(MODEL_NAMES.__getitem__, MODEL_POINTS)]
-    if has_intervals:
+    found = (one for sites in shown.values() for seeds in sites.values() for one in seeds.values())
+    if has_intervals and any(isinstance(one, Joined) and _has_interval(one) for one in found):
         handles, names = [*handles, make_legend_handle(**INTERVAL)], [*names, "95 % interval"]
     draw_legend(figure, handles, names)
     return figure
@@ -266,10 +268,15 @@ def average_models(runs: Sequence[RunRecords]) -> dict[str, float | None]:
     return {model: mean_of_known(run.results.joining_means[model] for run in runs) for model in MODEL_NAMES}
 
 
-def _draw_interval(axes: Axes, place: float, one: Joined) -> None:
+def _has_interval(one: Joined) -> bool:
+    """Return whether a site's interval is known, and of the difference of its two points."""
     local, federated = one.shown(LOCAL), one.shown(SHIFTED)
-    if None in (local, federated, one.low, one.high, one.difference):
-        return
-    # Of a metric that no single patient has, the difference is none of the two points'.
-    if abs(federated - local - one.difference) < SAME:
+    is_known = None not in (local, federated, one.low, one.high, one.difference)
+    # Of a metric that no single patient has it is another.
+    return is_known and abs(federated - local - one.difference) < SAME
+
+
+def _draw_interval(axes: Axes, place: float, one: Joined) -> None:
+    if _has_interval(one):
+        local = one.shown(LOCAL)
         axes.plot(np.clip([local + one.low, local + one.high], 0, 1), [place, place], **INTERVAL)

@@ -60,12 +60,13 @@ def site_table(results: Results) -> TextTable:
     ends = {f"mean over {of}": results.mean, f"spread over {of} (std)": results.spread, name: results.pooled}
     if results.joining:
         several = "s" * (len(results.joining) != 1)
-        ends[f"kept by {len(results.joining)} site{several}, mean"] = results.joining_means[CHOSEN]
+        own = ", at their thresholds" * has_moved_thresholds(results)
+        ends[f"kept by {len(results.joining)} site{several}, mean{own}"] = results.joining_means[CHOSEN]
     validation = [one and one.value for one in map(results.validation.get, results.sites)]
     has_surface = any(one.surface for one in results.tests.values())
     columns = [
         ("site", [*results.sites, *ends]),
-        (results.metric or "value", [*map(format_number, (*results.values.values(), *ends.values()))]),
+        (name_tested(results), [*map(format_number, (*results.values.values(), *ends.values()))]),
         ("test cases", _count_column(tests, "num_cases")),
         ("test patients", _count_column(tests, "num_patients")),
         ("excluded cases", _count_column(tests, "num_excluded")),
@@ -78,6 +79,16 @@ def site_table(results: Results) -> TextTable:
     return TextTable(
         tuple(head for head, _ in columns), tuple(_say_withheld(results, row) for row in rows), num_summary=len(ends)
     )
+
+
+def has_moved_thresholds(results: Results) -> bool:
+    """Return whether the run's model, which is tested at the usual threshold, is another at a site's own."""
+    return FEDERATED in name_models((results.joining or {}).values())
+
+
+def name_tested(results: Results) -> str:
+    """Return the name of the tested model's values, with its threshold where a site's own moves it."""
+    return (results.metric or "value") + f" {MODEL_NAMES[FEDERATED]}" * has_moved_thresholds(results)
 
 
 def _count_column(tests: Sequence[SiteScore | None], key: str) -> list[str]:

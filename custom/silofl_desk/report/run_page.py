@@ -8,6 +8,7 @@ from urllib.parse import quote
 
 from markupsafe import Markup
 
+from silofl.federation.cautions import list_cautions
 from silofl.federation.ledger import Round
 from silofl.federation.model_files import describe_complete_model, describe_missing_part
 from silofl.federation.results import UNFINISHED
@@ -82,8 +83,10 @@ SELECTOR_NOTE = (
 )
 PICTURES_NOTE = (
     "Each site's worst, median and best test case. The slice with the largest truth is shown, in the site's own grey "
-    "scale; the value is of the whole case. Prediction: the model that the run tests. Kept: what the site keeps."
+    "scale; the value is of the whole case. "
 )
+PREDICTION_NOTE = "Prediction: the model that the run tests."
+OWN_NOTE = "Own: the site's own model, at its decision threshold. Federated: the model that the run tests, at 0.5."
 PARTICIPATION_NOTE = (
     "Rounds in which the server asked the site, in which its update was mixed, and in which it was not."
 )
@@ -145,8 +148,9 @@ def make_run_page(run: RunRecords) -> Page:
 
 def _training_sections(run: RunRecords) -> list[PageSection | None]:
     """Return what a run without a round has not."""
+    cautions = [Banner("warning", "CAUTION", caution) for caution in list_cautions(run.ledger)]
     return [
-        make_section("training", "Training", "Training", list(map(Picture, curve_images(run))) or NO_ROUND),
+        make_section("training", "Training", "Training", list(map(Picture, curve_images(run))) or NO_ROUND, cautions),
         _pictures_section(run),
         *super_model_sections(run),
         unseen_section(run.unseen),
@@ -300,10 +304,16 @@ def _pictures_section(run: RunRecords) -> PageSection:
         "pictures",
         "Pictures",
         "Pictures",
-        [make_note(PICTURES_NOTE), Group(cases, "grid")] if cases else None,
+        [make_note(PICTURES_NOTE + _explain_rows(run)), Group(cases, "grid")] if cases else None,
         [Heading("What the network sees"), *normalized] if normalized else None,
         Text(absence) if absence else None,
     )
+
+
+def _explain_rows(run: RunRecords) -> str:
+    """Say whose outlines the rows of the pictures have."""
+    rows = dict.fromkeys(PREDICTION_NOTE if shown.own is None else OWN_NOTE for shown in run.pictures.values())
+    return " ".join(rows)
 
 
 def _explain_absence(run: RunRecords) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 
 from silofl.core.findings import name_absence
 from silofl.core.gain import WORSE, federation_sentence
+from silofl.core.guess import Measures, describe_guess, describe_guesses, measure_classes, measure_findings
 from silofl.core.operating_point import read_at_thresholds
 from silofl.data.inventories import explain_withheld
 from silofl.federation.ledger import Round, format_spans
@@ -54,14 +55,16 @@ _SPLITS = {
     "examples": "the data are split by single examples: examples of one recording may be in both",
 }
 JOINING_NOTE = (
-    "Alone: the hospital's own model, trained to its end and taken after its best round. Federated: the model that the "
-    "run tests. Kept: the one of the two that the hospital chose on its validation data. Validation: the values there; "
-    "the federated model is kept if it leads by more than 0.005 in the mean score. All other values are of the same "
-    "test data, first averaged per patient (per case where patients are unknown). Difference: federated minus alone. "
+    "Alone: the hospital's own model, taken after its best round. Federated: the model that the run tests. Kept: the "
+    "one of the two that the hospital chose on its validation data. Validation: the values there; the federated model "
+    "is kept if it leads by more than 0.005{lead}. All other values are of the same test data, first averaged per "
+    "patient (per case where patients are unknown). Difference: federated minus alone. "
     "The verdict and the 95 % interval come from a paired permutation test (2.5 % on each side). It needs at least 6 "
     "patients; if it shows nothing, fewer than 20 are too few to say. Both hold for these patients and this start; "
     "compare --seeds measures several starts of the training."
 )
+# What a class is chosen by: few cases have an accuracy that hardly differs.
+LEAD_OF_CLASSES = " in the probability of the true answer"
 JOINING_THRESHOLDS = (
     " Each model has the decision threshold that the site's validation data favour; at 0.5: the federated model with "
     "the usual one. Better also requires that the federated model is better than the hospital's own model with the "
@@ -232,7 +235,8 @@ def caveats(results: Results) -> list[str]:
         )
     rising = [site for site, own in (results.own_models or {}).items() if not own.is_finished]
     if rising:
-        found.append(f"the site's own model was not trained to its end at {', '.join(rising)}: take more rounds.")
+        where = ", ".join(rising)
+        found.append(f"the site's own model is not known to be trained to its end at {where}: take more rounds.")
     unit = results.split_unit
     if unit == "unknown":
         found.append(
@@ -273,14 +277,24 @@ def joining_sentence(results: Results) -> str:
 def _short_sentence(results: Results) -> str:
     """Say which models more rounds may still raise, and what to do; nothing where none."""
     joining = results.joining or {}
-    own = [
-        f"{site} (best after round {one.own_best_round} of {one.own_rounds})"
-        for site, one in joining.items()
-        if "own" in one.unfinished
+    own, federated = (
+        {site: (one.rises or {}).get(name) for site, one in joining.items() if name in one.unfinished}
+        for name in ("own", "federated")
+    )
+    risen = [
+        f"{site} ({rise:+.3f}; best after round {joining[site].own_best_round} of {joining[site].own_rounds})"
+        for site, rise in own.items()
+        if rise is not None
     ]
-    said = [f"The hospital's own model still rose at {', '.join(own)}"] if own else []
-    if any("federated" in one.unfinished for one in joining.values()):
-        said.append("The federated model still rose in its last rounds")
+    untried = [site for site, rise in own.items() if rise is None]
+    said = [f"More rounds still raised the hospital's own model at {', '.join(risen)}"] if risen else []
+    unknown = "It is not known whether more rounds raise the"
+    said += [f"{unknown} hospital's own model at {', '.join(untried)}"] if untried else []
+    if federated:
+        # All sites have the server's.
+        rise = next(iter(federated.values()))
+        still = f"The last rounds still raised the federated model ({rise or 0.0:+.3f})"
+        said.append(f"{unknown} federated model" if rise is None else still)
     return f"{'. '.join(said)}: run the study with more rounds, now {results.rounds}." if said else ""
 
 
@@ -298,7 +312,8 @@ def describe_problems(results: Results) -> list[tuple[str, str]]:
 
     Bad is a model near 0 at a site that keeps it, and one that is worse there than the site's own. A warning is a model
     that a site keeps and that is below its own where the test proves nothing, an own model of fewer rounds, a federated
-    model near 0 or below the site's own where the site keeps another one, and a label that no site's test finds.
+    model near 0 or below the site's own where the site keeps another one, a label that no site's test finds, and
+    classes that no model tells better than by guessing.
     """
     joining = results.joining or {}
     kept = {site: joining[site].tested(CHOSEN) if site in joining else one for site, one in results.values.items()}
@@ -326,7 +341,8 @@ def describe_problems(results: Results) -> list[tuple[str, str]]:
     for site, one in joining.items():
         if (kept[site] or 0) >= NEAR_ZERO and one.verdict != WORSE:
             found += [("warning", f"{site}: {sentence}") for sentence in _doubt_federated(one)]
-    return found + _list_unlearnt_labels(results)
+    guesses = describe_guesses(_measure_tests(results), str(results.metric))
+    return found + [("warning", sentence) for sentence in guesses] + _list_unlearnt_labels(results)
 
 
 def _doubt_federated(one: Joined) -> list[str]:
@@ -388,6 +404,42 @@ def _describe_missed_classes(results: Results) -> list[str]:
     return sentences
 
 
+def is_guessing(results: Results) -> bool:
+    """Return whether no model of a training is shown to be better than guessing, over the tests of all sites."""
+    return bool(describe_guess(_measure_tests(results).values(), str(results.metric)))
+
+
+def _measure_tests(results: Results) -> dict[str, Measures]:
+    """Return site -> what its test shows of its models beside guesses; nothing of a finished model's evaluation."""
+    is_known = results.has_classes and not results.is_evaluation
+    measured = {site: _measure_test(results, site, one) for site, one in results.tests.items() if is_known}
+    return {site: found for site, found in measured.items() if found}
+
+
+def _measure_test(results: Results, site: str, one: SiteScore) -> Measures:
+    """Return what a site's test shows of its models; nothing where its own one has no measure beside a guess."""
+    found, joined = measure_score(results, FEDERATED, one.also or {}, one), (results.joining or {}).get(site)
+    own = joined and joined.tested(LOCAL)
+    if own is None:
+        return found
+    beside = measure_score(results, LOCAL, {str(results.metric): own}, one)
+    return found | beside if beside else {}
+
+
+def measure_score(results: Results, model: str, values: Mapping[str, float], one: SiteScore) -> Measures:
+    """Return metrics of a model in the cases of a site's score, beside guesses.
+
+    Args:
+        values: Name of a metric -> its value.
+        one: A test, in which labels have their names, or a validation, in which they have their numbers.
+    """
+    cases = one.label_cases or {}
+    if not results.has_findings:
+        return measure_classes(model, values, cases.values())
+    named = {name if name in cases else number: name_absence(name) for number, name in results.labels.items()}
+    return measure_findings(model, values, [(cases.get(key, 0), cases.get(none, 0)) for key, none in named.items()])
+
+
 def _read_recalls(results: Results, one: SiteScore) -> dict[str, float]:
     """Return the recall of each class at a site, or finding and its absence, at the thresholds that it chose."""
     recalls, read, names = one.labels or {}, one.calling, [*results.labels.values()]
@@ -404,7 +456,8 @@ def joining_table(results: Results) -> TextTable | None:
     models = {model: name for model, name in name_models(results.joining.values()).items() if model != CHOSEN}
     # What a phone shows first comes first.
     columns = ("site", "kept", "verdict", "validation", "test", *models.values(), "difference", "95 % interval")
-    rows = (_joining_row(site, one, models) for site, one in results.joining.items())
+    lead = describe_lead(results)
+    rows = (_joining_row(site, one, models, lead) for site, one in results.joining.items())
     return TextTable(columns, tuple(rows), num_text=5)
 
 
@@ -413,7 +466,7 @@ def joining_note(results: Results) -> str:
     empty = JOINING_EMPTY if any(one.num_empty for one in results.tests.values()) else ""
     is_map = results.metric in SEGMENTATION_ONLY["metric"]
     return (
-        JOINING_NOTE
+        JOINING_NOTE.format(lead=describe_lead(results) or " in the mean score")
         + JOINING_THRESHOLDS * is_map
         + empty
         + (
@@ -424,16 +477,20 @@ def joining_note(results: Results) -> str:
     )
 
 
-def _joining_row(site: str, one: Joined, models: Iterable[str]) -> tuple[str, ...]:
+def describe_lead(results: Results) -> str:
+    """Say in what a model leads another on validation data, where that is not the metric."""
+    return "" if results.metric in SEGMENTATION_ONLY["metric"] else LEAD_OF_CLASSES
+
+
+def _joining_row(site: str, one: Joined, models: Iterable[str], lead: str) -> tuple[str, ...]:
     interval = "-" if one.low is None or one.high is None else f"{one.low:+.3f} to {one.high:+.3f}"
     difference = "-" if one.difference is None else f"{one.difference:+.3f}"
     values = (format_number(one.shown(name)) for name in models)
     kept = f"{format_number(one.shown(CHOSEN))} {one.kept_briefly}"
     # What the choice rests on.
     federated, own = (format_number(one.validation.get(model)) for model in (SHIFTED, LOCAL))
-    validation = (
-        f"{federated}, own {own}; lead {one.lead:+.3f} on {one.num_units} {one.unit}{'s' * (one.num_units != 1)}"
-    )
+    units = f"{one.num_units} {one.unit}{'s' * (one.num_units != 1)}"
+    validation = f"{federated}, own {own}; lead {one.lead:+.3f}{lead} on {units}"
     return (site, kept, one.said, validation, one.test_units, *values, difference, interval)
 
 

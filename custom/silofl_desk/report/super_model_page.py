@@ -42,9 +42,9 @@ from silofl.report.page import (
     make_note,
     make_section,
 )
-from silofl.report.tables import MISSING, TextTable, format_number
+from silofl.report.tables import TextTable, format_number
 from silofl.training.site_score import Counts, SelectorCounts, Values
-from silofl_desk.report.result_tables import case_metric, tested_sites
+from silofl_desk.report.result_tables import case_metric, name_tested, tested_sites
 from silofl_desk.report.run_records import RunRecords, SelectorFeatures
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ def super_model_sections(run: RunRecords) -> list[PageSection]:
 
 def _models_section(results: Results) -> PageSection:
     note = (
-        f"Each site's test cases, mean {results.metric or MISSING} over them; none is marked as the best, because one "
+        f"Each site's test cases, mean {name_tested(results)} over them; none is marked as the best, because one "
         "seed is not enough to know."
     )
     is_alone = results.recipe.get("sends_model_once")

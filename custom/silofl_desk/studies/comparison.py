@@ -12,6 +12,7 @@ from silofl_desk.report.result_tables import (
     HD95,
     SURFACE_DICE,
     describe_round,
+    has_moved_thresholds,
     list_extra_metrics,
     list_extra_values,
     mean_and_deviation,
@@ -25,6 +26,7 @@ from silofl_desk.report.sentences import (
     UNLIKE_CLASSES,
     describe_extra_metric,
     describe_problems,
+    is_guessing,
     normalization_label,
     regions_text,
     shares_batchnorm,
@@ -42,14 +44,17 @@ ONE_SEED = (
 )
 JOINING_NOTE = (
     "Verdicts: of all hospitals that made a choice, over all seeds. Mean test values over these hospitals: alone, of "
-    "the hospital's own model, trained to its end; federated, of the federated model; kept, of the one of the two "
-    "that the hospital chose on its validation data{thresholds}. Below alone: how many of the hospitals that keep the "
-    "federated model became worse; by chance 1 in 40 would. After Holm: how many remain after correction for testing "
-    "many times (Holm's, 5 % over all rows)."
+    "the hospital's own model; federated, of the federated model; kept, of the one of the two that the hospital chose "
+    "on its validation data{thresholds}. Below alone: how many of the hospitals that keep the federated model became "
+    "worse; by chance 1 in 40 would. After Holm: how many remain after correction for testing many times (Holm's, 5 % "
+    "over all rows)."
 )
 JOINING_THRESHOLDS = (
     ", each with the decision threshold that the hospital's validation data favour. At 0.5: with the usual one, as in "
     "the table of methods, where local has the numbers of alone at 0.5"
+)
+AT_HALF = (
+    "Values of methods are at the usual decision threshold of 0.5; alone, federated and kept are at the hospitals' own."
 )
 UNLIKE_SITES = "Do not compare the means of rows with different sites or seeds."
 # How often, at most, chance alone leaves a site below its own model after the correction over all rows of a table.
@@ -127,6 +132,7 @@ def list_limits(rows: Mapping[str, Sequence[Results]], pooled: Collection[str] =
         if name not in pooled and any(run.normalization == "batch" for run in of_row)
     }
     shared = [name for name, is_so in with_batchnorm.items() if is_so]
+    guessing = [name for name, found in rows.items() if found and all(map(is_guessing, found))]
     return [
         f"Split: {describe_groups(rows, lambda run: split_sentence(run.split_unit))}.",
         f"Normalization: {describe_groups(rows, lambda run: normalization_label(run.normalization))}.",
@@ -134,6 +140,8 @@ def list_limits(rows: Mapping[str, Sequence[Results]], pooled: Collection[str] =
         *([f"{', '.join(unlike)}: {UNLIKE_CLASSES}."] if unlike else []),
         *([f"{', '.join(shared)}: {SHARED_BATCHNORM}."] if 0 < len(shared) < len(with_batchnorm) else []),
         *(f"{', '.join(names)}: {why}." for why, names in group_rows_by_value(rows, lambda run: run.batchnorm).items()),
+        *([AT_HALF] if any(map(has_moved_thresholds, runs)) else []),
+        *([f"{', '.join(guessing)}: no model is shown to be better than guessing."] if guessing else []),
     ]
 
 

@@ -25,18 +25,18 @@ from silofl_desk.report.left_out_site import group_unseen
 from silofl_desk.report.result_pictures import average_models, list_verdicts, rows_with_choices
 from silofl_desk.report.result_tables import case_metric, name_models
 from silofl_desk.report.run_records import RowRuns, RunRecords
-from silofl_desk.report.sentences import shares_batchnorm
+from silofl_desk.report.sentences import describe_lead, shares_batchnorm
 from silofl_desk.studies.conditions import has_other_data
 from silofl_desk.studies.method_rows import SMALLEST
 
 NOTE = (
-    "Alone: the hospital's own model, trained to its end. Federated: the model that the method trained. Kept: the one "
-    "of the two that the hospital chose on its validation data. Values are means over its test patients, if they are "
-    "known and each has the metric; else over cases. In a segmentation each model has a decision threshold chosen on "
-    "the validation data too; at 0.5: the federated model with the usual one. Unseen: the method at a hospital that "
-    "took no part. Verdict: is the kept model better for the hospital's test patients than its own? Then the mean "
-    "difference, federated minus alone, and its 95 % interval. Better also requires that it is better than the own "
-    "model with the usual threshold of 0.5."
+    "Alone: the hospital's own model. Federated: the model that the method trained. Kept: the one of the two that the "
+    "hospital chose on its validation data. Values are means over its test patients, if they are known and each has "
+    "the metric; else over cases. In a segmentation each model has a decision threshold chosen on the validation data "
+    "too; at 0.5: the federated model with the usual one. Unseen: the method at a hospital that took no part. Verdict: "
+    "is the kept model better for the hospital's test patients than its own? Then the mean difference, federated minus "
+    "alone, and its 95 % interval. Better also requires that it is better than the own model with the usual threshold "
+    "of 0.5."
 )
 Runs = Mapping[str, RunRecords]
 
@@ -111,7 +111,7 @@ def explain_losses(runs: Runs) -> list[str]:
     """Say of each method that loses where it does, and why as far as the run's records tell."""
     found = []
     for name, run in _with_choice(runs).items():
-        sentences = [*_explain_federated(run), *_explain_kept(run.results.joining)]
+        sentences = [*_explain_federated(run), *_explain_kept(run.results)]
         if sentences:
             found.append(f"{name}: {' '.join(sentences)}")
     return found
@@ -303,11 +303,11 @@ def _list_other_answers(results: Results, site: str) -> list[str]:
     ]
 
 
-def _explain_kept(joining: Mapping[str, Joined]) -> Iterator[str]:
-    for site, one in joining.items():
+def _explain_kept(results: Results) -> Iterator[str]:
+    for site, one in results.joining.items():
         if one.verdict == WORSE:
             threshold = f"; {one.threshold}" if one.threshold else ""
             yield (
-                f"{site} loses {abs(one.difference or 0.0):.3f} with the federated model, which led by {one.lead:.3f} "
-                f"on its {one.num_units} validation {one.unit}s{threshold}."
+                f"{site} loses {abs(one.difference or 0.0):.3f} with the federated model, which led by {one.lead:.3f}"
+                f"{describe_lead(results)} on its {one.num_units} validation {one.unit}s{threshold}."
             )

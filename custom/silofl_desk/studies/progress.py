@@ -16,6 +16,7 @@ from silofl.parts.guard import CHOOSE, TRAIN_OWN
 from silofl.parts.task import TEST, TRAIN, VALIDATE
 from silofl.report.tables import format_duration
 from silofl.study import Study
+from silofl.training.local_model import own_rounds
 
 # After that long without a line something is said.
 QUIET_S = 25.0
@@ -47,6 +48,8 @@ class RoundLines:
         # The rounds of earlier starts are not printed again.
         self.shown = read_ledger(run) or []
         self._stamp, self._printed, self._task = 0, time.monotonic(), ""
+        # The task that goes on, which each round of an own model is anew, and since when.
+        self._current = ("", 0.0)
         self._began = time.time() if began is None else began
 
     def print_news(self) -> None:
@@ -68,15 +71,19 @@ class RoundLines:
 
     def print_phase(self) -> None:
         """Print the sites' task where it is new and no round's training, and after `QUIET_S` how long it goes on."""
-        task, since = read_phase(self.run, self.study.total_rounds, self._began)
+        task, doing, since = read_phase(self.run, self.study, self._began)
+        if task == TRAIN or task != self._current[0]:
+            self._current = task, since
         # Training has a line for each round, and what a round exchanges besides it is short.
-        is_new = len(self.shown) >= self.study.total_rounds and task != self._task and not task.startswith("training")
-        if is_new:
+        if len(self.shown) >= self.study.total_rounds and task not in (self._task, TRAIN):
             self._task = task
-            self._print(task)
+            self._print(doing)
         else:
             self.print_if_quiet(
-                lambda: f"{task}: {format_duration(time.time() - since)} so far{describe_steps(self.run, since)}"
+                lambda: (
+                    f"{doing}{', ' if ':' in doing else ': '}{format_duration(time.time() - self._current[1])} so far"
+                    f"{describe_steps(self.run, since)}"
+                )
             )
 
     def print_if_quiet(self, describe: Callable[[], str]) -> None:
@@ -89,19 +96,26 @@ class RoundLines:
         self.console.print(line, markup=False)
 
 
-def read_phase(run: Path, rounds: int, began: float) -> tuple[str, float]:
-    """Return what the sites of a run do, in words, and since when, in seconds as of `time.time`.
+def read_phase(run: Path, study: Study, began: float) -> tuple[str, str, float]:
+    """Return the task of a run's sites, what they do, in words, and since when, in seconds as of `time.time`.
 
     Args:
-        rounds: All rounds of the study.
         began: When the run was started, which a task of an earlier start is older than.
     """
     path = run / PHASE
     since = path.stat().st_mtime if path.is_file() else 0.0
     if since < began:
-        return STARTING, began
-    task, _, number = path.read_text(encoding="utf-8").partition(" ")
-    return describe_task(task, number, rounds), since
+        return STARTING, STARTING, began
+    task, number, step = path.read_text(encoding="utf-8").split(" ")
+    if task == TRAIN_OWN:
+        return task, describe_own(study, int(number), int(step)), since
+    return task, describe_task(task, number, study.total_rounds), since
+
+
+def describe_own(study: Study, last: int, step: int) -> str:
+    """Return the round that sites' own models learn in, some rounds after the last one or anew where the rate falls."""
+    before = 0 if study.training.has_falling_rate else last
+    return f"training the own model: round {before + step} of at most {before + own_rounds(study)}"
 
 
 def describe_task(task: str, number: object, rounds: int) -> str:

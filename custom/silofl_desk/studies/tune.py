@@ -19,7 +19,8 @@ from rich.console import Console
 from silofl.base.bundled_jobs import JOBS
 from silofl.base.errors import ConfigError, ExitCode
 from silofl.base.options import make_console
-from silofl.core.guard_rule import is_finished
+from silofl.core.guard_rule import is_finished, measure_rise
+from silofl.core.guess import Measures, describe_guess
 from silofl.data.site_data import SiteData
 from silofl.federation.ledger import list_medians, read_ledger
 from silofl.federation.results import read_results
@@ -29,6 +30,7 @@ from silofl.study import Study
 from silofl.training.local_model import find_patience
 from silofl_desk.options import format_set_options, path_to_text, read_changes, replaces
 from silofl_desk.report.result_tables import mean_and_deviation
+from silofl_desk.report.sentences import measure_score
 from silofl_desk.studies.compared_runs import ComparedRun, ComparisonPlan, make_seeded_runs, run_folder
 from silofl_desk.studies.estimate import estimate_training
 from silofl_desk.studies.method_rows import SeedValues, is_clearly_above
@@ -260,7 +262,8 @@ class _Trials:
             run = run_folder(self.out, str(trial), self.study.seed)
             results, medians = read_results(run), list_medians(read_ledger(run) or ())
             is_known = results is not None and results.is_finished and not results.ended_early
-            if is_known and not is_finished(medians[: self.study.training_rounds], find_patience(self.study)):
+            rise = measure_rise(medians[: self.study.training_rounds], find_patience(self.study))
+            if is_known and not is_finished(rise):
                 rising.append(str(trial))
         if rising:
             names = "all" if len(rising) == len(trials) else ", ".join(rising)
@@ -268,6 +271,15 @@ class _Trials:
                 f"Not trained to the end ({names}): the validation may still rise, and more rounds may choose other "
                 f"values: --rounds {2 * self.study.rounds} with another --out."
             )
+
+    def describe_guess(self, trials: Collection[Trial]) -> str:
+        """Say what none of the trials is, with the study's seed, by `describe_guess`; empty where one is."""
+        measured: list[Measures] = []
+        for trial in trials:
+            results = read_results(run_folder(self.out, str(trial), self.study.seed))
+            for one in results.validation.values() if results and results.has_classes else ():
+                measured.append(measure_score(results, str(trial), one.also or {}, one))
+        return describe_guess(measured, self.study.metric, "validation", len(trials))
 
 
 def _show_search(found: Found, trials: _Trials, options: argparse.Namespace) -> int:
@@ -278,6 +290,8 @@ def _show_search(found: Found, trials: _Trials, options: argparse.Namespace) -> 
         return ExitCode.FAILED
     console.print(f"\nvalidation {study.metric}, mean over sites; ± over {NUM_SEEDS} seeds")
     print_table(_tabulate(found), console)
+    if guess := trials.describe_guess(found.scores):
+        print_lines([f"CAUTION  no model is {guess}; the choice below may be luck"], console)
     print_lines([*_conclude(found), *trials.list_unended(found.scores), *_keep(found, options.job)], console)
     console.print(shlex.join(_build_command(found, options, trials.changes)))
     return ExitCode.COMPLETE if all(found.scores.values()) else ExitCode.INCOMPLETE
