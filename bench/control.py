@@ -19,7 +19,7 @@ import torch
 from numpy.typing import NDArray
 from runs import JOBS, TINY
 
-from silofl.core.gain import BETTER, MIN_UNITS, Start, measure_gain, measure_mean_of_starts, measure_starts
+from silofl.core.gain import BETTER, MIN_UNITS, measure_gain
 from silofl.core.guard_rule import BIASES, choose_kept
 from silofl.data.parts import Examples
 from silofl.data.site_data import load_site_data
@@ -35,6 +35,7 @@ from silofl.training.metrics import group_positions
 from silofl.training.units import average_by_unit
 from silofl_desk.phantoms.phantoms import make_phantoms
 from silofl_desk.studies.simulation import changed_study
+from silofl_desk.studies.starts import Start, measure_mean_of_starts, measure_starts
 
 SMALL = TINY | {"rounds": 12}
 FEDAVG = {"rounds": 12, "algorithm": {"name": "fedavg"}}

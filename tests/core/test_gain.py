@@ -4,21 +4,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from silofl.core.gain import (
-    BETTER,
-    MIN_UNITS,
-    ONE_START,
-    WORSE,
-    Gain,
-    Start,
-    estimate_needed_units,
-    federation_sentence,
-    holm,
-    measure_gain,
-    measure_joining,
-    measure_mean_of_starts,
-    measure_starts,
-)
+from silofl.core.gain import BETTER, MIN_UNITS, WORSE, Gain, estimate_needed_units, holm, measure_gain, measure_joining
+from silofl_desk.report.verdict_words import ONE_START, federation_sentence
+from silofl_desk.studies.starts import Start, measure_mean_of_starts, measure_starts
 
 NAN = float("nan")
 

@@ -3,8 +3,8 @@ import re
 
 import pytest
 
-from silofl.core.gain import shorten_verdict
 from silofl_desk.report.unseen import read_unseen
+from silofl_desk.report.verdict_words import shorten_verdict
 
 from .conftest import silofl
 

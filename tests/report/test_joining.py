@@ -8,13 +8,14 @@ import pytest
 
 from silofl.base.errors import ConfigError
 from silofl.base.schema import dump_record
-from silofl.core.gain import BETTER, ONE_START, WORSE
+from silofl.core.gain import BETTER, WORSE
 from silofl.federation.results import read_results
 from silofl.report.page import Tiles
 from silofl_desk.report.result_tables import site_table
 from silofl_desk.report.run_page import make_run_page
 from silofl_desk.report.run_records import RunRecords
 from silofl_desk.report.sentences import describe_problems, joining_note, joining_sentence, joining_table
+from silofl_desk.report.verdict_words import ONE_START
 from silofl_desk.studies.comparison import JOINING_NOTE
 from silofl_desk.studies.hospitals import NOTE
 from silofl_desk.studies.print_results import print_results

@@ -1,16 +1,14 @@
-"""What the federated model gives a site against its own: on its test units, and over several starts of the training.
+"""What the federated model gives a site against its own, on its test units.
 
-A paired permutation test of one start gives the verdict and the interval: Hartigan, Using subsample values as typical
-values, Journal of the American Statistical Association 1969; Holm, A simple sequentially rejective multiple test
-procedure, Scandinavian Journal of Statistics 1979. Over starts: Satterthwaite, An approximate distribution of estimates
-of variance components, Biometrics Bulletin 1946.
+A paired permutation test gives the verdict and the interval: Hartigan, Using subsample values as typical values,
+Journal of the American Statistical Association 1969; Holm, A simple sequentially rejective multiple test procedure,
+Scandinavian Journal of Statistics 1979.
 """
 
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import ceil, sqrt
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -122,65 +120,6 @@ def measure_gain(own: NDArray[np.float64], federated: NDArray[np.float64]) -> Ga
     return Gain(verdict, difference, error, low, high, n, needed, p_below)
 
 
-class Start(NamedTuple):
-    """What one start of the training gives a site: the mean difference, its standard error, and the test units."""
-
-    difference: float
-    standard_error: float
-    num_units: int
-
-
-def measure_starts(sites: Mapping[str, Sequence[Start]]) -> dict[str, tuple[float, float, float]]:
-    """Return site -> what joining gives it over several starts of the training: mean difference, and its 95 % interval.
-
-    The variance is that between test units, the mean of the starts' squared errors, plus that between starts divided by
-    their number. Of the latter the larger one of the site's own and the mean over all sites counts, since two starts
-    may be alike by chance; its freedom is that of all sites' starts. Degrees of freedom by Satterthwaite.
-
-    Args:
-        sites: Site -> its starts; of one alone nothing is said.
-    """
-    from scipy.stats import t
-
-    known = {site: starts for site, starts in sites.items() if len(starts) > 1}
-    spreads = {site: float(np.var([one.difference for one in starts], ddof=1)) for site, starts in known.items()}
-    freedom = sum(len(starts) - 1 for starts in known.values())
-    shared, found = sum(spreads.values()) / max(len(spreads), 1), {}
-    for site, starts in known.items():
-        between = max(spreads[site], shared) / len(starts)
-        within = float(np.mean([one.standard_error**2 for one in starts]))
-        units = min(one.num_units for one in starts) - 1
-        mean, variance = float(np.mean([one.difference for one in starts])), within + between
-        parts = within**2 / units + between**2 / freedom
-        half = t.ppf(1 - LEVEL, variance**2 / parts) * sqrt(variance) if parts else 0.0
-        found[site] = mean, mean - float(half), mean + float(half)
-    return found
-
-
-def measure_mean_of_starts(sites: Mapping[str, Sequence[Start]]) -> tuple[float, float, float] | None:
-    """Return what joining gives the mean hospital, as `measure_starts` does; None where no site has several starts.
-
-    The error of a start's mean over the sites holds their test units and, as if each site had its own luck, what one
-    start changes at them; what it changes at all of them at once is the starts' own variance.
-
-    Args:
-        sites: As for `measure_starts`; all with the same starts.
-    """
-    known = [starts for starts in sites.values() if len(starts) > 1]
-    if not known:
-        return None
-    luck = sum(float(np.var([one.difference for one in starts], ddof=1)) for starts in known)
-    means = [
-        Start(
-            float(np.mean([one.difference for one in of_start])),
-            sqrt(luck + sum(one.standard_error**2 for one in of_start)) / len(known),
-            sum(one.num_units for one in of_start),
-        )
-        for of_start in zip(*known, strict=True)
-    ]
-    return measure_starts({"": means})[""]
-
-
 def average_subsets(differences: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return the sorted means of subsets of differences (N,): of all, or of 9999 random ones of more than 13.
 
@@ -234,81 +173,3 @@ def holm(p_values: Mapping[str, float]) -> dict[str, float]:
     corrected = np.minimum(np.maximum.accumulate(factors * [p_values[name] for name in ordered]), 1.0)
     found = dict(zip(ordered, corrected.tolist(), strict=True))
     return {name: found[name] for name in p_values}
-
-
-# Verdict -> what one hospital does, and what several do.
-_WORDS: dict[Verdict, tuple[str, str]] = {
-    BETTER: (
-        "keeps a model that is better for its test patients than its own",
-        "keep a model that is better for their test patients than their own",
-    ),
-    "no clear difference": ("has no clear difference", "have no clear difference"),
-    WORSE: (
-        "keeps a model that is worse for its test patients than its own",
-        "keep a model that is worse for their test patients than their own",
-    ),
-    "too few to say": ("has too few test patients to say", "have too few test patients to say"),
-    "keeps its own model": ("keeps its own model", "keep their own model"),
-    UNFINISHED: ("has a model that was not trained to the end", "have a model not trained to the end"),
-}
-ONE_START = "one start of the training cannot tell whether joining made the difference"
-
-
-# The same in a table.
-_BRIEF: dict[Verdict, str] = {
-    BETTER: "better",
-    WORSE: "worse",
-    "keeps its own model": "own model kept",
-    UNFINISHED: "unfinished",
-}
-
-
-def count_verdicts(verdicts: Iterable[Verdict]) -> list[str]:
-    """Return how many sites have each verdict, as ``2 better`` and ``1 own model kept``."""
-    counts = Counter(verdicts)
-    return [f"{counts[one]} {shorten_verdict(one)}" for one in _WORDS if counts[one]]
-
-
-def shorten_verdict(verdict: Verdict) -> str:
-    """Return a verdict as a table has it."""
-    return _BRIEF.get(verdict, verdict)
-
-
-def federation_sentence(verdicts: Mapping[str, Verdict], tests: Sequence[tuple[float, float]] = ()) -> str:
-    """Return one sentence on all hospitals: how many have each verdict, and what that says of joining.
-
-    Args:
-        verdicts: Name of a site -> its verdict.
-        tests: The test values of the federated and of the own model at each site.
-    """
-    if not verdicts:
-        return "No hospital has been tested."
-    counts, total = Counter(verdicts.values()), len(verdicts)
-    if counts["keeps its own model"] == total:
-        return f"Joining gave nothing: {_describe_nothing(total, tests)}."
-    losing = sorted(site for site, verdict in verdicts.items() if verdict == WORSE)
-    if losing:
-        end = f"{_join_with_and(losing)} would do better with the own model"
-    elif counts[UNFINISHED]:
-        end = "what joining gives is not known before both models are trained to the end"
-    elif counts[BETTER]:
-        end = ONE_START
-    else:
-        end = "it is not known yet whether joining pays"
-    if total == 1:
-        return f"The only hospital {_WORDS[next(iter(verdicts.values()))][0]}: {end}."
-    told = [f"{counts[one]} {words[counts[one] > 1]}" for one, words in _WORDS.items() if counts[one]]
-    return f"Of {total} hospitals, {_join_with_and(told)}: {end}."
-
-
-def _describe_nothing(total: int, tests: Sequence[tuple[float, float]]) -> str:
-    if not tests or not all(federated < own for federated, own in tests):
-        where = f"any of the {total} hospitals" if total > 1 else "the only hospital"
-        return f"on validation data the federated model is no better at {where}"
-    federated, own = np.mean(tests, axis=0)
-    where = f"all {total} hospitals" if total > 1 else "the only hospital"
-    return f"the federated model is worse at {where} ({federated:.3f}, alone {own:.3f})"
-
-
-def _join_with_and(parts: Sequence[str]) -> str:
-    return " and ".join([", ".join(parts[:-1]), parts[-1]] if len(parts) > 1 else parts)

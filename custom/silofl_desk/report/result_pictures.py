@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
-from silofl.core.gain import count_verdicts
 from silofl.federation.results import Results
 from silofl.report.canvas import (
     INK,
@@ -42,6 +41,7 @@ from silofl.training.joined import CHOSEN, LOCAL, SHIFTED, Joined
 from silofl.training.metrics import mean_of_known
 from silofl_desk.report.result_tables import MODEL_NAMES, case_metric
 from silofl_desk.report.run_records import CasePictures, RowRuns, RunRecords
+from silofl_desk.report.verdict_words import count_verdicts
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

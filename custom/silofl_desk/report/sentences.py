@@ -9,7 +9,7 @@ from shlex import quote
 from typing import Any
 
 from silofl.core.findings import name_absence
-from silofl.core.gain import WORSE, federation_sentence
+from silofl.core.gain import WORSE
 from silofl.core.guess import Measures, describe_guess, describe_guesses, measure_classes, measure_findings
 from silofl.core.operating_point import read_at_thresholds
 from silofl.data.inventories import explain_withheld
@@ -29,6 +29,7 @@ from silofl_desk.report.result_tables import (
     name_models,
     read_table,
 )
+from silofl_desk.report.verdict_words import federation_sentence
 
 BATCH_DEPENDENT = "a prediction depends on the other images of its batch"
 SHARED_PATIENTS = "same person in training and test"

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from silofl.core.gain import WORSE, count_verdicts, holm
+from silofl.core.gain import WORSE, holm
 from silofl.federation.results import Results
 from silofl.report.tables import MISSING, TextTable, format_number
 from silofl.training.joined import AT_ZERO, FEDERATED, LOCAL
@@ -32,6 +32,7 @@ from silofl_desk.report.sentences import (
     shares_batchnorm,
     split_sentence,
 )
+from silofl_desk.report.verdict_words import count_verdicts
 from silofl_desk.studies.conditions import (
     describe_groups,
     group_rows_by_value,

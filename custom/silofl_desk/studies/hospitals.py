@@ -5,17 +5,7 @@ from itertools import chain
 
 import numpy as np
 
-from silofl.core.gain import (
-    BETTER,
-    ONE_START,
-    UNFINISHED,
-    WORSE,
-    Start,
-    count_verdicts,
-    measure_mean_of_starts,
-    measure_starts,
-    shorten_verdict,
-)
+from silofl.core.gain import BETTER, UNFINISHED, WORSE
 from silofl.federation.results import Results
 from silofl.inference.choice import ENSEMBLE
 from silofl.report.tables import MISSING, TextTable, format_number
@@ -26,8 +16,10 @@ from silofl_desk.report.result_pictures import average_models, list_verdicts, ro
 from silofl_desk.report.result_tables import case_metric, name_models
 from silofl_desk.report.run_records import RowRuns, RunRecords
 from silofl_desk.report.sentences import describe_lead, shares_batchnorm
+from silofl_desk.report.verdict_words import ONE_START, count_verdicts, shorten_verdict
 from silofl_desk.studies.conditions import has_other_data
 from silofl_desk.studies.method_rows import SMALLEST
+from silofl_desk.studies.starts import Start, measure_mean_of_starts, measure_starts
 
 NOTE = (
     "Alone: the hospital's own model. Federated: the model that the method trained. Kept: the one of the two that the "

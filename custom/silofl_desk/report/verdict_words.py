@@ -1,0 +1,87 @@
+"""Verdicts on joining in words: counted, in a table, and in one sentence on all hospitals."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+
+from silofl.core.gain import BETTER, UNFINISHED, WORSE, Verdict
+
+# Verdict -> what one hospital does, and what several do.
+_WORDS: dict[Verdict, tuple[str, str]] = {
+    BETTER: (
+        "keeps a model that is better for its test patients than its own",
+        "keep a model that is better for their test patients than their own",
+    ),
+    "no clear difference": ("has no clear difference", "have no clear difference"),
+    WORSE: (
+        "keeps a model that is worse for its test patients than its own",
+        "keep a model that is worse for their test patients than their own",
+    ),
+    "too few to say": ("has too few test patients to say", "have too few test patients to say"),
+    "keeps its own model": ("keeps its own model", "keep their own model"),
+    UNFINISHED: ("has a model that was not trained to the end", "have a model not trained to the end"),
+}
+
+
+ONE_START = "one start of the training cannot tell whether joining made the difference"
+
+
+# The same in a table.
+_BRIEF: dict[Verdict, str] = {
+    BETTER: "better",
+    WORSE: "worse",
+    "keeps its own model": "own model kept",
+    UNFINISHED: "unfinished",
+}
+
+
+def count_verdicts(verdicts: Iterable[Verdict]) -> list[str]:
+    """Return how many sites have each verdict, as ``2 better`` and ``1 own model kept``."""
+    counts = Counter(verdicts)
+    return [f"{counts[one]} {shorten_verdict(one)}" for one in _WORDS if counts[one]]
+
+
+def shorten_verdict(verdict: Verdict) -> str:
+    """Return a verdict as a table has it."""
+    return _BRIEF.get(verdict, verdict)
+
+
+def federation_sentence(verdicts: Mapping[str, Verdict], tests: Sequence[tuple[float, float]] = ()) -> str:
+    """Return one sentence on all hospitals: how many have each verdict, and what that says of joining.
+
+    Args:
+        verdicts: Name of a site -> its verdict.
+        tests: The test values of the federated and of the own model at each site.
+    """
+    if not verdicts:
+        return "No hospital has been tested."
+    counts, total = Counter(verdicts.values()), len(verdicts)
+    if counts["keeps its own model"] == total:
+        return f"Joining gave nothing: {_describe_nothing(total, tests)}."
+    losing = sorted(site for site, verdict in verdicts.items() if verdict == WORSE)
+    if losing:
+        end = f"{_join_with_and(losing)} would do better with the own model"
+    elif counts[UNFINISHED]:
+        end = "what joining gives is not known before both models are trained to the end"
+    elif counts[BETTER]:
+        end = ONE_START
+    else:
+        end = "it is not known yet whether joining pays"
+    if total == 1:
+        return f"The only hospital {_WORDS[next(iter(verdicts.values()))][0]}: {end}."
+    told = [f"{counts[one]} {words[counts[one] > 1]}" for one, words in _WORDS.items() if counts[one]]
+    return f"Of {total} hospitals, {_join_with_and(told)}: {end}."
+
+
+def _describe_nothing(total: int, tests: Sequence[tuple[float, float]]) -> str:
+    if not tests or not all(federated < own for federated, own in tests):
+        where = f"any of the {total} hospitals" if total > 1 else "the only hospital"
+        return f"on validation data the federated model is no better at {where}"
+    federated, own = np.mean(tests, axis=0)
+    where = f"all {total} hospitals" if total > 1 else "the only hospital"
+    return f"the federated model is worse at {where} ({federated:.3f}, alone {own:.3f})"
+
+
+def _join_with_and(parts: Sequence[str]) -> str:
+    return " and ".join([", ".join(parts[:-1]), parts[-1]] if len(parts) > 1 else parts)

@@ -1,0 +1,72 @@
+"""What joining gives over several starts of the training.
+
+Degrees of freedom: Satterthwaite, An approximate distribution of estimates of variance components, Biometrics Bulletin
+1946.
+"""
+
+from collections.abc import Mapping, Sequence
+from math import sqrt
+from typing import NamedTuple
+
+import numpy as np
+
+from silofl.core.gain import LEVEL
+
+
+class Start(NamedTuple):
+    """What one start of the training gives a site: the mean difference, its standard error, and the test units."""
+
+    difference: float
+    standard_error: float
+    num_units: int
+
+
+def measure_starts(sites: Mapping[str, Sequence[Start]]) -> dict[str, tuple[float, float, float]]:
+    """Return site -> what joining gives it over several starts of the training: mean difference, and its 95 % interval.
+
+    The variance is that between test units, the mean of the starts' squared errors, plus that between starts divided by
+    their number. Of the latter the larger one of the site's own and the mean over all sites counts, since two starts
+    may be alike by chance; its freedom is that of all sites' starts. Degrees of freedom by Satterthwaite.
+
+    Args:
+        sites: Site -> its starts; of one alone nothing is said.
+    """
+    from scipy.stats import t
+
+    known = {site: starts for site, starts in sites.items() if len(starts) > 1}
+    spreads = {site: float(np.var([one.difference for one in starts], ddof=1)) for site, starts in known.items()}
+    freedom = sum(len(starts) - 1 for starts in known.values())
+    shared, found = sum(spreads.values()) / max(len(spreads), 1), {}
+    for site, starts in known.items():
+        between = max(spreads[site], shared) / len(starts)
+        within = float(np.mean([one.standard_error**2 for one in starts]))
+        units = min(one.num_units for one in starts) - 1
+        mean, variance = float(np.mean([one.difference for one in starts])), within + between
+        parts = within**2 / units + between**2 / freedom
+        half = t.ppf(1 - LEVEL, variance**2 / parts) * sqrt(variance) if parts else 0.0
+        found[site] = mean, mean - float(half), mean + float(half)
+    return found
+
+
+def measure_mean_of_starts(sites: Mapping[str, Sequence[Start]]) -> tuple[float, float, float] | None:
+    """Return what joining gives the mean hospital, as `measure_starts` does; None where no site has several starts.
+
+    The error of a start's mean over the sites holds their test units and, as if each site had its own luck, what one
+    start changes at them; what it changes at all of them at once is the starts' own variance.
+
+    Args:
+        sites: As for `measure_starts`; all with the same starts.
+    """
+    known = [starts for starts in sites.values() if len(starts) > 1]
+    if not known:
+        return None
+    luck = sum(float(np.var([one.difference for one in starts], ddof=1)) for starts in known)
+    means = [
+        Start(
+            float(np.mean([one.difference for one in of_start])),
+            sqrt(luck + sum(one.standard_error**2 for one in of_start)) / len(known),
+            sum(one.num_units for one in of_start),
+        )
+        for of_start in zip(*known, strict=True)
+    ]
+    return measure_starts({"": means})[""]
