@@ -22,12 +22,8 @@ _WORDS: dict[Verdict, tuple[str, str]] = {
     "keeps its own model": ("keeps its own model", "keep their own model"),
     UNFINISHED: ("has a model that was not trained to the end", "have a model not trained to the end"),
 }
-
-
 ONE_START = "one start of the training cannot tell whether joining made the difference"
-
-
-# The same in a table.
+# The verdict in a table.
 _BRIEF: dict[Verdict, str] = {
     BETTER: "better",
     WORSE: "worse",
