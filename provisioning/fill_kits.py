@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from provisioning.guide import STUDY, write_guide
-from provisioning.relays import GUARDED, SCRIPT, UNGUARDED
+from provisioning.relays import GUARDED, SCRIPT, UMASK, UNGUARDED
 from provisioning.supply import LOCK, digest_file, is_for_gpu, name_package, read_lock, write_supply
 from provisioning.workspace import CUDA_LOCKS, SITE_CONFIGS, SITE_LOCK, find_kits, write_yaml
 from silofl.base.errors import ConfigError, ExitCode
@@ -34,8 +34,8 @@ POLICIES = {
 }
 SERVER_STORES = "/var/lib/silofl/server"
 # At the head of a start script, and so of all that starts it: systemd, a container, Slurm, a person.
-GUARD = """# What it writes, no other account reads; Python imports nothing from the kit, in which folders of jobs lie.
-umask 077
+GUARD = f"""# What it writes, no other account reads; Python imports nothing from the kit, in which folders of jobs lie.
+{UMASK}
 export PYTHONSAFEPATH=1
 """
 NO_PROJECT: Mapping[str, Any] = {}

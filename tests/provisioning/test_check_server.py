@@ -119,6 +119,14 @@ def test_what_is_wrong_is_named_with_its_remedy(server, capsys, monkeypatch, cha
     assert status != "ok" and sentence in said
 
 
+@pytest.mark.parametrize(("change", "check"), [(expose, "modes"), (let_key_be_read, "certificate")])
+def test_what_others_can_read_is_closed_by_the_command_that_is_named(server, capsys, monkeypatch, change, check):
+    change(*server, monkeypatch)
+    _, sentence = checked(server[0], capsys, 1)[check]
+    subprocess.run(sentence[sentence.index("chmod") :], shell=True, check=True)
+    checked(server[0], capsys, 0)
+
+
 def test_a_port_that_another_program_has_is_no_healthy_server(server, capsys):
     kit, _ = server
     with socket.create_server(("localhost", kit.address.port)):
