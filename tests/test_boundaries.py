@@ -39,7 +39,7 @@ for _room, _below in (
     ("completion", ("cli",)),
     ("__main__", ("cli", "parent")),
     ("desk/layouts", ("importing",)),
-    ("desk/sets", ("importing",)),
+    ("desk/sets", ("desk/layouts",)),
     ("desk/phantoms", ("data",)),
     ("desk/inference", ("inference",)),
     ("desk/flare", ("flare",)),
