@@ -2,8 +2,10 @@
 
 import os
 import re
+import shutil
 import subprocess
 import time
+from pathlib import Path
 
 import pytest
 
@@ -12,7 +14,7 @@ from provisioning.network import Network
 from provisioning.workspace import PROJECT, REPOSITORY
 from silofl_desk.phantoms.phantoms import make_phantoms
 from tests.provisioning.conftest import set_floor
-from tests.provisioning.test_install import steps
+from tests.provisioning.test_install import WORD, steps
 from tests.provisioning.test_network import LIMIT_S, SITES, small_job
 
 pytestmark = [pytest.mark.long, pytest.mark.slow]
@@ -41,8 +43,8 @@ def follow(network, tmp_path):
         page = steps((folder / "INSTALL.md").read_text())
         words = {"FOLDER": str(folder), "CLONE": str(REPOSITORY), "RESULTS": str(tmp_path / "results"), **words}
         lines = "".join(page[PROGRAMS]) + "".join("".join(page[step]).splitlines(keepends=True)[index])
-        script = re.sub(r"\b[A-Z]{2,}(?:_[A-Z]+)*\b", lambda word: words.get(word[0], word[0]), lines)
-        # What the clone has at its place, a clinic's machine has in /opt/silofl.
+        script = re.sub(WORD, lambda word: words.get(word[0], word[0]), lines)
+        # What the clone has at its place, a hospital's machine has in /opt/silofl.
         environment = os.environ | {"PATH": f"{REPOSITORY / '.venv' / 'bin'}{os.pathsep}{os.environ['PATH']}"}
         shell = ["bash", "-euo", "pipefail", "-c", script]
         done = subprocess.run(
@@ -73,6 +75,10 @@ def test_a_lead_sees_the_sites_runs_a_study_and_follows_it(network, follow, tmp_
         number = session.submit_job(str(job))
     assert "east" in follow("lead", ROLE, index=slice(2, 3), ID=number)
     assert "fedavg_phantoms" in follow("lead", CONSOLE, given=f"{kit.name}\nlist_jobs\nbye\n")
+    renewed = Path(shutil.copy(kit.certificate_path, tmp_path / "renewed.crt"))
+    kit.certificate_path.unlink()
+    follow("lead", RENEWAL, NEW_CERTIFICATE=str(renewed))
+    assert kit.certificate_path.read_bytes() == renewed.read_bytes()
 
 
 def test_a_hospitals_administrator_stops_the_own_site_and_the_projects_one_all(network, follow):
