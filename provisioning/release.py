@@ -98,12 +98,18 @@ def try_release(folder: Path, version: str) -> list[str]:
         versions = place / "versions.txt"
         versions.write_text("".join(f"{one.name}=={one.version}\n" for one in read_lock(folder / LOCK)))
         for name in PYTHONS:
-            if (python := shutil.which(f"python{name}")) is None:
+            if (python := _find_python(name)) is None:
                 left.append(name)
                 continue
             own = [one for one in folder.glob("*.whl") if not one.name.startswith("silofl_clinic")]
             _predict(_install(place / name, python, ["-c", str(versions), *map(str, own)]), place)
     return left
+
+
+def _find_python(name: str) -> str | None:
+    """Return the Python of a version; None where none is here, or what pyenv leaves in its place, which starts none."""
+    python = shutil.which(f"python{name}")
+    return python if python and subprocess.run([python, "--version"], capture_output=True).returncode == 0 else None
 
 
 def _locked(folder: Path, lock: Path) -> list[str]:

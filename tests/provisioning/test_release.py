@@ -148,6 +148,9 @@ def test_a_release_is_tried_at_a_site_at_a_clinic_and_with_the_pythons_that_are_
     tools, folder = tmp_path / "tools", tmp_path / "dist"
     tools.mkdir()
     (tools / "python3.12").symlink_to(sys.executable)
+    # As pyenv has it for a version that is not chosen.
+    (tools / "python3.13").write_text("#!/bin/sh\nexit 127\n")
+    (tools / "python3.13").chmod(0o755)
     for name, value in {"PIP_NO_INDEX": "1", "PATH": str(tools), "CALLS": str(tmp_path / "calls")}.items():
         monkeypatch.setenv(name, value)
     own = write_wheel(folder, "silofl", PROGRAM, "[console_scripts]\nsilofl = silofl:main\n")
