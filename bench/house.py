@@ -56,8 +56,10 @@ def main() -> None:
 
 def of_commit(commit: str) -> Sources:
     """Return path -> text of all files of a commit that are counted."""
-    archive = subprocess.run(["git", "archive", commit], cwd=ROOT, check=True, capture_output=True).stdout
-    with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
+    archive = subprocess.run(["git", "archive", commit], cwd=ROOT, capture_output=True)
+    if archive.returncode:
+        sys.exit(f"COMMIT must be one of this repository, not {commit!r}: git log lists them")
+    with tarfile.open(fileobj=io.BytesIO(archive.stdout)) as tar:
         members = [member for member in tar.getmembers() if member.isfile() and is_counted(member.name)]
         return {member.name: tar.extractfile(member).read().decode() for member in members}
 
