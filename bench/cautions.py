@@ -5,7 +5,7 @@
 RUNS are folders that hold runs, at any depth.
 """
 
-import sys
+import argparse
 from pathlib import Path
 
 from silofl.federation.cautions import list_cautions
@@ -14,7 +14,10 @@ from silofl.federation.ledger import FILE, read_ledger
 
 def main() -> None:
     """Print a line per run: its last and best validation, and the round and the words of each caution."""
-    folders = sorted({path.parent for root in sys.argv[1:] for path in Path(root).rglob(FILE)})
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("runs", type=Path, nargs="+")
+    runs = parser.parse_args().runs
+    folders = sorted({path.parent for root in runs for path in root.rglob(FILE)})
     for folder in folders:
         ledger = read_ledger(folder) or []
         values = [record.validation_mean for record in ledger if record.validation_mean is not None]

@@ -6,6 +6,7 @@ Two sites with a training, a validation and a test volume of 256 x 256 x 200 vox
 96 x 96 x 48; one round in NVFlare's simulator, whose largest process counts. FOLDER keeps the volumes and the run.
 """
 
+import argparse
 import json
 import shutil
 import subprocess
@@ -39,12 +40,16 @@ SETTINGS = (
 
 def main() -> int:
     """Print both numbers; the exit code is 1 where they are too far apart."""
-    folder, further = Path(sys.argv[1]), sys.argv[2:]
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--set", metavar="KEY=VALUE", action="append", default=[], dest="changes")
+    options = parser.parse_args()
+    folder = options.folder
     data, run = folder / "data", folder / "run"
     shutil.rmtree(run, ignore_errors=True)
     for seed, site in enumerate(SITES):
         write_site(data / site, seed)
-    changes = [text for setting in SETTINGS for text in ("--set", setting)] + further
+    changes = [text for setting in (*SETTINGS, *options.changes) for text in ("--set", setting)]
     command = [sys.executable, "-m", "silofl", "estimate", str(JOB), "--sites", str(len(SITES)), "--examples", "1"]
     command += ["--bandwidth", "1Gbit", "--image-size", "x".join(map(str, SIZE)), "--json", *changes]
     estimated = json.loads(subprocess.run(command, check=True, capture_output=True).stdout)["site_memory_bytes"]

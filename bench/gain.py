@@ -6,6 +6,8 @@ A population of units is drawn for each kind of score and each true difference b
 units hard. Takes 40 seconds on one core; the seed is fixed.
 """
 
+import argparse
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -67,6 +69,7 @@ def count_verdicts(samples: NDArray) -> str:
 
 def main() -> None:
     """Print how often sites are said to gain and to lose where the true difference is 0, and where it is not."""
+    argparse.ArgumentParser(description=__doc__).parse_args()
     rng = np.random.default_rng(0)
     for difference in DIFFERENCES:
         print(f"\n| local minus federated {difference:+} | {' | '.join(f'{n} units' for n in SIZES)} |")

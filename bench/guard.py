@@ -8,6 +8,7 @@ from it, choose, and are judged by the population's means, which they do not see
 seed is fixed.
 """
 
+import argparse
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -133,6 +134,7 @@ def print_table(kind: str, cells: Cells) -> None:
 
 def main() -> None:
     """Print a table for each kind of score."""
+    argparse.ArgumentParser(description=__doc__).parse_args()
     rng = np.random.default_rng(0)
     found: dict[str, Cells] = {DICE: {}, CLASSES: {}}
     for kind, federated, offset, validation, truth in draw_populations(rng):

@@ -8,6 +8,7 @@ One column a commit, the working tree last; each is read from git, so that anybo
 own that says why, and lowered whenever something goes.
 """
 
+import argparse
 import ast
 import io
 import json
@@ -40,9 +41,13 @@ Sources = dict[str, str]
 
 def main() -> None:
     """Print the figures as a Markdown table, or check them."""
-    if sys.argv[1:] == ["--check"]:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("commits", nargs="*", metavar="COMMIT")
+    parser.add_argument("--check", action="store_true", help="fail where the working tree is above a ceiling")
+    options = parser.parse_args()
+    if options.check:
         sys.exit("\n".join(exceed(bounded_figures(of_tree()), json.loads(CEILINGS.read_text()))) or 0)
-    columns = {commit: figures(of_commit(commit)) for commit in sys.argv[1:]} | {"now": figures(of_tree())}
+    columns = {commit: figures(of_commit(commit)) for commit in options.commits} | {"now": figures(of_tree())}
     print(f"| | {' | '.join(columns)} |")
     print(f"|---|{'---|' * len(columns)}")
     for name in columns["now"]:
@@ -51,8 +56,10 @@ def main() -> None:
 
 def of_commit(commit: str) -> Sources:
     """Return path -> text of all files of a commit that are counted."""
-    archive = subprocess.run(["git", "archive", commit], cwd=ROOT, check=True, capture_output=True).stdout
-    with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
+    archive = subprocess.run(["git", "archive", commit], cwd=ROOT, capture_output=True)
+    if archive.returncode:
+        sys.exit(f"COMMIT must be one of this repository, not {commit!r}: git log lists them")
+    with tarfile.open(fileobj=io.BytesIO(archive.stdout)) as tar:
         members = [member for member in tar.getmembers() if member.isfile() and is_counted(member.name)]
         return {member.name: tar.extractfile(member).read().decode() for member in members}
 

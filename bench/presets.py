@@ -8,6 +8,7 @@ table says how far it lies below the best of the set that was left out. Rows wit
 there a patient's answer depends on the others.
 """
 
+import argparse
 import json
 from collections.abc import Collection, Mapping
 
@@ -22,6 +23,7 @@ DEFAULT = "FedAvg, GroupNorm"
 
 def main() -> None:
     """Print a row for each set that is left out, and one for all sets."""
+    argparse.ArgumentParser(description=__doc__).parse_args()
     found = collect_validation(json.loads(RATES.read_text())["harmofl"])
     heads = ("set left out", "best on the others", "below the best there", "best federated row there", "FedAvg's best")
     print(f"| {' | '.join([*heads, f'{DEFAULT}: below the best'])} |")

@@ -5,6 +5,7 @@
 On two idle cores; a 3D U-Net of 1.4 and one of 22.6 million parameters, batches of four patches.
 """
 
+import argparse
 import time
 
 import numpy as np
@@ -21,6 +22,7 @@ LARGE = {"model.features": [32, 64, 128, 256, 512, 32]}
 
 def main() -> None:
     """Measure, and print the ratios."""
+    argparse.ArgumentParser(description=__doc__).parse_args()
     torch.set_num_threads(1)
     for size, changes in (((32, 32, 16), {}), ((64, 64, 32), {}), ((64, 64, 32), LARGE)):
         one, two = (time_step(size, changes, processes) for processes in (1, 2))

@@ -6,6 +6,7 @@ Both learn which of five simulated hospitals a case is from, on all sites' train
 steps of Adam on as many examples; FOLDER holds the phantoms, by default a temporary one.
 """
 
+import argparse
 import sys
 import tempfile
 import time
@@ -29,10 +30,13 @@ STEPS, BATCH, RATE, SEEDS = 150, 8, 1e-3, (0, 1, 2)
 
 
 def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", type=Path, nargs="?")
+    options = parser.parse_args()
     torch.set_num_threads(1)
     study = load_study(Path(__file__).parents[1] / "jobs" / "fedsm_volumes" / "app" / "config" / "study.yaml")
     with tempfile.TemporaryDirectory() as temporary:
-        folder = Path(sys.argv[1] if len(sys.argv) > 1 else temporary)
+        folder = options.folder or Path(temporary)
         make_phantoms(folder, kind=VOLUMES)
         sites = [load_site_data(folder / site, study, folder / ".silofl-cache", False) for site in VOLUMES.patients]
     training = [(image, site) for site, data in enumerate(sites) for image in data.training.images]
@@ -77,7 +81,7 @@ def accuracy(build: Callable, draw: Callable, whole: Callable, training: list, t
 
 def patch_of(study: Study) -> Callable[[NDArray, np.random.Generator], NDArray]:
     sampler = PatchSampler(study.data.patches, 0)
-    return lambda image, random: sampler.draw(image, np.int64(0))[0]
+    return lambda image, random: sampler.draw(image, np.zeros(image.shape[1:], np.uint8))[0]
 
 
 def windows(study: Study) -> Callable[[NDArray], NDArray]:

@@ -5,6 +5,7 @@ python bench/volumes.py [FOLDER]
 FOLDER holds the cache of the memory's volumes, 256 x 256 x 100 voxels each; by default a temporary one.
 """
 
+import argparse
 import statistics
 import sys
 import tempfile
@@ -40,13 +41,16 @@ SIZE = (256, 256, 100)
 
 def main() -> int:
     """Print each promise with what was measured; the exit code is 1 where one is not kept."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", type=Path, nargs="?")
+    options = parser.parse_args()
     torch.set_num_threads(1)
     ours, plain = epochs()
     is_fast = ours / plain <= SLOWEST
     print(f"{word(is_fast)} an epoch of patches of 4 volumes: {ours:.2f} s, a plain MONAI loop {plain:.2f} s: ", end="")
     print(f"{ours / plain:.2f} x, at most {SLOWEST} x")
     with tempfile.TemporaryDirectory() as temporary:
-        folder = Path(sys.argv[1] if len(sys.argv) > 1 else temporary)
+        folder = options.folder or Path(temporary)
         few, many = (memory(folder, count) for count in (4, 100))
     is_flat = many - few <= MOST_BYTES
     print(

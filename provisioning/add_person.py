@@ -6,6 +6,7 @@ python -m provisioning add-person WORKSPACE NAME ORG ROLE
 import argparse
 from pathlib import Path
 
+from provisioning.fill_kits import fill_persons_kit
 from provisioning.provisioner import add_participants
 from provisioning.workspace import project_folder
 from silofl.base.errors import ExitCode
@@ -28,5 +29,6 @@ def run(options: argparse.Namespace) -> int:
     person = {"name": options.name, "type": "admin", "org": options.org, "role": options.role}
     for folder in add_participants(project_folder(options.workspace), [person]):
         kit = read_kit(folder)
+        fill_persons_kit(kit)
         print(f"{kit.kind} {kit.name}: {folder}")
     return ExitCode.COMPLETE

@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from cryptography import x509
@@ -117,7 +118,8 @@ def _find_stray_keys(path: Path, kits: list[Kit]) -> list[Finding]:
         if key != certificates_file(key.parent.parent):
             text = "must not hold a private key outside kits and state/; move it to where it belongs"
         elif key.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
-            text = "must be readable by its owner only, for it holds the root's private key; chmod 600"
+            command = f"chmod 600 {quote(str(key))}"
+            text = f"must be readable by its owner only, for it holds the root's private key; call: {command}"
         else:
             continue
         findings.append(Finding(str(key), True, text))

@@ -5,13 +5,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
+from shlex import quote
 
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
 from provisioning.guide import STUDY
-from provisioning.relays import find_relay_faults
+from provisioning.relays import SCRIPT, UMASK, find_relay_faults
 from provisioning.supply_checks import find_supply_faults, installs_for_gpu
 from silofl.base.errors import ConfigError
 from silofl.base.files import read_json
@@ -96,7 +97,13 @@ def check_kit(kit: Kit, root: x509.Certificate, classes: dict[str, set[str]], no
 
 
 def _find_doubts(kit: Kit) -> Iterator[str]:
-    """Find what a hospital may want, and should look at."""
+    """Find what its owner may want, and should look at."""
+    script = kit.folder / SCRIPT
+    if kit.kind != "admin" and UMASK not in script.read_text(encoding="utf-8").splitlines():
+        yield (
+            f"{SCRIPT} is an older version's, which does not set {UMASK}: other accounts may read logs and jobs; fill "
+            f"the kit with fill-kits, and call: chmod -R go= {quote(str(kit.folder))}"
+        )
     if kit.kind != "hospital":
         return
     if streams_logs(kit):
@@ -147,7 +154,10 @@ def _find_mode_faults(kit: Kit) -> Iterator[str]:
     exposed = [place for place in places if not place.is_symlink() and place.stat().st_mode & stat.S_IWOTH]
     if exposed:
         which = "the kit's folder" if exposed[0] == kit.folder else exposed[0].relative_to(kit.folder)
-        yield f"{which} must not be writable for every account, which could put other code or rights there; chmod o-w"
+        yield (
+            f"{which} must not be writable for every account, which could put other code or rights there; call: chmod "
+            f"-R o-w {quote(str(kit.folder))}"
+        )
 
 
 def _find_chain_faults(kit: Kit, root: x509.Certificate) -> Iterator[str]:
@@ -173,7 +183,7 @@ def _find_key_faults(kit: Kit) -> Iterator[str]:
         if _public_key(key) != certificate.public_key():
             yield f"startup/{key.name} must be the key of startup/{key.stem}.crt; put the pair back"
         if is_exposed(key):
-            yield f"startup/{key.name} must be readable by its owner only; chmod 600"
+            yield f"startup/{key.name} must be readable by its owner only; call: chmod 600 {quote(str(key))}"
 
 
 def _public_key(path: Path) -> object:

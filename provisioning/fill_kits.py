@@ -15,8 +15,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from provisioning.guide import STUDY, write_guide
-from provisioning.relays import GUARDED, SCRIPT, UNGUARDED
+from provisioning.guide import STUDY, write_guide, write_persons_guide
+from provisioning.relays import GUARDED, SCRIPT, UMASK, UNGUARDED
 from provisioning.supply import LOCK, digest_file, is_for_gpu, name_package, read_lock, write_supply
 from provisioning.workspace import CUDA_LOCKS, SITE_CONFIGS, SITE_LOCK, find_kits, write_yaml
 from silofl.base.errors import ConfigError, ExitCode
@@ -34,10 +34,12 @@ POLICIES = {
 }
 SERVER_STORES = "/var/lib/silofl/server"
 # At the head of a start script, and so of all that starts it: systemd, a container, Slurm, a person.
-GUARD = """# What it writes, no other account reads; Python imports nothing from the kit, in which folders of jobs lie.
-umask 077
+GUARD = f"""# What it writes, no other account reads; Python imports nothing from the kit, in which folders of jobs lie.
+{UMASK}
 export PYTHONSAFEPATH=1
 """
+# NVFlare's: they have people start a kit before they read INSTALL.md, and a person shut down the network.
+FOREIGN = ("readme.txt", "startup/readme.txt", "startup/system_info.ipynb")
 NO_PROJECT: Mapping[str, Any] = {}
 
 
@@ -68,12 +70,13 @@ class Contents:
 
 
 def fill_kit(kit: Kit, contents: Contents) -> None:
-    """Fill the kit of a server, a relay or a hospital; an admin's stays as it is.
+    """Fill a kit: that of a person gets its INSTALL.md alone.
 
     Raises:
         ConfigError: The wheel, a policy or the study is missing or wrong.
     """
     if kit.kind == "admin":
+        fill_persons_kit(kit)
         return
     own = kit.folder / "local" / "site.yaml"
     is_new = contents.has_new_policies or not own.exists()
@@ -82,8 +85,7 @@ def fill_kit(kit: Kit, contents: Contents) -> None:
     checksum = _put_wheel(kit.folder, contents.wheel)
     write_supply(kit.folder, [name_package(contents.wheel, checksum)], lock)
     lock_checksum = digest_file(kit.folder / LOCK)
-    # NVFlare's, which has people start the kit before they read INSTALL.md.
-    (kit.folder / "readme.txt").unlink(missing_ok=True)
+    _drop_foreign(kit.folder)
     _guard_start(kit.folder / SCRIPT)
     if kit.kind != "relay":
         _put_policies(kit, contents)
@@ -91,6 +93,17 @@ def fill_kit(kit: Kit, contents: Contents) -> None:
     if kit.kind == "hospital" and contents.study:
         _put_study(kit.folder, contents.study)
     write_guide(kit, {"wheel": contents.wheel.name, "checksum": checksum, "lock_checksum": lock_checksum})
+
+
+def fill_persons_kit(kit: Kit) -> None:
+    """Give the kit of a person its INSTALL.md."""
+    _drop_foreign(kit.folder)
+    write_persons_guide(kit)
+
+
+def _drop_foreign(folder: Path) -> None:
+    for name in FOREIGN:
+        (folder / name).unlink(missing_ok=True)
 
 
 def _guard_start(script: Path) -> None:

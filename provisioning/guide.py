@@ -13,6 +13,7 @@ from nvflare.tool.cert.fingerprint import cert_fingerprint_sha256
 from provisioning.relays import read_listener
 from provisioning.supply import LOCK, SBOM, digest_file, is_for_gpu, read_lock, read_target
 from provisioning.workspace import REPOSITORY
+from silofl import __version__
 from silofl.base.files import make_folder, write_text
 from silofl.base.settings import load_settings, read_yaml
 from silofl.federation.needs import GIB, site_disk_bytes, site_memory_bytes
@@ -21,6 +22,7 @@ from silofl.flare.policy import count_job_gpus
 from silofl.flare.stores import read_stores
 from silofl.hospital.candidate import Candidate
 from silofl.setup.site import Site
+from silofl.setup.software import find_installed_version
 from silofl.study import load_study
 
 # Where INSTALL.md has a hospital put the software, everything else, and the kit.
@@ -30,6 +32,7 @@ STUDY, SYSTEM, PAGES, SUMS = "study.yaml", "system", "docs", "SHA256SUMS"
 # Of a kit, what comes with it; its logs and jobs come later.
 CAME = ("*.whl", LOCK, SBOM, STUDY, "startup/*", "local/*", f"{SYSTEM}/*", f"{PAGES}/*")
 TEMPLATES = Path(__file__).parent
+ENVIRONMENT = Environment(loader=FileSystemLoader(TEMPLATES), undefined=StrictUndefined, keep_trailing_newline=True)
 # Of a site alone: a server is no batch job.
 BATCH = "silofl.sbatch"
 READ = ("hospital-it.md", "privacy.md", "security.md")
@@ -37,7 +40,12 @@ CHECKER = "check_dossier.py"
 # Of machines with a service of their own.
 ROLES = {"hospital": "site", "server": "server"}
 LINK = re.compile(r"\[(?P<words>[^]]+)\]\((?P<file>[^)#]*)(#[^)]*)?\)")
-GUIDES = {"hospital": "INSTALL.md.j2", "server": "INSTALL_server.md.j2", "relay": "INSTALL_relay.md.j2"}
+GUIDES = {
+    "hospital": "INSTALL.md.j2",
+    "server": "INSTALL_server.md.j2",
+    "relay": "INSTALL_relay.md.j2",
+    "admin": "INSTALL_person.md.j2",
+}
 # The packages of a lock once installed: with torch for the CPU as measured, for a GPU by the size of its files.
 SOFTWARE_BYTES, GPU_BYTES = 2 * GIB, 7 * GIB
 
@@ -52,17 +60,11 @@ def write_guide(kit: Kit, facts: Mapping[str, str]) -> None:
     Raises:
         ConfigError: The kit's study or site.yaml is wrong.
     """
-    pages = Environment(loader=FileSystemLoader(TEMPLATES), undefined=StrictUndefined, keep_trailing_newline=True)
     python, size = read_target(kit.folder / LOCK)
-    values = {
-        "kit": kit,
+    values = _common_facts(kit) | {
         "python": f"Python {python or '3.11'}",
         "command": f"python{python or '3.11'}",
         "size": size,
-        "host": kit.address.host,
-        "port": kit.address.port,
-        "root": cert_fingerprint_sha256(kit.root),
-        "software": SOFTWARE,
         **facts,
     }
     if kit.kind == "hospital":
@@ -77,7 +79,7 @@ def write_guide(kit: Kit, facts: Mapping[str, str]) -> None:
         for template in sorted((TEMPLATES / SYSTEM).glob("*.j2")):
             if kit.kind == "server" and template.stem == BATCH:
                 continue
-            text = pages.get_template(f"{SYSTEM}/{template.name}").render(values)
+            text = ENVIRONMENT.get_template(f"{SYSTEM}/{template.name}").render(values)
             write_text(kit.folder / SYSTEM / template.stem, text)
     if kit.kind == "relay":
         values["listener"] = read_listener(kit)
@@ -85,7 +87,21 @@ def write_guide(kit: Kit, facts: Mapping[str, str]) -> None:
         _put_pages(kit.folder)
     write_text(kit.folder / SUMS, _format_checksums(kit.folder))
     values["sums"] = digest_file(kit.folder / SUMS)
-    write_text(kit.folder / "INSTALL.md", pages.get_template(GUIDES[kit.kind]).render(values))
+    _write_install(kit, values)
+
+
+def write_persons_guide(kit: Kit) -> None:
+    """Write the INSTALL.md of a person."""
+    _write_install(kit, _common_facts(kit) | {"version": __version__, "nvflare": find_installed_version("nvflare")})
+
+
+def _common_facts(kit: Kit) -> dict[str, Any]:
+    address, root = kit.address, cert_fingerprint_sha256(kit.root)
+    return {"kit": kit, "host": address.host, "port": address.port, "root": root, "software": SOFTWARE}
+
+
+def _write_install(kit: Kit, values: Mapping[str, Any]) -> None:
+    write_text(kit.folder / "INSTALL.md", ENVIRONMENT.get_template(GUIDES[kit.kind]).render(values))
 
 
 def _put_pages(folder: Path) -> None:

@@ -6,10 +6,12 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
+from nvflare.apis.fl_exception import FLCommunicationError
+from nvflare.fuel.flare_api.api_spec import NoConnection
 from nvflare.fuel.flare_api.flare_api import Session
 
 from provisioning.namespaces import Namespaces
@@ -21,7 +23,8 @@ from silofl_desk.flare.lead import has_ended, open_session
 from silofl_desk.studies.processes import ProcessTree
 
 POLL_S = 0.5
-START_S, STOP_S = 90.0, 60.0
+# A busy machine takes minutes; a participant that ends is not waited for.
+START_S, STOP_S = 300.0, 60.0
 
 
 class Network:
@@ -63,7 +66,7 @@ class Network:
             self._wait("the server's port to open", self._is_open)
             for kit in (*self.relays, *self.hospitals):
                 self.start(kit)
-            self._wait("all hospitals to connect", lambda: self.connected() >= {kit.name for kit in self.hospitals})
+            self._wait("all hospitals to connect", self._is_complete)
         except BaseException:
             # Python does not call __exit__ where __enter__ fails, be it by Ctrl-C: no participant must stay behind.
             self.__exit__()
@@ -90,9 +93,19 @@ class Network:
         """Return the kit of a person, by name or by role: then of the first one."""
         return self._people[person]
 
-    def session(self, person: str = "lead") -> AbstractContextManager[Session]:
-        """Talk to the server through NVFlare's API with the kit of a person, as for `find_kit`."""
-        return open_session(self.find_kit(person))
+    @contextmanager
+    def session(self, person: str = "lead") -> Iterator[Session]:
+        """Talk to the server through NVFlare's API with the kit of a person, as for `find_kit`.
+
+        Raises:
+            TrainingError: The server does not answer.
+        """
+        with ExitStack() as stack:
+            try:
+                session = stack.enter_context(open_session(self.find_kit(person)))
+            except (FLCommunicationError, NoConnection) as error:
+                raise TrainingError(f"the server must answer; NVFlare says {str(error)!r}: see {self.logs}") from None
+            yield session
 
     def connected(self) -> set[str]:
         """Return the names of the hospitals that are connected to the server."""
@@ -161,13 +174,20 @@ class Network:
             probe.settimeout(POLL_S)
             return probe.connect_ex((address.host, address.port)) == 0
 
+    def _is_complete(self) -> bool:
+        # A server answers later than it opens its port.
+        with suppress(TrainingError):
+            return self.connected() >= {kit.name for kit in self.hospitals}
+        return False
+
     def _wait(self, what: str, is_done: Callable[[], bool]) -> None:
         deadline = time.monotonic() + START_S
         while not is_done():
             ended = [name for name, tree in self._running.items() if tree.poll() is not None]
             if ended or time.monotonic() > deadline:
-                why = f"{', '.join(ended)} ended" if ended else "it took too long"
-                raise TrainingError(f"the network must start; {why} while waiting for {what}: see {self.logs}")
+                why = f"{', '.join(ended)} ended" if ended else f"it took more than {START_S:.0f} s"
+                remedy = "" if ended else "; end other programs, and begin again"
+                raise TrainingError(f"the network must start; {why} while waiting for {what}: see {self.logs}{remedy}")
             time.sleep(POLL_S)
 
 

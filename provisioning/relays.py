@@ -12,7 +12,7 @@ from silofl.flare.kit import Kit
 LINE = {"scheme": "http", "connection_security": "mtls"}
 # What a relay's kit starts, and what NVFlare has it start.
 GUARDED, UNGUARDED = "silofl.flare.relay", "nvflare.private.fed.app.relay.relay"
-SCRIPT = "startup/sub_start.sh"
+SCRIPT, UMASK = "startup/sub_start.sh", "umask 077"
 
 
 def complete_relays(path: Path, participants: list[dict[str, Any]]) -> None:

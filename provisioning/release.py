@@ -2,13 +2,15 @@
 
     python -m provisioning release FOLDER
 
-A fresh environment installs the wheels with the packages of a site's lock and trains one round. The tag, ``v`` and the
+Fresh environments install the wheels: one with a site's lock, which trains a round, and one with a clinic's, which
+predicts by that model. Other Pythons that are here predict with the versions of the site's lock. The tag, ``v`` and the
 version, is set where all of that went well, and is pushed by nobody but you.
 """
 
 import argparse
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -16,7 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from provisioning.build_wheel import build_sdist, build_wheel
-from provisioning.supply import LOCK, digest_file, name_package, write_supply
+from provisioning.supply import LOCK, digest_file, name_package, read_lock, write_supply
 from provisioning.workspace import CLINIC_LOCK, REPOSITORY, SITE_LOCK
 from silofl import __version__
 from silofl.base.errors import ConfigError, ExitCode, one_line
@@ -24,6 +26,9 @@ from silofl.base.files import is_free, write_text
 
 SOURCES = tuple(REPOSITORY / "custom" / name for name in ("", "silofl_desk", "silofl_clinic"))
 SUMS = "SHA256SUMS"
+# Of the packages besides this one; a lock's checksums are of one Python's files.
+PYTHONS = ("3.12", "3.13")
+MODEL = "run/supermodel"
 TRIAL = ("simulate", "fedavg_phantoms", "--rounds", "1", "--out", "run")
 
 
@@ -71,21 +76,58 @@ def check_descriptions(folder: Path) -> None:
     _call([sys.executable, "-m", "twine", "--no-color", "check", "--strict", *packages], folder)
 
 
-def try_release(folder: Path, version: str) -> None:
-    """Install a release's lock into a fresh environment, and train one round there.
+def try_release(folder: Path, version: str) -> list[str]:
+    """Install a release into fresh environments: a site trains one round, and a clinic predicts by its model.
+
+    Returns:
+        The Pythons that are not here, with which nothing was tried.
 
     Raises:
-        ConfigError: It cannot be installed, is another version, or does not train.
+        ConfigError: It cannot be installed, is another version, or does not train or predict.
     """
+    folder, left = folder.absolute(), []
     with tempfile.TemporaryDirectory() as scratch:
-        place, programs = Path(scratch), Path(scratch, "environment", "bin")
-        _call([sys.executable, "-m", "venv", "environment"], place)
-        install = ["-m", "pip", "install", "--quiet", "--require-hashes", "--find-links", str(folder.absolute())]
-        _call([str(programs / "python"), *install, "-r", str(folder.absolute() / LOCK)], place)
-        said = _call([str(programs / "silofl"), "--version"], place).strip()
+        place = Path(scratch)
+        site = _install(place / "site", sys.executable, _locked(folder, folder / LOCK))
+        said = _call([site, "--version"], place).strip()
         if said != f"silofl {version}":
             raise ConfigError(f"the wheel must be silofl {version}, not {said}; install the clone anew")
-        _call([str(programs / "silofl"), *TRIAL], place)
+        _call([site, *TRIAL], place)
+        clinic = _install(place / "clinic", sys.executable, _locked(folder, folder / "clinic" / LOCK))
+        _call([clinic, "monitor", _predict(clinic, place), "--model", MODEL], place)
+        versions = place / "versions.txt"
+        versions.write_text("".join(f"{one.name}=={one.version}\n" for one in read_lock(folder / LOCK)))
+        for name in PYTHONS:
+            if (python := _find_python(name)) is None:
+                left.append(name)
+                continue
+            own = [one for one in folder.glob("*.whl") if not one.name.startswith("silofl_clinic")]
+            _predict(_install(place / name, python, ["-c", str(versions), *map(str, own)]), place)
+    return left
+
+
+def _find_python(name: str) -> str | None:
+    """Return the Python of a version; None where none is here, or what pyenv leaves in its place, which starts none."""
+    python = shutil.which(f"python{name}")
+    return python if python and subprocess.run([python, "--version"], capture_output=True).returncode == 0 else None
+
+
+def _locked(folder: Path, lock: Path) -> list[str]:
+    return ["--require-hashes", "--find-links", str(folder), "-r", str(lock)]
+
+
+def _install(place: Path, python: str, what: Sequence[str]) -> str:
+    """Have pip install packages into a fresh environment; returns its ``silofl``."""
+    _call([python, "-m", "venv", place.name], place.parent)
+    _call([str(place / "bin" / "python"), "-m", "pip", "install", "--quiet", *what], place.parent)
+    return str(place / "bin" / "silofl")
+
+
+def _predict(silofl: str, place: Path) -> str:
+    """Predict an image of the site's trial by its model; returns the folder of the answer."""
+    image, answer = min(place.glob("phantoms/*/images/*")), f"{Path(silofl).parents[1].name}-answer"
+    _call([silofl, "predict", MODEL, str(image), "--out", answer], place)
+    return answer
 
 
 def _call(command: Sequence[str], place: Path) -> str:
@@ -111,8 +153,10 @@ def run(options: argparse.Namespace) -> int:
         raise ConfigError(f"{options.folder} must be a new folder, not one with files; name another, or remove it")
     build_release(options.folder)
     check_descriptions(options.folder)
-    try_release(options.folder, __version__)
+    left = try_release(options.folder, __version__)
     _call(["git", "tag", "--annotate", "--message", f"SiloFL {__version__}", f"v{__version__}"], REPOSITORY)
     print((options.folder / SUMS).read_text(encoding="utf-8"), end="")
+    if left:
+        print(f"nothing was tried with Python {', '.join(left)}, which is not here")
     print(f"tag v{__version__} is set; push it, and upload {options.folder}, when you have looked at it")
     return ExitCode.COMPLETE

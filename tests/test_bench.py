@@ -69,6 +69,15 @@ def test_every_script_calls_the_package_as_it_is():
     assert len(found) > 30 and {name: one for name, one in found.items() if one} == {}
 
 
+@pytest.mark.parametrize("name", [name for name in SCRIPTS if "__main__" in (BENCH / f"{name}.py").read_text("utf-8")])
+def test_every_bench_says_how_it_is_called(name, monkeypatch, capsys):
+    bench = importlib.import_module(name)
+    monkeypatch.setattr(sys, "argv", [f"{name}.py", "--help"])
+    with pytest.raises(SystemExit) as ending:
+        bench.main()
+    assert ending.value.code == 0 and capsys.readouterr().out.startswith(f"usage: {name}.py [-h]")
+
+
 def test_a_call_of_yesterday_is_found():
     tree = ast.parse("read_finished_run(options.run)\nnp.mean()\nlosses(*found)")
     ((line, name, reason),) = misfits(importlib.import_module("leakage"), tree)

@@ -40,7 +40,7 @@ for _room, _below in (
     ("__main__", ("cli", "parent")),
     ("desk/options", ("base",)),
     ("desk/layouts", ("importing",)),
-    ("desk/sets", ("importing",)),
+    ("desk/sets", ("desk/layouts",)),
     ("desk/phantoms", ("data",)),
     ("desk/inference", ("inference",)),
     ("desk/flare", ("flare",)),

@@ -19,7 +19,7 @@ FURTHER = ("silofl_desk", "silofl_clinic")
 DESK, CLINIC = (tomllib.loads((ROOT / "custom" / name / "pyproject.toml").read_text()) for name in FURTHER)
 TESTS = {"hypothesis", "pytest", "pytest-timeout", "pytest-xdist"}
 # Of the desk's rooms of layouts.
-NO_LAYOUTS = {"__init__", "dealing", "examples"}
+NO_LAYOUTS = {"__init__", "dealing", "description", "examples"}
 DEVELOPMENT = TESTS | {"fire", "jsonschema", "mypy", "ruff", "pre_commit", "pre_commit_hooks", "twine"}
 
 

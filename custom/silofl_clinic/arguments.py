@@ -9,9 +9,8 @@ from silofl.base.options import add_json, expect_path
 
 def add_receive(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``silofl receive``."""
-    default, place = Path("clinic.yaml"), expect_path("a clinic.yaml")
-    what = f"the clinic's settings (default: {default})"
-    parser.add_argument("--config", type=place, metavar="FILE", default=default, help=what)
+    what, place = "the clinic's settings (default: clinic.yaml)", expect_path("a clinic.yaml")
+    parser.add_argument("--config", type=place, metavar="FILE", default=Path("clinic.yaml"), help=what)
 
 
 def add_serve(parser: argparse.ArgumentParser) -> None:
@@ -31,8 +30,8 @@ def add_monitor(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``silofl monitor``."""
     folder = expect_path("a folder with prediction.json, or with folders that hold one")
     parser.add_argument("records", type=folder, metavar="RECORDS", help="folder of predict's or serve's results")
-    model = expect_path("the folder of a super model")
-    parser.add_argument("--model", type=model, required=True, metavar="SUPERMODEL", help="the model that answered")
-    what = "also write who had an answer of which model (CSV)"
+    what = "the model that answered"
+    parser.add_argument("--model", type=SUPER_MODEL, required=True, metavar="SUPERMODEL", help=what)
+    what = "also write which patient had an answer of which model (CSV)"
     parser.add_argument("--answers", type=Path, metavar="FILE", help=what)
     add_json(parser, "months and alarms")

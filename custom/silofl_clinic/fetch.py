@@ -28,12 +28,10 @@ def run(options: argparse.Namespace) -> int:
         raise ConfigError("clinic.yaml must name the archive, with ae_title, address and port; it does not: add it")
     inbox, causes = Inbox(clinic), []
     # By C-MOVE the archive calls back.
-    listening = nullcontext() if clinic.archive.dicomweb else Receiver(clinic, inbox).listen()
-    with listening:
+    with nullcontext() if clinic.archive.dicomweb else Receiver(clinic, inbox).listen():
         for accession, patient in wanted:
-            cause = fetch(clinic, inbox, accession, patient)
-            causes.append(cause)
-            print(f"{accession}: {cause or 'whole'}", flush=True)
+            causes.append(fetch(clinic, inbox, accession, patient))
+            print(f"{accession}: {causes[-1] or 'whole'}", flush=True)
     counts = {cause or "whole": causes.count(cause) for cause in causes}
     print(f"{len(wanted)} asked for: {', '.join(f'{n} {cause}' for cause, n in sorted(counts.items()))}")
     print(f"in {clinic.root}: {describe_counts(inbox.counts())}")
@@ -82,8 +80,7 @@ def _fetch_study(clinic: Clinic, inbox: Inbox, study: Study) -> str:
     make_folder(folder)
     is_whole = retrieve_study(clinic, study, inbox) and len([*folder.rglob("*.dcm")]) >= study.num_instances
     # The archive may keep its connection for the next exam.
-    if is_whole:
-        (folder / UNFINISHED).unlink(missing_ok=True)
-    else:
+    (folder / UNFINISHED).unlink(missing_ok=True)
+    if not is_whole:
         (folder / UNFINISHED).touch()
     return inbox.put_away(folder)

@@ -24,6 +24,7 @@ from silofl.base.files import write_text
 from silofl.base.options import make_console
 from silofl.core.gain import holm
 from silofl.inference import HEAD, RECORD
+from silofl.reading.header import read_dicom_element
 from silofl.report.tables import TextTable, print_lines, print_table
 
 # Months of the reference, and how many answers they must hold.
@@ -62,6 +63,7 @@ class Answer:
         super_model: Fingerprint of the super model.
         name: Of the input.
         study: UID of the DICOM study; empty where there is none.
+        segmentation: Where its DICOM segmentation would be.
         answered_by: Which of its models; empty of a refused input.
         measures: Name -> whether it is so, counted as a share; or a number, by how many deviations it lies above the
             mean of the hospitals' own cases.
@@ -71,8 +73,14 @@ class Answer:
     super_model: str
     name: str
     study: str
+    segmentation: Path
     answered_by: str
     measures: Mapping[str, bool | float]
+
+    @property
+    def patient(self) -> str | None:
+        """The PatientID in its segmentation; None where there is none."""
+        return read_dicom_element(self.segmentation, "PatientID") if self.segmentation.is_file() else None
 
 
 @dataclass(frozen=True)
@@ -107,8 +115,8 @@ def run(options: argparse.Namespace) -> int:
         raise ConfigError(f"--model must be a super model with a {HEAD}, not {options.model}; name its folder")
     everything = sorted(read_answers(options.records), key=lambda one: one.time)
     if options.answers:
-        head = ("time", "input", "study", "super model", "answered by")
-        rows = [(f"{a.time:%Y-%m-%d %H:%M}", a.name, a.study, a.super_model, a.answered_by) for a in everything]
+        head = ("time", "input", "study", "patient", "super model", "answered by")
+        rows = [(f"{a.time:%F %R}", a.name, a.study, a.patient, a.super_model, a.answered_by) for a in everything]
         write_text(options.answers, encode_csv([head, *rows]))
     answers = [one for one in everything if one.super_model == facts["fingerprint"]]
     if not answers:
@@ -136,7 +144,7 @@ def read_answers(folder: Path) -> Iterator[Answer]:
         found = read_json_document(path)
         for record in found if isinstance(found, list) else [{}]:
             try:
-                yield _read_answer(record)
+                yield _read_answer(record, path.parent)
             except (KeyError, TypeError, ValueError, AttributeError):
                 raise ConfigError(
                     f"{path.relative_to(folder)} must hold answers with their time, as predict of 0.4 and later writes "
@@ -144,7 +152,7 @@ def read_answers(folder: Path) -> Iterator[Answer]:
                 ) from None
 
 
-def _read_answer(record: Mapping[str, Any]) -> Answer:
+def _read_answer(record: Mapping[str, Any], folder: Path) -> Answer:
     heads = {str(text).partition(":")[0] for text in record.get("warnings", ())}
     answered = "error" not in record
     measures: dict[str, bool | float] = dict.fromkeys(heads, True) | {REFUSED: not answered}
@@ -155,6 +163,7 @@ def _read_answer(record: Mapping[str, Any]) -> Answer:
         str(record["super_model"]),
         str(record["input"]),
         str((record.get("dicom") or {}).get("study", "")),
+        folder / str(record.get("dicom_seg", "")),
         str(record["model"]) if answered else "",
         measures | {name: float(value) for name, value in record.get("deviations", {}).items()},
     )
@@ -226,8 +235,7 @@ def _compare(reference: Sequence[Answer], answers: Sequence[Answer]) -> dict[str
     from scipy.stats import fisher_exact, ttest_ind
 
     found: dict[str, tuple[bool, float, float, float]] = {}
-    both = (*reference, *answers)
-    warnings = {name for one in both for name, value in one.measures.items() if value is True} - {*SHARES}
+    warnings = {name for name, some in collect([*reference, *answers]).items() if is_share(some)} - {*SHARES}
     before, after = collect(reference, warnings), collect(answers, warnings)
     for name in sorted(before.keys() & after.keys()):
         was, now = before[name], after[name]
@@ -265,8 +273,8 @@ def describe_alarm(alarm: Alarm) -> str:
     """Return an alarm as a sentence."""
     form, unit = (".0%", "") if alarm.is_share else ("+.2f", " deviations")
     since = alarm.month if alarm.months == 1 else f"{alarm.months} months to {alarm.month}"
-    was, now = format(alarm.was, form), format(alarm.now, form)
-    return f"{since}: {alarm.measure}: {now}{unit}, at first {was} (p {alarm.p_value:.1g}): {alarm.cause}"
+    change = f"{alarm.now:{form}}{unit}, at first {alarm.was:{form}} (p {alarm.p_value:.1g})"
+    return f"{since}: {alarm.measure}: {change}: {alarm.cause}"
 
 
 def make_table(months: Mapping[str, Sequence[Answer]], expected: Mapping[str, float]) -> TextTable:

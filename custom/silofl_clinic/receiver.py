@@ -67,7 +67,7 @@ class Receiver:
             (evt.EVT_DATA_RECV, self._count_bytes),
             # Before the connection is closed, unlike EVT_RELEASED, which is of another thread.
             (evt.EVT_PDU_RECV, lambda event: self._finish(event) if isinstance(event.pdu, A_RELEASE_RQ) else None),
-            (evt.EVT_CONN_CLOSE, self._forget),
+            (evt.EVT_CONN_CLOSE, lambda event: self._bytes.pop(event.assoc, None)),
         ]
         place = clinic.address, clinic.port
         try:
@@ -133,9 +133,6 @@ class Receiver:
         with self._inbox.lock:
             if folder := self._inbox.sending.pop(event.assoc, None):
                 (folder / UNFINISHED).unlink(missing_ok=True)
-
-    def _forget(self, event: Event) -> None:
-        self._bytes.pop(event.assoc, None)
 
 
 def make_entity(clinic: Clinic) -> AE:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -64,9 +63,7 @@ def write_report(
             software_versions=__version__,
             specific_character_set="ISO_IR 192",
         )
-    stream = io.BytesIO()
-    report.save_as(stream, enforce_file_format=True)
-    write_atomically(target, lambda file: file.write(stream.getvalue()))
+    write_atomically(target, lambda stream: report.save_as(stream, enforce_file_format=True))
 
 
 def _describe_answer(
@@ -93,8 +90,7 @@ def _describe_answer(
             # No voxel has the label: there is nothing to refer to.
             groups.append(sr.MeasurementsAndQualitativeEvaluations(**known))
     device = sr.DeviceObserverIdentifyingAttributes(uid[DEVICE], "SiloFL", model_name=study.name[:MOST_LETTERS])
-    observer = sr.ObserverContext(codes.DCM.Device, device)
-    context = sr.ObservationContext(observer_device_context=observer)
+    context = sr.ObservationContext(observer_device_context=sr.ObserverContext(codes.DCM.Device, device))
     # Without a library of the images: their headers say the same, and of 96 slices it takes longer than the answer.
     report = sr.MeasurementReport(context, codes.SCT.ImagingProcedure, groups)
     said = "; ".join([*forbid_use(record["do_not_use"]), f"{RESEARCH}, no medical device", *record["warnings"]])

@@ -1,6 +1,7 @@
 import json
 
 import house
+import pytest
 
 PART = "class Part:\n    a: int\n    def b(self): ...\n    def _c(self): ...\n\nclass Run: ...\n"
 
@@ -13,6 +14,11 @@ def test_a_figure_above_its_ceiling_and_one_without_a_ceiling_are_named():
     assert house.exceed({"lines of a": 1}, {"lines of a": 1}) == []
     first, second = house.exceed({"lines of a": 2, "lines of b": 1}, {"lines of a": 1})
     assert first.startswith("lines of a must be at most 1, not 2;") and "lines of b must be at most 0, not 1" in second
+
+
+def test_a_commit_that_is_none_is_one_sentence():
+    with pytest.raises(SystemExit, match="COMMIT must be one of this repository, not 'nosuch': git log lists them"):
+        house.of_commit("nosuch")
 
 
 def test_what_is_bounded_is_counted():

@@ -1,6 +1,7 @@
 import json
 import re
 import shutil
+import subprocess
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from nvflare.lighter.utils import Identity, generate_cert, load_private_key, ser
 from provisioning.__main__ import main
 from provisioning.check_kits import check_folders
 from provisioning.checks import TRACKING
+from provisioning.relays import SCRIPT
 from provisioning.supply import LOCK, read_lock
 from provisioning.workspace import CUDA_LOCKS, PROJECT, REPOSITORY, SITE_LOCK, find_kits, write_yaml
 from silofl import __version__
@@ -21,6 +23,7 @@ from silofl.base.settings import read_yaml
 from silofl.flare.kit import read_kit
 from silofl.flare.policy import REPLACED, SITE_CLASSES
 
+from ..conftest import readable_by_others
 from .conftest import make_small_network, replace_in
 
 JOBS = REPOSITORY / "jobs"
@@ -38,6 +41,11 @@ def failures(path, jobs=JOBS, after=timedelta(0)):
 def the_only_failure(path, **options):
     ((where, text),) = failures(path, **options)
     return f"{where}: {text}"
+
+
+def carry_out(sentence):
+    """Run the command at the end of a sentence."""
+    subprocess.run(sentence.partition(" call: ")[2], shell=True, check=True)
 
 
 def printed_by_check(path, code, capsys):
@@ -239,6 +247,22 @@ def test_what_every_account_may_write_is_found(kits, name):
     (kits / "north" / name).chmod(0o777)
     found = the_only_failure(kits / "north")
     assert found.startswith(f"north: {name or 'the kit' + chr(39) + 's folder'} must not be writable for every account")
+    carry_out(found)
+    assert failures(kits / "north") == []
+
+
+def test_a_kit_of_an_older_version_whose_logs_and_jobs_others_may_read_is_a_warning(kits, capsys, wheel):
+    for kit in ("north", "server"):
+        replace_in(kits / kit / SCRIPT, "umask 077\n", "")
+        log = kits / kit / "log.txt"
+        log.touch()
+        log.chmod(0o644)
+        printed = printed_by_check(kits / kit, 0, capsys)
+        assert f"warning {kit}: {SCRIPT} is an older version's, which does not set umask 077: other acc" in printed
+        assert main(["fill-kits", str(kits / kit), "--wheel", str(wheel)]) == 0
+        (warning,) = [line for line in printed.splitlines() if line.startswith("warning")]
+        carry_out(warning)
+        assert readable_by_others(kits / kit) == [] and "warning" not in printed_by_check(kits / kit, 0, capsys)
 
 
 def test_a_name_in_the_checksums_that_is_no_wheels_is_one_sentence(kits):
@@ -324,6 +348,13 @@ def test_a_kit_that_lets_others_in_or_loses_what_it_keeps_is_not_right(kits, nam
     change(kits / name)
     found = the_only_failure(kits / name)
     assert found.startswith(f"{name}: ") and sentence in found
+
+
+def test_a_private_key_that_others_can_read_is_closed_by_the_command_that_is_named(workspace, kits):
+    for key in (kits / "north" / "startup" / "client.key", workspace / "silofl" / "state" / "cert.json"):
+        key.chmod(0o644)
+        carry_out(the_only_failure(workspace))
+        assert failures(workspace) == []
 
 
 def test_where_results_are_recorded_may_be_allowed(kits):

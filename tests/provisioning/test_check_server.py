@@ -119,6 +119,14 @@ def test_what_is_wrong_is_named_with_its_remedy(server, capsys, monkeypatch, cha
     assert status != "ok" and sentence in said
 
 
+@pytest.mark.parametrize(("change", "check"), [(expose, "modes"), (let_key_be_read, "certificate")])
+def test_what_others_can_read_is_closed_by_the_command_that_is_named(server, capsys, monkeypatch, change, check):
+    change(*server, monkeypatch)
+    _, sentence = checked(server[0], capsys, 1)[check]
+    subprocess.run(sentence[sentence.index("chmod") :], shell=True, check=True)
+    checked(server[0], capsys, 0)
+
+
 def test_a_port_that_another_program_has_is_no_healthy_server(server, capsys):
     kit, _ = server
     with socket.create_server(("localhost", kit.address.port)):
@@ -151,12 +159,18 @@ def test_a_full_disk_and_a_free_clock_are_warnings(server, capsys, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("said", "status"), [("loaded\nactive\n", "ok"), ("loaded\nfailed\n", "failed"), ("not-found\ninactive\n", "ok")]
+    ("said", "status", "words"),
+    [
+        ("loaded\nactive\n", "ok", "is active"),
+        ("loaded\nfailed\n", "failed", "must be active, not failed"),
+        ("not-found\ninactive\n", "ok", "is not installed here"),
+        ("", "ok", "cannot be asked here, where systemd does not answer"),
+    ],
 )
-def test_a_firewall_that_failed_to_load_is_found(server, monkeypatch, said, status):
+def test_a_firewall_that_failed_to_load_is_found(monkeypatch, said, status, words):
     monkeypatch.setattr(machine.subprocess, "run", lambda *_, **__: type("Done", (), {"stdout": said}))
     found = machine.check_firewall(None)
-    assert found.status == status and ("not failed" in found.sentence) is (status == "failed")
+    assert found.status == status and words in found.sentence
 
 
 def test_a_hospitals_kit_is_refused(kits, capsys):

@@ -89,6 +89,19 @@ def test_what_a_kit_writes_is_for_its_account_and_it_imports_nothing_from_its_fo
     assert (kit / "audit.log").read_text() == "safe=1\n" and readable_by_others(kit / "audit.log") == []
 
 
+@pytest.mark.parametrize("name", ["lead@study.example.org", "it@north.example.org", "further@study.example.org"])
+def test_a_persons_kit_says_how_it_is_used_in_place_of_nvflares_pages(workspace, kits, name):
+    if not (kits / name).exists():
+        assert main(["add-person", str(workspace), name, "study", "lead"]) == 0
+    files = {path.name for path in (kits / name).rglob("*") if path.is_file()}
+    assert "INSTALL.md" in files and not files & {"readme.txt", "system_info.ipynb"}
+    page, kit = (kits / name / "INSTALL.md").read_text(), read_kit(kits / name)
+    assert f"as `{name}`, with the role\n`{kit.role}` of {kit.org}." in page and "port **8002**" in page
+    assert ("silofl run JOB" in page) is (kit.role == "lead") and ("shutdown client" in page) is not (
+        kit.role == "lead"
+    )
+
+
 @pytest.mark.parametrize("name", ["server", "north"])
 def test_every_link_in_the_pages_of_a_kit_leads_to_a_file_of_the_kit(kits, name):
     pages = [page for page in (kits / name).rglob("*.md") if page.parent != kits / name]

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import subprocess
+import sys
 import zipfile
 
 import jsonschema
@@ -131,6 +132,41 @@ def test_a_wheel_of_another_version_is_found_where_it_is_installed(tmp_path, mon
         release.try_release(tmp_path, "1.2.0")
 
 
+# Writes down how it is called, and leaves what a trial looks for.
+PROGRAM = """import os, pathlib, sys
+def main():
+    print('silofl 1.2.0')
+    with open(os.environ['CALLS'], 'a') as log:
+        print(pathlib.Path(sys.prefix).name, *sys.argv[1:3], file=log)
+    pathlib.Path('phantoms/north/images').mkdir(parents=True, exist_ok=True)
+    pathlib.Path('phantoms/north/images/a.png').touch()
+"""
+
+
+@pytest.mark.slow
+def test_a_release_is_tried_at_a_site_at_a_clinic_and_with_the_pythons_that_are_there(tmp_path, monkeypatch):
+    tools, folder = tmp_path / "tools", tmp_path / "dist"
+    tools.mkdir()
+    (tools / "python3.12").symlink_to(sys.executable)
+    # As pyenv has it for a version that is not chosen.
+    (tools / "python3.13").write_text("#!/bin/sh\nexit 127\n")
+    (tools / "python3.13").chmod(0o755)
+    for name, value in {"PIP_NO_INDEX": "1", "PATH": str(tools), "CALLS": str(tmp_path / "calls")}.items():
+        monkeypatch.setenv(name, value)
+    own = write_wheel(folder, "silofl", PROGRAM, "[console_scripts]\nsilofl = silofl:main\n")
+    (folder / "clinic").mkdir()
+    for lock in (folder / LOCK, folder / "clinic" / LOCK):
+        lock.write_text(f"{own.line}\n")
+    assert release.try_release(folder, "1.2.0") == ["3.13"]
+    assert (tmp_path / "calls").read_text().splitlines() == [
+        "site --version",
+        "site simulate fedavg_phantoms",
+        "clinic predict run/supermodel",
+        "clinic monitor clinic-answer",
+        "3.12 predict run/supermodel",
+    ]
+
+
 @pytest.fixture
 def steps(repository, monkeypatch):
     """A release whose steps are only written down."""
@@ -145,7 +181,7 @@ def steps(repository, monkeypatch):
 
     monkeypatch.setattr(release, "build_release", build)
     monkeypatch.setattr(release, "check_descriptions", lambda folder: seen.append("descriptions"))
-    monkeypatch.setattr(release, "try_release", lambda *asked: seen.append("trial"))
+    monkeypatch.setattr(release, "try_release", lambda *asked: seen.append("trial") or ["3.13"])
     return seen
 
 
@@ -153,7 +189,8 @@ def test_the_tag_is_set_last(steps, repository, tmp_path, capsys):
     assert main(["release", str(tmp_path / "dist")]) == 0
     assert steps == ["repository", "build", "descriptions", "trial"]
     assert git(repository, "tag") == f"v{__version__}" and git(repository, "cat-file", "-t", f"v{__version__}") == "tag"
-    assert "0  silofl.whl" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "0  silofl.whl" in printed and "nothing was tried with Python 3.13, which is not here" in printed
 
 
 def test_a_release_that_fails_has_no_tag(steps, repository, tmp_path, monkeypatch, capsys):

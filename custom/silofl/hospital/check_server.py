@@ -104,7 +104,7 @@ def check_modes(server: ServerMachine) -> Finding:
     if exposed:
         return failed(
             f"what the server keeps must be for its account alone, not {len(exposed)} of {len(files)} files for others "
-            f"too; start it with umask 077, as system/silofl.service does, and call: chmod -R go= "
+            f"too; start it with umask 077, as startup/start.sh of a filled kit does, and call: chmod -R go= "
             f"{' '.join(map(str, places))}",
             exposed=len(exposed),
         )

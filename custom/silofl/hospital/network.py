@@ -62,7 +62,7 @@ def check_certificate(candidate: Participant) -> Finding:
     if candidate.kit.is_key_exposed:
         return failed(
             f"startup/{candidate.kit.key_path.name} must be readable by its owner only, since whoever reads it can "
-            "take part in its place; other accounts can: chmod 600"
+            f"take part in its place; other accounts can: chmod 600 {candidate.kit.key_path}"
         )
     kit, now = candidate.kit, datetime.now(UTC)
     own = judge_validity("the kit's certificates", "ask for a new kit", (kit.valid_from, kit.valid_until), now)

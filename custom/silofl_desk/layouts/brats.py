@@ -33,7 +33,8 @@ from silofl.importing.cases import CASE, Patterns, SiteCases, find_cases, plan_c
 from silofl.importing.masks import Values
 from silofl.importing.options import FIFTHS, ImportOptions, Layout
 from silofl.importing.patients import assign_sites, read_columns
-from silofl.importing.site_files import SitePlan, choose_labels, visible_folders
+from silofl.importing.site_files import SitePlan, visible_folders
+from silofl_desk.layouts.description import choose_labels
 
 CHANNELS = ("T1", "T1Gd", "T2", "FLAIR")
 LABELS = ("necrotic core", "oedema", "enhancing tumour")

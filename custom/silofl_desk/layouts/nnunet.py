@@ -43,8 +43,9 @@ from silofl.importing.cases import CASE, Patterns, SiteCases, find_cases, plan_c
 from silofl.importing.masks import ENDINGS, Values
 from silofl.importing.options import FIFTHS, ImportOptions, Layout
 from silofl.importing.patients import TABLES, read_patients, warn_unknown_patients
-from silofl.importing.site_files import SitePlan, choose_labels, read_description, visible_folders
+from silofl.importing.site_files import SitePlan, visible_folders
 from silofl.reading.formats import PICTURES
+from silofl_desk.layouts.description import choose_labels, read_description
 
 PARTS = ("dataset.json", "imagesTr", "labelsTr")
 # The key of dataset.json with the files of each case, where they do not lie in these folders.

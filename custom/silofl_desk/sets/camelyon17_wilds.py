@@ -22,8 +22,9 @@ import numpy as np
 
 from silofl.base.errors import DataError
 from silofl.importing.options import DEALT, FIFTHS, ImportOptions, Layout
-from silofl.importing.site_files import SitePlan, choose_labels
+from silofl.importing.site_files import SitePlan
 from silofl.reading.access import read_bytes
+from silofl_desk.layouts.description import choose_labels
 from silofl_desk.sets.examples import ClassificationSet, Linked, plan_examples
 
 COLUMNS = ("patient", "node", "x_coord", "y_coord", "tumor", "center")

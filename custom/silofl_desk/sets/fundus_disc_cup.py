@@ -25,16 +25,10 @@ import numpy as np
 
 from silofl.base.errors import DataError
 from silofl.importing.options import FIFTHS, ImportOptions, Layout
-from silofl.importing.site_files import (
-    CaseFiles,
-    SitePlan,
-    choose_labels,
-    copy_image,
-    plan_pairs,
-    visible_folders,
-)
+from silofl.importing.site_files import CaseFiles, SitePlan, copy_image, plan_pairs, visible_folders
 from silofl.reading.formats import PICTURES
 from silofl.reading.images import read_label
+from silofl_desk.layouts.description import choose_labels
 
 # Above the first a grey is the rim, above the second the background.
 GREYS = (50, 200)

@@ -22,8 +22,9 @@ from numpy.typing import NDArray
 
 from silofl.base.errors import ConfigError, DataError
 from silofl.importing.options import DEALT, ImportOptions, Layout
-from silofl.importing.site_files import SitePlan, number_labels, read_description
+from silofl.importing.site_files import SitePlan, number_labels
 from silofl.reading.access import open_error
+from silofl_desk.layouts.description import read_description
 from silofl_desk.sets.examples import ClassificationSet, Stacked, plan_examples
 
 PREFIXES = {"training": "train", "validation": "val", "test": "test"}

@@ -37,17 +37,9 @@ from numpy.typing import NDArray
 from silofl.base.errors import DataError
 from silofl.importing.masks import Values, plan_mask
 from silofl.importing.options import FIFTHS, ImportOptions, Layout
-from silofl.importing.site_files import (
-    CaseFiles,
-    SitePlan,
-    choose_labels,
-    copy_image,
-    plan_pairs,
-    read_description,
-    sample_file,
-    visible_folders,
-)
+from silofl.importing.site_files import CaseFiles, SitePlan, copy_image, plan_pairs, visible_folders
 from silofl.reading.images import read_image, read_label
+from silofl_desk.layouts.description import choose_labels, read_description, sample_file
 
 TILE = 256
 # Look and size -> site, and how many tiles are cut along each axis.

@@ -39,9 +39,10 @@ import numpy as np
 
 from silofl.base.errors import DataError
 from silofl.importing.options import FIFTHS, ImportOptions, Layout
-from silofl.importing.site_files import CaseFiles, SitePlan, choose_labels, copy_image, plan_pairs
+from silofl.importing.site_files import CaseFiles, SitePlan, copy_image, plan_pairs
 from silofl.reading.access import read_bytes
 from silofl.reading.images import read_image, read_label
+from silofl_desk.layouts.description import choose_labels
 
 # Organ -> codes of the hospitals that collected tissue for TCGA's studies of it (BRCA; KICH, KIRC, KIRP; LUAD, LUSC;
 # PRAD), by the Genomic Data Commons' table of tissue source sites.

@@ -28,8 +28,9 @@ from numpy.typing import NDArray
 
 from silofl.base.errors import DataError
 from silofl.importing.options import ImportOptions, Layout
-from silofl.importing.site_files import JsonRecord, SitePlan, choose_labels
+from silofl.importing.site_files import JsonRecord, SitePlan
 from silofl.reading.images import read_image, read_label
+from silofl_desk.layouts.description import choose_labels
 from silofl_desk.sets.examples import ClassificationSet, Stacked, plan_examples
 from silofl_desk.sets.nuclei_dsb2018 import plan_nuclei
 

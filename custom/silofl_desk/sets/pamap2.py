@@ -30,8 +30,9 @@ from numpy.typing import NDArray
 
 from silofl.base.errors import DataError
 from silofl.importing.options import DEALT, ImportOptions, Layout
-from silofl.importing.site_files import SitePlan, choose_labels
+from silofl.importing.site_files import SitePlan
 from silofl.reading.access import open_error
+from silofl_desk.layouts.description import choose_labels
 from silofl_desk.sets.examples import ClassificationSet, Stacked, plan_examples
 
 ACTIVITIES = {

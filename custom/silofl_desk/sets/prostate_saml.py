@@ -22,15 +22,9 @@ import numpy as np
 from silofl.base.errors import DataError
 from silofl.importing.masks import save_with_header
 from silofl.importing.options import FIFTHS, ImportOptions, Layout
-from silofl.importing.site_files import (
-    CaseFiles,
-    SitePlan,
-    choose_labels,
-    copy_image,
-    plan_pairs,
-    visible_folders,
-)
+from silofl.importing.site_files import CaseFiles, SitePlan, copy_image, plan_pairs, visible_folders
 from silofl.reading.images import read_image, read_label
+from silofl_desk.layouts.description import choose_labels
 
 VOLUME = re.compile(r"(?P<case>[^.].*?)(?P<segmentation>_segmentation)?\.nii(\.gz)?", re.IGNORECASE)
 

@@ -34,17 +34,9 @@ from silofl.base.errors import ConfigError, DataError
 from silofl.data.manifest import PARTS
 from silofl.importing.masks import Values, copy_checked, read_mask, save_with_header
 from silofl.importing.options import ImportOptions, Layout
-from silofl.importing.site_files import (
-    CaseFiles,
-    JsonRecord,
-    SitePlan,
-    choose_labels,
-    copy_image,
-    plan_pairs,
-    read_description,
-    sample_file,
-)
+from silofl.importing.site_files import CaseFiles, JsonRecord, SitePlan, copy_image, plan_pairs
 from silofl.reading.images import read_image, read_label
+from silofl_desk.layouts.description import choose_labels, read_description, sample_file
 
 DOWNLOAD = "training-data-gm-sc-challenge-ismrm16-v20160302b"
 IMAGE = re.compile(r"(?P<patient>(?P<site>site\d+)-sc\d+)-image\.nii\.gz")
