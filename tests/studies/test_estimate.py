@@ -194,6 +194,14 @@ def test_the_estimate_is_json_alone_and_the_job_is_written_with_the_timeout_and_
     assert {str(file.relative_to(target)) for file in target.rglob("*")} == names
 
 
+@pytest.mark.parametrize(("rounds", "is_said"), [(10, True), (20, False)])
+def test_too_few_rounds_for_a_verdict_are_said_and_the_remedy_helps(silofl, rounds, is_said):
+    arguments = ("--sites", 2, "--bandwidth", "1Gbit", "--seconds-per-step", 1, "--set", f"rounds={rounds}")
+    code, out, _ = silofl("estimate", JOB, *arguments)
+    assert code == 0 and ("CAUTION  10 rounds allow no verdict on joining" in out) == is_said
+    assert out.endswith("as with --set rounds=20\n") == is_said
+
+
 def test_estimate_and_the_job_that_it_writes_have_what_is_set(silofl, tmp_path):
     settings = [*SMALL_OPTIONS, "--set", "training.batch_size=4", "--set", "algorithm.name=fedbn"]
     arguments = ["--sites", 2, "--bandwidth", "1Gbit", "--seconds-per-step", 1, "--json", "--examples", 80]

@@ -27,7 +27,7 @@ from silofl.parts.guard import goes_on
 from silofl.parts.part import AFTER
 from silofl.parts.task import TRAIN, Exchange
 from silofl.parts.work import Work
-from silofl.report.tables import format_duration
+from silofl.report.tables import format_duration, print_lines
 from silofl.study import Study
 from silofl.training.device import choose_device
 from silofl.training.local_model import own_rounds
@@ -157,8 +157,7 @@ def run(options: argparse.Namespace) -> int:
         print(json.dumps(found.as_dict(), indent=1))
     else:
         print_estimate(found, console)
-    if start:
-        console.print(start.sentence, markup=False)
+    print_lines([*([start.sentence] if start else []), *(f"CAUTION  {one}" for one in study.cautions)], console)
     if written:
         sentence = f"{options.write} has the new timeout, digest {written.digest}; its study.yaml has lost its comments"
         console.print(sentence, markup=False)

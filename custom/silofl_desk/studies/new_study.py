@@ -110,7 +110,7 @@ def _describe_choices(study: Study, found: Survey) -> Iterator[str]:
             found_images.setdefault(one.site, []).extend((group, record.patient or record.case, i) for i in images)
         return found_images
 
-    yield from (f"CAUTION  {sentence}" for sentence in list_batchnorm_cautions(study, find_images))
+    yield from (f"CAUTION  {one}" for one in [*study.cautions, *list_batchnorm_cautions(study, find_images)])
 
 
 def _describe_cut(study: Study, found: Survey) -> str:

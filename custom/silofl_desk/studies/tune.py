@@ -26,9 +26,14 @@ from silofl.federation.results import read_results
 from silofl.models.networks import build_plain_model, check_network
 from silofl.report.tables import TextTable, format_duration, print_lines, print_table
 from silofl.study import Study
-from silofl.training.local_model import find_patience
 from silofl_desk.report.result_tables import mean_and_deviation
-from silofl_desk.studies.compared_runs import ComparedRun, ComparisonPlan, make_seeded_runs, run_folder
+from silofl_desk.studies.compared_runs import (
+    NORMALIZATION,
+    ComparedRun,
+    ComparisonPlan,
+    make_seeded_runs,
+    run_folder,
+)
 from silofl_desk.studies.estimate import estimate_training
 from silofl_desk.studies.method_rows import SeedValues, is_clearly_above
 from silofl_desk.studies.shared_batchnorm import list_batchnorm_cautions, sample_images
@@ -36,7 +41,7 @@ from silofl_desk.studies.side_by_side import run_side_by_side
 from silofl_desk.studies.simulated_sites import read_data
 from silofl_desk.studies.simulation import Simulation, apply_changes, changed_study, check_code, settle_job, study_file
 
-RATE, NORMALIZATION = "training.learning_rate", "model.normalization"
+RATE = "training.learning_rate"
 CANDIDATES = ("group", "instance", "batch")
 # Of the best values and the study's own; all others have the first one alone.
 NUM_SEEDS = 3
@@ -259,7 +264,7 @@ class _Trials:
             run = run_folder(self.out, str(trial), self.study.seed)
             results, medians = read_results(run), list_medians(read_ledger(run) or ())
             is_known = results is not None and results.is_finished and not results.ended_early
-            if is_known and not is_finished(medians[: self.study.training_rounds], find_patience(self.study)):
+            if is_known and not is_finished(medians[: self.study.training_rounds], self.study.patience):
                 rising.append(str(trial))
         if rising:
             names = "all" if len(rising) == len(trials) else ", ".join(rising)
