@@ -21,6 +21,7 @@ from ..conftest import SMALL_UNET, UNET
 
 FILE = Path("app") / "config" / "study.yaml"
 JOB = Path(__file__).resolve().parents[2] / "jobs" / "fedavg_phantoms"
+VOLUMES, CLASSES = (JOB.with_name(f"fedavg_{kind}_3d") for kind in ("masks", "classes"))
 
 
 # The time goes into building networks.
@@ -42,7 +43,7 @@ def print_of(found):
 @pytest.mark.parametrize("text", ["96", "0x96", "axb"])
 def test_a_size_that_is_none_is_refused(text):
     assert parse_size("96x128") == (96, 128)
-    with pytest.raises(ConfigError, match="--image-size must be height and width"):
+    with pytest.raises(ConfigError, match="--image-size must be HxW in pixels"):
         parse_size(text)
 
 
@@ -163,13 +164,28 @@ def test_rounds_alike_are_one_row(study):
     [
         (JOB, ["--sites", 0], "at least 1, not '0'"),
         (JOB, ["--sites", 4, "--examples", 0], "--examples must be a whole number of at"),
-        (JOB, ["--sites", 4, "--image-size", "96"], "--image-size must be height and width"),
+        (
+            JOB,
+            ["--sites", 4, "--image-size", "96"],
+            "--image-size must be HxW in pixels, as 96x128, or XxYxZ of volumes",
+        ),
+        (
+            JOB,
+            ["--sites", 4, "--image-size", "9x9x9"],
+            "must have 2 sides, in pixels, as many as data.dimensions, not 3",
+        ),
+        (VOLUMES, ["--sites", 4, "--image-size", "9x9"], "must have 3 sides, in mm, as many as data.dimensions, not 2"),
+        (
+            CLASSES,
+            ["--sites", 4, "--image-size", "9x9"],
+            "must have 3 sides, in voxels, as many as data.dimensions, not",
+        ),
         (JOB, ["--sites", 4, "--write", "."], "--write must name a new folder, not ."),
         (".", ["--sites", 2], "must be a job folder"),
     ],
 )
 def test_nonsense_is_refused_before_anything_is_measured(refused, monkeypatch, job, arguments, message):
-    monkeypatch.setattr("silofl_desk.studies.estimate.estimate", None)
+    monkeypatch.setattr("silofl_desk.studies.estimate.count_traffic", None)
     assert message in refused("estimate", job, "--bandwidth", "1Mbit", *arguments)
 
 
