@@ -335,7 +335,8 @@ def _build_command(found: Found, options: argparse.Namespace, changes: Mapping[s
     given = {"--data": options.data, "--pretrained": options.pretrained, "--cache": options.cache}
     given |= {"--skip-unreadable": options.skip_unreadable or None, "--out": options.out / "chosen"}
     words = [str(word) for option, value in given.items() if value is not None for word in (option, value)]
-    kept = dict(changes)
+    # The search may have other rounds than the study.
+    kept = {key: value for key, value in changes.items() if key != "rounds"}
     for key, value in _changed(found).items():
         # Within a section that was given as one, or by itself.
         section = next((one for one in kept if replaces(one, key)), key)
