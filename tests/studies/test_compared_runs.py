@@ -8,7 +8,7 @@ from silofl.base.errors import ConfigError
 from silofl.cli import main
 from silofl.models import build_plain_model
 from silofl.study import load_study
-from silofl_desk.studies.compared_runs import ComparisonPlan, plan_runs
+from silofl_desk.studies.compared_runs import ComparisonPlan, list_with_batchnorm, plan_runs
 from silofl_desk.studies.simulation import changed_study, study_file
 
 from .conftest import JOB
@@ -99,15 +99,18 @@ def test_a_method_that_keeps_batchnorm_at_home_gets_it_in_a_study_with_another_n
     """As found: ``--methods fedbn`` of a study with GroupNorm trained FedAvg once more."""
     at_home, others = ("fedbn", "harmofl", "f-adafed"), ("local", "fedper", "harmofl:paper")
     asked = ComparisonPlan((MASKS,), (*at_home, *others), seeds=(0,), data=str(phantoms))
-    found = {run.name: changed_study(run.job, run.changes).model.normalization for run in plan_runs(asked, tmp_path)}
+    runs = plan_runs(asked, tmp_path)
+    found = {run.name: changed_study(run.job, run.changes).model.normalization for run in runs}
     assert found == dict.fromkeys(("fedavg", *others), "group") | dict.fromkeys(at_home, "batch")
+    assert list_with_batchnorm(asked, runs) == [*at_home]
 
 
 def test_a_normalisation_for_all_rows_is_theirs_but_not_where_a_row_would_be_fedavg(phantoms, tmp_path):
     for given in ({"model.normalization": "instance"}, {"model": {"name": "unet", "normalization": "instance"}}):
         asked = ComparisonPlan((MASKS,), ("harmofl",), seeds=(0,), changes=given, data=str(phantoms))
-        studies = [changed_study(run.job, run.changes) for run in plan_runs(asked, tmp_path)]
-        assert [study.model.normalization for study in studies] == ["instance"] * 2
+        runs = plan_runs(asked, tmp_path)
+        assert {changed_study(run.job, run.changes).model.normalization for run in runs} == {"instance"}
+        assert list_with_batchnorm(asked, runs) == []
         with pytest.raises(ConfigError, match="fedbn: .*normalization must be batch if only BatchNorm stays at home"):
             plan_runs(replace(asked, methods=("fedbn",)), tmp_path)
 

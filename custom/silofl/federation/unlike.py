@@ -35,7 +35,7 @@ SHORT = {
     "examples": "its number of training examples",
     "validation": "its validation score moves against theirs",
 }
-# Of scores in [0, 1], of which so many cases may change by chance.
+# From round to round a score in [0, 1] may move so far, or by what so many of its cases can make.
 LEAST_MOVE, CASES = 0.1, 2
 OF_A_PART = "sent {} that is {:.3g} times the others' median"
 

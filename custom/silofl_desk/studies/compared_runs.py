@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -179,6 +179,15 @@ def _find_changes(asked: ComparisonPlan, method: str) -> dict[str, object]:
                 return algorithm | more
     # What else is wrong is said of the row.
     return algorithm
+
+
+def list_with_batchnorm(asked: ComparisonPlan, runs: Iterable[ComparedRun]) -> list[str]:
+    """Return the methods that got BatchNorm in place of the study's normalisation."""
+    if NORMALIZATION in asked.sweep.values:
+        return []
+    normalizations = {run.row: changed_study(run.job, run.changes).model.normalization for run in runs}
+    own = changed_study(asked.jobs[0], asked.changes).model.normalization
+    return [name for name in asked.methods if normalizations.get(name, own) != own]
 
 
 def _move_to_point(pattern: ComparedRun, point: Point) -> ComparedRun:
