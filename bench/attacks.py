@@ -227,9 +227,9 @@ def score_choice(ledger: Sequence[Round], rule: str) -> tuple[float, float]:
 
 def count_named(ledger: Sequence[Round]) -> tuple[int, int, int, int]:
     """Return how many honest scores the ledger names, of how many, and how many sites of those that invent one."""
-    named = [find_opposed_scores(now, before, 3) for before, now in pairwise(record.validated for record in ledger)]
+    named = [find_opposed_scores(now, before, 3) for before, now in pairwise(record.validation for record in ledger)]
     sites = list(ledger[0].validated)
-    lies = {liar: [record.validated for record in invent_score(ledger, liar)[:2]] for liar in sites}
+    lies = {liar: [record.validation for record in invent_score(ledger, liar)[:2]] for liar in sites}
     caught = [liar in find_opposed_scores(now, before, 3) for liar, (before, now) in lies.items()]
     return sum(map(len, named)), len(named) * len(sites), sum(caught), len(sites)
 

@@ -26,8 +26,9 @@ def study(**changes):
 
 
 @pytest.mark.parametrize("job", JOBS, ids=lambda job: job.name)
-def test_every_jobs_study_is_valid_and_carries_its_name(job):
-    assert load_study(job / "app" / "config" / "study.yaml").name == job.name
+def test_every_jobs_study_is_valid_carries_its_name_and_allows_a_verdict(job):
+    own = load_study(job / "app" / "config" / "study.yaml")
+    assert own.name == job.name and not any("no verdict" in caution for caution in own.cautions)
 
 
 def test_numbers_written_like_one_e_minus_three_are_numbers():
@@ -487,7 +488,7 @@ def test_a_rule_on_the_fallback_is_refused_where_no_case_falls_back(changes):
 )
 def test_frozen_parameters_that_are_the_seeds_are_a_caution(changes, is_random):
     frozen = {"training": {"frozen": ["conv_0.*"]}}
-    cautions = study(**frozen | changes).cautions
+    cautions = study(**frozen | changes, rounds=11).cautions
     assert len(cautions) == is_random
     assert all("training.frozen keeps the seed's random weights of conv_0.*," in one for one in cautions)
 
@@ -602,8 +603,39 @@ def test_a_job_folder_in_the_place_of_a_study_is_told_where_the_study_is():
     ],
 )
 def test_a_normalisation_that_does_not_fit_the_preset_is_told(preset, normalization, words):
-    cautions = study(algorithm={"name": "harmofl", "preset": preset}, model={"normalization": normalization}).cautions
+    chosen = {"algorithm": {"name": "harmofl", "preset": preset}, "model": {"normalization": normalization}}
+    cautions = study(**chosen, rounds=11).cautions
     assert cautions == [] if words is None else any(words in sentence for sentence in cautions)
+
+
+@pytest.mark.parametrize("normalization", ["batch_stateless", "instance", "group"])
+def test_fedbn_without_batchnorm_is_fedavg_and_refused(normalization):
+    chosen = {"algorithm": {"name": "fedbn"}, "model": {"normalization": normalization}}
+    with pytest.raises(ConfigError, match=f"must be batch if only BatchNorm stays .*, not {normalization}; .* fedavg"):
+        study(**chosen)
+    # What has begun goes on.
+    assert parse(Study, MINIMAL | chosen, "study.yaml", "stored").cautions
+
+
+@pytest.mark.parametrize(
+    ("changes", "remedy"),
+    [
+        ({"rounds": 10}, "20"),
+        ({"rounds": 11}, None),
+        ({"rounds": 3, "federation": {"patience": 3}}, "6"),
+        ({"rounds": 4, "federation": {"patience": 3}}, None),
+        # Fine-tuning counts, a selector's rounds do not.
+        ({"rounds": 10, "algorithm": {"name": "finetuning", "extra_rounds": 1}}, None),
+        ({"rounds": 10, "guard": False}, None),
+        ({"rounds": 10, "algorithm": {"name": "local"}}, None),
+    ],
+)
+def test_rounds_that_allow_no_verdict_are_told_with_the_number_that_does(changes, remedy):
+    told = [one for one in study(**changes).cautions if "no verdict" in one]
+    assert bool(told) == (remedy is not None)
+    if remedy:
+        assert told[0].startswith(f"{changes['rounds']} rounds ") and told[0].endswith(f"--set rounds={remedy}")
+        assert not [one for one in study(**changes | {"rounds": int(remedy)}).cautions if "no verdict" in one]
 
 
 def test_an_operating_point_names_what_it_calls_and_none_leaves_the_digest_as_it_was():

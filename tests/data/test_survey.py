@@ -29,6 +29,23 @@ def write_site(tmp_path):
     return write
 
 
+@pytest.mark.parametrize(
+    ("test", "number"),
+    [
+        ([{"patient": "p"}, {"patient": "p"}, {"patient": "q"}], 2),
+        # Of one person the recordings count, or the cases.
+        ([{"patient": "p", "recording": "a"}, {"patient": "p", "recording": "a"}], 1),
+        ([{"patient": "p"}, {"patient": "p"}], 2),
+        ([{"patient": "p"}, {"patient": "q"}, {}], 3),
+        # What is wrong is said where it is read.
+        ([{"patient": ["p"]}, {"patient": 7}, 5], 2),
+        ({}, 0),
+    ],
+)
+def test_what_counts_in_the_test_of_a_site_is_counted(write_site, test, number):
+    assert survey_sites(write_site(test=test)).tested == {"north": number}
+
+
 def test_sites_are_surveyed_by_their_dataset_json_and_their_first_images(write_site):
     write_site("south")
     found = survey_sites(write_site("north", size=(12, 10)))

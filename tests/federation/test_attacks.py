@@ -76,7 +76,7 @@ def test_a_score_that_is_invented_once_chooses_no_round_and_is_named(play):
         number = answer.meta["round"] - (task == "train")
         if number > 0 and task in ("train", "validate"):
             value = 1.0 if (site, number) == (ATTACKER, 1) else honest[site][number - 1]
-            score = {"value": value, "num_cases": 2, "num_excluded": 0}
+            score = {"value": value, "num_cases": 10, "num_excluded": 0}
             answer.meta["metrics"] = answer.meta["metrics"] | {"validation": score}
         return answer
 

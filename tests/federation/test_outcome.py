@@ -134,7 +134,7 @@ def test_a_site_that_never_trained_does_not_choose_the_round(play, name):
     [
         {"name": "ditto"},
         {"name": "softpull"},
-        {"name": "fedbn", "model": {"normalization": "instance"}},
+        {"name": "fedprox", "stays_home": "batchnorm", "model": {"normalization": "instance"}},
         {"name": "perfedavg", "training": {"local_epochs": 2}},
     ],
     ids=lambda options: options["name"],

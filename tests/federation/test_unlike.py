@@ -10,10 +10,15 @@ from silofl.federation.unlike import (
     find_unlike_updates,
     join_unlike,
 )
+from silofl.training.site_score import SiteScore
 
 
 def updates(**arrays):
     return multiply_updates({site: {"w": np.float32(array)} for site, array in arrays.items()})
+
+
+def scores(values, cases=100, **more):
+    return {site: SiteScore(value=value, num_cases=cases, num_excluded=0, **more) for site, value in values.items()}
 
 
 def find(products, min_sites=3):
@@ -73,13 +78,31 @@ def test_statistics_are_compared_by_themselves_and_their_direction_says_nothing(
     ],
 )
 def test_a_validation_score_that_moves_against_all_others_is_named(west, expected):
-    old, new = {"a": 0.3, "b": 0.3, "c": 0.4, "west": west[0]}, {"a": 0.4, "b": 0.5, "c": 0.5, "west": west[1]}
+    old = scores({"a": 0.3, "b": 0.3, "c": 0.4, "west": west[0]})
+    new = scores({"a": 0.4, "b": 0.5, "c": 0.5, "west": west[1]})
     assert find_opposed_scores(new, old, 3) == expected
     # Turned round the others fall, and it rises.
     assert find_opposed_scores(old, new, 3).keys() == expected.keys()
     # Of two nobody knows who is against whom.
-    assert find_opposed_scores({"a": 0.9, "west": 0.1}, {"a": 0.1, "west": 0.9}, 1) == {}
+    assert find_opposed_scores(scores({"a": 0.9, "west": 0.1}), scores({"a": 0.1, "west": 0.9}), 1) == {}
     assert find_opposed_scores(new, {}, 3) == {}
+
+
+@pytest.mark.parametrize(("changed", "is_named"), [(1, False), (2, False), (3, True)])
+def test_a_score_of_six_cases_must_move_by_more_than_two_of_them_can_make(changed, is_named):
+    old = scores({"a": 0.5, "b": 0.5, "west": 4 / 6}, cases=6)
+    new = scores({"a": 0.5, "b": 0.5, "west": (4 - changed) / 6}, cases=6)
+    assert find_opposed_scores(new, old, 3).keys() == ({"west"} if is_named else set())
+    assert find_opposed_scores(old, new, 3).keys() == ({"west"} if is_named else set())
+
+
+@pytest.mark.parametrize(("mean_over", "limit"), [("labels", 2 / (2 * 5)), ("areas", 2 / 5)])
+def test_in_a_mean_over_classes_a_case_of_the_smallest_class_moves_the_score_most(mean_over, limit):
+    classes = {"mean_over": mean_over, "labels": {"0": 0.5, "1": 0.5}, "label_cases": {"0": 95, "1": 5}}
+    old = scores({"a": 0.5, "b": 0.5, "west": 0.9}, **classes)
+    for move, is_named in ((limit - 0.01, False), (limit + 0.01, True)):
+        new = scores({"a": 0.5, "b": 0.5, "west": 0.9 - move}, **classes)
+        assert find_opposed_scores(new, old, 3).keys() == ({"west"} if is_named else set())
 
 
 def test_examples_are_named_from_three_times_the_others_median_on():

@@ -47,9 +47,14 @@ def test_a_job_of_ours_raises_no_doubt(said, name):
 def test_what_the_ready_made_policy_keeps_is_known(said):
     policy = read_yaml(JOBS.parent / "site_configs" / "hospital" / "site.yaml")
     assert {*policy["may_leave"]} == READY
-    assert said(algorithm={"name": "oneshot"}, rounds=1) == [
+    assert said(algorithm={"name": "oneshot"}, rounds=11) == [
         "hospitals must add to may_leave of site.yaml, where the ready-made one has it not: image_features, site_model"
     ]
+
+
+def test_too_few_rounds_for_a_verdict_are_said_before_hospitals_train(said):
+    (sentence,) = said(rounds=10)
+    assert sentence.startswith("10 rounds allow no verdict on joining")
 
 
 def test_a_class_that_no_ready_made_list_has_is_named(said):

@@ -20,6 +20,14 @@ def test_cases_labels_and_patients_are_counted_by_part(candidate):
     assert answer.facts["image_shape"] == [1, 32, 32] and answer.facts["spacing_mm"] is None
 
 
+def test_fewer_test_patients_than_any_verdict_takes_are_worth_a_look(candidate):
+    answer = check_data(candidate(guard=True))
+    assert answer.status == "warning"
+    assert answer.sentence.startswith(
+        "a verdict on joining takes at least 6 test patients per site, not 2 (north): put"
+    )
+
+
 def test_a_label_that_no_training_case_has_and_a_part_without_cases_are_worth_a_look(candidate, pictures):
     labels, path = {"1": "blob", "2": "spot"}, pictures / "dataset.json"
     change_json(path, labels=labels)

@@ -48,6 +48,19 @@ def test_every_job_and_method_runs_for_each_seed_and_stands_in_the_table(compare
     assert [(row["sites_won"], row["sites_level"]) for row in table["rows"]] == [([], ["north", "south"])] * 2
 
 
+def test_fedbn_beside_a_study_with_groupnorm_keeps_batchnorm_at_home(silofl, training, phantoms, tmp_path):
+    assert silofl("new-study", phantoms, "study")[0] == 0
+    asked = ("--data", phantoms, "--out", "out", "--seeds", "0", "--methods", "fedavg,fedbn")
+    code, out, error = silofl("compare", "study", *asked)
+    assert code == 0, error
+    assert "fedbn: with model.normalization batch, which is needed\n" in out
+    jobs = {name: tmp_path / "out" / "runs" / f"{name}-seed0" / "job" for name in ("study", "fedbn")}
+    assert training.carried_out == [f"{name}-seed0" for name in jobs]
+    found = {name: load_study(study_file(job)).model.normalization for name, job in jobs.items()}
+    assert found == {"study": "group", "fedbn": "batch"}
+    assert GUARD in study_file(jobs["fedbn"]).with_name("config_fed_client.json").read_text()
+
+
 def test_a_comparison_opens_with_what_joining_gave(compare, training, tmp_path):
     lost, gained = joined(kept=0.6, verdict=WORSE, p_below=0.001), joined(kept=0.6, p_below=0.9)
     training.results = {"joining": {"north": dump_record(lost), "south": dump_record(gained)}}

@@ -8,10 +8,12 @@ from silofl.base.errors import ConfigError
 from silofl.cli import main
 from silofl.models import build_plain_model
 from silofl.study import load_study
-from silofl_desk.studies.compared_runs import ComparisonPlan, plan_runs
+from silofl_desk.studies.compared_runs import ComparisonPlan, list_with_batchnorm, plan_runs
 from silofl_desk.studies.simulation import changed_study, study_file
 
 from .conftest import JOB
+
+MASKS = JOB.with_name("fedavg_masks")
 
 
 def test_runs_are_planned_in_the_order_of_the_rows_with_all_seeds_of_one_behind_one_another(tmp_path, phantoms):
@@ -91,6 +93,26 @@ def test_weights_for_all_rows_do_not_replace_those_of_a_row(windows, write_windo
     name = "slow" if is_variant else job.name
     with pytest.raises(ConfigError, match=f"--weights must not go with {name}, whose study names weights of its own"):
         plan_runs(asked, tmp_path / "out")
+
+
+def test_a_method_that_keeps_batchnorm_at_home_gets_it_in_a_study_with_another_normalisation(phantoms, tmp_path):
+    """As found: ``--methods fedbn`` of a study with GroupNorm trained FedAvg once more."""
+    at_home, others = ("fedbn", "harmofl", "f-adafed"), ("local", "fedper", "harmofl:paper")
+    asked = ComparisonPlan((MASKS,), (*at_home, *others), seeds=(0,), data=str(phantoms))
+    runs = plan_runs(asked, tmp_path)
+    found = {run.name: changed_study(run.job, run.changes).model.normalization for run in runs}
+    assert found == dict.fromkeys(("fedavg", *others), "group") | dict.fromkeys(at_home, "batch")
+    assert list_with_batchnorm(asked, runs) == [*at_home]
+
+
+def test_a_normalisation_for_all_rows_is_theirs_but_not_where_a_row_would_be_fedavg(phantoms, tmp_path):
+    for given in ({"model.normalization": "instance"}, {"model": {"name": "unet", "normalization": "instance"}}):
+        asked = ComparisonPlan((MASKS,), ("harmofl",), seeds=(0,), changes=given, data=str(phantoms))
+        runs = plan_runs(asked, tmp_path)
+        assert {changed_study(run.job, run.changes).model.normalization for run in runs} == {"instance"}
+        assert list_with_batchnorm(asked, runs) == []
+        with pytest.raises(ConfigError, match="fedbn: .*normalization must be batch if only BatchNorm stays at home"):
+            plan_runs(replace(asked, methods=("fedbn",)), tmp_path)
 
 
 def test_what_the_job_does_by_itself_is_no_row_of_its_own(phantoms, tmp_path):

@@ -21,6 +21,7 @@ from ..conftest import SMALL_UNET, UNET
 
 FILE = Path("app") / "config" / "study.yaml"
 JOB = Path(__file__).resolve().parents[2] / "jobs" / "fedavg_phantoms"
+VOLUMES, CLASSES = (JOB.with_name(f"fedavg_{kind}_3d") for kind in ("masks", "classes"))
 
 
 # The time goes into building networks.
@@ -42,7 +43,7 @@ def print_of(found):
 @pytest.mark.parametrize("text", ["96", "0x96", "axb"])
 def test_a_size_that_is_none_is_refused(text):
     assert parse_size("96x128") == (96, 128)
-    with pytest.raises(ConfigError, match="--image-size must be height and width"):
+    with pytest.raises(ConfigError, match="--image-size must be HxW in pixels"):
         parse_size(text)
 
 
@@ -163,13 +164,28 @@ def test_rounds_alike_are_one_row(study):
     [
         (JOB, ["--sites", 0], "at least 1, not '0'"),
         (JOB, ["--sites", 4, "--examples", 0], "--examples must be a whole number of at"),
-        (JOB, ["--sites", 4, "--image-size", "96"], "--image-size must be height and width"),
+        (
+            JOB,
+            ["--sites", 4, "--image-size", "96"],
+            "--image-size must be HxW in pixels, as 96x128, or XxYxZ of volumes",
+        ),
+        (
+            JOB,
+            ["--sites", 4, "--image-size", "9x9x9"],
+            "must have 2 sides, in pixels, as many as data.dimensions, not 3",
+        ),
+        (VOLUMES, ["--sites", 4, "--image-size", "9x9"], "must have 3 sides, in mm, as many as data.dimensions, not 2"),
+        (
+            CLASSES,
+            ["--sites", 4, "--image-size", "9x9"],
+            "must have 3 sides, in voxels, as many as data.dimensions, not",
+        ),
         (JOB, ["--sites", 4, "--write", "."], "--write must name a new folder, not ."),
         (".", ["--sites", 2], "must be a job folder"),
     ],
 )
 def test_nonsense_is_refused_before_anything_is_measured(refused, monkeypatch, job, arguments, message):
-    monkeypatch.setattr("silofl_desk.studies.estimate.estimate", None)
+    monkeypatch.setattr("silofl_desk.studies.estimate.count_traffic", None)
     assert message in refused("estimate", job, "--bandwidth", "1Mbit", *arguments)
 
 
@@ -192,6 +208,14 @@ def test_the_estimate_is_json_alone_and_the_job_is_written_with_the_timeout_and_
     assert new == old
     names = {str(file.relative_to(JOB)) for file in JOB.rglob("*")}
     assert {str(file.relative_to(target)) for file in target.rglob("*")} == names
+
+
+@pytest.mark.parametrize(("rounds", "is_said"), [(10, True), (20, False)])
+def test_too_few_rounds_for_a_verdict_are_said_and_the_remedy_helps(silofl, rounds, is_said):
+    arguments = ("--sites", 2, "--bandwidth", "1Gbit", "--seconds-per-step", 1, "--set", f"rounds={rounds}")
+    code, out, _ = silofl("estimate", JOB, *arguments)
+    assert code == 0 and ("CAUTION  10 rounds allow no verdict on joining" in out) == is_said
+    assert out.endswith("as with --set rounds=20\n") == is_said
 
 
 def test_estimate_and_the_job_that_it_writes_have_what_is_set(silofl, tmp_path):

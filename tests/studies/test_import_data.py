@@ -1,5 +1,6 @@
 import json
 import re
+import shutil
 
 import nibabel
 import numpy as np
@@ -66,11 +67,35 @@ def test_an_import_counts_for_people_and_for_programs(silofl, tmp_path, site, is
     patients = "5 patients" if is_known else "patients unknown"
     # a fifth of 5 patients, or of 5 files, for the test, a fifth of the other 4 for the validation
     assert (code, counts, error) == (0, f"{site}: 3 training, 1 validation, 1 test, {patients}", "")
-    assert [note.partition(":")[0] for note in notes] == ([] if is_known else ["PATIENTS UNKNOWN"])
+    *unknown, few = notes
+    assert [note.partition(":")[0] for note in unknown] == ([] if is_known else ["PATIENTS UNKNOWN"])
+    assert few.startswith(f"a verdict on joining takes at least 6 test patients per site, not 1 ({site}): put more")
     code, out, error = silofl("import", "folders", tmp_path / "source", tmp_path / "second", "--json")
     wanted = {"examples": {site: {"training": 3, "validation": 1, "test": 1}}, "patients": {site: 5 * is_known}}
-    wanted |= {} if is_known else {"notes": notes}
+    wanted |= {"tested": {site: 1}, "notes": notes}
     assert (code, json.loads(out), error) == (0, wanted, "")
+
+
+def test_too_few_test_patients_for_a_verdict_are_named_and_a_larger_share_helps(silofl, tmp_path):
+    for site, number in (("north", 30), ("south", 12)):
+        rows = ["file,label,patient\n"]
+        folder = tmp_path / "source" / site
+        folder.mkdir(parents=True)
+        # Two pictures per patient.
+        for image in range(2 * number):
+            pixels = np.random.default_rng(image).integers(0, 255, (4, 4), dtype=np.uint8)
+            Image.fromarray(pixels).save(folder / f"{image}.png")
+            rows.append(f"{image}.png,{'ab'[image % 4 > 1]},p{image // 2}\n")
+        (folder / "labels.csv").write_text("".join(rows))
+    # A fifth of 30 are 6, of 12 two.
+    said = {
+        share: silofl("import", "table", tmp_path / "source", share, "--test", share)[1] for share in ("0.2", "0.5")
+    }
+    assert "takes at least 6 test patients per site, not 2 (south): put more patients into the test" in said["0.2"]
+    assert "a verdict" not in said["0.5"]
+    new_study = {share: silofl("new-study", share, f"study-{share}")[1] for share in said}
+    assert "CAUTION  a verdict on joining takes at least 6 test patients per site, not 2 (south)" in new_study["0.2"]
+    assert "a verdict" not in new_study["0.5"]
 
 
 def test_a_volunteer_who_is_a_site_is_one_patient(silofl, tmp_path):
@@ -114,6 +139,16 @@ def test_an_import_takes_the_names_and_the_values_of_labels(silofl, ward, tmp_pa
     site = tmp_path / "target" / "ward"
     assert json.loads((site / "dataset.json").read_text())["labels"] == {"1": "organ", "2": "lesion"}
     np.testing.assert_array_equal(np.asarray(Image.open(site / "masks" / "0.png")), [[0, 1, 2]] * 3)
+
+
+def test_to_import_again_another_folder_is_named_or_the_old_one_removed(silofl, ward, tmp_path):
+    command = ward(0, 1, 1)
+    assert silofl(*command, "again")[0] == 0
+    code, _, error = silofl(*command, "again", "--test", "0.5")
+    assert code == 2 and error.endswith("; name another, or remove this one to import again\n")
+    assert silofl(*command, "other", "--test", "0.5")[0] == 0
+    shutil.rmtree("again")
+    assert silofl(*command, "again", "--test", "0.5")[0] == 0
 
 
 @pytest.mark.parametrize("labels", ["1=organ,lesion", "one=organ", "-1=organ", "1=", "1=organ,2", "9999999999=organ"])

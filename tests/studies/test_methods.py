@@ -15,8 +15,8 @@ def test_every_method_is_an_algorithm_that_takes_the_place_of_a_jobs(name):
     values, algorithm = yaml.safe_load(study_file(JOB).read_text()), find_method_algorithm(name)
     # plain SGD for two epochs, the one way of training that every algorithm allows
     training = values["training"] | {"optimizer": "sgd", "momentum": 0.0, "local_epochs": 2}
-    # AdaFed compares the sites' BatchNorm, which others refuse.
-    normalization = "batch" if "adafed" in name else "instance"
+    # AdaFed compares the sites' BatchNorm, which others refuse, and FedBN keeps it at home.
+    normalization = "batch" if "adafed" in name or name == "fedbn" else "instance"
     changes = {"model": {"normalization": normalization}, "training": training, "algorithm": algorithm}
     study = parse(Study, values | changes, "study.yaml")
     assert study.algorithm.name == algorithm["name"]

@@ -423,6 +423,11 @@ def test_batchnorm_that_unlike_hospitals_share_is_a_caution(
     assert ("CAUTION  the hospitals' images look different" in new_study(job, stains)[2]) == is_said
 
 
+def test_too_few_rounds_for_a_verdict_are_said_of_a_new_study(new_study, stains, tmp_path):
+    job = write_template(tmp_path, "fedavg_masks", rounds=10)
+    assert "CAUTION  10 rounds allow no verdict on joining" in new_study(job, stains)[2]
+
+
 def test_a_job_that_cuts_volumes_otherwise_than_suits_them_is_told_so(new_study, phantoms):
     *_, out = new_study("fedsm_volumes", phantoms)
     assert "own trains 3D volumes (as its job does; fedavg_masks suits them better): fedsm, InstanceNorm\n" in out

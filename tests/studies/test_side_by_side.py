@@ -85,7 +85,7 @@ def test_runs_of_several_seeds_are_named_with_theirs(carry_out, runs):
 def test_what_is_under_way_is_said_where_nothing_has_ended(carry_out, monkeypatch):
     monkeypatch.setattr(side_by_side, "QUIET_S", 0.0)
     _, out = carry_out(START + "time.sleep(0.5)")
-    assert "fedavg local_epochs=1: 0 rounds; " in out
+    assert "fedavg local_epochs=1: 0 of 2 rounds finished; " in out
 
 
 def test_as_many_run_at_a_time_as_were_asked_for(carry_out, runs):

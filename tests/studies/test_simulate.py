@@ -91,6 +91,17 @@ def test_a_run_that_a_signal_ends_says_how_to_go_on(
     assert stream.getvalue().endswith(f"\ninterrupted; to go on: {advice.format(run=run)}\n")
 
 
+def test_too_few_test_patients_for_a_verdict_are_said_before_training(tmp_path, phantoms, training):
+    for guard in (True, False):
+        stream, run = io.StringIO(), tmp_path / str(guard)
+        console = Console(file=stream, soft_wrap=True)
+        assert simulate.start_simulation(JOB, run, Simulation(str(phantoms)), {"guard": guard}, console) == 0
+        sentence = (
+            "CAUTION  a verdict on joining takes at least 6 test patients per site, not 3 (north), 3 (south): put"
+        )
+        assert (sentence in stream.getvalue()) is guard
+
+
 def test_a_received_job_that_brings_code_is_refused_until_it_is_trusted(tmp_path, phantoms, training, silofl, refused):
     job, run = Path(shutil.copytree(JOB, tmp_path / "job")), tmp_path / "run"
     (job / "app" / "custom").mkdir()

@@ -228,7 +228,8 @@ def test_a_search_ends_with_a_command_that_works(tuned, silofl, training, phanto
     assert code == 0, error
     (run,) = tmp_path.glob("found/chosen/run.json")
     changes = json.loads(run.read_text())["changes"]
-    assert changes.pop("data.transforms") and changes == {"rounds": 2, "training.learning_rate": 0.01}
+    # The rounds were the search's.
+    assert changes.pop("data.transforms") and changes == {"training.learning_rate": 0.01}
 
 
 def test_a_search_that_was_interrupted_goes_on_and_finished_runs_are_used_again(tuned, phantoms):
@@ -265,7 +266,7 @@ def test_the_command_changes_a_section_that_was_given_whole():
     options = Namespace(job=MASKS, out=Path("o"), data=None, pretrained=None, cache=None, skip_unreadable=0.0)
     words = tune._build_command(found, options, {"rounds": 2, "model": {"name": "unet", "normalization": "group"}})
     assert words[2:] == [
-        *(str(MASKS), "--out", "o/chosen", "--alone", "--set", "rounds=2"),
+        *(str(MASKS), "--out", "o/chosen", "--alone"),
         *("--set", 'model={"name": "unet", "normalization": "instance"}', "--set", "training.learning_rate=0.01"),
     ]
     words = tune._build_command(found, options, {"training.learning_rate": 0.003})

@@ -64,6 +64,20 @@ class Gain:
     p_below: float | None = None
 
 
+def describe_few_units(tested: Mapping[str, int]) -> list[str]:
+    """Name the sites whose test units are too few for any verdict, in a sentence; none where all have enough.
+
+    Args:
+        tested: Site -> units of its test data.
+    """
+    few = ", ".join(f"{number} ({site})" for site, number in tested.items() if number < LEAST_UNITS)
+    sentence = (
+        f"a verdict on joining takes at least {LEAST_UNITS} test patients per site, not {few}: put more patients into "
+        "the test, as with a larger silofl import --test"
+    )
+    return [sentence] if few else []
+
+
 def measure_joining(
     own: NDArray[np.float64],
     at_zero: NDArray[np.float64],

@@ -11,7 +11,7 @@ from silofl.data.contrasts import ImageFiles, check_contrasts, list_missing_cont
 from silofl.data.domain import Kind, image_kind
 from silofl.data.intensity import LEAST_RANGE
 from silofl.data.manifest import FILE_NAME, check_channels, parse_channel_names, parse_regions, read_content
-from silofl.data.records import Record, locate, parse_record
+from silofl.data.records import Record, count_units, locate, parse_record
 from silofl.reading.header import read_header
 from silofl.reading.image import Image
 from silofl.study.data_settings import DataSettings
@@ -46,6 +46,7 @@ class Survey:
         samples: The first training images of each site.
         num_cases: Training cases of the largest site.
         class_counts: Classification: number of the class -> training cases of all sites.
+        tested: Site -> patients of its test; recordings or cases where they are not known.
     """
 
     sites: tuple[str, ...]
@@ -57,6 +58,7 @@ class Survey:
     samples: tuple[Sample, ...]
     num_cases: int
     class_counts: Counter[int]
+    tested: dict[str, int]
 
     @property
     def most_frequent(self) -> tuple[str, float] | None:
@@ -159,7 +161,8 @@ def survey_sites(data: Path) -> Survey:
     names, samples = (tuple(one for part in found for one in getattr(part, key)) for key in ("sites", "samples"))
     num_cases, counts = max(part.num_cases for part in found), sum((part.class_counts for part in found), Counter())
     first = found[0]
-    return Survey(names, first.task, first.labels, first.regions, contrasts, unit, samples, num_cases, counts)
+    tested = {site: number for part in found for site, number in part.tested.items()}
+    return Survey(names, first.task, first.labels, first.regions, contrasts, unit, samples, num_cases, counts, tested)
 
 
 def list_site_folders(data: Path, argument: str) -> list[Path]:
@@ -198,7 +201,9 @@ def _survey_site(folder: Path) -> Survey:
     unit = str(content.get("split_unit", "patient"))
     classes = (one.get("label") for one in records if isinstance(one, dict) and task == "classification")
     counts = Counter(number for number in classes if isinstance(number, int) and number in labels)
-    return Survey((site,), task, labels, regions, names, unit, tuple(samples), len(records), counts)
+    test = content.get("test")
+    tested = {site: count_units([one for one in test if isinstance(one, dict)] if isinstance(test, list) else ())}
+    return Survey((site,), task, labels, regions, names, unit, tuple(samples), len(records), counts, tested)
 
 
 def read_task_and_labels(content: Mapping[str, object]) -> tuple[str, dict[int, str]]:

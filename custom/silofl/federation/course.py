@@ -347,7 +347,7 @@ class Course:
         """Name the sites whose scores of the last finished round moved against all others', in that round's record."""
         rounds = self.server.ledger[-2:]
         if len(rounds) == 2:
-            old, new = (record.validated for record in rounds)
+            old, new = (record.validation for record in rounds)
             least = self.server.study.federation.min_sites_for_ratio
             self._record_unlike(find_opposed_scores(new, old, least), rounds[-1])
 

@@ -7,9 +7,11 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 from numpy.typing import NDArray
 
+from silofl.core.intervals import ROUNDING
 from silofl.core.outliers import BEYOND, compare_to_others, medians_of_others
 from silofl.core.products import Products
 from silofl.parts.task import Unlike
+from silofl.training.site_score import SiteScore
 
 # What is unlike -> how the ledger says it once; a part has words of its own.
 SENTENCES = {
@@ -33,8 +35,8 @@ SHORT = {
     "examples": "its number of training examples",
     "validation": "its validation score moves against theirs",
 }
-# Of scores in [0, 1]: less may be a single case of few.
-LEAST_MOVE = 0.1
+# From round to round a score in [0, 1] may move so far, or by what so many of its cases can make.
+LEAST_MOVE, CASES = 0.1, 2
 OF_A_PART = "sent {} that is {:.3g} times the others' median"
 
 
@@ -63,18 +65,23 @@ def find_outweighing(examples: Mapping[str, int], min_sites: int) -> dict[str, f
     return {site: ratio for site, ratio in ratios.items() if ratio >= BEYOND}
 
 
-def find_opposed_scores(new: Mapping[str, float], old: Mapping[str, float], min_sites: int) -> Unlike:
+def find_opposed_scores(new: Mapping[str, SiteScore], old: Mapping[str, SiteScore], min_sites: int) -> Unlike:
     """Return the sites whose validation score moves against the others', each with its change.
 
-    It rises where the others' median falls or stays, or the other way round, by more than `LEAST_MOVE`, and lies beyond
-    all their changes by more than these differ.
+    It rises where the others' median falls or stays, or the other way round, by more than `LEAST_MOVE` and than `CASES`
+    of its cases can make, and lies beyond all their changes by more than these differ.
 
     Args:
-        new: Site -> its score of a round's models, in [0, 1].
+        new: Site -> its score of a round's models.
         old: The same of the round before.
         min_sites: With fewer sites that validated both nobody knows who is unlike whom.
     """
-    changes = {site: new[site] - old[site] for site in sorted(new.keys() & old.keys())}
+    pairs = {site: (new[site], old[site]) for site in sorted(new.keys() & old.keys())}
+    changes = {
+        site: now.value - before.value
+        for site, (now, before) in pairs.items()
+        if now.value is not None and before.value is not None
+    }
     if len(changes) < max(min_sites, 3):
         return {}
     medians, found = medians_of_others(changes), {}
@@ -82,7 +89,8 @@ def find_opposed_scores(new: Mapping[str, float], old: Mapping[str, float], min_
         others = [change for other, change in changes.items() if other != site]
         low, high = min(others), max(others)
         beyond = low - own if own < 0 else own - high
-        if own * medians[site] <= 0 and abs(own) > LEAST_MOVE and beyond > high - low:
+        least = max(LEAST_MOVE, *(CASES * one.most_of_a_case for one in pairs[site]))
+        if own * medians[site] <= 0 and abs(own) > least + ROUNDING and beyond > high - low:
             found[site] = {"validation": own}
     return found
 

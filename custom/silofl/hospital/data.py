@@ -8,6 +8,7 @@ import numpy as np
 from silofl.base.errors import ConfigError
 from silofl.base.files import write_json
 from silofl.base.schema import dump_record
+from silofl.core.gain import describe_few_units
 from silofl.data.input_warnings import count_labels, find_doubts, find_label_doubts
 from silofl.data.inventory import Inventory, take_inventory
 from silofl.data.manifest import Manifest, agree_split_unit, drop_cases
@@ -19,6 +20,7 @@ from silofl.hospital.finding import Finding, ok, warning
 from silofl.parts.checked_cast import checked_cast
 from silofl.reading.images import read_image
 from silofl.study.data_settings import BackgroundSettings
+from silofl.training.units import count_test_units
 
 # Volumes whose headers are looked at; all of them have been decoded before.
 SAMPLE = 5
@@ -57,6 +59,8 @@ def check_data(candidate: Candidate) -> Finding:
     }
     worth_a_look = find_label_doubts(found, study, counts["training"]) + find_doubts(found, study)
     worth_a_look += describe_padding(found.padding)
+    if study.is_guarded:
+        worth_a_look += describe_few_units({candidate.kit.name: count_test_units(found)})
     if study.rounds and not cases["validation"]:
         worth_a_look.append("validation must have cases to choose the best round by, not 0; move a patient there")
     if worth_a_look:

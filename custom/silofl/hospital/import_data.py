@@ -2,10 +2,11 @@
 
 import argparse
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 from silofl.base.errors import ExitCode, make_printable
 from silofl.base.options import make_console
+from silofl.core.gain import describe_few_units
 from silofl.importing.importers import ImportOptions, ImportSummary, import_layout, list_content
 
 
@@ -31,6 +32,7 @@ def run(options: argparse.Namespace) -> int:
         is_equal=options.equal_sizes,
     )
     summary = import_layout(options.layout, options.source, options.target, settings)
+    summary = replace(summary, notes=(*summary.notes, *describe_few_units(summary.tested)))
     if summary.classes:
         # Imported here, because matplotlib takes seconds and segmentation sets need no plot.
         from silofl.report.partition import write_partition

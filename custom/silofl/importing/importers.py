@@ -17,7 +17,7 @@ from silofl.base.files import fill_folder, is_free
 from silofl.base.naming import check_name, is_one_line
 from silofl.command import DESK_WHEEL, find_wheel, load_announced
 from silofl.data.progress import track_slow_progress
-from silofl.data.records import slice_numbers
+from silofl.data.records import count_units, slice_numbers
 from silofl.importing import dicom, folders, table
 from silofl.importing.masks import Changes, describe_changes
 from silofl.importing.options import PARTITIONS, ImportOptions, Layout, Listing
@@ -40,12 +40,14 @@ class ImportSummary:
     Attributes:
         examples: By site and part, how many pictures, slices or windows.
         patients: By site, how many patients are known.
+        tested: By site, patients of the test; recordings or cases where they are not known.
         classes: By site, part and label name, how many examples; empty for segmentation.
         notes: Sentences that whoever imports should read.
     """
 
     examples: dict[str, dict[str, int]]
     patients: dict[str, int]
+    tested: dict[str, int]
     classes: dict[str, dict[str, dict[str, int]]]
     notes: tuple[str, ...]
 
@@ -81,7 +83,10 @@ def import_layout(layout: str, source: Path, target: Path, options: ImportOption
     """
     chosen = _find_layout(layout, source)
     if not is_free(target):
-        raise DataError(f"TARGET must be an empty folder or none, not {target.name} with something in it; name another")
+        raise DataError(
+            f"TARGET must be an empty folder or none, not {target.name} with something in it; name another, or remove "
+            "this one to import again"
+        )
     options = (options or ImportOptions()).filled(layout, chosen.defaults)
     with tempfile.TemporaryDirectory(prefix="silofl-import-") as scratch:
         return _import_plans(chosen, source, target, replace(options, scratch=Path(scratch)))
@@ -231,7 +236,8 @@ def _summarise_import(plans: Mapping[str, SitePlan]) -> ImportSummary:
     }
     classes = {site: _count_classes(plan) for site, plan in plans.items() if plan.task != "segmentation"}
     notes = dict.fromkeys(note for plan in plans.values() for note in plan.notes)
-    return ImportSummary(examples, patients, classes, tuple(notes))
+    tested = {site: count_units(plan.records["test"]) for site, plan in plans.items()}
+    return ImportSummary(examples, patients, tested, classes, tuple(notes))
 
 
 def _count_classes(plan: SitePlan) -> dict[str, dict[str, int]]:

@@ -52,7 +52,7 @@ from silofl.training.evaluation import count_patients, join_pieces, score_predic
 from silofl.training.floor import is_withheld
 from silofl.training.grid_scores import score_classes, score_findings, score_label_maps, yield_pieces
 from silofl.training.joined import AT_ZERO, CHOSEN, FEDERATED, LOCAL, SHIFTED, Joined, OwnModel
-from silofl.training.local_model import ANEW, LocalModel, find_patience, lend, load_borrowed, locate_memo, own_rounds
+from silofl.training.local_model import ANEW, LocalModel, lend, load_borrowed, locate_memo, own_rounds
 from silofl.training.loop import Learner
 from silofl.training.metrics import Score, group_positions, value_or_none
 from silofl.training.site_score import SiteScore
@@ -146,7 +146,7 @@ class GuardPart(Part):
 
     def _measure_rise(self, run: Run) -> float | None:
         """Return by how much its last rounds raised the federated model."""
-        return measure_rise(run.reported.medians, find_patience(self.study))
+        return measure_rise(run.reported.medians, self.study.patience)
 
     def expected(self, site: str, exchange: Exchange, run: Run) -> Wanted:
         """Return what a site may say."""

@@ -17,6 +17,7 @@ from silofl.base.errors import ConfigError
 from silofl.base.naming import normalise_texts
 from silofl.base.settings import Finite, Name, Natural, Section, Whole, describe_validation_error, load_settings
 from silofl.core.findings import name_absence
+from silofl.core.guard_rule import PATIENCE
 from silofl.core.presets import find_recipe
 from silofl.core.recipe import Recipe
 from silofl.setup.extensions import LOSSES, METRICS, NETWORKS, TRANSFORMS, Extension, is_extension
@@ -205,6 +206,11 @@ class Study(Section):
                 "hold for batches as in the test, and silofl predict refuses a single image; take batch, group or "
                 "instance for use"
             )
+        if self.is_guarded and self.training_rounds <= self.patience:
+            found.append(
+                f"{self.training_rounds} rounds allow no verdict on joining, as a model is trained to its end only if "
+                f"its last {self.patience} rounds do not raise it; take more, as with --set rounds={2 * self.patience}"
+            )
         return found
 
     @property
@@ -293,6 +299,11 @@ class Study(Section):
         """Whether sites compare the federated model with one of their own; there is none where all train alone."""
         recipe = self.recipe
         return self.guard and self.rounds > 0 and (recipe.stays_home != "everything" or recipe.sends_model_once)
+
+    @property
+    def patience(self) -> int:
+        """Rounds that must not raise a model for it to be trained to its end: the study's, or the usual ones."""
+        return self.federation.patience or PATIENCE
 
     @property
     def answers_together(self) -> bool:

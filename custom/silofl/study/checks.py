@@ -51,6 +51,7 @@ def check_course(study: Study) -> None:
     Raises:
         ConfigError: Names the key.
     """
+    _check_home(study)
     _check_patience(study)
     _check_average(study)
     _check_privacy(study)
@@ -219,6 +220,16 @@ def _check_patience(study: Study) -> None:
                 f"federation.patience must be null with algorithm.{key}, whose rounds come last and may then not "
                 f"come, not {study.federation.patience}; remove one of both"
             )
+
+
+def _check_home(study: Study) -> None:
+    """Refuse a study whose only answer is to keep BatchNorm at home, and whose network has none."""
+    recipe, normalization = study.recipe, study.model.normalization
+    if recipe.stays_home == "batchnorm" and not recipe.options and normalization != "batch":
+        raise ConfigError(
+            f"model.normalization must be batch if only BatchNorm stays at home ({study.algorithm.name}), not "
+            f"{normalization}; choose batch, or fedavg, which is the same then"
+        )
 
 
 def _check_average(study: Study) -> None:

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from silofl.base.errors import DamagedError
 from silofl.base.files import load_state, save_state
-from silofl.core.guard_rule import PATIENCE, is_finished, measure_rise
+from silofl.core.guard_rule import is_finished, measure_rise
 from silofl.core.mixing import Arrays
 from silofl.core.steps import Loss, OwnDraws, plain_step
 from silofl.data.cache import describe_source, fingerprint_preparation
@@ -121,7 +121,7 @@ class LocalModel:
     @property
     def rise(self) -> float | None:
         """By how much its last rounds raised it; None where they are all that there are."""
-        return measure_rise(self.values, find_patience(self.study))
+        return measure_rise(self.values, self.study.patience)
 
     def prepare_learner(self, loss: Loss, number: int) -> Learner:
         """Return it as a learner of a round with a loss."""
@@ -176,11 +176,6 @@ def own_rounds(study: Study) -> int:
     return (ANEW if study.training.has_falling_rate else MOST - 1) * study.training_rounds
 
 
-def find_patience(study: Study) -> int:
-    """Return the rounds that must not raise a model for it to be trained to its end: the study's, or the usual ones."""
-    return study.federation.patience or PATIENCE
-
-
 def lend(memo: Path | None, kept: dict[str, Any]) -> None:
     """Leave what a run's sites keep of their local models to other runs."""
     if memo is not None:
@@ -200,7 +195,7 @@ def locate_memo(study: Study, site: str, data: SiteData, cache: Path | None, dev
     if data.manifest is None or cache is None:
         return None
     deciding = study.model_dump(mode="json", exclude=NOT_DECIDING) | {"training_rounds": study.training_rounds}
-    deciding |= {"patience": find_patience(study)}
+    deciding |= {"patience": study.patience}
     # What adds to the network; by all of its constants.
     extending = [one for one in study.recipe.options if one.traits.projection_head]
     deciding |= {answer.section: answer.model_dump(exclude_defaults=True) for answer in extending}

@@ -212,6 +212,14 @@ class SiteScore:
         return self.withheld is not None and self.value is None
 
     @property
+    def most_of_a_case(self) -> float:
+        """The most that one case can change the value: in a mean over classes that is a case of the smallest."""
+        if self.mean_over is None or not self.label_cases:
+            return 1 / max(self.num_cases, 1)
+        classes = len(self.label_cases) if self.mean_over == "labels" else 1
+        return 1 / (classes * max(min(self.label_cases.values()), 1))
+
+    @property
     def by_class(self) -> Mapping[str, float] | None:
         """The classes' values that the value is the mean of; None where it is the mean over cases."""
         tables = {"labels": self.labels, "areas": self.areas}

@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from silofl.data.records import Record
+from silofl.data.site_data import SiteData
 from silofl.training.metrics import group_positions
 
 
@@ -46,6 +47,11 @@ def find_units(patient_of: Mapping[str, str | None], records: Iterable[Record] =
     if is_one_person:
         return Units("case", {case: case for case in patient_of}, is_one_person)
     return Units("case", {c: f"case {c}" if p is None else f"patient {p}" for c, p in patient_of.items()})
+
+
+def count_test_units(data: SiteData) -> int:
+    """Return how many units a site's test data have."""
+    return len({*find_units(data.test.patient_of, getattr(data.manifest, "test", ())).unit_of.values()})
 
 
 def average_by_unit(

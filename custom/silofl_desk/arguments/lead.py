@@ -27,8 +27,8 @@ def add_estimate(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--image-size",
         metavar="HxW",
-        help="size of the images, or XxYxZ of volumes, if study.yaml does not give it; in voxels of 1 mm if volumes "
-        "are resampled",
+        help="size of the images in pixels, or XxYxZ of volumes, in mm if data.volume_transforms has Spacing, else in "
+        "voxels; needed if study.yaml does not give it",
     )
     parser.add_argument(
         "--patients",

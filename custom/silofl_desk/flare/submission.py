@@ -26,7 +26,7 @@ READY = frozenset(
 
 
 def check_job(job: Path, study: Study) -> list[str]:
-    """Return what sites may refuse of a job, each as a sentence for its lead; first the digest that some have pinned.
+    """Return what a lead must know of a job, in sentences: the digest that some sites pin, what they may refuse.
 
     Raises:
         ConfigError: The job holds files, or says of itself, what no server takes, lacks a file that it must hold, or
@@ -42,6 +42,7 @@ def check_job(job: Path, study: Study) -> list[str]:
             raise ConfigError(f"{app}/config must hold {name}; it is missing: take it from a job of jobs/")
     check_components(app / "config", study.algorithm.name)
     doubts = [f"hospitals that pin their studies take part where they have pinned this digest: {study.digest}"]
+    doubts += study.cautions
     if (app / "custom").exists():
         doubts.append(f"{app}/custom is code, which server and hospitals refuse but laboratories that allow it")
     doubts += [

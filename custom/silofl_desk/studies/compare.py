@@ -21,7 +21,7 @@ from silofl_desk.report.run_records import RowRuns, RunRecords, read_run
 from silofl_desk.report.sentences import changes_sentence
 from silofl_desk.studies import pooled as centralised
 from silofl_desk.studies import side_by_side, simulate
-from silofl_desk.studies.compared_runs import ComparedRun, ComparisonPlan, plan_runs
+from silofl_desk.studies.compared_runs import NORMALIZATION, ComparedRun, ComparisonPlan, list_with_batchnorm, plan_runs
 from silofl_desk.studies.comparison import DRIFT_NOTE, are_comparable, compare_drift, compare_joining
 from silofl_desk.studies.comparison_page import Summary, joining_blocks, write_rows
 from silofl_desk.studies.conditions import list_differences
@@ -82,6 +82,8 @@ def compare(asked: ComparisonPlan, out: Path, console: Console, processes: int =
     runs = plan_runs(asked, out)
     if own := [name for name in asked.methods if name not in {run.row for run in runs}]:
         console.print(f"{', '.join(own)}: the row {runs[0].name}, which is what the first job does", markup=False)
+    if needing := list_with_batchnorm(asked, runs):
+        console.print(f"{', '.join(needing)}: with {NORMALIZATION} batch, which is needed", markup=False)
     if asked.is_pooled:
         runs += centralised.plan_centralised_runs(asked, out, console)
     # Local training leaves its models, trained to their end, to the other rows, which compare with them.

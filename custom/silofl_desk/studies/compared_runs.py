@@ -2,8 +2,8 @@
 
 import re
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -31,6 +31,7 @@ from silofl_desk.studies.simulation import (
 from silofl_desk.studies.sweep import DATA, Point, Sweep, check_sweep
 
 NO_SWEEP = Sweep()
+NORMALIZATION = "model.normalization"
 
 
 @dataclass(frozen=True)
@@ -115,7 +116,7 @@ def plan_runs(asked: ComparisonPlan, out: Path) -> list[ComparedRun]:
     first = asked.jobs[0]
     entries: list[tuple[str, Path, Mapping[str, object]]] = [(job.resolve().name, job, {}) for job in asked.jobs]
     entries += [(name, first, changes) for name, changes in asked.variants.items()]
-    entries += [(name, first, {"algorithm": find_method_algorithm(name)}) for name in _list_other_methods(asked)]
+    entries += [(name, first, _find_changes(asked, name)) for name in _list_other_methods(asked)]
     # Rows of one name would share their runs' folders.
     for name, number in Counter([*(_folder_name(name) for name, *_ in entries), CENTRALISED]).items():
         if number > 1:
@@ -163,9 +164,30 @@ def _list_other_methods(asked: ComparisonPlan) -> list[str]:
 def _find_recipe(asked: ComparisonPlan, method: str) -> Recipe | None:
     """Return the recipe of the first job with a method; None where it has none, which the method's row will say."""
     try:
-        return changed_study(asked.jobs[0], {"algorithm": find_method_algorithm(method)} | asked.changes).recipe
+        return changed_study(asked.jobs[0], _find_changes(asked, method) | asked.changes).recipe
     except ConfigError:
         return None
+
+
+def _find_changes(asked: ComparisonPlan, method: str) -> dict[str, object]:
+    """Return a method's changes to the first job's study: its algorithm, and BatchNorm if it keeps or compares that."""
+    algorithm: dict[str, object] = {"algorithm": find_method_algorithm(method)}
+    for more in ({}, {NORMALIZATION: "batch"}):
+        with suppress(ConfigError):
+            study = changed_study(asked.jobs[0], algorithm | more | asked.changes)
+            if more or study.recipe.stays_home != "batchnorm" or "batch" in study.model.normalization:
+                return algorithm | more
+    # What else is wrong is said of the row.
+    return algorithm
+
+
+def list_with_batchnorm(asked: ComparisonPlan, runs: Iterable[ComparedRun]) -> list[str]:
+    """Return the methods that got BatchNorm in place of the study's normalisation."""
+    if NORMALIZATION in asked.sweep.values:
+        return []
+    normalizations = {run.row: changed_study(run.job, run.changes).model.normalization for run in runs}
+    own = changed_study(asked.jobs[0], asked.changes).model.normalization
+    return [name for name in asked.methods if normalizations.get(name, own) != own]
 
 
 def _move_to_point(pattern: ComparedRun, point: Point) -> ComparedRun:

@@ -27,7 +27,7 @@ from silofl.parts.guard import goes_on
 from silofl.parts.part import AFTER
 from silofl.parts.task import TRAIN, Exchange
 from silofl.parts.work import Work
-from silofl.report.tables import format_duration
+from silofl.report.tables import format_duration, print_lines
 from silofl.study import Study
 from silofl.training.device import choose_device
 from silofl.training.local_model import own_rounds
@@ -158,8 +158,7 @@ def run(options: argparse.Namespace) -> int:
         print(json.dumps(found.as_dict(), indent=1))
     else:
         print_estimate(found, console)
-    if start:
-        console.print(start.sentence, markup=False)
+    print_lines([*([start.sentence] if start else []), *(f"CAUTION  {one}" for one in study.cautions)], console)
     if written:
         sentence = f"{options.write} has the new timeout, digest {written.digest}; its study.yaml has lost its comments"
         console.print(sentence, markup=False)
@@ -175,8 +174,8 @@ def parse_size(text: str) -> tuple[int, ...]:
     sides = tuple(int(side) for side in text.split("x")) if re.fullmatch(r"\d+(x\d+){1,2}", text) else (0,)
     if not all(sides):
         raise ConfigError(
-            "--image-size must be height and width in pixels, as 96x128, or a volume's sides, as 96x96x32, not "
-            f"{quote_value(text)}"
+            "--image-size must be HxW in pixels, as 96x128, or XxYxZ of volumes, as 96x96x32 (in mm if the study has "
+            f"Spacing, else in voxels), not {quote_value(text)}"
         )
     return sides
 
@@ -331,8 +330,10 @@ def _check_setting(study: Study, setting: Setting) -> None:
     if setting.seconds_per_step is not None and not 0 < setting.seconds_per_step < math.inf:
         raise ConfigError(f"--seconds-per-step must be a number above 0, not {setting.seconds_per_step}")
     if setting.image_size and len(setting.image_size) != study.data.dimensions:
+        is_resampled = any(one.name == "Spacing" for one in study.data.volume_transforms)
+        unit = "pixels" if study.data.dimensions == 2 else "mm" if is_resampled else "voxels"
         raise ConfigError(
-            f"--image-size must have {study.data.dimensions} sides, as many as data.dimensions, not "
+            f"--image-size must have {study.data.dimensions} sides, in {unit}, as many as data.dimensions, not "
             f"{len(setting.image_size)}"
         )
     if setting.patients is not None and (not study.is_private or setting.patients > setting.examples):

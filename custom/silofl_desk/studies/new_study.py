@@ -15,6 +15,7 @@ from silofl.base.files import copy_folder, write_text
 from silofl.base.options import make_console
 from silofl.base.settings import dump_yaml, parse, read_yaml
 from silofl.core.algorithm_option import AlgorithmOption
+from silofl.core.gain import describe_few_units
 from silofl.core.presets import find_recipe
 from silofl.data.inventory import ALL
 from silofl.data.manifest import FILE_NAME
@@ -110,7 +111,9 @@ def _describe_choices(study: Study, found: Survey) -> Iterator[str]:
             found_images.setdefault(one.site, []).extend((group, record.patient or record.case, i) for i in images)
         return found_images
 
-    yield from (f"CAUTION  {sentence}" for sentence in list_batchnorm_cautions(study, find_images))
+    cautions = [*study.cautions, *list_batchnorm_cautions(study, find_images)]
+    cautions += describe_few_units(found.tested) if study.is_guarded else []
+    yield from (f"CAUTION  {sentence}" for sentence in cautions)
 
 
 def _describe_cut(study: Study, found: Survey) -> str:

@@ -16,6 +16,7 @@ from silofl_desk.studies.compared_runs import ComparedRun
 from silofl_desk.studies.processes import ProcessTree, enable_interrupts
 from silofl_desk.studies.progress import QUIET_S
 from silofl_desk.studies.simulate import is_finished
+from silofl_desk.studies.simulation import changed_study
 
 POLL_S = 0.3
 LOGS = "logs"
@@ -54,7 +55,7 @@ def run_side_by_side(runs: Sequence[ComparedRun], out: Path, processes: int, con
             time.sleep(POLL_S)
             if time.monotonic() - printed > QUIET_S:
                 printed = time.monotonic()
-                done = (f"{names[run.path]}: {len(read_ledger(run.path) or ())} rounds" for run, *_ in running)
+                done = (f"{names[run.path]}: {_count_rounds(run)}" for run, *_ in running)
                 console.print("; ".join(done), markup=False)
             for run, tree, since in list(running):
                 if tree.poll() is None:
@@ -74,6 +75,11 @@ def run_side_by_side(runs: Sequence[ComparedRun], out: Path, processes: int, con
         for _, tree, _ in running:
             tree.end()
     return failures
+
+
+def _count_rounds(run: ComparedRun) -> str:
+    planned = changed_study(run.job, run.changes).total_rounds
+    return f"{len(read_ledger(run.path) or ())} of {planned} rounds finished"
 
 
 def build_command(run: ComparedRun) -> list[str]:

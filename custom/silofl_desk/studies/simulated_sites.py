@@ -11,6 +11,7 @@ from rich.console import Console
 from silofl.base.errors import ConfigError, DataError
 from silofl.base.files import write_json
 from silofl.base.schema import dump_record
+from silofl.core.gain import describe_few_units
 from silofl.data.counts import FILE as DATA
 from silofl.data.counts import DataCounts, SiteCounts, digest_data
 from silofl.data.input_warnings import count_labels, find_doubts, find_label_doubts
@@ -24,6 +25,7 @@ from silofl.study import Study
 from silofl.training.device import choose_device
 from silofl.training.extra_metrics import check_extra_metrics
 from silofl.training.losses import check_loss
+from silofl.training.units import count_test_units
 from silofl_desk.studies.shared_batchnorm import list_batchnorm_cautions, sample_images
 from silofl_desk.studies.simulation import Simulation
 
@@ -59,6 +61,8 @@ def look_at_data(
     cautions = list_batchnorm_cautions(
         study, lambda: {name: sample_images(data[name].training, study) for name in counts}
     )
+    if study.is_guarded:
+        cautions += describe_few_units({name: count_test_units(data[name]) for name in counts})
     for sentence in cautions:
         console.print(f"CAUTION  {sentence}", markup=False)
     for site, sentences in doubts.items():

@@ -27,11 +27,10 @@ from silofl.federation.results import read_results
 from silofl.models.networks import build_plain_model, check_network
 from silofl.report.tables import TextTable, format_duration, print_lines, print_table
 from silofl.study import Study
-from silofl.training.local_model import find_patience
 from silofl_desk.options import format_set_options, path_to_text, read_changes, replaces
 from silofl_desk.report.result_tables import mean_and_deviation
 from silofl_desk.report.sentences import measure_score
-from silofl_desk.studies.compared_runs import ComparedRun, ComparisonPlan, make_seeded_runs, run_folder
+from silofl_desk.studies.compared_runs import NORMALIZATION, ComparedRun, ComparisonPlan, make_seeded_runs, run_folder
 from silofl_desk.studies.estimate import estimate_training
 from silofl_desk.studies.method_rows import SeedValues, is_clearly_above
 from silofl_desk.studies.shared_batchnorm import list_batchnorm_cautions, sample_images
@@ -39,7 +38,7 @@ from silofl_desk.studies.side_by_side import run_side_by_side
 from silofl_desk.studies.simulated_sites import read_data
 from silofl_desk.studies.simulation import Simulation, apply_changes, changed_study, check_code, settle_job, study_file
 
-RATE, NORMALIZATION = "training.learning_rate", "model.normalization"
+RATE = "training.learning_rate"
 CANDIDATES = ("group", "instance", "batch")
 # Of the best values and the study's own; all others have the first one alone.
 NUM_SEEDS = 3
@@ -262,7 +261,7 @@ class _Trials:
             run = run_folder(self.out, str(trial), self.study.seed)
             results, medians = read_results(run), list_medians(read_ledger(run) or ())
             is_known = results is not None and results.is_finished and not results.ended_early
-            rise = measure_rise(medians[: self.study.training_rounds], find_patience(self.study))
+            rise = measure_rise(medians[: self.study.training_rounds], self.study.patience)
             if is_known and not is_finished(rise):
                 rising.append(str(trial))
         if rising:
@@ -345,7 +344,8 @@ def _build_command(found: Found, options: argparse.Namespace, changes: Mapping[s
     given = {"--data": options.data, "--pretrained": options.pretrained, "--cache": options.cache}
     given |= {"--skip-unreadable": options.skip_unreadable or None, "--out": options.out / "chosen"}
     words = [str(word) for option, value in given.items() if value is not None for word in (option, value)]
-    kept = dict(changes)
+    # The search may have other rounds than the study.
+    kept = {key: value for key, value in changes.items() if key != "rounds"}
     for key, value in _changed(found).items():
         # Within a section that was given as one, or by itself.
         section = next((one for one in kept if replaces(one, key)), key)
