@@ -46,7 +46,7 @@ def test_a_site_that_is_left_out_is_tested_whole_once_the_run_is_finished(tmp_pa
     assert set(results["sites"]) == {"north"} and results["unseen"]["site"] == "south"
     # all six patients of south, in training, validation and test
     assert results["unseen"]["evaluation"]["num_cases"] == 6
-    assert results["unseen"]["threshold"] == results["threshold"]
+    assert results["unseen"]["threshold"] == results["super_model"]["threshold"]
     assert sum(results["unseen"]["choices"].values()) == 6
     assert set(results["unseen"]["models"]) == {"global", "north", "ensemble"}
     assert "what a clinic would get" in done.stderr and "best in hindsight" in done.stderr
@@ -64,4 +64,5 @@ def test_models_that_stayed_at_their_sites_answer_together_for_the_site_that_is_
     )
     unseen = json.loads((run / "unseen.json").read_text())
     # one site alone is its own mean
-    assert unseen["models"] == {"north": pytest.approx(unseen["evaluation"]["scores"][""]["dice"]["value"])}
+    # at the size of the files, but for which one site alone is its own mean
+    assert unseen["models"] == {"north": pytest.approx(unseen["evaluation"]["scores"][""]["dice"]["value"], abs=0.005)}

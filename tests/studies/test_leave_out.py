@@ -36,9 +36,9 @@ SHAPE = (1, 32, 32)
 CPU = torch.device("cpu")
 
 
-def make_study(**algorithm):
+def make_study(normalization="instance", **algorithm):
     settings = {"name": "small", "task": "segmentation", "labels": {1: "blob"}, "rounds": 1, "device": "cpu"}
-    settings |= {"model": SMALL_UNET | {"normalization": "instance"}}
+    settings |= {"model": SMALL_UNET | {"normalization": normalization}}
     return parse(Study, settings | {"algorithm": {"name": "fedsm", **algorithm}}, "study.yaml")
 
 
@@ -204,7 +204,7 @@ def test_an_earlier_test_of_something_else_is_made_anew(run, load):
 def test_without_a_super_model_one_is_put_together_from_the_sites_own_and_that_is_said(
     tmp_path, load, name, home, capsys
 ):
-    study = make_study(name=name)
+    study = make_study("batch", name=name)
     for site in ("north", "south"):
         contents = Contents(study, SHAPE, {site: answering(study, is_sure=site == "north")}, "only")
         write_model_folder(tmp_path / "sites" / site / "run-1" / "supermodel", contents)

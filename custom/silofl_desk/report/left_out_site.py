@@ -42,8 +42,9 @@ ANSWERS = {
 ALONE = {GLOBAL: "global model alone", ENSEMBLE: "ensemble of all models"}
 OWN_ANSWERS = {ENSEMBLE: "mean of the own models, were they handed out"}
 ALONE_NOTE = (
-    "Score over all its cases, with the super model and with each of its models alone. Nobody at the new site could "
-    "have known beforehand which is the highest."
+    "Score over all its cases: of the super model as silofl evaluate has it, at the size of the files; of each of its "
+    "models alone on the prepared images, at the usual threshold. Nobody at the new site could have known beforehand "
+    "which is the highest."
 )
 GAMMA_NOTE = "By threshold (gamma): a site's model answers where its score is above it."
 LINE = 0.3
