@@ -19,12 +19,12 @@ from nvflare.recipe.spec import ExecEnv
 
 from silofl.base.errors import ConfigError
 from silofl.base.files import save_tensors
-from silofl.data.survey import survey_sites
 from silofl.models.networks import build_plain_model
 from silofl.recipes import AdaFedRecipe, FedSMRecipe, HarmoFLRecipe, StudyRecipe
 from silofl.study import load_study
 from silofl_desk.phantoms.phantoms import make_phantoms
 from silofl_desk.studies import simulation
+from silofl_desk.studies.data_survey import survey_sites
 from silofl_desk.studies.new_study import write_new_study
 from silofl_desk.studies.simulation import copy_job, study_file
 
@@ -275,7 +275,7 @@ def test_a_simulation_prints_the_lines_of_the_command_or_nvflares_log(
         assert fed_job_config.subprocess.Popen(command).wait() == 0
         folder = results / "run-1"
         folder.mkdir()
-        (folder / "phase").write_text("test 1")
+        (folder / "phase").write_text("test 1 0")
         write_result(folder, recipe.study, sites={"north": 0.5, "south": 0.5})
         return 0
 

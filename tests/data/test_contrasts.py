@@ -16,9 +16,9 @@ from silofl.data.manifest import read_manifest
 from silofl.data.preparation import build_preparation, prepare_case
 from silofl.data.prepared_image import prepare_image, prepare_with_way_back
 from silofl.data.site_data import load_site_data
-from silofl.data.survey import survey_sites
 from silofl.data.transforms import build_augmentation
 from silofl.study import Study
+from silofl_desk.studies.data_survey import survey_sites
 from silofl_desk.studies.new_study import write_new_study
 from silofl_desk.studies.simulation import study_file
 from tests.data.conftest import edit

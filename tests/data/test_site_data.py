@@ -13,10 +13,10 @@ from silofl.base.errors import ConfigError, DataError
 from silofl.data import cache, leakage, preparation
 from silofl.data.padding import Padding
 from silofl.data.site_data import load_site_data
-from silofl.data.survey import survey_sites
 from silofl.reading import formats
 from silofl.reading.images import read_image
 from silofl.study.sections import ModelSettings
+from silofl_desk.studies.data_survey import survey_sites
 
 from .conftest import add_volume
 

@@ -3,7 +3,7 @@
 Counts are of patients; whom dataset.json does not name counts as a patient per case, and for no floor.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
@@ -13,16 +13,16 @@ from numpy.typing import NDArray
 from pydantic import AfterValidator, Field, Strict
 
 from silofl.base.errors import ConfigError, DataError, one_line
+from silofl.base.naming import check_name
 from silofl.base.settings import Section, parse
 from silofl.core.few import find_few
 from silofl.core.findings import unpack_findings
 from silofl.data.contrasts import check_contrasts, read_source
 from silofl.data.domain import image_kind
-from silofl.data.manifest import Manifest, parse_channel_names, read_content, read_manifest
+from silofl.data.manifest import FILE_NAME, Manifest, parse_channel_names, read_content, read_manifest
 from silofl.data.preparation import build_requests, read_label_map
 from silofl.data.progress import track_progress
 from silofl.data.records import Record
-from silofl.data.survey import read_task_and_labels
 from silofl.reading.decoder import decode_ahead
 from silofl.reading.header import read_dicom_element, read_header
 from silofl.reading.image import Image
@@ -273,3 +273,18 @@ def _average_by_patient(found: Sequence[_Measures], values: Sequence[NDArray]) -
 def round_number(value: float) -> float:
     """Return a number to `DIGITS` digits, without the rounding of sums."""
     return float(f"{round(value, 9):.{DIGITS}g}")
+
+
+def read_task_and_labels(content: Mapping[str, object]) -> tuple[str, dict[int, str]]:
+    """Return the task of a dataset.json and its labels, number -> name.
+
+    Raises:
+        DataError: One is of another form.
+    """
+    task, labels = content["task"], content["labels"]
+    if not isinstance(task, str) or task not in FITTING:
+        raise DataError(f"{FILE_NAME} must have the task {' or '.join(FITTING)}, not {task!r}; correct it")
+    if not isinstance(labels, dict) or not all(key.isdecimal() for key in labels):
+        raise DataError(f'{FILE_NAME} must have labels as {{"1": "nucleus"}}, not {labels!r}; correct it')
+    remedy = f"rename it in {FILE_NAME}"
+    return task, {int(key): check_name(name, "a label", DataError, remedy) for key, name in labels.items()}

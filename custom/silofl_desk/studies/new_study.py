@@ -20,11 +20,11 @@ from silofl.core.presets import find_recipe
 from silofl.data.inventory import ALL
 from silofl.data.manifest import FILE_NAME
 from silofl.data.prepared_image import prepare_image
-from silofl.data.survey import Survey, survey_sites
 from silofl.models.weights import SUFFIXES
 from silofl.reading.image import Image
 from silofl.study import Study, load_study
 from silofl.study.sections import FITTING, CardSettings
+from silofl_desk.studies.data_survey import Survey, survey_sites
 from silofl_desk.studies.random_examples import has_own_size
 from silofl_desk.studies.reference import study_keys
 from silofl_desk.studies.shared_batchnorm import Seen, list_batchnorm_cautions

@@ -5,7 +5,7 @@ import pytest
 from PIL import Image
 
 from silofl.base.errors import ConfigError, DataError
-from silofl.data.survey import SAMPLES, survey_sites
+from silofl_desk.studies.data_survey import SAMPLES, survey_sites
 
 LABELS = {"1": "blob"}
 

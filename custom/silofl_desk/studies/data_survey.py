@@ -1,21 +1,20 @@
 """Survey the data of several sites: their task, their labels, and the form of their first images."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from silofl.base.errors import ConfigError, DataError, Faults
-from silofl.base.naming import check_name
 from silofl.data.contrasts import ImageFiles, check_contrasts, list_missing_contrasts, read_source
 from silofl.data.domain import Kind, image_kind
 from silofl.data.intensity import LEAST_RANGE
+from silofl.data.inventory import read_task_and_labels
 from silofl.data.manifest import FILE_NAME, check_channels, parse_channel_names, parse_regions, read_content
 from silofl.data.records import Record, count_units, locate, parse_record
 from silofl.reading.header import read_header
 from silofl.reading.image import Image
 from silofl.study.data_settings import DataSettings
-from silofl.study.sections import FITTING
 
 # Training images of each site that are read: enough to know kind, channels and size without reading all.
 SAMPLES = 3
@@ -204,21 +203,6 @@ def _survey_site(folder: Path) -> Survey:
     test = content.get("test")
     tested = {site: count_units([one for one in test if isinstance(one, dict)] if isinstance(test, list) else ())}
     return Survey((site,), task, labels, regions, names, unit, tuple(samples), len(records), counts, tested)
-
-
-def read_task_and_labels(content: Mapping[str, object]) -> tuple[str, dict[int, str]]:
-    """Return the task of a dataset.json and its labels, number -> name.
-
-    Raises:
-        DataError: One is of another form.
-    """
-    task, labels = content["task"], content["labels"]
-    if not isinstance(task, str) or task not in FITTING:
-        raise DataError(f"{FILE_NAME} must have the task {' or '.join(FITTING)}, not {task!r}; correct it")
-    if not isinstance(labels, dict) or not all(key.isdecimal() for key in labels):
-        raise DataError(f'{FILE_NAME} must have labels as {{"1": "nucleus"}}, not {labels!r}; correct it')
-    remedy = f"rename it in {FILE_NAME}"
-    return task, {int(key): check_name(name, "a label", DataError, remedy) for key, name in labels.items()}
 
 
 def _read_sample(folder: Path, record: Record, settings: DataSettings) -> Sample:
