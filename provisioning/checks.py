@@ -99,7 +99,8 @@ def check_kit(kit: Kit, root: x509.Certificate, classes: dict[str, set[str]], no
 def _find_doubts(kit: Kit) -> Iterator[str]:
     """Find what its owner may want, and should look at."""
     script = kit.folder / SCRIPT
-    if kit.kind != "admin" and UMASK not in script.read_text(encoding="utf-8").splitlines():
+    # A kit for Docker has another script.
+    if kit.kind != "admin" and script.is_file() and UMASK not in script.read_text(encoding="utf-8").splitlines():
         yield (
             f"{SCRIPT} is an older version's, which does not set {UMASK}: other accounts may read logs and jobs; fill "
             f"the kit with fill-kits, and call: chmod -R go= {quote(str(kit.folder))}"
