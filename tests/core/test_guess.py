@@ -75,7 +75,7 @@ def test_models_that_guess_at_all_sites_are_named_once_with_the_best_beside_the_
         "north": {**of_site(0.4), **of_site(0.5, name="own")},
         "south": {**of_site(0.5), **of_site(0.48, name="own")},
     }
-    said = "accuracy 0.490 in 200 test cases, 0.500 by always answering the most frequent class"
+    said = "the best has accuracy 0.490 in 200 test cases, 0.500 by always answering the most frequent class"
     assert describe_guesses(sites, "accuracy") == [f"no model is better than guessing: {said}"]
     # 110 of 200: p 0.09
     (text,) = describe_guesses({"north": of_site(0.55), "south": of_site(0.55)}, "accuracy")

@@ -86,10 +86,12 @@ def test_a_patient_with_many_cases_counts_once():
 
 @pytest.mark.parametrize("n", [5, 40])
 def test_few_patients_or_nothing_but_right_answers_say_nothing_of_a_temperature(n):
-    chances = np.tile([0.9, 0.1], (n, 1))
-    if n == 5:
-        chances[0] = [0.1, 0.9]
-    assert find_temperature(chances, np.tile([True, False], (n, 1)), units(n)) == 1.0
+    for sure in (0.9, 0.99, 0.999):
+        chances = np.tile([sure, 1 - sure], (n, 1))
+        if n == 5:
+            chances[0] = [0.1, 0.9]
+        for is_multilabel in (False, True):
+            assert find_temperature(chances, np.tile([True, False], (n, 1)), units(n), is_multilabel) == 1.0
 
 
 SCORES = np.array([0.1, 0.2, 0.3, 0.4, 0.5, 0.35, 0.6, 0.7, 0.9])

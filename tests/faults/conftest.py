@@ -100,7 +100,8 @@ def check_end(run, whole, before=()):
     # The records themselves, their times included: none of these rounds was carried out again. The next round's task
     # brings a round's validation, and whether it is the best so far.
     for old, new in zip(before, now, strict=False):
-        judged = {} if old["validation"] else {key: new[key] for key in ("validation", "is_best", "is_level") if key in new}
+        marks = ("validation", "is_best", "is_level")
+        judged = {} if old["validation"] else {key: new[key] for key in marks if key in new}
         assert new == old | judged
     assert timeless(now) == timeless(ledger(whole))
     assert [record["round"] for record in now] == list(range(1, len(now) + 1)) and len(now) >= len(before)

@@ -76,7 +76,7 @@ def test_answers_that_may_be_guesses_are_called_so_where_enough_cases_were_teste
     said = "the model is not shown to be better than guessing: accuracy 0.550 in 40 test cases, 0.500 by always"
     (text,) = judge(0.55)
     assert text.startswith(said)
-    assert judge(0.9) == [] and judge(0.5, cases=4) == [] and judge(0.5)[0].startswith("the model is not better than")
+    assert judge(0.9) == [] and judge(0.5, cases=1) == [] and judge(0.5)[0].startswith("the model is not better than")
     one = replace(
         made, facts=site_score({"0": 0.5, "1": 0.5}) | {"also": {"accuracy": 0.5}, "label_cases": {"0": 20, "1": 20}}
     )

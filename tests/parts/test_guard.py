@@ -291,8 +291,10 @@ def test_the_own_model_says_nothing_of_the_images_and_the_rounds_of_the_federati
     domains = {site: game.sites[site].data.domain for site in ("east", "north")}
     contents = load_chosen(game).contents
     assert contents.domain == domains["east"] != domains["east"] | domains["north"]
-    assert not {"rounds", "reported_round", "validation"} & contents.facts.keys()
-    assert contents.facts["candidate"] == "local"
+    assert "validation" not in contents.facts and contents.facts["candidate"] == "local"
+    # Its own rounds, those after the federation's too.
+    own = game.server.parts["guard"].choices["east"]
+    assert (contents.facts["rounds"], contents.facts["reported_round"]) == (own.own_rounds, own.own_best_round)
 
 
 @pytest.mark.parametrize("name", ["fedavg", "fedsm"])

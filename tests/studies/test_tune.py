@@ -279,7 +279,7 @@ def test_the_command_changes_a_section_that_was_given_whole():
         # 54 of 100, as each of 9 trials may have by luck
         (
             (0.5, 0.54, 0.46),
-            "shown to be better than guessing: accuracy 0.540 in 100 validation cases, 0.500 by always",
+            "shown to be better than guessing: the best has accuracy 0.540 in 100 validation cases, 0.500 by always",
         ),
         ((0.5, 0.9, 0.46), ""),
     ],

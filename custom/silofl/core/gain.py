@@ -164,18 +164,18 @@ def find_interval(means: NDArray[np.float64]) -> tuple[float, float] | tuple[Non
     return (float(means[outside]), float(means[-1 - outside])) if outside >= 0 else (None, None)
 
 
-def estimate_needed_units(differences: NDArray[np.float64]) -> int:
+def estimate_needed_units(differences: NDArray[np.float64]) -> int | None:
     """Return about how many units would do for a verdict: ``(2.8 s / d)^2``, and at least one more and six.
 
-    d is the mean and s the standard deviation of the differences seen. Where they tell neither, the least number with
-    which the test can say anything.
+    d is the mean and s the standard deviation of the differences seen. Where they tell neither, six of fewer, and else
+    None: nobody knows.
 
     Args:
         differences: Of each unit, shape (N,).
     """
     n = len(differences)
     if n < 2 or not differences.any() or not (mean := abs(float(differences.mean()))):
-        return max(LEAST_UNITS, n + 1)
+        return LEAST_UNITS if n < LEAST_UNITS else None
     wanted = (POWER * float(differences.std(ddof=1)) / mean) ** 2
     return max(LEAST_UNITS, n + 1, ceil(min(wanted, MOST_UNITS)))
 

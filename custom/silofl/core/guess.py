@@ -159,4 +159,5 @@ def _describe_best(found: Measures, metric: str, part: str) -> str:
     name = metric if metric in names else "auroc" if "auroc" in names else next(iter(names))
     best = max((one for key, one in found.items() if key[1] == name), key=lambda one: one.value)
     words, how = _GUESSES[name]
+    words = f"the best has {words}" if len({model for model, _ in found}) > 1 else words
     return f"{words} {best.value:.3f} in {best.num_cases} {part} cases, {best.guess:.3f} by {how}"

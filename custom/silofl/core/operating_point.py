@@ -22,8 +22,6 @@ from silofl.core.outliers import BEYOND
 from silofl.core.roc import find_operating_point
 
 LEAST_TEMPERATURE, MOST_TEMPERATURE = 0.1, 10.0
-# Of the logarithm of a temperature: a minimum so near to the lower end of the range is none.
-NEAR_THE_END = 1e-3
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 Bounds = tuple[float, float]
@@ -179,7 +177,8 @@ def find_temperature(
     from scipy.optimize import minimize_scalar
 
     _, numbers, counts = np.unique(np.array([*map(repr, units)]), return_inverse=True, return_counts=True)
-    if len(counts) < LEAST_UNITS:
+    answers = probabilities > 0.5 if is_multilabel else probabilities == probabilities.max(axis=1, keepdims=True)
+    if len(counts) < LEAST_UNITS or (answers == is_true).all():
         return 1.0
     weights = 1 / (len(counts) * counts[numbers])
 
@@ -190,8 +189,7 @@ def find_temperature(
         return float(-(weights * _logarithms(likely).sum(axis=1)).sum())
 
     ends = log(LEAST_TEMPERATURE), log(MOST_TEMPERATURE)
-    best = float(minimize_scalar(measure_loss, bounds=ends, method="bounded").x)
-    return 1.0 if best - ends[0] < NEAR_THE_END else exp(best)
+    return exp(float(minimize_scalar(measure_loss, bounds=ends, method="bounded").x))
 
 
 def find_threshold(

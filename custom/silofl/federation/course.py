@@ -346,7 +346,8 @@ class Course:
     def _compare_scores(self) -> None:
         """Name the sites whose scores of the last finished round moved against all others', in that round's record."""
         rounds = self.server.ledger[-2:]
-        if len(rounds) == 2:
+        # Of models that never meet each moves in its own way.
+        if len(rounds) == 2 and not self.server.study.recipe.trains_alone:
             old, new = (record.validation for record in rounds)
             least = self.server.study.federation.min_sites_for_ratio
             self._record_unlike(find_opposed_scores(new, old, least), rounds[-1])

@@ -35,6 +35,8 @@ SHORT = {
     "examples": "its number of training examples",
     "validation": "its validation score moves against theirs",
 }
+# Near 0 are the updates of sites that have learnt what there is.
+OPPOSED = -0.1
 # From round to round a score in [0, 1] may move so far, or by what so many of its cases can make.
 LEAST_MOVE, CASES = 0.1, 2
 OF_A_PART = "sent {} that is {:.3g} times the others' median"
@@ -102,7 +104,7 @@ def describe_unlike(site: str, what: str, value: float) -> str:
 
 
 def find_opposed(products: Products, weights: Mapping[str, float], min_sites: int) -> dict[str, float]:
-    """Return site -> the cosine of its update to the mean of the others', where that is negative.
+    """Return site -> the cosine of its update to the mean of the others', where that is clearly negative.
 
     The one that is most opposed is found first, and no longer counts among the others: by an update that is turned
     round the mean may turn too, and then the honest ones would look opposed. For the same reason each other update
@@ -119,7 +121,7 @@ def find_opposed(products: Products, weights: Mapping[str, float], min_sites: in
     while len(here) >= max(min_sites, 2):
         cosines = {row: _cosine_to_mean(products.parameters, lengths, shares, row, here) for row in here}
         worst = min(cosines, key=cosines.__getitem__)
-        if cosines[worst] >= 0:
+        if cosines[worst] >= OPPOSED:
             break
         opposed[products.sites[worst]] = cosines[worst]
         here.remove(worst)

@@ -7,7 +7,7 @@ import numpy as np
 
 from silofl.base.errors import quote_markdown
 from silofl.core.findings import name_absence
-from silofl.core.gain import MIN_UNITS
+from silofl.core.gain import LEAST_UNITS
 from silofl.core.guess import count_measured, describe_guess, measure_classes, measure_findings, pool_measures
 from silofl.core.operating_point import OperatingPoint, find_unlike_thresholds, read_at_thresholds
 from silofl.inference.contents import Contents
@@ -40,7 +40,7 @@ def list_not_learnt(contents: Contents) -> list[str]:
 
 
 def _list_guesses(contents: Contents) -> list[str]:
-    """Return a sentence where the answers in at least 20 test cases are not shown to be better than guesses."""
+    """Return a sentence where the answers in at least 6 test cases are not shown to be better than guesses."""
     study, measured = contents.study, []
     for test in _list_tests(contents, "test") if study.task != "segmentation" else ():
         cases, values = test.get("label_cases") or {}, test.get("also") or {}
@@ -48,7 +48,7 @@ def _list_guesses(contents: Contents) -> list[str]:
         of_classes = measure_classes("", values, cases.values())
         measured.append(measure_findings("", values, pairs) if study.is_multilabel else of_classes)
     guess = describe_guess(measured, study.metric)
-    return [f"the model is not {guess}"] if guess and count_measured(pool_measures(measured)) >= MIN_UNITS else []
+    return [f"the model is not {guess}"] if guess and count_measured(pool_measures(measured)) >= LEAST_UNITS else []
 
 
 def list_low_labels(contents: Contents) -> list[str]:

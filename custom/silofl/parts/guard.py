@@ -383,12 +383,13 @@ class SiteGuard(SitePart):
     @cached_property
     def _contents(self) -> dict[str, Contents]:
         """The federated model as the site has tested it, and its own."""
-        federated, state = read_model_folder(self.work.folder / FOLDER), self._own[0].best
+        federated, (local, _) = read_model_folder(self.work.folder / FOLDER), self._own
         # All other facts are of the federated run; those of a single model are the federated one's test.
-        home = {key: one for key, one in federated.facts.items() if key in ("stays_home", "run")}
+        rounds = {"rounds": local.last, "reported_round": local.best_round}
+        home = {key: one for key, one in federated.facts.items() if key in ("stays_home", "run", *rounds)}
         federated = replace(federated, facts=home) if "value" in federated.facts else federated
         study, shape, domain = federated.study, federated.image_shape, self.work.domain
-        own = Contents(study, shape, {LOCAL: state}, "only", facts=home, domain=domain)
+        own = Contents(study, shape, {LOCAL: local.best}, "only", facts=home | rounds, domain=domain)
         return {FEDERATED: federated, LOCAL: own}
 
     def _choose_and_test(self) -> dict[str, Any] | None:

@@ -10,12 +10,13 @@ from typing import Any
 
 from silofl.core.findings import name_absence
 from silofl.core.gain import WORSE
+from silofl.core.guard_rule import LEAST_LEAD
 from silofl.core.guess import Measures, describe_guess, describe_guesses, measure_classes, measure_findings
 from silofl.core.operating_point import read_at_thresholds
 from silofl.data.inventories import explain_withheld
 from silofl.federation.ledger import Round, format_spans
 from silofl.federation.results import Results
-from silofl.federation.unlike import SHORT
+from silofl.federation.unlike import OPPOSED, SHORT
 from silofl.inference.own_tests import LEARNT
 from silofl.report.tables import METRIC_NAMES, TextTable, format_number
 from silofl.study.sections import CLASS_MEANS, RANKED, SEGMENTATION_ONLY
@@ -78,8 +79,6 @@ JOINING_BALANCED = (
     " A single case has no {}: the models' values are means over all cases, difference and interval are measured in "
     "accuracy."
 )
-# Near 0 are the updates of sites that have learnt what there is.
-OPPOSED = -0.1
 LATE_REASON = "no answer in time"
 # The one site of a run on data that were pooled in one place.
 POOLED_SITE = "pooled"
@@ -356,7 +355,8 @@ def _doubt_federated(one: Joined) -> list[str]:
     if (one.tested(FEDERATED) or 0.0) < NEAR_ZERO:
         at_half, with_own = format_number(one.tested(FEDERATED)), f"with the site's own {format_number(federated)}"
         return [f"the federated model is near 0 there with the usual decision threshold, {at_half}; {with_own}"]
-    if _is_below(one, CHOSEN) or not _is_below(one, SHIFTED):
+    # Less than by that much no site would keep its own model.
+    if _is_below(one, CHOSEN) or local - federated <= LEAST_LEAD:
         return []
     return [f"the federated model scores {format_number(federated)}, the hospital's own model {format_number(local)}"]
 

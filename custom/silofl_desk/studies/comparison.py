@@ -135,6 +135,7 @@ def list_limits(rows: Mapping[str, Sequence[Results]], pooled: Collection[str] =
     shared = [name for name, is_so in with_batchnorm.items() if is_so]
     guessing = [name for name, found in rows.items() if found and all(map(is_guessing, found))]
     return [
+        *([f"{', '.join(guessing)}: no model is shown to be better than guessing."] if guessing else []),
         f"Split: {describe_groups(rows, lambda run: split_sentence(run.split_unit))}.",
         f"Normalization: {describe_groups(rows, lambda run: normalization_label(run.normalization))}.",
         *(scored if any(run.regions for run in runs) else []),
@@ -142,7 +143,6 @@ def list_limits(rows: Mapping[str, Sequence[Results]], pooled: Collection[str] =
         *([f"{', '.join(shared)}: {SHARED_BATCHNORM}."] if 0 < len(shared) < len(with_batchnorm) else []),
         *(f"{', '.join(names)}: {why}." for why, names in group_rows_by_value(rows, lambda run: run.batchnorm).items()),
         *([AT_HALF] if any(map(has_moved_thresholds, runs)) else []),
-        *([f"{', '.join(guessing)}: no model is shown to be better than guessing."] if guessing else []),
     ]
 
 

@@ -262,7 +262,8 @@ class _Trials:
             results, medians = read_results(run), list_medians(read_ledger(run) or ())
             is_known = results is not None and results.is_finished and not results.ended_early
             rise = measure_rise(medians[: self.study.training_rounds], self.study.patience)
-            if is_known and not is_finished(rise):
+            # One that is right in all cases rises no more.
+            if is_known and not is_finished(rise) and 1.0 not in medians:
                 rising.append(str(trial))
         if rising:
             names = "all" if len(rising) == len(trials) else ", ".join(rising)
