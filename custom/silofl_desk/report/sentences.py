@@ -342,7 +342,8 @@ def describe_problems(results: Results) -> list[tuple[str, str]]:
         if (kept[site] or 0) >= NEAR_ZERO and one.verdict != WORSE:
             found += [("warning", f"{site}: {sentence}") for sentence in _doubt_federated(one)]
     guesses = describe_guesses(_measure_tests(results), str(results.metric))
-    return found + [("warning", sentence) for sentence in guesses] + _list_unlearnt_labels(results)
+    # First: nothing else counts then.
+    return [("warning", sentence) for sentence in guesses] + found + _list_unlearnt_labels(results)
 
 
 def _doubt_federated(one: Joined) -> list[str]:
