@@ -6,7 +6,7 @@ import pytest
 from bench.guard import AT_ZERO, DICE, FEDERATED, OWN, USELESS, draw_populations, place_rows
 from silofl.base.errors import ConfigError
 from silofl.core.gain import BETTER, measure_joining
-from silofl.core.guard_rule import BIASES, choose_kept, is_finished, measure_rise
+from silofl.core.guard_rule import BIASES, choose_kept, find_last_rise, is_finished
 
 NAN = float("nan")
 
@@ -83,7 +83,7 @@ def test_other_shapes_and_ranges_are_refused(scores):
     ],
 )
 def test_a_model_is_finished_where_its_last_rounds_did_not_raise_it(scores, is_so):
-    assert is_finished(measure_rise(scores, 3)) == is_so
+    assert is_finished(find_last_rise(scores, 3)) == is_so
 
 
 # Simulated sites with their test units, beside each federated model.

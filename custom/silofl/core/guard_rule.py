@@ -80,7 +80,7 @@ def choose_kept(
     return GuardChoice(lead <= LEAST_LEAD, float(biases[ours]), float(biases[theirs]), lead, n)
 
 
-def measure_rise(scores: Sequence[float | None], patience: int = PATIENCE) -> float | None:
+def find_last_rise(scores: Sequence[float | None], patience: int = PATIENCE) -> float | None:
     """Return by how much a model's last rounds raised its best validation; None without a validation before them.
 
     Args:

@@ -39,7 +39,7 @@ from silofl.training.losses import make_loss
 from silofl.training.metrics import Score
 from silofl.training.processes import spread_batches
 from silofl.training.schedule import learning_rate
-from silofl.training.units import Units, find_units
+from silofl.training.units import Units, find_units_of
 
 if TYPE_CHECKING:
     from silofl.parts.model import SiteModels
@@ -157,7 +157,7 @@ class Work:
 
     def find_units(self, part: str) -> Units:
         """Return what counts once of a part's cases."""
-        return find_units(getattr(self.data, part).patient_of, getattr(self.data.manifest, part, ()))
+        return find_units_of(self.data, part)
 
     @property
     def number(self) -> int:

@@ -49,9 +49,14 @@ def find_units(patient_of: Mapping[str, str | None], records: Iterable[Record] =
     return Units("case", {c: f"case {c}" if p is None else f"patient {p}" for c, p in patient_of.items()})
 
 
+def find_units_of(data: SiteData, part: str) -> Units:
+    """Return the units of a part of a site's data, with the recordings that its dataset.json knows."""
+    return find_units(getattr(data, part).patient_of, getattr(data.manifest, part, ()))
+
+
 def count_test_units(data: SiteData) -> int:
     """Return how many units a site's test data have."""
-    return len({*find_units(data.test.patient_of, getattr(data.manifest, "test", ())).unit_of.values()})
+    return len({*find_units_of(data, "test").unit_of.values()})
 
 
 def average_by_unit(
