@@ -330,7 +330,7 @@ def describe_problems(results: Results) -> list[tuple[str, str]]:
             f"{format_number(one.tested(LOCAL))} ({one.test_units}: {one.said})",
         )
         for site, one in joining.items()
-        if one.verdict == WORSE or _is_below(one, CHOSEN)
+        if one.verdict == WORSE or _keeps_lower(one)
     ]
     late = (
         "its own model began in round {} of {} only, and so learnt less than the federated one: what joining gave is "
@@ -357,14 +357,14 @@ def _doubt_federated(one: Joined) -> list[str]:
         at_half, with_own = format_number(one.tested(FEDERATED)), f"with the site's own {format_number(federated)}"
         return [f"the federated model is near 0 there with the usual decision threshold, {at_half}; {with_own}"]
     # Less than by that much no site would keep its own model.
-    if _is_below(one, CHOSEN) or local - federated <= LEAST_LEAD:
+    if _keeps_lower(one) or local - federated <= LEAST_LEAD:
         return []
     return [f"the federated model scores {format_number(federated)}, the hospital's own model {format_number(local)}"]
 
 
-def _is_below(one: Joined, name: str) -> bool:
-    """Return whether a model's test value is below the site's own model's, by the decimals that are shown."""
-    value, own = one.tested(name), one.tested(LOCAL)
+def _keeps_lower(one: Joined) -> bool:
+    """Return whether what a site keeps has a lower test value than its own model, by the decimals that are shown."""
+    value, own = one.tested(CHOSEN), one.tested(LOCAL)
     return value is not None and own is not None and round(value, 3) < round(own, 3)
 
 
