@@ -22,13 +22,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from runs import beyond, carry_out, is_finished, validation_of
+from runs import beyond, carry_out, is_finished, read_complete, validation_of
 from verdicts import Paper, Row, Table, Wanted, describe, measure
 
 from silofl.base.errors import ConfigError
 from silofl.base.files import hold_lock
 from silofl.federation.ledger import read_ledger
-from silofl.federation.results import read_results
 
 PAPERS = ("harmofl", "fedsm", "adafed")
 RATES = Path(__file__).with_name("rates.json")
@@ -112,7 +111,7 @@ def note(found: dict[str, Any], tried: Mapping[tuple[float, float | None], Seque
     """Add the validation of what was tried to what is stored of a row, None where a run does not end, and choose."""
     for (rate, value), folders in tried.items():
         place, key = ("validation", rate) if value is None else ("values", value)
-        known = [validation_of(read_results(folder)) for folder in folders if is_finished(folder)]
+        known = [validation_of(results) for folder in folders if (results := read_complete(folder))]
         score = round(float(np.mean(known)), 4) if len(known) == len(folders) else None
         found.setdefault(place, {})[f"{key:g}"] = score
     borne = {float(rate): one for rate, one in found["validation"].items() if one is not None}
@@ -141,7 +140,7 @@ def _show(paper: str, table: Table, options: argparse.Namespace) -> str:
     print(f"{table.name}: about {seconds / 3600:.2f} hours of one core", flush=True)
     _do(options, [one for several in runs.values() for one in several])
     folders = {name: [options.out / one.folder for one in several] for name, several in runs.items()}
-    done = {name: several for name, several in folders.items() if all(map(is_finished, several))}
+    done = {name: several for name, several in folders.items() if all(map(read_complete, several))}
     lines = describe(table, measure(table, done), {row.name: _chosen(row, stored[row.name]) for row in rows})
     data = table.describe_data([options.out / one.data for one in runs[rows[0].name]]) if table.describe_data else ""
     return "\n".join([heading, "", *([data, ""] if data else ()), *lines])

@@ -27,14 +27,14 @@ from runs import (
     beyond,
     carry_out,
     for_selector,
-    is_finished,
+    read_complete,
     validation_of,
     validation_to_choose,
 )
 from verdicts import compare
 
 from silofl.federation.ledger import read_ledger
-from silofl.federation.results import Results, read_results
+from silofl.federation.results import Results
 from silofl_desk.report.result_tables import mean_and_deviation
 from silofl_desk.studies.methods import find_method_algorithm
 
@@ -184,7 +184,8 @@ def _do(options: argparse.Namespace, wanted: Sequence[Wanted]) -> None:
 
 def _validation(out: Path, wanted: Wanted) -> float:
     """Return a run's validation; one that failed, as with a rate that it does not bear, is below all others."""
-    return validation_to_choose(read_results(out / wanted.folder)) if is_finished(out / wanted.folder) else -1.0
+    results = read_complete(out / wanted.folder)
+    return -1.0 if results is None else validation_to_choose(results)
 
 
 @dataclass(frozen=True)
@@ -218,7 +219,7 @@ def _page(name: str, final: dict[str, list[Wanted]], out: Path) -> str:
     """Return the table of a set in Markdown."""
     rows = []
     for method, runs in final.items():
-        done = tuple(read_results(out / one.folder) for one in runs if is_finished(out / one.folder))
+        done = tuple(filter(None, (read_complete(out / one.folder) for one in runs)))
         rows.append(Row(method, runs[0].rate, done, len(runs) - len(done)))
     facts = next(row.results[0] for row in rows if row.results)
     # As asked for: of two epochs a round, or with extra rounds, a study has half.

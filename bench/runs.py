@@ -175,6 +175,12 @@ def is_finished(folder: Path) -> bool:
     return results is not None and results.is_finished
 
 
+def read_complete(folder: Path) -> Results | None:
+    """Return the result of a run in which no site failed, as one does whose training diverges; None of any other."""
+    results = read_results(folder) if is_finished(folder) else None
+    return results if results is not None and results.status == "COMPLETE" else None
+
+
 def validation_of(results: Results) -> float:
     """Return the mean over sites of the validation of a run's reported model; NaN where no site has any."""
     mean = results.validation_mean

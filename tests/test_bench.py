@@ -246,8 +246,7 @@ def test_a_search_goes_on_beyond_an_edge_and_from_where_it_was_ended(monkeypatch
         (0.1, 0.5): 0.9,
         (0.1, 1.0): 0.6,
     }
-    monkeypatch.setattr(claims, "is_finished", lambda folder: scores[folder] is not None)
-    monkeypatch.setattr(claims, "read_results", lambda folder: scores[folder])
+    monkeypatch.setattr(claims, "read_complete", lambda folder: scores[folder])
     monkeypatch.setattr(claims, "validation_of", lambda value: value)
     monkeypatch.setattr(claims, "read_ledger", lambda folder: [SimpleNamespace(seconds=2.0)])
     found, asked = {"validation": {}}, []
@@ -339,6 +338,23 @@ def test_the_search_of_all_methods_goes_on_beyond_an_edge(monkeypatch):
     monkeypatch.setattr(methods, "_validation", lambda out, wanted: scores[wanted.rate])
     assert methods._search("mednist", "fedavg", SimpleNamespace(rounds=40, out=Path())) == 0.3
     assert asked == [[0.01, 0.03, 0.1], [0.01, 0.03, 0.1, 0.3], [0.01, 0.03, 0.1, 0.3, 1.0]]
+
+
+def test_a_run_in_which_a_site_failed_is_neither_chosen_nor_a_row(tmp_path, monkeypatch):
+    methods, runs = (importlib.import_module(name) for name in ("methods", "runs"))
+    stored = {0.1: ("COMPLETE", 0.8), 0.3: ("INCOMPLETE", 0.9), 1.0: ("FAILED", 0.9)}
+    wanted = {rate: methods.Wanted("mednist", "fedavg", rate, 0, 20) for rate in (*stored, 3.0)}
+    results = {
+        tmp_path / wanted[rate].folder: SimpleNamespace(
+            status=status, is_finished=status != "FAILED", validation_mean=mean
+        )
+        for rate, (status, mean) in stored.items()
+    }
+    for folder in results:
+        folder.mkdir(parents=True)
+    monkeypatch.setattr(runs, "read_results", results.__getitem__)
+    assert [methods._validation(tmp_path, one) for one in wanted.values()] == [0.8, -1.0, -1.0, -1.0]
+    assert [runs.read_complete(tmp_path / one.folder) is not None for one in wanted.values()] == [True, *[False] * 3]
 
 
 def test_a_method_lies_so_far_from_local_training_with_an_interval():
