@@ -31,8 +31,7 @@ from silofl.parts.work import Work
 from silofl.study import Study
 from silofl.training.evaluation import compute_outputs, select_regions
 from silofl.training.grid_scores import score_classes, score_label_maps
-from silofl.training.metrics import group_positions
-from silofl.training.units import average_by_unit
+from silofl.training.metrics import average_by_unit, group_positions
 from silofl_desk.phantoms.phantoms import make_phantoms
 from silofl_desk.studies.simulation import changed_study
 from silofl_desk.studies.starts import Start, measure_mean_of_starts, measure_starts

@@ -25,12 +25,12 @@ from silofl.core.intervals import Estimate
 from silofl.core.operating_point import MOST_PROBABLE
 from silofl.data.parts import Examples
 from silofl.data.targets import IGNORED
+from silofl.data.units import Units
 from silofl.inference import evaluated_cases
 from silofl.inference.clinical import ClassRows, list_measures, measure_also, measure_labels, measure_value
 from silofl.inference.evaluated_cases import FileMaps, SiteCases, evaluate_cases
 from silofl.training.findings import findings_by_case
 from silofl.training.metrics import Score, accuracy_by_case
-from silofl.training.units import Units
 
 NUM_CASES = 200
 SPACING = (1.5, 1.0, 4.0)

@@ -6,11 +6,11 @@ from scipy.stats import permutation_test
 
 from silofl.base.settings import parse
 from silofl.data.groups import UNKNOWN
+from silofl.data.units import Units
 from silofl.inference.evaluated_cases import EvaluatedCase
 from silofl.inference.subgroups import measure_subgroups
 from silofl.study import Study
 from silofl.training.metrics import Score
-from silofl.training.units import Units
 
 STUDY = parse(
     Study,

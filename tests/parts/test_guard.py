@@ -12,6 +12,7 @@ from silofl.base.settings import parse, read_yaml
 from silofl.cli import main
 from silofl.core.gain import BETTER
 from silofl.core.guard_rule import BIASES, GuardChoice
+from silofl.data.units import find_units_of
 from silofl.federation.egress import Request
 from silofl.federation.outcome import finished_results
 from silofl.federation.site import SiteRounds
@@ -23,8 +24,7 @@ from silofl.study import Study
 from silofl.training import grid_scores, local_model
 from silofl.training.evaluation import score_predictions
 from silofl.training.local_model import copy_state
-from silofl.training.metrics import Score, group_positions
-from silofl.training.units import average_by_unit, find_units
+from silofl.training.metrics import Score, average_by_unit, group_positions
 
 from ..conftest import DROPPING, JOBS, UNET, WINDOWS, assert_alike
 from .conftest import SITES, weights_of_a_file
@@ -328,7 +328,7 @@ def test_a_class_is_scored_by_unit_and_the_probability_of_the_true_one_and_has_n
     wanted = model.probabilities(name, np.asarray(part.images))[np.arange(len(part)), np.asarray(part.targets)]
     by_case = {case: wanted[rows].mean() for case, rows in group_positions(part.cases).items()}
     # Two windows are a recording, in each part.
-    unit_of, tested = (find_units(getattr(data, one).patient_of, getattr(data.manifest, one)).unit_of for one in PARTS)
+    unit_of, tested = (find_units_of(data, one).unit_of for one in PARTS)
     num_units, num_tested = (len({*one.values()}) for one in (unit_of, tested))
     assert num_units <= (len(unit_of) + 1) // 2 and found[0].shape == (1, num_units)
     np.testing.assert_allclose(found[0][0], average_by_unit(by_case, unit_of), rtol=1e-6)

@@ -10,6 +10,7 @@ import torch
 from silofl.base.errors import AggregationError
 from silofl.base.settings import parse
 from silofl.core.operating_point import MOST_PROBABLE, choose_operating_point, find_temperature
+from silofl.data.units import Units
 from silofl.federation.numbers import check_names
 from silofl.federation.outcome import finished_results
 from silofl.federation.run_folder import RunFolder
@@ -20,7 +21,6 @@ from silofl.parts.operating_points import find_own_temperatures, pool_callings, 
 from silofl.study import Study
 from silofl.training.metrics import accuracy_by_case, group_positions
 from silofl.training.site_score import CallingScore, SelectorCounts, SiteScore, SuperScore
-from silofl.training.units import Units
 
 from ..conftest import WINDOWS
 

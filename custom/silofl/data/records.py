@@ -112,15 +112,6 @@ def find_case_name(value: Mapping[str, object]) -> str:
         return ""
 
 
-def count_units(records: Sequence[Mapping[str, object]]) -> int:
-    """Return how many patients records are of, if known and several; else how many recordings, or cases."""
-    patients, recordings = ({str(record.get(key)) for record in records} for key in ("patient", "recording"))
-    unknown = str(None)
-    if len(patients) > 1 and unknown not in patients:
-        return len(patients)
-    return len(records if unknown in recordings else recordings)
-
-
 def locate(root: Path, path: str, case: str, folders: dict[Path, Path] | None = None) -> Path:
     """Return the resolved path of a record's file.
 

@@ -14,13 +14,13 @@ from silofl.data.inventory import Inventory, take_inventory
 from silofl.data.manifest import Manifest, agree_split_unit, drop_cases
 from silofl.data.padding import describe_padding
 from silofl.data.site_data import find_unreadable
+from silofl.data.units import count_test_units
 from silofl.data.unreadable import count_reasons
 from silofl.hospital.candidate import Candidate
 from silofl.hospital.finding import Finding, ok, warning
 from silofl.parts.checked_cast import checked_cast
 from silofl.reading.images import read_image
 from silofl.study.data_settings import BackgroundSettings
-from silofl.training.units import count_test_units
 
 # Volumes whose headers are looked at; all of them have been decoded before.
 SAMPLE = 5

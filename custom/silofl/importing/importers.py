@@ -17,7 +17,8 @@ from silofl.base.files import fill_folder, is_free
 from silofl.base.naming import check_name, is_one_line
 from silofl.command import DESK_WHEEL, find_wheel, load_announced
 from silofl.data.progress import track_slow_progress
-from silofl.data.records import count_units, slice_numbers
+from silofl.data.records import slice_numbers
+from silofl.data.units import count_units
 from silofl.importing import dicom, folders, table
 from silofl.importing.masks import Changes, describe_changes
 from silofl.importing.options import PARTITIONS, ImportOptions, Layout, Listing

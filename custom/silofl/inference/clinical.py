@@ -16,6 +16,7 @@ from silofl.core.intervals import DIFFERENCE, GROUPS_OF_A_THRESHOLD, SIZE, Estim
 from silofl.core.lesions import measure_agreement
 from silofl.core.operating_point import MOST_PROBABLE, OperatingPoint, temper
 from silofl.core.roc import AreaDifference, compare_aurocs, find_operating_point, measure_auroc
+from silofl.data.units import Units
 from silofl.inference.directory import read_versions
 from silofl.inference.evaluated_cases import EvaluatedCase, LabelMeasures, SiteCases
 from silofl.inference.evaluation import ALL, MISSING, Against, Calibration, Cut, Evaluation, Forbidden, Scores
@@ -23,7 +24,6 @@ from silofl.inference.super_model import SuperModel
 from silofl.study import Study
 from silofl.study.sections import RANKED
 from silofl.training.metrics import Label, Probabilities, Score, value_or_none
-from silofl.training.units import Units
 
 Floats = NDArray[np.float64]
 

@@ -21,6 +21,7 @@ from silofl.data.records import Record
 from silofl.data.site_data import SiteData
 from silofl.data.targets import IGNORED
 from silofl.data.transforms import CROPS
+from silofl.data.units import Units, find_recordings, find_units
 from silofl.inference.geometry import check_is_not_blank, decide_answers, decide_on_input, map_to_input
 from silofl.inference.prediction import MM3_IN_ML, CaseAnswer, measure_case_ml
 from silofl.inference.super_model import SuperModel
@@ -29,7 +30,6 @@ from silofl.reading.image import Image
 from silofl.training.evaluation import score_predictions, select_regions
 from silofl.training.metrics import Label, Score, group_positions, leave_out_ignored, mask_labels
 from silofl.training.surface import surface_by_case
-from silofl.training.units import Units, find_units
 
 # Of a voxel that went through a study's transforms and back: what is below it was cropped away.
 HALF = 0.5
@@ -144,7 +144,7 @@ class SiteCases:
         parts = {name: part for name in names if len(part := getattr(data, name))}
         patients = {case: patient for part in parts.values() for case, patient in part.patient_of.items()}
         records = [record for name in parts for record in data.manifest.parts[name]]
-        return cls(data, parts, find_units(patients, records))
+        return cls(data, parts, find_units(patients, find_recordings(records)))
 
     def divide(self, divisions: Divisions) -> Divided:
         """Return the group of each case; as `silofl.data.groups.divide_records`."""

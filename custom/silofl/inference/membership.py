@@ -17,10 +17,10 @@ from silofl.core.intervals import LEAST_UNITS
 from silofl.core.roc import Area, measure_auroc
 from silofl.data.parts import Examples
 from silofl.data.targets import IGNORED
+from silofl.data.units import find_units
 from silofl.inference.super_model import SuperModel
 from silofl.study import Study
-from silofl.training.metrics import group_positions
-from silofl.training.units import average_by_unit, find_units
+from silofl.training.metrics import average_by_unit, group_positions
 
 # Of a probability that is rounded to 0.
 LEAST = 1e-12

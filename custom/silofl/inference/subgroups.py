@@ -18,8 +18,7 @@ from silofl.inference.evaluated_cases import EvaluatedCase, SiteCases
 from silofl.inference.evaluation import Subgroup
 from silofl.study import Study
 from silofl.study.sections import CLASS_MEANS
-from silofl.training.metrics import Label, Score, group_positions
-from silofl.training.units import average_by_unit
+from silofl.training.metrics import Label, Score, average_by_unit, group_positions
 
 RESAMPLES, BATCH, SEED = 9999, 500, 0
 

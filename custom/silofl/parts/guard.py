@@ -30,6 +30,7 @@ from silofl.core.mixing import Arrays
 from silofl.data.batches import limit_batch_size
 from silofl.data.counts import SiteCounts
 from silofl.data.parts import Examples
+from silofl.data.units import Units
 from silofl.data.volumes import Array
 from silofl.inference import SuperModel
 from silofl.inference.contents import Contents
@@ -54,9 +55,8 @@ from silofl.training.grid_scores import score_classes, score_findings, score_lab
 from silofl.training.joined import AT_ZERO, CHOSEN, FEDERATED, LOCAL, SHIFTED, Joined, OwnModel
 from silofl.training.local_model import ANEW, LocalModel, lend, load_borrowed, locate_memo, own_rounds
 from silofl.training.loop import Learner
-from silofl.training.metrics import Score, group_positions, value_or_none
+from silofl.training.metrics import Score, average_by_unit, group_positions, value_or_none
 from silofl.training.site_score import SiteScore
-from silofl.training.units import Units, average_by_unit
 
 ROLE, TRAIN_OWN, CHOOSE = "guard", "guard_train", "guard_choose"
 OWN_BEST = "of each site its own best round on its own validation data"

@@ -24,6 +24,7 @@ from silofl.data.domain import Domain
 from silofl.data.parts import Examples
 from silofl.data.site_data import SiteData
 from silofl.data.transforms import build_augmentation
+from silofl.data.units import Units, find_units_of
 from silofl.models import HarmonizedModel
 from silofl.models.networks import build_models
 from silofl.models.seeds import seed_torch
@@ -39,7 +40,6 @@ from silofl.training.losses import make_loss
 from silofl.training.metrics import Score
 from silofl.training.processes import spread_batches
 from silofl.training.schedule import learning_rate
-from silofl.training.units import Units, find_units_of
 
 if TYPE_CHECKING:
     from silofl.parts.model import SiteModels

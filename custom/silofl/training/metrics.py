@@ -341,6 +341,23 @@ def group_positions(cases: Sequence[Key]) -> dict[Key, list[int]]:
     return members
 
 
+def average_by_unit(
+    values: Mapping[str, float | NDArray[np.float64] | None], unit_of: Mapping[str, str]
+) -> NDArray[np.float64]:
+    """Return the mean over each unit's cases, shape (..., units), in the order of their first cases.
+
+    Args:
+        values: Case -> its value, or its values (...) of several models; a case that is missing or None does not count,
+            and a unit without any other is NaN.
+        unit_of: Case -> its unit.
+    """
+    cases = list(unit_of)
+    of_unit = [[values.get(cases[i]) for i in rows] for rows in group_positions(list(unit_of.values())).values()]
+    counted = [[value for value in found if value is not None] for found in of_unit]
+    means = [np.mean(found, axis=0) if found else np.nan for found in counted]
+    return np.stack(np.broadcast_arrays(*means), axis=-1).astype(np.float64) if means else np.empty(0)
+
+
 def _dice(prediction: NDArray, target: NDArray) -> float | None:
     size = int(prediction.sum()) + int(target.sum())
     return 2 * int((prediction & target).sum()) / size if size else None

@@ -11,7 +11,8 @@ from silofl.data.domain import Kind, image_kind
 from silofl.data.intensity import LEAST_RANGE
 from silofl.data.inventory import read_task_and_labels
 from silofl.data.manifest import FILE_NAME, check_channels, parse_channel_names, parse_regions, read_content
-from silofl.data.records import Record, count_units, locate, parse_record
+from silofl.data.records import Record, locate, parse_record
+from silofl.data.units import count_units
 from silofl.reading.header import read_header
 from silofl.reading.image import Image
 from silofl.study.data_settings import DataSettings

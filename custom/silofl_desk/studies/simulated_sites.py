@@ -18,6 +18,7 @@ from silofl.data.input_warnings import count_labels, find_doubts, find_label_dou
 from silofl.data.padding import describe_padding
 from silofl.data.site_data import SiteData, load_site_data
 from silofl.data.transforms import check_transforms
+from silofl.data.units import count_test_units
 from silofl.models.networks import check_network
 from silofl.setup.extensions import check_extensions, list_allowed_extensions
 from silofl.setup.site import Site
@@ -25,7 +26,6 @@ from silofl.study import Study
 from silofl.training.device import choose_device
 from silofl.training.extra_metrics import check_extra_metrics
 from silofl.training.losses import check_loss
-from silofl.training.units import count_test_units
 from silofl_desk.studies.shared_batchnorm import list_batchnorm_cautions, sample_images
 from silofl_desk.studies.simulation import Simulation
 

@@ -1,8 +1,9 @@
 import numpy as np
+import pytest
 
 from silofl.data.parts import Examples
-from silofl.data.records import Record
-from silofl.training.units import Units, average_by_unit, find_units
+from silofl.data.units import Units, count_units, find_units
+from silofl.training.metrics import average_by_unit
 
 
 def part(cases, patients):
@@ -11,12 +12,12 @@ def part(cases, patients):
     return found.patient_of
 
 
-def recordings(cases, names, patient="p"):
-    return [Record(case, ("a.npz",), 0, patient, recording=name) for case, name in zip(cases, names, strict=True)]
+def recordings(cases, names):
+    return dict(zip(cases, names, strict=True))
 
 
 def count(units):
-    return len({*units.unit_of.values()}), units.name, units.is_one_person
+    return units.count, units.name, units.is_one_person
 
 
 def test_slices_of_a_case_and_cases_of_a_patient_are_one_unit():
@@ -27,7 +28,7 @@ def test_slices_of_a_case_and_cases_of_a_patient_are_one_unit():
 def test_recordings_count_where_patients_do_not():
     alone = find_units(part("abc", "ppp"), recordings("abc", ["1", "1", "2"]))
     assert count(alone) == (2, "recording", True)
-    unknown = find_units(part("abc", [None] * 3), recordings("abc", ["1", "1", "2"], patient=None))
+    unknown = find_units(part("abc", [None] * 3), recordings("abc", ["1", "1", "2"]))
     assert count(unknown) == (2, "recording", False)
 
 
@@ -49,6 +50,23 @@ def test_cases_whose_patient_nobody_knows_are_units():
 def test_of_known_patients_beside_unknown_ones_each_counts_once():
     # a and b are of p; the case named p is of nobody known, and not taken for that patient
     assert count(find_units(part("abp", ["p", "p", None]))) == (2, "case", False)
+
+
+@pytest.mark.parametrize(
+    ("records", "count"),
+    [
+        ([{"patient": "p"}, {"patient": "p"}, {"patient": "q"}], 2),
+        ([{"patient": "p", "recording": "1"}, {"patient": "p", "recording": "1"}], 1),
+        # Two patients' recordings may have one name, and the third's patient is unknown.
+        ([{"patient": p, "recording": "1"} for p in "pq"] + [{"recording": "1"}], 3),
+        # Those of one known patient count once beside others.
+        ([{"patient": "p"}, {"patient": "p"}, {}], 2),
+        ([{"patient": ["p"]}, {"patient": 1}], 2),
+        ([], 0),
+    ],
+)
+def test_records_of_which_nothing_is_checked_are_counted_by_the_same_rule(records, count):
+    assert count_units(records) == count
 
 
 def test_a_part_without_cases_has_no_unit():

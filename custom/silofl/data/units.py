@@ -2,13 +2,10 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-
-import numpy as np
-from numpy.typing import NDArray
+from types import MappingProxyType
 
 from silofl.data.records import Record
 from silofl.data.site_data import SiteData
-from silofl.training.metrics import group_positions
 
 
 @dataclass(frozen=True)
@@ -25,8 +22,15 @@ class Units:
     unit_of: Mapping[str, str]
     is_one_person: bool = False
 
+    @property
+    def count(self) -> int:
+        """How many there are."""
+        return len({*self.unit_of.values()})
 
-def find_units(patient_of: Mapping[str, str | None], records: Iterable[Record] = ()) -> Units:
+
+def find_units(
+    patient_of: Mapping[str, str | None], recording_of: Mapping[str, str | None] = MappingProxyType({})
+) -> Units:
     """Return the largest independent units that are known of some cases.
 
     Patients, where all are known and there are several; else recordings, where all are known; else cases, of which
@@ -34,43 +38,40 @@ def find_units(patient_of: Mapping[str, str | None], records: Iterable[Record] =
 
     Args:
         patient_of: Case -> its patient, or None.
-        records: The cases' records, which know the recordings.
+        recording_of: Case -> its recording, or None; the same for one that is missing.
     """
     patients = {*patient_of.values()}
     if len(patients) > 1 and None not in patients:
         return Units("patient", patient_of)
     is_one_person = bool(patients) and None not in patients
-    recording_of = {record.case: (record.patient, record.recording) for record in records if record.recording}
-    if patient_of and patient_of.keys() <= recording_of.keys():
+    if patient_of and all(recording_of.get(case) for case in patient_of):
         # Two patients' recordings may have one name.
-        return Units("recording", {case: repr(recording_of[case]) for case in patient_of}, is_one_person)
+        of_both = {case: repr((patient, recording_of[case])) for case, patient in patient_of.items()}
+        return Units("recording", of_both, is_one_person)
     if is_one_person:
         return Units("case", {case: case for case in patient_of}, is_one_person)
     return Units("case", {c: f"case {c}" if p is None else f"patient {p}" for c, p in patient_of.items()})
 
 
+def find_recordings(records: Iterable[Record]) -> dict[str, str | None]:
+    """Return case -> its recording, or None."""
+    return {record.case: record.recording for record in records}
+
+
 def find_units_of(data: SiteData, part: str) -> Units:
     """Return the units of a part of a site's data, with the recordings that its dataset.json knows."""
-    return find_units(getattr(data, part).patient_of, getattr(data.manifest, part, ()))
+    return find_units(getattr(data, part).patient_of, find_recordings(getattr(data.manifest, part, ())))
 
 
 def count_test_units(data: SiteData) -> int:
     """Return how many units a site's test data have."""
-    return len({*find_units_of(data, "test").unit_of.values()})
+    return find_units_of(data, "test").count
 
 
-def average_by_unit(
-    values: Mapping[str, float | NDArray[np.float64] | None], unit_of: Mapping[str, str]
-) -> NDArray[np.float64]:
-    """Return the mean over each unit's cases, shape (..., units), in the order of their first cases.
-
-    Args:
-        values: Case -> its value, or its values (...) of several models; a case that is missing or None does not count,
-            and a unit without any other is NaN.
-        unit_of: Case -> its unit.
-    """
-    cases = list(unit_of)
-    of_unit = [[values.get(cases[i]) for i in rows] for rows in group_positions(list(unit_of.values())).values()]
-    counted = [[value for value in found if value is not None] for found in of_unit]
-    means = [np.mean(found, axis=0) if found else np.nan for found in counted]
-    return np.stack(np.broadcast_arrays(*means), axis=-1).astype(np.float64) if means else np.empty(0)
+def count_units(records: Iterable[Mapping[str, object]]) -> int:
+    """Return how many units the records of a part have, in their JSON form, of which nothing is checked yet."""
+    patient_of, recording_of = (
+        {str(number): str(record[key]) if key in record else None for number, record in enumerate(records)}
+        for key in ("patient", "recording")
+    )
+    return find_units(patient_of, recording_of).count
