@@ -24,8 +24,8 @@ class Mixture(AlgorithmOption):
 
     Attributes:
         alpha: The personal model's share of the mixture in a site's first round.
-        learning_rate: The paper's eta_alpha, for alpha's one step per round: ``same`` as the models', as in the paper,
-            or a number; 0 keeps alpha.
+        learning_rate: The paper's eta_alpha, for alpha's one step per round: ``same`` as the models', or a number; 0
+            keeps alpha.
     """
 
     section: ClassVar[str] = "mixture"

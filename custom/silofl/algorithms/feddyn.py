@@ -35,7 +35,7 @@ class Dynamic(AlgorithmOption):
     """A pull to the received model that a site's own gradient corrects.
 
     Attributes:
-        alpha: Weight of half the squared distance to the received model, above 0; the paper has 0.001 to 0.1.
+        alpha: Weight of half the squared distance to the received model; the paper has 0.001 to 0.1.
     """
 
     section: ClassVar[str] = ROLE

@@ -34,8 +34,7 @@ class NormalizedSteps(AlgorithmOption):
     """Each site's difference, divided by the length of its steps, times one length for all sites.
 
     Attributes:
-        tau_eff: The one length: ``norms``, the sites' mean ||a||_1 (equal steps then give FedAvg); or ``steps``, their
-            mean number of steps.
+        tau_eff: The one length: ``norms``, the sites' mean ||a||_1; or ``steps``, their mean number of steps.
     """
 
     section: ClassVar[str] = ROLE

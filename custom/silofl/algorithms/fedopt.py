@@ -39,9 +39,9 @@ class ServerOptimizer(AlgorithmOption):
         learning_rate: The papers' eta_s; for ``momentum`` usually 1, for the others 0.01 to 0.1.
         beta1: Decay of the first moment; ``momentum`` has none.
         beta2: Decay of the second moment of ``adam`` and ``yogi``.
-        tau: Added to the root: a smaller one makes steps more adaptive. The second moment starts at its square.
+        tau: Added to the root: a smaller one makes steps more adaptive.
         momentum: FedAvgM's beta.
-        is_nesterov: Whether FedAvgM looks ahead, as in the paper's own runs.
+        is_nesterov: Whether FedAvgM looks ahead.
         is_corrected: Whether ``adam`` corrects the bias of its moments, which then start at 0, as torch's Adam does.
     """
 

@@ -28,8 +28,7 @@ class HeadThenBody(AlgorithmOption):
     """A round trains first the head, then the body.
 
     Attributes:
-        body_epochs: Number of last epochs of a round that train the body; earlier ones train the head. The authors'
-            code has 1.
+        body_epochs: Number of last epochs of a round that train the body; earlier ones train the head.
     """
 
     section: ClassVar[str] = ROLE

@@ -38,10 +38,10 @@ class Contrast(AlgorithmOption):
     """A step that compares the site's model with the received one and with the site's last one.
 
     Attributes:
-        mu: Weight of the contrastive loss; the paper tries 0.1, 1, 5 and 10.
+        mu: Weight of the contrastive loss.
         temperature: The paper's tau, by which similarities are divided.
-        projection_head: Width of a projection head of two layers before the output layer; in the paper 256. 0: none, as
-            always with ``unet``.
+        projection_head: Width of a projection head of two layers before the output layer; 0: none, as always with
+            ``unet``.
     """
 
     section: ClassVar[str] = ROLE

@@ -77,8 +77,8 @@ class HandOver(AlgorithmOption):
     A site sends the model of its best epoch on its validation data; without such data, of its last epoch.
 
     Attributes:
-        answer: The super model answers with the ``mean`` of all models, the model of its selector's ``choice``, or an
-            ``ensemble`` weighted by the selector.
+        answer: The super model answers with the ``mean`` of all models, the selector's ``choice``, or an ``ensemble``
+            weighted by it.
     """
 
     section: ClassVar[str] = ROLE

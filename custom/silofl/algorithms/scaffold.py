@@ -44,8 +44,8 @@ class Control(AlgorithmOption):
     """A control variate of each site, and their mean at the server.
 
     Attributes:
-        option: How a site makes its new variate: 2: from its own steps, as in the paper's experiments; 1: as the
-            gradient of all its data at the received model.
+        option: How a site makes its new variate: 2: from its own steps; 1: as the gradient of all its data at the
+            received model.
         has_momentum: Whether ``training.momentum`` may be above 0, unlike in the paper; option 2 then divides by
             FedNova's norm.
     """

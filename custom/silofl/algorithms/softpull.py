@@ -29,7 +29,7 @@ class SoftPull(AlgorithmOption):
     """Each site has its own model, pulled towards the others'.
 
     Attributes:
-        self_weight: The paper's lambda, the weight of a site's own model; below 1/K for K sites the run warns.
+        self_weight: The paper's lambda, the weight of a site's own model.
     """
 
     section: ClassVar[str] = ROLE

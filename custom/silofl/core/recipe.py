@@ -61,9 +61,9 @@ class Recipe:
         server_lr: The server's learning rate eta_g; 1 takes the mean as it is.
         start_from_pretrained: Whether training begins with the pretrained model instead of random weights.
         extra_rounds: Rounds after the study's own, in which a part (such as a selector) learns, or else every site
-            alone (fine-tuning).
-        average_last: Share of the last rounds whose models are averaged (SWA). The mean is reported if it validates
-            better than the best round.
+            alone.
+        average_last: Share of the last rounds whose models are averaged (SWA); reported if the mean validates better
+            than the best round.
     """
 
     input: AlgorithmOption | None = None

@@ -37,9 +37,8 @@ class Robust(AlgorithmOption):
             the mean of the updates nearest to each other (``multi_krum``); or the weighted mean of updates ``clipped``
             at a distance from their median. In all but ``clipped`` every site has the same weight.
         factor: Limit of ``clipped``, in multiples of the sites' median, for an update's distance from the median update
-            times its site's examples, and for a site's examples and steps. If sites get models of their own or a
-            selector learns, half of it limits the update's length instead. With fewer answers than
-            ``federation.min_sites_for_ratio`` nothing is clipped.
+            times its site's examples, and for a site's examples and steps; if sites get models of their own or a
+            selector learns, half of it limits the update's length.
         attackers: How many sites may be hostile: ``trimmed_mean`` leaves out so many largest and smallest numbers,
             ``multi_krum`` so many updates.
     """

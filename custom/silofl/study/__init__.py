@@ -57,25 +57,25 @@ class Study(Section):
         name: Part of file names.
         continue_run: Id of an unfinished run to continue.
         rehearsal: Set by ``silofl run --rehearse`` alone.
-        task: A label per pixel, one per example, or any number of findings per example (``multilabel``).
+        task: A label per pixel, one per example, or any number of findings per example.
         labels: Number -> name; from 1 for segmentation (0 is background), otherwise from 0.
         regions: Segmentation: name -> labels whose union is scored instead of single labels, as ``{disc: [1, 2], cup:
-            [2]}`` where label 1 is the disc's rim.
-        rounds: Communication rounds; 0 in a job of ``silofl evaluation-job``, or that asks for a survey.
-        seed: Start of all random numbers: the initial weights, and everything random at a site.
+            [2]}``.
+        rounds: Communication rounds; 0 if nothing is trained.
+        seed: Start of all random numbers.
         device: ``auto`` takes a GPU if there is one.
-        torch_threads: Threads of torch at every site. ``auto`` takes all cores of a site, or its ``OMP_NUM_THREADS``.
-            The number changes the rounding, so with ``auto`` the weights depend on the machines.
-        guard: Whether each site with validation data also trains a model alone, to its end, and keeps the better one by
-            these data; in local training whether the model is trained to its end.
+        torch_threads: Threads of torch at every site. ``auto`` takes all cores of a site; the weights then depend on
+            the machines.
+        guard: Whether each site with validation data also trains a model alone, and keeps the better one by these data;
+            in local training: whether to its end.
         evaluate_every_round: Whether each round's model is also scored on test data, for curves.
         metric: Score by which models are chosen and reported: mean Dice over cases, without or with the background;
-            share of right cases; its mean over the classes; area under the ROC curve, or under precision over recall,
-            mean over the classes. With ``multilabel`` each finding, and its absence, is a class.
+            share of right cases, or its mean over the classes; area under the ROC curve, or under precision over
+            recall, mean over the classes. With ``multilabel`` each finding, and its absence, is a class.
         subgroups: In a job of ``silofl evaluation-job``: what test cases are also scored by, as ``{sex: [F, M], age:
             [40, 65]}``; values, or limits of numbers.
         codes: Segmentation: label's name -> its SNOMED CT code in DICOM files, as ``{liver: {code: "10200004", meaning:
-            Liver}}``; "tissue" where not given.
+            Liver}}``.
         extra_metrics: Segmentation: up to 8 metrics of packages, as ``[package==1.2.0/name]``, for the test only.
     """
 

@@ -59,12 +59,11 @@ class PatchSettings(Section):
     """The patches of volumes on which a network trains; it goes through whole volumes in windows of the same size.
 
     Attributes:
-        size: Voxels along X, Y and Z, as ``[96, 96, 32]``; divisible as often as the network halves them. A smaller
-            volume is padded with zeros.
+        size: Voxels along X, Y and Z, as ``[96, 96, 32]``; divisible as often as the network halves them.
         per_volume: Random patches of each training volume per epoch.
         foreground: Share of patches centred on a labelled voxel; the others are centred on background.
-        overlap: Overlap of neighbouring windows in a whole volume, as a share of their side. A larger overlap is slower
-            and gives smoother answers.
+        overlap: Overlap of neighbouring windows in a whole volume, as a share of their side; a larger one is slower and
+            smoother.
     """
 
     size: tuple[Side, Side, Side]
@@ -93,22 +92,22 @@ class DataSettings(Section):
         patches: With ``dimensions`` 3, for label maps: the patches in which the network sees a volume. A classifier
             sees the whole of it instead; Resize or ResizeWithPadOrCrop then make all of one size.
         channels: Channels, 1 or 3 of a picture: grey is repeated, colour becomes luminance, alpha is dropped.
-        channel_names: A name per channel, in the network's order, as ``[T1, T2]``. Each channel is then scaled alone.
+        channel_names: A name per channel, in the network's order, as ``[T1, T2]``; each is then scaled alone.
         resample: Whether a contrast is resampled to the grid of the case's first one; else another grid is refused.
-        neighbours: Slices before and after each slice that become further channels. The label is the middle slice's.
-        modality: DICOM's code (``DX`` is radiography, ``XC`` a camera); the super model refuses others. Default: the
-            code in the sites' DICOM images.
-        intensity: ``dtype`` maps the file's integer range to [0, 1]; ``percentiles`` the case's 0.5 to 99.5
-            percentile; ``zscore`` gives each case mean 0 and deviation 1; ``raw`` keeps the stored values.
+        neighbours: Slices before and after each slice that become further channels.
+        modality: DICOM's code (``DX`` is radiography, ``XC`` a camera); the super model refuses others. Default: that
+            of the sites' images.
+        intensity: ``dtype`` maps the file's integer range to [0, 1]; ``percentiles`` the case's 0.5 to 99.5 percentile;
+            ``zscore`` gives each case mean 0 and deviation 1.
         background: ``{below: -1024}`` or ``{nan: 0}``, or both: what padding of the scanner becomes.
         volume_transforms: MONAI transforms of a whole volume before it is cut into slices, as ``Orientation: {axcodes:
             RAS}``.
         transforms: MONAI transforms of each image (with ``dimensions`` 3, each volume) and its label, done once, as
-            ``Resize: {spatial_size: [128, 128]}``; also a package's that keeps the size.
-        augment: Random MONAI transforms of each training image or patch, anew in every epoch, as ``RandRotate90: {prob:
-            0.75, max_k: 3}``; also a package's.
-        split_unit: What training, validation and test data of a site must not share; ``unknown`` if a site does not
-            know its patients.
+            ``Resize: {spatial_size: [128, 128]}``.
+        augment: Random MONAI transforms of each training image or patch in every epoch, as ``RandRotate90: {prob: 0.75,
+            max_k: 3}``.
+        split_unit: What training, validation and test data of a site must not share; ``unknown`` if it does not know
+            its patients.
     """
 
     dimensions: Literal[2, 3] = 2

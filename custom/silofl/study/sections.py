@@ -81,7 +81,7 @@ class ModelSettings(Section):
 
     Attributes:
         name: Segmentation: ``unet`` (MONAI's BasicUNet). Classification: ``densenet121`` (MONAI), ``lenet5``,
-            ``alexnet`` or, for sensors over time, ``activity_cnn``. ``unet`` and ``densenet121`` work in 3D too.
+            ``alexnet`` or, for sensors over time, ``activity_cnn``.
         network: Another network of MONAI, as ``monai.networks.nets.SegResNet``. Label maps: ``UNet``, ``DynUNet``,
             ``SegResNet``, ``SwinUNETR``, ``HighResNet``, ``VNet``. Classes: ``DenseNet169``, ``DenseNet201``,
             ``DenseNet264``, ``ResNet``, ``EfficientNetBN``. Or a package's, as ``package==1.2.0/name``.
@@ -154,17 +154,16 @@ class TrainingSettings(Section):
     """How a site trains within one round.
 
     Attributes:
-        loss: ``dice_ce`` is Dice plus cross entropy, binary for one label. ``cross_entropy`` is computed for each
-            finding with ``multilabel``. Or a package's, as ``package==1.2.0/name``.
+        loss: ``dice_ce`` is Dice plus cross entropy. Or a package's, as ``package==1.2.0/name``.
         class_weights: Classification: weight of each class in the loss, as ``{healthy: 1, sick: 19}``; with
             ``balanced`` all classes of a site have the same total weight. With ``multilabel``: weight of an example
-            with a finding; without it the weight is 1.
+            with a finding.
         sampler: Classification: ``shuffled`` draws each example once; ``balanced`` draws all classes equally often,
             some examples several times.
         has_batch_dice: Whether the Dice loss treats a batch as one image, for labels that many images lack.
         optimizer: The optimiser.
         optimizer_state: Momentum and Adam's moments: ``kept`` from round to round, or ``fresh`` in each. FedNova, and
-            SCAFFOLD with momentum, always start fresh.
+            SCAFFOLD with momentum, start fresh.
         learning_rate: Learning rate of the optimiser in the first round.
         schedule: How the learning rate falls: ``poly``: times ``(1 - (r - 1) / R)^0.9`` in round r of R; ``cosine``: by
             half a period.
@@ -173,13 +172,11 @@ class TrainingSettings(Section):
         betas: Betas of ``adam`` and ``adamw``.
         weight_decay: Weight decay of the optimiser.
         batch_size: Images in a batch; a single last image joins the batch before it.
-        drop_channels: Probability that a channel of ``data.channel_names`` becomes zeros in a training image; one
-            channel is always kept (Wagner et al., WACV 2025, arXiv:2406.11636).
+        drop_channels: Probability that a channel of ``data.channel_names`` becomes zeros in a training image; one is
+            always kept.
         local_epochs: Passes over the site's training data per round, the papers' E.
-        measures_drift: Whether to measure the drift of the sites (HarmoFL, Eq. 9) and how much their updates differ. It
-            changes no weight.
+        measures_drift: Whether to measure the drift of the sites (HarmoFL, Eq. 9) and how much their updates differ.
         frozen: Patterns of parameters that do not change and do not travel, as ``[features.*]`` to train only the head.
-            Their BatchNorm keeps its statistics.
     """
 
     loss: Literal["dice_ce", "dice", "cross_entropy"] | Extension = "dice_ce"
@@ -267,7 +264,7 @@ class DoNotUseSettings(Section):
         on_fallback: Answers of the global model because no hospital's score is above the selector's threshold.
         on_unlike_image: Answers to an image that differs from the training images.
         label_below: Answers of a model with a label, region or class whose Dice or recall is below this value or
-            unknown (mean over the sites' tests, else validations).
+            unknown.
     """
 
     on_fallback: bool = False
@@ -348,21 +345,20 @@ class FederationSettings(Section):
 
     Attributes:
         sites: The hospitals by name, as ``[north, south]``: nobody else takes part, and who is missing at the end makes
-            the run INCOMPLETE. A number cannot say who is missing. By default those that are there when the job starts.
+            the run INCOMPLETE. By default those that are there when the job starts.
         min_sites: Sites that must answer for a round to count.
         max_missed_rounds: Rounds a site may miss before the run is called INCOMPLETE.
         may_miss: Named sites that a COMPLETE run may lack at its start or end; ``max_missed_rounds`` is for the others.
         patience: Rounds without a better validation after which the run ends, with the models of the best round.
-            AdaFed's shared rounds do not count. Not with ``average_last`` or ``extra_rounds``.
         sites_left: Sites that have left a continued run, as ``[north]``: their absence does not make it INCOMPLETE.
-        task_timeout_s: Seconds the server waits for a site's answer. By default an hour in a job's first two rounds and
-            in tasks other than training; later five times the longest answer, at least ten minutes.
+        task_timeout_s: Seconds the server waits for a site's answer. By default an hour at first; later five times the
+            longest answer, at least ten minutes.
         join_timeout_s: Seconds to wait for the sites before the first round.
         max_update_ratio: An update is refused if its norm per step is more than this many times the median of the other
             sites'; null refuses none.
         min_sites_for_ratio: Answers that a round needs before updates and image ranges are compared.
-        precision: Precision of sent numbers. ``float16`` halves the bytes: models and changes have three digits, and
-            numbers below 6e-8 become 0. Arrays with numbers above 65504, and AdaFed's statistics, are not rounded.
+        precision: Precision of sent numbers. ``float16`` halves the bytes: three digits, and numbers below 6e-8 become
+            0. Arrays with numbers above 65504, and AdaFed's statistics, are not rounded.
     """
 
     sites: Count | Annotated[tuple[Name, ...], Field(min_length=1), AfterValidator(_sort_names)] | None = None

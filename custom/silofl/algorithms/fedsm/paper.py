@@ -33,8 +33,8 @@ class Selector(AlgorithmOption):
         learning: ``gradients``: sites send mean gradients, the server steps; ``moments``: one full-batch Adam step at
             each site, its moments averaged too.
         network: ``light`` (GroupNorm, global pooling) or ``vgg11``.
-        labels: What it learns about an image: its ``site`` (Eq. 2); or in the extra rounds the ``best_model`` (Eq. 1,
-            FedSM-extra), or weights of the ``ensemble`` with the least loss (3.1.1).
+        labels: What it learns about an image: its ``site``; or in the extra rounds the ``best_model`` (FedSM-extra), or
+            weights of the ``ensemble``.
         learning_rate: Learning rate of the selector's Adam.
         steps: Steps of the ``gradients`` selector in a round, each with one exchange with every site.
     """

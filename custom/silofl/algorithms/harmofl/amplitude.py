@@ -41,8 +41,8 @@ class Amplitude(AlgorithmOption):
     Attributes:
         band: ``full``, or the radius of the replaced frequencies (0: mean intensity only).
         momentum: The paper's v of the running amplitude.
-        amplitude_factor: Limit: an amplitude is left out if it is more than so many times the largest of the others, or
-            less than the smallest divided by it. The paper leaves none out.
+        amplitude_factor: An amplitude is left out if it is more than so many times the largest of the others, or less
+            than the smallest divided by it.
     """
 
     section: ClassVar[str] = ROLE

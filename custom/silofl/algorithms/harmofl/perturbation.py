@@ -32,7 +32,7 @@ class Perturbation(AlgorithmOption):
 
     Attributes:
         alpha: Length of the weight perturbation.
-        follows_rate: Whether alpha falls with the learning rate; in the paper it is constant.
+        follows_rate: Whether alpha falls with the learning rate.
     """
 
     section: ClassVar[str] = "perturbation"
