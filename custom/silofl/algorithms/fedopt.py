@@ -42,7 +42,7 @@ class ServerOptimizer(AlgorithmOption):
         tau: Added to the root: a smaller one makes steps more adaptive.
         momentum: FedAvgM's beta.
         is_nesterov: Whether FedAvgM looks ahead.
-        is_corrected: Whether ``adam`` corrects the bias of its moments, which then start at 0, as torch's Adam does.
+        is_corrected: Whether ``adam`` corrects the bias of its moments, as torch's Adam does.
     """
 
     section: ClassVar[str] = ROLE

@@ -52,10 +52,10 @@ class MetaStep(AlgorithmOption):
     """A step down the loss of the model after one more step; a site uses the model after such steps only.
 
     Attributes:
-        alpha: Length of the inner steps, plain SGD. The paper's beta is ``training.learning_rate``.
-        variant: ``fo`` leaves out the Hessian; ``hf`` takes it from two gradients, on a third batch.
+        alpha: Length of the inner steps. The paper's beta is ``training.learning_rate``.
+        variant: ``fo`` leaves out the Hessian; ``hf`` takes it from two gradients.
         delta: Distance of these two gradients from the model, in multiples of the outer gradient.
-        deployed_steps: Steps on the site's training data, one batch each, before it uses the model.
+        deployed_steps: Steps on the site's training data before it uses the model.
     """
 
     section: ClassVar[str] = ROLE

@@ -24,8 +24,7 @@ class Envelope(AlgorithmOption):
     Attributes:
         strength: The paper's lambda, weight of half the squared distance between the two models.
         inner_steps: The paper's K, steps of the personal model on each batch.
-        inner_learning_rate: Learning rate of these steps. `training.learning_rate` is the paper's eta, for the shared
-            model.
+        inner_learning_rate: Learning rate of these steps.
     """
 
     section: ClassVar[str] = "envelope"

@@ -46,8 +46,7 @@ class Control(AlgorithmOption):
     Attributes:
         option: How a site makes its new variate: 2: from its own steps; 1: as the gradient of all its data at the
             received model.
-        has_momentum: Whether ``training.momentum`` may be above 0, unlike in the paper; option 2 then divides by
-            FedNova's norm.
+        has_momentum: Whether ``training.momentum`` may be above 0, unlike in the paper.
     """
 
     section: ClassVar[str] = ROLE

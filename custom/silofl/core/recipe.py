@@ -53,13 +53,13 @@ class Recipe:
     Attributes:
         input: How the input is normalised.
         step: How a site steps on one batch.
-        stays_home: What never leaves the site; the ``head`` is the last layer, ``everything`` is local training.
+        stays_home: What never leaves the site; the ``head`` is the last layer.
         mixing: Who listens to whom; ``shared`` gives all sites the same weighted mean.
         robust: The rule that limits how far a few sites can move the shared model, by its name or with its constants.
         parts: What travels besides the model, or learns at home.
-        weights: Aggregation weights: by number of training ``examples``, or ``uniform``.
-        server_lr: The server's learning rate eta_g; 1 takes the mean as it is.
-        start_from_pretrained: Whether training begins with the pretrained model instead of random weights.
+        weights: Aggregation weights: by number of training examples, or uniform.
+        server_lr: The server's learning rate eta_g.
+        start_from_pretrained: Whether training begins with the pretrained model.
         extra_rounds: Rounds after the study's own, in which a part (such as a selector) learns, or else every site
             alone.
         average_last: Share of the last rounds whose models are averaged (SWA); reported if the mean validates better

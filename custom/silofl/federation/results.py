@@ -54,14 +54,14 @@ class Results:
     Attributes:
         study: The study's name.
         task: segmentation, classification or multilabel.
-        algorithm: The algorithm's name; null, like all facts of the study, if a run failed before its study was read.
+        algorithm: The algorithm's name; null if a run failed before its study was read.
         preset: Named choice of the algorithm's settings.
         recipe: Settings of the algorithm, each under its key of study.yaml.
         seed: The study's seed.
         rounds: Rounds of the study without extra ones.
         metric: The metric of all values, as in study.yaml.
         labels: Label's number -> its name.
-        regions: Region -> its labels' numbers, if regions are scored instead of labels.
+        regions: Region -> its labels' numbers, if regions are scored.
         normalization: Kind of the network's normalisation layers.
         split_unit: What training, validation and test data of a site must not share.
         version: Version of silofl that wrote the file.
@@ -69,7 +69,7 @@ class Results:
         reasons: Why it is not COMPLETE.
         best_round: The reported round, from 1; null if a mean of rounds, or each site's own round, is reported.
         model: What is reported, and how it was chosen.
-        sites: Site -> its test, in which labels have their names; null without one.
+        sites: Site -> its test; null without one.
         mean: Mean over the sites with a value; null for means over classes if the sites' classes differ.
         spread: Standard deviation of the sites' values (divisor: their number).
         pooled: The metric over all test cases of all sites; means over classes class by class, weighted by each site's
@@ -87,7 +87,7 @@ class Results:
         batchnorm: Sites whose filter removed BatchNorm, and what followed.
         privacy: What differential privacy has spent.
         left: Site that left for good -> the last round with an update of it.
-        digest: SHA-256 of the study's settings, as site check and estimate print it.
+        digest: SHA-256 of the study's settings.
     """
 
     study: str

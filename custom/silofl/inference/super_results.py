@@ -27,7 +27,7 @@ class SuperResults:
     """What a selector adds.
 
     Attributes:
-        outputs: What the selector can choose, in order: sites, and ``global`` if it knows that model too.
+        outputs: What the selector can choose, in order: sites, and ``global``.
         threshold: The paper's gamma; null if the most probable model answers.
         threshold_without: Site -> why it took no part in choosing the threshold.
         by_threshold: All candidates.

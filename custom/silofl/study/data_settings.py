@@ -61,7 +61,7 @@ class PatchSettings(Section):
     Attributes:
         size: Voxels along X, Y and Z, as ``[96, 96, 32]``; divisible as often as the network halves them.
         per_volume: Random patches of each training volume per epoch.
-        foreground: Share of patches centred on a labelled voxel; the others are centred on background.
+        foreground: Share of patches centred on a labelled voxel.
         overlap: Overlap of neighbouring windows in a whole volume, as a share of their side; a larger one is slower and
             smoother.
     """
@@ -76,8 +76,8 @@ class BackgroundSettings(Section):
     """Values for voxels where nothing was measured, before intensities are scaled.
 
     Attributes:
-        below: Smaller values become this value, for example -1024 in CT.
-        nan: NaN becomes this value; without it an image with NaN is refused.
+        below: Smaller values become this value, as -1024 in CT.
+        nan: NaN becomes this value; else an image with NaN is refused.
     """
 
     below: Finite | None = None
@@ -91,9 +91,9 @@ class DataSettings(Section):
         dimensions: With 2 each slice of a volume is an example; with 3 the whole volume.
         patches: With ``dimensions`` 3, for label maps: the patches in which the network sees a volume. A classifier
             sees the whole of it instead; Resize or ResizeWithPadOrCrop then make all of one size.
-        channels: Channels, 1 or 3 of a picture: grey is repeated, colour becomes luminance, alpha is dropped.
+        channels: Channels, 1 or 3 of a picture: grey is repeated, colour becomes luminance.
         channel_names: A name per channel, in the network's order, as ``[T1, T2]``; each is then scaled alone.
-        resample: Whether a contrast is resampled to the grid of the case's first one; else another grid is refused.
+        resample: Whether a contrast is resampled to the grid of the case's first one.
         neighbours: Slices before and after each slice that become further channels.
         modality: DICOM's code (``DX`` is radiography, ``XC`` a camera); the super model refuses others. Default: that
             of the sites' images.

@@ -90,13 +90,10 @@ class ModelSettings(Section):
             depends on the other images of its batch.
         features: Channels of the U-Net's levels.
         dropout: Dropout probability; not for ``lenet5`` and ``activity_cnn``.
-        precision: ``auto`` is bfloat16 (autocast) on a GPU and float32 elsewhere. Losses, norms and sent arrays are
-            float32.
-        pretrained: File of a pretrained model next to study.yaml; ``silofl pretrain`` writes it and ``--pretrained``
-            copies it there.
+        precision: ``auto`` is bfloat16 (autocast) on a GPU and float32 elsewhere.
+        pretrained: File of a pretrained model next to study.yaml, which ``silofl pretrain`` writes.
         pretrained_sha256: SHA-256 of that file, so that the study's digest covers it.
-        weights: File of initial weights next to study.yaml, ``.pt`` or ``.safetensors``, matched by name and shape;
-            ``--weights`` copies it there.
+        weights: File of initial weights next to study.yaml, ``.pt`` or ``.safetensors``, matched by name and shape.
         weights_sha256: SHA-256 of that file.
     """
 
@@ -158,8 +155,7 @@ class TrainingSettings(Section):
         class_weights: Classification: weight of each class in the loss, as ``{healthy: 1, sick: 19}``; with
             ``balanced`` all classes of a site have the same total weight. With ``multilabel``: weight of an example
             with a finding.
-        sampler: Classification: ``shuffled`` draws each example once; ``balanced`` draws all classes equally often,
-            some examples several times.
+        sampler: Classification: ``shuffled`` draws each example once; ``balanced`` draws all classes equally often.
         has_batch_dice: Whether the Dice loss treats a batch as one image, for labels that many images lack.
         optimizer: The optimiser.
         optimizer_state: Momentum and Adam's moments: ``kept`` from round to round, or ``fresh`` in each. FedNova, and
@@ -171,7 +167,7 @@ class TrainingSettings(Section):
         is_nesterov: Whether this momentum is Nesterov's.
         betas: Betas of ``adam`` and ``adamw``.
         weight_decay: Weight decay of the optimiser.
-        batch_size: Images in a batch; a single last image joins the batch before it.
+        batch_size: Images in a batch.
         drop_channels: Probability that a channel of ``data.channel_names`` becomes zeros in a training image; one is
             always kept.
         local_epochs: Passes over the site's training data per round, the papers' E.
@@ -222,7 +218,7 @@ class DpSgdSettings(Section):
         clip: Norm to which the gradient of each patient (or example) in a batch is clipped.
         delta: The probability with which epsilon need not hold; below 1 / n, for n patients (or examples) at the
             smallest site.
-        unit: What is protected: a ``patient``, with at most one example per step; or an ``example``.
+        unit: What is protected: a ``patient``, with at most one example per step, or an ``example``.
     """
 
     noise: Countable
@@ -348,9 +344,9 @@ class FederationSettings(Section):
             the run INCOMPLETE. By default those that are there when the job starts.
         min_sites: Sites that must answer for a round to count.
         max_missed_rounds: Rounds a site may miss before the run is called INCOMPLETE.
-        may_miss: Named sites that a COMPLETE run may lack at its start or end; ``max_missed_rounds`` is for the others.
+        may_miss: Named sites that a COMPLETE run may lack at its start or end.
         patience: Rounds without a better validation after which the run ends, with the models of the best round.
-        sites_left: Sites that have left a continued run, as ``[north]``: their absence does not make it INCOMPLETE.
+        sites_left: Sites that have left a continued run: their absence does not make it INCOMPLETE.
         task_timeout_s: Seconds the server waits for a site's answer. By default an hour at first; later five times the
             longest answer, at least ten minutes.
         join_timeout_s: Seconds to wait for the sites before the first round.

@@ -65,10 +65,9 @@ class Joined:
         validation: Model -> validation value: federated and local_uncalibrated without a bias, federated_calibrated
             and local with one, and chosen.
         test: Model -> test value: mean over the cases.
-        by_unit: Model -> test value: mean over the patients, as in ``difference``; null if one patient has no such
-            metric.
-        difference: Mean over the test patients of federated minus local, each with its bias; null without patients. A
-            case without a label in truth counts 1 if none is predicted, else 0.
+        by_unit: Model -> test value: mean over the patients, as in ``difference``.
+        difference: Mean over the test patients of federated minus local, each with its bias. A case without a label in
+            truth counts 1 if none is predicted, else 0.
         standard_error: Of ``difference``; null below two patients.
         low: Lower end of the 95 % interval of ``difference``; null below 6 patients.
         high: Upper end.
@@ -76,13 +75,13 @@ class Joined:
         num_test_units: Test patients in which both models have a score.
         verdict: better and worse by a paired permutation test (2.5 % on each side), for this start of the training
             only. Better requires that it is also better than the local model without a bias.
-        needed_units: Rough number of test patients that would do, if they are too few.
+        needed_units: Rough number of test patients that would do.
         own_gain: Mean paired test difference of the local model with its bias minus without.
-        local_since: Round in which it began; above 1 if the site came late or lost its state.
+        local_since: Round in which it began.
         own_rounds: All rounds of the local model.
         own_best_round: The round that it is taken from.
         unfinished: Which of the two models was not trained to its end.
-        rises: Such a model -> by how much more rounds raised its validation, if they were trained.
+        rises: Such a model -> by how much more rounds raised its validation.
     """
 
     chosen: Candidate

@@ -50,7 +50,7 @@ class SurfaceScore:
 
     Attributes:
         hd95: The 95th percentile of the distances between both surfaces, the larger of both directions; mean over
-            labels or regions, then over cases. Null without cases.
+            labels or regions, then over cases.
         surface_dice: Share of both surfaces within 2 mm, or 2 pixels, of the other; the same means.
         num_cases: Cases that count.
         num_undefined: Cases in which truth, prediction or both lack a label.
@@ -107,7 +107,7 @@ class CallingScore:
         num_units: Validation patients (if unknown: recordings, or cases) of the choice.
         error: Expected calibration error in the test, without the temperature; 0 is perfect.
         error_after: The error with the temperature.
-        calibrated: The error that a perfectly calibrated model would show in as many cases, without the temperature.
+        calibrated: The error that a perfectly calibrated model would show in as many cases.
         calibrated_after: The error of that model with the temperature.
         sensitivity: Class, or finding -> share of its test cases at or above the threshold.
         specificity: Class, or finding -> share of the other test cases below it.
@@ -156,9 +156,9 @@ class SiteScore:
         labels: Label's number, or region -> its mean value; for a class, a finding or its absence: the recall.
         also: Classification: accuracy, balanced_accuracy and, if defined, auroc.
         label_cases: Classification: label's number -> cases in which it counts.
-        areas: Multilabel, or if the metric is an area: number of a class, or finding -> its area under the curve.
-        mean_over: If the metric is a mean over the classes with cases: whether of labels or of areas.
-        models: Model, ``ensemble`` or ``super`` -> its value on the same cases, if there are several.
+        areas: Number of a class, or finding -> its area under the curve.
+        mean_over: If the metric is a mean over the classes: whether of labels or of areas.
+        models: Model, ``ensemble`` or ``super`` -> its value on the same cases.
         choices: Super model: model -> number of cases for which it is chosen.
         selector: Super model.
         selector_accuracy: Share of the validation slices that FedSM's selector takes for this site's.
