@@ -78,7 +78,7 @@ class Results:
         run: The run's id.
         was_stopped: Whether a FAILED run was killed from outside.
         super_model: If a super model chooses.
-        everyone: Of a simulated classification.
+        everyone: Test of a simulated classification on all sites' data.
         joining: Site -> its choice.
         unchosen: Site -> why it chose no model.
         own_models: Local training: site -> the round of its own model that it reports.

@@ -278,12 +278,12 @@ class CardSettings(Section):
     """What only people know of the finished model; its card and its bundle say it, and nothing is trained otherwise.
 
     Attributes:
-        version: Of the model, as 1.0.0.
-        date: Of that version, as 2026-11-29.
+        version: Version of the model, as 1.0.0.
+        date: Date of that version, as 2026-11-29.
         responsible: The person or body that answers for the model, with an address.
-        licence: Under which the model is given, as CC-BY-4.0.
+        licence: Licence of the model, as CC-BY-4.0.
         intended_use: What the model is for, by whom it is used, and for which decisions it must not be.
-        population: For which patients and images.
+        population: Patients and images that the model is for.
     """
 
     version: Said | None = None

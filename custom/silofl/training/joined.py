@@ -68,7 +68,7 @@ class Joined:
         by_unit: Model -> test value: mean over the patients, as in ``difference``.
         difference: Mean over the test patients of federated minus local, each with its bias. A case without a label in
             truth counts 1 if none is predicted, else 0.
-        standard_error: Of ``difference``; null below two patients.
+        standard_error: Standard error of ``difference``; null below two patients.
         low: Lower end of the 95 % interval of ``difference``; null below 6 patients.
         high: Upper end.
         p_below: One-sided p-value; small = evidence that the federated model is worse than the local one.
@@ -81,7 +81,7 @@ class Joined:
         own_rounds: All rounds of the local model.
         own_best_round: The round that it is taken from.
         unfinished: Which of the two models was not trained to its end.
-        rises: Such a model -> by how much more rounds raised its validation.
+        rises: Unfinished model -> by how much more rounds raised its validation.
     """
 
     chosen: Candidate
