@@ -325,6 +325,10 @@ def test_each_site_has_its_temperature_and_where_it_does_not_help_or_was_not_cho
     sentence = calling_sentence(found)
     assert "It does not help in the test of west." in sentence and "threshold" in sentence
     assert calling_table(results()) is None and calling_sentence(results()) == ""
+    assert "upper limit" not in sentence
+    # What a search over 200 answers without any order comes to.
+    guessing = calling_sentence(results(**classes, callings={"east": READ | {"temperature": 9.9996}, "west": READ}))
+    assert "At east the temperature is at the upper limit: the probabilities hardly tell right answers" in guessing
     idle = READ | {"temperature": 1.0, "error_after": 0.2, "thresholds": {}}
     sentence = calling_sentence(results(**classes, callings={"east": idle}))
     assert "Too few validation cases, or none answered wrongly, at east." in sentence

@@ -12,7 +12,7 @@ from silofl.core.findings import name_absence
 from silofl.core.gain import WORSE
 from silofl.core.guard_rule import LEAST_LEAD
 from silofl.core.guess import Measures, describe_guess, describe_guesses, measure_classes, measure_findings
-from silofl.core.operating_point import read_at_thresholds
+from silofl.core.operating_point import AT_MOST, is_at_most, read_at_thresholds
 from silofl.data.inventories import explain_withheld
 from silofl.federation.ledger import Round, format_spans
 from silofl.federation.results import Results
@@ -560,7 +560,9 @@ def calling_sentence(results: Results) -> str:
     vain = [site for site, one in changed.items() if not one.helps]
     sentences = [CALLINGS]
     sentences += [f"Too few validation cases, or none answered wrongly, at {', '.join(idle)}."] if idle else []
+    limit = [site for site, one in changed.items() if is_at_most(one.temperature)]
     sentences += [f"It does not help in the test of {', '.join(vain)}."] if vain else []
+    sentences += [f"At {', '.join(limit)} the temperature is at {AT_MOST}."] if limit else []
     if any(one.thresholds for one in callings.values()):
         sentences.append(THRESHOLDS)
     return " ".join(sentences)
