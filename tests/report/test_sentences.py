@@ -166,6 +166,12 @@ def test_a_class_of_which_no_test_case_is_recognised_is_named_with_the_accuracy_
         "training.class_weights, training.sampler and metric: balanced_accuracy"
     )
     assert describe_problems(classes(by_label=recalls, label_cases=cases, also=also))[-1] == ("warning", sentence)
+    # Sites that miss the same classes share a sentence, with all their cases.
+    also["west"] |= {"accuracy": 0.9}
+    both = classes(by_label=dict.fromkeys(recalls, recalls["east"]), label_cases=cases, also=also)
+    found = [text for _, text in describe_problems(both) if "recognises" in text]
+    ends = "recognises no test case of sick (2): recall 0.000, accuracy 0.900 to 0.950; see training.class_weights, "
+    assert len(found) == 1 and found[0].startswith(f"east, west: the model {ends}")
     # What a study has already is no remedy.
     balanced = classes(by_label=recalls, label_cases=cases, also=also, metric="balanced_accuracy")
     *_, (_, text) = describe_problems(balanced)

@@ -381,7 +381,7 @@ def _list_unlearnt_labels(results: Results) -> list[tuple[str, str]]:
 
 
 def _describe_missed_classes(results: Results) -> list[str]:
-    """Return a sentence a site whose model recognises no test case of a class."""
+    """Return a sentence for each set of classes of which the model recognises no test case, with the sites."""
     absences = {name_absence(name): name for name in results.labels.values()} if results.has_findings else {}
     # Examples of several findings are drawn by none.
     sampler = "" if results.has_findings else ", training.sampler"
@@ -390,19 +390,26 @@ def _describe_missed_classes(results: Results) -> list[str]:
         advice = f"train more rounds, find a learning rate by silofl tune, or see training.class_weights{sampler}"
     # A hospital that only tests can train nothing otherwise.
     advice = "" if results.is_evaluation else f"; {advice}"
-    sentences = []
+    groups: dict[tuple[bool, tuple[str, ...]], dict[str, dict[str, int]]] = {}
     for site, one in results.tests.items() if results.has_classes else ():
         recalls, cases, also = _read_recalls(results, one), one.label_cases or {}, one.also or {}
         none = {name: cases[name] for name, recall in recalls.items() if recall == 0 and cases.get(name)}
-        everywhere = [f"{name} ({none.pop(absence)})" for absence, name in absences.items() if absence in none]
-        if everywhere:
-            sentences.append(f"{site}: the model finds {', '.join(everywhere)} in every test case without it")
-        missed = [f"{name} ({number})" for name, number in none.items()]
-        if missed and "accuracy" in also:
-            sentences.append(
-                f"{site}: the model recognises no test case of {', '.join(missed)}: recall 0.000, accuracy "
-                f"{format_number(also['accuracy'])}{advice}"
-            )
+        everywhere = {name: none.pop(absence) for absence, name in absences.items() if absence in none}
+        for is_everywhere, found in ((True, everywhere), (False, none if "accuracy" in also else {})):
+            if found:
+                groups.setdefault((is_everywhere, tuple(found)), {})[site] = found
+    sentences = []
+    for (is_everywhere, names), counts in groups.items():
+        listed = ", ".join(f"{name} ({sum(one[name] for one in counts.values())})" for name in names)
+        if is_everywhere:
+            sentences.append(f"{', '.join(counts)}: the model finds {listed} in every test case without it")
+            continue
+        known = sorted(results.tests[site].also["accuracy"] for site in counts)
+        accuracy = " to ".join(dict.fromkeys(map(format_number, (known[0], known[-1]))))
+        sentences.append(
+            f"{', '.join(counts)}: the model recognises no test case of {listed}: recall 0.000, accuracy "
+            f"{accuracy}{advice}"
+        )
     return sentences
 
 
