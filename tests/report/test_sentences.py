@@ -228,7 +228,13 @@ def test_findings_are_judged_by_their_order(findings):
 
 
 def test_the_head_of_the_report_and_the_terminal_say_that_the_models_guess(classes, printed):
-    guessing = score_classes(classes, 0.48)
-    assert printed(print_results, guessing).count("CAUTION  no model is better than guessing: ") == 1
-    banner, *_ = make_run_page(RunRecords(Path("run"), guessing, [], {}, {})).opening
-    assert banner.tone == "warning" and any(one.startswith("no model is better than") for one in banner.reasons)
+    # Also where each of two sites has a verdict on joining: nothing else counts.
+    poor = {site: dump_record(joined(local=0.5, federated=0.48, kept=0.5)) for site in ("east", "west")}
+    for guessing in (score_classes(classes, 0.48), score_classes(classes, 0.48, joining=poor)):
+        lead = "No model of this run is better than guessing: "
+        text = printed(print_results, guessing, width=300)
+        assert text.count(f"CAUTION  {lead}") == text.count("than guessing") == 1 and "Of 2 hospitals" not in text
+        page = make_run_page(RunRecords(Path("run"), guessing, [], {}, {}))
+        (banner, *_), places = page.opening, [section.place for section in page.sections]
+        assert banner.tone == "warning" and banner.lead.startswith(lead) and "hospitals" not in banner.lead
+        assert not any("guessing" in one for one in banner.reasons) and ("joining" in places) == bool(guessing.joining)

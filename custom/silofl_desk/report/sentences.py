@@ -261,11 +261,15 @@ def changes_sentence(changes: Mapping[str, Any]) -> str:
 
 
 def joining_sentence(results: Results) -> str:
-    """Return one sentence on the federation, and which sites could not choose and why; nothing without the guard."""
+    """Return what counts most: that the models may only guess, or else what the federation gave; who could not choose.
+
+    Nothing without the guard where some model is better than guessing.
+    """
     joining = results.joining or {}
-    without = _unchosen_sentence(results)
-    if not joining:
-        return without
+    without, guess = _unchosen_sentence(results), _describe_guess(results)
+    if guess or not joining:
+        said = (guess and f"No model of this run is {guess}.", joining and _short_sentence(results), without)
+        return " ".join(filter(None, said))
     verdicts = {site: one.verdict for site, one in joining.items()}
     both = ((one.tested(SHIFTED), one.tested(LOCAL)) for one in joining.values())
     tests = [(federated, own) for federated, own in both if federated is not None and own is not None]
@@ -415,7 +419,11 @@ def _describe_missed_classes(results: Results) -> list[str]:
 
 def is_guessing(results: Results) -> bool:
     """Return whether no model of a training is shown to be better than guessing, over the tests of all sites."""
-    return bool(describe_guess(_measure_tests(results).values(), str(results.metric)))
+    return bool(_describe_guess(results))
+
+
+def _describe_guess(results: Results) -> str:
+    return describe_guess(_measure_tests(results).values(), str(results.metric))
 
 
 def _measure_tests(results: Results) -> dict[str, Measures]:
