@@ -1,7 +1,7 @@
 """Say of a training that its validation swings, or that a site's model answers one class alone."""
 
 from collections.abc import Sequence
-from itertools import accumulate
+from itertools import accumulate, chain
 
 from silofl.federation.ledger import Round
 from silofl.training.site_score import SiteScore
@@ -27,11 +27,13 @@ def list_cautions(ledger: Sequence[Round]) -> list[str]:
     """
     # No round follows the last one, which is validated with the next or after the end.
     ends = (([*ledger[:number], record], record.round) for number, record in enumerate(ledger, start=1))
+    last = [record.validation.values() for record in ledger if record.validation][-SUCCESSIVE:]
+    has_unlearnt = not any(map(_is_constant, chain(*last)))
     return [
         f"round {number}: {caution}"
         for rounds, number in ends
         for caution in list_new_cautions(rounds)
-        if not (_has_settled(ledger, number) if caution == SWINGS else _has_unlearnt(ledger, number))
+        if not (_has_settled(ledger, number) if caution == SWINGS else has_unlearnt)
     ]
 
 
@@ -41,14 +43,6 @@ def _has_settled(ledger: Sequence[Round], number: int) -> bool:
     highest = accumulate((value for _, value in known), max)
     falls = [high - value for (later, value), high in zip(known, highest, strict=True) if later > number]
     return len(falls) >= SUCCESSIVE and max(falls) <= SWING
-
-
-def _has_unlearnt(ledger: Sequence[Round], number: int) -> bool:
-    """Return whether enough rounds came after one, and no site's model answered one class alone in the last of them."""
-    last = [record for record in ledger if record.validation][-SUCCESSIVE:]
-    return last[0].round > number and not any(
-        _is_constant(one) for record in last for one in record.validation.values()
-    )
 
 
 def list_new_cautions(ledger: Sequence[Round]) -> list[str]:

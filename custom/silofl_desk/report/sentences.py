@@ -405,15 +405,11 @@ def _describe_missed_classes(results: Results) -> list[str]:
     sentences = []
     for (is_everywhere, names), counts in groups.items():
         listed = ", ".join(f"{name} ({sum(one[name] for one in counts.values())})" for name in names)
-        if is_everywhere:
-            sentences.append(f"{', '.join(counts)}: the model finds {listed} in every test case without it")
-            continue
-        known = sorted(results.tests[site].also["accuracy"] for site in counts)
+        known = sorted((results.tests[site].also or {}).get("accuracy", 0.0) for site in counts)
         accuracy = " to ".join(dict.fromkeys(map(format_number, (known[0], known[-1]))))
-        sentences.append(
-            f"{', '.join(counts)}: the model recognises no test case of {listed}: recall 0.000, accuracy "
-            f"{accuracy}{advice}"
-        )
+        missed = f"recognises no test case of {listed}: recall 0.000, accuracy {accuracy}{advice}"
+        said = f"finds {listed} in every test case without it" if is_everywhere else missed
+        sentences.append(f"{', '.join(counts)}: the model {said}")
     return sentences
 
 

@@ -302,11 +302,8 @@ def _describe_guard(found: JobEstimate) -> dict[str, str]:
     if not found.guard_disk_bytes and found.own_seconds is None:
         return {}
     part = "" if found.guard_share is None else f"{found.guard_share:.0%} of the training and "
-    after = (
-        ""
-        if found.own_seconds is None
-        else f", and at most {format_duration(found.own_seconds)} per site after the rounds"
-    )
+    own = found.own_seconds
+    after = "" if own is None else f", and at most {format_duration(own)} per site after the rounds"
     cost = f"{part}{_format_size(found.guard_disk_bytes)} of its disk{after}"
     return {"each site's own model, to compare with": f"{cost}; --set guard=false leaves it out"}
 
