@@ -233,6 +233,7 @@ def test_the_head_of_the_report_and_the_terminal_say_that_the_models_guess(class
     for guessing in (score_classes(classes, 0.48), score_classes(classes, 0.48, joining=poor)):
         lead = "No model of this run is better than guessing: "
         text = printed(print_results, guessing, width=300)
+        assert "class. Try more rounds, or find a learning rate by silofl tune.\n" in text
         assert text.count(f"CAUTION  {lead}") == text.count("than guessing") == 1 and "Of 2 hospitals" not in text
         page = make_run_page(RunRecords(Path("run"), guessing, [], {}, {}))
         (banner, *_), places = page.opening, [section.place for section in page.sections]

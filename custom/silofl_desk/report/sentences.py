@@ -268,8 +268,8 @@ def joining_sentence(results: Results) -> str:
     joining = results.joining or {}
     without, guess = _unchosen_sentence(results), _describe_guess(results)
     if guess or not joining:
-        said = (guess and f"No model of this run is {guess}.", joining and _short_sentence(results), without)
-        return " ".join(filter(None, said))
+        remedy = _short_sentence(results) or "Try more rounds, or find a learning rate by silofl tune."
+        return " ".join(filter(None, (guess and f"No model of this run is {guess}. {remedy}", without)))
     verdicts = {site: one.verdict for site, one in joining.items()}
     both = ((one.tested(SHIFTED), one.tested(LOCAL)) for one in joining.values())
     tests = [(federated, own) for federated, own in both if federated is not None and own is not None]
