@@ -64,6 +64,12 @@ def test_each_site_has_a_row_with_its_verdict_its_choice_and_the_interval(joinin
     )
 
 
+def test_a_number_that_rounds_to_nothing_is_not_less_than_nothing(joining):
+    none = joined(lead=-0.0002, difference=-0.0001, low=-0.0003, high=-0.0001)
+    row = joining_table(joining(east=none)).rows[0]
+    assert "; lead +0.000" in row[3] and row[-2:] == ("+0.000", "+0.000 to +0.000")
+
+
 def test_a_lead_that_is_not_in_the_metric_says_what_it_is_in(results):
     """As of a classification, whose own model has the same accuracy."""
     own = joined("local", 1.0, 1.0, 1.0, "keeps its own model", lead=-0.184)

@@ -286,7 +286,7 @@ def _short_sentence(results: Results) -> str:
         for name in ("own", "federated")
     )
     risen = [
-        f"{site} ({rise:+.3f}; best after round {joining[site].own_best_round} of {joining[site].own_rounds})"
+        f"{site} ({rise:+z.3f}; best after round {joining[site].own_best_round} of {joining[site].own_rounds})"
         for site, rise in own.items()
         if rise is not None
     ]
@@ -297,7 +297,7 @@ def _short_sentence(results: Results) -> str:
     if federated:
         # All sites have the server's.
         rise = next(iter(federated.values()))
-        still = f"The last rounds still raised the federated model ({rise or 0.0:+.3f})"
+        still = f"The last rounds still raised the federated model ({rise or 0.0:+z.3f})"
         said.append(f"{unknown} federated model" if rise is None else still)
     return f"{'. '.join(said)}: run the study with more rounds, now {results.rounds}." if said else ""
 
@@ -496,14 +496,14 @@ def describe_lead(results: Results) -> str:
 
 
 def _joining_row(site: str, one: Joined, models: Iterable[str], lead: str) -> tuple[str, ...]:
-    interval = "-" if one.low is None or one.high is None else f"{one.low:+.3f} to {one.high:+.3f}"
-    difference = "-" if one.difference is None else f"{one.difference:+.3f}"
+    interval = "-" if one.low is None or one.high is None else f"{one.low:+z.3f} to {one.high:+z.3f}"
+    difference = "-" if one.difference is None else f"{one.difference:+z.3f}"
     values = (format_number(one.shown(name)) for name in models)
     kept = f"{format_number(one.shown(CHOSEN))} {one.kept_briefly}"
     # What the choice rests on.
     federated, own = (format_number(one.validation.get(model)) for model in (SHIFTED, LOCAL))
     units = f"{one.num_units} {one.unit}{'s' * (one.num_units != 1)}"
-    validation = f"{federated}, own {own}; lead {one.lead:+.3f}{lead} on {units}"
+    validation = f"{federated}, own {own}; lead {one.lead:+z.3f}{lead} on {units}"
     return (site, kept, one.said, validation, one.test_units, *values, difference, interval)
 
 

@@ -125,10 +125,9 @@ def _name_compared(run: RunRecords) -> str:
 
 
 def _describe_verdict(one: Joined) -> str:
-    difference = "" if one.difference is None else f" {one.difference:+.3f}"
-    interval = "" if one.low is None or one.high is None else f" [{one.low:.3f}, {one.high:.3f}]"
-    # A decimal that rounds to nothing has no sign.
-    return f"{shorten_verdict(one.verdict)}{difference}{interval}".replace("-0.000", "0.000")
+    difference = "" if one.difference is None else f" {one.difference:+z.3f}"
+    interval = "" if one.low is None or one.high is None else f" [{one.low:z.3f}, {one.high:z.3f}]"
+    return f"{shorten_verdict(one.verdict)}{difference}{interval}"
 
 
 def describe_starts(rows: RowRuns) -> list[str]:
@@ -139,14 +138,14 @@ def describe_starts(rows: RowRuns) -> list[str]:
         starts = _list_starts(runs)
         found, everyone = measure_starts(starts), measure_mean_of_starts(starts)
         gains = [
-            f"{site} {mean:+.3f} ({low:.3f} to {high:.3f})" for site, (mean, low, high) in found.items() if low > 0
+            f"{site} {mean:+z.3f} ({low:.3f} to {high:.3f})" for site, (mean, low, high) in found.items() if low > 0
         ]
         if everyone:
             listed = f": {', '.join(gains)}" if gains else ""
             mean, low, high = everyone
             counts = f"{len(gains)} of {len(found)} hospitals gain by joining{listed}"
             said.append(
-                f"{name}, {len(runs)} starts: {counts}; the mean difference is {mean:+.3f} ({low:.3f} to {high:.3f})."
+                f"{name}, {len(runs)} starts: {counts}; the mean difference is {mean:+z.3f} ({low:z.3f} to {high:z.3f})."
             )
     return said
 
