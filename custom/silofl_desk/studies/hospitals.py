@@ -144,9 +144,8 @@ def describe_starts(rows: RowRuns) -> list[str]:
             listed = f": {', '.join(gains)}" if gains else ""
             mean, low, high = everyone
             counts = f"{len(gains)} of {len(found)} hospitals gain by joining{listed}"
-            said.append(
-                f"{name}, {len(runs)} starts: {counts}; the mean difference is {mean:+z.3f} ({low:z.3f} to {high:z.3f})."
-            )
+            range_text = f"({low:z.3f} to {high:z.3f})"
+            said.append(f"{name}, {len(runs)} starts: {counts}; the mean difference is {mean:+z.3f} {range_text}.")
     return said
 
 
