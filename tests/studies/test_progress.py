@@ -70,7 +70,7 @@ def test_after_the_last_round_each_task_of_the_sites_gets_a_line(lines, tmp_path
         "validating the models of round 4",
         "testing the models of round 3",
         "choosing what each site keeps",
-        "collect all",
+        "task of the sites: collect all",
     ]
 
 

@@ -24,7 +24,7 @@ POLL_S = 0.3
 # A line that goes on in marks is ended before it is wider; the next one is indented.
 WIDTH, INDENT = 100, "  "
 STARTING = "starting the sites"
-# Task -> what the sites do; any other is shown by its name.
+# Task -> what the sites do; an algorithm's own is shown by its name.
 DOING = {
     TRAIN: "training round {number} of {rounds}",
     VALIDATE: "validating the models of round {number}",
@@ -122,7 +122,7 @@ def describe_own(study: Study, last: int, step: int) -> str:
 
 def describe_task(task: str, number: object, rounds: int) -> str:
     """Return what sites do that carry out a task of a round, of so many in all."""
-    return DOING.get(task, task.replace("_", " ")).format(number=number, rounds=rounds)
+    return DOING.get(task, f"task of the sites: {task.replace('_', ' ')}").format(number=number, rounds=rounds)
 
 
 @contextmanager
