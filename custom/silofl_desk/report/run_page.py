@@ -220,7 +220,7 @@ def _status_banner(run: RunRecords) -> Banner:
         *sentences.withheld_sentences(results),
         *(sentence for _, sentence in found),
     ]
-    lead = sentences.joining_sentence(results)
+    lead = sentences.lead_sentence(results)
     if results.status == UNFINISHED:
         sentence = sentences.unfinished_sentence(run.path, run.is_simulation, len(run.ledger), results.rounds)
         return Banner(tone, "RUNNING OR INTERRUPTED", sentence, reasons, lead=lead)
@@ -235,7 +235,7 @@ def _joining_section(run: RunRecords) -> PageSection | None:
     results, table = run.results, sentences.joining_table(run.results)
     if not (table or results.unchosen):
         return None
-    sentence = sentences.joining_sentence(results)
+    sentence = sentences.lead_sentence(results)
     explained = [Table(table), make_note(sentences.joining_note(results))] if table else [Text(sentence)]
     image = make_picture(hospitals_image({_name_row(run): [run]}))
     return make_section("joining", "Does joining pay?", "Does joining pay?", image, explained)

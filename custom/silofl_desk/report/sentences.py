@@ -260,7 +260,7 @@ def changes_sentence(changes: Mapping[str, Any]) -> str:
     return ", ".join(f"{key}: {text}" for key, text in texts.items()) or "nothing"
 
 
-def joining_sentence(results: Results) -> str:
+def lead_sentence(results: Results) -> str:
     """Return what counts most: that the models may only guess, or else what the federation gave; who could not choose.
 
     Nothing without the guard where some model is better than guessing.

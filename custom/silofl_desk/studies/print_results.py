@@ -84,7 +84,7 @@ def print_results(results: Results, console: Console) -> None:
     if sentences.shares_patients(results.split_unit):
         lines.append(f"split {sentences.split_sentence(results.split_unit)}")
     print_lines(lines, console)
-    lead, is_guessing = sentences.joining_sentence(results), sentences.is_guessing(results)
+    lead, is_guessing = sentences.lead_sentence(results), sentences.is_guessing(results)
     print_lines([f"{WORDS['warning']}  {lead}" if is_guessing else lead] if lead else [], console)
     if table := sentences.joining_table(results):
         print_table(table, console)
