@@ -8,7 +8,7 @@ RUNS are folders that hold runs, at any depth.
 import argparse
 from pathlib import Path
 
-from silofl.federation.cautions import list_cautions
+from silofl.federation.cautions import list_new_cautions
 from silofl.federation.ledger import FILE, read_ledger
 
 
@@ -21,7 +21,10 @@ def main() -> None:
     for folder in folders:
         ledger = read_ledger(folder) or []
         values = [record.validation_mean for record in ledger if record.validation_mean is not None]
-        said = "; ".join(":".join(one.split(":")[:2]) for one in list_cautions(ledger)) or "none"
+        # Each with the round that showed it, which the next round's line says.
+        ends = (([*ledger[:number], record], record.round) for number, record in enumerate(ledger, start=1))
+        found = [f"round {number}: {one.split(':')[0]}" for rounds, number in ends for one in list_new_cautions(rounds)]
+        said = "; ".join(found) or "none"
         if values:
             print(f"{folder}  last {values[-1]:.3f}, best {max(values):.3f}  {said}")
 

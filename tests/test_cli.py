@@ -1,6 +1,7 @@
 """What all commands have in common; each command's own tests mirror its module."""
 
 import os
+import pty
 import subprocess
 import sys
 from argparse import Namespace
@@ -204,6 +205,16 @@ def test_a_command_prints_one_line_on_standard_error_before_its_slow_imports(com
     monkeypatch.chdir(tmp_path)
     out, (first, second) = begin(*command)
     assert (out, first) == ("", f"SiloFL {__version__}, loading PyTorch") and second.startswith("importing ")
+
+
+def test_a_terminal_shows_that_a_commands_imports_go_on_and_a_file_does_not():
+    words = [sys.executable, "-m", "silofl", "completion"]
+    main, terminal = pty.openpty()
+    subprocess.run(words, stdout=subprocess.DEVNULL, stderr=terminal, env={**os.environ, "TERM": "xterm"})
+    os.close(terminal)
+    assert b" loading" in os.read(main, 1000)
+    os.close(main)
+    assert "loading" not in subprocess.run(words, capture_output=True, text=True).stderr
 
 
 def test_a_command_without_torch_does_not_speak_of_it(tmp_path):

@@ -48,8 +48,12 @@ class Command:
             sys.stderr.flush()
 
     def __call__(self, options: argparse.Namespace) -> int:
-        """Carry it out and return its exit code."""
-        return import_module(self.module).run(options)
+        """Carry it out and return its exit code; a terminal shows that its imports go on."""
+        from rich.console import Console
+
+        with Console(stderr=True).status("loading"):
+            module = import_module(self.module)
+        return module.run(options)
 
 
 def name_commands(wheel: str, role: str, commands: Mapping[str, tuple[str, str]]) -> dict[str, Command]:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from silofl.base.errors import ConfigError
-from silofl.core.spread import Spread, pool_spreads
+from silofl.core.spread import Spread, count_digits_apart, pool_spreads
 
 
 def test_the_deviation_is_that_of_a_sample_and_few_cases_have_a_wider_range():
@@ -31,6 +31,13 @@ def test_between_hospitals_the_means_vary_and_one_more_hospital_varies_as_they_d
     # within: (1 + 4) / 2; between: variance of 1 and 3 is 2, times 1 + 1 / 2
     assert astuple(found) == pytest.approx((2.0, np.sqrt(2.5 + 3), 0))
     assert pool_spreads([Spread(1.0, 1.0, 5), Spread(3.0, 2.0, 3)]).num_cases == 1 + 4 + 2
+
+
+@pytest.mark.parametrize(
+    ("value", "edge", "digits"), [(1.26, 1.0, 3), (1.2517, 1.251, 4), (0.62004, 0.62, 5), (0.5 + 1e-12, 0.5, 3)]
+)
+def test_a_number_beyond_an_edge_has_the_digits_that_show_it(value, edge, digits):
+    assert count_digits_apart(value, edge) == digits
 
 
 def test_a_deviation_or_a_number_of_cases_is_not_below_0():

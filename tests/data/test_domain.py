@@ -151,6 +151,8 @@ def test_doubts_name_the_measure_and_the_axes():
     assert MR.doubts(ramp(0, 0.1), VOLUME, False) == [
         "its intensities are unlike the training images': mean 0.05 after the preparation, theirs 0.2 to 0.6"
     ]
+    # A mean of 0.6001, just beyond 0.6.
+    assert "mean 0.6001 after" in MR.doubts(ramp(0.2001, 1.0001), VOLUME, False)[0]
     turned = replace(VOLUME, axes="RAS")
     assert MR.doubts(ramp(), turned, False) == ["it is unlike the training images: its axes run RAS, theirs LPS"]
     assert MR.doubts(ramp(), turned, True) == []

@@ -54,6 +54,23 @@ def test_a_finished_run_has_each_caution_once_with_its_round():
     assert list_cautions([]) == []
 
 
+@pytest.mark.parametrize(
+    ("later", "is_kept"),
+    [
+        # three rounds that keep what was reached, or rise from it
+        ((0.69, 0.7, 0.72), False),
+        ((0.7, 0.55, 0.9, 1.0), False),
+        # two say too little; a further fall, also from a higher value
+        ((0.7, 0.7), True),
+        ((0.7, 0.3, 0.7, 0.7, 0.7), True),
+        ((0.9, 0.65, 0.9), True),
+    ],
+)
+def test_a_swing_that_later_rounds_answer_is_not_in_the_report_of_the_run(later, is_kept):
+    ledger = rounds_of(*({"north": score(value)} for value in (0.69, 0.20, 0.69, *later)))[:-1]
+    assert list_cautions(ledger) == [f"round 3: {SWINGS}"] * is_kept
+
+
 def test_it_is_the_mean_over_the_sites_that_swings():
     # 0.5 in every round
     first, second = {"north": score(0.9), "south": score(0.1)}, {"north": score(0.1), "south": score(0.9)}
@@ -80,6 +97,18 @@ ONE, BOTH = {"0": 1.0, "1": 0.0}, {"0": 0.9, "1": 0.1}
 def test_a_model_that_answers_one_class_alone_is_said_with_its_sites_once(recalls, rounds):
     validations = [{"north": score(0.5, one), "south": score(0.5, BOTH)} for one in recalls]
     assert said_after(*validations) == dict.fromkeys(rounds, [ONE_CLASS.format("north", 3)])
+
+
+@pytest.mark.parametrize(
+    ("later", "is_kept"),
+    [([BOTH] * 3, False), ([ONE, *[BOTH] * 3], False), ([BOTH] * 2, True), ([BOTH, BOTH, ONE], True)],
+)
+def test_a_model_that_learns_the_other_class_later_is_not_in_the_report_of_the_run(later, is_kept):
+    recalls = [BOTH, BOTH, ONE, ONE, ONE, *later]
+    ledger = rounds_of(*({"north": score(0.5, one), "south": score(0.5, BOTH)} for one in recalls))[:-1]
+    assert list_cautions(ledger) == [f"round 5: {ONE_CLASS.format('north', 3)}"] * is_kept
+    # The line of the sixth round has said it when it was so.
+    assert list_new_cautions(ledger[:6]) == [ONE_CLASS.format("north", 3)]
 
 
 def test_labels_of_masks_are_no_classes():

@@ -27,6 +27,8 @@ def test_a_line_has_the_mean_loss_the_last_validation_and_the_time_that_is_left(
     assert round_line(STUDY, [first, record(2, 5.0)]) == (
         "round   2/4  loss 0.7500  validation dice 0.5000 (round 1)  2 of 2 sites  5.0 s  about 10 s left"
     )
+    # Of less than a second nobody need know.
+    assert round_line(STUDY, [record(1, 0.3)]) == "round   1/4  loss 0.7500  2 of 2 sites  0.3 s"
     # The test comes after the last round, so that its line promises no end.
     without_loss = {"metrics": {"a": {}, "b": {}}}
     ledger = [*(record(number, 2.0) for number in (1, 2, 3)), record(4, 2.0, **without_loss)]

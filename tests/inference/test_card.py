@@ -50,6 +50,16 @@ def test_a_card_has_the_values_of_each_finding_and_then_of_its_absence(make_cont
     assert "the value of a finding is its sensitivity, the value of its absence the specificity" in text
 
 
+def test_tests_and_validations_have_the_classes_in_the_same_order(make_contents, make_study):
+    study = make_study("classification", labels={0: "few", 1: "many"})
+    scores = [{"value": 0.5, "num_cases": 4, "labels": labels} for labels in ({"1": 0.25, "0": 0.75}, {"0": 0.75})]
+    facts = FACTS | {"test": {"north": scores[0]}, "validation": {"north": scores[1], "south": scores[0]}}
+    text = card_of(replace(make_contents("only", study=study), facts=facts))
+    heads = [line.split("|")[3:5] for line in text.splitlines() if "few" in line and line.startswith("|")]
+    assert [[cell.strip() for cell in head] for head in heads] == [["few", "many"]] * 2
+    assert "| 0.750 | 0.250 |" in text
+
+
 def test_a_card_says_what_the_run_recorded(make_contents):
     domain = Domain(("volumes",), ("grey",), ("MR",), ("LPS",), (Range("mean", 0.1, 0.4),))
     domain = replace(domain, voxels=VoxelSizes((0.5, 0.5, 2.0), (1.0, 1.0, 5.0)))
@@ -231,6 +241,8 @@ def test_a_card_says_how_a_classs_probabilities_are_read(make_contents, make_stu
     sentence = "A case is called tumour from a probability of 0.67 on, for a specificity of 0.9 in validation."
     assert f"One model answers. Its probabilities go through a temperature of 2.00. {sentence}" in card_of(contents)
     assert "temperature" not in card_of(replace(contents, calling=OperatingPoint()))
+    limit = card_of(replace(contents, calling=OperatingPoint(9.9996)))
+    assert "a temperature of 10.00, the upper limit: the probabilities hardly tell right answers from wrong" in limit
     tests = {"north": {"value": 0.5, "calling": {"thresholds": {"1": 0.1}}}}
     assert "Warned of with every answer: the threshold of tumour" in card_of(replace(contents, facts={"test": tests}))
     assert "Warned of" not in card_of(contents)

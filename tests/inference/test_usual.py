@@ -1,4 +1,5 @@
 import math
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -61,16 +62,24 @@ def test_a_usual_answer_raises_no_doubt_and_everything_was_checked(compared):
 @pytest.mark.parametrize(
     ("options", "wanted"),
     [
-        ({"sizes": SIZES | {"organ": 3885.0}}, "the size of organ is unusual: 3885 ml where 254 to 617 ml is usual"),
+        ({"sizes": SIZES | {"organ": 3885.0}}, "the size of organ is unusual: 3885 ml where 274 ml to 573 ml is usual"),
         ({"sizes": SIZES | {"organ": 0.0}}, "the size of organ is unusual: 0.0 ml where"),
         ({"scores": {"north": 0.6, "south": 0.4}}, "the selector's score is unusual: 0.6 where 0.961 or more is usual"),
-        ({"features": (4.0, 4.0)}, "the look of the image to the network is unusual: a distance of 4"),
+        ({"features": (4.0, 4.0)}, "the look of the image to the network is unusual: a distance of 3.9 where up to"),
         ({"codes": {"body part": "BRAIN"}}, "another body part than training's files: BRAIN, theirs ABDOMEN or LIVER"),
     ],
 )
 def test_each_check_has_one_plain_sentence_with_the_value_and_what_is_usual(compared, options, wanted):
     (sentence,) = compared(**options).sentences
-    assert wanted in sentence and "see that" in sentence or "look at" in sentence
+    assert wanted in sentence and ("see that" in sentence or "look at" in sentence)
+
+
+def test_a_number_that_is_just_beyond_what_is_usual_does_not_look_like_it(compared):
+    found = [one for size in np.linspace(572, 575, 301) for one in compared(sizes=SIZES | {"organ": size}).sentences]
+    shown = [re.search(r"unusual: (\S+) ml where \S+ ml to (\S+) ml is usual", one).groups() for one in found]
+    assert 100 < len(shown) and all(float(value) > float(high) for value, high in shown)
+    # Far from it no more digits stand there than are needed.
+    assert shown[-1] == ("575", "573")
 
 
 def test_how_far_a_number_lies_from_the_mean_is_counted_in_deviations(compared):

@@ -14,7 +14,7 @@ from silofl.report.page import Tiles
 from silofl_desk.report.result_tables import site_table
 from silofl_desk.report.run_page import make_run_page
 from silofl_desk.report.run_records import RunRecords
-from silofl_desk.report.sentences import describe_problems, joining_note, joining_sentence, joining_table
+from silofl_desk.report.sentences import describe_problems, joining_note, joining_table, lead_sentence
 from silofl_desk.report.verdict_words import ONE_START
 from silofl_desk.studies.comparison import JOINING_NOTE
 from silofl_desk.studies.hospitals import NOTE
@@ -64,6 +64,12 @@ def test_each_site_has_a_row_with_its_verdict_its_choice_and_the_interval(joinin
     )
 
 
+def test_a_number_that_rounds_to_nothing_is_not_less_than_nothing(joining):
+    none = joined(lead=-0.0002, difference=-0.0001, low=-0.0003, high=-0.0001)
+    row = joining_table(joining(east=none)).rows[0]
+    assert "; lead +0.000" in row[3] and row[-2:] == ("+0.000", "+0.000 to +0.000")
+
+
 def test_a_lead_that_is_not_in_the_metric_says_what_it_is_in(results):
     """As of a classification, whose own model has the same accuracy."""
     own = joined("local", 1.0, 1.0, 1.0, "keeps its own model", lead=-0.184)
@@ -99,7 +105,7 @@ def test_the_sentence_counts_verdicts_and_says_why_a_site_could_not_choose(
     joining, results, choices, unchosen, sentence
 ):
     found = joining(unchosen=unchosen, **choices) if choices else results(**{"unchosen": unchosen} if unchosen else {})
-    assert joining_sentence(found) == sentence and (joining_table(found) is None) == (not choices)
+    assert lead_sentence(found) == sentence and (joining_table(found) is None) == (not choices)
 
 
 @pytest.mark.parametrize(
@@ -146,16 +152,16 @@ def test_a_kept_model_below_the_sites_own_is_named_with_its_numbers_and_with_wha
 
 def test_a_hospital_that_only_needed_a_threshold_is_told_so(joining):
     needed = joined("local", 0.81, 0.0, 0.81, "keeps its own model", own_bias=-1.4, bias=-1.4, own_gain=0.374)
-    assert joining_sentence(joining(sites={"east": 0.0}, east=needed)) == (
+    assert lead_sentence(joining(sites={"east": 0.0}, east=needed)) == (
         "Joining gave nothing: the federated model is worse at the only hospital (0.000, alone 0.810). "
         "east: a better threshold alone gives its own model +0.37; the federated model gives +0.00 on top."
     )
     little = joined(own_gain=0.009)
     unproved = joined(kept=0.75, verdict="too few to say", own_gain=0.374)
-    assert "the federated model gives +0.05 on top (too few to say)." in joining_sentence(
+    assert "the federated model gives +0.05 on top (too few to say)." in lead_sentence(
         joining(sites={"east": 0.8}, east=unproved)
     )
-    assert "threshold" not in joining_sentence(joining(sites={"east": 0.8}, east=little))
+    assert "threshold" not in lead_sentence(joining(sites={"east": 0.8}, east=little))
     assert needed.kept == "its own model, decision threshold 0.80" and needed.kept_briefly == "own, threshold 0.80"
 
 
@@ -252,21 +258,21 @@ def test_the_note_says_what_single_units_lack_and_how_cases_with_nothing_to_find
 def test_a_model_that_more_rounds_may_raise_is_named_with_the_remedy(joining):
     measured = {"own_rounds": 96, "own_best_round": 95, "rises": {"own": 0.012, "federated": 0.0204}}
     short = joined(verdict="not trained to the end", unfinished=("own",), **measured)
-    text = joining_sentence(joining(sites={"east": 0.8, "west": 0.8}, east=short, west=joined()))
+    text = lead_sentence(joining(sites={"east": 0.8, "west": 0.8}, east=short, west=joined()))
     assert "what joining gives is not known before both models are trained to the end" in text
     assert (
         "More rounds still raised the hospital's own model at east (+0.012; best after round 95 of 96): run the study "
         "with more rounds, now 2." in text
     )
     both = joined(verdict="not trained to the end", unfinished=("own", "federated"), **measured)
-    assert "The last rounds still raised the federated model (+0.020): run" in joining_sentence(joining(east=both))
+    assert "The last rounds still raised the federated model (+0.020): run" in lead_sentence(joining(east=both))
     assert joining_table(joining(east=both)).rows[0][2] == "own and federated not trained to the end"
 
 
 def test_a_rise_that_was_not_measured_is_not_said(joining):
     """As of ten rounds of a falling rate, after which the own model is not trained anew."""
     both = joined(verdict="not trained to the end", unfinished=("own", "federated"), own_rounds=10, own_best_round=7)
-    text = joining_sentence(joining(sites={"east": 0.8, "west": 0.8}, east=both, west=both))
+    text = lead_sentence(joining(sites={"east": 0.8, "west": 0.8}, east=both, west=both))
     assert text.endswith(
         "It is not known whether more rounds raise the hospital's own model at east, west. It is not known whether "
         "more rounds raise the federated model: run the study with more rounds, now 2."

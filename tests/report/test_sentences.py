@@ -166,6 +166,12 @@ def test_a_class_of_which_no_test_case_is_recognised_is_named_with_the_accuracy_
         "training.class_weights, training.sampler and metric: balanced_accuracy"
     )
     assert describe_problems(classes(by_label=recalls, label_cases=cases, also=also))[-1] == ("warning", sentence)
+    # Sites that miss the same classes share a sentence, with all their cases.
+    also["west"] |= {"accuracy": 0.9}
+    both = classes(by_label=dict.fromkeys(recalls, recalls["east"]), label_cases=cases, also=also)
+    found = [text for _, text in describe_problems(both) if "recognises" in text]
+    ends = "recognises no test case of sick (2): recall 0.000, accuracy 0.900 to 0.950; see training.class_weights, "
+    assert len(found) == 1 and found[0].startswith(f"east, west: the model {ends}")
     # What a study has already is no remedy.
     balanced = classes(by_label=recalls, label_cases=cases, also=also, metric="balanced_accuracy")
     *_, (_, text) = describe_problems(balanced)
@@ -222,7 +228,14 @@ def test_findings_are_judged_by_their_order(findings):
 
 
 def test_the_head_of_the_report_and_the_terminal_say_that_the_models_guess(classes, printed):
-    guessing = score_classes(classes, 0.48)
-    assert printed(print_results, guessing).count("CAUTION  no model is better than guessing: ") == 1
-    banner, *_ = make_run_page(RunRecords(Path("run"), guessing, [], {}, {})).opening
-    assert banner.tone == "warning" and any(one.startswith("no model is better than") for one in banner.reasons)
+    # Also where each of two sites has a verdict on joining: nothing else counts.
+    poor = {site: dump_record(joined(local=0.5, federated=0.48, kept=0.5)) for site in ("east", "west")}
+    for guessing in (score_classes(classes, 0.48), score_classes(classes, 0.48, joining=poor)):
+        lead = "No model of this run is better than guessing: "
+        text = printed(print_results, guessing, width=300)
+        assert "class. Try more rounds, or find a learning rate by silofl tune.\n" in text
+        assert text.count(f"CAUTION  {lead}") == text.count("than guessing") == 1 and "Of 2 hospitals" not in text
+        page = make_run_page(RunRecords(Path("run"), guessing, [], {}, {}))
+        (banner, *_), places = page.opening, [section.place for section in page.sections]
+        assert banner.tone == "warning" and banner.lead.startswith(lead) and "hospitals" not in banner.lead
+        assert not any("guessing" in one for one in banner.reasons) and ("joining" in places) == bool(guessing.joining)

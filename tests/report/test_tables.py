@@ -96,7 +96,12 @@ def test_sites_that_count_different_labels_are_named(results, printed):
 
 
 def test_several_labels_have_a_column_each_with_the_mean_over_sites(results):
-    table = site_table(results(by_label={"east": {"organ": 0.75, "lesion": 0.25}, "west": {"organ": 0.75}}))
+    table = site_table(
+        results(
+            labels={"1": "organ", "2": "lesion"},
+            by_label={"east": {"organ": 0.75, "lesion": 0.25}, "west": {"organ": 0.75}},
+        )
+    )
     assert table.columns[-2:] == ("dice of organ", "dice of lesion")
     assert [row[-2:] for row in table.rows[:3]] == [("0.750", "0.250"), ("0.750", "-"), ("0.750", "0.250")]
     assert site_table(results(by_label={"east": {"organ": 0.5}})).columns[-1] == "validation"
@@ -120,6 +125,9 @@ def test_many_labels_have_a_table_of_their_own(results):
     # (0.4 + 0.8) / 2
     assert table.rows[2] == ("mean over sites", "0.000", "0.100", "0.200", "0.300", "0.600")
     assert label_table(results(by_label={"east": {"organ": 0.5, "lesion": 0.5}})) is None
+    # In the order of the study's, whatever a site names first.
+    names = {str(i): f"class {i}" for i in range(5)}
+    assert label_table(results(by_label={"a": {"class 4": 0.8}} | by_label, labels=names)).columns == table.columns
 
 
 def test_a_class_has_its_recall_with_the_number_of_its_test_cases(results):
@@ -325,6 +333,10 @@ def test_each_site_has_its_temperature_and_where_it_does_not_help_or_was_not_cho
     sentence = calling_sentence(found)
     assert "It does not help in the test of west." in sentence and "threshold" in sentence
     assert calling_table(results()) is None and calling_sentence(results()) == ""
+    assert "upper limit" not in sentence
+    # What a search over 200 answers without any order comes to.
+    guessing = calling_sentence(results(**classes, callings={"east": READ | {"temperature": 9.9996}, "west": READ}))
+    assert "At east the temperature is at the upper limit: the probabilities hardly tell right answers" in guessing
     idle = READ | {"temperature": 1.0, "error_after": 0.2, "thresholds": {}}
     sentence = calling_sentence(results(**classes, callings={"east": idle}))
     assert "Too few validation cases, or none answered wrongly, at east." in sentence

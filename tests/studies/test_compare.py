@@ -58,6 +58,10 @@ def test_fedbn_beside_a_study_with_groupnorm_keeps_batchnorm_at_home(silofl, tra
     assert training.carried_out == [f"{name}-seed0" for name in jobs]
     found = {name: load_study(study_file(job)).model.normalization for name, job in jobs.items()}
     assert found == {"study": "group", "fedbn": "batch"}
+    # What the comparison itself sets describes the row, and is no difference to warn of.
+    table = json.loads((tmp_path / "out" / "table.json").read_text())
+    assert table["differences"] == [] and "Set for fedbn: model.normalization: batch." in table["notes"]
+    assert "NOT ALIKE" not in (tmp_path / "out" / "comparison.html").read_text()
     assert GUARD in study_file(jobs["fedbn"]).with_name("config_fed_client.json").read_text()
 
 

@@ -21,6 +21,14 @@ def test_runs_that_differ_in_a_setting_are_told_with_its_values(made):
     assert found == ["What else differs is not known of b: the folder holds no study.yaml."]
 
 
+def test_only_rows_whose_names_do_not_imply_a_value_are_compared_in_it(made):
+    batch, group, instance = ([made(study={}, normalization=one)] for one in ("batch", "group", "instance"))
+    known = {"model.normalization": ["fedbn"]}
+    assert list_differences({"fedavg": group, "fedbn": batch}, known) == []
+    found = list_differences({"fedavg": group, "own": instance, "fedbn": batch}, known)
+    assert found == ["The rows differ in model.normalization: group (fedavg); instance (own)."]
+
+
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [

@@ -71,6 +71,8 @@ def test_hours_are_the_transfers_on_the_servers_line_and_the_training(study):
     assert found.training_seconds == 250 * 2.0
     assert found.transfer_seconds == pytest.approx(4 * found.traffic.site_bytes * 8 / 50e6)
     assert found.hours == pytest.approx((found.transfer_seconds + 3 * 500) / 3600)
+    # Nothing travels in one process, where four sites take turns.
+    assert found.alone_hours == pytest.approx(4 * 3 * 500 / 3600)
 
 
 def test_the_timeout_is_three_times_the_slowest_round_and_at_least_ten_minutes(study):
@@ -156,7 +158,11 @@ def test_rounds_alike_are_one_row(study):
     assert "examples at the largest site: 10, of size 1x96x96\n" in text
     assert "1-3" in text and "federation.task_timeout_s: 600" in text
     # 5 batches of 2 a round, 3 rounds of 5 s
-    assert "training of a round: 5.0 s, 1.000 s a step" in text and "the whole run: about 15.0 s, without" in text
+    assert "training of a round: 5.0 s per site, 1.000 s a step" in text
+    sentence = (
+        "the whole run: about 15.0 s in a network, where sites train at the same time; about 30.0 s by simulate --alone"
+    )
+    assert sentence in text
 
 
 @pytest.mark.parametrize(

@@ -56,6 +56,21 @@ def test_a_verdict_on_other_numbers_than_the_tables_names_what_it_compares(chose
     assert kept.startswith("In 1 of 1 pairs of hospital and method, ") and "own model by accuracy (2.5 % level" in kept
 
 
+def test_methods_that_may_only_guess_are_named_and_nothing_is_concluded_from_them(chosen_run):
+    def tested(value, count):
+        also, cases = {"north": {"accuracy": value}}, {"north": {"ill": count, "well": count}}
+        changes = {"metric": "accuracy", "also": also, "label_cases": cases}
+        return chosen_run(changes=changes, north=joined(local=value - 0.25, federated=value, kept=value))
+
+    # 6 of 8 right cases show nothing.
+    guess, good = tested(0.75, 4), tested(0.7, 100)
+    sentence = "fedavg: no model is shown to be better than guessing."
+    assert conclude({"fedavg": [guess]}) == [sentence] and explain_losses({"fedavg": guess}) == []
+    kept, *_, last = conclude({"fedavg": [guess], "fedbn": [good]})
+    assert "fedbn has the highest mean of what hospitals keep: 0.700" in kept and last == sentence
+    assert not any("starts" in one for one in conclude({"fedavg": [guess, guess]}))
+
+
 def test_no_method_is_named_where_hospitals_keep_what_they_have_alone(chosen_run):
     own = joined(local=0.75, federated=0.5, kept=0.75)
     (first, *_) = conclude({name: [chosen_run(north=own, south=own)] for name in ("fedavg", "oneshot")})

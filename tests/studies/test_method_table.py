@@ -36,6 +36,27 @@ def test_each_site_names_its_winner_and_each_method_its_sites(method):
     assert table.level_cells == {(0, 2), (2, 2), (0, 3), (1, 3)}
 
 
+def test_rows_that_may_be_guesses_win_nothing_however_high_they_are(method):
+    def tested(name, value, counts):
+        values = {"also": {"accuracy": value}, "label_cases": dict.fromkeys(("ill", "well"), counts)}
+        by_site = {key: dict.fromkeys(("east", "west"), one) for key, one in values.items()}
+        return twice(method, name, value, value, metric="accuracy", **by_site)
+
+    # Of 8 cases 6 right ones show nothing.
+    guesses = tested("a", 0.75, 2) | tested("b", 0.5, 2)
+    table = methods_table(guesses, 2)
+    assert not table.best_cells | table.level_cells and "sites won" not in table.columns
+    assert all(not row["sites_won"] and not row["sites_level"] for row in methods_values(guesses, 2))
+    text = "\n".join(methods_notes(guesses, (0, 1)))
+    assert "No value is marked as the best: no model is shown to be better than guessing.\n" in text
+    # Where a guess leads another row nobody wins.
+    mixed = tested("a", 0.75, 2) | tested("c", 0.7, 100)
+    assert not methods_table(mixed, 2).best_cells
+    text = "\n".join(methods_notes(mixed, (0, 1)))
+    assert "Rows that may be guesses win nothing." in text and "\na: no model is shown to be better" in text
+    assert methods_table(tested("a", 0.75, 2) | tested("c", 0.8, 100), 2).rows[-1][1:5] == ("c",) * 4
+
+
 def test_a_lead_within_the_seeds_spread_is_none(method):
     # at east 0.6 and 0.5, deviations 0.1 * sqrt(2) = 0.141 and 0; at west 0.9 and 0.5, and 0.9 leads
     table = methods_table(method("a", (0.5, 0.9), (0.7, 0.9)) | twice(method, "b", 0.5, 0.5), 2)
@@ -182,6 +203,13 @@ def test_what_differs_is_said_of_each_method(described):
     assert "Normalization: batch (fedavg); instance (fedsm-extra)." in text
     early = "the run ended after round 1 of 2 by federation.patience"
     assert f"fedsm, seed 0: {early}." in notes(described(), described("fedsm", ended_early=early))
+
+
+def test_a_row_has_one_entry_in_the_line_of_rounds_whenever_its_seeds_sites_ended(described):
+    local = {"own_models": {"east": {"best_round": 3, "rounds": 5, "is_finished": True}}}
+    (first,), (second,) = (described("local", (seed,), **one)["local"] for seed, one in enumerate((local, {})))
+    text = notes(described(seeds=(0, 1)), {"local": [second, first]}, seeds=(0, 1))
+    assert "Rounds: 2 (fedavg); 2, then each site alone to its end, up to round 5 (local).\n" in text
 
 
 def test_rows_that_need_pooled_data_or_a_pretrained_model_are_named(described):

@@ -70,7 +70,7 @@ def test_after_the_last_round_each_task_of_the_sites_gets_a_line(lines, tmp_path
         "validating the models of round 4",
         "testing the models of round 3",
         "choosing what each site keeps",
-        "collect all",
+        "task of the sites: collect all",
     ]
 
 
@@ -105,10 +105,25 @@ def test_an_own_model_that_goes_on_has_a_line_with_its_round_and_the_time_since_
         os.utime(tmp_path / PHASE, (time.time() - ago,) * 2)
         lines.print_phase()
         monkeypatch.setattr(progress, "QUIET_S", 25.0 if step == 1 else 0.0)
+    # The first task asks also sites whose own model has ended: whether any trains is known with the second.
     first, *_, last = console.export_text().splitlines()
-    assert first == f"training the own model: round {number - 29} of at most {most}"
+    assert first == f"training the own model: round {number - 28} of at most {most}"
     # From four rounds on, to four times as many; or twice as many anew. It began two minutes ago.
     assert last == f"training the own model: round {number} of at most {most}, 2.0 min so far"
+
+
+def test_sites_whose_own_models_have_ended_are_not_said_to_train_them_but_a_long_first_round_is(
+    tmp_path, monkeypatch, lines
+):
+    lines.shown = [record(number, 2.0) for number in (1, 2, 3, 4)]
+    for phase in ("guard_train 4 1", "guard_choose 4 1"):
+        (tmp_path / PHASE).write_text(phase)
+        lines.print_phase()
+    assert lines.text() == ["choosing what each site keeps"]
+    monkeypatch.setattr(progress, "QUIET_S", 0.0)
+    (tmp_path / PHASE).write_text("guard_train 4 1")
+    lines.print_phase()
+    assert lines.text()[-1].startswith("training the own model: round 5 of at most 16, ")
 
 
 def test_a_finished_round_is_told_before_the_task_that_follows_it(lines, tmp_path):

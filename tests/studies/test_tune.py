@@ -278,15 +278,17 @@ def test_the_command_changes_a_section_that_was_given_whole():
     [
         # 54 of 100, as each of 9 trials may have by luck
         (
-            (0.5, 0.54, 0.46),
+            (0.54, 0.5, 0.46),
             "shown to be better than guessing: the best has accuracy 0.540 in 100 validation cases, 0.500 by always",
         ),
-        ((0.5, 0.9, 0.46), ""),
+        ((0.9, 0.5, 0.46), ""),
     ],
 )
-def test_a_search_that_only_found_guesses_says_so_before_it_chooses(monkeypatch, capsys, accuracies, said):
+def test_a_search_that_only_found_guesses_says_so_and_keeps_the_studys_own_values(
+    monkeypatch, capsys, accuracies, said
+):
     grid = [Trial("group", rate) for rate in (0.001, 0.003, 0.01)]
-    found = Found(grid[1], dict(zip(grid, ((one,) for one in accuracies), strict=True)))
+    found = Found(grid[1], dict(zip(grid, ((one,) * 3 for one in accuracies), strict=True)))
 
     def read_made_up(folder):
         value = next(found.scores[trial][0] for trial in grid if f"-{trial.rate:g}-" in folder.name)
@@ -300,7 +302,9 @@ def test_a_search_that_only_found_guesses_says_so_before_it_chooses(monkeypatch,
     options = Namespace(job=CLASSES, out=Path("o"), data=None, pretrained=None, cache=None, skip_unreadable=0.0)
     assert tune._show_search(found, trials, options) == 0
     text = capsys.readouterr().out
-    assert (f"CAUTION  no model is {said}" in text and "; the choice below may be luck" in text) == bool(said)
+    stay = "; the study's own values, group 0.003, stay"
+    assert (f"CAUTION  no model is {said}" in text and stay in text and "*" not in text) == bool(said)
+    assert ("--set training.learning_rate=0.001" in text and "validates best" in text) == (not said)
     assert ("guessing" in text) == bool(said)
 
 

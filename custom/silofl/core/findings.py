@@ -56,3 +56,13 @@ def join_findings(names: Iterable[str]) -> str:
 def name_absence(finding: str) -> str:
     """Return what tables call the cases without a finding."""
     return f"no {finding}"
+
+
+def sort_labels(seen: Iterable[str], names: Mapping[str, str]) -> list[str]:
+    """Return labels in the order of the study's, a finding beside its absence; first what is none, as a region.
+
+    Args:
+        names: What a label is seen as -> its name, in the study's order.
+    """
+    order = [one for key, name in names.items() for one in (key, name_absence(name))]
+    return sorted(dict.fromkeys(seen), key=lambda key: order.index(key) if key in order else -1)

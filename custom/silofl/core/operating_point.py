@@ -22,6 +22,7 @@ from silofl.core.outliers import BEYOND
 from silofl.core.roc import find_operating_point
 
 LEAST_TEMPERATURE, MOST_TEMPERATURE = 0.1, 10.0
+AT_MOST = "the upper limit: the probabilities hardly tell right answers from wrong ones, as of a model that guesses"
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 Bounds = tuple[float, float]
@@ -190,6 +191,11 @@ def find_temperature(
 
     ends = log(LEAST_TEMPERATURE), log(MOST_TEMPERATURE)
     return exp(float(minimize_scalar(measure_loss, bounds=ends, method="bounded").x))
+
+
+def is_at_most(temperature: float) -> bool:
+    """Return whether a temperature is at the upper end of its range, which a search comes close to and never is at."""
+    return temperature > 0.99 * MOST_TEMPERATURE
 
 
 def find_threshold(

@@ -1,6 +1,6 @@
 """The mean and the deviation of a number over the cases of hospitals, and the range that a new case should lie in."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from statistics import NormalDist
 
@@ -51,6 +51,17 @@ class Spread:
 
         deviations = float(stdtrit(self.num_cases - 1, 1 - share)) if is_known else NormalDist().inv_cdf(1 - share)
         return self.mean - deviations * self.deviation, self.mean + deviations * self.deviation
+
+
+def count_digits_apart(
+    value: float, edge: float, digits: int = 3, show: Callable[[float, int], str] = "{:.{}g}".format
+) -> int:
+    """Return how many digits, at least so many, show that a value is another number than the edge that it is beyond.
+
+    Args:
+        show: Puts a number into words, with so many digits.
+    """
+    return next((more for more in range(digits, digits + 6) if show(value, more) != show(edge, more)), digits)
 
 
 def pool_spreads(spreads: Collection[Spread]) -> Spread:

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from silofl.base.errors import ConfigError, DataError
 from silofl.base.schema import declare_optional
 from silofl.core.modality import Modality
+from silofl.core.spread import count_digits_apart
 from silofl.data.contrasts import ImageFiles
 from silofl.reading.dicom_codes import read_codes
 from silofl.reading.header import MOST_MM, SPACING_MM, Header, check_affine, read_header
@@ -238,7 +239,8 @@ class Domain:
         for known in self.intensities:
             value = float(values[known.measure].mean())
             if not known.low <= value <= known.high:
-                found = f"its intensities are unlike the training images': {known.measure} {value:.{DIGITS}g}"
+                digits = count_digits_apart(value, known.low if value < known.low else known.high, DIGITS)
+                found = f"its intensities are unlike the training images': {known.measure} {value:.{digits}g}"
                 doubts.append(f"{found} after the preparation, theirs {known.low:g} to {known.high:g}")
         return doubts
 

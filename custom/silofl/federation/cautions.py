@@ -1,6 +1,7 @@
 """Say of a training that its validation swings, or that a site's model answers one class alone."""
 
 from collections.abc import Sequence
+from itertools import accumulate, chain
 
 from silofl.federation.ledger import Round
 from silofl.training.site_score import SiteScore
@@ -20,10 +21,28 @@ ONE_CLASS = (
 
 
 def list_cautions(ledger: Sequence[Round]) -> list[str]:
-    """Return what the validated rounds of a run have shown, each with the round that showed it first."""
+    """Return what the validated rounds of a run have shown, each with the round that showed it first.
+
+    What the rounds after it answer is left out: three or more without any fall, or the last three without such a model.
+    """
     # No round follows the last one, which is validated with the next or after the end.
     ends = (([*ledger[:number], record], record.round) for number, record in enumerate(ledger, start=1))
-    return [f"round {number}: {caution}" for rounds, number in ends for caution in list_new_cautions(rounds)]
+    last = [record.validation.values() for record in ledger if record.validation][-SUCCESSIVE:]
+    has_unlearnt = not any(map(_is_constant, chain(*last)))
+    return [
+        f"round {number}: {caution}"
+        for rounds, number in ends
+        for caution in list_new_cautions(rounds)
+        if not (_has_settled(ledger, number) if caution == SWINGS else has_unlearnt)
+    ]
+
+
+def _has_settled(ledger: Sequence[Round], number: int) -> bool:
+    """Return whether the validation after a round never lay far below its highest value so far, in enough rounds."""
+    known = [(record.round, value) for record in ledger if (value := record.validation_mean) is not None]
+    highest = accumulate((value for _, value in known), max)
+    falls = [high - value for (later, value), high in zip(known, highest, strict=True) if later > number]
+    return len(falls) >= SUCCESSIVE and max(falls) <= SWING
 
 
 def list_new_cautions(ledger: Sequence[Round]) -> list[str]:

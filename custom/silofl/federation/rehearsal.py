@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from silofl.base.errors import TrainingError, quote_value
+from silofl.core.spread import count_digits_apart
 from silofl.federation import needs
 from silofl.federation.course import Network
 from silofl.federation.egress import ASK, Gate, Request
@@ -98,7 +99,8 @@ def _list_faults(work: Work, gate: Gate, state: Path) -> Iterator[str]:
         before = read_count(state, work.site, study.promise[1])
         epsilon = compute_study_epsilon(study, measure_round(study, work.data.training)[1], before)
         if work.max_epsilon is not None and epsilon > work.max_epsilon:
-            yield f"all rounds spend epsilon {epsilon:.3g}, more than max_epsilon of the site, {work.max_epsilon:g}"
+            limit, digits = work.max_epsilon, count_digits_apart(epsilon, work.max_epsilon)
+            yield f"all rounds spend epsilon {epsilon:.{digits}g}, more than max_epsilon of the site, {limit:g}"
     wanted = needs.site_disk_bytes(study, sites)
     free = shutil.disk_usage(next(one for one in (state, *state.parents) if one.is_dir())).free
     if free < wanted:

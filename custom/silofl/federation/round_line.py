@@ -47,7 +47,7 @@ def round_line(whole: Whole, ledger: Sequence[Round]) -> str:
         f"{len(record.answered)} of {len(record.asked)} sites",
         f"{record.seconds:.1f} s",
         # After the last round comes the test, whose time nobody knows.
-        "" if not left else f"about {left:.0f} s left" if left < 90 else f"about {left / 60:.0f} min left",
+        "" if left < 1 else f"about {left:.0f} s left" if left < 90 else f"about {left / 60:.0f} min left",
         *_list_missing(record),
     ]
     # A lead's ledger comes from the server, with whatever names and reasons.

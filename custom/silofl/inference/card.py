@@ -6,13 +6,12 @@ Mitchell et al., Model Cards for Model Reporting, FAT* 2019, arXiv:1810.03993.
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from importlib import import_module
-from itertools import chain
 from typing import Any
 
 import numpy as np
 
 from silofl.base.errors import quote_markdown
-from silofl.core.findings import name_absence
+from silofl.core.findings import sort_labels
 from silofl.data.manifest import PARTS
 from silofl.inference.contents import Contents
 from silofl.inference.own_tests import list_unlike_thresholds, read_label_scores
@@ -251,15 +250,11 @@ def _results_tables(contents: Contents) -> dict[str, str]:
     study, facts = contents.study, contents.facts
     found = {"Test data": facts.get("test"), VALIDATION: facts.get("validation")}
     names = {str(number): name for number, name in sorted(study.labels.items())}
-    pairs = ((number, name_absence(name)) for number, name in names.items()) if study.is_multilabel else ()
-    findings = [*chain.from_iterable(pairs)]
     # The model of a single site holds its own test, without a name of a site.
     found |= {"Test data of the site": {"this site": facts}} if "value" in facts else {}
     tables = {}
     for title, scores in ((title, scores) for title, scores in found.items() if scores):
-        seen = dict.fromkeys(key for score in scores.values() for key in score.get("labels") or ())
-        # A finding beside its absence, which no site may have.
-        labels = [key for key in findings if key in seen] or [*seen]
+        labels = sort_labels((key for score in scores.values() for key in score.get("labels") or ()), names)
         # Sites count the patients of a test alone; the data's table has those of validation.
         counts = {"num_cases": "cases", "num_patients": "patients", "num_excluded": "cases left out"}
         if title == VALIDATION:

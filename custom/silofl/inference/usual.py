@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from silofl.base.errors import ConfigError, quote_value
 from silofl.base.schema import declare_optional, dump_record, read_record
-from silofl.core.spread import Spread, pool_spreads
+from silofl.core.spread import Spread, count_digits_apart, pool_spreads
 from silofl.inference.geometry import decide_labels
 from silofl.inference.prediction import CaseAnswer
 from silofl.study import Study
@@ -132,7 +132,7 @@ class Check:
         what: What it is, for people.
         value: The number.
         spread: Of usual ones.
-        show: Puts such a number into words.
+        show: Puts such a number into words, with so many digits more than the least.
         remedy: What to look at where it is unusual.
         has_low: Whether a number may be too low.
         has_high: Whether it may be too high.
@@ -141,7 +141,7 @@ class Check:
     what: str
     value: float
     spread: Spread
-    show: Callable[[float], str]
+    show: Callable[[float, int], str]
     remedy: str
     has_low: bool = True
     has_high: bool = True
@@ -156,10 +156,12 @@ class Check:
         low, high = self.spread.range(false_alarms / sides)
         if not (self.has_low and self.value < low) and not (self.has_high and self.value > high):
             return None
-        edges = [self.show(edge) for edge in (low, high)]
+        edge = low if self.has_low and self.value < low else high
+        more = count_digits_apart(self.value, edge, 0, self.show)
+        value, mean, *edges = (self.show(number, more) for number in (self.value, self.spread.mean, low, high))
         usual = f"{edges[0]} to {edges[1]}" if self.has_high else f"{edges[0]} or more"
         usual = usual if self.has_low else f"up to {edges[1]}"
-        found = f"{self.show(self.value)} where {usual} is usual (mean {self.show(self.spread.mean)})"
+        found = f"{value} where {usual} is usual (mean {mean})"
         return f"{self.what} is unusual: {found}; {self.remedy}"
 
 
@@ -208,9 +210,9 @@ def _check_sizes(
     sizes = sizes_ml if is_ml else share_labels(decide_labels(answer.probabilities), study)
     tables = [(one.roots_ml if is_ml else one.roots) or {} for one in usual.values()]
 
-    def show(root: float) -> str:
+    def show(root: float, more: int) -> str:
         size = max(root, 0.0) ** 3
-        return f"{size:.{0 if size >= 100 else 1}f} ml" if is_ml else f"{size:.2%} of the pixels"
+        return f"{size:.{(size < 100) + more}f} ml" if is_ml else f"{size:.{2 + more}%} of the pixels"
 
     found = []
     for label, value in root_sizes(sizes).items():
@@ -269,12 +271,12 @@ def _compare_codes(usual: Mapping[str, Usual], codes: Mapping[str, str]) -> list
     return found
 
 
-def _show_probability(value: float) -> str:
-    return f"{1 / (1 + math.exp(-value)):.3g}"
+def _show_probability(value: float, more: int) -> str:
+    return f"{1 / (1 + math.exp(-value)):.{3 + more}g}"
 
 
-def _show_distance(value: float) -> str:
-    return f"a distance of {math.exp(value / 2):.2g}"
+def _show_distance(value: float, more: int) -> str:
+    return f"a distance of {math.exp(value / 2):.{2 + more}g}"
 
 
 def pack_usual(usual: Mapping[str, Usual]) -> dict[str, Any]:

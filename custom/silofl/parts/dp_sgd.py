@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from silofl.base.errors import TrainingError
 from silofl.base.files import make_folder, open_own, write_json
+from silofl.core.spread import count_digits_apart
 from silofl.core.steps import Step
 from silofl.data.parts import Examples
 from silofl.parts.checked_cast import checked_cast
@@ -117,9 +118,10 @@ class SiteDpSgd(SitePart):
             spent = add_steps(self._read_count(), self._of_round)
             epsilon = compute_epsilon(spent, _read_settings(self.work.study).delta)
             if limit is not None and epsilon > limit:
+                digits = count_digits_apart(epsilon, limit)
                 raise TrainingError(
                     f"site {self.work.site!r} must not spend more than epsilon {limit:g}, as its max_epsilon says; "
-                    f"this round would bring it to {epsilon:.3g}: end the study, or ask the site"
+                    f"this round would bring it to {epsilon:.{digits}g}: end the study, or ask the site"
                 )
             # The count first: a copy that is ahead of it after a power cut would be taken for a count that was lost.
             for place in (path, self.work.folder / FILE):

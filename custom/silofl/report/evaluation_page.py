@@ -43,7 +43,7 @@ GROUP_SCORES = {
     "threshold": "threshold",
 }
 FORMS = {"lesion_sensitivity": ".2f", "false_lesions": ".2f", "hd95": ".1f", "size_error": "+.3g"}
-DIFFERENCE = "+.3f"
+DIFFERENCE = "+z.3f"
 # Of a p-value that is corrected for all comparisons.
 LEVEL = 0.05
 

@@ -145,8 +145,8 @@ class Joined:
         unproved = f" ({self.verdict})" if self.verdict in UNPROVED else ""
         # What is kept is its own model where the federated one is no better.
         difference = 0.0 if self.chosen == LOCAL else self.difference or 0.0
-        added = f"the federated model gives {difference:+.2f} on top{unproved}"
-        return f"a better threshold alone gives its own model {self.own_gain:+.2f}; {added}"
+        added = f"the federated model gives {difference:+z.2f} on top{unproved}"
+        return f"a better threshold alone gives its own model {self.own_gain:+z.2f}; {added}"
 
     @property
     def test_units(self) -> str:

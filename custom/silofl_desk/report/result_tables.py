@@ -5,7 +5,7 @@ from itertools import chain, zip_longest
 
 import numpy as np
 
-from silofl.core.findings import name_absence
+from silofl.core.findings import name_absence, sort_labels
 from silofl.federation.results import Results
 from silofl.report.tables import (
     METRIC_NAMES,
@@ -190,9 +190,10 @@ def case_metric(metric: str | None) -> str | None:
 
 
 def label_columns(results: Results) -> dict[str, Column]:
-    """Return label -> value of each site, in the order of the result's sites; nothing of a single label."""
+    """Return label -> value of each site, in the order of the results' labels and sites; nothing of a single label."""
     tables = [read_table(one, "labels") for one in results.sites.values()]
-    values = {name: [table.get(name) for table in tables] for name in dict.fromkeys(chain(*tables))}
+    names = sort_labels(chain(*tables), {name: name for name in results.labels.values()})
+    values = {name: [table.get(name) for table in tables] for name in names}
     return values if len(values) > 1 else {}
 
 

@@ -212,13 +212,15 @@ def _status_banner(run: RunRecords) -> Banner:
     found += [("warning", sentence) for sentence in (*chance, *sentences.list_opposed(run.ledger))]
     # The worst of all: a run that is complete may have no good model.
     tone = max([TONES[results.status], *(tone for tone, _ in found)], key=SEVERITY.index)
+    # The lead says first of all that the models guess, as the first of the problems does.
+    found = found[sentences.is_guessing(results) :]
     reasons = [
         *results.reasons,
         *sentences.left_sentences(results),
         *sentences.withheld_sentences(results),
         *(sentence for _, sentence in found),
     ]
-    lead = sentences.joining_sentence(results)
+    lead = sentences.lead_sentence(results)
     if results.status == UNFINISHED:
         sentence = sentences.unfinished_sentence(run.path, run.is_simulation, len(run.ledger), results.rounds)
         return Banner(tone, "RUNNING OR INTERRUPTED", sentence, reasons, lead=lead)
@@ -230,10 +232,11 @@ def _status_banner(run: RunRecords) -> Banner:
 
 def _joining_section(run: RunRecords) -> PageSection | None:
     """Say what joining gave each site; None without a choice, and without a reason why there is none."""
-    sentence, table = sentences.joining_sentence(run.results), sentences.joining_table(run.results)
-    if not sentence:
+    results, table = run.results, sentences.joining_table(run.results)
+    if not (table or results.unchosen):
         return None
-    explained = [Table(table), make_note(sentences.joining_note(run.results))] if table else [Text(sentence)]
+    sentence = sentences.lead_sentence(results)
+    explained = [Table(table), make_note(sentences.joining_note(results))] if table else [Text(sentence)]
     image = make_picture(hospitals_image({_name_row(run): [run]}))
     return make_section("joining", "Does joining pay?", "Does joining pay?", image, explained)
 

@@ -12,7 +12,7 @@ from silofl.core.findings import name_absence
 from silofl.core.gain import WORSE
 from silofl.core.guard_rule import LEAST_LEAD
 from silofl.core.guess import Measures, describe_guess, describe_guesses, measure_classes, measure_findings
-from silofl.core.operating_point import read_at_thresholds
+from silofl.core.operating_point import AT_MOST, is_at_most, read_at_thresholds
 from silofl.data.inventories import explain_withheld
 from silofl.federation.ledger import Round, format_spans
 from silofl.federation.results import Results
@@ -260,12 +260,16 @@ def changes_sentence(changes: Mapping[str, Any]) -> str:
     return ", ".join(f"{key}: {text}" for key, text in texts.items()) or "nothing"
 
 
-def joining_sentence(results: Results) -> str:
-    """Return one sentence on the federation, and which sites could not choose and why; nothing without the guard."""
+def lead_sentence(results: Results) -> str:
+    """Return what counts most: that the models may only guess, or else what the federation gave; who could not choose.
+
+    Nothing without the guard where some model is better than guessing.
+    """
     joining = results.joining or {}
-    without = _unchosen_sentence(results)
-    if not joining:
-        return without
+    without, guess = _unchosen_sentence(results), _describe_guess(results)
+    if guess or not joining:
+        remedy = _short_sentence(results) or "Try more rounds, or find a learning rate by silofl tune."
+        return " ".join(filter(None, (guess and f"No model of this run is {guess}. {remedy}", without)))
     verdicts = {site: one.verdict for site, one in joining.items()}
     both = ((one.tested(SHIFTED), one.tested(LOCAL)) for one in joining.values())
     tests = [(federated, own) for federated, own in both if federated is not None and own is not None]
@@ -282,7 +286,7 @@ def _short_sentence(results: Results) -> str:
         for name in ("own", "federated")
     )
     risen = [
-        f"{site} ({rise:+.3f}; best after round {joining[site].own_best_round} of {joining[site].own_rounds})"
+        f"{site} ({rise:+z.3f}; best after round {joining[site].own_best_round} of {joining[site].own_rounds})"
         for site, rise in own.items()
         if rise is not None
     ]
@@ -293,7 +297,7 @@ def _short_sentence(results: Results) -> str:
     if federated:
         # All sites have the server's.
         rise = next(iter(federated.values()))
-        still = f"The last rounds still raised the federated model ({rise or 0.0:+.3f})"
+        still = f"The last rounds still raised the federated model ({rise or 0.0:+z.3f})"
         said.append(f"{unknown} federated model" if rise is None else still)
     return f"{'. '.join(said)}: run the study with more rounds, now {results.rounds}." if said else ""
 
@@ -381,7 +385,7 @@ def _list_unlearnt_labels(results: Results) -> list[tuple[str, str]]:
 
 
 def _describe_missed_classes(results: Results) -> list[str]:
-    """Return a sentence a site whose model recognises no test case of a class."""
+    """Return a sentence for each set of classes of which the model recognises no test case, with the sites."""
     absences = {name_absence(name): name for name in results.labels.values()} if results.has_findings else {}
     # Examples of several findings are drawn by none.
     sampler = "" if results.has_findings else ", training.sampler"
@@ -390,25 +394,32 @@ def _describe_missed_classes(results: Results) -> list[str]:
         advice = f"train more rounds, find a learning rate by silofl tune, or see training.class_weights{sampler}"
     # A hospital that only tests can train nothing otherwise.
     advice = "" if results.is_evaluation else f"; {advice}"
-    sentences = []
+    groups: dict[tuple[bool, tuple[str, ...]], dict[str, dict[str, int]]] = {}
     for site, one in results.tests.items() if results.has_classes else ():
         recalls, cases, also = _read_recalls(results, one), one.label_cases or {}, one.also or {}
         none = {name: cases[name] for name, recall in recalls.items() if recall == 0 and cases.get(name)}
-        everywhere = [f"{name} ({none.pop(absence)})" for absence, name in absences.items() if absence in none]
-        if everywhere:
-            sentences.append(f"{site}: the model finds {', '.join(everywhere)} in every test case without it")
-        missed = [f"{name} ({number})" for name, number in none.items()]
-        if missed and "accuracy" in also:
-            sentences.append(
-                f"{site}: the model recognises no test case of {', '.join(missed)}: recall 0.000, accuracy "
-                f"{format_number(also['accuracy'])}{advice}"
-            )
+        everywhere = {name: none.pop(absence) for absence, name in absences.items() if absence in none}
+        for is_everywhere, found in ((True, everywhere), (False, none if "accuracy" in also else {})):
+            if found:
+                groups.setdefault((is_everywhere, tuple(found)), {})[site] = found
+    sentences = []
+    for (is_everywhere, names), counts in groups.items():
+        listed = ", ".join(f"{name} ({sum(one[name] for one in counts.values())})" for name in names)
+        known = sorted((results.tests[site].also or {}).get("accuracy", 0.0) for site in counts)
+        accuracy = " to ".join(dict.fromkeys(map(format_number, (known[0], known[-1]))))
+        missed = f"recognises no test case of {listed}: recall 0.000, accuracy {accuracy}{advice}"
+        said = f"finds {listed} in every test case without it" if is_everywhere else missed
+        sentences.append(f"{', '.join(counts)}: the model {said}")
     return sentences
 
 
 def is_guessing(results: Results) -> bool:
     """Return whether no model of a training is shown to be better than guessing, over the tests of all sites."""
-    return bool(describe_guess(_measure_tests(results).values(), str(results.metric)))
+    return bool(_describe_guess(results))
+
+
+def _describe_guess(results: Results) -> str:
+    return describe_guess(_measure_tests(results).values(), str(results.metric))
 
 
 def _measure_tests(results: Results) -> dict[str, Measures]:
@@ -485,14 +496,14 @@ def describe_lead(results: Results) -> str:
 
 
 def _joining_row(site: str, one: Joined, models: Iterable[str], lead: str) -> tuple[str, ...]:
-    interval = "-" if one.low is None or one.high is None else f"{one.low:+.3f} to {one.high:+.3f}"
-    difference = "-" if one.difference is None else f"{one.difference:+.3f}"
+    interval = "-" if one.low is None or one.high is None else f"{one.low:+z.3f} to {one.high:+z.3f}"
+    difference = "-" if one.difference is None else f"{one.difference:+z.3f}"
     values = (format_number(one.shown(name)) for name in models)
     kept = f"{format_number(one.shown(CHOSEN))} {one.kept_briefly}"
     # What the choice rests on.
     federated, own = (format_number(one.validation.get(model)) for model in (SHIFTED, LOCAL))
     units = f"{one.num_units} {one.unit}{'s' * (one.num_units != 1)}"
-    validation = f"{federated}, own {own}; lead {one.lead:+.3f}{lead} on {units}"
+    validation = f"{federated}, own {own}; lead {one.lead:+z.3f}{lead} on {units}"
     return (site, kept, one.said, validation, one.test_units, *values, difference, interval)
 
 
@@ -560,7 +571,9 @@ def calling_sentence(results: Results) -> str:
     vain = [site for site, one in changed.items() if not one.helps]
     sentences = [CALLINGS]
     sentences += [f"Too few validation cases, or none answered wrongly, at {', '.join(idle)}."] if idle else []
+    limit = [site for site, one in changed.items() if is_at_most(one.temperature)]
     sentences += [f"It does not help in the test of {', '.join(vain)}."] if vain else []
+    sentences += [f"At {', '.join(limit)} the temperature is at {AT_MOST}."] if limit else []
     if any(one.thresholds for one in callings.values()):
         sentences.append(THRESHOLDS)
     return " ".join(sentences)

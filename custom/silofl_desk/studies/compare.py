@@ -229,7 +229,10 @@ def _summarise(
     """Return the table of all rows with its notes, and those of the sweep; and the table as plain values."""
     methods, is_ranked = rows.results, are_comparable([*chain.from_iterable(rows.trained.values())])
     table = methods_table(methods, len(asked.seeds), is_ranked)
+    with_batchnorm = list_with_batchnorm(asked, runs)
     changed = {"every row": asked.changes, **asked.variants}
+    changed |= dict.fromkeys(with_batchnorm, {NORMALIZATION: "batch"})
+    known = {NORMALIZATION: [run.name for run in runs if run.row in with_batchnorm]}
     notes = methods_notes(methods, asked.seeds, is_ranked)
     notes += [f"{name}, seed {seed}: no numbers: {why}" for (name, seed), why in rows.unfinished.items()]
     notes += [f"Set for {name}: {changes_sentence(changes)}." for name, changes in changed.items() if changes]
@@ -238,15 +241,15 @@ def _summarise(
         "sites": method_sites(methods),
         "rows": methods_values(methods, len(asked.seeds), is_ranked),
     }
-    summary = Summary(table, notes, centralised=rows.records.get(CENTRALISED, ()))
+    summary = Summary(table, notes, known, rows.records.get(CENTRALISED, ()))
     if not asked.sweep.values:
         return summary, values
     swept = _swept_rows(rows, runs, asked.sweep)
-    known = [*asked.sweep.values]
+    known |= dict.fromkeys(asked.sweep.values, rows.results)
     if asked.sweep.total_epochs is not None:
-        known.append(ROUNDS)
+        known[ROUNDS] = rows.results
         notes.append(f"Rounds times local epochs are {asked.sweep.total_epochs} in every row.")
-    return replace(summary, notes=[NOTE, *notes], known=known, swept=swept.table(), figure=sweep_image(swept)), values
+    return replace(summary, notes=[NOTE, *notes], swept=swept.table(), figure=sweep_image(swept)), values
 
 
 def _swept_rows(rows: ComparedRows, runs: Sequence[ComparedRun], sweep: Sweep) -> SweptRows:

@@ -54,6 +54,7 @@ JOINING_THRESHOLDS = (
     ", each with the decision threshold that the hospital's validation data favour. At 0.5: with the usual one, as in "
     "the table of methods, where local has the numbers of alone at 0.5"
 )
+GUESSING = "no model is shown to be better than guessing"
 AT_HALF = (
     "Values of methods are at the usual decision threshold of 0.5; alone, federated and kept are at the hospitals' own."
 )
@@ -100,7 +101,7 @@ def are_comparable(runs: Sequence[RunRecords]) -> bool:
 
 
 def comparison_notes(results: Sequence[Results]) -> list[str]:
-    """Return sentences on runs without a value at a site, and on what limits a comparison."""
+    """Return sentences on runs without a value at a site, and on what limits a comparison of single runs."""
     sites = compared_sites(results)
     notes = []
     for number, run in enumerate(results, start=1):
@@ -111,7 +112,12 @@ def comparison_notes(results: Sequence[Results]) -> list[str]:
             notes.append(f"{said}: do not compare its mean with the others'.")
     surface = [SURFACE] if any(one.surface for run in results for one in run.tests.values()) else []
     limits = list_limits({f"run {i}": [run] for i, run in enumerate(results, start=1)})
-    return [*notes, *limits, *surface, *map(describe_extra_metric, list_extra_metrics(results)), ONE_SEED]
+    return [*notes, *limits, *surface, *map(describe_extra_metric, list_extra_metrics(results))]
+
+
+def list_guessing(rows: Mapping[str, Sequence[Results]]) -> list[str]:
+    """Return the rows of whose runs none has a model that is shown to be better than guessing."""
+    return [name for name, found in rows.items() if found and all(map(is_guessing, found))]
 
 
 def list_limits(rows: Mapping[str, Sequence[Results]], pooled: Collection[str] = ()) -> list[str]:
@@ -133,9 +139,9 @@ def list_limits(rows: Mapping[str, Sequence[Results]], pooled: Collection[str] =
         if name not in pooled and any(run.normalization == "batch" for run in of_row)
     }
     shared = [name for name, is_so in with_batchnorm.items() if is_so]
-    guessing = [name for name, found in rows.items() if found and all(map(is_guessing, found))]
+    guessing = list_guessing(rows)
     return [
-        *([f"{', '.join(guessing)}: no model is shown to be better than guessing."] if guessing else []),
+        *([f"{', '.join(guessing)}: {GUESSING}."] if guessing else []),
         f"Split: {describe_groups(rows, lambda run: split_sentence(run.split_unit))}.",
         f"Normalization: {describe_groups(rows, lambda run: normalization_label(run.normalization))}.",
         *(scored if any(run.regions for run in runs) else []),

@@ -2,8 +2,8 @@
 
 import argparse
 import os
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from markupsafe import Markup
@@ -55,6 +55,7 @@ from silofl_desk.report.run_records import (
 from silofl_desk.report.sentences import POOLED_MEAN
 from silofl_desk.studies.comparison import (
     DRIFT_NOTE,
+    ONE_SEED,
     JoiningComparison,
     compare_drift,
     compare_joining,
@@ -92,7 +93,7 @@ class Summary:
     Attributes:
         table: Of all rows, where each stands for several seeds.
         notes: Sentences below it.
-        known: Settings in which the rows' names say that they differ.
+        known: As `list_differences` takes it.
         centralised: Runs on the same sites' data in one place, for the curves and links alone.
         swept: The table of a sweep.
         figure: Its figure.
@@ -100,7 +101,7 @@ class Summary:
 
     table: TextTable | None = None
     notes: Sequence[str] = ()
-    known: Collection[str] = ()
+    known: Mapping[str, Collection[str]] = field(default_factory=dict)
     centralised: Sequence[RunRecords] = ()
     swept: TextTable | None = None
     figure: PageImage | None = None
@@ -241,6 +242,8 @@ def _numbers_section(rows: RowRuns, summary: Summary) -> PageSection:
     results = [run.results for run in _list_runs(rows)]
     differences = list_differences(rows, summary.known)
     differ = "The runs differ in more than their algorithms:"
+    # Of several seeds the table above marks what is best.
+    has_one_seed = all(len(of_row) == 1 for of_row in rows.values())
     metrics = {run.metric: metric_sentence(run.metric, run.has_findings) for run in results if run.metric}
     return make_section(
         "results",
@@ -249,7 +252,7 @@ def _numbers_section(rows: RowRuns, summary: Summary) -> PageSection:
         Banner("warning", "NOT ALIKE", differ, differences) if differences else None,
         _summary_blocks(summary),
         _run_blocks(rows, results),
-        make_items(comparison_notes(results), "note"),
+        make_items([*comparison_notes(results), *[ONE_SEED] * has_one_seed], "note"),
         make_note(MEANS_NOTE, "mean, spread, pooled"),
         [make_note(sentence, metric) for metric, sentence in metrics.items()],
     )

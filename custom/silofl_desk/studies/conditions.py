@@ -3,6 +3,7 @@
 import hashlib
 import json
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import TypeVar
 
 from silofl.data.manifest import PARTS
@@ -75,11 +76,11 @@ def data_tables(runs: RowRuns) -> dict[str, TextTable]:
     return {", ".join(names): table for names, table in tables.values()}
 
 
-def list_differences(runs: RowRuns, known: Collection[str] = ()) -> list[str]:
+def list_differences(runs: RowRuns, known: Mapping[str, Collection[str]] = MappingProxyType({})) -> list[str]:
     """Return a sentence on each setting, on pretrained models and on the data, where rows differ besides the algorithm.
 
     Args:
-        known: Dotted keys, or ``data``, in which the rows' names say that they differ.
+        known: Dotted key, or ``data`` -> the rows whose value their names imply; only the others are compared in it.
     """
     found = [*_setting_differences(runs, known)]
     if len(groups := group_rows_by_value(runs, pretrained_digest)) > 1:
@@ -91,14 +92,15 @@ def list_differences(runs: RowRuns, known: Collection[str] = ()) -> list[str]:
     return found
 
 
-def _setting_differences(runs: RowRuns, known: Collection[str]) -> Iterator[str]:
+def _setting_differences(runs: RowRuns, known: Mapping[str, Collection[str]]) -> Iterator[str]:
     settings = {id(run): _compared_settings(run) for of_row in runs.values() for run in of_row}
-    for key in dict.fromkeys(key for values in settings.values() for key in values if key not in known):
+    for key in dict.fromkeys(key for values in settings.values() for key in values):
 
         def value(run: RunRecords, key: str = key) -> str | None:
             return settings[id(run)].get(key, NOT_SET if run.study else None)
 
-        groups = group_rows_by_value(runs, value)
+        rows = {name: of_row for name, of_row in runs.items() if name not in known.get(key, ())}
+        groups = group_rows_by_value(rows, value)
         if len(groups) > 1:
             meaning = f"; {MEANINGS[key]}" if key in MEANINGS else ""
             yield f"The rows differ in {key}: {format_groups(groups)}{meaning}."

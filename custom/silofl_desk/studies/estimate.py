@@ -87,11 +87,12 @@ class JobEstimate:
         is_on_gpu: Whether it is memory of a GPU.
         seconds_per_step: Of one training step, with all models that train in it.
         guard_share: Share of it that each site's own model takes; None without one, or where no step was measured.
-        own_seconds: The most that a site's own model learns after the federation; None where that share is.
+        own_seconds: The most that each site's own model learns after the federation; None where that share is.
         guard_disk_bytes: Of a site's disk, what its own model takes.
         training_seconds: Of a round at the largest site.
         transfer_seconds: Of the entire run, all sites' messages one after the other on the server's line.
-        hours: Of the entire run.
+        hours: Of the entire run in a network, whose sites train at once.
+        alone_hours: Of its training in one process, where sites take turns, as many as the largest one's examples each.
         task_timeout_s: What federation.task_timeout_s should be.
         saved_bytes: On a site's line in the entire run, what frozen parameters save.
         epsilon: What all rounds spend at the site, where the study has differential privacy.
@@ -117,6 +118,7 @@ class JobEstimate:
     training_seconds: float
     transfer_seconds: float
     hours: float
+    alone_hours: float
     task_timeout_s: int
     saved_bytes: int = 0
     epsilon: float | None = None
@@ -228,6 +230,7 @@ def estimate(study: Study, setting: Setting) -> JobEstimate:
         training_seconds=training,
         transfer_seconds=transfer,
         hours=(transfer + training * study.total_rounds) / 3600,
+        alone_hours=setting.sites * training * study.total_rounds / 3600,
         task_timeout_s=max(LEAST_TIMEOUT_S, math.ceil(SAFETY * slowest)),
         saved_bytes=unfrozen.site_bytes - traffic.site_bytes,
         epsilon=_estimate_epsilon(study, setting) if study.is_private else None,
@@ -263,7 +266,8 @@ def print_estimate(found: JobEstimate, console: Console) -> None:
     assumed = ", assumed: give --image-size" if found.is_size_assumed else ""
     size, volume = ("x".join(map(str, shape or ())) for shape in (found.image_shape, found.volume_shape))
     size += f" in patches of volumes of {volume}{assumed}" if volume else assumed
-    line = format_duration(found.transfer_seconds)
+    line, training = map(format_duration, (found.transfer_seconds, found.training_seconds))
+    hours, alone = (format_duration(3600 * hours) for hours in (found.hours, found.alone_hours))
     facts = {
         "examples at the largest site": f"{found.examples}, of size {size}",
         "line of each site": f"{traffic.site_bytes / mib:.1f} MiB in the whole run",
@@ -273,10 +277,11 @@ def print_estimate(found: JobEstimate, console: Console) -> None:
         "disk of the server": f"about {_format_size(found.server_disk_bytes)}",
         "disk of each site": f"about {_format_size(found.site_disk_bytes)}, and its images' cache",
         **_describe_site_memory(found),
-        "training of a round": f"{format_duration(found.training_seconds)}, {found.seconds_per_step:.3f} s a step",
+        "training of a round": f"{training} per site, {found.seconds_per_step:.3f} s a step",
         **_describe_guard(found),
         **_describe_privacy(found),
-        "the whole run": f"about {format_duration(3600 * found.hours)}, without validation and reading of data",
+        "the whole run": f"about {hours} in a network, where sites train at the same time; about {alone} by simulate "
+        "--alone, where they take turns. Both without validation and reading of data",
         "federation.task_timeout_s": f"{found.task_timeout_s}",
         "digest of the study as it is": found.digest,
     }
@@ -297,7 +302,8 @@ def _describe_guard(found: JobEstimate) -> dict[str, str]:
     if not found.guard_disk_bytes and found.own_seconds is None:
         return {}
     part = "" if found.guard_share is None else f"{found.guard_share:.0%} of the training and "
-    after = "" if found.own_seconds is None else f", and at most {format_duration(found.own_seconds)} after the rounds"
+    own = found.own_seconds
+    after = "" if own is None else f", and at most {format_duration(own)} per site after the rounds"
     cost = f"{part}{_format_size(found.guard_disk_bytes)} of its disk{after}"
     return {"each site's own model, to compare with": f"{cost}; --set guard=false leaves it out"}
 

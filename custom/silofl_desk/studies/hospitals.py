@@ -15,9 +15,10 @@ from silofl_desk.report.left_out_site import group_unseen
 from silofl_desk.report.result_pictures import average_models, list_verdicts, rows_with_choices
 from silofl_desk.report.result_tables import case_metric, name_models
 from silofl_desk.report.run_records import RowRuns, RunRecords
-from silofl_desk.report.sentences import describe_lead, shares_batchnorm
+from silofl_desk.report.sentences import describe_lead, is_guessing, shares_batchnorm
 from silofl_desk.report.verdict_words import ONE_START, count_verdicts, shorten_verdict
-from silofl_desk.studies.conditions import has_other_data
+from silofl_desk.studies.comparison import GUESSING, list_guessing
+from silofl_desk.studies.conditions import has_other_data, results_by_row
 from silofl_desk.studies.method_rows import SMALLEST
 from silofl_desk.studies.starts import Start, measure_mean_of_starts, measure_starts
 
@@ -89,21 +90,25 @@ def conclude(rows: RowRuns) -> list[str]:
     """Say which model is best where none trained, what each hospital gains, and what the federated models are worth.
 
     Args:
-        rows: Name of the method -> its runs, one for each seed, of which those without a choice do not count.
+        rows: Name of the method -> its runs, one for each seed. Those without a choice do not count; of rows that guess
+            only that is said.
     """
     chosen = rows_with_choices(rows)
+    guessing = list_guessing(results_by_row(chosen))
+    said = [f"{', '.join(guessing)}: {GUESSING}."] if guessing else []
+    chosen = {name: runs for name, runs in chosen.items() if name not in guessing}
     if not chosen:
-        return []
+        return said
     starts = describe_starts(chosen)
     kept = _conclude_kept(chosen) + ("" if starts else f" {ONE_START[0].upper()}{ONE_START[1:]}.")
-    return [*_conclude_unseen(chosen), *starts, kept, _conclude_federated(chosen)]
+    return [*_conclude_unseen(chosen), *starts, kept, _conclude_federated(chosen), *said]
 
 
 def explain_losses(runs: Runs) -> list[str]:
     """Say of each method that loses where it does, and why as far as the run's records tell."""
     found = []
     for name, run in _with_choice(runs).items():
-        sentences = [*_explain_federated(run), *_explain_kept(run.results)]
+        sentences = [] if is_guessing(run.results) else [*_explain_federated(run), *_explain_kept(run.results)]
         if sentences:
             found.append(f"{name}: {' '.join(sentences)}")
     return found
@@ -120,28 +125,27 @@ def _name_compared(run: RunRecords) -> str:
 
 
 def _describe_verdict(one: Joined) -> str:
-    difference = "" if one.difference is None else f" {one.difference:+.3f}"
-    interval = "" if one.low is None or one.high is None else f" [{one.low:.3f}, {one.high:.3f}]"
-    # A decimal that rounds to nothing has no sign.
-    return f"{shorten_verdict(one.verdict)}{difference}{interval}".replace("-0.000", "0.000")
+    difference = "" if one.difference is None else f" {one.difference:+z.3f}"
+    interval = "" if one.low is None or one.high is None else f" [{one.low:z.3f}, {one.high:z.3f}]"
+    return f"{shorten_verdict(one.verdict)}{difference}{interval}"
 
 
 def describe_starts(rows: RowRuns) -> list[str]:
     """Say of each row with several starts at which hospitals the federated model is better over patients and starts."""
-    said = []
-    for name, runs in rows_with_choices(rows).items():
+    said, chosen = [], rows_with_choices(rows)
+    for name in [name for name in chosen if name not in list_guessing(results_by_row(chosen))]:
+        runs = chosen[name]
         starts = _list_starts(runs)
         found, everyone = measure_starts(starts), measure_mean_of_starts(starts)
         gains = [
-            f"{site} {mean:+.3f} ({low:.3f} to {high:.3f})" for site, (mean, low, high) in found.items() if low > 0
+            f"{site} {mean:+z.3f} ({low:.3f} to {high:.3f})" for site, (mean, low, high) in found.items() if low > 0
         ]
         if everyone:
             listed = f": {', '.join(gains)}" if gains else ""
             mean, low, high = everyone
             counts = f"{len(gains)} of {len(found)} hospitals gain by joining{listed}"
-            said.append(
-                f"{name}, {len(runs)} starts: {counts}; the mean difference is {mean:+.3f} ({low:.3f} to {high:.3f})."
-            )
+            range_text = f"({low:z.3f} to {high:z.3f})"
+            said.append(f"{name}, {len(runs)} starts: {counts}; the mean difference is {mean:+z.3f} {range_text}.")
     return said
 
 

@@ -12,7 +12,7 @@ from silofl.report.tables import METRIC_NAMES
 from silofl.training.metrics import pool_values
 from silofl.training.site_score import Values
 from silofl_desk.report.super_model_page import SUPER, model_values
-from silofl_desk.studies.comparison import compared_sites
+from silofl_desk.studies.comparison import compared_sites, list_guessing
 
 POOLED_DATA = "data pooled: simulation only"
 # Averages by which methods are compared besides their metric: key -> name of the column.
@@ -42,6 +42,7 @@ class Row:
         averages: Client average, pooled mean, and those of `list_further_averages`.
         needs_pool: Whether the data of all sites had to be pooled in one place.
         is_federated: Whether the sites learn from one another and keep their data.
+        is_guessing: Whether none of its models is shown to be better than guessing.
     """
 
     name: str
@@ -49,6 +50,7 @@ class Row:
     averages: tuple[SeedValues, ...]
     needs_pool: bool
     is_federated: bool
+    is_guessing: bool
 
     @property
     def cells(self) -> tuple[SeedValues, ...]:
@@ -119,6 +121,7 @@ def find_leading_places(cells: Sequence[SeedValues]) -> list[int]:
 def make_method_rows(methods: Methods) -> list[Row]:
     """Return all rows in the given order; a method with a selector has four, which come from the same runs."""
     sites, keys, rows = method_sites(methods), list_further_averages(methods), []
+    guessing = list_guessing(methods)
     for method, runs in methods.items():
         homes = ((run.recipe.get("stays_home"), bool(run.recipe.get("sends_model_once"))) for run in runs)
         needs_pool, is_alone = method == CENTRALISED, ("everything", False) in homes
@@ -129,7 +132,8 @@ def make_method_rows(methods: Methods) -> list[Row]:
             # Two averages that every table has, and the further ones; of each column what is known.
             cells = [tuple(one[i] for one in found if one[i] is not None) for i in range(len(sites) + 2 + len(keys))]
             averages = tuple(cells[len(sites) :])
-            rows.append(Row(name, tuple(cells[: len(sites)]), averages, needs_pool, not needs_pool and not is_alone))
+            kind = needs_pool, not needs_pool and not is_alone, method in guessing
+            rows.append(Row(name, tuple(cells[: len(sites)]), averages, *kind))
     return rows
 
 

@@ -11,7 +11,7 @@ from silofl.report.tables import MISSING, TextTable
 from silofl_desk.report.result_tables import mean_and_deviation, summarise_seeds
 from silofl_desk.report.sentences import EVERYONE, POOLED_MEAN
 from silofl_desk.report.super_model_page import is_ensemble
-from silofl_desk.studies.comparison import list_limits
+from silofl_desk.studies.comparison import GUESSING, list_guessing, list_limits
 from silofl_desk.studies.conditions import describe_groups
 from silofl_desk.studies.method_rows import (
     AVERAGES_ALSO,
@@ -106,13 +106,13 @@ def methods_notes(methods: Methods, seeds: Sequence[int], is_ranked: bool = True
     of_super = {name: [run for run in runs if run.super_model] for name, runs in methods.items()}
     excluding = [n for n, runs in of_super.items() if any(o.num_excluded for run in runs for o in run.tests.values())]
     return [
-        *_marking_notes(is_ranked, seeds),
+        *_marking_notes(methods, is_ranked, seeds),
         f"Metric: {describe_groups(methods, lambda run: str(run.metric))}; client average: mean over sites; "
         f"pooled: {POOLED_MEAN}.",
         *(f"{AVERAGES_ALSO[key]}: {meanings.get(key) or metric_sentence(key, is_multilabel)}" for key in further),
         f"One seed: {named}." if len(seeds) == 1 else f"Seeds {named}: {counted}.",
         *list_limits(methods, (CENTRALISED,)),
-        f"Rounds: {describe_groups(methods, _rounds_text)}.",
+        f"Rounds: {describe_groups({name: [runs] for name, runs in methods.items() if runs}, _rounds_text)}.",
         *(f"{name}: {run.ended_early}." for name, run in by_seed if run.ended_early),
         *_reported_rounds(methods),
         *(f"Threshold gamma of {name} super: {_by_seed(runs, _threshold_text)}." for name, runs in with_gamma.items()),
@@ -126,16 +126,18 @@ def methods_notes(methods: Methods, seeds: Sequence[int], is_ranked: bool = True
 def rank_columns(rows: Sequence[Row], num_seeds: int) -> list[list[int]]:
     """Return the rows at the front of each column: the best alone, or all that the seeds cannot tell from it.
 
-    Local training counts as any other row; a row that needs pooled data, or lacks a seed in the column, does not.
+    Local training counts as any other row; a row that needs pooled data, or lacks a seed in the column, does not. Where
+    all rows at the front guess, none is there.
 
     Args:
         num_seeds: Seeds that were asked for.
     """
     columns = zip(*([(row, values) for values in row.cells] for row in rows), strict=True)
-    return [
+    fronts = (
         find_leading_places([() if row.needs_pool or len(values) != num_seeds else values for row, values in column])
         for column in columns
-    ]
+    )
+    return [[] if all(rows[place].is_guessing for place in front) else front for front in fronts]
 
 
 def sites_won(places: Sequence[Sequence[int]], row: int, sites: Sequence[str]) -> list[str]:
@@ -174,7 +176,10 @@ def _seed_numbers(values: Sequence[float]) -> dict[str, Any]:
     return {"mean": mean, "std": deviation, "values": list(values)}
 
 
-def _marking_notes(is_ranked: bool, seeds: Sequence[int]) -> list[str]:
+def _marking_notes(methods: Methods, is_ranked: bool, seeds: Sequence[int]) -> list[str]:
+    guessing = list_guessing(methods)
+    if guessing and len(guessing) == sum(map(bool, methods.values())):
+        return [f"No value is marked as the best: {GUESSING}."]
     if not is_ranked:
         return ["No value is marked as the best: the runs differ in metric, regions, split or test data."]
     if len(seeds) == 1:
@@ -183,7 +188,7 @@ def _marking_notes(is_ranked: bool, seeds: Sequence[int]) -> list[str]:
         "A site's best value is bold or has a star if its lead over every other method is larger than both methods' "
         "standard deviation over seeds; its method wins the site. Otherwise nobody wins: the highest value and "
         "those that it does not lead so are level, underlined or with an equals sign. Local training counts, rows that "
-        "need pooled data do not."
+        f"need pooled data do not.{' Rows that may be guesses win nothing.' * bool(guessing)}"
     ]
 
 
@@ -202,9 +207,11 @@ def _by_seed(runs: Sequence[Results], text: Callable[[Results], str]) -> str:
     return "; ".join(f"{text(run)} (seed {run.seed})" for run in runs)
 
 
-def _rounds_text(results: Results) -> str:
+def _rounds_text(runs: Sequence[Results]) -> str:
+    """Return the rounds of a row; its seeds differ only in when each site's own training ends."""
+    results = runs[0]
     extra = results.recipe.get("extra_rounds")
-    own = max((one.rounds for one in (results.own_models or {}).values()), default=0)
+    own = max((one.rounds for run in runs for one in (run.own_models or {}).values()), default=0)
     if own > (results.rounds or 0):
         return f"{results.rounds}, then each site alone to its end, up to round {own}"
     return f"{results.rounds} and {extra} extra" if extra else str(results.rounds)
@@ -230,7 +237,7 @@ def _pooling_notes(methods: Methods) -> list[str]:
 
 def _rows_ahead(rows: Sequence[Row], num_seeds: int) -> list[str]:
     """Name the rows without a federation whose client average is above, or level with, that of each federated row."""
-    complete = [row for row in rows if len(row.client_average) == num_seeds]
+    complete = [row for row in rows if len(row.client_average) == num_seeds and not row.is_guessing]
     means = {row.name: float(np.mean(row.client_average)) for row in complete}
     highest = max((row for row in complete if row.is_federated), key=lambda row: means[row.name], default=None)
     if highest is None:

@@ -84,11 +84,14 @@ def print_results(results: Results, console: Console) -> None:
     if sentences.shares_patients(results.split_unit):
         lines.append(f"split {sentences.split_sentence(results.split_unit)}")
     print_lines(lines, console)
-    print_lines([*filter(None, [sentences.joining_sentence(results)])], console)
+    lead, is_guessing = sentences.lead_sentence(results), sentences.is_guessing(results)
+    print_lines([f"{WORDS['warning']}  {lead}" if is_guessing else lead] if lead else [], console)
     if table := sentences.joining_table(results):
         print_table(table, console)
     if results.is_finished:
-        print_lines([f"{WORDS[tone]}  {sentence}" for tone, sentence in sentences.describe_problems(results)], console)
+        # Of models that guess the first problem is the lead.
+        problems = sentences.describe_problems(results)[is_guessing:]
+        print_lines([f"{WORDS[tone]}  {sentence}" for tone, sentence in problems], console)
     if results.sites:
         print_table(site_table(results), console)
     # A temperature changes no answer: the page has it.

@@ -24,7 +24,7 @@ POLL_S = 0.3
 # A line that goes on in marks is ended before it is wider; the next one is indented.
 WIDTH, INDENT = 100, "  "
 STARTING = "starting the sites"
-# Task -> what the sites do; any other is shown by its name.
+# Task -> what the sites do; an algorithm's own is shown by its name.
 DOING = {
     TRAIN: "training round {number} of {rounds}",
     VALIDATE: "validating the models of round {number}",
@@ -71,11 +71,13 @@ class RoundLines:
 
     def print_phase(self) -> None:
         """Print the sites' task where it is new and no round's training, and after `QUIET_S` how long it goes on."""
-        task, doing, since = read_phase(self.run, self.study, self._began)
+        task, step, doing, since = read_phase(self.run, self.study, self._began)
         if task == TRAIN or task != self._current[0]:
             self._current = task, since
         # Training has a line for each round, and what a round exchanges besides it is short.
-        if len(self.shown) >= self.study.total_rounds and task not in (self._task, TRAIN):
+        # Of own models the first task asks all sites: those whose model has ended train nothing, and answer at once.
+        is_said = task in (self._task, TRAIN) or (task, step) == (TRAIN_OWN, 1)
+        if len(self.shown) >= self.study.total_rounds and not is_said:
             self._task = task
             self._print(doing)
         else:
@@ -96,8 +98,8 @@ class RoundLines:
         self.console.print(line, markup=False)
 
 
-def read_phase(run: Path, study: Study, began: float) -> tuple[str, str, float]:
-    """Return the task of a run's sites, what they do, in words, and since when, in seconds as of `time.time`.
+def read_phase(run: Path, study: Study, began: float) -> tuple[str, int, str, float]:
+    """Return the task of a run's sites, its step, what they do, in words, and since when, in seconds as of `time.time`.
 
     Args:
         began: When the run was started, which a task of an earlier start is older than.
@@ -105,11 +107,11 @@ def read_phase(run: Path, study: Study, began: float) -> tuple[str, str, float]:
     path = run / PHASE
     since = path.stat().st_mtime if path.is_file() else 0.0
     if since < began:
-        return STARTING, STARTING, began
+        return STARTING, 0, STARTING, began
     task, number, step = path.read_text(encoding="utf-8").split(" ")
     if task == TRAIN_OWN:
-        return task, describe_own(study, int(number), int(step)), since
-    return task, describe_task(task, number, study.total_rounds), since
+        return task, int(step), describe_own(study, int(number), int(step)), since
+    return task, int(step), describe_task(task, number, study.total_rounds), since
 
 
 def describe_own(study: Study, last: int, step: int) -> str:
@@ -120,7 +122,7 @@ def describe_own(study: Study, last: int, step: int) -> str:
 
 def describe_task(task: str, number: object, rounds: int) -> str:
     """Return what sites do that carry out a task of a round, of so many in all."""
-    return DOING.get(task, task.replace("_", " ")).format(number=number, rounds=rounds)
+    return DOING.get(task, f"task of the sites: {task.replace('_', ' ')}").format(number=number, rounds=rounds)
 
 
 @contextmanager

@@ -9,7 +9,7 @@ import argparse
 import shlex
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -70,10 +70,12 @@ class Found:
     Attributes:
         own: The study's values.
         scores: Trial -> the validation of each of its seeds; empty where none has any.
+        may_guess: Whether no model is shown to be better than guessing.
     """
 
     own: Trial
     scores: Mapping[Trial, SeedValues]
+    may_guess: bool = False
 
     @property
     def best(self) -> Trial:
@@ -90,8 +92,8 @@ class Found:
 
     @property
     def chosen(self) -> Trial:
-        """The best values; the study's own where there is no clear lead."""
-        return self.own if self.is_tie else self.best
+        """The best values; the study's own where there is no clear lead, or all may only guess."""
+        return self.own if self.is_tie or self.may_guess else self.best
 
     def rates_beyond(self, trial: Trial) -> list[float]:
         """Return the next rates where that of a trial is at an edge of those tried with its normalisation."""
@@ -288,11 +290,12 @@ def _show_search(found: Found, trials: _Trials, options: argparse.Namespace) -> 
     if not any(found.scores.values()):
         console.print(f"no run has a validation score; {options.out / 'logs'} says why")
         return ExitCode.FAILED
+    guess = trials.describe_guess(found.scores)
+    found = replace(found, may_guess=bool(guess))
     console.print(f"\nvalidation {study.metric}, mean over sites; ± over {NUM_SEEDS} seeds")
     print_table(_tabulate(found), console)
-    if guess := trials.describe_guess(found.scores):
-        print_lines([f"CAUTION  no model is {guess}; the choice below may be luck"], console)
-    print_lines([*_conclude(found), *trials.list_unended(found.scores), *_keep(found, options.job)], console)
+    said = [f"CAUTION  no model is {guess}; the study's own values, {found.own}, stay"] if guess else _conclude(found)
+    print_lines([*said, *trials.list_unended(found.scores), *_keep(found, options.job)], console)
     console.print(shlex.join(_build_command(found, options, trials.changes)))
     return ExitCode.COMPLETE if all(found.scores.values()) else ExitCode.INCOMPLETE
 
@@ -305,7 +308,8 @@ def _tabulate(found: Found) -> TextTable:
         (name, *(mean_and_deviation(found.scores.get(Trial(name, rate), ())) for rate in rates)) for name in names
     )
     chosen = (names.index(found.chosen.normalization), 1 + rates.index(found.chosen.rate))
-    return TextTable(("", *(f"{rate:g}" for rate in rates)), rows, best_cells=frozenset({chosen}))
+    best = frozenset({chosen} if not found.may_guess else ())
+    return TextTable(("", *(f"{rate:g}" for rate in rates)), rows, best_cells=best)
 
 
 def _conclude(found: Found) -> Iterator[str]:
