@@ -91,6 +91,11 @@ def find_last_rise(scores: Sequence[float | None], patience: int = PATIENCE) -> 
     return max(known) - max(before) if before else None
 
 
+def find_last_rise_of_median(medians: Sequence[float | None], patience: int = PATIENCE) -> float | None:
+    """Return by how much a run's last rounds raised the sites' median; 0 once it is 1, which no round can raise."""
+    return 0.0 if 1.0 in medians else find_last_rise(medians, patience)
+
+
 def is_finished(rise: float | None) -> bool:
     """Return whether a model is trained to its end: more rounds are known to raise it by no more than 0.005."""
     return rise is not None and rise <= LEAST_LEAD

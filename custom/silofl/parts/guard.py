@@ -25,7 +25,7 @@ from silofl.base.schema import dump_record
 from silofl.base.settings import Section
 from silofl.core.findings import decide_findings
 from silofl.core.gain import measure_joining
-from silofl.core.guard_rule import BIASES, GuardChoice, choose_kept, find_last_rise, is_finished
+from silofl.core.guard_rule import BIASES, GuardChoice, choose_kept, find_last_rise_of_median, is_finished
 from silofl.core.mixing import Arrays
 from silofl.data.batches import limit_batch_size
 from silofl.data.counts import SiteCounts
@@ -146,7 +146,7 @@ class GuardPart(Part):
 
     def _find_last_rise(self, run: Run) -> float | None:
         """Return by how much its last rounds raised the federated model."""
-        return find_last_rise(run.reported.medians, self.study.patience)
+        return find_last_rise_of_median(run.reported.medians, self.study.patience)
 
     def expected(self, site: str, exchange: Exchange, run: Run) -> Wanted:
         """Return what a site may say."""

@@ -19,7 +19,7 @@ from rich.console import Console
 from silofl.base.bundled_jobs import JOBS
 from silofl.base.errors import ConfigError, ExitCode
 from silofl.base.options import make_console
-from silofl.core.guard_rule import find_last_rise, is_finished
+from silofl.core.guard_rule import find_last_rise_of_median, is_finished
 from silofl.core.guess import Measures, describe_guess
 from silofl.data.site_data import SiteData
 from silofl.federation.ledger import list_medians, read_ledger
@@ -263,9 +263,8 @@ class _Trials:
             run = run_folder(self.out, str(trial), self.study.seed)
             results, medians = read_results(run), list_medians(read_ledger(run) or ())
             is_known = results is not None and results.is_finished and not results.ended_early
-            rise = find_last_rise(medians[: self.study.training_rounds], self.study.patience)
-            # One that is right in all cases rises no more.
-            if is_known and not is_finished(rise) and 1.0 not in medians:
+            rise = find_last_rise_of_median(medians[: self.study.training_rounds], self.study.patience)
+            if is_known and not is_finished(rise):
                 rising.append(str(trial))
         if rising:
             names = "all" if len(rising) == len(trials) else ", ".join(rising)
