@@ -297,13 +297,14 @@ def _collect_sizes(cases: Sequence[EvaluatedCase], study: Study) -> dict[str, li
 def _print_evaluation(
     record: Evaluation, doubts: Sequence[str], refused: Sequence[RefusedCase], out: Path, console: Console
 ) -> None:
+    refusals = [f"{one.case} refused: {one.reason}" for one in refused]
+    _print_warnings(doubts, console)
     print_blocks(evaluation_blocks(record), console)
-    for sentence in (
-        *alarm_lines(record),
-        *doubts,
-        *warning_lines(record),
-        *(f"{one.case} refused: {one.reason}" for one in refused),
-    ):
-        console.print(f"  warning: {sentence}", style="yellow")
+    _print_warnings([*alarm_lines(record), *warning_lines(record), *refusals], console)
     quality = [f"What these models can do: {record.quality}"] if record.quality else []
     print_lines([*quality, RESEARCH, f"page: {out / PAGE}", STAYS], console)
+
+
+def _print_warnings(sentences: Sequence[str], console: Console) -> None:
+    for sentence in sentences:
+        console.print(f"  warning: {sentence}", style="yellow")
