@@ -90,7 +90,9 @@ def test_the_results_of_a_job_join_the_models_card(write, tmp_path, capsys):
     assert "| east | job of evaluation | 6     | all cases | dice  | 0.533 | 0.400 to 0.600" in card
 
 
-def test_a_monthly_job_asks_for_the_models_answers_alone_and_says_what_hospitals_must_allow(write, tmp_path, capsys):
+def test_a_monthly_job_asks_for_the_models_answers_alone_and_says_what_hospitals_must_allow(
+    write, tmp_path, capsys, site_data
+):
     write(name="fedavg")
     job = tmp_path / "monthly"
     assert main(["evaluation-job", str(tmp_path / "model"), "--out", str(job), "--monthly"]) == ExitCode.COMPLETE
@@ -110,3 +112,5 @@ def test_a_monthly_job_asks_for_the_models_answers_alone_and_says_what_hospitals
     assert main(both) == ExitCode.BAD_INPUT
     assert "--monthly must go with --out alone, not with --by or --results" in capsys.readouterr().err
     assert main(both[:-2]) == ExitCode.COMPLETE
+    assert main(["simulate", str(job), "--data", str(site_data), "--out", str(tmp_path / "run")]) == ExitCode.BAD_INPUT
+    assert "not only ask sites, as small-monthly; give it to silofl run" in capsys.readouterr().err
