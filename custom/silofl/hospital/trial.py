@@ -29,7 +29,6 @@ from silofl.training.private import compute_study_epsilon, measure_round
 from silofl.training.spent import count_steps, read_count
 
 NUMBERS = "numbers"
-# What a study without a round asks -> what it does.
 WITHOUT_ROUNDS = {
     "": "tests a finished model",
     "images": "surveys the data",

@@ -7,14 +7,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, Strict
 
 from silofl.base.documents import read_json_document
 from silofl.base.errors import ConfigError, DataError, quote_value
 from silofl.base.settings import Section
-from silofl.core.few import find_few
+from silofl.core.few import Key, find_few
 from silofl.data.inventory import Named, round_number
 from silofl.inference import RECORD
 from silofl.reading.patient_names import key_patient
@@ -24,7 +24,6 @@ FILE = "monthly_answers.json"
 FALLBACK, REFUSED, WARNED = "answers of the global model, as a fallback", "refused inputs", "answers with a warning"
 MONTH = "%Y-%m"
 
-Key = TypeVar("Key")
 Number = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]
 
 
@@ -96,7 +95,7 @@ def read_answers(folder: Path) -> Iterator[Answer]:
         for record in found if isinstance(found, list) else [{}]:
             try:
                 yield _read_answer(record)
-            except (KeyError, TypeError, ValueError, AttributeError):
+            except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
                 raise ConfigError(
                     f"{name} must hold answers with their time, as predict of 0.4 and later writes them; it does not: "
                     "move it away"
@@ -112,8 +111,10 @@ def _read_answer(record: Mapping[str, Any]) -> Answer:
     said = {"classification": [record.get("label_name")], "multilabel": record.get("findings")}
     task = "classification" if "label_name" in record else "multilabel" if "findings" in record else "segmentation"
     labels = dict.fromkeys(said[task], 1) if task in said else record.get("volumes_ml") or {}
+    if not all(0 <= value <= 1e9 for value in labels.values()):
+        raise ValueError
     return Answer(
-        datetime.fromisoformat(record["time"]),
+        datetime.fromisoformat(record["time"]).astimezone(UTC),
         str(record["super_model"]),
         str(record["input"]),
         *(str(dicom.get(key, "")) for key in ("study", "patient")),
