@@ -90,7 +90,7 @@ def test_months_and_sites_of_few_patients_are_said_to_be_withheld_and_never_zero
     _, results, document = ask({"east": few, "north": nameless, "west": few[:30]})
     assert document["sites"]["east"]["months"]["2026-03"] == {"answers": None, "warned": None, "labels": {}}
     assert document["not_said"] == dict.fromkeys(("north", "west"), "answers to fewer than 5 patients")
-    assert "west says nothing of its months: answers to fewer than 5 patients" in results.model
+    assert "west says nothing: answers to fewer than 5 patients" in results.model
 
 
 def test_no_name_leaves_and_neither_another_models_answers_a_refused_input_or_this_month(ask):

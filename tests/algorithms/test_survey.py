@@ -52,7 +52,7 @@ def test_the_floor_of_each_hospital_holds_and_who_is_below_it_says_nothing(play,
     document = game.server.parts["survey"].document
     assert document["sites"]["east"]["labels"] == {"blob": 9} and document["sites"]["east"]["least"] == 8
     assert document["not_said"] == {"west": "fewer than 8 patients"} and results.status == "COMPLETE"
-    assert document["sentences"][-1] == "west is not surveyed: fewer than 8 patients"
+    assert document["sentences"][-1] == "west says nothing: fewer than 8 patients"
 
 
 def test_it_is_of_one_kind_that_a_site_can_keep_back_and_that_its_record_names(play, study, site_data):

@@ -3,7 +3,7 @@ import json
 import pytest
 
 from silofl.base.errors import ConfigError
-from silofl_desk.report.months import read_months_table
+from silofl_desk.report.months import months_section
 
 WITHHELD = {"answers": None, "warned": None, "labels": {}}
 MARCH = {"answers": 40, "warned": 0.125, "labels": {"organ": 103.0, "lesion": None}}
@@ -16,9 +16,10 @@ def write(run, **changes):
 
 
 def test_a_row_for_each_hospital_and_month_says_what_is_withheld(tmp_path):
-    assert read_months_table(tmp_path) is None
+    assert months_section(tmp_path) is None
     write(tmp_path)
-    table = read_months_table(tmp_path)
+    (block,) = months_section(tmp_path).blocks
+    table = block.content
     assert table.columns == (
         "hospital",
         "month",
@@ -36,4 +37,4 @@ def test_a_row_for_each_hospital_and_month_says_what_is_withheld(tmp_path):
 def test_a_file_that_no_server_wrote_is_refused(tmp_path):
     write(tmp_path, sites={"east": {"months": {"spring": MARCH}}})
     with pytest.raises(ConfigError, match=r"^monthly_answers.json: "):
-        read_months_table(tmp_path)
+        months_section(tmp_path)

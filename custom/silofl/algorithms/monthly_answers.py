@@ -1,7 +1,4 @@
-"""What a model answers in use, month by month, asked once of all sites of a network: a run that needs no labels.
-
-The site half is `silofl.inference.answers`, which reads what `predict` and `serve` recorded.
-"""
+"""What a model answers in use, month by month, asked once of all sites of a network: a run that needs no labels."""
 
 from __future__ import annotations
 
@@ -10,7 +7,7 @@ from typing import ClassVar
 from silofl.core.algorithm_option import AlgorithmOption, Traits
 from silofl.core.recipe import PRESET_NAMES, Recipe
 from silofl.inference.answers import FILE, SiteMonths, count_patients, select_finished, sum_up_months
-from silofl.parts.asked_once import AskedAlone, Withheld
+from silofl.parts.asked_once import AskedAlone, Said
 from silofl.parts.part import Kind
 from silofl.parts.task import Message
 from silofl.parts.work import SitePart
@@ -40,8 +37,8 @@ class MonthlyAnswers(AlgorithmOption):
     model: str = ""
 
 
-class MonthlyEntry(Withheld):
-    """What a site says: its months, unless all are withheld."""
+class MonthlyEntry(Said):
+    """A site's months."""
 
     said: SiteMonths | None = None
 
@@ -52,7 +49,6 @@ class MonthlyPart(AskedAlone):
     role = ROLE
     entry: ClassVar[type[MonthlyEntry]] = MonthlyEntry
     file: ClassVar[str] = FILE
-    silence: ClassVar[str] = "says nothing of its months"
     leaves = (Kind(ROLE, PURPOSE, RISK, ROLE, is_of_images=True, is_mixed=False, is_entry=True),)
 
 

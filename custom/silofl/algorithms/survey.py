@@ -13,7 +13,7 @@ from silofl.core.algorithm_option import AlgorithmOption, Traits
 from silofl.core.recipe import PRESET_NAMES, Recipe
 from silofl.data.inventories import describe_inventories
 from silofl.data.inventory import Inventory, take_inventory
-from silofl.parts.asked_once import AskedAlone, Withheld
+from silofl.parts.asked_once import AskedAlone, Said
 from silofl.parts.part import Kind
 from silofl.parts.task import Message
 from silofl.parts.work import SitePart
@@ -39,8 +39,8 @@ class Survey(AlgorithmOption):
         return "Once, counts of what each site's data hold, and the means of its images' brightness and colour."
 
 
-class SurveyEntry(Withheld):
-    """What a site says: the inventory of its data, unless it is withheld."""
+class SurveyEntry(Said):
+    """The inventory of a site's data."""
 
     said: Inventory | None = None
 
@@ -51,7 +51,6 @@ class SurveyPart(AskedAlone):
     role = ROLE
     entry: ClassVar[type[SurveyEntry]] = SurveyEntry
     file: ClassVar[str] = FILE
-    silence: ClassVar[str] = "is not surveyed"
     leaves = (Kind(ROLE, PURPOSE, RISK, ROLE, is_of_images=True, is_mixed=False, is_entry=True),)
 
     def describe(self, said: Mapping[str, Inventory]) -> Sequence[str]:

@@ -22,7 +22,6 @@ from silofl.study import Study
 
 FILE = "monthly_answers.json"
 FALLBACK, REFUSED, WARNED = "answers of the global model, as a fallback", "refused inputs", "answers with a warning"
-MONTH = "%Y-%m"
 
 Number = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]
 
@@ -129,7 +128,7 @@ def group_months(answers: Iterable[Answer]) -> dict[str, list[Answer]]:
     """Return month, as 2026-11 -> its answers, in order of time."""
     months: dict[str, list[Answer]] = {}
     for one in sorted(answers, key=lambda one: one.time):
-        months.setdefault(f"{one.time:{MONTH}}", []).append(one)
+        months.setdefault(f"{one.time:%Y-%m}", []).append(one)
     return months
 
 
@@ -143,9 +142,8 @@ def select_finished(folder: Path, model: str) -> list[Answer]:
     """
     if not folder.is_dir():
         raise DataError(f"data of site.yaml must name a folder with answers of predict or serve, not {folder}; mend it")
-    this_month = f"{datetime.now(UTC):{MONTH}}"
-    found = (one for one in read_answers(folder) if one.super_model == model and one.answered_by)
-    return [one for one in found if f"{one.time:{MONTH}}" < this_month]
+    began = datetime.now(UTC).replace(day=1, hour=0, minute=0, second=0, microsecond=0)
+    return [one for one in read_answers(folder) if one.super_model == model and one.answered_by and one.time < began]
 
 
 def count_patients(answers: Iterable[Answer]) -> int:

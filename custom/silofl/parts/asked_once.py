@@ -25,6 +25,12 @@ class Withheld(Section):
     withheld: Text = ""
 
 
+class Said(Withheld):
+    """What a site says that is asked for a record alone; there is none where it is withheld."""
+
+    said: Section | None = None
+
+
 class AskedEntry(Withheld):
     """What an answer says beside the arrays.
 
@@ -100,11 +106,10 @@ class AskedAlone(AskedOnce):
 
     Attributes:
         said: Site -> its record, while they come in.
-        silence: What a site does that keeps its record back, in messages.
     """
 
     said: Mapping[str, Section] = field(default_factory=dict)
-    silence: ClassVar[str]
+    entry: ClassVar[type[Said]] = Said
 
     def describe(self, said: Mapping[str, Any]) -> Sequence[str]:
         """Return what follows from the records of the sites that answered, in sentences."""
@@ -112,7 +117,7 @@ class AskedAlone(AskedOnce):
 
     def checked(self, site: str, exchange: Exchange, answer: SiteAnswer, run: Run) -> Self:
         """Keep a site's record."""
-        said = getattr(answer.entries[self.role], "said", None) if exchange.task == self.role else None
+        said = answer.entry(self.role, Said).said if exchange.task == self.role else None
         return replace(self, said={**self.said, site: said}) if said else self
 
     def merged(self, exchange: Exchange, replies: Replies, weights_of: WeightsOf, run: Run) -> Self:
@@ -121,7 +126,7 @@ class AskedAlone(AskedOnce):
             return self
         known = {site: self.said[site] for site in replies.accepted if site in self.said}
         silent = self.find_silent_sites(replies)
-        sentences = (*self.describe(known), *(f"{site} {self.silence}: {why}" for site, why in silent.items()))
+        sentences = (*self.describe(known), *(f"{site} says nothing: {why}" for site, why in silent.items()))
         sites = {site: one.model_dump(mode="json") for site, one in known.items()}
         document = {"sites": sites, "sentences": list(sentences), "not_said": silent}
         return replace(self, said={}, document=document, sentences=sentences)

@@ -5,6 +5,7 @@ from pathlib import Path
 from silofl.base.files import read_json
 from silofl.base.settings import Section, parse
 from silofl.inference.answers import FILE, SiteMonths
+from silofl.report.page import PageSection, Table, make_section
 from silofl.report.tables import NOT_SAID, TextTable
 
 
@@ -14,8 +15,8 @@ class _Record(Section):
     not_said: dict[str, str]
 
 
-def read_months_table(run: Path) -> TextTable | None:
-    """Return the table of a run that asked for them; None of another.
+def months_section(run: Path) -> PageSection | None:
+    """Return the section of a run that asked for them; None of another.
 
     Raises:
         ConfigError: The file is broken.
@@ -24,11 +25,11 @@ def read_months_table(run: Path) -> TextTable | None:
         return None
     sites = parse(_Record, read_json(run / FILE), FILE).sites
     units = {label: one.unit for one in sites.values() for month in one.months.values() for label in month.labels}
-    found = {
-        (site, month): (one.answers, one.warned, *map(one.labels.get, units))
+    rows = [
+        (site, name, *(NOT_SAID if n is None else f"{n:g}" for n in (m.answers, m.warned, *map(m.labels.get, units))))
         for site, said in sites.items()
-        for month, one in said.months.items()
-    }
-    rows = [(*where, *(NOT_SAID if one is None else f"{one:g}" for one in numbers)) for where, numbers in found.items()]
+        for name, m in said.months.items()
+    ]
     titles = (f"{label}, mean ml" if unit == "ml" else label for label, unit in units.items())
-    return TextTable(("hospital", "month", "answers", "share with a warning", *titles), tuple(rows), num_text=2)
+    table = TextTable(("hospital", "month", "answers", "share with a warning", *titles), tuple(rows), num_text=2)
+    return make_section("months", "Answers in use", "Answers in use", Table(table))

@@ -44,9 +44,7 @@ def run(options: argparse.Namespace) -> int:
         return _add_results(options.model, options.results, make_console(options))
     study = write_evaluation_job(options.model, options.out, dict(options.by), options.monthly)
     job = quote(str(options.out))
-    what = "sends the model to hospitals, which test it on their own test cases"
-    if options.monthly:
-        what = "asks what the model answered in each month, where site.yaml lets monthly_answers leave"
+    what = "asks what the model answered in each month" if options.monthly else "has hospitals test the model"
     lines = [
         f"wrote {options.out}: it {what}",
         *[f"  python -m silofl simulate {job} --data DATA --out RUN"] * (not options.monthly),
@@ -92,8 +90,7 @@ def write_evaluation_job(model: Path, target: Path, divisions: Divisions, is_mon
     values = _list_monthly(own, model) if is_monthly else _list_test(own, model, path, divisions)
     study = parse(Study, values, "study.yaml")
     fit_configurations(target, study)
-    head = "" if is_monthly else HEAD.format(model=model.resolve().name, study=own.name)
-    write_text(path, head + dump_yaml(values))
+    write_text(path, HEAD.format(model=model.resolve().name, study=own.name) * (not is_monthly) + dump_yaml(values))
     fit_meta(target, study, ("name", "federation.min_sites"))
     return study
 
