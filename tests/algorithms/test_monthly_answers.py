@@ -89,8 +89,22 @@ def test_months_and_sites_of_few_patients_are_said_to_be_withheld_and_never_zero
     nameless = [record(n, dicom={}, volumes_ml={"organ": 1.0}) for n in range(40)]
     _, results, document = ask({"east": few, "north": nameless, "west": few[:30]})
     assert document["sites"]["east"]["months"]["2026-03"] == {"answers": None, "warned": None, "labels": {}}
-    assert document["not_said"] == dict.fromkeys(("north", "west"), "answers to fewer than 5 patients")
-    assert "west says nothing: answers to fewer than 5 patients" in results.model
+    why = "fewer than 5 patients in every month"
+    assert document["not_said"] == dict.fromkeys(("north", "west"), why)
+    assert f"west says nothing: {why}" in results.model
+
+
+def test_a_few_new_patients_cannot_be_counted_by_asking_again_a_month_later(ask):
+    march = [record(n) for n in range(6)]
+    april = [record(n, "2026-04") for n in range(20, 23)]
+    sent = []
+    for folder, records in {"first": march, "second": march + april}.items():
+        game, *_ = ask({"east": records}, folder=folder)
+        sent.append(game.answers[ROLE]["east"].meta)
+    assert sent[0]["num_patients"] == sent[1]["num_patients"] == 6
+    assert sent[1][ROLE]["said"]["months"]["2026-04"]["answers"] is None
+    _, _, document = ask({"east": april + [record(n, "2026-05") for n in range(30, 33)]}, folder="third")
+    assert document["not_said"]["east"] == "fewer than 5 patients in every month"
 
 
 def test_no_name_leaves_and_neither_another_models_answers_a_refused_input_or_this_month(ask):

@@ -40,7 +40,7 @@ def test_three_hospitals_say_in_nvflares_simulator_what_is_of_enough_patients(tm
     (run,) = (tmp_path / "runs").iterdir()
     found = json.loads((run / FILE).read_text())
     assert done.returncode == 0 and found["sites"]["east"]["months"]["2026-03"]["answers"] == 12, done.stdout
-    assert found["not_said"]["north"] == "answers to fewer than 5 patients"
+    assert found["not_said"]["north"] == "fewer than 5 patients in every month"
     assert read_results(run).status == "COMPLETE"
     page = write_report(run).read_text()
     assert "Answers in use" in page and "organ, mean ml" in page and "federated training" not in page

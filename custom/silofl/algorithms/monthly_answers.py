@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from silofl.core.algorithm_option import AlgorithmOption, Traits
 from silofl.core.recipe import PRESET_NAMES, Recipe
-from silofl.inference.answers import FILE, SiteMonths, count_patients, select_finished, sum_up_months
+from silofl.inference.answers import FILE, SiteMonths, count_patients, group_months, select_finished, sum_up_months
 from silofl.parts.asked_once import AskedAlone, Said
 from silofl.parts.part import Kind
 from silofl.parts.task import Message
@@ -58,13 +58,14 @@ class SiteMonthlyAnswers(SitePart):
     tasks = (ROLE,)
 
     def answer(self, task: str) -> Message:
-        """Return the months of the model's answers, unless all would be of too few patients."""
+        """Return the months of the model's answers, unless each is of too few patients."""
         work = self.work
         (model,) = (one.model for one in work.study.recipe.parts if isinstance(one, MonthlyAnswers))
         found = select_finished(work.data_folder, model)
-        patients = count_patients(found)
+        # Of a month, since a total would rise by those who are new, however few they are.
+        patients = max(map(count_patients, group_months(found).values()), default=0)
         if patients < work.min_patients:
-            return Message(meta={ROLE: {"withheld": f"answers to fewer than {work.min_patients} patients"}})
+            return Message(meta={ROLE: {"withheld": f"fewer than {work.min_patients} patients in every month"}})
         said = sum_up_months(found, work.study, work.min_patients).model_dump(mode="json")
         return Message(meta={ROLE: {"said": said}, "num_patients": patients})
 
