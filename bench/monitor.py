@@ -11,11 +11,11 @@ change and the alarm, against a model that is retrained at once. The seed is fix
 import argparse
 from dataclasses import dataclass
 from datetime import datetime
-from pathlib import Path
 
 import numpy as np
 
-from silofl_clinic.monitor import FALLBACK, REFUSED, WARNED, Answer, find_alarms, group_months
+from silofl.inference.answers import FALLBACK, REFUSED, WARNED, Answer, group_months
+from silofl_clinic.monitor import find_alarms
 
 MONTHS, CHANGE = 24, 12
 VOLUMES = (40, 200)
@@ -72,7 +72,7 @@ def draw_hospital(change: Change, volume: int, rng: np.random.Generator) -> list
             shares = {REFUSED: bool(rng.random() < 0.02), WARNED: bool(heads)} | dict.fromkeys(heads, True)
             shares[FALLBACK] = bool(rng.random() < fallback + part * change.fallback)
             time = datetime(2027 + month // 12, month % 12 + 1, 15)
-            answers.append(Answer(time, "f", "x", "", Path(), "global", shares | numbers))
+            answers.append(Answer(time, "f", "x", "", "", "global", "segmentation", shares | numbers))
     return answers
 
 

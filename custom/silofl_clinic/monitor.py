@@ -9,10 +9,8 @@ Labels are not needed, so that it sees changes of images and answers, and no fal
 import argparse
 import json
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from datetime import datetime
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,8 +21,8 @@ from silofl.base.errors import ConfigError, ExitCode
 from silofl.base.files import write_text
 from silofl.base.options import make_console
 from silofl.core.gain import holm
-from silofl.inference import HEAD, RECORD
-from silofl.reading.header import read_dicom_element
+from silofl.inference import HEAD
+from silofl.inference.answers import FALLBACK, REFUSED, WARNED, Answer, group_months, read_answers
 from silofl.report.tables import TextTable, print_lines, print_table
 
 # Months of the reference, and how many answers they must hold.
@@ -40,7 +38,6 @@ UNLIKE = 2.0
 GLOBAL = "global"
 TOO_EARLY = f"too early to say: {REFERENCE} months with {LEAST_ANSWERS} answers are needed, and one more to compare"
 QUIET = "no change since {}; not seen is a fall of the Dice that changes neither images nor answers"
-FALLBACK, REFUSED, WARNED = "answers of the global model, as a fallback", "refused inputs", "answers with a warning"
 # Counted in each answer, unlike a single warning, which is absent where it is not.
 SHARES = (REFUSED, FALLBACK, WARNED)
 # Beginning of a measure's name -> what may have changed.
@@ -52,35 +49,6 @@ CAUSES = {
     "the selector's score": "images resemble the own training images less: scanner, protocol or patients",
 }
 OTHER_CAUSE = "see what this warning says in docs/clinic.md"
-
-
-@dataclass(frozen=True)
-class Answer:
-    """An entry of prediction.json.
-
-    Attributes:
-        time: When it was answered.
-        super_model: Fingerprint of the super model.
-        name: Of the input.
-        study: UID of the DICOM study; empty where there is none.
-        segmentation: Where its DICOM segmentation would be.
-        answered_by: Which of its models; empty of a refused input.
-        measures: Name -> whether it is so, counted as a share; or a number, by how many deviations it lies above the
-            mean of the hospitals' own cases.
-    """
-
-    time: datetime
-    super_model: str
-    name: str
-    study: str
-    segmentation: Path
-    answered_by: str
-    measures: Mapping[str, bool | float]
-
-    @property
-    def patient(self) -> str | None:
-        """The PatientID in its segmentation; None where there is none."""
-        return read_dicom_element(self.segmentation, "PatientID") if self.segmentation.is_file() else None
 
 
 @dataclass(frozen=True)
@@ -132,49 +100,6 @@ def run(options: argparse.Namespace) -> int:
     if options.json:
         print(json.dumps({"months": [*months], "unlike": unlike, "alarms": [asdict(one) for one in alarms]}))
     return ExitCode.INCOMPLETE if lines else ExitCode.COMPLETE
-
-
-def read_answers(folder: Path) -> Iterator[Answer]:
-    """Yield the answers of all prediction.json in a folder, in no order.
-
-    Raises:
-        ConfigError: A file is none that predict wrote, or of a version that wrote no time.
-    """
-    for path in sorted(folder.rglob(RECORD)):
-        found = read_json_document(path)
-        for record in found if isinstance(found, list) else [{}]:
-            try:
-                yield _read_answer(record, path.parent)
-            except (KeyError, TypeError, ValueError, AttributeError):
-                raise ConfigError(
-                    f"{path.relative_to(folder)} must hold answers with their time, as predict of 0.4 and later writes "
-                    "them; it does not: move it away"
-                ) from None
-
-
-def _read_answer(record: Mapping[str, Any], folder: Path) -> Answer:
-    heads = {str(text).partition(":")[0] for text in record.get("warnings", ())}
-    answered = "error" not in record
-    measures: dict[str, bool | float] = dict.fromkeys(heads, True) | {REFUSED: not answered}
-    if answered:
-        measures |= {WARNED: bool(heads)} | ({FALLBACK: bool(record["is_fallback"])} if record["scores"] else {})
-    return Answer(
-        datetime.fromisoformat(record["time"]),
-        str(record["super_model"]),
-        str(record["input"]),
-        str((record.get("dicom") or {}).get("study", "")),
-        folder / str(record.get("dicom_seg", "")),
-        str(record["model"]) if answered else "",
-        measures | {name: float(value) for name, value in record.get("deviations", {}).items()},
-    )
-
-
-def group_months(answers: Sequence[Answer]) -> dict[str, list[Answer]]:
-    """Return month, as 2026-11 -> its answers, in order of time."""
-    months: dict[str, list[Answer]] = {}
-    for one in answers:
-        months.setdefault(f"{one.time:%Y-%m}", []).append(one)
-    return months
 
 
 def read_own_test(facts: Mapping[str, Any]) -> dict[str, float]:

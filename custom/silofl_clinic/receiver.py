@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 SUCCESS, NOT_ALLOWED, NO_ROOM, NOT_UNDERSTOOD = 0x0000, 0x0124, 0xA700, 0xC000
 MIB, GIB = 1 << 20, 1 << 30
 MOST_CALLERS_AT_ONCE = 10
+# After which a silent connection is ended.
+IDLE_SECONDS = 60
 
 
 class Receiver:
@@ -50,7 +52,7 @@ class Receiver:
             ConfigError: The address cannot be listened at, or a certificate cannot be read.
         """
         from pynetdicom import ALL_TRANSFER_SYNTAXES, AllStoragePresentationContexts, evt
-        from pynetdicom.pdu import A_RELEASE_RQ
+        from pynetdicom.pdu import A_ABORT_RQ, A_RELEASE_RQ
         from pynetdicom.sop_class import Verification
 
         clinic, entity = self._clinic, make_entity(self._clinic)
@@ -67,6 +69,7 @@ class Receiver:
             (evt.EVT_DATA_RECV, self._count_bytes),
             # Before the connection is closed, unlike EVT_RELEASED, which is of another thread.
             (evt.EVT_PDU_RECV, lambda event: self._finish(event) if isinstance(event.pdu, A_RELEASE_RQ) else None),
+            (evt.EVT_PDU_SENT, lambda event: self._end_silent(event) if isinstance(event.pdu, A_ABORT_RQ) else None),
             (evt.EVT_CONN_CLOSE, lambda event: self._bytes.pop(event.assoc, None)),
         ]
         place = clinic.address, clinic.port
@@ -120,6 +123,11 @@ class Receiver:
             return NO_ROOM
         return SUCCESS
 
+    def _end_silent(self, event: Event) -> None:
+        # Who falls silent between two files has heard that all were taken, and sends none again.
+        if event.assoc.dul.idle_timer_expired() and not self._bytes[event.assoc]:
+            self._finish(event)
+
     def _slow_down(self, caller: str) -> None:
         """Have a caller wait for its turn: its files come at even distances, however many connections it has."""
         with self._lock:
@@ -142,7 +150,7 @@ def make_entity(clinic: Clinic) -> AE:
     logging.getLogger("pynetdicom").setLevel(logging.CRITICAL)
     entity = AE(ae_title=clinic.ae_title)
     entity.maximum_pdu_size = MIB
-    entity.acse_timeout = entity.dimse_timeout = entity.network_timeout = 60
+    entity.acse_timeout = entity.dimse_timeout = entity.network_timeout = IDLE_SECONDS
     return entity
 
 

@@ -39,7 +39,7 @@ def test_all_sites_are_asked_once_and_nothing_is_trained_or_tested(play, study, 
     part = game.server.parts["survey"]
     document = part.outcome(None, {}).make_files()["survey.json"]
     east = take_inventory(unlike / "east", 0, has_progress=False)
-    assert document["sites"]["east"] == east.model_dump(mode="json") and document["not_surveyed"] == {}
+    assert document["sites"]["east"] == east.model_dump(mode="json") and document["not_said"] == {}
     assert document["sentences"][:2] == ["There is no label that all can supply.", "east has no patient with lump."]
     assert document["sentences"][0] in results.model
     assert start_parts(study, SITES, None)["survey"].restored(part.state()).document == document
@@ -51,8 +51,8 @@ def test_the_floor_of_each_hospital_holds_and_who_is_below_it_says_nothing(play,
     results = finished_results(game.server, game.finish())
     document = game.server.parts["survey"].document
     assert document["sites"]["east"]["labels"] == {"blob": 9} and document["sites"]["east"]["least"] == 8
-    assert document["not_surveyed"] == {"west": "fewer than 8 patients"} and results.status == "COMPLETE"
-    assert document["sentences"][-1] == "west is not surveyed: fewer than 8 patients"
+    assert document["not_said"] == {"west": "fewer than 8 patients"} and results.status == "COMPLETE"
+    assert document["sentences"][-1] == "west says nothing: fewer than 8 patients"
 
 
 def test_it_is_of_one_kind_that_a_site_can_keep_back_and_that_its_record_names(play, study, site_data):

@@ -15,6 +15,7 @@ from silofl_clinic.archive import find_study
 from silofl_clinic.exams import EXAMS, Inbox
 from silofl_clinic.fetch import read_list
 from silofl_clinic.receiver import Receiver
+from silofl_clinic.serve import Service
 
 from .conftest import remove_elements, send, until
 
@@ -206,3 +207,24 @@ def test_dcmtk_sends_to_the_receiver(make_clinic, write_exam):
         subprocess.run(["storescu", *where, *map(str, write_exam("a"))], check=True, timeout=60)
         until(lambda: not [*clinic.root.rglob(".unfinished")])
     assert [cause for _, cause in inbox.settle()] == [""]
+
+
+@pytest.mark.slow
+def test_dcmtk_sends_exams_and_orthanc_has_their_segmentations_and_reports(orthanc, model, make_clinic, write_exam):
+    if shutil.which("storescu") is None:
+        pytest.skip("dcmtk is not installed")
+    archive, _, web = orthanc
+    clinic = make_clinic(archive=archive, callers={"STORESCU": "127.0.0.1"}, device="cpu")
+    inbox, service, studies = Inbox(clinic), Service(model, clinic), set()
+    with Receiver(clinic, inbox).listen() as port:
+        for number in range(3):
+            files = write_exam(f"A{number}", f"p{number}", BodyPartExamined="ABDOMEN")
+            studies.add(str(pydicom.dcmread(files[0]).StudyInstanceUID))
+            subprocess.run(["storescu", "127.0.0.1", str(port), "-aec", "SILOFL", *files], check=True, timeout=60)
+        until(lambda: not [*clinic.root.rglob(".unfinished")])
+    assert [cause for _, cause in inbox.settle()] == [""] * 3
+    assert len([*service.answer_all()]) == 3 and service.counts() == {"sent": 3}
+    for modality in ("SEG", "SR"):
+        with urllib.request.urlopen(f"{web}/studies?ModalitiesInStudy={modality}&includefield=0020000D") as answer:
+            found = {one["0020000D"]["Value"][0] for one in json.load(answer)}
+        assert found == studies

@@ -1,5 +1,4 @@
 import json
-import shutil
 from datetime import datetime
 
 import numpy as np
@@ -8,7 +7,8 @@ import pytest
 from silofl.base.errors import ExitCode
 from silofl.base.files import write_json
 from silofl.cli import main
-from silofl_clinic.monitor import find_alarms, group_months, read_answers
+from silofl.inference.answers import group_months, read_answers
+from silofl_clinic.monitor import find_alarms
 
 LOOK, FINGERPRINT = "the look of the image to the network", "f" * 64
 
@@ -76,25 +76,12 @@ def test_too_few_months_say_nothing(clinic, capsys):
 
 
 def test_who_had_answers_of_which_model_is_listed_of_all_models(clinic, tmp_path):
-    other = record(0, number=99, super_model="e" * 64, dicom={"study": "1.2.3"})
+    other = record(0, number=99, super_model="e" * 64, dicom={"study": "1.2.3", "patient": "p7"})
     write_json(tmp_path / "records" / "before" / "prediction.json", [other])
     clinic(lambda month: {}, "--answers", tmp_path / "answers.csv", months=4)
     lines = (tmp_path / "answers.csv").read_text().splitlines()
     assert len(lines) == 1 + 1 + 4 * 20
-    assert f"2027-01-03 00:00,scan0-99.nii.gz,1.2.3,,{'e' * 64},north" in lines
-
-
-def test_a_patient_is_listed_by_the_segmentation_that_still_lies_beside_the_answer(clinic, tmp_path, write_exam):
-    entries = [record(0, number=n, dicom_seg=f"{n}_seg.dcm") for n in (90, 91)]
-    write_json(tmp_path / "records" / "before" / "prediction.json", entries)
-    shutil.copy(write_exam("exam", patient="p7")[0], tmp_path / "records" / "before" / "90_seg.dcm")
-    clinic(lambda month: {}, "--answers", tmp_path / "answers.csv", months=4)
-    lines = [line.split(",") for line in (tmp_path / "answers.csv").read_text().splitlines()]
-    assert {row[1]: row[3] for row in lines if row[1].startswith("scan0-9")} == {
-        "scan0-9.nii.gz": "",
-        "scan0-90.nii.gz": "p7",
-        "scan0-91.nii.gz": "",
-    }
+    assert f"2027-01-03 00:00,scan0-99.nii.gz,1.2.3,p7,{'e' * 64},north" in lines
 
 
 def test_records_without_a_time_and_a_model_that_is_none_are_refused(clinic, tmp_path, capsys):

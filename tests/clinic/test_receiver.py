@@ -141,6 +141,25 @@ def test_an_exam_whose_sender_broke_off_lies_apart_until_it_comes_again(receive,
     assert len([*(root / EXAMS).rglob("*.dcm")]) == 6
 
 
+@pytest.mark.parametrize(("is_within_a_file", "cause"), [(False, ""), (True, "cut")])
+def test_an_exam_is_whole_whose_sender_falls_silent_between_two_files_and_cut_within_one(
+    receive, write_exam, monkeypatch, is_within_a_file, cause
+):
+    receiver, inbox, root = receive()
+    monkeypatch.setattr("silofl_clinic.receiver.IDLE_SECONDS", 1)
+    files = write_exam("a")
+    with receiver.listen() as port:
+        with calling(port) as to:
+            for path in files:
+                assert to.send_c_store(pydicom.dcmread(path)).Status == SUCCESS
+            if is_within_a_file:
+                # The head of a PDU whose rest does not come.
+                to.dul.socket.send(bytes.fromhex("040000001000"))
+            until(lambda: not any(connection.is_alive() for connection in inbox.sending))
+        assert [one for _, one in inbox.settle()] == [cause]
+    assert len([*root.rglob("*.dcm")]) == 6
+
+
 @pytest.fixture(scope="module")
 def certificates(tmp_path_factory):
     """Make two authorities, each with a certificate that it signed."""

@@ -231,6 +231,14 @@ def test_numbers_alone_leave_even_where_no_array_may(gate, answer):
     assert "lets no arrays leave, not weights" in gate(may_leave=[]).refusal(request(), answer("weights"))
 
 
+def test_a_refusal_may_leave_itself_however_many_kinds_the_site_lets_leave(gate, answer):
+    ready = "batchnorm amplitude statistics selector control fingerprint survey evaluation usual_values".split()
+    found = gate(may_leave=ready)
+    reason = found.refusal(request(), answer("weights"))
+    assert "the site lets only other kinds leave, not weights; the answer held" in reason
+    assert found.refusal(request(), answer("weights").failed(reason)) is None
+
+
 def test_batchnorm_stays_where_the_study_says_so_whatever_the_site_allows(gate, answer):
     here = gate(algorithm={"name": "fedbn"}, may_leave=["weights", "batchnorm"])
     assert "not batchnorm" in here.refusal(request(), answer("batchnorm"))

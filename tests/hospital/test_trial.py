@@ -318,3 +318,21 @@ def test_a_survey_is_checked_whatever_its_labels_and_its_kind_is_named(candidate
     assert answer.status == "ok" and set(answer.facts["kinds"]) == {"survey", "numbers"}
     change_site(kit, may_leave=["weights"])
     assert "leave, not survey" in check_leaving(candidate(algorithm={"name": "survey"}, rounds=0)).sentence
+
+
+def test_records_of_answers_are_checked_without_a_dataset_json_and_leave_only_where_they_may(candidate, kit):
+    study = {"algorithm": {"name": "monthly_answers", "monthly_answers": {"model": "f" * 64}}, "rounds": 0}
+    site = candidate(**study)
+    (site.data_folder / "dataset.json").unlink()
+    assert check_data(site).sentence == "0 answers of models can be read" and check_data(site).status == "warning"
+    record = {"input": "a", "time": "2026-03-05T10:00:00+00:00", "super_model": "f" * 64, "model": "north"}
+    record |= {"scores": {}, "is_fallback": False, "volumes_ml": {"blob": 1.0}}
+    records = [record | {"dicom": {"patient": f"secret{n}"}} for n in range(6)]
+    write_json(site.data_folder / "answers" / "prediction.json", records)
+    assert check_data(site).status == "ok"
+    assert check_training(site).sentence == "nothing is trained: the study counts a model's answers"
+    answer = check_leaving(site)
+    assert answer.status == "ok" and set(answer.facts["kinds"]) == {"monthly_answers", "numbers"}
+    assert "secret" not in str(answer)
+    change_site(kit, may_leave=READY)
+    assert "leave, not monthly_answers" in check_leaving(candidate(**study)).sentence

@@ -121,6 +121,7 @@ def test_the_record_says_when_and_of_a_series_by_which_names_an_archive_finds_it
     _, (volume, plane), _ = predict(series, picture)
     headers = [pydicom.dcmread(path) for path in sorted(series.glob("*.dcm"))]
     assert volume["dicom"] == {
+        "patient": "p1",
         "study": headers[0].StudyInstanceUID,
         "series": headers[0].SeriesInstanceUID,
         "instances": [header.SOPInstanceUID for header in headers],

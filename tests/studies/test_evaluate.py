@@ -18,6 +18,7 @@ from silofl.base.files import save_tensors
 from silofl.base.schema import dump_record, read_record
 from silofl.base.settings import dump_yaml, parse
 from silofl.cli import main
+from silofl.core.intervals import Estimate
 from silofl.core.operating_point import MOST_PROBABLE, OperatingPoint
 from silofl.core.roc import compare_aurocs
 from silofl.data.counts import SiteCounts
@@ -30,6 +31,7 @@ from silofl.inference.directory import plain_study, write_model_folder
 from silofl.inference.evaluation import Evaluation
 from silofl.models import build_model
 from silofl.models.selector import build_selector
+from silofl.report.evaluation_page import judge_release
 from silofl.study import Study
 from silofl.study.sections import DoNotUseSettings, OperatingPointSettings
 from silofl.training.metrics import group_positions
@@ -570,6 +572,19 @@ def test_two_segmentations_differ_by_the_mean_over_the_same_cases(evaluate, cont
     low, high = found.difference.interval
     line = f"dice {found.difference.value:+.3f} ({low:+.3f} to {high:+.3f})"
     assert line in printed and line in (out / "evaluation.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("interval", "verdict"),
+    [
+        ((0.001, 0.2), "better beyond chance, so that it may take the other's place"),
+        ((0.0, 0.2), "not better beyond chance, so that the other stays in use"),
+        ((-0.2, -0.001), "worse than the other, so that the other stays in use"),
+        (None, "not better beyond chance, so that the other stays in use"),
+    ],
+)
+def test_a_version_is_released_only_where_it_is_better_beyond_chance(interval, verdict):
+    assert judge_release(Estimate(0.1, interval, 20)) == verdict
 
 
 def test_a_model_does_not_differ_from_itself(evaluate, contents, phantoms, tmp_path):

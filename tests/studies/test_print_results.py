@@ -22,3 +22,12 @@ def test_a_failed_run_of_which_the_name_alone_is_known_prints_why_and_nothing_un
     text = io.StringIO()
     print_results(unscored_results("small", "FAILED", ["study.yaml cannot be read"]), Console(file=text, width=200))
     assert text.getvalue() == "FAILED  small\n  - study.yaml cannot be read\n"
+
+
+def test_what_a_model_answered_in_use_is_printed_by_hospital_and_month(tmp_path):
+    month = {"answers": 40, "warned": None, "labels": {"organ": 103.0}}
+    sites = {"east": {"months": {"2026-03": month}, "unit": "ml", "least": 5}}
+    (tmp_path / "monthly_answers.json").write_text(json.dumps({"sites": sites, "sentences": [], "not_said": {}}))
+    text = io.StringIO()
+    print_notes(tmp_path, Console(file=text, width=120))
+    assert "east 2026-03 40 withheld 103" in " ".join(text.getvalue().split())

@@ -6,18 +6,16 @@ follows from all.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 from silofl.core.algorithm_option import AlgorithmOption, Traits
 from silofl.core.recipe import PRESET_NAMES, Recipe
 from silofl.data.inventories import describe_inventories
 from silofl.data.inventory import Inventory, take_inventory
-from silofl.parts.answer import SiteAnswer
-from silofl.parts.asked_once import AskedOnce, Withheld
-from silofl.parts.part import Kind, Reported, Run, WeightsOf
-from silofl.parts.task import Exchange, Message, Replies
+from silofl.parts.asked_once import AskedAlone, Said
+from silofl.parts.part import Kind
+from silofl.parts.task import Message
 from silofl.parts.work import SitePart
 
 ROLE = "survey"
@@ -34,57 +32,30 @@ class Survey(AlgorithmOption):
 
     section: ClassVar[str] = "survey"
     implementation: ClassVar[str] = "silofl.algorithms.survey"
-    traits: ClassVar[Traits] = Traits(asks_alone=True)
+    traits: ClassVar[Traits] = Traits(asks_alone="images")
 
     def sentence(self) -> str:
         """Return what a report says of it."""
         return "Once, counts of what each site's data hold, and the means of its images' brightness and colour."
 
 
-class SurveyEntry(Withheld):
-    """What a site says.
+class SurveyEntry(Said):
+    """The inventory of a site's data."""
 
-    Attributes:
-        inventory: Of its data; None where it is withheld.
-    """
-
-    inventory: Inventory | None = None
+    said: Inventory | None = None
 
 
-@dataclass(frozen=True)
-class SurveyPart(AskedOnce):
-    """The inventories at the server.
+class SurveyPart(AskedAlone):
+    """The inventories at the server."""
 
-    Attributes:
-        inventories: Site -> its own, while they come in.
-    """
-
-    inventories: Mapping[str, Inventory] = field(default_factory=dict)
-    role: str = ROLE
+    role = ROLE
     entry: ClassVar[type[SurveyEntry]] = SurveyEntry
     file: ClassVar[str] = FILE
-    what: ClassVar[str] = "an inventory"
     leaves = (Kind(ROLE, PURPOSE, RISK, ROLE, is_of_images=True, is_mixed=False, is_entry=True),)
 
-    def checked(self, site: str, exchange: Exchange, answer: SiteAnswer, run: Run) -> SurveyPart:
-        """Keep an inventory."""
-        found = answer.entry(ROLE, SurveyEntry).inventory if exchange.task == ROLE else None
-        return replace(self, inventories={**self.inventories, site: found}) if found else self
-
-    def merged(self, exchange: Exchange, replies: Replies, weights_of: WeightsOf, run: Run) -> SurveyPart:
-        """Say what follows from the inventories of the sites that answered."""
-        if exchange.task != ROLE:
-            return self
-        known = {site: self.inventories[site] for site in replies.accepted if site in self.inventories}
-        silent = self.find_silent_sites(replies)
-        sentences = (*describe_inventories(known), *(f"{site} is not surveyed: {why}" for site, why in silent.items()))
-        sites = {site: one.model_dump(mode="json") for site, one in known.items()}
-        document = {"sites": sites, "sentences": list(sentences), "not_surveyed": silent}
-        return replace(self, inventories={}, document=document, sentences=sentences)
-
-    def reported(self, reported: Reported, run: Run) -> Reported:
-        """Say what came out."""
-        return replace(reported, how=" ".join(("none is trained.", *self.sentences)))
+    def describe(self, said: Mapping[str, Inventory]) -> Sequence[str]:
+        """Return what follows from the inventories."""
+        return describe_inventories(said)
 
 
 class SiteSurvey(SitePart):
@@ -98,7 +69,7 @@ class SiteSurvey(SitePart):
         found = take_inventory(work.data_folder, work.min_patients, has_progress=False)
         if found is None:
             return Message(meta={ROLE: {"withheld": f"fewer than {work.min_patients} patients"}})
-        return Message(meta={ROLE: {"inventory": found.model_dump(mode="json")}, "num_patients": found.patients})
+        return Message(meta={ROLE: {"said": found.model_dump(mode="json")}, "num_patients": found.patients})
 
 
 PART, SITE = SurveyPart, SiteSurvey

@@ -197,7 +197,9 @@ class Gate:
         names |= {kind.name: [kind.role] for kind in self.list_entries(message)}
         kind = min(names.keys() - self.allowed, default=None)
         if kind is not None:
-            let = f"only {', '.join(sorted(self.allowed))}" if self.allowed else "no arrays"
+            listed = f"only {', '.join(sorted(self.allowed))}" if self.allowed else "no arrays"
+            # With a long list the sentence would be cut, and be none that may leave.
+            let = listed if len(listed) <= 60 else "only other kinds"
             return f"the site lets {let} leave, not {kind}; the answer held {len(names[kind])} such arrays: {ASK}"
         answer = self._read_answer(request, message)
         if answer is None:

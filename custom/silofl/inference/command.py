@@ -265,7 +265,7 @@ class Runner:
         record = {"sha256": _checksums(one.case)} | prediction_record(prediction, study, self.threshold)
         if is_dicom(one.first):
             one = replace(one, headers=one.headers or [*dicom_headers(one.first, skips_others=True)])
-            record["dicom"] = list_uids(one.headers)
+            record["dicom"] = {"patient": str(one.headers[0].get("PatientID", ""))} | list_uids(one.headers)
         if options.site is not None:
             record["asked_for"] = options.site
         line = prediction_sentence(prediction, study, self.threshold)

@@ -1,14 +1,14 @@
 """What asks all sites once, before the first round, and makes one document of their answers."""
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Self
 
 from silofl.base.errors import AggregationError
 from silofl.base.settings import Section
 from silofl.models.roles import add_role
 from silofl.parts.answer import Count, SiteAnswer, Text
-from silofl.parts.part import BEFORE, END, Outcome, Part, Run
+from silofl.parts.part import BEFORE, END, Outcome, Part, Reported, Run, WeightsOf
 from silofl.parts.task import Exchange, Expected, Message, Replies, Wanted
 from silofl.parts.work import Work
 from silofl.study import Study
@@ -23,6 +23,12 @@ class Withheld(Section):
     """
 
     withheld: Text = ""
+
+
+class Said(Withheld):
+    """What a site says that is asked for a record alone; there is none where it is withheld."""
+
+    said: Section | None = None
 
 
 class AskedEntry(Withheld):
@@ -92,6 +98,42 @@ class AskedOnce(Part):
     def outcome(self, run: Run, tests: Mapping[str, SiteScore]) -> Outcome:
         """Return the document."""
         return Outcome(make_files=lambda: {self.file: self.document} if self.document else {})
+
+
+@dataclass(frozen=True)
+class AskedAlone(AskedOnce):
+    """The server half of a run that trains and tests nothing: sites' records beside each other.
+
+    Attributes:
+        said: Site -> its record, while they come in.
+    """
+
+    said: Mapping[str, Section] = field(default_factory=dict)
+    entry: ClassVar[type[Said]] = Said
+
+    def describe(self, said: Mapping[str, Any]) -> Sequence[str]:
+        """Return what follows from the records of the sites that answered, in sentences."""
+        return ()
+
+    def checked(self, site: str, exchange: Exchange, answer: SiteAnswer, run: Run) -> Self:
+        """Keep a site's record."""
+        said = answer.entry(self.role, Said).said if exchange.task == self.role else None
+        return replace(self, said={**self.said, site: said}) if said else self
+
+    def merged(self, exchange: Exchange, replies: Replies, weights_of: WeightsOf, run: Run) -> Self:
+        """Put the records of the sites that answered beside each other, and say what follows."""
+        if exchange.task != self.role:
+            return self
+        known = {site: self.said[site] for site in replies.accepted if site in self.said}
+        silent = self.find_silent_sites(replies)
+        sentences = (*self.describe(known), *(f"{site} says nothing: {why}" for site, why in silent.items()))
+        sites = {site: one.model_dump(mode="json") for site, one in known.items()}
+        document = {"sites": sites, "sentences": list(sentences), "not_said": silent}
+        return replace(self, said={}, document=document, sentences=sentences)
+
+    def reported(self, reported: Reported, run: Run) -> Reported:
+        """Say what came out."""
+        return replace(reported, how=" ".join(("none is trained.", *self.sentences)))
 
 
 def expect_float64(shape: tuple[int, ...], minimum: float | None = 0) -> Expected:

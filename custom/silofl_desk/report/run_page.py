@@ -46,6 +46,7 @@ from silofl.training.joined import FEDERATED
 from silofl_desk.report import sentences
 from silofl_desk.report.evaluations_page import evaluations_section, list_chance
 from silofl_desk.report.left_out_site import unseen_section
+from silofl_desk.report.months import months_section
 from silofl_desk.report.result_pictures import case_images, hospitals_image, normalization_images
 from silofl_desk.report.result_tables import (
     calling_table,
@@ -125,16 +126,17 @@ def make_run_page(run: RunRecords) -> Page:
     sections = (
         _joining_section(run),
         evaluations_section(run.evaluations),
-        _results_section(run),
-        *(_training_sections(run) if run.evaluations is None else ()),
+        months_section(run.path),
+        _results_section(run) if run.results.tests or not run.results.is_evaluation else None,
+        *(() if run.results.is_evaluation else _training_sections(run)),
         # Of a network's evaluation no more is known than the hospitals' table has.
-        _data_section(run) if run.data or run.evaluations is None else None,
+        _data_section(run) if run.data or not run.results.is_evaluation else None,
         _recipe_section(run),
         _software_section(run),
     )
     return Page(
         title=run.results.study,
-        kicker=f"Report of a federated {'evaluation' if run.evaluations else 'training'}",
+        kicker=f"Report of a federated {'evaluation' if run.results.is_evaluation else 'training'}",
         subtitle=_subtitle(run),
         opening=[
             _status_banner(run),
@@ -437,9 +439,9 @@ def _read_code(folder: Path) -> str:
 def _recipe_section(run: RunRecords) -> PageSection:
     questions, settings = list(run.results.recipe.get("questions", {}).items()), _list_settings(run)
     unknown = "The recipe is in the job's study.yaml; a run's folder holds it once there is a result."
-    if run.evaluations is not None:
+    if run.results.is_evaluation:
         # The answers are about a training, which there was none of here.
-        questions, unknown = [], "Nothing was trained. The settings are those of the study that trained the model."
+        questions, unknown = [], "Nothing was trained. The settings are those of the study."
     return make_section(
         "recipe",
         "Recipe and settings",

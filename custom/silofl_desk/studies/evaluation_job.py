@@ -1,13 +1,13 @@
-"""``silofl evaluation-job``: the job that holds a finished model against hospitals' own test data, without training."""
+"""``silofl evaluation-job``: the job that tests a finished model at hospitals, or asks what it answered in use."""
 
 import argparse
 import hashlib
 from pathlib import Path
 from shlex import quote
-from types import MappingProxyType
 
 from rich.console import Console
 
+from silofl.algorithms.monthly_answers import ROLE as MONTHLY
 from silofl.base.bundled_jobs import JOBS
 from silofl.base.errors import ConfigError, ExitCode
 from silofl.base.files import copy_folder, save_tensors, write_text
@@ -21,6 +21,7 @@ from silofl.inference.evaluations import FILE, Evaluations, describe_test
 from silofl.inference.model_file import pack_model
 from silofl.report.tables import print_lines
 from silofl.study import Study
+from silofl.study.sections import FITTING
 from silofl_desk.studies.simulation import fit_configurations, fit_meta, study_file
 
 # Of any algorithm: its configurations alone are taken.
@@ -37,13 +38,16 @@ HEAD = """\
 
 def run(options: argparse.Namespace) -> int:
     """Write the job, and say how to go on with it; or take a run's results into the model's card."""
+    if options.monthly and (options.results or options.by):
+        raise ConfigError("--monthly must go with --out alone, not with --by or --results; leave these out")
     if options.results:
         return _add_results(options.model, options.results, make_console(options))
-    study = write_evaluation_job(options.model, options.out, dict(options.by))
+    study = write_evaluation_job(options.model, options.out, dict(options.by), options.monthly)
     job = quote(str(options.out))
+    what = "asks what the model answered in each month" if options.monthly else "has hospitals test the model"
     lines = [
-        f"wrote {options.out}: it sends the model to hospitals, which test it on their own test cases",
-        f"  python -m silofl simulate {job} --data DATA --out RUN",
+        f"wrote {options.out}: it {what}",
+        *[f"  python -m silofl simulate {job} --data DATA --out RUN"] * (not options.monthly),
         f"  python -m silofl run {job} --kit KIT --out RUN",
         f"hospitals that pin their studies need its digest: {study.digest}",
     ]
@@ -62,12 +66,13 @@ def _add_results(model: Path, run: Path, console: Console) -> int:
     return ExitCode.COMPLETE
 
 
-def write_evaluation_job(model: Path, target: Path, divisions: Divisions = MappingProxyType({})) -> Study:
+def write_evaluation_job(model: Path, target: Path, divisions: Divisions, is_monthly: bool) -> Study:
     """Write the job that evaluates a super model over a network, and return its study.
 
     Args:
         model: The super model's folder.
         divisions: What test cases are also scored by -> its groups.
+        is_monthly: Whether it asks what the model answered in use, instead of a test.
 
     Raises:
         ConfigError: The super model is broken, the folder exists, or nobody says which groups there are.
@@ -79,20 +84,33 @@ def write_evaluation_job(model: Path, target: Path, divisions: Divisions = Mappi
             )
     if target.exists():
         raise ConfigError(f"--out must be a new folder, not {target}, which exists; name another")
-    contents, packed = read_model_folder(model), pack_model(model)
+    own = read_model_folder(model).study
     copy_folder(TEMPLATE, target)
     path = study_file(target)
-    save_tensors(path.with_name(WEIGHTS), packed)
+    values = _list_monthly(own, model) if is_monthly else _list_test(own, model, path, divisions)
+    study = parse(Study, values, "study.yaml")
+    fit_configurations(target, study)
+    write_text(path, HEAD.format(model=model.resolve().name, study=own.name) * (not is_monthly) + dump_yaml(values))
+    fit_meta(target, study, ("name", "federation.min_sites"))
+    return study
+
+
+def _list_test(own: Study, model: Path, path: Path, divisions: Divisions) -> dict[str, object]:
+    save_tensors(path.with_name(WEIGHTS), pack_model(model))
     digest = hashlib.sha256(path.with_name(WEIGHTS).read_bytes()).hexdigest()
-    own = contents.study
     values = {key: value for key, value in plain_study(own).items() if key not in OF_TRAINING}
     values["model"] = {k: v for k, v in values["model"].items() if not k.startswith("weights")}
     values["model"] |= {"pretrained": WEIGHTS, "pretrained_sha256": digest}
     # Nothing is mixed: a hospital may be the only one.
     values |= {"name": f"{own.name}-evaluation", "rounds": 0, "federation": {"min_sites": 1}}
-    values |= {"subgroups": {by: list(wanted or GROUPS[by]) for by, wanted in divisions.items()}} if divisions else {}
-    study = parse(Study, values, "study.yaml")
-    fit_configurations(target, study)
-    write_text(path, HEAD.format(model=model.resolve().name, study=own.name) + dump_yaml(values))
-    fit_meta(target, study, ("name", "federation.min_sites"))
-    return study
+    groups = {by: list(wanted or GROUPS[by]) for by, wanted in divisions.items()}
+    return values | ({"subgroups": groups} if groups else {})
+
+
+def _list_monthly(own: Study, model: Path) -> dict[str, object]:
+    asked = {"name": MONTHLY, MONTHLY: {"model": read_fingerprint(model)}}
+    values = {"name": f"{own.name}-monthly", "rounds": 0, "algorithm": asked, "federation": {"min_sites": 1}}
+    # Nothing is trained, but a network and a loss must fit the task.
+    fitting = {key: one[0] for key, one in FITTING[own.task].items()}
+    values |= {"model": {"name": fitting["model.name"]}, "training": {"loss": fitting["training.loss"]}}
+    return values | {"task": own.task, "labels": dict(own.labels), "metric": fitting["metric"]}

@@ -179,7 +179,7 @@ def check_pretrained(job: Path, study: Study, simulation: Simulation) -> None:
     if study.model.weights:
         read_weights(Path(simulation.weights or study_file(job).with_name(study.model.weights)), study)
     if study.asks_alone:
-        raise ConfigError(f"JOB must train or test a model, not only survey, as {study.name}; call silofl survey DATA")
+        raise ConfigError(f"JOB must train or test a model, not only ask sites, as {study.name}; give it to silofl run")
     if not study.rounds:
         read_start(study_file(job).parent, study)
     elif study.recipe.needs_pretrained:
