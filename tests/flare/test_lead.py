@@ -10,6 +10,7 @@ from nvflare.fuel.flare_api.api_spec import AuthorizationError, JobNotFound, Job
 from silofl.base.errors import ConfigError, TrainingError
 from silofl.base.files import write_json
 from silofl.flare.in_flight import InFlight, answer_progress
+from silofl.flare.one_machine import IS_BLOCKED
 from silofl_desk.flare import lead as module
 from silofl_desk.flare.lead import Lead, Progress
 
@@ -90,7 +91,8 @@ def lead(monkeypatch):
 
     def make(**answers):
         monkeypatch.setattr(module, "Session", lambda *arguments: session(**answers))
-        kit = SimpleNamespace(name="lead", folder="kit", address=SimpleNamespace(host="server", port=8002))
+        address = SimpleNamespace(host="server", port=8002, scheme="tcp", security="clear")
+        kit = SimpleNamespace(name="lead", folder="kit", address=address)
         return Lead(kit, patience_s=0)
 
     return make
@@ -142,6 +144,32 @@ def test_a_lead_without_the_right_learns_so_and_one_whose_job_starts_does_not_lo
 def test_a_server_that_stays_away_is_named_with_its_address(lead):
     with pytest.raises(TrainingError, match="the server server:8002 must answer within 0 s; it did not, see .*: gone"):
         lead(meta=OSError("gone")).find("x")
+
+
+def test_a_lead_whose_certificate_is_blocked_is_told_so_and_not_that_the_server_is_away(lead, monkeypatch, tmp_path):
+    def refuse(kit):
+        raise ConfigError(IS_BLOCKED % kit.name)
+
+    def fail(timeout_s):
+        raise FLCommunicationError("failed to challenge server: timeout")
+
+    refused = lead()
+    one = session()
+    one.try_connect, one.api.close = fail, lambda: None
+    monkeypatch.setattr(module, "Session", lambda *arguments: one)
+    monkeypatch.setattr(module, "ask_machines", refuse)
+    (tmp_path / "job").mkdir()
+    for ask in (refused.connected, lambda: refused.submit(tmp_path / "job")):
+        with pytest.raises(ConfigError, match="^the server must let lead in, and has blocked the certificate of this"):
+            ask()
+    # A server that cannot be asked is away.
+    monkeypatch.setattr(module, "ask_machines", fail_to_connect)
+    with pytest.raises(TrainingError, match="must answer within 0 s"):
+        refused.connected()
+
+
+def fail_to_connect(kit):
+    raise ConnectionRefusedError("nobody listens")
 
 
 @pytest.mark.parametrize("error", [JobNotFound("no such job"), AuthorizationError("not yours")])

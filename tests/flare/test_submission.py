@@ -6,6 +6,7 @@ import shutil
 
 import pytest
 import yaml
+from nvflare.fuel.f3 import communicator
 
 from silofl.base.errors import ConfigError
 from silofl.base.files import save_tensors
@@ -42,6 +43,14 @@ def said(tmp_path):
 @pytest.mark.parametrize("name", sorted(path.name for path in JOBS.glob("*_phantoms")))
 def test_a_job_of_ours_raises_no_doubt(said, name):
     assert said(name) == []
+
+
+def test_a_job_is_looked_at_without_making_this_process_a_site(said, monkeypatch):
+    """Else a lead whose certificate is blocked would end without a word."""
+    nvflares = object()
+    monkeypatch.setattr(communicator, "ConnManager", nvflares)
+    said()
+    assert communicator.ConnManager is nvflares
 
 
 def test_what_the_ready_made_policy_keeps_is_known(said):

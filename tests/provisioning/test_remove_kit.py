@@ -16,6 +16,7 @@ from silofl.flare import blocked
 from silofl.flare.blocked import FILE, BlockList, format_serial
 from silofl.flare.job_files import JobFiles
 from silofl.flare.kit import read_kit
+from silofl_desk.flare.lead import Lead
 
 LEAD = "lead@study.example.org"
 OUT, REGISTERED = "has blocked the certificate of this kit", "Successfully registered client"
@@ -117,8 +118,8 @@ def test_a_removed_kit_is_out_of_a_network_that_runs_and_stays_out(tmp_path, fre
         wait_until(lambda: north.read_text().count(OUT) == 1)
         with pytest.raises(Exception):  # noqa: B017, PT011 - NVFlare has several for a line that was closed
             session.list_jobs()
-        with pytest.raises(Exception), network.session("lead"):  # noqa: B017, PT011
-            pass
+        with Lead(read_kit(kits / LEAD), 1.0) as lead, pytest.raises(ConfigError, match=OUT):
+            lead.connected()
         # Nor is it let in anew, but a kit with another key is.
         network.kill("north")
         network.start(read_kit(kits / "north"))

@@ -15,11 +15,13 @@ from silofl.federation.results import read_results
 from silofl.setup.software import digest_package
 from silofl_desk.phantoms.phantoms import make_phantoms
 from tests.provisioning.week_stage import Followed, Stage, require_that, wait_until
+from tests.proxy import run_proxy
 
 HOSPITALS, NEW = ("east", "north", "south"), "west"
 # Enough for the 5 training patients below which no amplitude leaves a hospital.
 PATIENTS = dict.fromkeys((*HOSPITALS, NEW), 10)
 LONG = "week_long"
+SECOND_LEAD = "second@study.example.org"
 # Of the two studies beside each other; the second one is aborted in its midst, and an abort takes seconds.
 ROUNDS = {"week_first": 8, "week_second": 40}
 OTHER_RELEASE = "9.9.0"
@@ -126,6 +128,22 @@ def abort_and_continue(stage: Stage) -> str:
     return f"aborted after round {finished}; continued, {NEW} answers with the others in round {found.round}"
 
 
+def let_second_lead_come_and_go(stage: Stage) -> str:
+    """Make a kit for a second lead, who runs a study and leaves with a copy of the kit, while the long study runs."""
+    stage.provisioning("add-person", stage.workspace, SECOND_LEAD, "study", "lead")
+    kit, copy, results = stage.kit(SECOND_LEAD).folder, stage.out / "copied-kit", stage.out / "results"
+    job = stage.write_job("fedavg_phantoms", "week_third", rounds=2, guard=False, **{"federation.sites": len(PATIENTS)})
+    stage.silofl("run", job, "--kit", kit, "--out", results / "week_third")
+    (run,) = (results / "week_third").rglob("results.json")
+    status = read_results(run.parent).status
+    require_that(status == "COMPLETE", f"the study of the second lead must be COMPLETE, not {status}")
+    shutil.copytree(kit, copy)
+    stage.provisioning("remove-kit", stage.workspace, SECOND_LEAD)
+    stage.silofl("run", job, "--kit", copy, "--out", results / "refused", code=2)
+    found = wait_for_all(stage.followed[LONG])
+    return f"COMPLETE after 2 rounds; a copy of the removed kit runs nothing; all answer in round {found.round}"
+
+
 def pause_hospital(stage: Stage) -> str:
     """Have a hospital pause the study for some rounds, without a restart."""
     run = stage.followed[LONG]
@@ -136,6 +154,20 @@ def pause_hospital(stage: Stage) -> str:
     back = run.wait_for("east answers", lambda one: "east" in one.answered)
     missed = [one.round for one in run.ledger[first.round - 1 : back.round] if "east" in one.failed]
     return f"rounds {missed[0]} to {missed[-1]} without east: {first.failed['east']}; round {back.round} with it again"
+
+
+def put_hospital_behind_proxy(stage: Stage) -> str:
+    """Have a hospital go through an HTTP proxy, from now on."""
+    port, heads = stage.keep(run_proxy())
+    stage.change_site("south", proxy=f"http://localhost:{port}")
+    stage.restart("south")
+    found = stage.followed[LONG].wait_for("south answers", lambda one: "south" in one.answered)
+    to_server = f"CONNECT localhost:{stage.port} "
+    require_that(
+        bool(heads) and all(head.startswith(to_server) for head in heads),
+        "the proxy must have led south to the server, and nowhere else",
+    )
+    return f"{len(heads)} connections through the proxy, all to the server; south answers in round {found.round}"
 
 
 def renew_hospital_certificate(stage: Stage) -> str:
@@ -205,6 +237,21 @@ def forget_one_patient(stage: Stage) -> str:
     return f"{len(named)} files of south named the patient, none does now; site egress-check: whole before and after"
 
 
+def restore_server(stage: Stage) -> str:
+    """Lose the server's disk, with its kit and all runs, after a nightly backup; restore it."""
+    backup, places = stage.out / "backup", (stage.kit("server").folder, stage.data / ".silofl" / "server")
+    for number, place in enumerate(places):
+        shutil.copytree(place, backup / str(number))
+    stage.network.kill("server")
+    for number, place in enumerate(places):
+        shutil.rmtree(place)
+        shutil.copytree(backup / str(number), place)
+    stage.network.start(stage.network.server)
+    expected = {"east", "south"}
+    wait_until("east and south to connect", lambda: stage.network.connected() >= expected)
+    return f"{', '.join(sorted(expected))} are connected to the restored server"
+
+
 def mend_hospitals(stage: Stage) -> str:
     """Mend policy and packages; the study goes on with all."""
     privacy = stage.kit(NEW).folder / "local" / "privacy.json"
@@ -259,13 +306,16 @@ EVENTS = (
     Event("Tuesday: hospital north is killed and started again while the long study runs", restart_hospital),
     Event("Wednesday: hospital west gets a kit and starts while the study runs", add_new_hospital),
     Event("Wednesday: the lead aborts the study and goes on with west", abort_and_continue),
+    Event("Wednesday: a second lead gets a kit, runs a study, and leaves", let_second_lead_come_and_go),
     Event("Thursday: hospital east pauses the study for some rounds", pause_hospital),
+    Event("Thursday: hospital south goes through a proxy from now on", put_hospital_behind_proxy),
     Event("Thursday: the certificate of south is renewed", renew_hospital_certificate),
     Event(
         "Friday: east changes its package, north installs another release, west breaks its policy",
         break_three_hospitals,
     ),
     Event("Saturday: hospital south forgets a patient", forget_one_patient),
+    Event("Saturday: the server's disk is lost, and restored from its backup", restore_server),
     Event("Sunday: all is mended, and the study goes on with all", mend_hospitals),
     Event("Sunday: server and hospitals are upgraded, one after the other, and the study ends", upgrade_and_finish),
 )

@@ -12,9 +12,9 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from provisioning.network import Network
 from provisioning.workspace import REPOSITORY, kits_folder, write_yaml
@@ -27,6 +27,7 @@ from silofl_desk.flare.lead import has_ended
 from silofl_desk.studies.processes import ProcessTree
 from silofl_desk.studies.simulation import apply_changes, study_file
 
+T = TypeVar("T")
 POLL_S = 0.2
 # For a busy machine; what takes longer hangs.
 LIMIT_S = 300.0
@@ -84,6 +85,10 @@ class Stage:
     def make_network(self) -> Network:
         """Return the network, not yet started."""
         return Network(self.workspace / "silofl", self.out / "logs")
+
+    def keep(self, context: AbstractContextManager[T]) -> T:
+        """Enter a context that is left when the network is shut down."""
+        return self._stack.enter_context(context)
 
     def open_network(self, without: Sequence[str] = ()) -> set[str]:
         """Start the server and the hospitals, each from its own kit; returns the hospitals that are connected.

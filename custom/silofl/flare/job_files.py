@@ -8,6 +8,7 @@ which every machine must have.
 """
 
 import sys
+from collections.abc import Collection
 from pathlib import Path
 from typing import IO
 
@@ -30,6 +31,7 @@ from silofl.flare.proxy import use_proxy
 from silofl.models.weights import SUFFIXES
 
 FILES = ("config_fed_client.json", "config_fed_server.json", "study.yaml")
+FOLDERS = frozenset({"config", "custom"})
 SIGNATURES = (NVFLARE_SIG_FILE, NVFLARE_SUBMITTER_CRT_FILE)
 
 
@@ -45,7 +47,7 @@ class JobFiles(AppValidator, FLComponent):
 
     def __init__(self, has_custom: bool = False) -> None:
         super().__init__()
-        self._folders = {"config", "custom"} if has_custom else {"config"}
+        self._folders = FOLDERS if has_custom else FOLDERS - {"custom"}
         self._blocked = BlockList(Path.cwd())
         for form in (ConfigFormat.PYHOCON, ConfigFormat.OMEGACONF):
             # NVFlare has no setting for it.
@@ -76,23 +78,35 @@ class JobFiles(AppValidator, FLComponent):
     def validate(self, app_folder: str) -> tuple[str, dict]:
         """Return why an app may not be deployed, empty where it may, and no properties."""
         app = Path(app_folder)
-        paths = [path for path in sorted(app.rglob("*")) if not (path.parent == app and path.name in self._folders)]
-        odd = next((path.relative_to(app).as_posix() for path in paths if not self._is_known(path, app)), None)
-        if odd is not None:
-            return f"a job of SiloFL must hold {', '.join(FILES)} and a model alone, not {odd[:200]!r}; delete it", {}
-        num_bytes = sum(path.stat().st_size for path in paths)
-        if num_bytes > MOST_BYTES:
-            return f"a job must have at most {MOST_BYTES // 1024**3} GiB, not {num_bytes / 1024**3:.1f}", {}
+        if reason := refuse_app(app, self._folders):
+            return reason, {}
         for path in app.rglob(NVFLARE_SUBMITTER_CRT_FILE):
             if name := self._blocked.find_signer(path):
                 return f"a job must be signed by somebody whose certificate is not blocked, not by {name}", {}
         return "", {}
 
-    def _is_known(self, path: Path, app: Path) -> bool:
-        if "custom" in self._folders and path.is_relative_to(app / "custom"):
-            return not path.is_symlink()
-        if path.is_symlink() or not path.is_file():
-            return False
-        if path.name in SIGNATURES:
-            return path.parent in (app, app / "config")
-        return path.parent == app / "config" and (path.name in FILES or path.suffix in SUFFIXES)
+
+def refuse_app(app: Path, folders: Collection[str]) -> str:
+    """Return why an app may not be deployed, whoever sends it; empty where it may.
+
+    Args:
+        folders: Those that it may hold.
+    """
+    paths = [path for path in sorted(app.rglob("*")) if not (path.parent == app and path.name in folders)]
+    odd = next((path.relative_to(app).as_posix() for path in paths if not _is_known(path, app, folders)), None)
+    if odd is not None:
+        return f"a job of SiloFL must hold {', '.join(FILES)} and a model alone, not {odd[:200]!r}; delete it"
+    num_bytes = sum(path.stat().st_size for path in paths)
+    if num_bytes > MOST_BYTES:
+        return f"a job must have at most {MOST_BYTES // 1024**3} GiB, not {num_bytes / 1024**3:.1f}"
+    return ""
+
+
+def _is_known(path: Path, app: Path, folders: Collection[str]) -> bool:
+    if "custom" in folders and path.is_relative_to(app / "custom"):
+        return not path.is_symlink()
+    if path.is_symlink() or not path.is_file():
+        return False
+    if path.name in SIGNATURES:
+        return path.parent in (app, app / "config")
+    return path.parent == app / "config" and (path.name in FILES or path.suffix in SUFFIXES)

@@ -44,6 +44,7 @@ WAIT_FILE, MOST_WAIT_S = "refused.fl", 600.0
 # certificate is blocked. And the question of `ask_machines`, which connects nobody.
 PROCESS, PLACE, REFUSED, BLOCKED = "silofl.process", "silofl.place", "silofl.refused", "silofl.blocked"
 ASK, ANSWER = "silofl.ask", "silofl.answer"
+IS_BLOCKED = "the server must let %s in, and has blocked the certificate of this kit; ask the study lead"
 # A refused machine ends by itself before; one with older software would stay.
 CLOSE_S = 5.0
 ANSWER_S = 5.0
@@ -175,7 +176,7 @@ def find_serial(line: SfmConnection) -> str | None:
 
 def end_blocked(name: str) -> None:
     """End this process, whose certificate the server has blocked."""
-    logger.error("the server must let %s in, and has blocked the certificate of this kit; ask the study lead", name)
+    logger.error(IS_BLOCKED, name)
     os._exit(ExitCode.FAILED)
 
 
@@ -218,6 +219,7 @@ def ask_machines(kit: Kit) -> dict[str, dict[str, Any]] | None:
         said, as by older software.
 
     Raises:
+        ConfigError: The kit's certificate is blocked.
         OSError: It cannot be reached; so aiohttp's ClientError.
     """
     if (kit.address.scheme, kit.address.security) != ("http", "mtls"):
@@ -238,7 +240,9 @@ async def _exchange(kit: Kit, question: bytes) -> dict[str, dict[str, Any]] | No
             async with asyncio.timeout(ANSWER_S):
                 # The first frame is NVFlare's own answer.
                 async for frame in line:
-                    answer = ConnManager.get_dict_payload(Prefix.from_bytes(frame.data), frame.data).get(ANSWER)
-                    if answer is not None:
-                        return answer
+                    said = ConnManager.get_dict_payload(Prefix.from_bytes(frame.data), frame.data)
+                    if BLOCKED in said:
+                        raise ConfigError(IS_BLOCKED % kit.name)
+                    if ANSWER in said:
+                        return said[ANSWER]
     return None

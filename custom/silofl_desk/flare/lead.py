@@ -145,6 +145,8 @@ class Lead:
             try:
                 # Once: a job whose id was lost on its way back would run twice.
                 return self._connect().submit_job(str(copied))
+            except SiloFLError:
+                raise
             except Exception as error:  # NVFlare has an exception of its own for each reason
                 remedy = "; see that it runs there, and that this machine reaches it" if "connect" in str(error) else ""
                 says = f"NVFlare says: {error}{remedy}"
@@ -223,7 +225,11 @@ class Lead:
         return f"{self.kit.address.host}:{self.kit.address.port}"
 
     def _connect(self) -> Session:
-        self._session = self._session or self._open.enter_context(open_session(self.kit))
+        if self._session is None:
+            # NVFlare would try for a minute, and not say that the certificate is blocked.
+            with contextlib.suppress(OSError, ClientError):
+                ask_machines(self.kit)
+            self._session = self._open.enter_context(open_session(self.kit))
         return self._session
 
     def _ask(self, question: Callable[[Session], T]) -> T:

@@ -11,7 +11,7 @@ from silofl.base.bundled_jobs import META
 from silofl.base.errors import ConfigError
 from silofl.base.files import read_json
 from silofl.flare.components import check_components
-from silofl.flare.job_files import FILES, JobFiles
+from silofl.flare.job_files import FILES, FOLDERS, refuse_app
 from silofl.flare.job_meta import refuse_meta
 from silofl.flare.policy import SERVER_CLASSES, SITE_CLASSES
 from silofl.models.weights import read_start
@@ -33,7 +33,7 @@ def check_job(job: Path, study: Study) -> list[str]:
             names the executor or controller of another algorithm.
     """
     app = job / "app"
-    reason = JobFiles(has_custom=True).validate(str(app))[0] or refuse_meta(read_json(job / META))
+    reason = refuse_app(app, FOLDERS) or refuse_meta(read_json(job / META))
     if reason:
         raise ConfigError(f"{job}: {reason}")
     _check_deployed(job, study)
