@@ -64,6 +64,8 @@ class Receiver:
             entity.add_supported_context(context.abstract_syntax, ALL_TRANSFER_SYNTAXES)
         entity.add_supported_context(Verification)
         handlers = [
+            # pynetdicom would wait for ever for the rest of a message, and have no place for another caller.
+            (evt.EVT_CONN_OPEN, lambda event: event.assoc.dul.socket.socket.settimeout(IDLE_SECONDS)),
             (evt.EVT_C_ECHO, lambda event: SUCCESS if self._is_allowed(event) else NOT_ALLOWED),
             (evt.EVT_C_STORE, self._store),
             (evt.EVT_DATA_RECV, self._count_bytes),

@@ -1,12 +1,14 @@
+import socket
 import subprocess
 import threading
+from contextlib import ExitStack
 
 import pydicom
 import pytest
 
 from silofl.base.errors import ConfigError
 from silofl_clinic.exams import ARRIVING, EXAMS, INCOMPLETE, JUDGED, Inbox
-from silofl_clinic.receiver import MIB, NO_ROOM, NOT_ALLOWED, NOT_UNDERSTOOD, SUCCESS, Receiver
+from silofl_clinic.receiver import MIB, MOST_CALLERS_AT_ONCE, NO_ROOM, NOT_ALLOWED, NOT_UNDERSTOOD, SUCCESS, Receiver
 
 from .conftest import calling, send, until
 
@@ -158,6 +160,22 @@ def test_an_exam_is_whole_whose_sender_falls_silent_between_two_files_and_cut_wi
             until(lambda: not any(connection.is_alive() for connection in inbox.sending))
         assert [one for _, one in inbox.settle()] == [cause]
     assert len([*root.rglob("*.dcm")]) == 6
+
+
+def test_connections_that_fall_silent_within_a_message_keep_no_place(receive, write_exam, monkeypatch):
+    monkeypatch.setattr("silofl_clinic.receiver.IDLE_SECONDS", 1)
+    receiver, _, root = receive()
+
+    def is_taken():
+        with calling(port) as to:
+            return to.is_established and to.send_c_store(pydicom.dcmread(path)).Status == SUCCESS
+
+    path = write_exam("a")[0]
+    with receiver.listen() as port, ExitStack() as silent:
+        for _ in range(MOST_CALLERS_AT_ONCE):
+            silent.enter_context(socket.create_connection(("127.0.0.1", port))).sendall(b"\x01\x00")
+        until(is_taken, seconds=30)
+    assert len(arrived(root)) == 1
 
 
 @pytest.fixture(scope="module")
