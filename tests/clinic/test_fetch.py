@@ -8,6 +8,7 @@ from pathlib import Path
 import pydicom
 import pytest
 import yaml
+from dicomweb_client import DICOMwebClient
 from pynetdicom import build_context
 
 from silofl.base.errors import ConfigError, DataError
@@ -118,7 +119,10 @@ def test_an_archive_that_names_an_exam_by_a_path_is_refused(uid, make_clinic, mo
         find_study(make_clinic(archive=archive), "a")
 
 
-def test_an_archive_that_is_away_is_named_in_one_sentence(refused, configure, tmp_path):
+def test_an_archive_that_is_away_is_named_in_one_sentence(refused, configure, tmp_path, monkeypatch):
+    # The library tries for half a minute.
+    set_retries = DICOMwebClient.set_http_retry_params
+    monkeypatch.setattr(DICOMwebClient, "set_http_retry_params", lambda client: set_retries(client, retry=False))
     config = configure({"ae_title": "PACS", "address": "127.0.0.1", "port": 1}, 0)
     (tmp_path / "list.csv").write_text("accession\na\n")
     command = ("fetch", "--config", config, "--list", tmp_path / "list.csv")
