@@ -52,12 +52,12 @@ def test_every_template_can_be_filled_in_and_that_of_a_fault_asks_for_what_docto
 
 
 def test_a_change_is_checked_by_the_projects_own_script_and_by_pinned_actions():
-    jobs = read(".github", "workflows", "ci.yml")["jobs"]
-    steps = [step for job in jobs.values() for step in job["steps"]]
+    steps = [step for job in read(".github", "workflows", "ci.yml")["jobs"].values() for step in job["steps"]]
     called = [step["uses"] for step in steps if "uses" in step]
     assert called and all(re.fullmatch(r"actions/[a-z-]+@v\d+\.\d+\.\d+", one) for one in called)
     scripts = [step["run"] for step in steps if "run" in step]
-    assert scripts == [".ci/run", "make site"] and (ROOT / ".ci" / "run").stat().st_mode & 0o111
+    wheel = ["make .venv/installed", ".venv/bin/python -m provisioning build-wheel dist"]
+    assert scripts == [".ci/run", "make site", *wheel] and (ROOT / ".ci" / "run").stat().st_mode & 0o111
 
 
 def test_the_links_of_the_code_of_conduct_lead_somewhere():

@@ -61,9 +61,10 @@ def test_what_the_ready_made_policy_keeps_is_known(said):
     ]
 
 
-def test_too_few_rounds_for_a_verdict_are_said_before_hospitals_train(said):
-    (sentence,) = said(rounds=10)
-    assert sentence.startswith("10 rounds allow no verdict on joining")
+@pytest.mark.parametrize(("rounds", "begin"), [(10, "10 rounds allow"), (1, "1 round allows")])
+def test_too_few_rounds_for_a_verdict_are_said_before_hospitals_train(said, rounds, begin):
+    (sentence,) = said(rounds=rounds)
+    assert sentence.startswith(f"{begin} no verdict on joining")
 
 
 def test_a_class_that_no_ready_made_list_has_is_named(said):

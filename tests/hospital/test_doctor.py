@@ -77,6 +77,15 @@ def test_a_report_says_what_a_study_sets_and_how_much_data_there_are_and_no_name
     assert "seed" not in facts
 
 
+def test_a_report_counts_the_cases_of_each_site_in_a_simulations_folder(folder, capsys):
+    for site in ("north_of_ann", "south_of_ann"):
+        (folder / "sites" / site).mkdir(parents=True)
+        (folder / "sites" / site / "dataset.json").write_bytes((folder / "dataset.json").read_bytes())
+    facts, text = read_facts(capsys, "--data", folder / "sites")
+    assert (facts["data.training"], facts["data.validation"], facts["data.test"]) == ("3, 3", "0, 0", "1, 1")
+    assert "_ann" not in text
+
+
 def test_a_report_says_so_where_torch_cannot_be_loaded(monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", None)
     assert doctor.list_machine_facts()["GPU"] == "unknown, as torch cannot be loaded: ModuleNotFoundError"

@@ -207,6 +207,21 @@ def test_a_file_name_that_is_no_text_on_one_line_is_refused(run, source, name):
     assert f"not {name!r}; rename the file" in str(error.value)
 
 
+def test_a_patients_folder_of_pictures_is_refused_with_where_they_and_their_patient_go(run, source, write_patients):
+    for path in [*source.glob("north/*/*.png")]:
+        folder = path.parent / ("sub00" if path.stem < "scan3" else "sub01")
+        folder.mkdir(exist_ok=True)
+        path.rename(folder / path.name)
+    with pytest.raises(DataError, match="not a folder of other files, as sub00; .* as images/sub00_scan0.png, and"):
+        run()
+    for folder in source.glob("north/*/sub0?"):
+        for path in [*folder.iterdir()]:
+            path.rename(f"{folder}_{path.name}")
+        folder.rmdir()
+    write_patients(*(f"sub0{number // 3}_scan{number}.png,sub0{number // 3}" for number in range(6)))
+    assert {record["patient"] for record in records_of(run())} == {"sub00", "sub01"}
+
+
 @pytest.mark.parametrize("kind", ["images", "masks"])
 def test_a_letter_with_its_accent_apart_is_the_same_letter(run, source, write_patients, kind):
     # Some systems write ö as o and a mark of its own, others as one sign.

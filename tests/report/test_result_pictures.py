@@ -68,11 +68,11 @@ def test_the_legend_has_an_interval_where_one_is_drawn_and_the_caption_says_why_
     assert "It is missing with fewer than 6 test patients, and if the mean difference per patient is" in image.caption
 
 
-def test_the_open_circle_of_training_alone_lies_above_the_diamond(chosen_run):
+def test_the_open_circle_of_training_alone_lies_above_the_diamond_which_no_edge_cuts(chosen_run):
     own = joined("local", local=0.5, federated=0.25, kept=0.5)
     (axes,) = hospitals_image({"fedavg": [chosen_run(north=own)]}).plot.draw(5).axes
-    order = {line.get_marker(): (line.get_zorder(), line.get_markerfacecolor()) for line in axes.lines}
-    assert order["o"][0] > order["D"][0] and order["o"][1] == "none"
+    order = {one.get_marker(): (one.get_zorder(), one.get_markerfacecolor(), one.get_clip_on()) for one in axes.lines}
+    assert order["o"][0] > order["D"][0] and order["o"][1] == "none" and not order["D"][2]
 
 
 def test_a_row_that_trains_alone_has_a_panel_of_its_own(chosen_run, results):

@@ -182,7 +182,7 @@ def add_doctor(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``silofl doctor``."""
     study = "also say what this study.yaml sets, without names"
     parser.add_argument("--study", type=STUDY, metavar="STUDY.yaml", help=study)
-    data = "also count the cases that the dataset.json in this folder lists"
+    data = "also count the cases that the dataset.json in this folder, or in each site's folder in it, lists"
     parser.add_argument("--data", type=expect_path("a folder with dataset.json"), metavar="DATA", help=data)
 
 

@@ -51,7 +51,7 @@ from silofl.importing.options import FIFTHS, ImportOptions, Layout
 from silofl.importing.patients import read_patients, warn_unknown_patients
 from silofl.importing.site_files import SitePlan, visible_files, visible_folders
 from silofl.reading.detached_voxels import find_voxel_file
-from silofl.reading.endings import has_dicom_mark
+from silofl.reading.endings import DICOM_ENDINGS, has_dicom_mark
 from silofl.reading.segments import UNNAMED_LABEL
 
 REMEDY = "name each value with --labels, as --labels 1=organ,4=lesion, or save the mask with these"
@@ -149,6 +149,7 @@ def _files_by_stem(folder: Path, kind: str) -> dict[str, Path]:
             continue
         stem, _ = split_ending(path, f"{kind}/{path.name}")
         check_utf8_name(folder.name, path.name)
+        _check_series_folder(folder.name, path)
         stem = normalise_accents(stem)
         if stem in found:
             raise DataError(
@@ -158,6 +159,17 @@ def _files_by_stem(folder: Path, kind: str) -> dict[str, Path]:
     if not found:
         raise DataError(f"site {folder.name!r} must have files in {kind!r}, not none; add them or remove the folder")
     return found
+
+
+def _check_series_folder(site: str, path: Path) -> None:
+    """Refuse a folder of anything but a DICOM series: most often it is a patient's, with several images."""
+    files = visible_files(path) if path.is_dir() else []
+    if files and all(one.suffix.lower() not in DICOM_ENDINGS and one.name.lower().endswith(ENDINGS) for one in files):
+        raise DataError(
+            f"site {site!r} must have in {path.parent.name} files, or folders of a DICOM series, not a folder of other "
+            f"files, as {path.name}; move these up, as {path.parent.name}/{path.name}_{files[0].name}, and name their "
+            "patient in patients.csv"
+        )
 
 
 OPTIONS = {"label_values": None, "image_pattern": None, "mask_pattern": None, "resample_masks": False}

@@ -34,8 +34,9 @@ SIZES_CAPTION = (
 )
 ROC_CAPTION = (
     "ROC: share of a class's cases that are recognised (sensitivity) against the share of other cases taken for the "
-    "class (1 - specificity), for each threshold. A point is the model's own threshold."
+    "class (1 - specificity), for each threshold."
 )
+POINTS_CAPTION = " A point is the model's own threshold."
 RELIABILITY_CAPTION = (
     "Each point stands for the cases whose answer has a probability in one tenth of the scale; a larger point for "
     "more cases. On the dashed line the model is as often right as its probability says; below the line it is too "
@@ -73,7 +74,8 @@ def roc_image(curves: Mapping[str, tuple[Sequence[float], Sequence[float]]], cla
     rows = [(name, *point) for name, curve in curves.items() for point in zip(*curve, strict=True)]
     areas = "; ".join(f"{name} {format_number(classes[name]['auroc'].value)}" for name in curves)
     plot = Plot("roc", ("class", "one_minus_specificity", "sensitivity"), rows, draw)
-    return make_image(plot, f"ROC curves; AUROC {areas}.", ROC_CAPTION)
+    has_points = any("specificity" in classes[name] for name in curves)
+    return make_image(plot, f"ROC curves; AUROC {areas}.", ROC_CAPTION + POINTS_CAPTION * has_points)
 
 
 def worst_image(pictures: Sequence[CaseColumn], labels: Mapping[int, str], above: str = "") -> PageImage | None:

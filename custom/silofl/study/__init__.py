@@ -207,9 +207,10 @@ class Study(Section):
                 "instance for use"
             )
         if self.is_guarded and self.training_rounds <= self.patience:
+            many = "rounds allow" if self.training_rounds != 1 else "round allows"
             found.append(
-                f"{self.training_rounds} rounds allow no verdict on joining, as a model is trained to its end only if "
-                f"its last {self.patience} rounds do not raise it; take more, as with --set rounds={2 * self.patience}"
+                f"{self.training_rounds} {many} no verdict on joining, as a model is trained to its end only if its "
+                f"last {self.patience} rounds do not raise it; take more, as with --set rounds={2 * self.patience}"
             )
         return found
 

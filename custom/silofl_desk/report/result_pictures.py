@@ -219,7 +219,7 @@ def _draw_hospitals(
                 for model, style in MODEL_POINTS.items():
                     value = one.shown(model) if isinstance(one, Joined) else one if model == LOCAL else None
                     if value is not None:
-                        axes.plot(value, place, linestyle="", **style)
+                        axes.plot(value, place, linestyle="", clip_on=False, **style)
         axes.sharex(panels[0])
     panels[0].autoscale(axis="x")
     handles = [make_legend_handle(linestyle="", **style) for style in MODEL_POINTS.values()]
