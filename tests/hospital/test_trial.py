@@ -1,8 +1,9 @@
 import hashlib
 import json
 import tempfile
-from dataclasses import replace
+from dataclasses import make_dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import nibabel
 import numpy as np
@@ -12,8 +13,10 @@ from PIL import Image
 from silofl.base.errors import TrainingError
 from silofl.base.files import save_tensors, write_json
 from silofl.base.settings import parse
+from silofl.data.parts import Examples
 from silofl.data.site_data import SiteData
 from silofl.federation.egress import Gate
+from silofl.hospital import trial
 from silofl.hospital.candidate import read_candidate
 from silofl.hospital.data import check_data
 from silofl.hospital.trial import check_leaving, check_privacy, check_training, find_largest_volume, group_by_kind
@@ -309,6 +312,20 @@ def test_a_hospital_that_only_tests_trains_nothing_and_sees_what_leaves(candidat
     change_site(kit, min_patients=10)
     answer = check_leaving(read_candidate(kit, site.study_file, None))
     assert "lets evaluation leave only from 10 patients" in answer.sentence
+
+
+@pytest.mark.parametrize(("rounds", "rows"), [(0, ["a", "a", "a", "b", "b"]), (1, ["a", "a", "a", "b"])])
+def test_a_trial_of_a_test_answers_whole_cases_and_one_of_a_training_a_batch(monkeypatch, rounds, rows):
+    cases = ("a", "a", "a", "b", "b", "c")
+    part = Examples(np.zeros((6, 1, 2, 2), np.float32), np.zeros(6, int), cases, (None,) * 6, cases)
+    copied = SimpleNamespace(model_copy=lambda update: None, min_patients=0, batch_size=4)
+    study = SimpleNamespace(
+        asks_alone="", needed_parts=("test",), rounds=rounds, training=copied, model_copy=lambda update: None
+    )
+    data = make_dataclass("Data", ["test"])(part)
+    held = SimpleNamespace(study=study, settings=copied, data=data, kit=SimpleNamespace(name="north"))
+    monkeypatch.setattr(trial, "SiteRounds", lambda *arguments: SimpleNamespace())
+    assert [*trial._make_trial_site(held, "folder").data.test.cases] == rows
 
 
 def test_a_survey_is_checked_whatever_its_labels_and_its_kind_is_named(candidate, kit):

@@ -4,6 +4,7 @@ import re
 import shutil
 import stat
 import subprocess
+from dataclasses import make_dataclass
 from typing import get_args
 
 import pytest
@@ -37,6 +38,7 @@ from silofl.report.page import (
     print_blocks,
     render,
     write_figures,
+    write_with_files,
 )
 from silofl.report.tables import TextTable
 from tests.report.conftest import rows_of
@@ -188,3 +190,13 @@ def test_no_long_name_makes_a_page_wider_than_a_phone(tmp_path):
     command += [f"--user-data-dir={tmp_path / 'browser'}", (tmp_path / "frame.html").as_uri()]
     found = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert "<title>fits</title>" in found.stdout
+
+
+def test_a_page_names_the_files_beside_it_that_there_are(tmp_path):
+    page = Page("title", "kicker", [PageSection("a", "", "A", [Text("nothing to draw")])], "footer")
+    rows = [make_dataclass("Row", [("value", float)])(0.5)]
+    for name, numbers in (("bare", ()), ("full", rows)):
+        path = write_with_files(tmp_path / name / "report.html", page, numbers)
+        said = path.read_text()
+        assert "figures/" not in said and ("results.csv" in said) is bool(numbers)
+        assert sorted(one.name for one in path.parent.iterdir()) == ["report.html", *["results.csv"] * bool(numbers)]

@@ -94,6 +94,25 @@ def test_a_label_that_two_patients_have_and_two_without_any_are_withheld():
     assert find_small_labels(score, patient_of, 2, own) == set()
 
 
+@pytest.mark.parametrize(("lacking", "names"), [(0, None), (1, ["2"]), (4, ["2"]), (5, None)])
+def test_no_patients_without_a_label_follow_from_the_means_of_all_and_of_the_labels(lacking, names):
+    maps = np.zeros((16, 1, 4), np.uint8)
+    maps[:, 0, 0] = 1
+    maps[lacking:, 0, 1] = 2
+    answers = maps.copy()
+    answers[0, 0, 2] = 1
+    cases = [f"c{i}" for i in range(16)]
+    score = dice_by_case(answers, maps, cases, {1: (1,), 2: (2,)})
+    own = study("segmentation", "dice", ("organ", "lesion"))
+    found = withhold_few(score.numbers(), score, {case: case for case in cases}, LEAST, own)
+    assert found.get("withheld", {}).get("names") == names
+    if lacking == 1:
+        # What the server would compute, were the lesion's mean not withheld: the organ's Dice of the first patient.
+        value, labels = score.numbers()["value"], score.numbers()["labels"]
+        assert 2 * 16 * value - 16 * labels["1"] - 15 * labels["2"] == pytest.approx(score.by_case["c0"])
+        assert found["labels"].keys() == {"1"}
+
+
 def test_what_is_withheld_is_an_answer_that_the_server_reads():
     for counts in ([9, 2, 7], [2, 1]):
         meta = {"round": 1, "metrics": {"validation": said(counts)}}

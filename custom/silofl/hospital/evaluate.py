@@ -72,7 +72,7 @@ NO_RECORD = (
     "no record of run {} is here; where this hospital took part in it, name its site.yaml by --site-config, or give "
     "the model where the run left it"
 )
-LEARNT = "{} learnt from {} of these cases: they are no test of it; give --part test"
+LEARNT = "{} learnt from {} of these cases: they are no test of it; {}"
 NOT_DRAWN = "the label maps do not show {}: nothing here says how well the model finds it"
 ONE_HALF = "{} holds no threshold for the study's operating_point: it answers from a probability of one half on"
 
@@ -187,7 +187,8 @@ def _list_doubts(models: Mapping[str, tuple[Sequence[Path], SuperModel]], site: 
         known = (contents.facts.get("data") or {}).values()
         is_same = site.data.manifest.digest in [one.get("digest") for one in known]
         if learnt := find_learnt(records, site.data, site.parts, contents.study):
-            doubts.append(LEARNT.format(name, len(learnt)))
+            remedy = "give --part test" if has_learnt else "take them out of test"
+            doubts.append(LEARNT.format(name, len(learnt), remedy))
         elif has_learnt and is_same:
             doubts.append(SEEN.format(name))
         elif not is_same and not is_recorded(records):

@@ -243,7 +243,10 @@ def _make_trial_site(candidate: Candidate, folder: str) -> SiteRounds:
         return SiteRounds(candidate.kit.name, study, settings.model_copy(update=changes))
     name, *_ = study.needed_parts
     part = getattr(data, name)
-    few = part.select_rows(range(min(len(part), study.training.batch_size)))
+    batch = range(min(len(part), study.training.batch_size))
+    # A test answers whole cases.
+    tested = {part.cases[row] for row in batch}
+    few = part.select_rows(batch if study.rounds else [row for row, case in enumerate(part.cases) if case in tested])
     # One batch must not be refused for being small where all such data of the site are enough; and a step that sees all
     # of it spends more than a round's.
     is_enough = part.num_patients >= settings.min_patients

@@ -75,7 +75,7 @@ def _measure_division(
     stated = [group for group in members if group != UNKNOWN]
     found = {}
     for group, some in members.items():
-        withheld = [name for name in values[group] if group in _find_few(values, name, people)]
+        withheld = [name for name in values[group] if group in _find_few(values, name, people, study.metric)]
         if study.metric in withheld:
             found[group] = Subgroup(None, None, {}, tuple(values[group]), {})
             continue
@@ -112,10 +112,18 @@ def _list_case_values(cases: Sequence[EvaluatedCase], study: Study) -> dict[str,
     return {study.metric: dict.fromkeys((one.case for one in cases), 0.0)} | labels
 
 
-def _find_few(values: Mapping[str, Mapping[str, Mapping[str, float]]], name: str, people: _People) -> set[str]:
-    """Return the groups that a score is withheld of."""
-    counts = {group: people.count(table[name]) for group, table in values.items() if table[name]}
-    return find_few(counts, people.least, is_partition=True)
+def _find_few(
+    values: Mapping[str, Mapping[str, Mapping[str, float]]], name: str, people: _People, metric: str
+) -> set[str]:
+    """Return the groups that a score is withheld of.
+
+    Those of too few patients. All, where a group has too few that lack it: their values would follow from the metric.
+    """
+    tables = {group: table for group, table in values.items() if table[name]}
+    lacking = [table[metric].keys() - table[name].keys() for table in tables.values()]
+    if any(cases and people.count(cases) < people.least for cases in lacking):
+        return {*tables}
+    return find_few({group: people.count(table[name]) for group, table in tables.items()}, people.least, True)
 
 
 def _measure_scores(

@@ -49,12 +49,13 @@ ROLE = "evaluation"
 SCORES = f"{ROLE}/scores"
 PURPOSE = (
     "scores of a finished model on the site's own test cases, by label, class or group of cases that the study names, "
-    "each with its interval and number of cases, and whether the site has a record of the images that the model was "
-    "trained on; sent once, without any training"
+    "each with its interval and number of cases, how many cases were refused, and whether the site has a record of the "
+    "images that the model was trained on; sent once, without any training"
 )
 RISK = (
-    "the server sees how many test patients there are and how good the model is on them. With few patients it sees the "
-    "scores of single ones; min_patients (here of the test), or may_leave without evaluation: the site takes no part"
+    "the server, and who gets the model's card, sees how many test patients there are and how good the model is on "
+    "them. With few patients it sees the scores of single ones; min_patients (here of the test), or may_leave without "
+    "evaluation: the site takes no part"
 )
 
 

@@ -65,6 +65,9 @@ def find_small_labels(score: Score, patient_of: Patients, least: int, study: Stu
         return {label for pair in pairs if few.intersection(pair) for label in pair}
     if is_partition:
         return few
+    # A case has the mean of its labels: the few that lack one would follow from the mean over all and those of labels.
+    lacking = {label: score.by_case.keys() - score.labels_by_case[label].keys() for label in counts}
+    few |= {label for label, cases in lacking.items() if cases and has_few(cases, patient_of, least)}
     without = [cases for cases in (score.empty, score.by_case.keys() - score.empty.keys()) if score.empty and cases]
     return few | {EMPTY for cases in without if has_few(cases, patient_of, least)}
 
