@@ -117,13 +117,20 @@ def _find_few(
 ) -> set[str]:
     """Return the groups that a score is withheld of.
 
-    Those of too few patients. All, where a group has too few that lack it: their values would follow from the metric.
+    Those of too few patients. All, where too few of a group, or of those withheld together, lack the score: their
+    values would follow from the metric.
     """
-    tables = {group: table for group, table in values.items() if table[name]}
-    lacking = [table[metric].keys() - table[name].keys() for table in tables.values()]
-    if any(cases and people.count(cases) < people.least for cases in lacking):
-        return {*tables}
-    return find_few({group: people.count(table[name]) for group, table in tables.items()}, people.least, True)
+
+    def find(score: str) -> set[str]:
+        counts = {group: people.count(table[score]) for group, table in values.items() if table[score]}
+        return find_few(counts, people.least, is_partition=True)
+
+    hidden = find(metric)
+    for groups in (*({group} for group in values.keys() - hidden), hidden):
+        everyone, having = ({case for group in groups for case in values[group][score]} for score in (metric, name))
+        if having and having < everyone and people.count(everyone - having) < people.least:
+            return {group for group, table in values.items() if table[name]}
+    return find(name)
 
 
 def _measure_scores(
