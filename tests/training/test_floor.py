@@ -106,6 +106,8 @@ def test_no_patients_without_a_label_follow_from_the_means_of_all_and_of_the_lab
     own = study("segmentation", "dice", ("organ", "lesion"))
     found = withhold_few(score.numbers(), score, {case: case for case in cases}, LEAST, own)
     assert found.get("withheld", {}).get("names") == names
+    # The label alone: the score of all is of enough.
+    assert not is_withheld(score, {case: case for case in cases}, LEAST, own)
     if lacking == 1:
         # What the server would compute, were the lesion's mean not withheld: the organ's Dice of the first patient.
         value, labels = score.numbers()["value"], score.numbers()["labels"]

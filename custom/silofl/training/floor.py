@@ -56,6 +56,16 @@ def withhold_few(
 
 
 def find_small_labels(score: Score, patient_of: Patients, least: int, study: Study) -> set[Label]:
+    """Return the labels, classes or findings that are withheld: of too few patients, or from which few would follow."""
+    small, labels = _find_small(score, patient_of, least, study), score.labels_by_case
+    if study.task != "segmentation":
+        return small
+    # A case has the mean of its labels: the few that lack one would follow from the mean over all and those of labels.
+    lacking = {label: score.by_case.keys() - cases.keys() for label, cases in labels.items() if cases}
+    return small | {label for label, cases in lacking.items() if cases and has_few(cases, patient_of, least)}
+
+
+def _find_small(score: Score, patient_of: Patients, least: int, study: Study) -> set[Label]:
     """Return the labels, classes or findings of too few patients, and those from which they would follow."""
     counts = {label: _count(cases, patient_of) for label, cases in score.labels_by_case.items() if cases}
     is_partition = study.task == "classification"
@@ -65,9 +75,6 @@ def find_small_labels(score: Score, patient_of: Patients, least: int, study: Stu
         return {label for pair in pairs if few.intersection(pair) for label in pair}
     if is_partition:
         return few
-    # A case has the mean of its labels: the few that lack one would follow from the mean over all and those of labels.
-    lacking = {label: score.by_case.keys() - score.labels_by_case[label].keys() for label in counts}
-    few |= {label for label, cases in lacking.items() if cases and has_few(cases, patient_of, least)}
     without = [cases for cases in (score.empty, score.by_case.keys() - score.empty.keys()) if score.empty and cases]
     return few | {EMPTY for cases in without if has_few(cases, patient_of, least)}
 
@@ -75,7 +82,7 @@ def find_small_labels(score: Score, patient_of: Patients, least: int, study: Stu
 def is_withheld(score: Score, patient_of: Patients, least: int, study: Study) -> bool:
     """Return whether a score, or one of its labels, is of too few patients."""
     return least > 0 and (
-        has_few(score.by_case, patient_of, least) or bool(find_small_labels(score, patient_of, least, study))
+        has_few(score.by_case, patient_of, least) or bool(_find_small(score, patient_of, least, study))
     )
 
 
