@@ -8,7 +8,7 @@ RUNS are folders that hold runs, at any depth.
 import argparse
 from pathlib import Path
 
-from silofl.federation.cautions import list_new_cautions
+from silofl.federation.cautions import find_cautions
 from silofl.federation.ledger import FILE, read_ledger
 
 
@@ -21,10 +21,7 @@ def main() -> None:
     for folder in folders:
         ledger = read_ledger(folder) or []
         values = [record.validation_mean for record in ledger if record.validation_mean is not None]
-        # Each with the round that showed it, which the next round's line says.
-        ends = (([*ledger[:number], record], record.round) for number, record in enumerate(ledger, start=1))
-        found = [f"round {number}: {one.split(':')[0]}" for rounds, number in ends for one in list_new_cautions(rounds)]
-        said = "; ".join(found) or "none"
+        said = "; ".join(f"round {number}: {one.split(':')[0]}" for number, one in find_cautions(ledger)) or "none"
         if values:
             print(f"{folder}  last {values[-1]:.3f}, best {max(values):.3f}  {said}")
 

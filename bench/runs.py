@@ -177,7 +177,7 @@ def is_finished(folder: Path) -> bool:
 
 def read_complete(folder: Path) -> Results | None:
     """Return the result of a run in which no site failed, as one does whose training diverges; None of any other."""
-    results = read_results(folder) if is_finished(folder) else None
+    results = read_results(folder) if folder.is_dir() else None
     return results if results is not None and results.status == "COMPLETE" else None
 
 

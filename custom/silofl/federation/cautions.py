@@ -1,6 +1,6 @@
 """Say of a training that its validation swings, or that a site's model answers one class alone."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import accumulate, chain
 
 from silofl.federation.ledger import Round
@@ -25,16 +25,20 @@ def list_cautions(ledger: Sequence[Round]) -> list[str]:
 
     What the rounds after it answer is left out: three or more without any fall, or the last three without such a model.
     """
-    # No round follows the last one, which is validated with the next or after the end.
-    ends = (([*ledger[:number], record], record.round) for number, record in enumerate(ledger, start=1))
     last = [record.validation.values() for record in ledger if record.validation][-SUCCESSIVE:]
     has_unlearnt = not any(map(_is_constant, chain(*last)))
     return [
         f"round {number}: {caution}"
-        for rounds, number in ends
-        for caution in list_new_cautions(rounds)
+        for number, caution in find_cautions(ledger)
         if not (_has_settled(ledger, number) if caution == SWINGS else has_unlearnt)
     ]
+
+
+def find_cautions(ledger: Sequence[Round]) -> Iterator[tuple[int, str]]:
+    """Yield each caution of a run with the round that showed it first, whatever the rounds after it say."""
+    for number, record in enumerate(ledger, start=1):
+        # No round follows the last one, which is validated with the next or after the end.
+        yield from ((record.round, caution) for caution in list_new_cautions([*ledger[:number], record]))
 
 
 def _has_settled(ledger: Sequence[Round], number: int) -> bool:

@@ -174,13 +174,15 @@ def _sum_up(answers: Sequence[Answer], study: Study, least: int) -> Month:
     if count_patients(answers) < least:
         return Month()
     having = {name: [one for one in answers if name in one.labels] for name in names}
-    labels: dict[str, float | None] = dict(_count(having, least))
+    labels: dict[str, float | None]
     if study.task == "segmentation":
         # Pictures have no millilitres.
         labels = {name: _average_size(some, name, least) for name, some in having.items() if some}
     elif study.is_multilabel:
         lacking = {name: [one for one in answers if name not in one.labels] for name in names}
         labels = {name: _count({True: having[name], False: lacking[name]}, least)[True] for name in names}
+    else:
+        labels = dict(_count(having, least))
     sides = {is_so: [one for one in answers if one.measures[WARNED] == is_so] for is_so in (True, False)}
     warned = _count(sides, least)[True]
     share = None if warned is None else round_number(warned / len(answers))

@@ -73,9 +73,10 @@ def _measure_division(
     members = {group: [cases[i] for i in rows[group]] for group in sorted(rows, key=_place)}
     values = {group: _list_case_values(some, study) for group, some in members.items()}
     stated = [group for group in members if group != UNKNOWN]
+    few = {name: _find_few(values, name, people, study.metric) for name in (study.metric, *name_labels(study).values())}
     found = {}
     for group, some in members.items():
-        withheld = [name for name in values[group] if group in _find_few(values, name, people, study.metric)]
+        withheld = [name for name in values[group] if group in few[name]]
         if study.metric in withheld:
             found[group] = Subgroup(None, None, {}, tuple(values[group]), {})
             continue

@@ -408,12 +408,13 @@ def write_with_files(path: Path, page: Page, numbers: Sequence[DataclassInstance
         ConfigError: A file cannot be written.
     """
     figures, table = name_beside(path, FIGURES), name_beside(path, NUMBERS)
-    said = {
-        figures: "Beside this page, <code>{}/</code> has each figure as PNG and SVG, and its values as CSV.",
-        table: "<code>{}</code> has all results, one number per row.",
-    }
-    written = [*[figures] * any(one.plot is not None for one in page.images), *[table] * bool(numbers)]
-    notes = [Text(Markup(" ").join(Markup(said[one]).format(one.name) for one in written), "note")] * bool(written)
+    said = []
+    if any(one.plot is not None for one in page.images):
+        text = "Beside this page, <code>{}/</code> has each figure as PNG and SVG, and its values as CSV."
+        said.append(Markup(text).format(figures.name))
+    if numbers:
+        said.append(Markup("<code>{}</code> has all results, one number per row.").format(table.name))
+    notes = [Text(Markup(" ").join(said), "note")] if said else []
     # First: its errors are the ones that name the path that was asked for.
     write_page(path, replace(page, closing=[*notes, *page.closing]))
     write_figures(figures, page.images)

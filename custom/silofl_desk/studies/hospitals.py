@@ -133,8 +133,10 @@ def _describe_verdict(one: Joined) -> str:
 def describe_starts(rows: RowRuns) -> list[str]:
     """Say of each row with several starts at which hospitals the federated model is better over patients and starts."""
     said, chosen = [], rows_with_choices(rows)
-    for name in [name for name in chosen if name not in list_guessing(results_by_row(chosen))]:
-        runs = chosen[name]
+    guessing = list_guessing(results_by_row(chosen))
+    for name, runs in chosen.items():
+        if name in guessing:
+            continue
         starts = _list_starts(runs)
         found, everyone = measure_starts(starts), measure_mean_of_starts(starts)
         gains = [
