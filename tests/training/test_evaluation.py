@@ -5,6 +5,7 @@ import pytest
 import torch
 from torch import nn
 
+from silofl.base.errors import TrainingError
 from silofl.data.site_data import Examples
 from silofl.data.targets import IGNORED
 from silofl.data.volumes import Volumes
@@ -89,6 +90,17 @@ def test_predictions_are_the_labels_of_the_networks_own_output(network, part):
         logits = network.eval()(torch.from_numpy(part.images)).numpy()
     assert np.array_equal(predictions, logits.argmax(1))
     assert predictions.dtype == np.uint8 and len(np.unique(predictions)) > 1
+
+
+@pytest.mark.parametrize("task", ["segmentation", "classification", "multilabel"])
+def test_a_model_whose_numbers_overflow_has_no_score(network, part, make_study, make_part, task):
+    study = make_study(task)
+    if task != "segmentation":
+        part, network = make_part(np.array([0, 1, 1]), size=(64, 64)), build_plain_model(study, 0)
+    # As of a BatchNorm whose statistics have diverged, where no weight has.
+    list(network.modules())[-1].register_forward_hook(lambda module, inputs, output: output.fill_(np.nan))
+    with pytest.raises(TrainingError, match="must answer with finite numbers"):
+        evaluate(network, part, study, CPU)
 
 
 def test_evaluation_changes_nothing_of_the_model(network, part):

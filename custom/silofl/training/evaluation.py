@@ -8,6 +8,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from silofl.base.errors import TrainingError
 from silofl.core.findings import decide_findings
 from silofl.data.batches import evaluation_batches
 from silofl.data.site_data import Examples
@@ -22,12 +23,17 @@ Outputs = TypeVar("Outputs", Tensor, NDArray)
 
 
 def evaluate(model: nn.Module, part: Examples, study: Study, device: torch.device) -> tuple[Array, Score]:
-    """Return a model's predictions for a part, as `predict` does, and their score."""
+    """Return a model's predictions for a part, as `predict` does, and their score.
+
+    Raises:
+        TrainingError: It answers with what is no number.
+    """
     size = study.training.batch_size
     if study.task == "segmentation":
         predictions = predict(model, part, size, device)
         return predictions, score_predictions(predictions, part, study)
     probabilities = compute_class_probabilities(model, part.images, size, device, study)
+    _check_is_finite(torch.from_numpy(probabilities))
     predictions = decide_findings(probabilities) if study.is_multilabel else probabilities.argmax(axis=1)
     return predictions, score_predictions(predictions, part, study, probabilities)
 
@@ -56,13 +62,27 @@ def count_patients(result: Score, part: Examples) -> dict[str, Any]:
 
 
 def predict(model: nn.Module, part: Examples, batch_size: int, device: torch.device) -> Array:
-    """Return label maps uint8 of the images' sizes, or classes (N,) int64, in the part's order."""
+    """Return label maps uint8 of the images' sizes, or classes (N,) int64, in the part's order.
+
+    Raises:
+        TrainingError: The model answers with what is no number.
+    """
     kind = torch.uint8 if part.targets.ndim > 1 else torch.int64
     model.eval()
     with torch.inference_mode():
         batches = evaluation_batches(part, batch_size, device)
-        found = [most_likely(model(inputs)).to(kind).cpu().numpy() for inputs, _ in batches]
+        outputs = (_check_is_finite(model(inputs)) for inputs, _ in batches)
+        found = [most_likely(one).to(kind).cpu().numpy() for one in outputs]
     return join_pieces(part.targets, found)
+
+
+def _check_is_finite(outputs: Tensor) -> Tensor:
+    """Return a model's answers, of which the largest would otherwise be a label that it never gave."""
+    if not torch.isfinite(outputs).all():
+        raise TrainingError(
+            "the model must answer with finite numbers, not NaN or infinity: lower training.learning_rate"
+        )
+    return outputs
 
 
 def join_pieces(targets: Array, pieces: Sequence[NDArray]) -> Array:
