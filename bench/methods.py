@@ -5,7 +5,8 @@
 
 DATA holds one folder a set, as ``silofl import`` makes them: ``nuclei``, ``spine``, ``activity``, ``mednist``,
 ``pneumonia``. The search is the same for all: three learning rates, and those beyond while the best is at an edge, seed
-0, half the rounds, the best by the mean over sites of the validation. With it each method is trained with all seeds.
+0, half the rounds, the best by the mean over sites of the validation. With it each method is trained with all seeds; a
+rate with which one of them fails gives way to the next best.
 Every other constant is that of the method's recommended preset; no guard, no average, a constant rate; what refuses
 Adam takes SGD with momentum 0.9 (APFL and pFedMe, which refuse that too, without), and rates that suit it. The table is
 printed, and written as OUT/methods.md. With --estimate each method trains for two rounds, and what is printed are the
@@ -15,7 +16,6 @@ hours of one core that search and table take at that pace.
 import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -136,13 +136,8 @@ def main() -> None:
         if options.estimate:
             print(_estimate(name, methods, len(seeds), options))
             continue
-        best = {method: _search(name, method, options) for method in methods}
-        final = {
-            method: [Wanted(name, method, rate, seed, options.rounds) for seed in seeds]
-            for method, rate in best.items()
-        }
-        _do(options, [one for runs in final.values() for one in runs])
-        parts.append(_page(name, final, options.out))
+        ranked = {method: _search(name, method, options) for method in methods}
+        parts.append(_page(name, _train(name, ranked, seeds, options), options.out))
         (options.out / "methods.md").write_text("\n\n".join(parts) + "\n")
     print("\n\n".join(parts))
 
@@ -162,16 +157,39 @@ def _seconds(folder: Path) -> float:
     return sum(record.seconds for record in read_ledger(folder) or ())
 
 
-def _search(name: str, method: str, options: argparse.Namespace) -> float:
-    """Return the rate that validates best with seed 0 and half the rounds; at no edge of those tried, if possible."""
+def _train(
+    name: str, ranked: dict[str, list[float]], seeds: Sequence[int], options: argparse.Namespace
+) -> dict[str, list[Wanted]]:
+    """Train each method with its best rate that no seed fails with, and return its runs; with its last where all do."""
+    final: dict[str, list[Wanted]] = {}
+    left = dict(ranked)
+    while left:
+        final |= {
+            method: [Wanted(name, method, rates[0], seed, options.rounds) for seed in seeds]
+            for method, rates in left.items()
+        }
+        _do(options, [one for method in left for one in final[method]])
+        has_failed = {
+            method: None in [read_complete(options.out / one.folder) for one in final[method]] for method in left
+        }
+        left = {method: rates[1:] for method, rates in left.items() if has_failed[method] and rates[1:]}
+    return final
+
+
+def _search(name: str, method: str, options: argparse.Namespace) -> list[float]:
+    """Return the rates with a validation, the best first, by seed 0 and half the rounds; it is at no edge, if possible.
+
+    Where none has any, the first of those tried.
+    """
     rates = left = _rates(name, method)
     while left:
         tried = [Wanted(name, method, rate, 0, max(1, options.rounds // 2)) for rate in rates]
         _do(options, tried)
-        best = max(tried, key=partial(_validation, options.out)).rate
-        left = tuple(beyond(best, rates))
+        found = {one.rate: _validation(options.out, one) for one in tried}
+        ranked = sorted(rates, key=lambda rate: -found[rate])
+        left = tuple(beyond(ranked[0], rates))
         rates += left
-    return best
+    return [rate for rate in ranked if found[rate] >= 0] or ranked[:1]
 
 
 def _rates(name: str, method: str) -> tuple[float, ...]:

@@ -336,8 +336,21 @@ def test_the_search_of_all_methods_goes_on_beyond_an_edge(monkeypatch):
     monkeypatch.setattr(methods, "_do", lambda options, wanted: asked.append([one.rate for one in wanted]))
     scores = {0.01: 0.5, 0.03: 0.6, 0.1: 0.7, 0.3: 0.8, 1.0: -1.0}
     monkeypatch.setattr(methods, "_validation", lambda out, wanted: scores[wanted.rate])
-    assert methods._search("mednist", "fedavg", SimpleNamespace(rounds=40, out=Path())) == 0.3
+    assert methods._search("mednist", "fedavg", SimpleNamespace(rounds=40, out=Path())) == [0.3, 0.1, 0.03, 0.01]
     assert asked == [[0.01, 0.03, 0.1], [0.01, 0.03, 0.1, 0.3], [0.01, 0.03, 0.1, 0.3, 1.0]]
+
+
+@pytest.mark.parametrize(("failed", "rate", "trained"), [((), 0.3, 2), ((0.3,), 0.1, 4), ((0.3, 0.1), 0.1, 4)])
+def test_a_rate_with_which_a_seed_fails_gives_way_to_the_next_best(monkeypatch, failed, rate, trained):
+    methods, asked = importlib.import_module("methods"), []
+    monkeypatch.setattr(methods, "_do", lambda options, wanted: asked.extend(wanted))
+    fails = [f"mednist/moon/rate{one}-40rounds-seed1" for one in failed]
+    monkeypatch.setattr(methods, "read_complete", lambda folder: None if str(folder) in fails else folder)
+    options = SimpleNamespace(rounds=40, out=Path())
+    final = methods._train("mednist", {"fedavg": [0.01], "moon": [0.3, 0.1]}, (0, 1), options)
+    assert {one.rate for one in final["moon"]} == {rate} and [one.seed for one in final["moon"]] == [0, 1]
+    assert [one.rate for one in asked if one.method == "moon"] == [0.3, 0.3, 0.1, 0.1][:trained]
+    assert [one.rate for one in asked if one.method == "fedavg"] == [0.01, 0.01]
 
 
 def test_a_run_in_which_a_site_failed_is_neither_chosen_nor_a_row(tmp_path, monkeypatch):
