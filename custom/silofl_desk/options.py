@@ -11,7 +11,6 @@ from silofl.base.errors import ConfigError, quote_value
 from silofl.base.options import expect_path, parse_count, parse_natural, parse_share
 from silofl.base.settings import NAME, flatten_keys, read_value
 
-
 JOB = expect_path("a job folder with meta.json and app/config/study.yaml, or a bundled job", find_job, suggest_job)
 
 
