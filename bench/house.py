@@ -12,6 +12,7 @@ import argparse
 import ast
 import io
 import json
+import re
 import statistics
 import subprocess
 import sys
@@ -35,6 +36,11 @@ LOCK = "provisioning/site.lock"
 CEILINGS = ROOT / "bench/house.json"
 # Folders with pages for people.
 ROOMS = (".", "bench", "docs", "jobs", "provisioning", "site_configs")
+# Pages of the site that lie elsewhere, or only grow.
+ELSEWHERE = ("CHANGELOG.md", ".github/CODE_OF_CONDUCT.md", "provisioning/monitoring/README.md")
+# Pages of keys; an entry is looked up, as those of the API are.
+REFERENCES = ("docs/results.md", "docs/study.md", "site_configs/README.md")
+ENTRY = re.compile(r"(?m)^ *- [`*].*(?:\n  .*)*")
 ALGORITHMS = ("harmofl", "fedsm", "adafed", "fedprox", "scaffold", "fedopt")
 Sources = dict[str, str]
 
@@ -68,14 +74,14 @@ def of_tree() -> Sources:
     """Return path -> text of all files of the working tree that are counted."""
     found = [path for top in (*WHEELS, JOBS, TESTS) for path in (ROOT / top).rglob("*") if path.is_file()]
     found += [path for room in ROOMS for path in (ROOT / room).glob("*.md")]
-    paths = {LOCK, *(str(path.relative_to(ROOT)) for path in found)}
+    paths = {LOCK, *ELSEWHERE, *(str(path.relative_to(ROOT)) for path in found)}
     return {path: (ROOT / path).read_text() for path in sorted(paths) if is_counted(path)}
 
 
 def is_counted(path: str) -> bool:
     """Return whether a file is source of the package or of its tests, part of a job, or a page."""
     is_source = path.startswith((*WHEELS, TESTS)) and path.endswith(".py")
-    return is_source or path.startswith(JOBS) or is_page(path) or path == LOCK
+    return is_source or path.startswith(JOBS) or is_page(path) or path in (LOCK, *ELSEWHERE)
 
 
 def is_page(path: str) -> bool:
@@ -109,8 +115,17 @@ def bounded_figures(sources: Sources) -> dict[str, int]:
         **dict(sorted(lines.items())),
         **members,
         "words of the pages": words,
+        "words of the site without its references": count_site_words(sources),
         "packages of a site": sources[LOCK].count("=="),
     }
+
+
+def count_site_words(sources: Sources) -> int:
+    """Return the words of all pages of the site but the API's and the entries of references."""
+    pages = {path: text for path, text in sources.items() if is_page(path) or path in ELSEWHERE}
+    read = [ENTRY.sub("", text) if path in REFERENCES else text for path, text in pages.items()]
+    # A sign alone, as the bar of a table, is no word.
+    return sum(any(map(str.isalnum, word)) for text in read for word in text.split())
 
 
 def figures(sources: Sources) -> dict[str, str]:

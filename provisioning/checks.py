@@ -25,6 +25,7 @@ from silofl.flare.policy import (
     checks_files,
     count_job_gpus,
     launches_containers,
+    list_old_rights,
     list_replaced,
     read_class_policy,
     read_site_rights,
@@ -261,6 +262,7 @@ def _find_foreign_rights(kit: Kit) -> Iterator[str]:
         if roles:
             who = ", ".join(roles)
             yield f"{right} in local/{rights.file} must be for nobody from elsewhere, not for {who}; set it to none"
+    yield from list_old_rights(kit)
 
 
 def read_job_classes(jobs: Path) -> dict[str, set[str]]:

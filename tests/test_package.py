@@ -1,3 +1,4 @@
+import ast
 import os
 import re
 import subprocess
@@ -60,6 +61,28 @@ def test_all_wheels_say_what_they_are_whose_and_under_which_licence():
             assert (folder / name).resolve() == ROOT / name
     # No address that nobody answers at.
     assert not any("urls" in project for project in (PROJECT, DESK["project"], CLINIC["project"]))
+
+
+def find_texts(path):
+    """Return all that a file of a wheel can print or write: a template, or a source's texts without its docstrings."""
+    if path.suffix == ".j2":
+        return [path.read_text()]
+    nodes = [*ast.walk(ast.parse(path.read_text()))]
+    unread = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
+    return [
+        node.value
+        for node in nodes
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in unread
+    ]
+
+
+def test_what_the_wheels_print_and_write_names_no_page_that_is_in_the_repository_alone():
+    page = re.compile(r"\b(?:docs|bench|jobs|provisioning|site_configs)/[\w-]+\.md(?!` of a hospital's kit)")
+    files = [path for path in (ROOT / "custom").rglob("*") if path.suffix in (".py", ".j2")]
+    # What writes pages of the repository.
+    files = [path for path in files if path.name not in ("reference.py", "results.py")]
+    named = {path.relative_to(ROOT): page.findall(" ".join(find_texts(path))) for path in files}
+    assert len(named) > 300 and {path: pages for path, pages in named.items() if pages} == {}
 
 
 def test_the_changelog_begins_with_this_version_and_its_day():

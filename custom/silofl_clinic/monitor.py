@@ -48,7 +48,7 @@ CAUSES = {
     "the size of": "patients differ, or the model draws differently: look at some answers",
     "the selector's score": "images resemble the own training images less: scanner, protocol or patients",
 }
-OTHER_CAUSE = "see what this warning says in docs/clinic.md"
+OTHER_CAUSE = "look at the images of some answers with this warning"
 
 
 @dataclass(frozen=True)

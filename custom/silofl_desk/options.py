@@ -8,15 +8,10 @@ from pathlib import Path
 
 from silofl.base.bundled_jobs import find_job, suggest_job
 from silofl.base.errors import ConfigError, quote_value
-from silofl.base.options import expect_path, parse_count, parse_natural, parse_share, suggest_path
+from silofl.base.options import expect_path, parse_count, parse_natural, parse_share
 from silofl.base.settings import NAME, flatten_keys, read_value
 
-
-def _suggest_job(path: Path) -> str:
-    return suggest_path(path) or suggest_job(path)
-
-
-JOB = expect_path("a job folder with meta.json and app/config/study.yaml, or a bundled job", find_job, _suggest_job)
+JOB = expect_path("a job folder with meta.json and app/config/study.yaml, or a bundled job", find_job, suggest_job)
 
 
 RUN = expect_path("the folder of a run")

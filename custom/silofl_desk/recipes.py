@@ -69,7 +69,7 @@ class StudyRecipe(FolderRecipe):
             with the job.
         weights: Weights that everybody starts from, which go with the job: a ``.pt`` or ``.safetensors`` file, a
             finished run or a MONAI bundle.
-        changes: Any settings by dotted key, as ``{"training.optimizer": "sgd"}``; docs/study.md lists all keys.
+        changes: Any settings by dotted key, as ``{"training.optimizer": "sgd"}``; ``silofl schema study`` lists all.
         preset: The algorithm's named choice of settings.
         rounds: Number of rounds.
         seed: Seed of the training.

@@ -24,6 +24,9 @@ REPORTS = {
 # What a page would load by itself; a link that a reader follows is none.
 LOADED = re.compile(r"""<(?:script|img|iframe|link)\b[^>]*\b(?:src|href)=["']?(?:https?:)?//[^>]*>""")
 
+# Inline code; in it what a browser would break after a hyphen, as --seeds.
+CODE, HYPHENATED = re.compile(r"(?<!</span>)<code>[^<]+</code>"), re.compile(r"[\w-]*-[\w-]+")
+
 
 def list_reports() -> list[str]:
     """Return the reports that are there; most checkouts have none."""
@@ -59,11 +62,12 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         page.meta["search"] = {"boost": 0.1}
 
 
-def on_post_page(output: str, page: Page, config: MkDocsConfig) -> None:
-    """Refuse a page that loads something from outside.
+def on_post_page(output: str, page: Page, config: MkDocsConfig) -> str:
+    """Keep options whole in inline code, and refuse a page that loads something from outside.
 
     Raises:
         PluginError: It does.
     """
     if found := LOADED.search(output):
         raise PluginError(f"{page} must load nothing from outside, not {found[0]}")
+    return CODE.sub(lambda code: HYPHENATED.sub(r'<span class="whole">\g<0></span>', code[0]), output)

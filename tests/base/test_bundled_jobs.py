@@ -58,6 +58,16 @@ def test_a_name_like_no_other_is_refused_with_the_bundled_ones(refused):
     assert "xyz, which is not there; bundled jobs: adafed_activity, " in error and "harmofl_volumes" in error
 
 
+def test_only_a_name_that_a_job_has_is_suggested(refused, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "testimony.txt").touch()
+    arguments = ("--sites", "2", "--bandwidth", "50Mbit")
+    assert "testz, which is not there; bundled jobs: " in refused("estimate", "testz", *arguments)
+    shutil.copytree(JOBS / "harmofl_nuclei", tmp_path / "mytest")
+    assert "(did you mean 'mytest'?)" in refused("estimate", "myttest", *arguments)
+
+
 @pytest.mark.parametrize("job", list_bundled_jobs())
 def test_a_bundled_job_begins_once_as_many_sites_are_there_as_a_round_needs(job):
     study, meta = load_study(JOBS / job / "app" / "config" / "study.yaml"), read_json(JOBS / job / "meta.json")

@@ -18,6 +18,7 @@ from silofl.hospital.policy import (
     check_packages,
     check_partners,
     check_pin,
+    check_rights,
 )
 from silofl.setup import extensions
 
@@ -150,6 +151,16 @@ def test_roles_that_may_bring_code_are_named(candidate, kit):
     write(kit, "authorization.json", policy)
     with pytest.raises(ConfigError, match=r"local/authorization.json of 'north' must be a policy; .*format_version"):
         check_brought_code(candidate())
+
+
+def test_a_right_that_an_earlier_release_gave_keeps_a_site_from_joining(candidate, kit):
+    assert check_rights(candidate()).status == "ok"
+    for role, right in (("project_admin", "submit_job"), ("project_admin", "clone_job"), ("lead", "operate")):
+        write(kit, "authorization.json", {"format_version": "1.0", "permissions": {role: {right: "any"}}})
+        answer = check_rights(candidate())
+        assert answer.status == "failed" and answer.sentence.startswith(f"{right} in local/authorization.json must be ")
+        write(kit, "authorization.json", {"format_version": "1.0", "permissions": {role: {right: "none"}}})
+        assert check_rights(candidate()).status == "ok"
 
 
 # --- the filters of privacy.json

@@ -286,13 +286,13 @@ def change_json(path, **values):
     path.write_text(json.dumps(json.loads(path.read_text()) | values))
 
 
-def give_lead(**rights):
-    """Return a change that gives the lead rights at a kit's machine."""
+def give(role, **rights):
+    """Return a change that gives a role rights at a kit's machine."""
 
     def change(kit):
         path = kit / "local" / "authorization.json"
         policy = json.loads(path.read_text())
-        policy["permissions"]["lead"] |= rights
+        policy["permissions"][role] |= rights
         path.write_text(json.dumps(policy))
 
     return change
@@ -325,9 +325,13 @@ def change_key(change):
 @pytest.mark.parametrize(
     ("name", "change", "sentence"),
     [
-        ("north", give_lead(byoc="any"), "byoc in local/authorization.json must be for"),
-        ("north", give_lead(shell_commands="any"), "shell_commands in local/authorization.json"),
-        ("server", give_lead(shell_commands="o:site"), "must be for nobody from elsewhere, not for lead"),
+        ("north", give("lead", byoc="any"), "byoc in local/authorization.json must be for"),
+        ("north", give("lead", shell_commands="any"), "shell_commands in local/authorization.json"),
+        ("server", give("lead", shell_commands="o:site"), "must be for nobody from elsewhere, not for lead"),
+        # As 0.3.0 had it.
+        ("north", give("project_admin", submit_job="any"), "submit_job in local/authorization.json must be none for"),
+        ("server", give("project_admin", clone_job="any"), "must be none for project_admin, as leads alone submit"),
+        ("north", give("lead", operate="o:site"), "operate in local/authorization.json must be none for lead, who"),
         ("north", allow_too("acme.Widget"), "class_allow_list in local/resources.json must not have 'acme.Widget'"),
         ("north", allow_too("subprocess.Popen"), "must not name 'subprocess.Popen'"),
         ("north", change_resources(class_allow_list=["*"]), "must name the classes that may run, not '*'"),

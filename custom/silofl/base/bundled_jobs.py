@@ -1,6 +1,8 @@
 """The jobs that come with the package, which every command takes by name."""
 
 import os
+from glob import iglob
+from itertools import islice
 from pathlib import Path
 
 from silofl.base.errors import suggest_nearest
@@ -8,6 +10,8 @@ from silofl.base.errors import suggest_nearest
 # In a clone a link to the folder jobs/ at its top, in a wheel a copy of it.
 JOBS = Path(__file__).parents[1] / "jobs"
 META = "meta.json"
+# Jobs in a folder that are compared with a mistyped name.
+MOST_NAMES = 1000
 
 
 def find_job(job: str | Path) -> Path:
@@ -28,6 +32,7 @@ def list_bundled_jobs() -> list[str]:
 
 
 def suggest_job(job: Path) -> str:
-    """Return, for a job folder that is not there, which bundled job has the nearest name, or else all their names."""
-    known = list_bundled_jobs()
-    return suggest_nearest(job, known) or f"; bundled jobs: {', '.join(known)}"
+    """Return, for a job folder that is not there, which job there or bundled has the nearest name, or all bundled."""
+    known, there = list_bundled_jobs(), map(os.path.dirname, iglob(f"*/{META}", root_dir=job.parent))
+    nearest = suggest_nearest(job.name, islice(there, MOST_NAMES)) or suggest_nearest(job, known)
+    return nearest or f"; bundled jobs: {', '.join(known)}"

@@ -161,7 +161,7 @@ def _read_with_digest(folder: Path) -> tuple[dict[str, object], str]:
         raise DataError(f"{name} must exist; the folder is not there: make it, or correct data in site.yaml")
     if not (folder / FILE_NAME).exists():
         raise DataError(
-            f"{name} must exist; it is not there: write it as docs/hospital-it.md says, or correct data in site.yaml"
+            f"{name} must exist; it is not there: write it with silofl import, or correct data in site.yaml"
         )
     raw = read_bytes(folder / FILE_NAME, name)
     try:

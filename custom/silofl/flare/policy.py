@@ -75,6 +75,12 @@ COMMAND_CLASSES = frozenset(
         *("TFClientAPILauncherExecutor", "TFInProcessClientAPIExecutor"),
     }
 )
+# Rights of roles in an authorization.json of 0.3.0 that nobody has since -> what stands against them.
+TAKEN_BACK = {
+    ("submit_job", "project_admin"): "as leads alone submit studies",
+    ("clone_job", "project_admin"): "as leads alone submit studies",
+    ("operate", "lead"): "who could stop sites",
+}
 SITE_CLASSES = (*list_components("config_fed_client.json"), "silofl.flare.filters.BatchNormStaysHome")
 
 
@@ -231,6 +237,18 @@ def read_site_rights(kit: Kit) -> Rights:
         return Rights(file, FLAuthorizer(kit.org, policy))
     except SyntaxError as error:
         raise ConfigError(f"local/{file} of {kit.name!r} must be a policy; {error}: correct it") from None
+
+
+def list_old_rights(kit: Kit) -> Iterator[str]:
+    """Yield a sentence for each right at a site that an earlier release gave to a role, and none gives any more.
+
+    Raises:
+        ConfigError: The site has no authorization.json, or it is no policy.
+    """
+    rights = read_site_rights(kit)
+    for (right, role), reason in TAKEN_BACK.items():
+        if role in rights.roles and rights.has(right, "anybody", kit.org, role):
+            yield f"{right} in local/{rights.file} must be none for {role}, {reason}; set it to none"
 
 
 def _is_module(name: str) -> bool:

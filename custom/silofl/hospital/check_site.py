@@ -30,6 +30,7 @@ CHECKS: dict[str, Callable[[Candidate], Finding]] = {
     "classes": policy.check_classes,
     "job_files": policy.check_job_files,
     "byoc": policy.check_brought_code,
+    "rights": policy.check_rights,
     "egress": policy.check_egress,
     "partners": policy.check_partners,
     "logs": policy.check_logs,

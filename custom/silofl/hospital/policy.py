@@ -8,6 +8,7 @@ from silofl.flare.policy import (
     SITE_CLASSES,
     WITHOUT_JOB_FILES,
     checks_files,
+    list_old_rights,
     list_replaced,
     read_class_policy,
     read_site_rights,
@@ -89,6 +90,13 @@ def check_brought_code(candidate: Candidate) -> Finding:
             roles=others or roles,
         )
     return ok(f"byoc in local/{rights.file} is allowed to nobody: only the code installed here runs", roles=[])
+
+
+def check_rights(candidate: Candidate) -> Finding:
+    """Check that nobody has a right here that an earlier release gave, and this one took back."""
+    if old := list(list_old_rights(candidate.kit)):
+        return failed(old[0])
+    return ok("local/authorization.json lets leads alone submit studies, and none of them stop this site")
 
 
 def check_egress(candidate: Candidate) -> Finding:

@@ -30,7 +30,7 @@ WEIGHTS = "model.pt"
 # What concerns a training, or the hospitals that took part in it.
 OF_TRAINING = ("federation", "privacy", "continue_run", "guard", "evaluate_every_round")
 HEAD = """\
-# The test of a finished model, {model}, at hospitals: nothing is trained. See docs/hospital-it.md.
+# The test of a finished model, {model}, at hospitals: nothing is trained.
 # All but name, rounds and model.pretrained is of the study {study} that trained it, and must stay as it is.
 
 """

@@ -419,7 +419,7 @@ def _study_text(
     remarks = {**list_key_choices(found.task, answers), **comments}
     size = "data.patches" if values["data"].get("patches") else "the size of the images in data.transforms"
     lines = [
-        f"# {values['name']}, based on {make_printable(job.resolve().name)}. docs/study.md explains every key.",
+        f"# {values['name']}, based on {make_printable(job.resolve().name)}. silofl schema study explains every key.",
         f"# Think first about rounds and {size}. silofl tune finds a learning rate.",
         "",
     ]

@@ -150,7 +150,7 @@ def write_planned_job(target: Path, job: Path, values: Mapping[str, Any], plan: 
     template = make_printable(job.resolve().name)
     head = [
         f"# {study.name}, planned from {template} and the training data of {', '.join(plan.sites)} by the",
-        "# rules of nnU-Net (Isensee et al., Nature Methods 2021). Every key is explained in docs/study.md.",
+        "# rules of nnU-Net (Isensee et al., Nature Methods 2021). silofl schema study explains every key.",
         *([] if _has_planned_levels(plan) else textwrap.wrap(f"{LEVELS}.", 120, **COMMENT)),
         *(f"# Beware: {warning}." for warning in plan.warnings),
         "",

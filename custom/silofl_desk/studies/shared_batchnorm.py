@@ -18,7 +18,7 @@ Seen = tuple[str, str, NDArray[np.float32]]
 LOOKED_AT = 64
 SENTENCE = (
     "the hospitals' images look different, and they share BatchNorm: on nuclei of seven hospitals FedAvg had a Dice of "
-    "0.293 with it, and 0.820 with GroupNorm (bench/normalizations.md); choose model.normalization: group"
+    "0.293 with it, and 0.820 with GroupNorm; choose model.normalization: group"
 )
 
 
