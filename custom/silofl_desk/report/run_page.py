@@ -213,9 +213,8 @@ def _status_banner(run: RunRecords) -> Banner:
     chance = list_chance(run.evaluations) if run.evaluations else []
     found += [("warning", sentence) for sentence in (*chance, *sentences.list_opposed(run.ledger))]
     # The worst of all: a run that is complete may have no good model.
-    tone = max([TONES[results.status], *(tone for tone, _ in found)], key=SEVERITY.index)
-    # The lead says first of all that the models guess, as the first of the problems does.
-    found = found[sentences.is_guessing(results) :]
+    tones = [TONES[results.status], *(tone for tone, _ in found), *["warning"] * sentences.is_guessing(results)]
+    tone = max(tones, key=SEVERITY.index)
     reasons = [
         *results.reasons,
         *sentences.left_sentences(results),
@@ -238,7 +237,8 @@ def _joining_section(run: RunRecords) -> PageSection | None:
     if not (table or results.unchosen):
         return None
     sentence = sentences.lead_sentence(results)
-    explained = [Table(table), make_note(sentences.joining_note(results))] if table else [Text(sentence)]
+    details = make_items(sentences.joining_details(results))
+    explained = [Table(table), details, make_note(sentences.joining_note(results))] if table else [Text(sentence)]
     image = make_picture(hospitals_image({_name_row(run): [run]}))
     return make_section("joining", "Does joining pay?", "Does joining pay?", image, explained)
 

@@ -273,33 +273,38 @@ def lead_sentence(results: Results) -> str:
     verdicts = {site: one.verdict for site, one in joining.items()}
     both = ((one.tested(SHIFTED), one.tested(LOCAL)) for one in joining.values())
     tests = [(federated, own) for federated, own in both if federated is not None and own is not None]
-    # Which sites' own model gains by a threshold alone, and what joining adds.
-    told = [f"{site}: {one.threshold}." for site, one in joining.items() if one.threshold]
-    return " ".join(filter(None, (federation_sentence(verdicts, tests), _short_sentence(results), *told, without)))
+    return " ".join(filter(None, (federation_sentence(verdicts, tests), _short_sentence(results), without)))
 
 
 def _short_sentence(results: Results) -> str:
     """Say which models more rounds may still raise, and what to do; nothing where none."""
-    joining = results.joining or {}
     own, federated = (
-        {site: (one.rises or {}).get(name) for site, one in joining.items() if name in one.unfinished}
+        {s: (one.rises or {}).get(name) for s, one in (results.joining or {}).items() if name in one.unfinished}
         for name in ("own", "federated")
     )
-    risen = [
-        f"{site} ({rise:+z.3f}; best after round {joining[site].own_best_round} of {joining[site].own_rounds})"
-        for site, rise in own.items()
-        if rise is not None
-    ]
-    untried = [site for site, rise in own.items() if rise is None]
-    said = [f"More rounds still raised the hospital's own model at {', '.join(risen)}"] if risen else []
-    unknown = "It is not known whether more rounds raise the"
-    said += [f"{unknown} hospital's own model at {', '.join(untried)}"] if untried else []
-    if federated:
-        # All sites have the server's.
-        rise = next(iter(federated.values()))
-        still = f"The last rounds still raised the federated model ({rise or 0.0:+z.3f})"
-        said.append(f"{unknown} federated model" if rise is None else still)
-    return f"{'. '.join(said)}: run the study with more rounds, now {results.rounds}." if said else ""
+    # All sites have the server's model.
+    rise = next(iter(federated.values()), None)
+    raised = [] if rise is None else [f"the federated model ({rise:+z.3f})"]
+    untried = ["the federated model"] if federated and rise is None else []
+    for found, is_known in ((raised, True), (untried, False)):
+        sites = [site for site, gain in own.items() if (gain is not None) == is_known]
+        found += [f"the hospital's own model at {', '.join(sites)}"] if sites else []
+    said = f"The last rounds still raised {' and '.join(raised)}" if raised else ""
+    if untried:
+        said += f"{', and more' if raised else 'More rounds'} may raise {' and '.join(untried)}"
+    return f"{said}: run the study with more rounds, now {results.rounds}." if said else ""
+
+
+def joining_details(results: Results) -> list[str]:
+    """Say of each site what its own model gained by its last rounds, and by its decision threshold alone."""
+    found = []
+    for site, one in (results.joining or {}).items():
+        rise = (one.rises or {}).get("own")
+        if "own" in one.unfinished and rise is not None:
+            best = f"best after round {one.own_best_round} of {one.own_rounds}"
+            found.append(f"{site}: the last rounds raised its own model by {rise:+z.3f}; {best}.")
+        found += [f"{site}: {one.threshold}."] if one.threshold else []
+    return found
 
 
 def _unchosen_sentence(results: Results) -> str:
@@ -316,8 +321,8 @@ def describe_problems(results: Results) -> list[tuple[str, str]]:
 
     Bad is a model near 0 at a site that keeps it, and one that is worse there than the site's own. A warning is a model
     that a site keeps and that is below its own where the test proves nothing, an own model of fewer rounds, a federated
-    model near 0 or below the site's own where the site keeps another one, a label that no site's test finds, and
-    classes that no model tells better than by guessing.
+    model near 0 or below the site's own where the site keeps another one, a label that no site's test finds, and sites
+    where no model is better than guessing. That none is anywhere is what `lead_sentence` begins with.
     """
     joining = results.joining or {}
     kept = {site: joining[site].tested(CHOSEN) if site in joining else one for site, one in results.values.items()}
@@ -346,7 +351,6 @@ def describe_problems(results: Results) -> list[tuple[str, str]]:
         if (kept[site] or 0) >= NEAR_ZERO and one.verdict != WORSE:
             found += [("warning", f"{site}: {sentence}") for sentence in _doubt_federated(one)]
     guesses = describe_guesses(_measure_tests(results), str(results.metric))
-    # First: nothing else counts then.
     return [("warning", sentence) for sentence in guesses] + found + _list_unlearnt_labels(results)
 
 

@@ -89,9 +89,9 @@ def print_results(results: Results, console: Console) -> None:
     print_lines([f"{WORDS['warning']}  {lead}" if is_guessing else lead] if lead else [], console)
     if table := sentences.joining_table(results):
         print_table(table, console)
+    print_lines(sentences.joining_details(results), console)
     if results.is_finished:
-        # Of models that guess the first problem is the lead.
-        problems = sentences.describe_problems(results)[is_guessing:]
+        problems = sentences.describe_problems(results)
         print_lines([f"{WORDS[tone]}  {sentence}" for tone, sentence in problems], console)
     if results.sites:
         print_table(site_table(results), console)
