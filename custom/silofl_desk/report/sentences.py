@@ -16,7 +16,7 @@ from silofl.core.operating_point import AT_MOST, is_at_most, read_at_thresholds
 from silofl.data.inventories import explain_withheld
 from silofl.federation.ledger import Round, format_spans
 from silofl.federation.results import Results
-from silofl.federation.unlike import OPPOSED, SHORT
+from silofl.federation.unlike import SHORT
 from silofl.inference.own_tests import LEARNT
 from silofl.report.tables import METRIC_NAMES, TextTable, format_number
 from silofl.study.sections import CLASS_MEANS, RANKED, SEGMENTATION_ONLY
@@ -511,13 +511,16 @@ def _joining_row(site: str, one: Joined, models: Iterable[str], lead: str) -> tu
     return (site, kept, one.said, validation, one.test_units, *values, difference, interval)
 
 
-def list_opposed(ledger: Sequence[Round]) -> list[str]:
-    """Return a sentence for each site whose updates clearly pointed away from the others' in half of the rounds."""
+def list_opposed(results: Results, ledger: Sequence[Round]) -> list[str]:
+    """Return a sentence for each site whose updates stood out as pointing away from the others' in half of the rounds.
+
+    Where all sites draw alike, chance names one in at most 5 % of runs. Of models that guess updates say nothing.
+    """
     unlike = [(site, found) for record in ledger for site, found in (record.unlike or {}).items()]
-    counts = Counter(site for site, found in unlike if found.get("cosine", 0.0) < OPPOSED)
+    counts = Counter(site for site, found in unlike if "opposed" in found and not is_guessing(results))
     return [
-        f"{site}: its updates point away from the others' mean in {number} of {len(ledger)} rounds (cosine below "
-        f"{OPPOSED}; -1 = opposite): its images or labels are unlike theirs, or it undoes what they learn"
+        f"{site}: its updates point away from the others' mean in {number} of {len(ledger)} rounds, more than "
+        "these differ: its images or labels are unlike theirs, or it undoes what they learn"
         for site, number in counts.most_common()
         if 2 * number >= len(ledger)
     ]

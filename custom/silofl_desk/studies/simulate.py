@@ -281,7 +281,7 @@ def _conclude_run(run: Path, simulation: Simulation, study: Study, console: Cons
     if study.rounds and study.task != "segmentation" and results.is_finished and results.everyone is None:
         results = _add_everyone(run, results, simulation, study, console)
     print_results(results, console)
-    print_notes(run, console)
+    print_notes(run, results, console)
     code = ExitCode[results.status]
     if simulation.left_out is not None and code != ExitCode.FAILED:
         # The worse of COMPLETE, 0, and INCOMPLETE, 3.
