@@ -14,6 +14,7 @@ from silofl_desk.report.sentences import (
     lead_sentence,
     list_incidents,
     list_opposed,
+    list_result_notes,
     normalization_label,
     privacy_sentence,
     regions_text,
@@ -221,6 +222,22 @@ def test_an_own_model_that_is_better_than_guessing_is_one(classes):
     assert said in lead_sentence(score_classes(classes, 0.48, joining=poor))
     # Nothing is known of an own model's metric by guessing.
     assert "guessing" not in lead_sentence(score_classes(classes, 0.48, metric="auprc", joining=poor))
+
+
+def test_a_site_that_withholds_classes_is_not_said_to_lack_them(classes):
+    """As of a selector's run with a floor: two sites have all classes, and the third does not say which it has."""
+    counts = dict.fromkeys(("east", "north"), {"healthy": 6, "sick": 6}) | {"west": {"healthy": 6}}
+    also = dict.fromkeys(counts, {"accuracy": 0.5, "balanced_accuracy": 0.5}) | {"west": {"accuracy": 0.5}}
+    withheld = {"west": {"least": 3, "names": ["ring", "sick"]}}
+    recalls = dict.fromkeys(("east", "north"), {"healthy": 0.5, "sick": 0.5}) | {"west": {"healthy": 0.5}}
+    given = {"also": also, "label_cases": counts, "withheld": withheld, "by_label": recalls}
+    found = classes(sites=dict.fromkeys(counts, 0.5), **given)
+    assert "Labels" not in list_result_notes(found)
+    assert found.mean_of_sites([0.25, 0.75, None], "balanced_accuracy") == 0.5
+    # Of the metric by which the study chooses its value is over fewer classes, and joins no mean.
+    balanced = classes(sites=dict.fromkeys(counts, 0.5), metric="balanced_accuracy", mean=None, spread=None, **given)
+    note = list_result_notes(balanced)["Labels"]
+    assert "west without sick (withheld, in none of a site's test cases, or in all); they have no mean" in note
 
 
 def test_findings_are_judged_by_their_order(findings):

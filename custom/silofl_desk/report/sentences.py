@@ -632,7 +632,8 @@ def missing_labels_sentence(results: Results) -> str:
         return ""
     kind = "findings" if results.has_findings else "classes"
     what, other = (f"some {kind} alone", "all") if is_over_classes else ("different labels", "not annotated there")
-    why = f"in none of a site's test cases, or {'in ' * is_over_classes}{other}"
+    is_withheld = any(one and one.withheld for one in results.sites.values())
+    why = f"{'withheld, ' * is_withheld}in none of a site's test cases, or {'in ' * is_over_classes}{other}"
     is_refused = is_over_classes and results.mean is None
     end = "; they have no mean over sites, and are pooled class by class" if is_refused else ""
     return f"values are means over {what} and compare sites badly: {', '.join(of_sites)} ({why}){end}"
