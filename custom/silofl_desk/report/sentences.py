@@ -102,7 +102,7 @@ THRESHOLDS = (
     "sites' thresholds: its sensitivity and specificity differ at a site whose own threshold is far from it."
 )
 AREAS = "All sites: mean weighted by the number of cases, as only a site knows its cases' scores."
-UNLIKE_CLASSES = "sites have test cases of different classes: balanced accuracy and areas have no mean over sites"
+UNLIKE_CLASSES = "the sites' tests show different classes: balanced accuracy and areas have no mean over sites"
 
 
 def describe_model(results: Results) -> str:
