@@ -111,7 +111,7 @@ def test_the_map_says_how_it_was_made_and_what_may_draw_it(finished_super):
 
 def test_a_run_without_selector_has_nothing_to_say_of_one(finished):
     run = read_run(finished())
-    assert feature_image(run) is None and super_model_sections(run) == [] and unseen_section(None) is None
+    assert feature_image(run) is None and super_model_sections(run) == [] and unseen_section(None, "fedsm") is None
 
 
 def told(sentence, results):

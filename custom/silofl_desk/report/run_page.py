@@ -45,7 +45,7 @@ from silofl.study.sections import CLASSIFICATION_ONLY
 from silofl.training.joined import FEDERATED
 from silofl_desk.report import sentences
 from silofl_desk.report.evaluations_page import evaluations_section, list_chance
-from silofl_desk.report.left_out_site import unseen_section
+from silofl_desk.report.left_out_site import group_unseen, unseen_images, unseen_section
 from silofl_desk.report.months import months_section
 from silofl_desk.report.result_pictures import case_images, hospitals_image, normalization_images
 from silofl_desk.report.result_tables import (
@@ -123,7 +123,9 @@ def write_report(run: Path) -> Path:
 
 def make_run_page(run: RunRecords) -> Page:
     """Prepare the page of a run."""
+    name = _name_row(run)
     sections = (
+        unseen_section(run.unseen, name, unseen_images(group_unseen({name: [run]}))),
         _joining_section(run),
         evaluations_section(run.evaluations),
         months_section(run.path),
@@ -155,7 +157,6 @@ def _training_sections(run: RunRecords) -> list[PageSection | None]:
         make_section("training", "Training", "Training", list(map(Picture, curve_images(run))) or NO_ROUND, cautions),
         _pictures_section(run),
         *super_model_sections(run),
-        unseen_section(run.unseen),
         _traffic_section(run),
         _sites_section(run),
         make_section("weights", "Weights", "Who listens to whom", _weight_blocks(run)),
