@@ -68,7 +68,8 @@ def unseen_section(unseen: UnseenTest | None, method: str, images: Sequence[Page
     """Return the section on a site that was left out of the training; None where none was."""
     if unseen is None:
         return None
-    lead = conclude_unseen({(unseen.site, unseen.metric): {method: [unseen]}}) if unseen.own else ()
+    is_compared = unseen.own and unseen.value is not None
+    lead = conclude_unseen({(unseen.site, unseen.metric): {method: [unseen]}}) if is_compared else ()
     has_gamma = unseen.rule == "choice" and unseen.by_threshold
     return make_section(
         "unseen",
@@ -144,7 +145,7 @@ def conclude_unseen(found: UnseenTests) -> Iterator[str]:
         scores = [f"federated {'models' if low else 'model'} {low}{means[best]:.3f} ({best})"]
         if own := [one.own for several in tests.values() for one in several if one.own]:
             alone = _format_range(value for one in own for name, value in one.items() if name != ENSEMBLE)
-            together = _format_range(one[ENSEMBLE] for one in own)
+            together = _format_range(one.get(ENSEMBLE) for one in own)
             scores = [f"the others' own models {alone}", f"the mean of their answers {together}", *scores]
         yield f"At {site}, which took no part in the training: {', '.join(scores)}."
 
