@@ -87,7 +87,7 @@ def test_one_label_needs_one_output_and_more_need_background_too(labels, channel
         # a mean of one round
         (
             {"rounds": 4, "algorithm": {"name": "fedavg", "average_last": 0.25}},
-            "algorithm.average_last must be above 1/4 with 4 rounds, of which the mean needs two, not 0.25; give a",
+            "algorithm.average_last must be above 1/4 with 4 rounds, since a mean needs two, not 0.25; give a",
         ),
         # out of range
         ({"rounds": 0}, "rounds must be at least 1, not 0"),

@@ -207,6 +207,11 @@ BETTER_ONE = "1 keeps a model that is better for its test patients than its own"
         ),
         ([BETTER, OWN], [], f"Of 2 hospitals, {BETTER_ONE} and 1 keeps its own model: {ONE_START}."),
         (
+            [BETTER] * 3,
+            [],
+            f"All 3 hospitals keep a model that is better for their test patients than their own: {ONE_START}.",
+        ),
+        (
             [FEW, EQUAL],
             [],
             "Of 2 hospitals, 1 has no clear difference and 1 has too few test patients to say: it is not "

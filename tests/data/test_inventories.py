@@ -113,6 +113,8 @@ def test_a_class_is_compared_with_itself_alone():
 def test_of_too_few_patients_nothing_is_said():
     (sentence,) = describe_looks({"a": inventory(0.0), "b": inventory(9.0, patients=4)})
     assert sentence == "b: too few patients to compare looks; 5 are needed."
+    unknown = {name: inventory(mean, patients=12, unit="cases") for name, mean in (("a", 0.0), ("b", 9.0))}
+    assert "by 9.0 deviations between cases of one hospital;" in describe_looks(unknown)[0]
 
 
 def test_what_all_can_supply_what_some_lack_and_what_is_withheld_are_three_things():

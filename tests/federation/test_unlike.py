@@ -1,3 +1,5 @@
+from collections import Counter
+
 import numpy as np
 import pytest
 
@@ -7,6 +9,7 @@ from silofl.federation.unlike import (
     find_opposed,
     find_opposed_scores,
     find_outweighing,
+    find_standing_out,
     find_unlike_updates,
     join_unlike,
 )
@@ -45,6 +48,37 @@ def test_of_two_sites_nobody_knows_which_is_opposed_or_too_long():
     products = updates(a=[1, 0], b=[-9, 0])
     assert find(products) == {} and find(products, min_sites=2) == {"a": {"cosine": -1}, "b": {"length": 9}}
     assert find(updates(a=[1, 0]), min_sites=1) == {} == find(updates(), min_sites=1)
+
+
+def test_an_update_is_said_to_stand_out_only_beyond_what_the_others_differ_by():
+    # The others' have the mean 0.8 and the deviation 0.1: -0.9 lies 1.7 / (0.1 * sqrt(1 + 1/3)) = 14.7 off, with p
+    # 0.0023 of 2 degrees of freedom.
+    off = {"a": 0.9, "b": 0.8, "c": 0.7, "d": -0.9}
+    assert find_standing_out(off, 4 * 0.0024) == {"d": -0.9} and find_standing_out(off, 4 * 0.0022) == {}
+    # Others that are far from agreeing themselves; of three sites nobody knows; 0 is away from nobody.
+    assert find_standing_out(off | {"a": -0.5}, 0.025) == {}
+    assert find_standing_out({"a": 0.9, "b": 0.9, "d": -0.9}, 0.025) == {}
+    assert find_standing_out(off | {"d": 0.0, "b": 0.9, "c": 0.9}, 0.025) == {}
+    products = updates(a=[1, 0.1], b=[1, 0.2], c=[1, 0], d=[-30, -3])
+    assert find(products)["d"].keys() >= {"cosine", "opposed"}
+
+
+def test_where_all_sites_draw_alike_one_stands_out_in_half_of_the_rounds_of_at_most_one_run_in_twenty():
+    """As of few cases per site, which pull in few directions, each site its own way in every round."""
+    rng, rounds, named = np.random.default_rng(0), 6, {True: 0, False: 0}
+    for _ in range(200):
+        num_sites = int(rng.integers(4, 7))
+        common, own = rng.normal(size=8), rng.normal(size=(num_sites, 8))
+        counts = {True: Counter(), False: Counter()}
+        for _ in range(rounds):
+            drawn = 0.2 * common + own + 0.5 * rng.normal(size=own.shape)
+            sent = {f"s{site}": update for site, update in enumerate(drawn - 0.8 * drawn.mean(axis=0))}
+            for site, what in find(updates(**sent)).items():
+                counts[True].update([site] * ("opposed" in what))
+                counts[False].update([site] * ("cosine" in what))
+        for key, found in counts.items():
+            named[key] += any(2 * number >= rounds for number in found.values())
+    assert named[True] <= 10 and named[False] > 100
 
 
 def test_a_site_that_has_not_moved_is_opposed_to_nobody():
@@ -121,6 +155,7 @@ def test_several_comparisons_are_joined_by_site_with_three_digits():
     ("what", "sentence"),
     [
         ("cosine", "site 'west' sent an update that points away from the mean of the others' (cosine 4.2)"),
+        ("opposed", "site 'west' sent an update that points away from the mean of the others' more than these differ"),
         ("buffers", "site 'west' sent a change of BatchNorm's running buffers 4.2 times as long by step"),
         ("amplitude", "site 'west' sent its amplitude that is 4.2 times the others' median"),
     ],

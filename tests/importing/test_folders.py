@@ -104,7 +104,7 @@ def test_folders_of_images_are_offered_as_patients_where_nobody_names_these(run_
     for site in ("north", "south"):
         (contrasts / site / "patients.csv").unlink()
     (note,) = (note for note in run_patterns(**LESIONS)[0].notes if note.startswith("PATIENTS UNKNOWN"))
-    assert "If each folder of images, as c0, is one patient, name the folder as the patient." in note
+    assert "If each folder of images, such as c0, is one patient, give the folder's name as the patient." in note
 
 
 def test_the_import_says_once_which_sites_know_no_patients_and_what_follows(source, write_patients, tmp_path):

@@ -143,10 +143,10 @@ def test_a_file_that_is_not_there_or_another_than_the_digest_settles_is_refused(
 
 
 def test_a_file_of_which_nothing_fits_is_refused_with_an_example(start):
-    sentence = r"as 'network\.\S+' of shape \(.*\), not 'other' of shape \(7,\) and others of which none fits"
+    sentence = r"as 'network\.\S+' of shape \(.*\), not 'other' of shape \(7,\) and others; none fits"
     with pytest.raises(ConfigError, match=sentence):
         start({"other": torch.zeros(7)})
-    with pytest.raises(ConfigError, match="not no tensor and others of which none fits"):
+    with pytest.raises(ConfigError, match="not no tensor and others; none fits"):
         start({})
 
 

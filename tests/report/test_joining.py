@@ -10,11 +10,17 @@ from silofl.base.errors import ConfigError
 from silofl.base.schema import dump_record
 from silofl.core.gain import BETTER, WORSE
 from silofl.federation.results import read_results
-from silofl.report.page import Tiles
+from silofl.report.page import Items, Tiles
 from silofl_desk.report.result_tables import site_table
 from silofl_desk.report.run_page import make_run_page
 from silofl_desk.report.run_records import RunRecords
-from silofl_desk.report.sentences import describe_problems, joining_note, joining_table, lead_sentence
+from silofl_desk.report.sentences import (
+    describe_problems,
+    joining_details,
+    joining_note,
+    joining_table,
+    lead_sentence,
+)
 from silofl_desk.report.verdict_words import ONE_START
 from silofl_desk.studies.comparison import JOINING_NOTE
 from silofl_desk.studies.hospitals import NOTE
@@ -150,18 +156,16 @@ def test_a_kept_model_below_the_sites_own_is_named_with_its_numbers_and_with_wha
     assert describe_problems(joining(sites={"east": 0.8}, east=one)) == [(tone, sentence)]
 
 
-def test_a_hospital_that_only_needed_a_threshold_is_told_so(joining):
+def test_a_hospital_that_only_needed_a_threshold_is_told_so_below_the_table(joining):
     needed = joined("local", 0.81, 0.0, 0.81, "keeps its own model", own_bias=-1.4, bias=-1.4, own_gain=0.374)
-    assert lead_sentence(joining(sites={"east": 0.0}, east=needed)) == (
-        "Joining gave nothing: the federated model is worse at the only hospital (0.000, alone 0.810). "
-        "east: a better threshold alone gives its own model +0.37; the federated model gives +0.00 on top."
-    )
-    little = joined(own_gain=0.009)
-    unproved = joined(kept=0.75, verdict="too few to say", own_gain=0.374)
-    assert "the federated model gives +0.05 on top (too few to say)." in lead_sentence(
-        joining(sites={"east": 0.8}, east=unproved)
-    )
-    assert "threshold" not in lead_sentence(joining(sites={"east": 0.8}, east=little))
+    found = joining(sites={"east": 0.0}, east=needed)
+    lead = "Joining gave nothing: the federated model is worse at the only hospital (0.000, alone 0.810)."
+    assert lead_sentence(found) == lead
+    detail = "east: a better threshold alone gives its own model +0.37; the federated model gives +0.00 on top."
+    assert joining_details(found) == [detail]
+    little, unproved = joined(own_gain=0.009), joined(kept=0.75, verdict="too few to say", own_gain=0.374)
+    (detail,) = joining_details(joining(sites={"east": 0.8, "west": 0.8}, east=unproved, west=little))
+    assert detail.endswith("the federated model gives +0.05 on top (too few to say).")
     assert needed.kept == "its own model, decision threshold 0.80" and needed.kept_briefly == "own, threshold 0.80"
 
 
@@ -258,22 +262,47 @@ def test_the_note_says_what_single_units_lack_and_how_cases_with_nothing_to_find
 def test_a_model_that_more_rounds_may_raise_is_named_with_the_remedy(joining):
     measured = {"own_rounds": 96, "own_best_round": 95, "rises": {"own": 0.012, "federated": 0.0204}}
     short = joined(verdict="not trained to the end", unfinished=("own",), **measured)
-    text = lead_sentence(joining(sites={"east": 0.8, "west": 0.8}, east=short, west=joined()))
+    found = joining(sites={"east": 0.8, "west": 0.8}, east=short, west=joined())
+    text = lead_sentence(found)
     assert "what joining gives is not known before both models are trained to the end" in text
-    assert (
-        "More rounds still raised the hospital's own model at east (+0.012; best after round 95 of 96): run the study "
-        "with more rounds, now 2." in text
+    assert text.endswith(
+        " The last rounds still raised the hospital's own model at east: run the study with more rounds, now 2."
     )
+    assert joining_details(found) == [
+        "east: the last rounds raised its own model by +0.012; best after round 95 of 96."
+    ]
     both = joined(verdict="not trained to the end", unfinished=("own", "federated"), **measured)
-    assert "The last rounds still raised the federated model (+0.020): run" in lead_sentence(joining(east=both))
+    assert lead_sentence(joining(east=both)).endswith(
+        "The last rounds still raised the federated model (+0.020) and the hospital's own model at east: run the study "
+        "with more rounds, now 2."
+    )
     assert joining_table(joining(east=both)).rows[0][2] == "own and federated not trained to the end"
 
 
 def test_a_rise_that_was_not_measured_is_not_said(joining):
     """As of ten rounds of a falling rate, after which the own model is not trained anew."""
     both = joined(verdict="not trained to the end", unfinished=("own", "federated"), own_rounds=10, own_best_round=7)
-    text = lead_sentence(joining(sites={"east": 0.8, "west": 0.8}, east=both, west=both))
-    assert text.endswith(
-        "It is not known whether more rounds raise the hospital's own model at east, west. It is not known whether "
-        "more rounds raise the federated model: run the study with more rounds, now 2."
+    found = joining(sites={"east": 0.8, "west": 0.8}, east=both, west=both)
+    assert lead_sentence(found).endswith(
+        "More rounds may raise the federated model and the hospital's own model at east, west: run the study with more "
+        "rounds, now 2."
     )
+    assert joining_details(found) == []
+    known = replace(both, rises={"federated": 0.0204})
+    assert lead_sentence(joining(east=known)).endswith(
+        "The last rounds still raised the federated model (+0.020), and more may raise the hospital's own model at "
+        "east: run the study with more rounds, now 2."
+    )
+
+
+def test_the_headline_has_at_most_three_sentences_whatever_there_is_to_say(joining, printed):
+    """As of volumes, whose headline had five: verdict, own models, federated model, and a threshold per site."""
+    measured = {"own_rounds": 96, "own_best_round": 95, "rises": {"own": 0.012, "federated": 0.0204}}
+    both = joined(verdict="not trained to the end", unfinished=("own", "federated"), own_gain=0.3, **measured)
+    found = joining(sites={"east": 0.8, "west": 0.8}, unchosen={"west": "no answer in time"}, east=both)
+    assert lead_sentence(found).count(". ") == 2
+    page = make_run_page(RunRecords(Path("run"), found, [], {}, {}))
+    section = next(one for one in page.sections if one.place == "joining")
+    assert [*joining_details(found)] == list(next(one for one in section.blocks if isinstance(one, Items)).items)
+    text = printed(print_results, found)
+    assert text.index("verdict") < text.index("east: a better threshold alone")

@@ -246,6 +246,16 @@ def test_a_site_that_was_left_out_is_shown_where_it_was_tested(finished_super, u
     assert "A site that was left out Site coast took no part" in text and "0.250" in text
 
 
+def test_a_report_opens_with_own_and_federated_models_at_the_site_that_took_no_part(finished_super, unseen_plain):
+    folder, own = finished_super(), {"east": 0.5, "west": 0.25, "ensemble": 0.625}
+    (folder / "unseen.json").write_text(json.dumps(dump_record(unseen_plain(models={"global": 0.6}, own=own))))
+    page = report(folder)
+    first = "At coast, which took no part in the training: the others' own models 0.250 to 0.500, the mean of their "
+    assert f"A site that was left out {first}answers 0.625, federated model 0.600 (" in page.text
+    assert page.images[0]["alt"].startswith("Test dice at coast: ")
+    assert page.source.index('<section id="unseen"') < page.source.index('<section id="results"')
+
+
 def test_a_report_is_written_anew_and_leaves_no_other_file(finished, tmp_path):
     folder = finished()
     before = write_report(folder).read_bytes()

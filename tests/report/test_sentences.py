@@ -11,8 +11,10 @@ from silofl_desk.report.run_records import RunRecords
 from silofl_desk.report.sentences import (
     caveats,
     describe_problems,
+    lead_sentence,
     list_incidents,
     list_opposed,
+    list_result_notes,
     normalization_label,
     privacy_sentence,
     regions_text,
@@ -41,13 +43,18 @@ def test_the_same_incident_is_told_once_with_its_rounds(record):
     assert list_incidents([record(1), record(2)]) == []
 
 
-def test_a_site_whose_updates_are_opposed_in_half_of_the_rounds_is_named(record):
-    away = {"unlike": {"west": {"cosine": -0.2}}}
-    little = {"unlike": {"west": {"cosine": -0.2}, "east": {"cosine": -0.05, "length": 3.0}}}
-    ledger = [record(1, **little), record(2, **away), record(3), record(4, unlike={"east": {"cosine": -0.05}})]
-    (sentence,) = list_opposed(ledger)
+def test_a_site_whose_updates_stand_out_in_half_of_the_rounds_is_named(record, results, classes):
+    away = {"unlike": {"west": {"cosine": -0.2, "opposed": -0.2}}}
+    little = {"unlike": {"west": {"opposed": -0.2}, "east": {"opposed": -0.2, "length": 3.0}}}
+    # Away from the others' mean as in any run of few cases.
+    usual = {"unlike": {"east": {"cosine": -0.5}}}
+    ledger = [record(1, **little), record(2, **away), record(3, **usual), record(4, **usual)]
+    (sentence,) = list_opposed(results(), ledger)
     assert sentence.startswith("west: its updates point away from the others' mean in 2 of 4 rounds")
-    assert list_opposed([]) == []
+    assert list_opposed(results(), []) == []
+    # The updates of models that only guess say nothing of images.
+    assert list_opposed(score_classes(classes, 0.48), ledger) == []
+    assert list_opposed(score_classes(classes, 0.9), ledger) == [sentence]
 
 
 def test_an_unfinished_run_names_what_goes_on():
@@ -197,25 +204,40 @@ def score_classes(classes, accuracy, auroc=0.5, cases=25, **changes):
     return classes(sites=sites, also=also, label_cases=counts, by_label=recalls, **changes)
 
 
-def test_that_no_model_is_better_than_guessing_is_said_once(classes):
-    said = "no model is better than guessing: accuracy 0.480 in 100 test cases"
-    ((tone, text),) = describe_problems(score_classes(classes, 0.48))
-    assert tone == "warning" and text == f"{said}, 0.500 by always answering the most frequent class"
-    assert describe_problems(score_classes(classes, 0.9)) == []
+def test_that_no_model_is_better_than_guessing_is_the_lead_and_no_further_problem(classes):
+    said = "No model of this run is better than guessing: accuracy 0.480 in 100 test cases"
+    poor = score_classes(classes, 0.48)
+    assert lead_sentence(poor).startswith(f"{said}, 0.500 by always answering the most frequent class.")
+    assert describe_problems(poor) == [] == describe_problems(score_classes(classes, 0.9))
+    assert lead_sentence(score_classes(classes, 0.9)) == ""
     # What hospitals say of a finished model has a sentence of its own.
-    assert describe_problems(score_classes(classes, 0.48, rounds=0)) == []
+    assert lead_sentence(score_classes(classes, 0.48, rounds=0)) == ""
 
 
 def test_an_own_model_that_is_better_than_guessing_is_one(classes):
     own = {site: dump_record(joined(local=0.9, federated=0.48, kept=0.9)) for site in ("east", "west")}
-    assert not any("guessing" in text for _, text in describe_problems(score_classes(classes, 0.48, joining=own)))
+    assert "guessing" not in lead_sentence(score_classes(classes, 0.48, joining=own))
     poor = {site: dump_record(joined(local=0.54, federated=0.48, kept=0.54)) for site in ("east", "west")}
-    found = [text for _, text in describe_problems(score_classes(classes, 0.48, joining=poor))]
-    said = "no model is shown to be better than guessing: the best has accuracy 0.540 in 100 test cases, 0.500"
-    assert found[0].startswith(said) and sum("guessing" in text for text in found) == 1
+    said = "is shown to be better than guessing: the best has accuracy 0.540 in 100 test cases, 0.500"
+    assert said in lead_sentence(score_classes(classes, 0.48, joining=poor))
     # Nothing is known of an own model's metric by guessing.
-    of_areas = score_classes(classes, 0.48, metric="auprc", joining=poor)
-    assert not any("guessing" in text for _, text in describe_problems(of_areas))
+    assert "guessing" not in lead_sentence(score_classes(classes, 0.48, metric="auprc", joining=poor))
+
+
+def test_a_site_that_withholds_classes_is_not_said_to_lack_them(classes):
+    """As of a selector's run with a floor: two sites have all classes, and the third does not say which it has."""
+    counts = dict.fromkeys(("east", "north"), {"healthy": 6, "sick": 6}) | {"west": {"healthy": 6}}
+    also = dict.fromkeys(counts, {"accuracy": 0.5, "balanced_accuracy": 0.5}) | {"west": {"accuracy": 0.5}}
+    withheld = {"west": {"least": 3, "names": ["ring", "sick"]}}
+    recalls = dict.fromkeys(("east", "north"), {"healthy": 0.5, "sick": 0.5}) | {"west": {"healthy": 0.5}}
+    given = {"also": also, "label_cases": counts, "withheld": withheld, "by_label": recalls}
+    found = classes(sites=dict.fromkeys(counts, 0.5), **given)
+    assert "Labels" not in list_result_notes(found)
+    assert found.mean_of_sites([0.25, 0.75, None], "balanced_accuracy") == 0.5
+    # Of the metric by which the study chooses its value is over fewer classes, and joins no mean.
+    balanced = classes(sites=dict.fromkeys(counts, 0.5), metric="balanced_accuracy", mean=None, spread=None, **given)
+    note = list_result_notes(balanced)["Labels"]
+    assert "west without sick (withheld, in none of a site's test cases, or in all); they have no mean" in note
 
 
 def test_findings_are_judged_by_their_order(findings):
@@ -223,8 +245,8 @@ def test_findings_are_judged_by_their_order(findings):
     cases = dict.fromkeys(("east", "west"), counts)
     for area, is_said in ((0.52, True), (0.9, False)):
         also = dict.fromkeys(cases, {"accuracy": 0.5, "balanced_accuracy": 0.5, "auroc": area})
-        found = describe_problems(findings(label_cases=cases, also=also))
-        assert any(f"AUROC {area:.3f} in 80 test cases, 0.500 by guessing" in text for _, text in found) == is_said
+        text = lead_sentence(findings(label_cases=cases, also=also))
+        assert (f"AUROC {area:.3f} in 80 test cases, 0.500 by guessing" in text) == is_said
 
 
 def test_the_head_of_the_report_and_the_terminal_say_that_the_models_guess(classes, printed):

@@ -111,7 +111,7 @@ def test_the_map_says_how_it_was_made_and_what_may_draw_it(finished_super):
 
 def test_a_run_without_selector_has_nothing_to_say_of_one(finished):
     run = read_run(finished())
-    assert feature_image(run) is None and super_model_sections(run) == [] and unseen_section(None) is None
+    assert feature_image(run) is None and super_model_sections(run) == [] and unseen_section(None, "fedsm") is None
 
 
 def told(sentence, results):
@@ -287,3 +287,6 @@ def test_a_left_out_site_is_told_in_a_sentence(unseen, unseen_plain):
         "with the threshold gamma = 0.9 that the training sites found."
     )
     assert unseen_sentence(unseen_plain(value=None)).endswith("reaches dice - over 4 cases.")
+    # Without a value nothing is set beside the own models.
+    first = unseen_section(unseen_plain(value=None, own={"east": None}), "fedavg").blocks[0]
+    assert first.text.startswith("Site coast took no part")

@@ -5,7 +5,7 @@ import pytest
 
 from silofl.core.gain import WORSE
 from silofl.federation.ledger import Round
-from silofl_desk.report.left_out_site import unseen_images
+from silofl_desk.report.left_out_site import group_unseen, unseen_images
 from silofl_desk.report.result_pictures import hospitals_image
 from silofl_desk.report.run_records import RunRecords
 from silofl_desk.report.sentences import joining_table
@@ -111,7 +111,7 @@ def test_own_models_and_the_mean_of_their_answers_stand_before_the_federated_one
         "At coast, which took no part in the training: the others' own models 0.125 to 0.375, the mean of their "
         "answers 0.250 to 0.500, federated models 0.500 (fedavg) to 0.750 (fedsm)."
     )
-    (image,) = unseen_images(rows)
+    (image,) = unseen_images(group_unseen(rows))
     assert image.alt.startswith("Test dice at coast: fedavg federated 0.500; fedavg mean of the own models' answers")
     models = [model for name, _, model, _ in image.plot.rows if name == "fedavg"]
     assert models == ["federated", "mean of the own models' answers", "own model of north"]

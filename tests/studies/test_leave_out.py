@@ -246,7 +246,7 @@ def test_a_left_out_site_is_answered_as_evaluate_answers_it(tmp_path, windows, c
     # 6 of 16 are
     assert (result.value, result.num_counted, result.models) == (6 / 16, 16, {"global": 10 / 16})
     capsys.readouterr()
-    print_blocks(unseen_section(result).blocks, Console(soft_wrap=True))
+    print_blocks(unseen_section(result, "fedavg").blocks, Console(soft_wrap=True))
     assert f"accuracy: {format_estimate(result.evaluation.value)}" in capsys.readouterr().out
 
 
@@ -298,11 +298,11 @@ def test_other_answers_than_a_choice_by_gamma_have_no_gamma(unseen, printed, cha
     found = unseen(**changes)
     names = [row[0] for row in unseen_table(found).rows]
     assert names == [f"{answer}: what a clinic would get", *others]
-    assert "gamma" not in printed(print_blocks, unseen_section(found).blocks)
+    assert "gamma" not in printed(print_blocks, unseen_section(found, "fedsm").blocks)
 
 
 def test_it_is_said_where_models_come_from_and_which_cases_do_not_count(unseen_plain, printed):
     found = unseen_plain(rule="mean", num_excluded=1, num_seen=0, assembled_from="the sites' own models")
-    text = " ".join(printed(print_blocks, unseen_section(found).blocks).split())
+    text = " ".join(printed(print_blocks, unseen_section(found, "fedsm").blocks).split())
     assert "dice 0.600 over 4 cases (1 with empty truth and prediction excluded). No case was seen" in text
     assert "put together from the sites' own models: only a simulation can do this" in text

@@ -8,19 +8,21 @@ from silofl.federation.ledger import FILE, Round
 from silofl.federation.outcome import unscored_results
 from silofl_desk.studies.print_results import print_notes, print_results
 
+UNSCORED = unscored_results("small", "FAILED", ["study.yaml cannot be read"])
+
 
 def test_what_the_ledger_notes_of_a_site_is_printed_at_the_end_of_a_run(tmp_path):
     text = io.StringIO()
-    print_notes(tmp_path, Console(file=text))
+    print_notes(tmp_path, UNSCORED, Console(file=text))
     rounds = [Round(1, notes=["west: its images' mean is far from all others'"]), Round(2)]
     (tmp_path / FILE).write_text(json.dumps(dump_record(rounds)))
-    print_notes(tmp_path, Console(file=text))
+    print_notes(tmp_path, UNSCORED, Console(file=text))
     assert text.getvalue() == "round 1: west: its images' mean is far from all others'\n"
 
 
 def test_a_failed_run_of_which_the_name_alone_is_known_prints_why_and_nothing_unknown():
     text = io.StringIO()
-    print_results(unscored_results("small", "FAILED", ["study.yaml cannot be read"]), Console(file=text, width=200))
+    print_results(UNSCORED, Console(file=text, width=200))
     assert text.getvalue() == "FAILED  small\n  - study.yaml cannot be read\n"
 
 
@@ -29,5 +31,5 @@ def test_what_a_model_answered_in_use_is_printed_by_hospital_and_month(tmp_path)
     sites = {"east": {"months": {"2026-03": month}, "unit": "ml", "least": 5}}
     (tmp_path / "monthly_answers.json").write_text(json.dumps({"sites": sites, "sentences": [], "not_said": {}}))
     text = io.StringIO()
-    print_notes(tmp_path, Console(file=text, width=120))
+    print_notes(tmp_path, UNSCORED, Console(file=text, width=120))
     assert "east 2026-03 40 withheld 103" in " ".join(text.getvalue().split())

@@ -102,17 +102,17 @@ def pool_measured(parts: Sequence[Measured]) -> Measured:
 
 
 def describe_guesses(sites: Mapping[str, Measures], metric: str) -> list[str]:
-    """Say that no model is better than guessing in the tests of all sites, or else at which; nothing of better ones.
+    """Say at which sites no model is better than guessing, where some model is over all of them.
 
-    Where some model is, a single site is named that has at least 20 cases and no measure above a guess: fewer cases, or
-    few of a class, say nothing of a good model.
+    A site is named that has at least 20 cases and no measure above a guess: fewer cases, or few of a class, say nothing
+    of a good model.
 
     Args:
         sites: Site -> what its cases show of each model.
         metric: The study's, which is named.
     """
-    if everywhere := describe_guess(sites.values(), metric):
-        return [f"no model is {everywhere}"]
+    if describe_guess(sites.values(), metric):
+        return []
     return [
         f"{site}: no model is better than guessing: {_describe_best(found, metric, 'test')}"
         for site, found in sites.items()

@@ -66,7 +66,8 @@ def describe_looks(inventories: Mapping[str, Inventory]) -> list[str]:
     """Say whether the sites' images look different, in what, and what to begin with."""
     known = {site: one.looks for site, one in inventories.items() if _is_enough(one.looks)}
     few = [site for site in inventories if site not in known]
-    notes = [f"{', '.join(few)}: too few patients to compare looks; {LEAST_PATIENTS} are needed."]
+    units = " or ".join(sorted({one.unit for one in inventories.values()}, reverse=True))
+    notes = [f"{', '.join(few)}: too few {units} to compare looks; {LEAST_PATIENTS} are needed."]
     if len(known) < 2:
         return notes if few else []
     distances = find_differences(known)
@@ -75,7 +76,7 @@ def describe_looks(inventories: Mapping[str, Inventory]) -> list[str]:
     if farthest is None:
         return ["The hospitals have no class in common whose images could be compared.", *(notes if few else [])]
     how = f"{' and '.join(farthest.sites)} differ most, in {farthest.measure}: by {farthest.deviations:.1f} deviations"
-    how += f" between patients of one hospital; above {MOST_APART:g} we say different"
+    how += f" between {units} of one hospital; above {MOST_APART:g} we say different"
     different = list(dict.fromkeys(_name_kind(one.measure) for one in distances if one.is_different))
     if not different:
         sentence = "The hospitals look alike in colour and brightness" if word == "look" else "The signals are alike"

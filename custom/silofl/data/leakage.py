@@ -259,7 +259,7 @@ def _check_once(file: str, mine: PartRecord, first: PartRecord) -> None:
 def _overlap_error(file: str, mine: PartRecord, other: PartRecord) -> DataError:
     return DataError(
         f"{file} must have slices in one record only, not {list(other[1].slices)} and {list(mine[1].slices)}, which "
-        f"overlap ({_name_both(mine, other)}); cut the ranges apart"
+        f"overlap ({_name_both(mine, other)}); give ranges that do not overlap"
     )
 
 

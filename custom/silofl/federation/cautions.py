@@ -15,8 +15,8 @@ SWINGS = (
     "model.normalization: group if it is another; the best round is kept"
 )
 ONE_CLASS = (
-    "{}: in {} rounds one after the other the model has answered every validation case with the same class; lower "
-    "training.learning_rate, or choose training.sampler: balanced where one class is rare"
+    "{}: in {} rounds one after the other the model has answered every validation case with the same class; if later "
+    "rounds do so too, lower training.learning_rate; if one class is rare, training.sampler: balanced helps"
 )
 
 

@@ -186,7 +186,10 @@ class Results:
 
     def mean_of_sites(self, values: Iterable[float | None], metric: str | None = None) -> float | None:
         """Return the mean over sites of a metric, or the study's; None of means over classes that differ by site."""
-        known, cases = metric or self.metric, [one.label_cases or {} for one in self.tests.values()]
+        known = metric or self.metric
+        # A site that withholds classes has a mean over the others as the study's metric alone.
+        scores = [one for one in self.tests.values() if known == self.metric or not one.withheld]
+        cases = [one.label_cases or {} for one in scores]
         classes = {frozenset(label for label, count in one.items() if count) for one in cases}
         # A site of one class has no area.
         differ = len({one for one in classes if known not in RANKED or len(one) > 1}) > 1

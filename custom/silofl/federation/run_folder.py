@@ -118,8 +118,8 @@ class RunFolder:
             if self.study.federation.sites_left:
                 left = quote_value([*self.study.federation.sites_left])
                 raise ConfigError(
-                    f"federation.sites_left must be empty where a run begins, not {left}; sites leave one of which a "
-                    "round has finished"
+                    f"federation.sites_left must be empty where a run begins, not {left}; a site can leave "
+                    "only after a finished round"
                 )
             return None
         if state is None:

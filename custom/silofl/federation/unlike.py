@@ -15,8 +15,10 @@ from silofl.training.site_score import SiteScore
 
 # What is unlike -> how the ledger says it once; a part has words of its own.
 SENTENCES = {
-    "cosine": "sent an update that points away from the mean of the others' (cosine {:.2g}): its images or labels are "
-    "unlike theirs, or it undoes what they learn",
+    "cosine": "sent an update that points away from the mean of the others' (cosine {:.2g}), as honest ones of few "
+    "cases do",
+    "opposed": "sent an update that points away from the mean of the others' more than these differ (cosine {:.2g}): "
+    "its images or labels are unlike theirs, or it undoes what they learn",
     "length": "sent an update {:.3g} times as long by step as the others' median",
     "buffers": "sent a change of BatchNorm's running buffers {:.3g} times as long by step as the others' median",
     "distance": "sent an update whose distances to its nearest ones are {:.3g} times the others' median: multi_krum "
@@ -29,6 +31,7 @@ SENTENCES = {
 # The same without numbers, for a report that counts the rounds.
 SHORT = {
     "cosine": "its update points away from their mean",
+    "opposed": "its update points away from their mean more than they differ",
     "length": "the length of its update by step",
     "buffers": "the change of its BatchNorm buffers by step",
     "distance": "its update is left out, the farthest from its nearest ones",
@@ -37,13 +40,16 @@ SHORT = {
 }
 # Near 0 are the updates of sites that have learnt what there is.
 OPPOSED = -0.1
+# Where all sites draw alike, chance lets one stand out in at most so many of the rounds, and so, by Markov's
+# inequality, in half of a run's rounds in at most twice as many of the runs, however its rounds hang together.
+LEVEL, FEWEST = 0.025, 4
 # From round to round a score in [0, 1] may move so far, or by what so many of its cases can make.
 LEAST_MOVE, CASES = 0.1, 2
 OF_A_PART = "sent {} that is {:.3g} times the others' median"
 
 
 def find_unlike_updates(
-    products: Products, steps: Mapping[str, float], weights: Mapping[str, float], min_sites: int
+    products: Products, steps: Mapping[str, float], weights: Mapping[str, float], min_sites: int, num_models: int = 1
 ) -> Unlike:
     """Return in what sites' updates of a model are unlike the others'.
 
@@ -51,10 +57,12 @@ def find_unlike_updates(
         steps: Site -> the steps by which the length of its update is divided.
         weights: Site -> how much its direction counts in the others' mean.
         min_sites: With fewer sites nothing is unlike.
+        num_models: Models of the round that are looked at.
     """
     if len(products.sites) < min_sites:
         return {}
     found = {"cosine": find_opposed(products, weights, min_sites)}
+    found["opposed"] = find_standing_out(measure_cosines(products, weights), LEVEL / num_models)
     for what, of_these in (("length", products.parameters), ("buffers", products.buffers)):
         by_step = {site: length / steps[site] for site, length in products.lengths(of_these).items()}
         found[what] = {site: ratio for site, ratio in compare_to_others(by_step).items() if ratio > BEYOND}
@@ -126,6 +134,37 @@ def find_opposed(products: Products, weights: Mapping[str, float], min_sites: in
         opposed[products.sites[worst]] = cosines[worst]
         here.remove(worst)
     return opposed
+
+
+def measure_cosines(products: Products, weights: Mapping[str, float]) -> dict[str, float]:
+    """Return site -> the cosine of its update to the mean of the others', without sites that have not moved."""
+    lengths = np.sqrt(products.parameters.diagonal())
+    here = [row for row in range(len(products.sites)) if lengths[row] > 0]
+    shares = np.array([weights[site] for site in products.sites])
+    return {products.sites[row]: _cosine_to_mean(products.parameters, lengths, shares, row, here) for row in here}
+
+
+def find_standing_out(cosines: Mapping[str, float], level: float) -> dict[str, float]:
+    """Return those of the sites' cosines that are clearly negative and lower than the others' differ among themselves.
+
+    Each is compared with the others' by a one-sided t test, with Bonferroni's correction for all sites. Of fewer than
+    four sites none stands out.
+
+    Args:
+        cosines: Site -> the cosine of its update to the mean of the others'.
+        level: How often chance names any.
+    """
+    from scipy.stats import t
+
+    names, found = [*cosines], {}
+    values = np.array([*cosines.values()])
+    for place, site in enumerate(names if len(names) >= FEWEST else ()):
+        others = np.delete(values, place)
+        spread = max(others.std(ddof=1) * np.sqrt(1 + 1 / len(others)), ROUNDING)
+        p = t.sf((others.mean() - values[place]) / spread, len(others) - 1)
+        if cosines[site] < OPPOSED and p < level / len(names):
+            found[site] = cosines[site]
+    return found
 
 
 def sort_by_site(found: Mapping[str, Mapping[str, float]]) -> Unlike:

@@ -116,7 +116,7 @@ def warn_unknown_patients(
     }
     counts = ", ".join(f"{site} {count}" for site, count in unknown.items())
     offers = [
-        f"If each folder of images, as {folder}, is one patient, name the folder as the patient. "
+        f"If each folder of images, such as {folder}, is one patient, give the folder's name as the patient. "
         for folder in sorted({name for site in unknown for name in _list_image_folders(plans[site])})
     ]
     sentence = (

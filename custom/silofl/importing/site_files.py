@@ -132,7 +132,7 @@ def unify_spellings(site: str, patients: Sequence[str | None]) -> tuple[list[str
     several = len({other for name, other in one.items() if name != other})
     notes = (
         f"{site}: patients that are written in several ways, which differ in capitals or a ^ at the end alone, count "
-        f"as one each: {several}; where these are different persons, name them apart",
+        f"as one each: {several}; if these are different persons, give them different names",
     )
     return [None if name is None else one[name] for name in patients], notes * bool(several)
 

@@ -314,7 +314,7 @@ def _parse_number(text: str) -> float | None:
 
 def _check_sites(plans: Mapping[str, SitePlan]) -> None:
     """Refuse a table of all sites that gives a file or a patient to two; tables of their own number their own ones."""
-    remedy = f"correct the column {SITE}, or name two patients apart in the column {PATIENT}"
+    remedy = f"correct the column {SITE}, or give two patients two names in the column {PATIENT}"
     records = [(record, site) for site, plan in plans.items() for part in plan.records.values() for record in part]
     assign_sites(((str(record["case"]), site) for record, site in records), f"correct the column {SITE}", FILE)
     assign_sites(((str(record[PATIENT]), site) for record, site in records if PATIENT in record), remedy)

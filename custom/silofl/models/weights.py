@@ -117,7 +117,7 @@ def read_weights(path: Path, study: Study) -> Start:
     if not sources:
         raise ConfigError(
             f"{path.name} must hold weights of study {study.name!r}, as {_example(seeded)}, not {_example(found)} and "
-            "others of which none fits by name and shape; take a file of this network"
+            "others; none fits by name and shape: take a file of this network"
         )
     state = seeded | {name: found[source].detach().float() for name, source in sources.items()}
     for name, source in sources.items():

@@ -139,8 +139,8 @@ class EvaluationPart(Part):
         counts = [one.num_cases for group in scores.values() for one in group.values()]
         if not max(1, *counts, said.num_units) <= said.num_cases:
             raise AggregationError(
-                f"site {site!r} must send scores of at most num_cases cases and patients, {said.num_cases}, of which "
-                f"there is one, not of {max(*counts, said.num_units)}"
+                f"site {site!r} must send scores of at most num_cases cases and patients, {said.num_cases}, and at "
+                f"least one, not of {max(*counts, said.num_units)}"
             )
         record = HospitalEvaluation(**said.model_dump(), scores=scores, not_said=not_said or None)
         return replace(self, sites={**self.sites, site: record})

@@ -52,8 +52,8 @@ FILM = (
     "place, as of a film; save each frame as a picture of its own, or export the volume again with its places"
 )
 SEVERAL = (
-    "hold one file with many frames, or a file for each slice, not {} files of which some have many; name the volume's "
-    "own file, or give each file a folder"
+    "hold one file with many frames, or a file for each slice, not {} files, some with many frames; name the "
+    "volume's own file, or give each file a folder"
 )
 # Of the distance of two slices.
 UNEVEN = 0.1

@@ -237,8 +237,8 @@ def _check_average(study: Study) -> None:
     share, rounds = study.recipe.average_last, study.training_rounds
     if share and not study.closing_rounds:
         raise ConfigError(
-            f"algorithm.average_last must be above 1/{rounds} with {rounds} round{'s' * (rounds != 1)}, of which "
-            f"the mean needs two, not {share:g}; give a larger share or more rounds, or leave it out"
+            f"algorithm.average_last must be above 1/{rounds} with {rounds} round{'s' * (rounds != 1)}, since "
+            f"a mean needs two, not {share:g}; give a larger share or more rounds, or leave it out"
         )
 
 

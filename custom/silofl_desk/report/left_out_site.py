@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from silofl.inference.choice import ENSEMBLE
 from silofl.models.roles import GLOBAL
@@ -20,8 +22,8 @@ from silofl.report.canvas import (
     style_axes,
 )
 from silofl.report.evaluation_page import evaluation_blocks
-from silofl.report.page import Heading, PageSection, Table, Text, make_note, make_section
-from silofl.report.tables import TextTable, format_number
+from silofl.report.page import Heading, PageSection, Picture, Table, Text, make_note, make_section
+from silofl.report.tables import MISSING, TextTable, format_number
 from silofl.training.joined import LOCAL, SHIFTED
 from silofl.training.site_score import Counts
 from silofl_desk.report.result_pictures import MODEL_POINTS
@@ -31,6 +33,8 @@ from silofl_desk.report.unseen import UnseenTest
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+# Hospital that took no part and metric -> name of the method -> its tests there.
+UnseenTests = dict[tuple[str, str], dict[str, list[UnseenTest]]]
 CLINIC = "what a clinic would get"
 HINDSIGHT = " (best in hindsight: chosen on the test data, shown and never used)"
 ANSWERS = {
@@ -60,15 +64,19 @@ CAPTION = (
 )
 
 
-def unseen_section(unseen: UnseenTest | None) -> PageSection | None:
+def unseen_section(unseen: UnseenTest | None, method: str, images: Sequence[PageImage] = ()) -> PageSection | None:
     """Return the section on a site that was left out of the training; None where none was."""
     if unseen is None:
         return None
+    is_compared = unseen.own and unseen.value is not None
+    lead = conclude_unseen({(unseen.site, unseen.metric): {method: [unseen]}}) if is_compared else ()
     has_gamma = unseen.rule == "choice" and unseen.by_threshold
     return make_section(
         "unseen",
         "Left-out site",
         "A site that was left out",
+        [Text(sentence, "lead") for sentence in lead],
+        list(map(Picture, images)),
         Text(unseen_sentence(unseen)),
         Table(unseen_table(unseen)),
         make_note(f"{ALONE_NOTE} {GAMMA_NOTE}" if has_gamma else ALONE_NOTE),
@@ -128,10 +136,30 @@ def _format_share(part: int, choices: Counts) -> str:
     return f"{part} ({part / total:.0%})" if total else str(part)
 
 
-def unseen_images(rows: RowRuns) -> list[PageImage]:
+def conclude_unseen(found: UnseenTests) -> Iterator[str]:
+    """Say of each hospital that took no part what the own models of the others score there, and the federated ones."""
+    for (site, _), tests in found.items():
+        means = {name: float(np.mean([one.value for one in several])) for name, several in tests.items()}
+        best, worst = max(means, key=means.__getitem__), min(means, key=means.__getitem__)
+        low = "" if worst == best else f"{means[worst]:.3f} ({worst}) to "
+        scores = [f"federated {'models' if low else 'model'} {low}{means[best]:.3f} ({best})"]
+        if own := [one.own for several in tests.values() for one in several if one.own]:
+            alone = _format_range(value for one in own for name, value in one.items() if name != ENSEMBLE)
+            together = _format_range(one.get(ENSEMBLE) for one in own)
+            scores = [f"the others' own models {alone}", f"the mean of their answers {together}", *scores]
+        yield f"At {site}, which took no part in the training: {', '.join(scores)}."
+
+
+def _format_range(values: Iterable[float | None]) -> str:
+    """Return the least and the largest of the values that are known."""
+    known = sorted({format_number(value) for value in values if value is not None}, key=float)
+    return " to ".join(dict.fromkeys((known[0], known[-1]))) if known else MISSING
+
+
+def unseen_images(found: UnseenTests) -> list[PageImage]:
     """Draw the models at each hospital that took no part and was tested with the others' own models."""
     images = []
-    for (site, metric), methods in group_unseen(rows).items():
+    for (site, metric), methods in found.items():
         beside = {name: [one for one in several if one.own] for name, several in methods.items()}
         if any(beside.values()):
             images.append(_draw_unseen(site, metric, beside))
@@ -161,9 +189,9 @@ def _draw_unseen(site: str, metric: str, methods: Mapping[str, Sequence[UnseenTe
     return make_image(plot, f"Test {metric} at {site}: {listed}.", CAPTION.format(metric=metric, site=site))
 
 
-def group_unseen(rows: RowRuns) -> dict[tuple[str, str], dict[str, list[UnseenTest]]]:
+def group_unseen(rows: RowRuns) -> UnseenTests:
     """Return hospital that took no part and metric -> name of the row -> its tests there that have a value."""
-    found: dict[tuple[str, str], dict[str, list[UnseenTest]]] = {}
+    found: UnseenTests = {}
     for name, runs in rows.items():
         for test in (run.unseen for run in runs if run.unseen and run.unseen.value is not None):
             found.setdefault((test.site, test.metric), {}).setdefault(name, []).append(test)

@@ -45,7 +45,7 @@ from silofl.study.sections import CLASSIFICATION_ONLY
 from silofl.training.joined import FEDERATED
 from silofl_desk.report import sentences
 from silofl_desk.report.evaluations_page import evaluations_section, list_chance
-from silofl_desk.report.left_out_site import unseen_section
+from silofl_desk.report.left_out_site import group_unseen, unseen_images, unseen_section
 from silofl_desk.report.months import months_section
 from silofl_desk.report.result_pictures import case_images, hospitals_image, normalization_images
 from silofl_desk.report.result_tables import (
@@ -123,7 +123,9 @@ def write_report(run: Path) -> Path:
 
 def make_run_page(run: RunRecords) -> Page:
     """Prepare the page of a run."""
+    name = _name_row(run)
     sections = (
+        unseen_section(run.unseen, name, unseen_images(group_unseen({name: [run]}))),
         _joining_section(run),
         evaluations_section(run.evaluations),
         months_section(run.path),
@@ -155,7 +157,6 @@ def _training_sections(run: RunRecords) -> list[PageSection | None]:
         make_section("training", "Training", "Training", list(map(Picture, curve_images(run))) or NO_ROUND, cautions),
         _pictures_section(run),
         *super_model_sections(run),
-        unseen_section(run.unseen),
         _traffic_section(run),
         _sites_section(run),
         make_section("weights", "Weights", "Who listens to whom", _weight_blocks(run)),
@@ -211,11 +212,10 @@ def _status_banner(run: RunRecords) -> Banner:
     results = run.results
     found = sentences.describe_problems(results) if results.is_finished else []
     chance = list_chance(run.evaluations) if run.evaluations else []
-    found += [("warning", sentence) for sentence in (*chance, *sentences.list_opposed(run.ledger))]
+    found += [("warning", sentence) for sentence in (*chance, *sentences.list_opposed(results, run.ledger))]
     # The worst of all: a run that is complete may have no good model.
-    tone = max([TONES[results.status], *(tone for tone, _ in found)], key=SEVERITY.index)
-    # The lead says first of all that the models guess, as the first of the problems does.
-    found = found[sentences.is_guessing(results) :]
+    tones = [TONES[results.status], *(tone for tone, _ in found), *["warning"] * sentences.is_guessing(results)]
+    tone = max(tones, key=SEVERITY.index)
     reasons = [
         *results.reasons,
         *sentences.left_sentences(results),
@@ -238,7 +238,8 @@ def _joining_section(run: RunRecords) -> PageSection | None:
     if not (table or results.unchosen):
         return None
     sentence = sentences.lead_sentence(results)
-    explained = [Table(table), make_note(sentences.joining_note(results))] if table else [Text(sentence)]
+    details = make_items(sentences.joining_details(results))
+    explained = [Table(table), details, make_note(sentences.joining_note(results))] if table else [Text(sentence)]
     image = make_picture(hospitals_image({_name_row(run): [run]}))
     return make_section("joining", "Does joining pay?", "Does joining pay?", image, explained)
 

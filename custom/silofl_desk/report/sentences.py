@@ -16,7 +16,7 @@ from silofl.core.operating_point import AT_MOST, is_at_most, read_at_thresholds
 from silofl.data.inventories import explain_withheld
 from silofl.federation.ledger import Round, format_spans
 from silofl.federation.results import Results
-from silofl.federation.unlike import OPPOSED, SHORT
+from silofl.federation.unlike import SHORT
 from silofl.inference.own_tests import LEARNT
 from silofl.report.tables import METRIC_NAMES, TextTable, format_number
 from silofl.study.sections import CLASS_MEANS, RANKED, SEGMENTATION_ONLY
@@ -102,7 +102,7 @@ THRESHOLDS = (
     "sites' thresholds: its sensitivity and specificity differ at a site whose own threshold is far from it."
 )
 AREAS = "All sites: mean weighted by the number of cases, as only a site knows its cases' scores."
-UNLIKE_CLASSES = "sites have test cases of different classes: balanced accuracy and areas have no mean over sites"
+UNLIKE_CLASSES = "the sites' tests show different classes: balanced accuracy and areas have no mean over sites"
 
 
 def describe_model(results: Results) -> str:
@@ -273,33 +273,38 @@ def lead_sentence(results: Results) -> str:
     verdicts = {site: one.verdict for site, one in joining.items()}
     both = ((one.tested(SHIFTED), one.tested(LOCAL)) for one in joining.values())
     tests = [(federated, own) for federated, own in both if federated is not None and own is not None]
-    # Which sites' own model gains by a threshold alone, and what joining adds.
-    told = [f"{site}: {one.threshold}." for site, one in joining.items() if one.threshold]
-    return " ".join(filter(None, (federation_sentence(verdicts, tests), _short_sentence(results), *told, without)))
+    return " ".join(filter(None, (federation_sentence(verdicts, tests), _short_sentence(results), without)))
 
 
 def _short_sentence(results: Results) -> str:
     """Say which models more rounds may still raise, and what to do; nothing where none."""
-    joining = results.joining or {}
     own, federated = (
-        {site: (one.rises or {}).get(name) for site, one in joining.items() if name in one.unfinished}
+        {s: (one.rises or {}).get(name) for s, one in (results.joining or {}).items() if name in one.unfinished}
         for name in ("own", "federated")
     )
-    risen = [
-        f"{site} ({rise:+z.3f}; best after round {joining[site].own_best_round} of {joining[site].own_rounds})"
-        for site, rise in own.items()
-        if rise is not None
-    ]
-    untried = [site for site, rise in own.items() if rise is None]
-    said = [f"More rounds still raised the hospital's own model at {', '.join(risen)}"] if risen else []
-    unknown = "It is not known whether more rounds raise the"
-    said += [f"{unknown} hospital's own model at {', '.join(untried)}"] if untried else []
-    if federated:
-        # All sites have the server's.
-        rise = next(iter(federated.values()))
-        still = f"The last rounds still raised the federated model ({rise or 0.0:+z.3f})"
-        said.append(f"{unknown} federated model" if rise is None else still)
-    return f"{'. '.join(said)}: run the study with more rounds, now {results.rounds}." if said else ""
+    # All sites have the server's model.
+    rise = next(iter(federated.values()), None)
+    raised = [] if rise is None else [f"the federated model ({rise:+z.3f})"]
+    untried = ["the federated model"] if federated and rise is None else []
+    for found, is_known in ((raised, True), (untried, False)):
+        sites = [site for site, gain in own.items() if (gain is not None) == is_known]
+        found += [f"the hospital's own model at {', '.join(sites)}"] if sites else []
+    said = f"The last rounds still raised {' and '.join(raised)}" if raised else ""
+    if untried:
+        said += f"{', and more' if raised else 'More rounds'} may raise {' and '.join(untried)}"
+    return f"{said}: run the study with more rounds, now {results.rounds}." if said else ""
+
+
+def joining_details(results: Results) -> list[str]:
+    """Say of each site what its own model gained by its last rounds, and by its decision threshold alone."""
+    found = []
+    for site, one in (results.joining or {}).items():
+        rise = (one.rises or {}).get("own")
+        if "own" in one.unfinished and rise is not None:
+            best = f"best after round {one.own_best_round} of {one.own_rounds}"
+            found.append(f"{site}: the last rounds raised its own model by {rise:+z.3f}; {best}.")
+        found += [f"{site}: {one.threshold}."] if one.threshold else []
+    return found
 
 
 def _unchosen_sentence(results: Results) -> str:
@@ -316,8 +321,8 @@ def describe_problems(results: Results) -> list[tuple[str, str]]:
 
     Bad is a model near 0 at a site that keeps it, and one that is worse there than the site's own. A warning is a model
     that a site keeps and that is below its own where the test proves nothing, an own model of fewer rounds, a federated
-    model near 0 or below the site's own where the site keeps another one, a label that no site's test finds, and
-    classes that no model tells better than by guessing.
+    model near 0 or below the site's own where the site keeps another one, a label that no site's test finds, and sites
+    where no model is better than guessing. That none is anywhere is what `lead_sentence` begins with.
     """
     joining = results.joining or {}
     kept = {site: joining[site].tested(CHOSEN) if site in joining else one for site, one in results.values.items()}
@@ -346,7 +351,6 @@ def describe_problems(results: Results) -> list[tuple[str, str]]:
         if (kept[site] or 0) >= NEAR_ZERO and one.verdict != WORSE:
             found += [("warning", f"{site}: {sentence}") for sentence in _doubt_federated(one)]
     guesses = describe_guesses(_measure_tests(results), str(results.metric))
-    # First: nothing else counts then.
     return [("warning", sentence) for sentence in guesses] + found + _list_unlearnt_labels(results)
 
 
@@ -507,13 +511,16 @@ def _joining_row(site: str, one: Joined, models: Iterable[str], lead: str) -> tu
     return (site, kept, one.said, validation, one.test_units, *values, difference, interval)
 
 
-def list_opposed(ledger: Sequence[Round]) -> list[str]:
-    """Return a sentence for each site whose updates clearly pointed away from the others' in half of the rounds."""
+def list_opposed(results: Results, ledger: Sequence[Round]) -> list[str]:
+    """Return a sentence for each site whose updates stood out as pointing away from the others' in half of the rounds.
+
+    Where all sites draw alike, chance names one in at most 5 % of runs. Of models that guess updates say nothing.
+    """
     unlike = [(site, found) for record in ledger for site, found in (record.unlike or {}).items()]
-    counts = Counter(site for site, found in unlike if found.get("cosine", 0.0) < OPPOSED)
+    counts = Counter(site for site, found in unlike if "opposed" in found and not is_guessing(results))
     return [
-        f"{site}: its updates point away from the others' mean in {number} of {len(ledger)} rounds (cosine below "
-        f"{OPPOSED}; -1 = opposite): its images or labels are unlike theirs, or it undoes what they learn"
+        f"{site}: its updates point away from the others' mean in {number} of {len(ledger)} rounds, more than "
+        "these differ: its images or labels are unlike theirs, or it undoes what they learn"
         for site, number in counts.most_common()
         if 2 * number >= len(ledger)
     ]
@@ -625,7 +632,8 @@ def missing_labels_sentence(results: Results) -> str:
         return ""
     kind = "findings" if results.has_findings else "classes"
     what, other = (f"some {kind} alone", "all") if is_over_classes else ("different labels", "not annotated there")
-    why = f"in none of a site's test cases, or {'in ' * is_over_classes}{other}"
+    is_withheld = any(one and one.withheld for one in results.sites.values())
+    why = f"{'withheld, ' * is_withheld}in none of a site's test cases, or {'in ' * is_over_classes}{other}"
     is_refused = is_over_classes and results.mean is None
     end = "; they have no mean over sites, and are pooled class by class" if is_refused else ""
     return f"values are means over {what} and compare sites badly: {', '.join(of_sites)} ({why}){end}"

@@ -66,6 +66,8 @@ def federation_sentence(verdicts: Mapping[str, Verdict], tests: Sequence[tuple[f
         end = "it is not known yet whether joining pays"
     if total == 1:
         return f"The only hospital {_WORDS[next(iter(verdicts.values()))][0]}: {end}."
+    if len(counts) == 1:
+        return f"All {total} hospitals {_WORDS[next(iter(counts))][1]}: {end}."
     told = [f"{counts[one]} {words[counts[one] > 1]}" for one, words in _WORDS.items() if counts[one]]
     return f"Of {total} hospitals, {_join_with_and(told)}: {end}."
 

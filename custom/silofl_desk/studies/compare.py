@@ -2,7 +2,7 @@
 
 import argparse
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
@@ -21,10 +21,10 @@ from silofl_desk.report.run_records import RowRuns, RunRecords, read_run
 from silofl_desk.report.sentences import changes_sentence
 from silofl_desk.studies import pooled as centralised
 from silofl_desk.studies import side_by_side, simulate
-from silofl_desk.studies.compared_runs import NORMALIZATION, ComparedRun, ComparisonPlan, list_with_batchnorm, plan_runs
+from silofl_desk.studies.compared_runs import ComparedRun, ComparisonPlan, list_with_batchnorm, plan_runs
 from silofl_desk.studies.comparison import DRIFT_NOTE, are_comparable, compare_drift, compare_joining
 from silofl_desk.studies.comparison_page import Summary, joining_blocks, write_rows
-from silofl_desk.studies.conditions import list_differences
+from silofl_desk.studies.conditions import NORMALIZATION, list_differences
 from silofl_desk.studies.hospitals import describe_starts
 from silofl_desk.studies.method_rows import CENTRALISED, method_sites
 from silofl_desk.studies.method_table import methods_notes, methods_table, methods_values
@@ -232,7 +232,7 @@ def _summarise(
     with_batchnorm = list_with_batchnorm(asked, runs)
     changed = {"every row": asked.changes, **asked.variants}
     changed |= dict.fromkeys(with_batchnorm, {NORMALIZATION: "batch"})
-    known = {NORMALIZATION: [run.name for run in runs if run.row in with_batchnorm]}
+    known: dict[str, Collection[str]] = {}
     notes = methods_notes(methods, asked.seeds, is_ranked)
     notes += [f"{name}, seed {seed}: no numbers: {why}" for (name, seed), why in rows.unfinished.items()]
     notes += [f"Set for {name}: {changes_sentence(changes)}." for name, changes in changed.items() if changes]

@@ -17,6 +17,7 @@ from silofl.study import STORED, Study, load_study
 from silofl_desk.options import replaces
 from silofl_desk.report.run_records import flat_settings
 from silofl_desk.studies import simulate
+from silofl_desk.studies.conditions import NORMALIZATION
 from silofl_desk.studies.method_rows import CENTRALISED
 from silofl_desk.studies.methods import find_method_algorithm
 from silofl_desk.studies.simulation import (
@@ -31,7 +32,6 @@ from silofl_desk.studies.simulation import (
 from silofl_desk.studies.sweep import DATA, Point, Sweep, check_sweep
 
 NO_SWEEP = Sweep()
-NORMALIZATION = "model.normalization"
 
 
 @dataclass(frozen=True)

@@ -39,7 +39,7 @@ from silofl.report.page import (
     write_with_files,
 )
 from silofl.report.tables import TextTable
-from silofl_desk.report.left_out_site import unseen_images
+from silofl_desk.report.left_out_site import group_unseen, unseen_images
 from silofl_desk.report.result_pictures import hospitals_image
 from silofl_desk.report.rounds import ROUND_TEST, VALIDATION
 from silofl_desk.report.run_page import data_blocks, link_comparisons, page_address, write_report
@@ -214,7 +214,7 @@ def _hospitals_section(rows: RowRuns) -> PageSection | None:
     # A row of several seeds has a table of its own.
     single = {name: of_row[0] for name, of_row in rows.items() if len(of_row) == 1}
     table, (first, *others) = hospital_table(single), conclude(rows)
-    pictures = [*unseen_images(rows), image]
+    pictures = [*unseen_images(group_unseen(rows)), image]
     return make_section(
         "hospitals",
         PAYS,

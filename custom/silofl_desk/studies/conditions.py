@@ -6,9 +6,11 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import TypeVar
 
+from silofl.base.errors import ConfigError
 from silofl.data.manifest import PARTS
 from silofl.federation.results import Results
 from silofl.report.tables import TextTable
+from silofl.study.checks import check_course
 from silofl_desk.report.run_records import (
     CONFIG,
     RowRuns,
@@ -23,6 +25,7 @@ T = TypeVar("T")
 NOT_SET = "not set"
 # Which run it is, and what a row of a comparison exists to show.
 NOT_COMPARED = ("name", "continue_run", "seed", "algorithm")
+NORMALIZATION = "model.normalization"
 # A choice of the study's that goes with any algorithm.
 RULE = "algorithm.robust.rule"
 MEANINGS = {
@@ -100,10 +103,25 @@ def _setting_differences(runs: RowRuns, known: Mapping[str, Collection[str]]) ->
             return settings[id(run)].get(key, NOT_SET if run.study else None)
 
         rows = {name: of_row for name, of_row in runs.items() if name not in known.get(key, ())}
+        if key == NORMALIZATION:
+            rows = {name: of_row for name, of_row in rows.items() if not all(map(_needs_batchnorm, of_row))}
         groups = group_rows_by_value(rows, value)
         if len(groups) > 1:
             meaning = f"; {MEANINGS[key]}" if key in MEANINGS else ""
             yield f"The rows differ in {key}: {format_groups(groups)}{meaning}."
+
+
+def _needs_batchnorm(run: RunRecords) -> bool:
+    """Return whether a run has BatchNorm because its method keeps this at home, or is refused without it."""
+    is_batch, is_home = run.results.normalization == "batch", run.results.recipe.get("stays_home") == "batchnorm"
+    if not is_batch or is_home or run.study is None:
+        return is_batch and is_home
+    model = run.study.model.model_copy(update={"normalization": "instance"})
+    try:
+        check_course(run.study.model_copy(update={"model": model}))
+    except ConfigError:
+        return True
+    return False
 
 
 def _data_differences(runs: RowRuns) -> Iterator[str]:

@@ -20,7 +20,7 @@ from silofl_desk.options import read_changes
 from silofl_desk.phantoms.phantoms import SITES, UNSEEN_SITE, make_phantoms
 from silofl_desk.report.run_records import read_run
 from silofl_desk.studies.compared_runs import ComparedRun
-from silofl_desk.studies.comparison_page import Summary, print_comparison, write_rows
+from silofl_desk.studies.comparison_page import print_comparison, write_rows
 from silofl_desk.studies.hospitals import conclude, cost_table, explain_losses, hospital_table, unseen_tables
 from silofl_desk.studies.processes import enable_interrupts
 from silofl_desk.studies.progress import announce
@@ -111,7 +111,7 @@ def _tell_story(out: Path, changes: dict[str, object], console: Console, log: Co
     rows = {method: [run] for method, run in runs.items()}
     print_comparison(rows, log)
     with announce("writing the report", console):
-        report = write_rows(rows, out / "report.html", Summary(known=INSTANCE))
+        report = write_rows(rows, out / "report.html")
     code = _predict_unseen(out, data, console, log)
     elsewhere, *at_home = conclude(rows)
     losses = explain_losses(runs)

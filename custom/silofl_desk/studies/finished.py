@@ -79,7 +79,7 @@ def read_sites(
             if not _is_learnt_from(counts.get(site), own):
                 raise DataError(
                     f"site {site!r} must have the data that {path} learnt from, not those in {simulation.data}; name "
-                    "the folder with --data, or take runs on other data apart"
+                    "the folder with --data, or compare runs on other data separately"
                 )
     return found
 

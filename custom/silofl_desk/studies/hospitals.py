@@ -1,17 +1,15 @@
 """Each hospital in each method of a comparison: a table, and sentences that follow from the numbers."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
-
-import numpy as np
 
 from silofl.core.gain import BETTER, UNFINISHED, WORSE
 from silofl.federation.results import Results
 from silofl.inference.choice import ENSEMBLE
-from silofl.report.tables import MISSING, TextTable, format_number
+from silofl.report.tables import TextTable, format_number
 from silofl.training.joined import CHOSEN, LOCAL, SHIFTED, Joined
 from silofl.training.metrics import mean_of_known
-from silofl_desk.report.left_out_site import group_unseen
+from silofl_desk.report.left_out_site import conclude_unseen, group_unseen
 from silofl_desk.report.result_pictures import average_models, list_verdicts, rows_with_choices
 from silofl_desk.report.result_tables import case_metric, name_models
 from silofl_desk.report.run_records import RowRuns, RunRecords
@@ -101,7 +99,7 @@ def conclude(rows: RowRuns) -> list[str]:
         return said
     starts = describe_starts(chosen)
     kept = _conclude_kept(chosen) + ("" if starts else f" {ONE_START[0].upper()}{ONE_START[1:]}.")
-    return [*_conclude_unseen(chosen), *starts, kept, _conclude_federated(chosen), *said]
+    return [*conclude_unseen(group_unseen(chosen)), *starts, kept, _conclude_federated(chosen), *said]
 
 
 def explain_losses(runs: Runs) -> list[str]:
@@ -232,26 +230,6 @@ def _conclude_federated(rows: RowRuns) -> str:
         f"If every hospital had to use the federated model, {len(below)} of {len(rows)} methods would be worse on "
         f"average than training alone: {', '.join(below)}."
     )
-
-
-def _conclude_unseen(rows: RowRuns) -> Iterator[str]:
-    """Say of each hospital that took no part what the own models of the others score there, and the federated ones."""
-    for (site, _), tests in group_unseen(rows).items():
-        means = {name: float(np.mean([one.value for one in several])) for name, several in tests.items()}
-        best, worst = max(means, key=means.__getitem__), min(means, key=means.__getitem__)
-        low = "" if worst == best else f"{means[worst]:.3f} ({worst}) to "
-        scores = [f"federated {'models' if low else 'model'} {low}{means[best]:.3f} ({best})"]
-        if own := [one.own for several in tests.values() for one in several if one.own]:
-            alone = _format_range(value for one in own for name, value in one.items() if name != ENSEMBLE)
-            together = _format_range(one[ENSEMBLE] for one in own)
-            scores = [f"the others' own models {alone}", f"the mean of their answers {together}", *scores]
-        yield f"At {site}, which took no part in the training: {', '.join(scores)}."
-
-
-def _format_range(values: Iterable[float | None]) -> str:
-    """Return the least and the largest of the values that are known."""
-    known = sorted({format_number(value) for value in values if value is not None}, key=float)
-    return " to ".join(dict.fromkeys((known[0], known[-1]))) if known else MISSING
 
 
 def _falls_below(means: Mapping[str, float | None]) -> bool:

@@ -55,7 +55,7 @@ def show_rounds(study: Study, folder: Path, console: Console) -> Iterator[None]:
     for lines in found:
         if results := read_results(lines.run):
             print_results(results, console)
-            print_notes(lines.run, console)
+            print_notes(lines.run, results, console)
         console.print(f"results: {lines.run}; its page: silofl report {quote(str(lines.run))}")
 
 
@@ -89,9 +89,9 @@ def print_results(results: Results, console: Console) -> None:
     print_lines([f"{WORDS['warning']}  {lead}" if is_guessing else lead] if lead else [], console)
     if table := sentences.joining_table(results):
         print_table(table, console)
+    print_lines(sentences.joining_details(results), console)
     if results.is_finished:
-        # Of models that guess the first problem is the lead.
-        problems = sentences.describe_problems(results)[is_guessing:]
+        problems = sentences.describe_problems(results)
         print_lines([f"{WORDS[tone]}  {sentence}" for tone, sentence in problems], console)
     if results.sites:
         print_table(site_table(results), console)
@@ -102,10 +102,11 @@ def print_results(results: Results, console: Console) -> None:
     print_lines([*sentences.list_result_notes(results).values()], console)
 
 
-def print_notes(run: Path, console: Console) -> None:
+def print_notes(run: Path, results: Results, console: Console) -> None:
     """Print what the ledger of a run notes for its lead, and what hospitals say of a model that was only tested."""
     ledger, found = read_ledger(run) or (), read_file(Evaluations, run / EVALUATIONS)
-    print_lines([f"{WORDS['warning']}  {sentence}" for sentence in sentences.list_opposed(ledger)], console)
+    opposed = sentences.list_opposed(results, ledger)
+    print_lines([f"{WORDS['warning']}  {sentence}" for sentence in opposed], console)
     print_lines([f"round {record.round}: {note}" for record in ledger for note in record.notes], console)
     for section in filter(None, (months_section(run), evaluations_section(found))):
         print_blocks(section.blocks, console)

@@ -140,7 +140,7 @@ def follow_new_job(job: Path, kit: Kit, out: Path, retries: int, console: Consol
             )
             return ExitCode.INTERRUPTED
     print_results(results, console)
-    print_notes(out, console)
+    print_notes(out, results, console)
     console.print(f"downloaded to {out}; report: {write_report(out)}", markup=False)
     if results.status == "FAILED":
         console.print(f"correct this, then go on: {continue_command(out, kit)}", markup=False)

@@ -281,7 +281,7 @@ def _conclude_run(run: Path, simulation: Simulation, study: Study, console: Cons
     if study.rounds and study.task != "segmentation" and results.is_finished and results.everyone is None:
         results = _add_everyone(run, results, simulation, study, console)
     print_results(results, console)
-    print_notes(run, console)
+    print_notes(run, results, console)
     code = ExitCode[results.status]
     if simulation.left_out is not None and code != ExitCode.FAILED:
         # The worse of COMPLETE, 0, and INCOMPLETE, 3.
@@ -316,7 +316,7 @@ def _show_unseen(run: Path, simulation: Simulation, study: Study, console: Conso
         with announce(f"testing at {site}, which was left out", console):
             digest = digest_data(read_manifest(Path(simulation.data) / site, study))
             found = run_unseen_test(run, site, digest, lambda: load_site(study, simulation, run, site), console)
-        print_blocks(unseen_section(found).blocks, console)
+        print_blocks(unseen_section(found, study.algorithm.name).blocks, console)
     except (SiloFLError, OSError) as error:
         console.print(f"no test on the left-out site {site}: {error}", markup=False)
         return ExitCode.INCOMPLETE

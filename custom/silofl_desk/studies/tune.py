@@ -30,7 +30,8 @@ from silofl.study import Study
 from silofl_desk.options import format_set_options, path_to_text, read_changes, replaces
 from silofl_desk.report.result_tables import mean_and_deviation
 from silofl_desk.report.sentences import measure_score
-from silofl_desk.studies.compared_runs import NORMALIZATION, ComparedRun, ComparisonPlan, make_seeded_runs, run_folder
+from silofl_desk.studies.compared_runs import ComparedRun, ComparisonPlan, make_seeded_runs, run_folder
+from silofl_desk.studies.conditions import NORMALIZATION
 from silofl_desk.studies.estimate import estimate_training
 from silofl_desk.studies.method_rows import SeedValues, is_clearly_above
 from silofl_desk.studies.shared_batchnorm import list_batchnorm_cautions, sample_images

@@ -101,7 +101,7 @@ class Selector(AlgorithmOption):
         if recipe.stays_home != "nothing":
             return (
                 f"stays_home must be nothing where a selector hands out the sites' models, not {recipe.stays_home!r}; "
-                "choose a normalisation without BatchNorm to keep what differs apart"
+                "choose a normalisation without BatchNorm"
             )
         if recipe.robust and recipe.robust.rule != "clipped":
             return (
