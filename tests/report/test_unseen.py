@@ -10,6 +10,30 @@ def test_a_threshold_without_its_candidates_is_refused(unseen):
         unseen(by_threshold=())
 
 
+def test_a_record_that_no_page_could_show_is_refused(unseen):
+    record = dump_record(unseen())
+    first, *others = record["by_threshold"]
+    damaged = [
+        ("rule must be only, mean, choice, ensemble, not 'best'", {"rule": "best"}),
+        (
+            "choices must name all models also with the threshold 0",
+            {"by_threshold": [first | {"choices": {"x": 1}}, *others]},
+        ),
+        (
+            "specificity must be given with scores of sensitivity",
+            {"evaluation": with_sensitivity(record["evaluation"])},
+        ),
+    ]
+    for said, changes in damaged:
+        with pytest.raises(ConfigError, match=said):
+            read_record(UnseenTest, record | changes, "unseen.json")
+
+
+def with_sensitivity(evaluation):
+    scores = evaluation["scores"] | {"organ": {"sensitivity": {"value": 1.0, "interval": None, "num_cases": 1}}}
+    return evaluation | {"scores": scores}
+
+
 def test_the_test_of_a_left_out_site_is_written_with_the_keys_of_its_rule(unseen, unseen_plain):
     with_selector, without = dump_record(unseen()), dump_record(unseen_plain())
     assert with_selector.keys() - without.keys() == {"choices", "threshold", "threshold_from", "by_threshold"}

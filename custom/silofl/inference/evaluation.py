@@ -194,6 +194,8 @@ class Evaluation:
         needed = {self.metric, *(("ece", "ece_calibrated") if self.calibration else ())}
         if lacking := sorted(needed - self.scores.get(ALL, {}).keys()):
             raise ConfigError(f"scores must have {quote_value(', '.join(lacking))} of all cases, under an empty name")
+        if self.specificity is None and any("sensitivity" in group for group in self.scores.values()):
+            raise ConfigError("specificity must be given with scores of sensitivity; it is null")
 
     @property
     def is_segmentation(self) -> bool:

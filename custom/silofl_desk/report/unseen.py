@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from silofl.base.errors import ConfigError
 from silofl.base.schema import declare_optional, read_file
@@ -34,7 +35,7 @@ class UnseenTest:
     site: str
     fingerprint: str
     digest: str
-    rule: str
+    rule: Literal["only", "mean", "choice", "ensemble"]
     evaluation: Evaluation
     models: Values
     own: Values | None = declare_optional()
@@ -46,9 +47,12 @@ class UnseenTest:
     num_seen: int | None = declare_optional()
 
     def __post_init__(self) -> None:
-        """Refuse a threshold without the candidates that it was chosen from."""
+        """Refuse a threshold without the candidates that it was chosen from, and one of these with other models."""
         if self.threshold is not None and not self.by_threshold:
             raise ConfigError("by_threshold must be given with a threshold; it is empty")
+        for test in self.by_threshold:
+            if test.choices and (self.choices or {}).keys() - test.choices.keys():
+                raise ConfigError(f"choices must name all models also with the threshold {test.threshold:g}")
 
     @property
     def metric(self) -> str:
