@@ -15,7 +15,6 @@ class UnseenTest:
     """The content of unseen.json: the super model at a site that took no part in the training.
 
     Attributes:
-        fingerprint: Of the super model.
         digest: SHA-256 of the site's dataset.json and of all its files.
         rule: How the super model answers: ``only`` (one model), ``mean`` (of all sites' models), or with a selector
             ``choice`` (of one model for each case) or ``ensemble`` (of all models).
@@ -32,7 +31,6 @@ class UnseenTest:
     """
 
     site: str
-    fingerprint: str
     digest: str
     rule: str
     evaluation: Evaluation
