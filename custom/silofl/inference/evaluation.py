@@ -32,7 +32,7 @@ class TestedCases:
         num_units: How many of them were answered.
         distance_unit: Segmentation: of HD95.
         size_unit: Segmentation: of sizes.
-        least: Patients that each number must be of which is not withheld; 0 where none is.
+        least: The fewest patients of a number that is not withheld; 0 where none is.
     """
 
     num_cases: Natural = 0
