@@ -34,7 +34,7 @@ from silofl.training.grid_scores import score_classes, score_label_maps
 from silofl.training.metrics import average_by_unit, group_positions
 from silofl_desk.phantoms.phantoms import make_phantoms
 from silofl_desk.studies.simulation import changed_study
-from silofl_desk.studies.starts import Start, measure_mean_of_starts, measure_starts
+from silofl_desk.studies.starts import Effect, measure_mean_of_starts, measure_starts
 
 SMALL = TINY | {"rounds": 12}
 FEDAVG = {"rounds": 12, "algorithm": {"name": "fedavg"}}
@@ -157,7 +157,7 @@ def print_table(hospitals: dict[str, dict[str, dict[str, Scores]]], starts: int)
     """Print by set: hospitals, kept others, better in one start, and gaining over the starts."""
     rows: dict[str, list[int]] = {}
     for deal, sites in hospitals.items():
-        found: dict[str, list[Start]] = {}
+        found: dict[str, list[Effect]] = {}
         row = rows.setdefault(deal.split("-")[0], [0] * 6)
         for site, models in sites.items():
             for start in range(starts):
@@ -165,7 +165,7 @@ def print_table(hospitals: dict[str, dict[str, dict[str, Scores]]], starts: int)
                 gain = measure_gain(ours, theirs)
                 if gain.num_test_units < MIN_UNITS or gain.standard_error is None:
                     continue
-                found.setdefault(site, []).append(Start(gain.difference, gain.standard_error, gain.num_test_units))
+                found.setdefault(site, []).append(Effect(gain.difference, gain.standard_error, gain.num_test_units))
                 row[1] += is_kept
                 row[2] += is_kept and gain.verdict == BETTER
         row[0] += len(found)

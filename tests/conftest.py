@@ -44,6 +44,7 @@ from silofl.reading.decoded import Unpacked
 from silofl.setup.site import Site
 from silofl.study import Study
 from silofl.training.device import derive_seed
+from silofl.training.site_score import SiteScore
 
 JOBS = Path(__file__).resolve().parents[1] / "jobs"
 SHARED = Path(__file__).resolve().parents[2] / "shared"
@@ -116,6 +117,27 @@ def readable_by_others(root):
     """Return the paths of a folder, itself included, that another account may read."""
     found = (path for path in (root, *root.rglob("*")) if not path.is_symlink())
     return [path for path in found if path.lstat().st_mode & 0o077]
+
+
+def change_json(path, **changes):
+    """Change keys of a file of JSON; None takes a key away."""
+    content = json.loads(path.read_text()) | changes
+    path.write_text(json.dumps({key: value for key, value in content.items() if value is not None}))
+
+
+def list_records(content):
+    """Return the records of all parts of a dataset.json."""
+    return [record for part in ("training", "validation", "test") for record in content[part]]
+
+
+def records_of(content):
+    """Return case -> its record in a dataset.json."""
+    return {record["case"]: record for record in list_records(content)}
+
+
+def score(value):
+    """Return the score of one case."""
+    return SiteScore(value=value, num_cases=1, num_excluded=0)
 
 
 def count_cases(results):

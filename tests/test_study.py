@@ -495,7 +495,7 @@ def test_frozen_parameters_that_are_the_seeds_are_a_caution(changes, is_random):
 
 def test_a_study_starts_from_one_file():
     weights = {"model": {"weights": "w.pt", "weights_sha256": "0" * 64}}
-    with pytest.raises(ConfigError, match="model.weights must be left out with an algorithm that needs a pretrained"):
+    with pytest.raises(ConfigError, match="model.weights must be left out with algorithm.start_from_pretrained"):
         study(**weights, algorithm={"name": "adafed", "preset": "paper"})
     assert study(**weights).model_file == "w.pt" and study(**weights).starts_from_file
     assert study().model_file is None and not study().starts_from_file

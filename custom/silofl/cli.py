@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any, NoReturn
 
 from silofl import __version__
 from silofl.base.errors import ExitCode, SiloFLError, make_printable, one_line, quote_value, suggest_nearest
@@ -65,7 +66,7 @@ OF_ARGUMENT = re.compile(r"^argument (\S+): (?:\1 )?must ")
 class Parser(argparse.ArgumentParser):
     """An argument parser whose errors are one sentence."""
 
-    def error(self, message: str) -> None:
+    def error(self, message: str) -> NoReturn:
         """Exit with code 2."""
         message = OF_ARGUMENT.sub(r"\1 must ", LONG_WORD.sub(r"\1...", message))
         # argparse repeats a bad value whole.
@@ -87,7 +88,7 @@ class CommandParser(Parser):
         options: As for `argparse.ArgumentParser`.
     """
 
-    def __init__(self, *, fill: Callable[[argparse.ArgumentParser], None], **options: str) -> None:
+    def __init__(self, *, fill: Callable[[argparse.ArgumentParser], None], **options: Any) -> None:  # noqa: ANN401
         super().__init__(**options)
         # A shell leaves the ~ of --data=~/set to the program.
         self.register("type", Path, lambda text: Path(os.path.expanduser(text)))
@@ -99,7 +100,7 @@ class CommandParser(Parser):
             fill, self._fill = self._fill, None
             fill(self)
 
-    def parse_known_args(self, *arguments: object, **named: object) -> tuple[argparse.Namespace, list[str]]:
+    def parse_known_args(self, *arguments: Any, **named: Any) -> Any:  # noqa: ANN401
         """Load the command, then parse its arguments; argparse calls this for the chosen command only."""
         self.load()
         options, others = super().parse_known_args(*arguments, **named)

@@ -23,7 +23,7 @@ KEYS = ("StudyInstanceUID", "PatientID", "NumberOfStudyRelatedInstances")
 
 
 @dataclass(frozen=True)
-class Study:
+class ArchivedExam:
     """An exam in the archive.
 
     Attributes:
@@ -75,7 +75,7 @@ def send_files(clinic: Clinic, files: Sequence[Path]) -> None:
                 raise DataError(f"the archive must take {path.name}; it said {said}: see its log, and start again")
 
 
-def find_study(clinic: Clinic, accession: str) -> list[Study]:
+def find_study(clinic: Clinic, accession: str) -> list[ArchivedExam]:
     """Return the archive's exams of an accession number; the errors of `connect` and `check_uid`."""
     from pydicom import Dataset
     from pynetdicom.sop_class import StudyRootQueryRetrieveInformationModelFind as Find
@@ -93,10 +93,10 @@ def find_study(clinic: Clinic, accession: str) -> list[Study]:
     rows = [[str(one.get(key) or "") for key in KEYS] for one in found]
     for uid, *_ in rows:
         check_uid(uid)
-    return [Study(uid, patient, int(count or 0)) for uid, patient, count in rows]
+    return [ArchivedExam(uid, patient, int(count or 0)) for uid, patient, count in rows]
 
 
-def retrieve_study(clinic: Clinic, study: Study, inbox: Inbox) -> bool:
+def retrieve_study(clinic: Clinic, study: ArchivedExam, inbox: Inbox) -> bool:
     """Have all files of an exam come to the inbox, and return whether the archive says so; the errors of `connect`.
 
     For C-MOVE this system must listen by its AE title.

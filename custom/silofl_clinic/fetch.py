@@ -11,7 +11,7 @@ from silofl.base.errors import ConfigError, ExitCode
 from silofl.base.files import make_folder
 from silofl.base.settings import load_settings
 from silofl.reading.patient_names import key_patient
-from silofl_clinic.archive import Study, find_study, retrieve_study
+from silofl_clinic.archive import ArchivedExam, find_study, retrieve_study
 from silofl_clinic.exams import ARRIVING, OTHER, UNFINISHED, Inbox, describe_counts
 from silofl_clinic.receiver import Receiver
 from silofl_clinic.settings import Clinic
@@ -23,7 +23,7 @@ NOT_FOUND = "not-found"
 
 def run(options: argparse.Namespace) -> int:
     """Fetch each exam of the list; print a line for each."""
-    clinic, wanted = load_settings(Clinic, options.config), read_list(options.list)
+    clinic, wanted = load_settings(Clinic, options.config), read_exams(options.list)
     if clinic.archive is None:
         raise ConfigError("clinic.yaml must name the archive, with ae_title, address and port; it does not: add it")
     inbox, causes = Inbox(clinic), []
@@ -38,7 +38,7 @@ def run(options: argparse.Namespace) -> int:
     return ExitCode.INCOMPLETE if any(causes) else ExitCode.COMPLETE
 
 
-def read_list(path: Path) -> list[tuple[str, str]]:
+def read_exams(path: Path) -> list[tuple[str, str]]:
     """Return accession number and patient, "" where none is named, of each row of a table.
 
     Raises:
@@ -73,7 +73,7 @@ def fetch(clinic: Clinic, inbox: Inbox, accession: str, patient: str) -> str:
     return next(filter(None, causes), "")
 
 
-def _fetch_study(clinic: Clinic, inbox: Inbox, study: Study) -> str:
+def _fetch_study(clinic: Clinic, inbox: Inbox, study: ArchivedExam) -> str:
     folder = clinic.root / ARRIVING / study.uid
     # What an earlier try has left would be counted with it.
     shutil.rmtree(folder, ignore_errors=True)

@@ -91,8 +91,8 @@ def run(options: argparse.Namespace) -> int:
         raise ConfigError(f"RECORDS must hold answers of {facts['fingerprint'][:16]}, not none; name its records")
     months = group_months(answers)
     expected, alarms = read_own_test(facts), find_alarms(months)
-    unlike, console = find_unlike(months, expected), make_console(options)
-    print_table(make_table(months, expected), console)
+    unlike, console = compare_with_test(months, expected), make_console(options)
+    print_table(make_month_table(months, expected), console)
     lines = [*unlike, *map(describe_alarm, alarms)]
     first = find_reference(months)
     quiet = TOO_EARLY if len(first) == len(months) else QUIET.format(first[-1])
@@ -119,7 +119,7 @@ def find_reference(months: Mapping[str, Sequence[Answer]]) -> list[str]:
     return names
 
 
-def find_unlike(months: Mapping[str, Sequence[Answer]], expected: Mapping[str, float]) -> list[str]:
+def compare_with_test(months: Mapping[str, Sequence[Answer]], expected: Mapping[str, float]) -> list[str]:
     """Return in what the reference is unlike the model's own test, as sentences."""
     from scipy.stats import binomtest
 
@@ -202,7 +202,7 @@ def describe_alarm(alarm: Alarm) -> str:
     return f"{since}: {alarm.measure}: {change}: {alarm.cause}"
 
 
-def make_table(months: Mapping[str, Sequence[Answer]], expected: Mapping[str, float]) -> TextTable:
+def make_month_table(months: Mapping[str, Sequence[Answer]], expected: Mapping[str, float]) -> TextTable:
     """Return a row for each month, and first the model's own test."""
     known = collect([one for answers in months.values() for one in answers])
     shares = [name for name in SHARES if name in known]

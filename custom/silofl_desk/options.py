@@ -56,15 +56,14 @@ def _format_setting(value: object) -> str:
     return str(value) if is_plain else json.dumps(value)
 
 
-def add_job(parser: argparse.ArgumentParser, purpose: str = "", **options: str) -> None:
+def add_job(parser: argparse.ArgumentParser, purpose: str = "") -> None:
     """Add the job, by its folder or by the name of a bundled one.
 
     Args:
         purpose: What it is for, after a comma; for the help.
-        options: As for `argparse.ArgumentParser.add_argument`.
     """
     what = f"job folder, or name of a bundled job such as harmofl_phantoms{purpose}"
-    parser.add_argument("job", type=JOB, metavar="JOB", help=what, **options)
+    parser.add_argument("job", type=JOB, metavar="JOB", help=what)
 
 
 def add_data(parser: argparse.ArgumentParser) -> None:

@@ -8,10 +8,10 @@ print(silofl.read_results(run.get_result()).sites)
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import Field, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import IO, ClassVar, Literal
+from typing import IO, Any, ClassVar, Literal
 
 from silofl.base.bundled_jobs import find_job
 from silofl.base.errors import SiloFLError
@@ -51,7 +51,7 @@ def name_arguments() -> Iterator[None]:
         raise
 
 
-def declare_setting(key: str) -> Field:
+def declare_setting(key: str) -> Any:  # noqa: ANN401 - of the argument's own type
     """Declare an argument that sets a dotted key of the study; the job's own value stays where it is None."""
     return field(default=None, metadata={"key": key})
 

@@ -11,6 +11,8 @@ from ..conftest import UNET
 
 PLAIN = {"optimizer": "sgd", "momentum": 0.0}
 MOMENTUM = {"optimizer": "sgd", "momentum": 0.9}
+COMPARED = {"source": "pretrained"}
+WEIGHTS = {"normalization": "batch", "weights": "w.pt", "weights_sha256": "0" * 64}
 CONTROL = {"control": {"has_momentum": True}}
 
 
@@ -30,6 +32,8 @@ REFUSED = {
     "adafed": [
         ({"statistics": {"layers": "last"}}, "layers must go with statistics.source: pretrained"),
         ({"statistics": {"source": "pretrained", "rounds": 2}}, "must go with statistics.source: running"),
+        ({"statistics": COMPARED, "input": "harmofl"}, "input must be none .*; choose statistics.source: running"),
+        ({"statistics": COMPARED, "model": WEIGHTS}, "model.weights must be left out .*statistics.source: running"),
         (layers_of("batch_stateless"), "model.normalization must be batch .*, not batch_stateless; choose"),
         (layers_of("instance", source="pretrained"), "model.normalization must be batch .*, not instance; choose"),
         ({"stays_home": "nothing"}, "stays_home must be batchnorm with running statistics"),

@@ -14,7 +14,7 @@ from pynetdicom import build_context
 from silofl.base.errors import ConfigError, DataError
 from silofl_clinic.archive import find_study
 from silofl_clinic.exams import EXAMS, Inbox
-from silofl_clinic.fetch import read_list
+from silofl_clinic.fetch import read_exams
 from silofl_clinic.receiver import Receiver
 from silofl_clinic.serve import Service
 
@@ -34,12 +34,12 @@ WEB = Path("/usr/share/orthanc/plugins/libOrthancDicomWeb.so")
 def test_a_list_must_name_accessions(tmp_path, text, sentence):
     (tmp_path / "list.csv").write_text(text)
     with pytest.raises(ConfigError, match=sentence):
-        read_list(tmp_path / "list.csv")
+        read_exams(tmp_path / "list.csv")
 
 
 def test_a_list_may_name_patients(tmp_path):
     (tmp_path / "list.csv").write_text("accession,patient\na1, p1\na2,\n")
-    assert read_list(tmp_path / "list.csv") == [("a1", "p1"), ("a2", "")]
+    assert read_exams(tmp_path / "list.csv") == [("a1", "p1"), ("a2", "")]
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ from scipy import stats
 
 from silofl.core.gain import BETTER, MIN_UNITS, WORSE, Gain, estimate_needed_units, holm, measure_gain, measure_joining
 from silofl_desk.report.verdict_words import ONE_START, federation_sentence
-from silofl_desk.studies.starts import Start, measure_mean_of_starts, measure_starts
+from silofl_desk.studies.starts import Effect, measure_mean_of_starts, measure_starts
 
 NAN = float("nan")
 
@@ -131,12 +131,12 @@ def test_the_federated_model_is_better_only_if_it_also_is_beside_the_own_model_w
 
 
 def test_over_starts_the_interval_is_that_of_t_over_units_and_starts():
-    found = measure_starts({"a": [Start(0.04, 0.01, 20), Start(0.02, 0.01, 20)], "b": [Start(0.5, 0.1, 20)]})
+    found = measure_starts({"a": [Effect(0.04, 0.01, 20), Effect(0.02, 0.01, 20)], "b": [Effect(0.5, 0.1, 20)]})
     # Units 0.01^2, starts 0.0002 / 2: 0.0002 in all, of 0.0002^2 / (0.0001^2 / 19 + 0.0001^2 / 1) = 3.8 freedom.
     half = stats.t.ppf(0.975, 3.8) * 0.0002**0.5
     assert found == {"a": pytest.approx((0.03, 0.03 - half, 0.03 + half))}
     # A site whose two starts are alike has the mean deviation of both sites, with both sites' freedom.
-    both = measure_starts({"a": [Start(0.04, 0.01, 20), Start(0.02, 0.01, 20)], "b": [Start(0.03, 0.01, 20)] * 2})
+    both = measure_starts({"a": [Effect(0.04, 0.01, 20), Effect(0.02, 0.01, 20)], "b": [Effect(0.03, 0.01, 20)] * 2})
     freedom = 0.00015**2 / (0.0001**2 / 19 + 0.00005**2 / 2)
     half = stats.t.ppf(0.975, freedom) * 0.00015**0.5
     assert both["b"] == pytest.approx((0.03, 0.03 - half, 0.03 + half))
@@ -147,7 +147,7 @@ def test_over_starts_the_interval_is_that_of_t_over_units_and_starts():
 
 
 def test_the_mean_over_hospitals_has_the_units_and_starts_of_all():
-    starts = {"a": [Start(0.04, 0.01, 20), Start(0.02, 0.01, 20)], "b": [Start(0.05, 0.02, 30), Start(0.03, 0.02, 30)]}
+    starts = {"a": [Effect(m, 0.01, 20) for m in (0.04, 0.02)], "b": [Effect(m, 0.02, 30) for m in (0.05, 0.03)]}
     # Means 0.045 and 0.025. Units and each site's own luck: (0.0001 + 0.0004 + 2 * 0.0002) / 4; starts 0.0002 / 2.
     within, between = 0.0009 / 4, 0.0001
     half = stats.t.ppf(0.975, (within + between) ** 2 / (within**2 / 49 + between**2)) * (within + between) ** 0.5

@@ -5,7 +5,7 @@ import numpy as np
 import pydicom
 import pytest
 
-from silofl.data.groups import UNKNOWN, count_groups, divide_records, list_groups, name_group
+from silofl.data.groups import UNKNOWN, count_by_group, divide_records, list_groups, name_group
 from silofl.data.records import Record
 
 
@@ -51,5 +51,5 @@ def test_patients_are_counted_by_what_is_known_of_all_and_few_are_withheld():
     records = [record(number, sex="F" if number < 12 else "M", annotator=f"A{number // 12}") for number in range(20)]
     # ten patients of two cases each; nobody knows their age
     counts = {"F": 6, "M": 4}
-    assert count_groups(manifest, records, 4) == {"sex": counts, "annotator": {"A0": 6, "A1": 4}}
-    assert count_groups(manifest, records, 5)["sex"] == {"F": None, "M": None}
+    assert count_by_group(manifest, records, 4) == {"sex": counts, "annotator": {"A0": 6, "A1": 4}}
+    assert count_by_group(manifest, records, 5)["sex"] == {"F": None, "M": None}

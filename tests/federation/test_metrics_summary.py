@@ -16,12 +16,7 @@ from silofl.federation.ledger import Round
 from silofl.federation.metrics_summary import metrics_summary, round_metrics
 from silofl.federation.run_folder import RunFolder
 from silofl.parts.part import Reported
-from silofl.training.site_score import SiteScore
-
-
-def score(value):
-    return SiteScore(value=value, num_cases=1, num_excluded=0)
-
+from tests.conftest import score
 
 LEDGER = [
     Round(

@@ -6,7 +6,7 @@ import pytest
 
 from silofl.federation.ledger import Round
 from silofl.federation.round_line import round_line, seconds_left
-from silofl.training.site_score import SiteScore
+from tests.conftest import score
 
 STUDY = SimpleNamespace(total_rounds=4, metric="dice")
 
@@ -14,10 +14,6 @@ STUDY = SimpleNamespace(total_rounds=4, metric="dice")
 def record(number, seconds, **changes):
     base = {"asked": ["a", "b"], "answered": ["a", "b"], "metrics": {"a": {"loss": 0.5}, "b": {"loss": 1.0}}}
     return Round(number, seconds=seconds, **(base | changes))
-
-
-def score(value):
-    return SiteScore(value=value, num_cases=1, num_excluded=0)
 
 
 def test_a_line_has_the_mean_loss_the_last_validation_and_the_time_that_is_left():

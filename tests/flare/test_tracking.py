@@ -27,7 +27,7 @@ from nvflare.app_common.widgets.component_path_authorizer import ComponentPathAu
 
 from silofl.federation.ledger import Round
 from silofl.flare.tracking import EVENT, Tracking
-from silofl.training.site_score import SiteScore
+from tests.conftest import score
 
 ROOT = Path(__file__).resolve().parents[2]
 (EXAMPLE,) = [
@@ -37,10 +37,6 @@ ROOT = Path(__file__).resolve().parents[2]
 ]
 RECEIVERS = json.loads(EXAMPLE.removeprefix("json"))
 PATHS = {one["id"]: one["path"] for one in RECEIVERS}
-
-
-def score(value):
-    return SiteScore(value=value, num_cases=1, num_excluded=0)
 
 
 class Engine:

@@ -129,12 +129,6 @@ def change_site(kit, **changes):
     path.write_text(yaml.safe_dump(yaml.safe_load(path.read_text()) | changes))
 
 
-def change_json(path, **changes):
-    """Change keys of a file of JSON; None takes a key away."""
-    content = json.loads(path.read_text()) | changes
-    path.write_text(json.dumps({key: value for key, value in content.items() if value is not None}))
-
-
 def write_pictures(folder, **counts):
     """Write pictures with masks, so many of each part and each of another patient; every name in it is a secret."""
     random = np.random.default_rng(0)

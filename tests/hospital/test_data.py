@@ -8,8 +8,7 @@ import pytest
 from silofl.base.errors import ConfigError, DataError
 from silofl.data.manifest import read_content
 from silofl.hospital.data import check_data, write_clean
-
-from .conftest import change_json
+from tests.conftest import change_json
 
 
 def test_cases_labels_and_patients_are_counted_by_part(candidate):

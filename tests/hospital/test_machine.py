@@ -13,8 +13,9 @@ import torch
 
 from silofl import __version__
 from silofl.hospital import machine, trial
+from tests.conftest import change_json
 
-from .conftest import change_json, change_site
+from .conftest import change_site
 
 Usage = namedtuple("Usage", "total used free")
 

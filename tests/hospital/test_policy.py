@@ -21,9 +21,10 @@ from silofl.hospital.policy import (
     check_rights,
 )
 from silofl.setup import extensions
+from tests.conftest import change_json
 
 from ..conftest import SMALL_UNET
-from .conftest import change_json, change_site
+from .conftest import change_site
 
 
 def write(kit, name, content):

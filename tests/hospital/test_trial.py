@@ -30,9 +30,10 @@ from silofl.training.private import compute_epsilon
 from silofl.training.spent import Spent
 from silofl_desk.studies.methods import find_method_algorithm
 from silofl_desk.studies.random_examples import random_volume
+from tests.conftest import change_json, list_records
 
 from ..conftest import SMALL_UNET
-from .conftest import STUDY, change_json, change_site
+from .conftest import STUDY, change_site
 
 JOBS = Path(__file__).resolve().parents[2] / "jobs"
 SGD = {"optimizer": "sgd", "momentum": 0.0, "batch_size": 2}
@@ -201,7 +202,7 @@ def test_kinds_are_those_of_the_sites_own_gate(candidate):
 
 def test_a_trial_trains_on_slices_between_their_neighbours(candidate, pictures):
     content = json.loads((pictures / "dataset.json").read_text())
-    for record in (record for part in ("training", "validation", "test") for record in content[part]):
+    for record in list_records(content):
         for key in ("image", "label"):
             pixels = np.asarray(Image.open(pictures / record[key]))
             record[key] = record[key].replace(".png", ".nii.gz")
@@ -294,8 +295,7 @@ def test_what_the_site_has_spent_before_counts(candidate):
 
 
 def test_a_hospital_that_only_tests_trains_nothing_and_sees_what_leaves(candidate, kit, pictures, tmp_path):
-    content = json.loads((pictures / "dataset.json").read_text())
-    cases = [record for part in ("training", "validation", "test") for record in content[part]]
+    cases = list_records(json.loads((pictures / "dataset.json").read_text()))
     change_json(pictures / "dataset.json", training=[], validation=[], test=cases)
     study = parse(Study, STUDY, "study.yaml")
     model = {"global": build_model(study, (1, 32, 32), seed=0).state_dict()}

@@ -11,7 +11,7 @@ from silofl.base.errors import ConfigError, DataError
 from silofl.importing.dicom import find_exams
 from silofl.importing.importers import ImportOptions, import_layout
 from silofl.reading.images import read_image
-from tests.conftest import group
+from tests.conftest import group, records_of
 
 from .exams import write_exam, write_report, write_segmentation, write_series
 
@@ -37,10 +37,6 @@ def run(source, tmp_path):
         return summary, json.loads((tmp_path / "target" / "north" / "dataset.json").read_text())
 
     return go
-
-
-def records_of(content):
-    return {record["case"]: record for part in ("training", "validation", "test") for record in content[part]}
 
 
 def test_a_pattern_takes_its_series_of_each_exam_and_the_patient_is_the_patient_id(run, tmp_path):

@@ -10,6 +10,7 @@ from PIL import Image
 from silofl.base.errors import ConfigError, DataError
 from silofl.data.site_data import load_site_data
 from silofl.importing.importers import ImportOptions, import_layout
+from tests.conftest import list_records
 
 pytestmark = pytest.mark.usefixtures("decoded_here")
 
@@ -82,13 +83,9 @@ def run_patterns(contrasts, tmp_path):
     return go
 
 
-def records_of(content):
-    return [record for part in ("training", "validation", "test") for record in content[part]]
-
-
 def test_a_folder_without_a_table_loads_in_a_study_of_unknown_patients_only(run, study, tmp_path, source):
     content, folder = run(labels=("nucleus",)), tmp_path / "target" / "north"
-    assert content["split_unit"] == "unknown" and not any("patient" in record for record in records_of(content))
+    assert content["split_unit"] == "unknown" and not any("patient" in record for record in list_records(content))
     data = load_site_data(folder, study(split_unit="unknown"), tmp_path / "cache")
     assert (data.training.num_patients, data.test.num_patients) == (0, 0)
     for part in (data.training, data.validation, data.test):
@@ -138,7 +135,7 @@ def test_a_table_names_the_patients(run, write_patients, name, separator, ending
     rows = [f"{number // 2}{separator}scan{number}{ending}" for number in range(6)]
     write_patients(*rows, header=f"patient{separator}file", name=name)
     content = run()
-    patients = {record["case"]: record["patient"] for record in records_of(content)}
+    patients = {record["case"]: record["patient"] for record in list_records(content)}
     assert content["split_unit"] == "patient" and patients == {f"scan{n}": str(n // 2) for n in range(6)}
     assert len({record["patient"] for record in content["test"]}) == 1
     assert len(content["test"]) == 2
@@ -192,7 +189,7 @@ def test_a_site_that_is_given_for_the_folder_of_all_is_refused_as_such(run, sour
 )
 def test_a_further_file_is_refused_unless_it_is_hidden(run, source, name, sentence):
     (source / "north" / "images" / ".DS_Store").write_text("x")
-    assert len(records_of(run())) == 6
+    assert len(list_records(run())) == 6
     (source / "north" / "images" / name).write_text("x")
     with pytest.raises(DataError, match=sentence):
         import_layout("folders", source, source.with_name("other"))
@@ -219,7 +216,7 @@ def test_a_patients_folder_of_pictures_is_refused_with_where_they_and_their_pati
             path.rename(f"{folder}_{path.name}")
         folder.rmdir()
     write_patients(*(f"sub0{number // 3}_scan{number}.png,sub0{number // 3}" for number in range(6)))
-    assert {record["patient"] for record in records_of(run())} == {"sub00", "sub01"}
+    assert {record["patient"] for record in list_records(run())} == {"sub00", "sub01"}
 
 
 @pytest.mark.parametrize("kind", ["images", "masks"])
@@ -231,7 +228,7 @@ def test_a_letter_with_its_accent_apart_is_the_same_letter(run, source, write_pa
             path = source / "north" / place / f"scan{number}.png"
             path.rename(path.with_name(unicodedata.normalize(form, f"größe{number}.png")))
     write_patients(*(f"größe{number}.png,p{number}" for number in range(6)))
-    patients = {record["case"]: record["patient"] for record in records_of(run())}
+    patients = {record["case"]: record["patient"] for record in list_records(run())}
     assert patients == {f"größe{number}": f"p{number}" for number in range(6)}
 
 
@@ -256,7 +253,7 @@ def test_volumes_and_series_are_copied_as_they_are(run, source):
     (source / "north" / "images" / "scan0.png").unlink()
     (source / "north" / "images" / "scan0").mkdir()
     (source / "north" / "images" / "scan0" / "1.dcm").write_bytes(b"x")
-    records = {record["case"]: record for record in records_of(run())}
+    records = {record["case"]: record for record in list_records(run())}
     assert records["scan0"]["image"] == "images/scan0"
     assert (records["scan1"]["image"], records["scan1"]["label"]) == ("images/scan1.nii.gz", "masks/scan1.nii.gz")
     for name in ("images/scan1.nii.gz", "masks/scan1.nii.gz", "images/scan0/1.dcm"):
@@ -275,7 +272,7 @@ def test_an_unreadable_file_is_told(run, deny):
 def test_cases_of_several_contrasts_become_records_with_their_files(run_patterns):
     summary, content = run_patterns(**LESIONS)
     assert (content["channel_names"], content["labels"]) == (["T1", "T2"], {"1": "organ", "2": "lesion"})
-    records = {record["case"]: record for record in records_of(content)}
+    records = {record["case"]: record for record in list_records(content)}
     assert records["c0"]["image"] == ["images/c0/t1.nii.gz", "images/c0/t2.nii.gz"]
     assert records["c5"]["image"] == ["images/c5/t1.nii.gz", None]
     assert (records["c5"]["label"], records["c5"]["patient"]) == ("masks/c5.nii.gz", "p2")
@@ -315,7 +312,7 @@ def test_a_value_without_a_name_and_one_pattern_alone_are_refused(run_patterns, 
             run_patterns(**{option: None})
     _, content = run_patterns(image_pattern="{case}/t1.nii.gz", **LESIONS)
     assert "channel_names" not in content
-    assert {record["image"] for record in records_of(content)} == {f"images/c{n}/t1.nii.gz" for n in range(6)}
+    assert {record["image"] for record in list_records(content)} == {f"images/c{n}/t1.nii.gz" for n in range(6)}
 
 
 def test_a_contrast_may_be_missing_at_a_site_and_not_at_all(run_patterns, contrasts, tmp_path):
@@ -344,7 +341,7 @@ def test_files_that_fit_no_pattern_are_counted_and_the_first_ones_named(run_patt
         (contrasts / "south" / "c0" / name / "IM0").write_bytes(bytes(128) + b"DICM")
     patterns = "T1={case}/t1.nii.gz,T2={case}/t2.nii.gz,CT={case}/ct"
     summary, content = run_patterns(**LESIONS, image_pattern=patterns)
-    assert len(records_of(content)) == 4
+    assert len(list_records(content)) == 4
     sentence = "north: images that fit no pattern are left out: 6, as c3/seg.mgz, c3/t1.nii, c3/t2.nii and 3 more"
     assert sentence in summary.notes
     assert "south: images that fit no pattern are left out: 1, as c0/CT/IM0" in summary.notes

@@ -8,6 +8,7 @@ from PIL import Image
 
 from silofl.base.errors import ConfigError, DataError
 from silofl.importing.importers import ImportOptions, import_layout
+from tests.conftest import records_of
 
 from .exams import write_exam
 
@@ -40,8 +41,7 @@ def run(source, tmp_path):
     def go(site="north", place=source, **options):
         summary = import_layout("table", place, tmp_path / "target", ImportOptions(**options))
         content = json.loads((tmp_path / "target" / site / "dataset.json").read_text())
-        records = [record for part in ("training", "validation", "test") for record in content[part]]
-        return summary, content, {record["case"]: record for record in records}
+        return summary, content, records_of(content)
 
     return go
 

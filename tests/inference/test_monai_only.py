@@ -21,6 +21,7 @@ from silofl.study.sections import DoNotUseSettings
 from silofl_desk.inference.export import export_bundle
 from silofl_desk.inference.monai_only import find_obstacle
 from silofl_desk.phantoms.phantoms import SLICED, VOLUMES, make_phantoms
+from tests.conftest import list_records
 
 from ..conftest import JOBS, SMALL_UNET
 
@@ -78,7 +79,7 @@ def test_monai_alone_labels_each_voxel_of_ten_phantoms_as_predict_does(exported,
     model, bundle = exported(parse(Study, values | {"model": SMALL_UNET}, "study.yaml"), shape)
     site = make_phantoms(tmp_path / "data", seed=7, patients={"north": 10}, kind=kind) / "north"
     content = json.loads((site / "dataset.json").read_text())
-    records = [record for part in ("training", "validation", "test") for record in content[part]]
+    records = list_records(content)
     images = [[one] if isinstance(one := record["image"], str) else one for record in records]
     cases = [[site / file for file in files] for files in images if len(files) == shape[0]]
     assert len(cases) == 10

@@ -7,6 +7,7 @@ import pytest
 
 from silofl.base.errors import ConfigError, DataError
 from silofl.importing.importers import ImportOptions, import_layout
+from tests.conftest import records_of
 
 SUBJECTS, SESSIONS = 5, ("ses-1", "ses-2")
 ANAT, LABELS = "north/sub-00/ses-1/anat/sub-00_ses-1", "north/derivatives/labels/sub-00/ses-1/anat/sub-00_ses-1"
@@ -44,8 +45,7 @@ def run(source, tmp_path):
     def go(site="north", **options):
         summary = import_layout("bids", source, tmp_path / "target", ImportOptions(**{**PATTERNS, **options}))
         content = json.loads((tmp_path / "target" / site / "dataset.json").read_text())
-        records = [record for part in ("training", "validation", "test") for record in content[part]]
-        return summary, content, {record["case"]: record for record in records}
+        return summary, content, records_of(content)
 
     return go
 

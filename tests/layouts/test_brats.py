@@ -8,6 +8,7 @@ import pytest
 from silofl.base.errors import ConfigError, DataError
 from silofl.data.site_data import load_site_data
 from silofl.importing.importers import ImportOptions, import_layout
+from tests.conftest import records_of
 
 pytestmark = pytest.mark.usefixtures("decoded_here")
 AFFINE = np.diag([-1.0, -1, 1, 1])
@@ -65,10 +66,6 @@ def run(tmp_path):
         return summary, {path.parent.name: json.loads(path.read_text()) for path in contents}
 
     return go
-
-
-def records_of(content):
-    return {record["case"]: record for part in ("training", "validation", "test") for record in content[part]}
 
 
 def stored(path):

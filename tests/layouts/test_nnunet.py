@@ -12,6 +12,7 @@ from silofl.data.site_data import load_site_data
 from silofl.data.targets import IGNORED
 from silofl.importing.importers import ImportOptions, import_layout
 from silofl.reading.images import read_label
+from tests.conftest import records_of
 
 pytestmark = pytest.mark.usefixtures("decoded_here")
 AFFINE = np.diag([0.5, 0.5, 3, 1])
@@ -95,10 +96,6 @@ def load(study, tmp_path):
 
 def voxels_of(path):
     return np.asanyarray(nibabel.load(path).dataobj)
-
-
-def records_of(content):
-    return {record["case"]: record for part in ("training", "validation", "test") for record in content[part]}
 
 
 def test_one_set_is_one_site_with_its_contrasts_and_labels(run):

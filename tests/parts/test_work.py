@@ -91,6 +91,15 @@ def with_selector(monkeypatch):
     return begin_with
 
 
+def test_a_mean_loss_is_over_all_training_data_and_the_model_goes_on_training(part):
+    work = begin(classification(training={"loss": "cross_entropy", "batch_size": 3}), part)
+    model = work.own.train()
+    # Of three images and of one, in evaluation.
+    found, is_training = work.mean_loss(model), model.training
+    logits = model.eval()(torch.from_numpy(part.images))
+    assert is_training and found == pytest.approx(nn.functional.cross_entropy(logits, torch.from_numpy(CLASSES)).item())
+
+
 # --- segmentation
 
 

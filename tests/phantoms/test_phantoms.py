@@ -10,6 +10,7 @@ from silofl.base.errors import ConfigError, DataError
 from silofl.data.manifest import PARTS
 from silofl_desk.phantoms import phantoms
 from silofl_desk.phantoms.phantoms import PATIENTS, SITES, SLICED, UNSEEN_SITE, deal_patients, make_phantoms
+from tests.conftest import list_records
 
 FEW = {"north": 6, "south": 7}
 
@@ -25,7 +26,7 @@ def files_of(folder):
 
 def cases_of(site):
     content = json.loads((site / "dataset.json").read_text())
-    records = [record for part in ("training", "validation", "test") for record in content[part]]
+    records = list_records(content)
     return [(nib.load(site / record["image"]), nib.load(site / record["label"])) for record in records]
 
 

@@ -6,6 +6,7 @@ import pytest
 from silofl.base.errors import ConfigError, DataError
 from silofl_desk.phantoms import stains
 from silofl_desk.phantoms.stains import LABELS, SITES, make_stains
+from tests.conftest import list_records
 
 
 @pytest.fixture(scope="module")
@@ -21,7 +22,7 @@ def few_patients(monkeypatch):
 def read_site(folder):
     """Return a site's images in [0, 1], their classes and its dataset.json."""
     content = json.loads((folder / "dataset.json").read_text())
-    records = [record for part in ("training", "validation", "test") for record in content[part]]
+    records = list_records(content)
     with np.load(folder / "images.npz") as arrays:
         images = arrays["images"][[record["index"] for record in records]] / 255
     return images, np.array([record["label"] for record in records]), content

@@ -22,6 +22,7 @@ from silofl.base.files import read_json
 from silofl.base.settings import read_yaml
 from silofl.flare.kit import read_kit
 from silofl.flare.policy import REPLACED, SITE_CLASSES
+from tests.conftest import change_json
 
 from ..conftest import readable_by_others
 from .conftest import make_small_network, replace_in
@@ -280,10 +281,6 @@ def test_a_name_in_the_checksums_that_is_no_wheels_is_one_sentence(kits):
 def test_settings_that_the_machine_could_not_read_are_found(kits, kit, name):
     (kits / kit / name).write_text("devise: cpu\n")
     assert all(text.startswith(Path(name).name) for _, text in failures(kits / kit)) and failures(kits / kit)
-
-
-def change_json(path, **values):
-    path.write_text(json.dumps(json.loads(path.read_text()) | values))
 
 
 def give(role, **rights):

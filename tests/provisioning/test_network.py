@@ -53,6 +53,7 @@ from silofl_desk.flare.lead import ABANDONED
 from silofl_desk.phantoms.phantoms import make_phantoms
 from silofl_desk.studies.processes import ProcessTree
 from silofl_desk.studies.simulation import study_file
+from tests.conftest import list_records
 
 from ..conftest import readable_by_others, set_umask
 from .conftest import set_floor
@@ -222,8 +223,7 @@ def all_tests(phantoms):
         def change(site):
             path = phantoms / site / "dataset.json"
             content = json.loads(path.read_text())
-            cases = [record for part in ("training", "validation", "test") for record in content[part]]
-            content |= {"training": [], "validation": [], "test": cases}
+            content |= {"training": [], "validation": [], "test": list_records(content)}
             stack.enter_context(rewritten(path, json.dumps(content)))
 
         yield change

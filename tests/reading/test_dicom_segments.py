@@ -19,7 +19,7 @@ from silofl.reading.dicom_segments import read_segmentation
 from silofl.reading.header import find_segmentation
 from silofl.reading.images import read_image, read_label
 from silofl.reading.label_grid import lay_on_image
-from silofl.reading.segments import Segment, read_segments
+from silofl.reading.segments import Segment, read_dicom_segments
 from tests.data.conftest import edit
 
 LABELS = {1: "organ", 2: "lesion"}
@@ -65,7 +65,7 @@ def test_frames_are_laid_on_the_slices_of_their_image(write, series):
     frames = frames_of(MASK)
     path = write([frames[place] for place in np.random.default_rng(1).permutation(len(frames))])
     np.testing.assert_array_equal(read(path, series), MASK)
-    assert read_segments(path, "seg") == (Segment("organ", 1, None), Segment("lesion", 2, None))
+    assert read_dicom_segments(path, "seg") == (Segment("organ", 1, None), Segment("lesion", 2, None))
 
 
 @pytest.mark.parametrize("slices", [[3], [1, 5], [0, 1, 4]])

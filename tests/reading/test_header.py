@@ -10,8 +10,7 @@ import pytest
 import SimpleITK
 from PIL import Image as Picture
 
-from silofl.base.errors import DataError
-from silofl.reading.header import Header, check_affine, is_dicom, read_header
+from silofl.reading.header import Header, is_dicom, read_header
 from silofl.reading.images import read_image, read_label
 from tests.conftest import group
 from tests.data.conftest import assert_refused, edit
@@ -253,12 +252,6 @@ def test_nrrd_states_how_its_axes_lie_only_in_a_space_of_the_body(write_itk, spa
 def test_a_picture_states_nothing(tmp_path):
     Picture.new("L", (4, 4)).save(tmp_path / "a.png")
     assert read_header(tmp_path / "a.png") == Header()
-
-
-def test_a_sheared_grid_is_one_and_parallel_axes_are_none():
-    check_affine(np.array([[1, 0, 0, 0], [0, 1, 0.5, 0], [0, 0, 3, 0], [0, 0, 0, 1.0]]), "scan")
-    with pytest.raises(DataError, match="scan must have axes in three directions"):
-        check_affine(np.array([[1, 0, 1, 0], [0, 1, 0, 0], [0, 0, 1e-6, 0], [0, 0, 0, 1.0]]), "scan")
 
 
 def test_a_folder_and_a_file_by_its_ending_are_dicom(tmp_path):

@@ -6,7 +6,7 @@ import pytest
 from PIL import Image as Picture
 
 from silofl.base.errors import DataError
-from silofl.reading.image import Image
+from silofl.reading.image import Image, check_affine
 from silofl.reading.images import check_values, read_image, read_label
 from silofl.study.data_settings import BackgroundSettings
 from tests.data.conftest import assert_refused
@@ -260,3 +260,9 @@ def test_nan_becomes_a_value_where_the_study_says_so_and_infinity_never(padded):
     path = padded(np.float32([[[np.inf, 2.5]]]))
     with pytest.raises(DataError, match="must hold finite intensities, not 1 NaN or infinite"):
         read_image(path, background=BackgroundSettings(nan=0))
+
+
+def test_a_sheared_grid_is_one_and_parallel_axes_are_none():
+    check_affine(np.array([[1, 0, 0, 0], [0, 1, 0.5, 0], [0, 0, 3, 0], [0, 0, 0, 1.0]]), "scan")
+    with pytest.raises(DataError, match="scan must have axes in three directions"):
+        check_affine(np.array([[1, 0, 1, 0], [0, 1, 0, 0], [0, 0, 1e-6, 0], [0, 0, 0, 1.0]]), "scan")

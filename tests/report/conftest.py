@@ -378,7 +378,7 @@ def unseen():
 
     def build(value=0.6, num_cases=4, num_excluded=0, **changes):
         evaluation = evaluate_plainly(value, num_cases, num_excluded)
-        values = {"site": "coast", "fingerprint": "f", "digest": "d", "rule": "choice", "evaluation": evaluation}
+        values = {"site": "coast", "digest": "d", "rule": "choice", "evaluation": evaluation}
         values |= {"models": {"global": 0.55, "north": 0.5, "ensemble": 0.575}, "choices": tests[1].choices}
         values |= {"threshold": 0.9, "threshold_from": "tuned on validation data", "by_threshold": tuple(tests)}
         return UnseenTest(**values | changes)
@@ -438,7 +438,7 @@ def chosen_run(results):
         values |= {"sites": {site: one.test["federated"] for site, one in by_site.items()}}
         values |= {"validation": {site: {"value": 0.5} for site in by_site}}
         found = results(**values | (changes or {}))
-        fields = {"site": "coast", "fingerprint": "f", "digest": "d", "rule": "mean", "models": {}}
+        fields = {"site": "coast", "digest": "d", "rule": "mean", "models": {}}
         tested = None if unseen is None else UnseenTest(evaluation=evaluate_plainly(unseen, 3), **fields)
         return RunRecords(Path("run"), found, list(ledger), {}, {}, unseen=tested)
 

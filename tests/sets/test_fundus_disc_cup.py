@@ -9,6 +9,7 @@ from silofl.base.errors import DataError
 from silofl.data.site_data import load_site_data
 from silofl.importing.importers import import_layout
 from silofl.study import load_study
+from tests.conftest import records_of
 
 STUDY = Path(__file__).resolve().parents[2] / "jobs" / "fedsm_fundus" / "app" / "config" / "study.yaml"
 LAYOUT = "fundus-disc-cup"
@@ -42,11 +43,6 @@ def source(tmp_path):
     return tmp_path / "source"
 
 
-def cases_of(folder):
-    content = json.loads((folder / "dataset.json").read_text())
-    return {record["case"]: record for part in ("training", "validation", "test") for record in content[part]}
-
-
 def test_train_and_test_of_a_domain_are_put_together_and_split_anew_without_patients(run, source, tmp_path):
     # What is no picture is left out.
     for name in ("Thumbs.db", "._0001.png"):
@@ -57,7 +53,7 @@ def test_train_and_test_of_a_domain_are_put_together_and_split_anew_without_pati
         "Domain1": {"training": 2, "validation": 1, "test": 1},
         "north": {"training": 3, "validation": 1, "test": 1},
     }
-    cases = cases_of(tmp_path / "target" / "Domain1")
+    cases = records_of(json.loads((tmp_path / "target" / "Domain1" / "dataset.json").read_text()))
     assert set(cases) == {"test-gdrishtiGS_001", *(f"train-gdrishtiGS_00{number}" for number in (2, 4, 5))}
     assert all("patient" not in record for record in cases.values())
     assert json.loads((tmp_path / "target" / "Domain1" / "dataset.json").read_text())["split_unit"] == "unknown"

@@ -9,6 +9,7 @@ from silofl.base.errors import DataError
 from silofl.data.site_data import load_site_data
 from silofl.importing.importers import import_layout
 from silofl.study import load_study
+from tests.conftest import list_records
 
 JOBS = Path(__file__).resolve().parents[2] / "jobs"
 LAYOUT = "prostate-saml"
@@ -39,7 +40,7 @@ def source(tmp_path):
 
 def records_of(folder):
     content = json.loads((folder / "dataset.json").read_text())
-    return [record for part in ("training", "validation", "test") for record in content[part]]
+    return list_records(content)
 
 
 def test_a_case_is_a_patient_and_its_slices_are_counted(run, source, tmp_path):

@@ -7,7 +7,7 @@ import torch
 from silofl.data.site_data import SiteData
 from silofl_desk.studies.cross_test import cross_image, cross_table, cross_test
 
-from ..conftest import SMALL_UNET
+from ..conftest import SMALL_UNET, change_json
 from .conftest import JOB
 from .test_leave_out import make_contents, make_part
 
@@ -50,8 +50,7 @@ def data(phantoms, tmp_path):
 
 
 def drop_a_case(folder):
-    content = json.loads((folder / "dataset.json").read_text())
-    (folder / "dataset.json").write_text(json.dumps(content | {"test": content["test"][:1]}))
+    change_json(folder / "dataset.json", test=json.loads((folder / "dataset.json").read_text())["test"][:1])
 
 
 def change_a_mask(folder):

@@ -39,7 +39,7 @@ from silofl_desk.inference.export import export_bundle
 from silofl_desk.phantoms.phantoms import UNSEEN_SITE
 from silofl_desk.studies.leave_out import measure_models
 
-from ..conftest import SMALL_UNET
+from ..conftest import SMALL_UNET, change_json
 
 pytestmark = [pytest.mark.long, pytest.mark.usefixtures("undrawn")]
 SHAPE, CPU = (1, 32, 32), torch.device("cpu")
@@ -102,11 +102,6 @@ def evaluate(tmp_path, capsys):
 def clinic(phantoms, tmp_path):
     """A copy of a hospital's data, to be changed."""
     return shutil.copytree(phantoms / UNSEEN_SITE, tmp_path / "clinic", ignore=shutil.ignore_patterns(".silofl*"))
-
-
-def change_data(folder, **changes):
-    content = json.loads((folder / "dataset.json").read_text())
-    (folder / "dataset.json").write_text(json.dumps(content | changes))
 
 
 def read_cases(out):
@@ -224,10 +219,10 @@ def test_one_part_alone_is_evaluated_and_decoded_images_are_kept_where_asked(eva
 
 
 def test_a_hospital_needs_no_training_cases_but_a_labelled_one(evaluate, contents, clinic):
-    change_data(clinic, training=[], validation=[])
+    change_json(clinic / "dataset.json", training=[], validation=[])
     code, record, *_ = evaluate(contents, clinic)
     assert (code, record.num_cases, record.parts) == (ExitCode.COMPLETE, 3, ("test",))
-    change_data(clinic, test=[])
+    change_json(clinic / "dataset.json", test=[])
     for part in ("all", "test"):
         code, record, printed, _ = evaluate(contents, clinic, "--part", part)
         assert code == ExitCode.BAD_INPUT and record is None and "must have at least one case" in printed
@@ -373,9 +368,8 @@ def test_a_hospital_knows_what_its_run_learnt_from_wherever_the_model_lies(
     code, _, printed, _ = evaluate(learnt, clinic, "--part", "test", "--site-config", settings)
     assert code == 0 and "learnt from" not in printed
     training = json.loads((clinic / "dataset.json").read_text())["training"]
-    change_data(
-        clinic, training=[], test=[one | {"patient": f"x{i}", "case": f"x{i}"} for i, one in enumerate(training)]
-    )
+    renamed = [one | {"patient": f"x{i}", "case": f"x{i}"} for i, one in enumerate(training)]
+    change_json(clinic / "dataset.json", training=[], test=renamed)
     command = ["evaluate", tmp_path / "model", clinic, "--part", "test", "--site-config", settings]
     code, _, error = silofl(*command, "--out", tmp_path / "refused")
     assert code == 2 and "must hold no image that the model learnt from, not that of case 'x0'; take them" in error
@@ -395,7 +389,7 @@ def test_training_patients_who_are_renamed_as_test_are_known_where_the_run_left_
     code, _, printed, _ = evaluate(learnt, clinic, "--part", "test")
     assert code == 0 and "learnt from" not in printed
     renamed = [one | {"patient": f"x{i}", "case": f"x{i}"} for i, one in enumerate(content["training"])]
-    change_data(clinic, training=[], test=renamed)
+    change_json(clinic / "dataset.json", training=[], test=renamed)
     command = ["evaluate", tmp_path / "model", clinic, "--out", tmp_path / "refused"]
     code, _, error = silofl(*command, "--part", "test")
     assert code == 2 and "must hold no image that the model learnt from, not that of case 'x0'; take them" in error
@@ -544,7 +538,7 @@ def test_a_hospital_that_drew_one_label_has_its_score_alone(evaluate, contents, 
         drawn = nibabel.load(clinic / one["label"])
         array = np.asarray(drawn.dataobj)
         nibabel.save(nibabel.Nifti1Image(np.where(array == 2, array, 0), drawn.affine), clinic / one["label"])
-    change_data(clinic, training=[], validation=[], **change)
+    change_json(clinic / "dataset.json", training=[], validation=[], **change)
     lesions = replace(contents, models={"global": answering(contents.study, SHAPE, 0.0, 0.0, 9.0)})
     code, record, printed, out = evaluate(lesions, clinic)
     assert (code, [*record.groups], record.value) == (ExitCode.COMPLETE, ["lesion"], record.scores["lesion"]["dice"])

@@ -79,7 +79,7 @@ def test_the_results_of_a_job_join_the_models_card(write, tmp_path, capsys):
     write(name="fedavg")
     model, run = tmp_path / "model", tmp_path / "run"
     dice = Estimate(0.533, (0.4, 0.6), 6)
-    east = HospitalEvaluation(6, 0, "patient", 6, "mm", "ml", {"": {"dice": dice}})
+    east = HospitalEvaluation(num_cases=6, unit="patient", num_units=6, scores={"": {"dice": dice}})
     for fingerprint in ("0" * 64, read_fingerprint(model)):
         record = Evaluations(fingerprint, "small", 0.9, {"east": east}, {"": {"dice": None}})
         write_json(run / "evaluations.json", dump_record(record))

@@ -13,7 +13,7 @@ from silofl_desk.studies.new_study import _choose_resize
 from silofl_desk.studies.simulation import Simulation, copy_job, settle_job, study_file
 from tests.conftest import count_cases
 
-from ..conftest import SMALL_UNET
+from ..conftest import SMALL_UNET, change_json
 from .conftest import JOB
 
 JOBS = JOB.parent
@@ -202,15 +202,10 @@ def test_neighbours_of_the_job_are_kept_for_volumes_alone(new_study, phantoms, s
     assert new_study("harmofl_prostate", stains, "of-stains")[0].data.neighbours == 0
 
 
-def change_data(folder, **changes):
-    content = json.loads((folder / "dataset.json").read_text())
-    (folder / "dataset.json").write_text(json.dumps(content | changes))
-
-
 def test_regions_of_the_data_are_those_of_the_study(new_study, stains):
     for site in ("clinic", "ward"):
         regions = {"disc: all": [1, 2], "cup": [2]}
-        change_data(stains / site, labels={"1": "rim", "2": "cup"}, regions=regions)
+        change_json(stains / site / "dataset.json", labels={"1": "rim", "2": "cup"}, regions=regions)
     study, file, _ = new_study("harmofl_nuclei", stains)
     assert study.regions == {"disc: all": (1, 2), "cup": (2,)}
     keys = [line.partition(":")[0] for line in file.read_text().splitlines()]
@@ -219,7 +214,7 @@ def test_regions_of_the_data_are_those_of_the_study(new_study, stains):
 
 @pytest.mark.parametrize("regions", [[1], {"disc": 1}, {"disc": ["1"]}, {"disc": [True]}])
 def test_regions_of_the_data_that_are_none_are_refused(silofl, stains, tmp_path, regions):
-    change_data(stains / "ward", regions=regions)
+    change_json(stains / "ward" / "dataset.json", regions=regions)
     code, _, error = silofl("new-study", stains, tmp_path / "own", "--from", JOBS / "harmofl_nuclei")
     assert code == 2 and "site 'ward': regions in dataset.json must be numbers of labels by name" in error
 
@@ -417,7 +412,7 @@ def test_batchnorm_that_unlike_hospitals_share_is_a_caution(
             pixels = np.random.default_rng(number).integers(100, 160, (32, 32)) - darker
             Image.fromarray(pixels.astype(np.uint8)).save(stains / site / f"{name}.png")
         training = [{"image": f"{name}.png", "label": "mask.png", "patient": name} for name in ("a", "b")]
-        change_data(stains / site, training=training)
+        change_json(stains / site / "dataset.json", training=training)
     model = {"name": "unet", "normalization": normalization}
     job = write_template(tmp_path, "harmofl_nuclei", algorithm={"name": "fedavg"}, model=model)
     assert ("CAUTION  the hospitals' images look different" in new_study(job, stains)[2]) == is_said

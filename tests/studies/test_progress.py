@@ -15,9 +15,9 @@ from silofl.federation.ledger import Round
 from silofl.federation.run_folder import PHASE
 from silofl.federation.steps import StepFile
 from silofl.study import Study
-from silofl.training.site_score import SiteScore
 from silofl_desk.studies import progress
 from silofl_desk.studies.progress import RoundLines, announce, repeat_in_background
+from tests.conftest import score
 
 STUDY = {"name": "x", "task": "segmentation", "labels": {1: "a"}, "rounds": 4, "algorithm": {"name": "fedavg"}}
 
@@ -25,10 +25,6 @@ STUDY = {"name": "x", "task": "segmentation", "labels": {1: "a"}, "rounds": 4, "
 def record(number, seconds, **changes):
     base = {"asked": ["a", "b"], "answered": ["a", "b"], "metrics": {"a": {"loss": 0.5}, "b": {"loss": 1.0}}}
     return Round(number, seconds=seconds, **(base | changes))
-
-
-def score(value):
-    return SiteScore(value=value, num_cases=1, num_excluded=0)
 
 
 def lines_of(run, *ledgers):

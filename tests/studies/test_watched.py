@@ -8,16 +8,12 @@ import pytest
 from silofl.base.errors import ConfigError
 from silofl.federation.ledger import Round
 from silofl.flare.in_flight import InFlight
-from silofl.training.site_score import SiteScore
 from silofl_desk.studies.watched import Watched, rounds_table, sites_table, status_line, write_watched
+from tests.conftest import score
 
 pytestmark = pytest.mark.usefixtures("undrawn")
 
 SITES = ["east", "west"]
-
-
-def score(value):
-    return SiteScore(value=value, num_cases=1, num_excluded=0)
 
 
 def record(number, **changes):

@@ -27,8 +27,8 @@ def parse_label_names(text: str) -> tuple[tuple[str, ...], tuple[int, ...] | Non
     parts = [part.strip() for part in parse_names(text)]
     if "=" not in text:
         return tuple(parts), None
-    found = [LABEL.fullmatch(part) for part in parts]
-    if not all(found):
+    found = [match for match in map(LABEL.fullmatch, parts) if match]
+    if len(found) < len(parts):
         raise argparse.ArgumentTypeError(
             f"must be names, as organ,lesion, or a value and a name for each label, as 1=organ,4=lesion, not "
             f"{quote_value(text)}"
@@ -47,7 +47,7 @@ class _ChosenLayout(argparse.Action):
         self,
         parser: argparse.ArgumentParser,
         namespace: argparse.Namespace,
-        values: str,
+        values: Any,  # noqa: ANN401
         option_string: str | None = None,
     ) -> None:
         namespace.layout = values
@@ -66,8 +66,8 @@ def add_import(parser: argparse.ArgumentParser) -> None:
     ending = f"silofl import LAYOUT --help says where to get a set and what SOURCE must hold{more}"
     parser.epilog = "\n".join(["layouts:", *listed, "", ending])
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    known = {"choices": list(descriptions), "metavar": "LAYOUT", "help": "the set's form of files, one of those below"}
-    parser.add_argument("layout", action=_ChosenLayout, descriptions=descriptions, **known)
+    said: dict[str, Any] = {"metavar": "LAYOUT", "help": "the set's form of files, one of those below"}
+    parser.add_argument("layout", action=_ChosenLayout, descriptions=descriptions, choices=[*descriptions], **said)
     parser.add_argument(
         "source", type=expect_path("the downloaded set"), metavar="SOURCE", help="folder or file of the downloaded set"
     )

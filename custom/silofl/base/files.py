@@ -56,7 +56,7 @@ def open_own(path: Path, mode: str) -> IO[Any]:
         raise ConfigError(f"{path} must be a file of its own, not a link; remove it") from None
 
 
-def write_atomically(path: Path, write: Callable[[IO[bytes]], None]) -> None:
+def write_atomically(path: Path, write: Callable[[IO[bytes]], object]) -> None:
     """Write a temporary file in the same folder, force it to the disk, and rename it to its place.
 
     File and new folders are for this account alone, whatever its umask: they may show patients or a trained model.
@@ -208,7 +208,7 @@ def write_json(path: Path, value: object) -> None:
     write_text(path, json.dumps(value, indent=1, allow_nan=False) + "\n")
 
 
-def read_json(path: Path, kind: type[J] = dict, absent: D = ABSENT) -> J | D:
+def read_json(path: Path, kind: type[J] = dict, absent: D = ABSENT) -> J | D:  # type: ignore[assignment]
     """Read a JSON file.
 
     Args:
@@ -249,7 +249,8 @@ class _Sink(io.RawIOBase):
     """
 
     def __init__(self, *takers: Callable[[bytes], object]) -> None:
-        self._takers, self.error = takers, None
+        self._takers = takers
+        self.error: OSError | None = None
 
     def writable(self) -> bool:
         return True
@@ -261,7 +262,7 @@ class _Sink(io.RawIOBase):
         """Go nowhere: torch asks for it once all is written."""
         return 0
 
-    def write(self, content: bytes) -> int:  # type: ignore[override] - of bytes alone
+    def write(self, content: bytes) -> int:  # type: ignore[override]  # of bytes alone
         """Hand some bytes on."""
         try:
             for take in self._takers:
@@ -307,7 +308,7 @@ def load_tensors(source: Path | bytes) -> dict[str, Any]:
         return _load(stream)
 
 
-def _load(stream: IO[bytes]) -> dict[str, Any]:
+def _load(stream: Any) -> dict[str, Any]:  # noqa: ANN401 - `_Rest` too
     import torch
 
     if zipfile.is_zipfile(stream):

@@ -115,7 +115,7 @@ def read_meanings(kind: type) -> dict[str, str]:
     return {name: _in_markdown(text) for name, text in entries}
 
 
-def describe_type(hint: object) -> str:
+def describe_type(hint: Any) -> str:  # noqa: ANN401
     """Return a type in the words of a reader of JSON."""
     if hint is Any:
         return "anything"
@@ -133,7 +133,7 @@ def describe_type(hint: object) -> str:
 
 
 @cache
-def _typed_fields(kind: type) -> tuple[tuple[Field, Any], ...]:
+def _typed_fields(kind: Any) -> tuple[tuple[Field, Any], ...]:  # noqa: ANN401
     hints = get_type_hints(kind)
     return tuple((part, hints[part.name]) for part in fields(kind))
 
@@ -142,8 +142,8 @@ def _is_optional(part: Field) -> bool:
     return part.metadata.get("is_optional", False)
 
 
-def _items(record: object) -> Iterator[tuple[str, Any]]:
-    for part, _ in _typed_fields(type(record)):
+def _items(record: Any) -> Iterator[tuple[str, Any]]:  # noqa: ANN401
+    for part, _ in _typed_fields(record.__class__):
         value = getattr(record, part.name)
         # An absent key reads back as its default, so that files do not grow with every optional key.
         if not (_is_optional(part) and value == part.default):
@@ -159,7 +159,7 @@ def _read_current_version(kind: type[R], values: object, path: Path) -> R:
         raise ConfigError(f"{error}; read it with {reader}") from None
 
 
-def _parse_record(kind: type[R], values: object, prefix: str) -> R:
+def _parse_record(kind: Any, values: object, prefix: str) -> Any:  # noqa: ANN401
     if not isinstance(values, Mapping):
         raise ConfigError(f"{prefix.rstrip('.') or 'the content'} must be {WORDS[dict]}, not {quote_value(values)}")
     known = [part.name for part, _ in _typed_fields(kind)]
@@ -175,7 +175,7 @@ def _parse_record(kind: type[R], values: object, prefix: str) -> R:
     return kind(**given)
 
 
-def _parse_value(hint: object, value: object, key: str) -> object:
+def _parse_value(hint: Any, value: object, key: str) -> object:  # noqa: ANN401
     arguments, origin = get_args(hint), get_origin(hint)
     if origin in UNIONS:
         (other,) = (one for one in arguments if one is not type(None))

@@ -194,11 +194,10 @@ def read_value(text: str) -> object:
         raise
     # PyYAML lets the errors of int, float and chr pass.
     except (yaml.YAMLError, ValueError, ArithmeticError) as error:
-        mark = getattr(error, "problem_mark", None)
-        if mark is None:
+        if not isinstance(error, yaml.MarkedYAMLError) or error.problem_mark is None:
             raise ConfigError(f"it must be YAML; {one_line(error)}: correct it") from None
         # Without the lines of the text, which PyYAML repeats.
-        where = f"line {mark.line + 1}, column {mark.column + 1}"
+        where = f"line {error.problem_mark.line + 1}, column {error.problem_mark.column + 1}"
         raise ConfigError(f"{where}: it must be YAML; {one_line(error.problem)}: correct it") from None
 
 

@@ -130,7 +130,7 @@ def measure_gain(own: NDArray[np.float64], federated: NDArray[np.float64]) -> Ga
     needed = estimate_needed_units(differences) if verdict == "too few to say" else None
     difference = float(differences.mean()) if n else None
     error = float(differences.std(ddof=1) / sqrt(n)) if n > 1 else None
-    low, high = find_interval(means)
+    low, high = find_mean_interval(means)
     return Gain(verdict, difference, error, low, high, n, needed, p_below)
 
 
@@ -151,7 +151,7 @@ def average_subsets(differences: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.sort(np.concatenate(found))
 
 
-def find_interval(means: NDArray[np.float64]) -> tuple[float, float] | tuple[None, None]:
+def find_mean_interval(means: NDArray[np.float64]) -> tuple[float, float] | tuple[None, None]:
     """Return the ends of the 95 % interval of the mean difference; none where no subset may be left out.
 
     These are the true differences that the test of `measure_gain` does not refuse (Hartigan's typical values), so that

@@ -175,10 +175,10 @@ def _check_recipe(recipe: Recipe, sections: Mapping[str, Any]) -> None:
 
 
 def _find_conflict(recipe: Recipe) -> str | None:
-    if recipe.needs_pretrained and recipe.input is not None:
+    if recipe.start_from_pretrained and recipe.input is not None:
         return (
             "input must be none with a pretrained model, which has seen images as they are; choose "
-            "start_from_pretrained: false, and statistics.source: running where sites are compared"
+            "start_from_pretrained: false"
         )
     if recipe.tunes_personal and recipe.average_last:
         return (

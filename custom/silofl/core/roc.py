@@ -49,7 +49,7 @@ class AreaDifference:
 
 
 @dataclass(frozen=True)
-class OperatingPoint:
+class RocPoint:
     """A threshold at and above which a case is called positive.
 
     Attributes:
@@ -153,7 +153,7 @@ def measure_areas(
     return areas, s10 / num_positive + s01 / num_negative + (s11 + s11.T) / (num_positive * num_negative)
 
 
-def find_operating_point(scores: Floats, is_positive: NDArray[np.bool_], specificity: float) -> OperatingPoint | None:
+def find_operating_point(scores: Floats, is_positive: NDArray[np.bool_], specificity: float) -> RocPoint | None:
     """Return the point of most sensitivity at a specificity, the most specific of equals; None without both kinds.
 
     Args:
@@ -175,4 +175,4 @@ def find_operating_point(scores: Floats, is_positive: NDArray[np.bool_], specifi
     # The first of equals: thresholds fall.
     best = int(np.argmax(np.where(is_allowed, sensitivities, -1)))
     threshold = float(thresholds[best - 1]) if best else None
-    return OperatingPoint(threshold, float(sensitivities[best]), float(specificities[best]))
+    return RocPoint(threshold, float(sensitivities[best]), float(specificities[best]))

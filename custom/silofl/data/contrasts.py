@@ -10,8 +10,8 @@ import numpy as np
 
 from silofl.base.errors import ConfigError, DataError, quote_value
 from silofl.reading.access import input_name
-from silofl.reading.header import check_affine, read_dicom_element, read_header
-from silofl.reading.image import Image, check_grid, is_identity, is_same_grid, overlaps
+from silofl.reading.header import read_dicom_element, read_header
+from silofl.reading.image import Image, check_affine, check_grid, is_identity, is_same_grid, overlaps
 from silofl.reading.images import read_image
 from silofl.study.data_settings import CHANNEL_NAME, DataSettings
 

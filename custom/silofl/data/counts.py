@@ -11,7 +11,7 @@ import numpy as np
 
 from silofl.base.errors import DataError
 from silofl.base.schema import declare_optional, read_file
-from silofl.data.groups import count_groups
+from silofl.data.groups import count_by_group
 from silofl.data.manifest import Manifest, read_digest, read_manifest
 from silofl.data.parts import Examples, Spacing
 from silofl.data.site_data import SiteData
@@ -85,7 +85,7 @@ class SiteCounts:
         if known is None:
             return cls(*counts, None, spacing_mm=spacing, doubts=tuple(doubts))
         lacking = tuple(known.missing(contrasts))
-        population = count_groups(known, known.training, least) or None
+        population = count_by_group(known, known.training, least) or None
         return cls(*counts, known.digest, known.labels_annotated, lacking, spacing, tuple(doubts), population)
 
 

@@ -24,8 +24,7 @@ from silofl.data.progress import track_progress
 from silofl.data.records import Record
 from silofl.data.targets import IGNORED, find_labelled
 from silofl.reading.decoder import decode_ahead
-from silofl.reading.header import check_affine
-from silofl.reading.image import Image
+from silofl.reading.image import SPACING_MM, Image, check_affine
 from silofl.study import Study
 
 # Of a case's foreground: 0.5, 50 and 99.5 percentile, mean, standard deviation.
@@ -35,8 +34,8 @@ EDGES = np.arange(-2048, 6144 + 1, 4.0)
 NUM_BINS = len(EDGES) - 1
 # Values within fewer bins are no Hounsfield units.
 LEAST_BINS = 4
-# What a scanner and a file can have.
-SPACING_MM, SIDE = (0.001, 1000.0), (1, 65536)
+# That a file can have.
+SIDE = (1, 65536)
 QUARTILES = (0.25, 0.5, 0.75)
 # Digits of what leaves, and of what is planned from it: more could tell a scanner.
 DIGITS = 3

@@ -23,8 +23,8 @@ from silofl.core.modality import Modality
 from silofl.core.spread import count_digits_apart
 from silofl.data.contrasts import ImageFiles
 from silofl.reading.dicom_codes import read_codes
-from silofl.reading.header import MOST_MM, SPACING_MM, Header, check_affine, read_header
-from silofl.reading.image import Image
+from silofl.reading.header import MOST_MM, Header, read_header
+from silofl.reading.image import SPACING_MM, Image, check_affine
 
 Kind = Literal["pictures", "volumes", "windows"]
 Colour = Literal["grey", "colour"]

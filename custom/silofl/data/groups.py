@@ -86,7 +86,7 @@ def name_group(value: str | None, wanted: Wanted) -> str:
     return UNKNOWN if number is None else list_groups(wanted)[sum(number >= float(one) for one in wanted)]
 
 
-def count_groups(manifest: Manifest, records: Sequence[Record], least: int) -> dict[str, dict[str, int | None]]:
+def count_by_group(manifest: Manifest, records: Sequence[Record], least: int) -> dict[str, dict[str, int | None]]:
     """Return what is known of all patients of some cases: sex, age, scanner, year, annotator -> group -> patients.
 
     Args:

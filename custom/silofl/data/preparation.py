@@ -22,8 +22,8 @@ from silofl.data.records import Record
 from silofl.data.targets import IGNORE, IGNORED
 from silofl.data.transforms import compose, metadata_tracking
 from silofl.reading.formats import build_file_request
-from silofl.reading.header import check_affine, find_segmentation, read_header
-from silofl.reading.image import Image
+from silofl.reading.header import find_segmentation, read_header
+from silofl.reading.image import Image, check_affine
 from silofl.reading.images import RENUMBER, check_values, read_label
 from silofl.reading.label_grid import lay_on_image
 from silofl.setup.extensions import is_extension

@@ -51,14 +51,14 @@ def measure_cost(work: Work, volume: Examples | None, steps: int = STEPS) -> Ste
 
     Args:
         work: As for `time_steps`.
-        volume: As for `measure_evaluation`; None where the network sees whole images.
+        volume: As for `measure_in_windows`; None where the network sees whole images.
         steps: As for `time_steps`.
 
     Raises:
         TrainingError: The loss is not finite.
     """
     cost = time_steps(work, steps)
-    return cost if volume is None else replace(cost, peak_bytes=max(cost.peak_bytes, measure_evaluation(work, volume)))
+    return cost if volume is None else replace(cost, peak_bytes=max(cost.peak_bytes, measure_in_windows(work, volume)))
 
 
 def time_steps(work: Work, steps: int = STEPS) -> StepCost:
@@ -98,7 +98,7 @@ def time_steps(work: Work, steps: int = STEPS) -> StepCost:
     return StepCost(sum(timed) / len(timed), beside / an_epoch, _peak_bytes(device))
 
 
-def measure_evaluation(work: Work, volume: Examples) -> int:
+def measure_in_windows(work: Work, volume: Examples) -> int:
     """Look at a whole volume as validation and test do, and return the most memory in use, as `StepCost` has it.
 
     Where the study's sites also answer by several models at once, two of them do.

@@ -253,9 +253,9 @@ class RoundsController(ModelController):
     def _wait_for_sites(self, study: Study) -> list[str]:
         """Wait for the job's sites; once the time to join is over, the quorum is enough."""
         deadline = time.monotonic() + study.federation.join_timeout_s
-        expected = study.federation.sites or max(len(self.engine.get_clients()), study.federation.min_sites)
+        wanted = study.federation.sites or max(len(self.engine.get_clients()), study.federation.min_sites)
         # NVFlare gives a job to nobody who comes after it began: for sites by name `silofl run` has waited before.
-        expected = 0 if study.federation.named else expected
+        expected = wanted if isinstance(wanted, int) else 0
         if (there := len(self.engine.get_clients())) < expected:
             limit = f"{study.federation.join_timeout_s:g} s"
             self.info(f"{there} of {expected} sites are there; the first round waits at most {limit} for the others")
@@ -356,8 +356,7 @@ class RoundsController(ModelController):
         What is killed once takes part in the job that goes on, to the same weights; a site whose process fails again,
         or that says so, ends nobody's run as long as the quorum is there.
         """
-        site = data.get("site") if isinstance(data, dict) else None
-        if not isinstance(site, str):
+        if not isinstance(data, dict) or not isinstance(site := data.get("site"), str):
             return {}
         others = {client.name for client in self.engine.get_clients()} - self._left.keys() - {site}
         if goes_on := (data.get("again") is True or not quorum) and len(others) >= quorum:

@@ -116,7 +116,7 @@ class LeftSites(FLComponent):
         client = server.client_manager.clients.get(request.get_header(CellMessageHeaderKeys.TOKEN))
         if client is None or not isinstance(request.payload, dict):
             return
-        job, code = (request.payload.get(key) for key in (JobFailureMsgKey.JOB_ID, JobFailureMsgKey.CODE))
+        job, code = (request.payload.get(key, "") for key in (JobFailureMsgKey.JOB_ID, JobFailureMsgKey.CODE))
         if not server.engine.job_runner.is_client_outcome_pending(job, client.name):
             return
         if code in UNBEGUN_CODES:

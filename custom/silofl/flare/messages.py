@@ -10,6 +10,7 @@ from __future__ import annotations
 import io
 import logging
 import zipfile
+from typing import Any
 from uuid import UUID
 
 from nvflare.fuel.f3.cellnet.cell import Cell
@@ -41,7 +42,7 @@ class DeployJob(DeployProcessor):
     NVFlare also unpacks whatever comes before anything is checked, and replaces the files of a job that runs.
     """
 
-    def process(self, req: Message, app_ctx: object) -> Message:
+    def process(self, req: Message, app_ctx: Any) -> Message:  # noqa: ANN401
         """Unpack the job, or answer why not."""
         job = req.get_header(RequestHeader.JOB_ID)
         if not is_job(job):
@@ -71,7 +72,7 @@ class BoundedJobs(JobMetaValidator):
         return (False, reason, {}) if reason else super().validate(job_name, job_data)
 
 
-def is_job(name: object) -> bool:
+def is_job(name: Any) -> bool:  # noqa: ANN401
     """Return whether a name is an id that a server gives to a job; folders of a kit have others."""
     try:
         UUID(name)
@@ -137,7 +138,7 @@ def _is_of_job_process(message: CellMessage) -> bool:
     return name == AUTH_CLIENT_NAME_FOR_SJ and FqcnInfo(line.name).is_on_server
 
 
-def _refuse_size(job: object) -> str | None:
+def _refuse_size(job: Any) -> str | None:  # noqa: ANN401
     """Return why a job is too large to be unpacked; None where it is not, or no archive, as NVFlare says itself."""
     try:
         with zipfile.ZipFile(io.BytesIO(job) if isinstance(job, bytes) else job) as archive:

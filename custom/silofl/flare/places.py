@@ -6,7 +6,7 @@ import os
 from contextlib import suppress
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from nvflare.apis.fl_constant import FLContextKey
 from nvflare.apis.fl_context import FLContext
@@ -15,7 +15,7 @@ from nvflare.lighter.utils import verify_folder_signature_and_get_signers
 
 from silofl.base.errors import ConfigError
 from silofl.base.files import open_own
-from silofl.base.settings import Section, load_settings
+from silofl.base.settings import S, load_settings
 from silofl.core.mixing import Arrays
 from silofl.flare.kit import DAYS_TO_WARN, read_certificate
 from silofl.models.weights import read_start
@@ -122,7 +122,7 @@ def find_ending_certificates(fl_ctx: FLContext, now: datetime) -> list[str]:
     return found
 
 
-def _read_local(fl_ctx: FLContext, name: str, section: type[Section], default: Section | None, remedy: str) -> Section:
+def _read_local(fl_ctx: FLContext, name: str, section: type[S], default: S | None, remedy: str) -> S:
     found = local_file(Path(_workspace(fl_ctx).get_root_dir()), name)
     if found is not None:
         return load_settings(section, found)
@@ -142,5 +142,5 @@ def _config_folder(fl_ctx: FLContext) -> Path:
     return Path(_workspace(fl_ctx).get_app_config_dir(fl_ctx.get_job_id()))
 
 
-def _workspace(fl_ctx: FLContext) -> object:
+def _workspace(fl_ctx: FLContext) -> Any:  # noqa: ANN401
     return fl_ctx.get_engine().get_workspace()

@@ -22,7 +22,7 @@ NO_TRACE = (
 )
 
 
-class Wanted(Section):
+class StudyAtSite(Section):
     """The study and the site whose files are to be deleted.
 
     Attributes:
@@ -35,7 +35,7 @@ class Wanted(Section):
 
 
 @dataclass(frozen=True)
-class Kept:
+class KeptFolders:
     """What a site keeps of a study.
 
     Attributes:
@@ -105,7 +105,7 @@ def _explain_nothing_kept(site: Site, study: str, name: str | None) -> str:
 
 def _run_patient(site: Site, options: argparse.Namespace) -> int:
     """List what the site keeps of a patient, delete it once the user agrees, and say what cannot be taken back."""
-    wanted = parse(Wanted, {"study": options.study, "site": options.site}, "the command line")
+    wanted = parse(StudyAtSite, {"study": options.study, "site": options.site}, "the command line")
     name = require_site_name(site, wanted.study or "", wanted.site)
     studies = [options.study] if options.study else forget_patient.find_studies(site, name)
     traces = forget_patient.find_traces(site, name, studies, options.patient, options.cases)
@@ -131,13 +131,13 @@ def _is_agreed(question: str) -> bool:
         raise ConfigError("--yes must be given where nobody can answer; nothing was deleted") from None
 
 
-def find_kept(site: Site, study: str, name: str | None) -> Kept:
+def find_kept(site: Site, study: str, name: str | None) -> KeptFolders:
     """Return what a site keeps of a study, without touching it.
 
     Raises:
         ConfigError: A name is none, the site's name is needed, or the data lies in a folder that would be deleted.
     """
-    wanted = parse(Wanted, {"study": study, "site": name}, "the command line")
+    wanted = parse(StudyAtSite, {"study": study, "site": name}, "the command line")
     name, cache_dir = require_site_name(site, study, wanted.site), site.cache_dir or site.state_dir
     state, cache = site.state_folder(study, name), site.cache_folder(study, name)
     is_own = "{study}" in site.state_dir
@@ -152,7 +152,7 @@ def find_kept(site: Site, study: str, name: str | None) -> Kept:
                 "decoded images of any study lie there: put {study} into cache_dir, and delete these by hand"
             )
     _check_holds_no_data(folders, site, study, name)
-    return Kept({folder: _measure_folder(folder) for folder in folders if folder.is_dir()}, shared)
+    return KeptFolders({folder: _measure_folder(folder) for folder in folders if folder.is_dir()}, shared)
 
 
 def require_site_name(site: Site, study: str, name: str | None) -> str:
@@ -167,7 +167,7 @@ def require_site_name(site: Site, study: str, name: str | None) -> str:
     return name or ""
 
 
-def delete_kept(kept: Kept) -> None:
+def delete_kept(kept: KeptFolders) -> None:
     """Delete the folders.
 
     Raises:

@@ -235,7 +235,7 @@ def check_utf8_name(site: str, name: str) -> None:
 
 
 def plan_cases(
-    found: SiteCases, patients: Mapping[str, str] | Mapping[str, None], values: Values, options: ImportOptions
+    found: SiteCases, patients: Mapping[str, str | None], values: Values, options: ImportOptions
 ) -> SitePlan:
     """Plan a site: images are copied, masks get the site's numbers.
 
@@ -336,7 +336,7 @@ def _wildcards(pattern: str) -> str:
 
 def _plan_pair(found: SiteCases, case: str, patient: str | None, values: Values, is_resampled: bool) -> CaseFiles:
     named = zip(found.image_names(case), found.images[case], strict=True)
-    images = tuple(None if name is None else (f"images/{name}", partial(copy_image, path)) for name, path in named)
+    images = tuple(None if path is None else (f"images/{name}", partial(copy_image, path)) for name, path in named)
     image = next(path for path in found.images[case] if path is not None)
     if layers := found.layers.get(case):
         mask = plan_layers(layers, image, case, values, f"site {found.site!r}", is_resampled)

@@ -95,8 +95,8 @@ def list_exams(source: Path) -> Listing:
         ordered = sorted(read_export(folder).series, key=_kind)
         for kind, found in groupby(ordered, _kind):
             members = [*found]
-            *kind, refused = kind
-            rows.append((folder.name, *kind, str(len(members)), _hash_patients(members, salt), refused))
+            *shown, refused = kind
+            rows.append((folder.name, *shown, str(len(members)), _hash_patients(members, salt), refused))
     return Listing(COLUMNS, tuple(rows), "take series with --image-pattern MODALITY/DESCRIPTION, as CT/*portal*")
 
 
@@ -121,10 +121,10 @@ def plan_dicom(source: Path, options: ImportOptions) -> dict[str, SitePlan]:
         DataError: A site has no such series or no mask of one, or it is not clear which of several is meant.
     """
     if options.image_pattern is None:
-        found = [one for folder in _site_folders(source) for one in read_export(folder).images]
+        held = [one for folder in _site_folders(source) for one in read_export(folder).images]
         raise ConfigError(
             "image-pattern must name the series to take as MODALITY/DESCRIPTION, in which * stands for any letters; "
-            f"SOURCE holds these: {count_names(found) or 'none'}"
+            f"SOURCE holds these: {count_names(held) or 'none'}"
         )
     plans = {}
     for folder in _site_folders(source):

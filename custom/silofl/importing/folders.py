@@ -101,11 +101,9 @@ def read_values(options: ImportOptions) -> Values:
 def _read_patterns(options: ImportOptions) -> Patterns | None:
     if (options.image_pattern is None) != (options.mask_pattern is None):
         raise ConfigError("image-pattern and mask-pattern must be given together, not one alone; give both or none")
-    return (
-        None
-        if options.image_pattern is None
-        else parse_patterns(options.image_pattern, options.mask_pattern, options.labels or ())
-    )
+    if options.image_pattern is None or options.mask_pattern is None:
+        return None
+    return parse_patterns(options.image_pattern, options.mask_pattern, options.labels or ())
 
 
 def _check_patterns(sites: list[SiteCases], patterns: Patterns) -> None:

@@ -85,8 +85,8 @@ class Values:
 
     def renumber(self, numbers: NDArray[np.integer]) -> NDArray[np.uint8]:
         """Return checked numbers as the site's."""
-        known, number_of = sorted(self.known), {name: number for number, name in self.labels.items()}
-        number_of[IGNORE] = self.ignored_at_site
+        known, own = sorted(self.known), {name: number for number, name in self.labels.items()}
+        number_of: dict[str, int | None] = {**own, IGNORE: self.ignored_at_site}
         here = np.array([0, *(number_of[self.known[number]] for number in known)], dtype=np.uint8)
         return here[np.searchsorted([0, *known], numbers)]
 
@@ -243,7 +243,7 @@ def _measure_change(label: Image, laid: Image, image: Image, names: Mapping[int,
                 f"{name} must have a voxel left of {called!r} on its image, not none of {before}, which lie between "
                 "the image's voxels; draw it on the image, or leave the case out"
             )
-        volumes = [np.abs(np.linalg.det(one.affine[:3, :3])) / 1000 for one in (label, laid)]
+        volumes = [np.abs(np.linalg.det(one[:3, :3])) / 1000 for one in (label.affine, laid.affine) if one is not None]
         resampled[called] = np.array([before, before * volumes[0], after, after * volumes[1]])
     is_same = all(np.allclose(counts[:2], counts[2:]) for counts in resampled.values())
     return Changes(label.covered, {} if is_same else resampled)

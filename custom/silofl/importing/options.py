@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from silofl.base.errors import ConfigError
 
@@ -99,7 +99,7 @@ class ImportOptions:
                 f"{', '.join(map(str, values))}; correct them"
             )
 
-    def filled(self, layout: str, defaults: Mapping[str, object]) -> ImportOptions:
+    def filled(self, layout: str, defaults: Mapping[str, Any]) -> ImportOptions:
         """Return the options with a layout's values for those that are not given.
 
         Args:

@@ -33,7 +33,7 @@ def split_by_patient(
     groups: dict[int, list[str]] = {}
     for name in sorted(set(patients)):
         groups.setdefault(classes[name] if classes else 0, []).append(name)
-    part_of, rng = {}, np.random.default_rng(seed)
+    part_of, rng = dict[str, str](), np.random.default_rng(seed)
     for _, names in sorted(groups.items()):
         num_test = _round_share(len(names), test)
         part_of |= deal_parts(names, num_test, _round_share(len(names) - num_test, validation), rng)

@@ -26,7 +26,7 @@ NOTHING = {
 NOBODY = "a word as nan or NA names nobody"
 
 
-def read_patients(found: SiteCases) -> dict[str, str] | dict[str, None]:
+def read_patients(found: SiteCases) -> Mapping[str, str | None]:
     """Return the patient of each case of a site by patients.csv or patients.tsv in its folder.
 
     Its column ``file`` holds a case, or one of the case's images, by its path in the folder of the images or of the

@@ -20,8 +20,9 @@ from silofl.reading.patient_names import key_patient
 if TYPE_CHECKING:
     from pydicom import Dataset
 
-TAGS = ("PatientID", "StudyInstanceUID", "SeriesInstanceUID", "SOPInstanceUID", "Modality", "SeriesDescription")
-TAGS += ("SeriesNumber", "ImageType", "Rows", "Columns", "NumberOfFrames", "ReferencedSeriesSequence")
+IDS = ("PatientID", "StudyInstanceUID", "SeriesInstanceUID")
+TAGS: tuple[str, ...] = (*IDS, "SOPInstanceUID", "Modality", "SeriesDescription", "SeriesNumber", "ImageType", "Rows")
+TAGS += ("Columns", "NumberOfFrames", "ReferencedSeriesSequence")
 # Of one image. Careless exporters give all images of a series one number (the first), but not one place.
 IMAGE = ("SOPInstanceUID", "InstanceNumber", POSITION)
 TAGS += IMAGE[1:]
@@ -157,9 +158,12 @@ def _describe(members: list[tuple[Path, Dataset]]) -> Series:
     # Of a file that ends within its header the size may be missing; it stays with its series, whose reader says so.
     first = next((header for _, header in members if "Rows" in header), members[0][1])
     frames = sum(int(header.get("NumberOfFrames") or 1) for _, header in members)
+    patient, study, uid = (str(first.get(key) or "").strip() for key in IDS)
     return Series(
         tuple(path for path, _ in members),
-        *(str(first.get(key) or "").strip() for key in ("PatientID", "StudyInstanceUID", "SeriesInstanceUID")),
+        patient,
+        study,
+        uid,
         number=int(first.get("SeriesNumber") or 0),
         modality=str(first.get("Modality") or ""),
         description=" ".join(str(first.get("SeriesDescription") or "").split()),

@@ -4,6 +4,7 @@ import shutil
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from silofl.base.errors import DataError
 from silofl.data.manifest import PARTS
@@ -17,7 +18,7 @@ from silofl.reading.patient_names import unify_patients
 Writer = Callable[[Path], object]
 # A file's path at the site, and the function that writes it.
 File = tuple[str, Writer]
-JsonRecord = dict[str, object]
+JsonRecord = dict[str, Any]
 
 
 UNKNOWN = "the set names no patients: one person may stand in training and test; split_unit is unknown"
@@ -114,7 +115,7 @@ def plan_pairs(
     units = [str(pair.patient) if is_known else pair.case for pair in pairs]
     others = [unit for unit in units if unit not in tested]
     if others and len(others) < len(units):
-        part_of = dict.fromkeys(units, "test") | split_by_patient(others, 0, options.validation, options.seed)
+        part_of = dict.fromkeys(units, "test") | split_by_patient(others, 0, options.validation or 0, options.seed)
     else:
         part_of = split_patients(site, units, options, "patients" if is_known else "images")
     records: dict[str, list[JsonRecord]] = {part: [] for part in PARTS}
@@ -154,7 +155,7 @@ def split_patients(
     Raises:
         DataError: The site has fewer than two patients, or no share is for the test.
     """
-    part_of = split_by_patient(list(patients), options.test, options.validation, options.seed, classes)
+    part_of = split_by_patient(list(patients), options.test or 0, options.validation or 0, options.seed, classes)
     if len(part_of) < 2:
         raise DataError(
             f"site {site!r} must have at least 2 {units} to keep training and test apart, not {len(part_of)}; join it "

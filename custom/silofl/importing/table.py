@@ -55,6 +55,7 @@ from silofl.importing.site_files import (
     UNKNOWN,
     JsonRecord,
     SitePlan,
+    Writer,
     copy_image,
     number_labels,
     split_patients,
@@ -140,11 +141,12 @@ def _read_folders(source: Path) -> dict[str, SiteTable]:
     }
     if not any(tables.values()):
         return _list_class_folders(source, list(tables))
-    missing = [folder.name for folder, table in tables.items() if table is None]
-    if missing:
-        raise DataError(f"site {missing[0]!r} must have {TABLES[0]}; it is not there: write it, or remove the folder")
     found = {}
     for folder, table in tables.items():
+        if table is None:
+            raise DataError(
+                f"site {folder.name!r} must have {TABLES[0]}; it is not there: write it, or remove the folder"
+            )
         name = f"{table.name} of site {folder.name!r}"
         found[folder.name] = SiteTable(folder, name, read_rows(table, name, (FILE,)))
     return found
@@ -338,7 +340,7 @@ def _plan_site(site: str, entries: Sequence[Entry], empty: SitePlan, options: Im
     part_of = given or split_patients(site, units, options, kind, classes)
     if given and "validation" not in given.values():
         rest = [unit for unit, part in given.items() if part == "training"]
-        part_of = given | split_by_patient(rest, 0.0, options.validation, options.seed, classes)
+        part_of = given | split_by_patient(rest, 0.0, options.validation or 0, options.seed, classes)
     remedy = f"give the class at least 3 {kind}" if has_one else "import again with another --seed"
     parts = {part: [of_unit[unit] for unit in of_unit if part_of[unit] == part] for part in ("test", "validation")}
     notes = (*notes, *(f"{site}: {said}; {remedy}" for said in _name_missing(parts, of_unit.values(), empty.labels)))
@@ -349,7 +351,7 @@ def _plan_site(site: str, entries: Sequence[Entry], empty: SitePlan, options: Im
         record: JsonRecord = {"image": f"images/{entry.name}", "label": label}
         record |= {} if patient is None else {"patient": patient}
         records[part_of[unit]].append(record | {"case": entry.name})
-    files = {f"images/{entry.name}": partial(copy_image, entry.path) for entry in entries}
+    files: dict[str, Writer] = {f"images/{entry.name}": partial(copy_image, entry.path) for entry in entries}
     plan = replace(empty, records=records, files=files, notes=notes)
     return plan if is_known else replace(plan, split_unit="unknown", notes=(*notes, UNKNOWN))
 
@@ -386,7 +388,7 @@ def _name_missing(
             yield f"no {part} case of {names}, so that nothing of it {why}"
 
 
-def _find_patients(site: str, entries: Sequence[Entry]) -> tuple[list[str] | list[None], tuple[str, ...]]:
+def _find_patients(site: str, entries: Sequence[Entry]) -> tuple[Sequence[str | None], tuple[str, ...]]:
     """Return whose the files are, None for all where one is not known, and what to say of it."""
     named = [entry.patient for entry in entries]
     if all(named):

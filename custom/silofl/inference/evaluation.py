@@ -6,10 +6,11 @@ from typing import Literal
 
 from silofl.base.errors import ConfigError, quote_value
 from silofl.base.schema import declare_optional
+from silofl.base.settings import Natural
 from silofl.core.calibration import ReliabilityBin
 from silofl.core.intervals import Estimate
 from silofl.core.roc import AreaDifference
-from silofl.training.site_score import Counts
+from silofl.training.site_score import Counts, only_known_keys
 
 FILE = "evaluation.json"
 # The group of the scores of all cases; no label has an empty name.
@@ -17,6 +18,30 @@ ALL = ""
 MISSING = Estimate(None, None, 0)
 # Group, the name of a label or class, or empty -> score -> estimate.
 Scores = Mapping[str, Mapping[str, Estimate]]
+
+
+@only_known_keys
+@dataclass(frozen=True, kw_only=True)
+class TestedCases:
+    """The test cases of a site that a model was given, and how they are counted: what may leave the site of them.
+
+    Attributes:
+        num_cases: Cases that were answered.
+        num_refused: Cases that were not, as `predict` would refuse them.
+        unit: What counts once in an interval: patient, recording or case.
+        num_units: How many of them were answered.
+        distance_unit: Segmentation: of HD95.
+        size_unit: Segmentation: of sizes.
+        least: The fewest patients of a number that is not withheld; 0 where none is.
+    """
+
+    num_cases: Natural = 0
+    num_refused: Natural = 0
+    unit: Literal["patient", "recording", "case"] = "case"
+    num_units: Natural = 0
+    distance_unit: Literal["mm", "pixels"] | None = declare_optional()
+    size_unit: Literal["ml", "pixels"] | None = declare_optional()
+    least: Natural = declare_optional(0)
 
 
 @dataclass(frozen=True)
@@ -106,8 +131,8 @@ class Subgroup:
     p_values: Mapping[str, float] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class Evaluation:
+@dataclass(frozen=True, kw_only=True)
+class Evaluation(TestedCases):
     """The content of evaluation.json.
 
     Attributes:
@@ -118,10 +143,6 @@ class Evaluation:
         rule: Whose model answers.
         quality: What the model's own test said; empty where not known.
         parts: Parts of the site's data whose cases are counted.
-        num_cases: Cases that were answered.
-        num_refused: Cases that were not, as `predict` would refuse them.
-        unit: What counts once in an interval: patient, recording or case.
-        num_units: How many of them were answered.
         scores: Of all cases under an empty name: the study's metric; of a classification ``accuracy``, the means over
             the classes that there are, ``balanced_accuracy`` and ``auroc``, and the expected calibration error of the
             answers over ten bins, ``ece``, with what a perfectly calibrated model has, ``ece_calibrated``. Of a label:
@@ -139,8 +160,6 @@ class Evaluation:
         warnings: What `predict` warns of -> cases.
         lesions: Segmentation: label, or region -> connected components in truth.
         cut: Segmentation: label, or region -> what the study crops away of it; null where it crops nothing away.
-        distance_unit: Of HD95.
-        size_unit: Of sizes.
         called_from: Class, or finding -> the probability from which the model calls a case so, chosen on validation
             data; null where it has none.
         specificity: Classification: the one that thresholds are chosen for.
@@ -150,7 +169,6 @@ class Evaluation:
         against: Beside another model, where one was given.
         withheld: What the study's rule forbids to use, where it states one.
         subgroups: What the cases are divided by -> group -> its scores, where that was asked for.
-        least: Patients that each number of a group must be of.
     """
 
     fingerprint: str
@@ -160,10 +178,6 @@ class Evaluation:
     rule: str
     quality: str
     parts: tuple[str, ...]
-    num_cases: int
-    num_refused: int
-    unit: str
-    num_units: int
     scores: Scores
     num_excluded: int
     answers: Counts
@@ -173,8 +187,6 @@ class Evaluation:
     num_false_positive: int | None = declare_optional()
     lesions: Mapping[str, int] | None = declare_optional()
     cut: Mapping[str, Cut] | None = declare_optional()
-    distance_unit: Literal["mm", "pixels"] | None = declare_optional()
-    size_unit: Literal["ml", "pixels"] | None = declare_optional()
     called_from: Mapping[str, float] | None = declare_optional()
     specificity: float | None = declare_optional()
     confusion: Mapping[str, Mapping[str, int]] | None = declare_optional()
@@ -182,7 +194,6 @@ class Evaluation:
     against: Against | None = declare_optional()
     withheld: Forbidden | None = declare_optional()
     subgroups: Mapping[str, Mapping[str, Subgroup]] | None = declare_optional()
-    least: int | None = declare_optional()
 
     @property
     def has_findings(self) -> bool:

@@ -6,7 +6,7 @@ interval, and the number of cases that count. Nothing else fits into it: no text
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +17,7 @@ from silofl.core.heterogeneity import PooledEstimate, pool_estimates
 from silofl.core.intervals import ROUNDING, Estimate
 from silofl.data.groups import list_groups
 from silofl.inference.clinical import list_compared_classes
-from silofl.inference.evaluation import ALL, MISSING, Evaluation, Scores
+from silofl.inference.evaluation import ALL, MISSING, Evaluation, Scores, TestedCases
 from silofl.inference.subgroups import name_labels
 from silofl.study import Study
 from silofl.study.sections import CLASS_MEANS
@@ -42,33 +42,18 @@ COLUMNS = 4
 NOT_SAID = -1
 
 
-@dataclass(frozen=True)
-class HospitalEvaluation:
+@dataclass(frozen=True, kw_only=True)
+class HospitalEvaluation(TestedCases):
     """What one hospital says of a model.
 
     Attributes:
-        num_cases: Test cases that were answered.
-        num_refused: Those that were not, as `predict` would refuse them.
-        unit: What counts once in an interval: patient, recording or case.
-        num_units: How many of them were answered.
-        distance_unit: Of HD95.
-        size_unit: Of sizes.
-        scores: Its scores.
         is_checked: Whether it could compare its test images with those that the model learnt from there.
-        least: Patients that each of its scores must be of.
-        not_said: Group -> names of the scores that it withholds, because they would be of fewer;
-            null where it says all.
+        scores: Its scores.
+        not_said: Group -> names of the scores that it withholds; null where it says all.
     """
 
-    num_cases: int
-    num_refused: int
-    unit: str
-    num_units: int
-    distance_unit: Literal["mm", "pixels"]
-    size_unit: Literal["ml", "pixels"]
-    scores: Scores
     is_checked: bool = declare_optional(False)
-    least: int = declare_optional(0)
+    scores: Scores
     not_said: Mapping[str, tuple[str, ...]] | None = declare_optional()
 
 

@@ -28,7 +28,7 @@ def freeze_parameters(network: nn.Module, patterns: Sequence[str]) -> None:
             near = suggest_nearest(pattern, [f"{part}.*" for part, _ in network.named_children()])
             raise ConfigError(
                 f"training.frozen must hold patterns of the network's parameters, not {quote_value(pattern)}, which "
-                f"matches none{near}; among them are {', '.join(_list_examples(parameters))}"
+                f"matches none{near}; among them are {', '.join(_list_examples([*parameters]))}"
             )
         for one in found:
             one.requires_grad_(False)

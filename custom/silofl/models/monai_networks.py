@@ -70,9 +70,9 @@ def build_monai_network(
     """
     import monai.networks.nets
 
-    name = settings.network.rpartition(".")[2]
+    name = str(settings.network).rpartition(".")[2]
     kind, form = getattr(monai.networks.nets, name), FORMS[name]
-    decided = {form.inputs: in_channels, form.outputs: out_channels, "spatial_dims": dimensions}
+    decided: dict[str, Any] = {form.inputs: in_channels, form.outputs: out_channels, "spatial_dims": dimensions}
     decided |= {form.norm: norm} if form.norm else {}
     decided |= {"pretrained": False} if form.is_pretrained else {}
     _check_arguments(kind, settings.arguments, decided)

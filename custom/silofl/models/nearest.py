@@ -34,6 +34,9 @@ class NearestSite(nn.Module):
         num_sites: Sites to choose from.
     """
 
+    center: Tensor
+    scale: Tensor
+
     def __init__(self, in_channels: int, num_sites: int) -> None:
         super().__init__()
         size = in_channels * NUM_FEATURES
@@ -116,7 +119,7 @@ def discriminant(moments: Sequence[FeatureMoments]) -> dict[str, Tensor]:
     """
     means = torch.stack([one.mean for one in moments])
     center, freedom = means.mean(dim=0), sum(one.count for one in moments) - len(moments)
-    within = sum(one.scatter for one in moments) / max(freedom, 1.0)
+    within = sum((one.scatter for one in moments), torch.zeros(())) / max(freedom, 1.0)
     scale = (within.diagonal() + FLOOR * (means - center).square().mean(dim=0)).sqrt()
     scale = torch.where(scale > 0, scale, torch.ones_like(scale))
     correlation = within / scale / scale[:, None]

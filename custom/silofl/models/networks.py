@@ -68,7 +68,7 @@ class HarmonizedModel(nn.Module):
         self.input_norm = input_norm
         is_3d = any(parameter.ndim == 5 for parameter in network.parameters())
         self._memory_format = torch.channels_last_3d if is_3d else torch.channels_last
-        self.network = network.to(memory_format=self._memory_format)
+        self.network = network.to(memory_format=self._memory_format)  # type: ignore[call-overload]
         self.precision = precision
         self.patches = patches
         self.is_autocast = precision != "float32"
@@ -117,7 +117,7 @@ def apply_by_windows(
     from monai.inferers import sliding_window_inference
 
     answer = _answer_once(function) if _HAS_ONE_ANSWER.get() else function
-    return sliding_window_inference(images, size, WINDOWS_AT_ONCE, answer, overlap=overlap, mode="gaussian")
+    return sliding_window_inference(images, size, WINDOWS_AT_ONCE, answer, overlap=overlap, mode="gaussian")  # type: ignore[return-value]
 
 
 @contextmanager
@@ -155,7 +155,7 @@ def build_model(study: Study, image_shape: Sequence[int], seed: int) -> Harmoniz
         image_shape: (C, *spatial) of the images, or patches, to which the input normalisation may belong.
         seed: Seed of the initial weights.
     """
-    norm = study.recipe.input
+    norm: Any = study.recipe.input
     return _build_behind(norm.make_layer(image_shape) if norm else nn.Identity(), study, seed)
 
 
@@ -182,7 +182,7 @@ def check_network(study: Study, image_shape: Sequence[int]) -> None:
             # Some layers refuse in training alone what they would answer afterwards.
             model.train()(torch.zeros(min(2, study.training.batch_size), *image_shape))
             # Others refuse one image, whose maps come to one value that nothing is there to normalise with.
-            found = tuple(model.eval()(torch.zeros(1, *image_shape)).shape)
+            found: object = tuple(model.eval()(torch.zeros(1, *image_shape)).shape)
     except Exception as error:  # a network raises whatever torch does where sizes do not fit
         found = error_text(error, 160)
     if found != wanted:
@@ -312,19 +312,18 @@ def _find_builder(settings: ModelSettings) -> Callable[[ModelSettings, int, int,
 
 def _build_from_package(settings: ModelSettings, in_channels: int, out_channels: int, dimensions: int) -> nn.Module:
     """Build a package's network, by ``part(in_channels, out_channels, normalization, **model.arguments)``."""
-    build = load_extension("model.network", GROUP, settings.network)
+    name = str(settings.network)
+    build = load_extension("model.network", GROUP, name)
     try:
         network = build(in_channels, out_channels, settings.normalization, **settings.arguments)
     except ConfigError:
         raise
     except Exception as error:  # whatever the package raises
         reason = error_text(error)
-        raise ConfigError(
-            f"model.arguments must be such that {settings.network} can be built; it says: {reason}"
-        ) from None
+        raise ConfigError(f"model.arguments must be such that {name} can be built; it says: {reason}") from None
     if not isinstance(network, nn.Module):
-        raise ConfigError(f"{settings.network} must return a torch module, not {type(network).__name__}")
-    check_normalization(network, settings.network, settings.normalization)
+        raise ConfigError(f"{name} must return a torch module, not {type(network).__name__}")
+    check_normalization(network, name, settings.normalization)
     return network
 
 
@@ -337,7 +336,7 @@ def _unet(settings: ModelSettings, in_channels: int, out_channels: int, dimensio
         in_channels=in_channels,
         out_channels=out_channels,
         features=settings.features,
-        norm=_choose_norm(settings.normalization),
+        norm=NORMS[settings.normalization],
         dropout=settings.dropout,
     )
     return _replace_norms(network, settings.normalization)
@@ -350,33 +349,33 @@ def _densenet121(settings: ModelSettings, in_channels: int, out_channels: int, d
         spatial_dims=dimensions,
         in_channels=in_channels,
         out_channels=out_channels,
-        norm=_choose_norm(settings.normalization),
+        norm=NORMS[settings.normalization],
         dropout_prob=settings.dropout,
     )
     return _replace_norms(network, settings.normalization)
 
 
 def _build_from_monai(settings: ModelSettings, in_channels: int, out_channels: int, dimensions: int) -> nn.Module:
-    network = build_monai_network(settings, _choose_norm(settings.normalization), in_channels, out_channels, dimensions)
+    network = build_monai_network(settings, NORMS[settings.normalization], in_channels, out_channels, dimensions)
     return _replace_norms(network, settings.normalization)
 
 
 NETWORKS: dict[str, Callable[[ModelSettings, int, int, int], nn.Module]] = {
     "unet": _unet,
     "densenet121": _densenet121,
-    "lenet5": lambda settings, *channels: LeNet5(*channels[:2], settings.normalization),
-    "alexnet": lambda settings, *channels: AlexNet(*channels[:2], settings.normalization, settings.dropout),
-    "activity_cnn": lambda settings, *channels: ActivityCNN(*channels[:2], settings.normalization),
+    "lenet5": lambda settings, seen, told, _: LeNet5(seen, told, settings.normalization),
+    "alexnet": lambda settings, seen, told, _: AlexNet(seen, told, settings.normalization, settings.dropout),
+    "activity_cnn": lambda settings, seen, told, _: ActivityCNN(seen, told, settings.normalization),
 }
 
 
-def _choose_norm(normalization: str) -> tuple[str, dict[str, object]]:
-    return {
-        "batch": ("batch", {}),
-        "batch_stateless": ("batch", {}),
-        "instance": ("instance", {"affine": True}),
-        "group": ("group", {"num_groups": 1}),
-    }[normalization]
+# In MONAI's form.
+NORMS: dict[str, tuple[str, dict[str, object]]] = {
+    "batch": ("batch", {}),
+    "batch_stateless": ("batch", {}),
+    "instance": ("instance", {"affine": True}),
+    "group": ("group", {"num_groups": 1}),
+}
 
 
 def _replace_norms(network: nn.Module, normalization: str) -> nn.Module:

@@ -11,7 +11,7 @@ def count_groups(channels: int) -> int:
     return GROUPS if channels % GROUPS == 0 else 1
 
 
-class _InOwnGroups:
+class _InOwnGroups(nn.modules.instancenorm._InstanceNorm):
     """InstanceNorm as a GroupNorm with a group for each channel: the same function of the same weights.
 
     torch's InstanceNorm copies feature maps whose channels come last in memory to and fro: a step of a U-Net takes a

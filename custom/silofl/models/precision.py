@@ -68,5 +68,6 @@ def bytes_on_wire(dtype: str, num_bytes: int, study: Study) -> int:
 
 def _fits(array: object) -> bool:
     # Of a number that is none the comparison fails: the server refuses it as it is.
-    is_single = isinstance(array, np.ndarray) and array.dtype == np.float32
-    return is_single and bool(array.size == 0 or max(array.max(), -array.min()) <= LARGEST)
+    if not isinstance(array, np.ndarray) or array.dtype != np.float32:
+        return False
+    return bool(array.size == 0 or max(array.max(), -array.min()) <= LARGEST)

@@ -2,8 +2,10 @@
 
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, TypeGuard
 
 import torch
 from torch import Tensor
@@ -75,10 +77,9 @@ def read_pretrained(path: Path, study: Study) -> Arrays:
     content = path.read_bytes()
     if study.model.pretrained_sha256:
         _check_digest(path.name, content, "pretrained_sha256", study.model.pretrained_sha256)
-    try:
+    state: Any = None
+    with suppress(Exception):  # torch raises many kinds on broken bytes
         state = load_tensors(content)
-    except Exception:  # torch raises many kinds on broken bytes
-        state = None
     if not is_state(state):
         raise ConfigError(f"{path.name} must hold the tensors of a model's state; it does not: {REMEDY}")
     wanted = _select_floating(build_plain_model(study, study.seed).state_dict())
@@ -170,15 +171,14 @@ def _yield_namings(names: list[str]) -> Iterator[dict[str, str]]:
 
 def _read_tensors(name: str, content: bytes) -> dict[str, Tensor]:
     """Return the tensors of a file, of a training checkpoint those of its ``state_dict``."""
-    try:
+    state: Any = None
+    with suppress(Exception):  # both libraries raise many kinds on broken bytes
         if name.endswith(".safetensors"):
             from safetensors.torch import load
 
             state = load(content)
         else:
             state = load_tensors(content)
-    except Exception:  # both libraries raise many kinds on broken bytes
-        state = None
     if isinstance(state, dict):
         state = state.get("state_dict", state)
     if not is_state(state):
@@ -189,7 +189,7 @@ def _read_tensors(name: str, content: bytes) -> dict[str, Tensor]:
     return state
 
 
-def is_state(value: object) -> bool:
+def is_state(value: object) -> TypeGuard[dict[str, Tensor]]:
     """Return whether a file's content is name -> tensor, each of numbers that are all there."""
     return isinstance(value, dict) and all(
         isinstance(name, str) and isinstance(one, Tensor) and _is_dense(one) for name, one in value.items()

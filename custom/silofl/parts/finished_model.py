@@ -6,19 +6,20 @@ The server sends the model, and each hospital its scores. What names a case stay
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Literal
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, ClassVar
 
 from silofl.base.errors import AggregationError
 from silofl.base.files import write_json
 from silofl.base.options import SPECIFICITY
 from silofl.base.schema import dump_record
-from silofl.base.settings import Natural, Section
+from silofl.base.settings import Section
 from silofl.core.mixing import Arrays
 from silofl.data.learnt import check_not_learnt, is_recorded
 from silofl.inference import cases_table, evaluation
 from silofl.inference.clinical import measure_evaluation
 from silofl.inference.evaluated_cases import SiteCases, evaluate_cases, sort_answers
+from silofl.inference.evaluation import TestedCases
 from silofl.inference.evaluations import (
     COLUMNS,
     FILE,
@@ -63,24 +64,12 @@ class EvaluationEntry(Section):
     """What an answer says beside the scores.
 
     Attributes:
-        num_cases: Test cases that were answered.
-        num_refused: Those that were not.
-        unit: What counts once in an interval.
-        num_units: How many of them were answered.
-        distance_unit: Of HD95.
-        size_unit: Of sizes.
+        tested: The test cases.
         is_checked: Whether the site has a record of what the model learnt from, none of which is a test case now.
-        least: Patients that each score must be of.
     """
 
-    num_cases: Natural = 0
-    num_refused: Natural = 0
-    unit: Literal["patient", "recording", "case"] = "case"
-    num_units: Natural = 0
-    distance_unit: Literal["mm", "pixels"] = "pixels"
-    size_unit: Literal["ml", "pixels"] = "pixels"
+    tested: TestedCases = TestedCases()
     is_checked: bool = False
-    least: Natural = 0
 
 
 @dataclass(frozen=True)
@@ -135,14 +124,17 @@ class EvaluationPart(Part):
         if exchange.task != ROLE:
             return self
         said = answer.entry(ROLE, EvaluationEntry)
+        tested = said.tested
         scores, not_said = unpack_scores(site, answer.arrays[SCORES], self.study)
         counts = [one.num_cases for group in scores.values() for one in group.values()]
-        if not max(1, *counts, said.num_units) <= said.num_cases:
+        if not max(1, *counts, tested.num_units) <= tested.num_cases:
             raise AggregationError(
-                f"site {site!r} must send scores of at most num_cases cases and patients, {said.num_cases}, and at "
-                f"least one, not of {max(*counts, said.num_units)}"
+                f"site {site!r} must send scores of at most num_cases cases and patients, {tested.num_cases}, and at "
+                f"least one, not of {max(*counts, tested.num_units)}"
             )
-        record = HospitalEvaluation(**said.model_dump(), scores=scores, not_said=not_said or None)
+        record = HospitalEvaluation(
+            **vars(tested), is_checked=said.is_checked, scores=scores, not_said=not_said or None
+        )
         return replace(self, sites={**self.sites, site: record})
 
     def reported(self, reported: Reported, run: Run) -> Reported:
@@ -198,9 +190,8 @@ class SiteEvaluation(SitePart):
             record = replace(record, subgroups=subgroups, least=work.min_patients)
         write_json(work.folder / evaluation.FILE, dump_record(record))
         cases_table.write_cases(work.folder / cases_table.FILE, cases, refused, record, model.contents)
-        said = {key: getattr(record, key) for key in {*EvaluationEntry.model_fields} - {"is_checked", "least"}}
-        said |= {"is_checked": is_recorded(records), "least": work.min_patients}
-        said |= {"distance_unit": record.distance_unit or "pixels", "size_unit": record.size_unit or "pixels"}
+        tested = {part.name: getattr(record, part.name) for part in fields(TestedCases)}
+        said = {"tested": tested | {"least": work.min_patients}, "is_checked": is_recorded(records)}
         score = Score.merged({case.case: case.score for case in cases})
         patient_of, least = work.data.test.patient_of, work.min_patients
         numbers = work.withhold_few(count_patients(score, work.data.test), score, work.data.test)

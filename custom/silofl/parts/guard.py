@@ -51,7 +51,7 @@ from silofl.study.sections import CLASS_MEANS
 from silofl.training.case_pictures import PICTURES, add_own
 from silofl.training.evaluation import count_patients, join_pieces, score_predictions, select_regions
 from silofl.training.floor import is_withheld
-from silofl.training.grid_scores import score_classes, score_findings, score_label_maps, yield_pieces
+from silofl.training.grid_scores import score_classes, score_findings, score_label_maps, yield_probabilities
 from silofl.training.joined import AT_ZERO, CHOSEN, FEDERATED, LOCAL, SHIFTED, Joined, OwnModel
 from silofl.training.local_model import ANEW, LocalModel, lend, load_borrowed, locate_memo, own_rounds
 from silofl.training.loop import Learner
@@ -535,7 +535,7 @@ def _predict_probabilities(model: SuperModel, images: NDArray, cases: Sequence[s
 def _decide(probabilities: NDArray, bias: float) -> NDArray[np.uint8]:
     """Return the labels by a model's probabilities (n, classes, ...) with a bias, as `SuperModel` does."""
     labels = np.empty((len(probabilities), np.size(probabilities[0, 0])), np.uint8)
-    for image, piece, some in yield_pieces(probabilities):
+    for image, piece, some in yield_probabilities(probabilities):
         labels[image, piece] = decide_labels(shift_foreground(torch.from_numpy(some[None]), bias).numpy())[0]
     return labels.reshape(len(labels), *probabilities.shape[2:])
 

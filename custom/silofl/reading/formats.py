@@ -44,13 +44,12 @@ def decode(path: Path, name: str, index: int | None, is_label: bool) -> Decoded:
 
 
 def _decode(request: bytes | None, path: Path, name: str, is_label: bool) -> Decoded:
-    if request is None:
-        return read_nifti(path, name)
-    found = decode_in_subprocess(request)
-    if not isinstance(found, Unpacked):
+    found = None if request is None else decode_in_subprocess(request)
+    if isinstance(found, Decoded):
         return found
-    is_picture = path.suffix.lower() in PICTURES
-    return _shape_pixels(found, name, is_label) if is_picture else read_nifti(path, name, found.content)
+    if found is not None and path.suffix.lower() in PICTURES:
+        return _shape_pixels(found, name, is_label)
+    return read_nifti(path, name, None if found is None else found.content)
 
 
 def _shape_pixels(unpacked: Unpacked, name: str, is_label: bool) -> Decoded:

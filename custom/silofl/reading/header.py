@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
 import numpy as np
-from numpy.typing import NDArray
 
 from silofl.base.errors import DataError
 from silofl.core.modality import Modality
@@ -25,14 +24,11 @@ from silofl.reading.text_header import BODY, METAIMAGE, NRRD, UNITS_MM, list_uni
 if TYPE_CHECKING:
     from pydicom import Dataset
 
-SPACING_MM = (0.001, 1000.0)
 # Longer sides of voxels are a header's fault: slices are up to 10 mm apart, and a resized image has larger pixels than
 # its scan.
 MOST_MM = 50.0
 # Of one size of voxels that is stated twice, rounded.
 SAME_SIZE = 0.01
-# Of three axes of length 1; a box has 1, a scan that was sheared by its gantry's tilt more than 0.5.
-LEAST_VOLUME = 0.001
 # Computed radiography differs from digital radiography in the detector alone.
 SAME_MODALITY = {"CR": "DX"}
 # DICOM's Segmentation Storage and Label Map Segmentation Storage.
@@ -97,30 +93,6 @@ def read_padding_value(path: Path) -> float | None:
         slope, intercept = float(first.get("RescaleSlope", 1)), float(first.get("RescaleIntercept", 0))
         return float(first["PixelPaddingValue"].value) * slope + intercept
     return None
-
-
-def check_affine(affine: NDArray[np.float64], name: str) -> None:
-    """Refuse a grid of voxels that no scanner has.
-
-    Args:
-        affine: Voxel indices to millimetres, (4, 4).
-        name: What messages call the image.
-
-    Raises:
-        DataError: A number is not finite, a voxel is not of 0.001 to 1000 mm, or axes are parallel.
-    """
-    low, high = SPACING_MM
-    remedy = "correct its header, or export it again"
-    if not np.isfinite(affine).all():
-        raise DataError(
-            f"{name} must have a finite position, spacing and direction, not NaN or infinite ones; {remedy}"
-        )
-    spacing = np.linalg.norm(affine[:3, :3], axis=0)
-    if spacing.min() < low or spacing.max() > high:
-        shown = " x ".join(f"{size:g}" for size in spacing)
-        raise DataError(f"{name} must have voxels of {low:g} to {high:g} mm, not {shown} mm; {remedy}")
-    if abs(np.linalg.det(affine[:3, :3] / spacing)) < LEAST_VOLUME:
-        raise DataError(f"{name} must have axes in three directions, not in fewer; {remedy}")
 
 
 def dicom_headers(path: Path, skips_others: bool = False) -> Iterator[Dataset]:

@@ -8,11 +8,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from silofl.base.errors import DataError
-from silofl.reading.header import check_affine
 from silofl.reading.segments import Covered
 
 # Tools round affines differently: by a tenth of a millimetre, and of a voxel, however small voxels are.
 GRID_TOLERANCE_MM, SAME_VOXEL = 0.1, 0.1
+SPACING_MM = (0.001, 1000.0)
+# Of three axes of length 1; a box has 1, a scan that was sheared by its gantry's tilt more than 0.5.
+LEAST_VOLUME = 0.001
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,30 @@ class Image:
     def spatial_shape(self) -> tuple[int, ...]:
         """Size without channels."""
         return self.array.shape[1:]
+
+
+def check_affine(affine: NDArray[np.float64], name: str) -> None:
+    """Refuse a grid of voxels that no scanner has.
+
+    Args:
+        affine: Voxel indices to millimetres, (4, 4).
+        name: What messages call the image.
+
+    Raises:
+        DataError: A number is not finite, a voxel is not of 0.001 to 1000 mm, or axes are parallel.
+    """
+    low, high = SPACING_MM
+    remedy = "correct its header, or export it again"
+    if not np.isfinite(affine).all():
+        raise DataError(
+            f"{name} must have a finite position, spacing and direction, not NaN or infinite ones; {remedy}"
+        )
+    spacing = np.linalg.norm(affine[:3, :3], axis=0)
+    if spacing.min() < low or spacing.max() > high:
+        shown = " x ".join(f"{size:g}" for size in spacing)
+        raise DataError(f"{name} must have voxels of {low:g} to {high:g} mm, not {shown} mm; {remedy}")
+    if abs(np.linalg.det(affine[:3, :3] / spacing)) < LEAST_VOLUME:
+        raise DataError(f"{name} must have axes in three directions, not in fewer; {remedy}")
 
 
 def check_grid(other: Image, image: Image, name: str, what: str, or_else: str = "") -> None:

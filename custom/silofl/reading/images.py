@@ -13,7 +13,7 @@ from silofl.reading.decoded import Decoded
 from silofl.reading.formats import decode, decode_segmentation
 from silofl.reading.header import find_segmentation
 from silofl.reading.image import Image
-from silofl.reading.segments import number_by_names, read_segments
+from silofl.reading.segments import number_by_names, read_dicom_segments, read_segments
 
 # Of label numbers, which are kept as int32.
 SMALLEST, LARGEST = np.iinfo(np.int32).min, np.iinfo(np.int32).max
@@ -97,13 +97,11 @@ def read_label(
             labels.
     """
     name = name or path.name
-    segmentation = find_segmentation(path)
-    decoded = (
-        _decode(path, name, index, is_label=True)
-        if segmentation is None
-        else _decode_segmentation(segmentation, name, image)
-    )
-    array, segments = decoded.array, read_segments(path, name)
+    if segmentation := find_segmentation(path):
+        decoded, segments = _decode_segmentation(segmentation, name, image), read_dicom_segments(segmentation, name)
+    else:
+        decoded, segments = _decode(path, name, index, is_label=True), read_segments(path, name)
+    array = decoded.array
     if len(array) > 1 and not segments:
         if not (array == array[:1]).all():
             raise DataError(

@@ -10,11 +10,12 @@ from numpy.typing import NDArray
 from silofl.base.errors import DataError
 from silofl.reading.dicom_files import read_elements
 from silofl.reading.dicom_planes import THICKNESS, first_grid, read_planes
-from silofl.reading.header import check_affine, find_segmentation, is_dicom, read_dicom_element, read_header
+from silofl.reading.header import find_segmentation, read_dicom_element, read_header
 from silofl.reading.image import (
     GRID_TOLERANCE_MM,
     SAME_VOXEL,
     Image,
+    check_affine,
     check_grid,
     corners,
     is_at_zero,
@@ -45,9 +46,10 @@ def lay_on_image(label: Image, image: Image, name: str, files: Sequence[Path], i
         DataError: A voxel of the map is none of the image's, or it was drawn on a series of thicker slices; where it is
             resampled, a header states no place, or they lie beside one another.
     """
-    check_frame_of_reference(files, name)
-    if not is_resampled:
-        _check_frames(files, image, name)
+    if segmentation := find_segmentation(files[0]) if files else None:
+        _check_frame_of_reference(files, name)
+        if not is_resampled:
+            _check_frames(segmentation, files[1], image, name)
     is_placed = label.affine is not None and image.affine is not None
     if not is_placed or (label.spatial_shape == image.spatial_shape and is_same_grid(label, image)):
         check_grid(label, image, name, "its image")
@@ -100,37 +102,26 @@ def _refuse_placeless(label: Image, image: Image, name: str, files: Sequence[Pat
     raise DataError(f"{called} must state a place in its header, not {stated}; {remedy}")
 
 
-def check_frame_of_reference(files: Sequence[Path], name: str) -> None:
-    """Refuse a DICOM segmentation that was drawn on another scan: places in mm are those of one frame alone.
-
-    Args:
-        files: The label map, then its image.
-        name: What messages call the label map.
-
-    Raises:
-        DataError: Both state a frame of reference, and these differ.
-    """
-    if files and find_segmentation(files[0]) and is_dicom(files[1]):
-        frames = {read_dicom_element(file, "FrameOfReferenceUID") for file in files} - {None}
-        if len(frames) > 1:
-            raise DataError(
-                f"{name} must be drawn on its image, not in another frame of reference (FrameOfReferenceUID); name the "
-                "series on which it was drawn"
-            )
+def _check_frame_of_reference(files: Sequence[Path], name: str) -> None:
+    """Refuse a DICOM segmentation that was drawn on another scan: places in mm are those of one frame alone."""
+    if len({read_dicom_element(one, "FrameOfReferenceUID") for one in files} - {None}) > 1:
+        raise DataError(
+            f"{name} must be drawn on its image, not in another frame of reference (FrameOfReferenceUID); name the "
+            "series on which it was drawn"
+        )
 
 
-def _check_frames(files: Sequence[Path], image: Image, name: str) -> None:
+def _check_frames(segmentation: Path, file: Path, image: Image, name: str) -> None:
     """Refuse a DICOM segmentation of slices that lie further apart than its image's: those between were not drawn.
 
     A file need not have a frame for a slice without a segment, so that frames alone do not tell how far slices lay
     apart: the series that it refers to does, or the distance or the thickness that it states.
     """
-    file = find_segmentation(files[0]) if files else None
-    if file is None or image.affine is None:
+    if image.affine is None:
         return
-    header = read_elements(file)
+    header = read_elements(segmentation)
     drawn_on = {str(one.get("SeriesInstanceUID")) for one in header.get("ReferencedSeriesSequence") or []}
-    own = read_dicom_element(files[1], "SeriesInstanceUID")
+    own = read_dicom_element(file, "SeriesInstanceUID")
     if own in drawn_on:
         return
     planes = list(read_planes(header))

@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 
 from silofl.base.errors import DataError
 from silofl.reading.dicom_files import read_elements
-from silofl.reading.header import find_segmentation
 from silofl.reading.patient_names import normalise_name
 from silofl.reading.text_header import METAIMAGE, NRRD, read_text_header
 
@@ -44,7 +43,7 @@ class Segment:
 
 
 def read_segments(path: Path, name: str) -> tuple[Segment, ...]:
-    """Return the segments that a file's header names; none of a format that names none.
+    """Return the segments that the header of a file of text names; none of a format that names none.
 
     Args:
         path: A file that `silofl.reading.formats.decode` can read.
@@ -52,8 +51,6 @@ def read_segments(path: Path, name: str) -> tuple[Segment, ...]:
     Raises:
         DataError: A segment's number is none, or two have the same one.
     """
-    if file := find_segmentation(path):
-        return _read_dicom_segments(file, name)
     keys = read_text_header(path).keys if path.suffix.lower() in (*NRRD, *METAIMAGE) else {}
     fields: dict[int, dict[str, str]] = {}
     for key, value in keys.items():
@@ -67,6 +64,20 @@ def read_segments(path: Path, name: str) -> tuple[Segment, ...]:
             f"{' and '.join(repr(one.name) for one in twins)}; save it anew in 3D Slicer"
         )
     return found
+
+
+def read_dicom_segments(file: Path, name: str) -> tuple[Segment, ...]:
+    """Return the segments of a DICOM segmentation; the error is that of `read_segments`."""
+    header = read_elements(file, specific_tags=["SegmentSequence", "SegmentationType"])
+    found = header.get("SegmentSequence") or []
+    # A label map describes its background, whose pixels are 0.
+    first = 0 if header.get("SegmentationType") == "LABELMAP" else 1
+    if not all(isinstance(one.get("SegmentNumber"), int) and one.SegmentNumber >= first for one in found):
+        raise DataError(
+            f"{name} must give each segment a whole number from {first} (SegmentNumber), not another value or none; "
+            "export it again"
+        )
+    return tuple(Segment(str(one.get("SegmentLabel", "")), int(one.SegmentNumber), None) for one in found)
 
 
 def number_by_names(
@@ -198,19 +209,6 @@ def _find_voxels(numbers: NDArray[np.number], segment: Segment) -> NDArray[np.bo
     if segment.layer is None:
         return (numbers == segment.number).any(axis=0)
     return numbers[segment.layer if len(numbers) > 1 else 0] == segment.number
-
-
-def _read_dicom_segments(file: Path, name: str) -> tuple[Segment, ...]:
-    header = read_elements(file, specific_tags=["SegmentSequence", "SegmentationType"])
-    found = header.get("SegmentSequence") or []
-    # A label map describes its background, whose pixels are 0.
-    first = 0 if header.get("SegmentationType") == "LABELMAP" else 1
-    if not all(isinstance(one.get("SegmentNumber"), int) and one.SegmentNumber >= first for one in found):
-        raise DataError(
-            f"{name} must give each segment a whole number from {first} (SegmentNumber), not another value or none; "
-            "export it again"
-        )
-    return tuple(Segment(str(one.get("SegmentLabel", "")), int(one.SegmentNumber), None) for one in found)
 
 
 def _parse_segment(place: int, fields: Mapping[str, str], name: str) -> Segment:

@@ -221,7 +221,7 @@ class Study(Section):
         for kind in ("transforms", "augment"):
             named += [(f"data.{kind}", TRANSFORMS, one.name) for one in getattr(self.data, kind)]
         named += [("extra_metrics", METRICS, name) for name in self.extra_metrics]
-        return [(key, group, name) for key, group, name in named if is_extension(name)]
+        return [(key, group, name) for key, group, name in named if name and is_extension(name)]
 
     @property
     def asks_alone(self) -> str:
@@ -268,7 +268,8 @@ class Study(Section):
         The absence of a finding is scored too, and of no label.
         """
         absent = [name_absence(name) for name in self.labels.values()] if self.is_multilabel else ()
-        return dict(self.regions or {number: (number,) for number in sorted(self.labels)}) | dict.fromkeys(absent, ())
+        known: Any = self.regions or {number: (number,) for number in sorted(self.labels)}
+        return {**known, **dict.fromkeys(absent, ())}
 
     def steps_an_epoch(self, num_examples: int) -> int:
         """Return the most training steps of an epoch; a last batch of one example joins the one before it."""

@@ -203,12 +203,10 @@ def _check_inputs(study: Study) -> None:
             f"training.drop_channels must be 0 without data.channel_names, not {study.training.drop_channels}; name "
             "the channels"
         )
-    if study.model.weights and study.recipe.needs_pretrained:
+    if study.model.weights and study.recipe.start_from_pretrained:
         raise ConfigError(
-            "model.weights must be left out with an algorithm that needs a pretrained model, not "
-            f"{quote_value(study.model.weights)}; leave it out, or choose start_from_pretrained: false, and "
-            "statistics.source: "
-            "running where sites are compared"
+            "model.weights must be left out with algorithm.start_from_pretrained, not "
+            f"{quote_value(study.model.weights)}; leave it out, or choose start_from_pretrained: false"
         )
 
 

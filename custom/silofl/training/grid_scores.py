@@ -59,7 +59,7 @@ def score_findings(probabilities: NDArray[np.float64], truth: NDArray[np.int64])
     return np.atleast_1d(np.where(is_there, probabilities, 1 - probabilities).mean().clip(0, 1))
 
 
-def yield_pieces(probabilities: NDArray) -> Iterator[tuple[int, slice, NDArray]]:
+def yield_probabilities(probabilities: NDArray) -> Iterator[tuple[int, slice, NDArray]]:
     """Yield an image's number, some of its voxels, and their probabilities (channels, voxels).
 
     Piece by piece, since what is made of a volume's probabilities takes as much memory as they do.
@@ -77,7 +77,7 @@ def _count_overlaps(probabilities: NDArray, truth: NDArray) -> NDArray[np.int64]
     num_true = max(num_labels, int(truth[truth != IGNORED].max(initial=0)) + 1)
     counts = np.zeros(num_labels * num_true * (len(BIASES) + 1), np.int64)
     true = truth.reshape(len(truth), -1)
-    for image, piece, some in yield_pieces(probabilities):
+    for image, piece, some in yield_probabilities(probabilities):
         label, first = _find_first_bias(some)
         is_known = true[image, piece] != IGNORED
         place = (label * num_true + true[image, piece]) * (len(BIASES) + 1) + first

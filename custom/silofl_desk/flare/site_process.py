@@ -21,7 +21,7 @@ from silofl.base.files import open_own
 CONTEXT = multiprocessing.get_context("forkserver")
 WORKER = "nvflare.private.fed.app.simulator.simulator_worker"
 # torch.optim imports the compiler at its first step, and NVFlare its drivers when it connects.
-IMPORTED = (__name__, "monai.networks.nets", "torch._dynamo", "silofl.flare.executor", WORKER)
+IMPORTED: tuple[str, ...] = (__name__, "monai.networks.nets", "torch._dynamo", "silofl.flare.executor", WORKER)
 IMPORTED += ("nvflare.fuel.f3.drivers.aio_http_driver", "nvflare.fuel.f3.drivers.grpc_driver")
 # Variable of the environment: the file that gets all output.
 LOG = "SILOFL_LOG"

@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from silofl.base.bundled_jobs import META
 from silofl.base.errors import ConfigError
@@ -83,7 +84,7 @@ def _check_deployed(job: Path, study: Study) -> None:
         )
 
 
-def list_classes(config: object) -> Iterator[str]:
+def list_classes(config: Any) -> Iterator[str]:  # noqa: ANN401
     """Yield the classes that a configuration has NVFlare build."""
     for key, value in config.items() if isinstance(config, dict) else enumerate(config):
         if key == "path" and isinstance(value, str):

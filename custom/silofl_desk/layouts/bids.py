@@ -28,6 +28,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
+from typing import Any
 
 from silofl.base.errors import ConfigError, DataError
 from silofl.importing.cases import SiteCases, plan_cases, shorten_names, split_contrasts
@@ -184,7 +185,7 @@ def _find_cases(tree: Tree, image_pattern: str, mask_pattern: str) -> tuple[Site
     for scan in tree.images:
         if any(map(scan.fits, patterns)):
             groups.setdefault(scan.visit, []).append(scan)
-    images, masks, patients = {}, {}, {}
+    images, masks, patients = dict[str, Any](), dict[str, Path](), {}
     for visit, scans in groups.items():
         drawn = [scan for scan in tree.derivatives if scan.visit == visit and scan.fits(mask_pattern)]
         # Of one contrast each image is a case; of several they are one together.

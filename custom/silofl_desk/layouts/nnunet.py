@@ -35,6 +35,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import combinations
 from pathlib import Path
+from typing import Any
 
 from silofl.base.errors import DataError, quote_value
 from silofl.data.contrasts import check_contrasts
@@ -97,9 +98,9 @@ def plan_nnunet(source: Path, options: ImportOptions) -> dict[str, SitePlan]:
         raise DataError(f"{source.name} must hold {', '.join(PARTS)} of nnU-Net, or a folder with them for each site")
     found = {site: _read_site_description(site, folder) for site, folder in sites.items()}
     own = list(dict.fromkeys(name for described in found.values() for name in described.labels.values()))
-    is_of_study = options.labels is not None and {*own} <= {*options.labels}
-    labels = choose_labels(options.labels, options.labels if is_of_study else own, first=1)
-    new = {name: name for name in own} if is_of_study else dict(zip(own, labels.values(), strict=True))
+    of_study = options.labels if {*own} <= {*(options.labels or ())} else None
+    labels = choose_labels(options.labels, of_study or own, first=1)
+    new = {name: name for name in own} if of_study else dict(zip(own, labels.values(), strict=True))
     plans = {}
     for site, described in found.items():
         names = {number: new[name] for number, name in described.labels.items()}
@@ -283,7 +284,7 @@ def _parse_files(value: Mapping[str, object], described: Description, where: str
     return files
 
 
-def _parse_channels(value: object, where: str) -> tuple[str, ...]:
+def _parse_channels(value: Any, where: str) -> tuple[str, ...]:  # noqa: ANN401
     numbers = [str(number) for number in range(len(value))] if isinstance(value, dict) else []
     if not numbers or {*numbers} != value.keys():
         raise DataError(
@@ -323,7 +324,7 @@ def _name_numbers(named: Mapping[str, tuple[int, ...]]) -> dict[int, str]:
     return dict(sorted(names.items()))
 
 
-def _parse_label_entry(key: str, item: object, where: str) -> tuple[tuple[int, ...], str]:
+def _parse_label_entry(key: str, item: Any, where: str) -> tuple[tuple[int, ...], str]:  # noqa: ANN401
     is_first_version = isinstance(item, str) and key.isdecimal()
     numbers, name = ([int(key)], item) if is_first_version else (item if isinstance(item, list) else [item], key)
     is_natural = [type(number) is int and number in range(MOST) for number in numbers]

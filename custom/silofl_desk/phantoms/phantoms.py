@@ -189,7 +189,7 @@ def _check_request(seed: int, patients: Mapping[str, int]) -> None:
             raise ConfigError(f"site {site!r} must have at least {FEWEST_PATIENTS} patients, not {count}")
 
 
-def check_marker(target: Path, held: dict[str, object], wanted: dict[str, object]) -> None:
+def check_marker(target: Path, held: Mapping[str, object], wanted: Mapping[str, object]) -> None:
     """Refuse a folder of simulated hospitals that were made otherwise.
 
     Raises:

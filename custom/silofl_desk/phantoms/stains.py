@@ -130,7 +130,7 @@ def make_stains(target: Path, seed: int = 0, strength: float = 1.0) -> Path:
 def _make_site(folder: Path, seed: int, strength: float) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     laboratory = _Laboratory.draw(seed_generator(seed, MARKER, folder.name), strength)
-    records, images, numbers = {}, [], count(1)
+    records, images, numbers = dict[str, list[dict[str, object]]](), list[NDArray](), count(1)
     for part, patients in PATIENTS.items():
         records[part] = []
         for number in islice(numbers, patients):

@@ -16,7 +16,6 @@ class UnseenTest:
     """The content of unseen.json: the super model at a site that took no part in the training.
 
     Attributes:
-        fingerprint: Of the super model.
         digest: SHA-256 of the site's dataset.json and of all its files.
         rule: How the super model answers: ``only`` (one model), ``mean`` (of all sites' models), or with a selector
             ``choice`` (of one model for each case) or ``ensemble`` (of all models).
@@ -33,7 +32,6 @@ class UnseenTest:
     """
 
     site: str
-    fingerprint: str
     digest: str
     rule: Literal["only", "mean", "choice", "ensemble"]
     evaluation: Evaluation

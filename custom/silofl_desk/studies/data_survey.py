@@ -23,7 +23,7 @@ BYTE = 255
 
 
 @dataclass(frozen=True)
-class Sample:
+class FirstImage:
     """One image of the survey: its site, its record, its files and its decoded content."""
 
     site: str
@@ -55,7 +55,7 @@ class Survey:
     regions: dict[str, tuple[int, ...]]
     channel_names: tuple[str, ...]
     split_unit: str
-    samples: tuple[Sample, ...]
+    samples: tuple[FirstImage, ...]
     num_cases: int
     class_counts: Counter[int]
     tested: dict[str, int]
@@ -206,11 +206,11 @@ def _survey_site(folder: Path) -> Survey:
     return Survey((site,), task, labels, regions, names, unit, tuple(samples), len(records), counts, tested)
 
 
-def _read_sample(folder: Path, record: Record, settings: DataSettings) -> Sample:
+def _read_sample(folder: Path, record: Record, settings: DataSettings) -> FirstImage:
     files = [None if path is None else (locate(folder.resolve(), path, record.case), path) for path in record.images]
     check_channels(record, settings.channel_names)
     source = ImageFiles(tuple(files), settings.channel_names, record.index)
-    return Sample(folder.resolve().name, record, source, read_source(source, settings))
+    return FirstImage(folder.resolve().name, record, source, read_source(source, settings))
 
 
 def _check_spelling(part: Survey, contrasts: Iterable[str]) -> None:

@@ -18,7 +18,7 @@ from silofl_desk.report.verdict_words import ONE_START, count_verdicts, shorten_
 from silofl_desk.studies.comparison import GUESSING, list_guessing
 from silofl_desk.studies.conditions import has_other_data, results_by_row
 from silofl_desk.studies.method_rows import SMALLEST
-from silofl_desk.studies.starts import Start, measure_mean_of_starts, measure_starts
+from silofl_desk.studies.starts import Effect, measure_mean_of_starts, measure_starts
 
 NOTE = (
     "Alone: the hospital's own model. Federated: the model that the method trained. Kept: the one of the two that the "
@@ -149,7 +149,7 @@ def describe_starts(rows: RowRuns) -> list[str]:
     return said
 
 
-def _list_starts(runs: Sequence[RunRecords]) -> dict[str, list[Start]]:
+def _list_starts(runs: Sequence[RunRecords]) -> dict[str, list[Effect]]:
     """Return site -> what each run gives it, of sites that tested the same data and models trained to their end."""
     sites = dict.fromkeys(site for run in runs for site in run.results.joining)
     starts = {}
@@ -158,7 +158,7 @@ def _list_starts(runs: Sequence[RunRecords]) -> dict[str, list[Start]]:
         is_whole = len(joined) == len(runs) and not any(one.unfinished for one in joined)
         if is_whole and not has_other_data(runs, site):
             starts[site] = [
-                Start(one.difference, one.standard_error, one.num_test_units)
+                Effect(one.difference, one.standard_error, one.num_test_units)
                 for one in joined
                 if one.difference is not None and one.standard_error is not None
             ]

@@ -81,7 +81,7 @@ def run_unseen_test(run: Path, site: str, digest: str, load: Callable[[], SiteDa
         console.print(NO_SUPER_MODEL.format(home=home, source=source))
         directory.write_model_folder(folder, contents)
     fingerprint, known = directory.read_fingerprint(folder), _read_earlier_test(run)
-    if known is not None and (known.site, known.fingerprint, known.digest) == (site, fingerprint, digest):
+    if known and (known.site, known.evaluation.fingerprint, known.digest) == (site, fingerprint, digest):
         return known
     contents, data = directory.read_model_folder(folder), load()
     set_threads("auto")
@@ -98,7 +98,6 @@ def run_unseen_test(run: Path, site: str, digest: str, load: Callable[[], SiteDa
     own = _collect_models(run, directory.OWN)
     result = UnseenTest(
         site=site,
-        fingerprint=fingerprint,
         digest=digest,
         evaluation=evaluation,
         **measure_models(model, parts),

@@ -3,7 +3,7 @@
 import argparse
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from shlex import quote
@@ -190,7 +190,7 @@ def _choose_site(name: str, everyone: Simulation) -> str:
     return known[name]
 
 
-def tell_numbers(sites: dict[str, str]) -> str:
+def tell_numbers(sites: Mapping[str, str]) -> str:
     """Say which sites NVFlare calls by a number."""
     return ", ".join(f"{name} is {site}" for name, site in sites.items() if name != site)
 

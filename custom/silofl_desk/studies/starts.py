@@ -13,7 +13,7 @@ import numpy as np
 from silofl.core.gain import LEVEL
 
 
-class Start(NamedTuple):
+class Effect(NamedTuple):
     """What one start of the training gives a site: the mean difference, its standard error, and the test units."""
 
     difference: float
@@ -21,7 +21,7 @@ class Start(NamedTuple):
     num_units: int
 
 
-def measure_starts(sites: Mapping[str, Sequence[Start]]) -> dict[str, tuple[float, float, float]]:
+def measure_starts(sites: Mapping[str, Sequence[Effect]]) -> dict[str, tuple[float, float, float]]:
     """Return site -> what joining gives it over several starts of the training: mean difference, and its 95 % interval.
 
     The variance is that between test units, the mean of the starts' squared errors, plus that between starts divided by
@@ -48,7 +48,7 @@ def measure_starts(sites: Mapping[str, Sequence[Start]]) -> dict[str, tuple[floa
     return found
 
 
-def measure_mean_of_starts(sites: Mapping[str, Sequence[Start]]) -> tuple[float, float, float] | None:
+def measure_mean_of_starts(sites: Mapping[str, Sequence[Effect]]) -> tuple[float, float, float] | None:
     """Return what joining gives the mean hospital, as `measure_starts` does; None where no site has several starts.
 
     The error of a start's mean over the sites holds their test units and, as if each site had its own luck, what one
@@ -62,7 +62,7 @@ def measure_mean_of_starts(sites: Mapping[str, Sequence[Start]]) -> tuple[float,
         return None
     luck = sum(float(np.var([one.difference for one in starts], ddof=1)) for starts in known)
     means = [
-        Start(
+        Effect(
             float(np.mean([one.difference for one in of_start])),
             sqrt(luck + sum(one.standard_error**2 for one in of_start)) / len(known),
             sum(one.num_units for one in of_start),

@@ -58,6 +58,11 @@ class Similarity(AlgorithmOption):
                 f"rounds must be more than the {shared} before sites listen to each other by {self.section}, not "
                 f"{study.rounds}; give more rounds, or lower algorithm.{self.section}.rounds"
             )
+        if study.model.weights and self.source == "pretrained":
+            raise ConfigError(
+                "model.weights must be left out where sites are compared by a pretrained model; leave it out, or "
+                f"choose algorithm.{self.section}.source: running"
+            )
         normalization = study.model.normalization
         # The inputs of a layer can be measured whether it keeps statistics of them or not.
         has_layers = normalization == "batch" or (self.source, normalization) == ("pretrained", "batch_stateless")
@@ -80,6 +85,11 @@ class Similarity(AlgorithmOption):
         """Refuse to mix what never leaves a site, and running statistics that travel: averaged, they are all equal."""
         if recipe.stays_home == "everything":
             return "stays_home must not be everything where sites listen to each other; choose batchnorm"
+        if self.source == "pretrained" and recipe.input is not None:
+            return (
+                "input must be none with a pretrained model, which has seen images as they are; choose "
+                "statistics.source: running"
+            )
         if self.source == "running" and recipe.stays_home != "batchnorm":
             return (
                 "stays_home must be batchnorm with running statistics, which are the site's own then, not "
