@@ -35,7 +35,10 @@ TEMPLATES = Path(__file__).parent
 ENVIRONMENT = Environment(loader=FileSystemLoader(TEMPLATES), undefined=StrictUndefined, keep_trailing_newline=True)
 # Of a site alone: a server is no batch job.
 BATCH = "silofl.sbatch"
-READ = ("hospital-it.md", "privacy.md", "security.md")
+# Page of a kit -> the repository's, and where links of these lead in a kit.
+READ = {name: f"docs/{name}" for name in ("hospital-it.md", "privacy.md", "security.md")}
+READ["reporting.md"] = "SECURITY.md"
+MOVED = {"](../site_configs/": "](../local/", "](../SECURITY.md": "](reporting.md", "](docs/": "]("}
 CHECKER = "check_dossier.py"
 # Of machines with a service of their own.
 ROLES = {"hospital": "site", "server": "server"}
@@ -109,8 +112,10 @@ def _put_pages(folder: Path) -> None:
 
     A link to what is not in the kit becomes its words.
     """
-    for name in READ:
-        text = (REPOSITORY / "docs" / name).read_text(encoding="utf-8").replace("](../site_configs/", "](../local/")
+    for name, source in READ.items():
+        text = (REPOSITORY / source).read_text(encoding="utf-8")
+        for old, new in MOVED.items():
+            text = text.replace(old, new)
         make_folder(folder / PAGES)
         write_text(folder / PAGES / name, LINK.sub(lambda link: _rewrite_link(link, folder), text))
     write_text(folder / PAGES / CHECKER, (TEMPLATES / CHECKER).read_text(encoding="utf-8"))

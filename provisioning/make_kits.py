@@ -25,6 +25,8 @@ KEYS = (
     *("name", "type", "org", "role", "default_host", "host_names", "fed_learn_port", "admin_port"),
     *("listening_host", "connect_to"),
 )
+# Type of a participant -> how it gets its kit in a network that is there.
+ADDED = {"client": "add it with add-hospital", "admin": "add it with add-person"}
 
 
 def make_project(path: Path, host: str | None = None, port: int | None = None) -> Project:
@@ -105,7 +107,8 @@ def _check_unchanged(project: Project, folder: Path) -> None:
     for participant in project["participants"]:
         name = participant.get("name")
         if name not in earlier:
-            raise ConfigError(f"participant {name!r} must have a kit in {folder}; add it with add-hospital")
+            remedy = ADDED.get(participant.get("type"), "name a new WORKSPACE")
+            raise ConfigError(f"participant {name!r} must have a kit in {folder}; {remedy}")
         if participant != earlier[name]:
             raise ConfigError(f"participant {name!r} must be as it was provisioned in {folder}; name a new WORKSPACE")
     if "bandwidth" in project:

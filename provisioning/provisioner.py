@@ -11,10 +11,13 @@ from contextlib import contextmanager, redirect_stderr
 from pathlib import Path
 from typing import Any
 
+from cryptography.hazmat.primitives.asymmetric import rsa
 from nvflare.lighter.constants import CtxKey
+from nvflare.lighter.impl.cert import CertBuilder
 from nvflare.lighter.prov_utils import prepare_builders
 from nvflare.lighter.provision import prepare_project
 from nvflare.lighter.provisioner import Provisioner
+from nvflare.lighter.utils import Identity, generate_cert, serialize_cert, serialize_pri_key
 
 from provisioning.workspace import certificates_file, kits_folder, write_yaml
 from silofl.base.errors import ConfigError
@@ -23,6 +26,8 @@ from silofl.base.settings import read_yaml
 
 # What a project.yml says, in NVFlare's own form: name, participants, builders.
 Project = dict[str, Any]
+# Of the root's RSA key, which lasts ten years. NVFlare makes all of 2048, as its cipher of messages needs the others'.
+ROOT_BITS = 3072
 
 
 @contextmanager
@@ -54,9 +59,13 @@ def provision_project(workspace: Path, project: Project, state: Path | None = No
 
 def _provision(root: Path, project: Project) -> None:
     # NVFlare changes what it is given.
-    project = copy.deepcopy(project)
+    project, record = copy.deepcopy(project), certificates_file(root / str(project.get("name")))
     try:
-        provisioner = Provisioner(str(root), prepare_builders(project))
+        builders = prepare_builders(project)
+        days = next((one.root_valid_days for one in builders if isinstance(one, CertBuilder)), None)
+        if days and not record.exists():
+            record.write_text(json.dumps(_make_root(project["name"], days)), encoding="utf-8")
+        provisioner = Provisioner(str(root), builders)
         # NVFlare prints the traceback of what it then reports.
         with redirect_stderr(io.StringIO()):
             context = provisioner.provision(prepare_project(project), logger=logging.getLogger("provisioning"))
@@ -66,6 +75,16 @@ def _provision(root: Path, project: Project) -> None:
         ) from None
     if context.get(CtxKey.BUILD_ERROR):
         raise ConfigError(f"project.yml must be one that NVFlare can provision; {' '.join(context[CtxKey.ERRORS])}")
+
+
+def _make_root(name: str, days: int) -> dict[str, str]:
+    """Return certificate and private key of a new root, as they are in NVFlare's record."""
+    key = rsa.generate_private_key(public_exponent=65537, key_size=ROOT_BITS)
+    certificate = generate_cert(Identity(name), Identity(name), key, key.public_key(), valid_days=days, ca=True)
+    return {
+        "root_cert": serialize_cert(certificate).decode("ascii"),
+        "root_pri_key": serialize_pri_key(key).decode("ascii"),
+    }
 
 
 def add_participants(project: Path, participants: list[dict[str, Any]]) -> list[Path]:

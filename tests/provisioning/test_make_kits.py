@@ -7,6 +7,7 @@ from datetime import timedelta
 import pytest
 import yaml
 from cryptography import x509
+from nvflare.fuel.f3.cellnet import cell_cipher
 
 from provisioning import fill_kits, make_kits
 from provisioning.__main__ import main
@@ -89,6 +90,15 @@ def test_what_a_kit_writes_is_for_its_account_and_it_imports_nothing_from_its_fo
     assert (kit / "audit.log").read_text() == "safe=1\n" and readable_by_others(kit / "audit.log") == []
 
 
+def test_the_root_has_a_longer_key_than_nvflares_cipher_of_messages_lets_the_others_have(kits):
+    # Bytes of a key that it encrypts for a machine, whose RSA key is as long.
+    assert cell_cipher.KEY_ENC_LENGTH * 8 == 2048
+    for name in ("server", "north", "lead@study.example.org"):
+        kit = read_kit(kits / name)
+        assert (kit.root.public_key().key_size, kit.certificate.public_key().key_size) == (3072, 2048)
+    assert kit.root.not_valid_after_utc - kit.root.not_valid_before_utc == timedelta(days=3650)
+
+
 @pytest.mark.parametrize("name", ["lead@study.example.org", "it@north.example.org", "further@study.example.org"])
 def test_a_persons_kit_says_how_it_is_used_in_place_of_nvflares_pages(workspace, kits, name):
     if not (kits / name).exists():
@@ -105,7 +115,9 @@ def test_a_persons_kit_says_how_it_is_used_in_place_of_nvflares_pages(workspace,
 @pytest.mark.parametrize("name", ["server", "north"])
 def test_every_link_in_the_pages_of_a_kit_leads_to_a_file_of_the_kit(kits, name):
     pages = [page for page in (kits / name).rglob("*.md") if page.parent != kits / name]
-    assert {page.name for page in pages} == {"README.md", "hospital-it.md", "privacy.md", "security.md"}
+    assert {page.name for page in pages} == {"README.md", "hospital-it.md", "privacy.md", "security.md", "reporting.md"}
+    assert "a new one](reporting.md)" in (kits / name / "docs" / "security.md").read_text()
+    assert "](security.md#when-something-has-happened)" in (kits / name / "docs" / "reporting.md").read_text()
     for page in pages:
         links = re.findall(r"\]\(([^)#]+)", page.read_text())
         assert [link for link in links if not (page.parent / link).is_file()] == [], page
@@ -207,13 +219,22 @@ def test_a_second_call_changes_nothing_and_a_new_wheel_what_depends_on_it(worksp
     assert changed == {wheel.name, "SHA256SUMS", "INSTALL.md", "requirements.lock", "sbom.json"}
 
 
-def test_another_address_needs_another_workspace_and_a_new_participant_add_hospital(workspace, wheel, tmp_path, capsys):
+@pytest.mark.parametrize(
+    ("new", "remedy"),
+    [
+        ({"name": "west", "type": "client", "org": "west_hospital"}, "add it with add-hospital"),
+        ({"name": "new@study.example.org", "type": "admin", "org": "study", "role": "lead"}, "add it with add-person"),
+        ({"name": "hub", "type": "relay", "org": "region"}, "name a new WORKSPACE"),
+    ],
+)
+def test_another_address_needs_another_workspace_and_a_new_participant_a_command(
+    workspace, wheel, tmp_path, capsys, new, remedy
+):
     assert make(PROJECT, workspace, wheel, "--host", "elsewhere") == 2
     assert "participant 'server' must be as it was provisioned" in capsys.readouterr().err
-    west = {"name": "west", "type": "client", "org": "west_hospital"}
-    path = changed_project(tmp_path / "project.yml", lambda project: project["participants"].append(west))
-    project = make_kits.make_project(path, host="localhost")
-    with pytest.raises(ConfigError, match="participant 'west' must have a kit in .*; add it with add-hospital"):
+    project = make_kits.make_project(PROJECT, host="localhost")
+    project["participants"].append(new)
+    with pytest.raises(ConfigError, match=f"participant '{new['name']}' must have a kit in .*; {remedy}"):
         make_kits.make_kits(project, workspace)
 
 

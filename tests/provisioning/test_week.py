@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 from types import SimpleNamespace
 
 import pytest
@@ -12,6 +13,7 @@ from silofl import __version__
 from silofl.base.errors import TrainingError
 from silofl.setup.software import digest_package
 from tests.provisioning.week import carry_out_events, main
+from tests.provisioning.week_container import Container, read_commands
 from tests.provisioning.week_events import (
     EVENTS,
     Event,
@@ -19,6 +21,7 @@ from tests.provisioning.week_events import (
     copy_changed_package,
     find_patient_files,
     hash_model_files,
+    put_hospital_into_container,
     remove_egress_filters,
 )
 from tests.provisioning.week_stage import require_that
@@ -94,6 +97,25 @@ def test_every_file_of_a_hospital_that_names_a_patient_is_found_and_none_of_anot
         (tmp_path / "study" / site / "run" / "scores.csv").write_text("south_01,0.5")
         (tmp_path / "study" / site / "run" / "egress.md").write_text("3 arrays")
     assert find_patient_files(tmp_path, "south_01") == [tmp_path / "study" / "south" / "run" / "scores.csv"]
+
+
+def test_a_week_without_podman_or_its_base_says_that_no_hospital_ran_in_a_container(tmp_path, monkeypatch):
+    stage = SimpleNamespace(base="no/such:image")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert put_hospital_into_container(stage) == "not run: podman is not installed"
+    (tmp_path / "podman").write_text("#!/bin/sh\nexit 1\n")
+    (tmp_path / "podman").chmod(0o755)
+    assert put_hospital_into_container(stage).startswith("not run: podman has no image no/such:image: pull it")
+
+
+def test_podman_gets_the_three_commands_of_the_hospitals_page_with_every_word_of_it_filled_in(tmp_path):
+    stage = SimpleNamespace(out=tmp_path, port=8002, base="localhost/base")
+    build, run, check = map(Container(stage, "north", ()).fill_in, read_commands())
+    assert build.startswith("podman build -f system/Dockerfile --build-arg BASE=localhost/base ")
+    assert run.startswith("podman run ") and f"-v {tmp_path}/container/images:/var/lib/silofl/data:ro" in run
+    assert check.startswith("podman exec silofl-8002-north python3 -m silofl site check")
+    for command in (build, run, check):
+        assert "docker" not in command and not {"IMAGES", "STATE", "DIGEST"} & {*re.findall("[A-Z]+", command)}
 
 
 def test_each_event_says_what_happens_and_has_a_day():

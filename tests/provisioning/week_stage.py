@@ -31,6 +31,8 @@ T = TypeVar("T")
 POLL_S = 0.2
 # For a busy machine; what takes longer hangs.
 LIMIT_S = 300.0
+# Of the image that a hospital in a container builds upon.
+BASE = "python:3.11-slim"
 REGISTERED = "Successfully registered client"
 # A network that learns in seconds; no round waits long for a site that says nothing.
 SMALL = {
@@ -53,13 +55,14 @@ class Stage:
     Args:
         out: A new folder for data, kits, jobs, results and logs; ``commands.txt`` in it has all that was typed.
         port: The server's, on this machine only.
+        base: Image with Python and pip, for a hospital in a container.
     """
 
     # What takes longer hangs.
     limit_s = LIMIT_S
 
-    def __init__(self, out: Path, port: int) -> None:
-        self.out, self.port = out, port
+    def __init__(self, out: Path, port: int, base: str = BASE) -> None:
+        self.out, self.port, self.base = out, port, base
         self.data, self.workspace = out / "phantoms", out / "workspace"
         self._stack = ExitStack()
         self._network: Network | None = None
@@ -118,9 +121,13 @@ class Stage:
         self._run_and_record(["nvflare.cli", "job", "abort", number, "--force", "--startup-kit", str(kit)], 0)
 
     def _run_and_record(self, words: Sequence[str], code: int) -> str:
+        """Carry out a Python module as `carry_out` does."""
+        return self.carry_out([sys.executable, "-m", *words], code)
+
+    def carry_out(self, words: Sequence[str], code: int = 0, cwd: Path = REPOSITORY) -> str:
         """Carry out a command, keep it with all that it printed, and return what it printed."""
-        done = subprocess.run([sys.executable, "-m", *words], cwd=REPOSITORY, capture_output=True, text=True)
-        said = shlex.join(["python", "-m", *words])
+        done = subprocess.run(words, cwd=cwd, capture_output=True, text=True)
+        said = shlex.join(["python" if word == sys.executable else word for word in words])
         with open_own(self.out / "commands.txt", "a") as stream:
             stream.write(f"$ {said}\n{done.stdout}{done.stderr}(exit code {done.returncode})\n\n")
         last = (done.stdout if done.returncode == 0 else done.stderr).strip().splitlines()[-1:]
