@@ -116,7 +116,7 @@ def test_a_persons_kit_says_how_it_is_used_in_place_of_nvflares_pages(workspace,
 def test_every_link_in_the_pages_of_a_kit_leads_to_a_file_of_the_kit(kits, name):
     pages = [page for page in (kits / name).rglob("*.md") if page.parent != kits / name]
     assert {page.name for page in pages} == {"README.md", "hospital-it.md", "privacy.md", "security.md", "reporting.md"}
-    assert "a new one](reporting.md)" in (kits / name / "docs" / "security.md").read_text()
+    assert "weakness](reporting.md)" in (kits / name / "docs" / "security.md").read_text()
     assert "](security.md#when-something-has-happened)" in (kits / name / "docs" / "reporting.md").read_text()
     for page in pages:
         links = re.findall(r"\]\(([^)#]+)", page.read_text())

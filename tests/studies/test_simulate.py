@@ -143,7 +143,7 @@ def test_the_site_that_is_left_out_is_kept_for_resume_and_older_runs_have_none(t
 def test_a_finished_run_is_tested_on_the_site_that_was_left_out(finished, monkeypatch):
     seen = []
     monkeypatch.setattr(simulate, "run_unseen_test", lambda *given: seen.append((*given[:3], given[3]())))
-    monkeypatch.setattr(simulate, "unseen_section", lambda _: make_section("", "", "", Text("the table")))
+    monkeypatch.setattr(simulate, "unseen_section", lambda *_: make_section("", "", "", Text("the table")))
     run = finished()
     code, out = shown(run)
     assert code == simulate.ExitCode.COMPLETE and "the table" in out
