@@ -18,12 +18,12 @@ from pathlib import Path
 
 from server_memory import build_study
 
-from provisioning.build_wheel import build_wheel
+from provisioning.build_wheel import build_wheels
 from provisioning.fill_kits import Contents, fill_kit, read_line
 from provisioning.make_kits import make_kits, make_project
 from provisioning.namespaces import Namespaces
 from provisioning.network import Network
-from provisioning.workspace import PROJECT, REPOSITORY, SITE_CONFIGS, find_kits, kits_folder
+from provisioning.workspace import PROJECT, SITE_CONFIGS, find_kits, kits_folder
 from silofl.base.files import read_json, write_json
 from silofl.base.settings import dump_yaml
 from silofl.federation.needs import traveling_bytes
@@ -125,9 +125,7 @@ def make_network(out: Path, address: tuple[str, int], hospitals: list[str], bits
     project = make_project(PROJECT, *address) | {"bandwidth": f"{bits / 1e6:g}Mbit"}
     left = [one for one in project["participants"] if one["type"] != "client" or one["name"] in hospitals]
     folder = make_kits(project | {"participants": left}, out / "kits")
-    contents = Contents(
-        build_wheel(REPOSITORY / "custom", folder / "wheel"), SITE_CONFIGS, data, line=read_line(project)
-    )
+    contents = Contents(build_wheels(folder / "wheel")[0], SITE_CONFIGS, data, line=read_line(project))
     for kit in find_kits(kits_folder(folder)):
         fill_kit(kit, contents)
         if kit.kind == "hospital":

@@ -16,7 +16,7 @@ COMMANDS = {
     "renew-kit": ("provisioning.renew_kit", "renew the certificate of one kit"),
     "fill-kits": ("provisioning.fill_kits", "put wheel, policies and INSTALL.md into kits"),
     "wheelhouse": ("provisioning.wheelhouse", "put all packages into kits, for hospitals without a package index"),
-    "build-wheel": ("provisioning.build_wheel", "build the wheel, the same bytes on every machine"),
+    "build-wheel": ("provisioning.build_wheel", "build the wheels of kits, the same bytes on every machine"),
     "release": ("provisioning.release", "build, check and try wheels and source archives, and set the version's tag"),
     "lock": ("provisioning.lock", "write the versions and checksums of all packages"),
     "prepare-containers": ("provisioning.prepare_containers", "have Docker start a container for each job"),

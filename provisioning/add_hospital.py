@@ -9,8 +9,8 @@ from pathlib import Path
 from provisioning.fill_kits import add_contents_options, check_contents, describe_contents, fill_kit
 from provisioning.make_kits import check_participants
 from provisioning.provisioner import add_participants
-from provisioning.workspace import kits_folder, project_folder
-from silofl.base.errors import ConfigError, ExitCode
+from provisioning.workspace import find_wheel, project_folder
+from silofl.base.errors import ExitCode
 from silofl.base.settings import read_yaml
 from silofl.flare.kit import read_kit
 
@@ -29,7 +29,7 @@ def run(options: argparse.Namespace) -> int:
     """Make the kit of one more hospital, and its administrator's."""
     check_contents(options, ["hospital"])
     project = project_folder(options.workspace)
-    contents = describe_contents(options, options.wheel or _find_wheel(project), read_yaml(project / "project.yml"))
+    contents = describe_contents(options, options.wheel or find_wheel(project), read_yaml(project / "project.yml"))
     participants = [{"name": options.name, "type": "client", "org": options.org}]
     if options.admin:
         participants.append({"name": options.admin, "type": "admin", "org": options.org, "role": "org_admin"})
@@ -39,11 +39,3 @@ def run(options: argparse.Namespace) -> int:
         fill_kit(kit, contents)
         print(f"{kit.kind} {kit.name}: {folder}")
     return ExitCode.COMPLETE
-
-
-def _find_wheel(project: Path) -> Path:
-    """Return the wheel that the kits hold."""
-    wheels = {wheel.name: wheel for wheel in sorted(kits_folder(project).glob("*/*.whl"))}
-    if len(wheels) != 1:
-        raise ConfigError(f"the kits in {project} must hold one wheel, not {sorted(wheels)}; name it, --wheel")
-    return wheels.popitem()[1]

@@ -1,9 +1,9 @@
-"""Build the package's wheel and source archive: of one source the same bytes, and so the same checksum, everywhere.
+"""Build a package's wheel and source archive: of one source the same bytes, and so the same checksum, everywhere.
 
     python -m provisioning build-wheel FOLDER
 
-``make-kits`` puts the same wheel into the kits: whoever builds it from the release that was reviewed gets the checksum
-that is in the kit's INSTALL.md, SHA256SUMS and requirements.lock.
+It builds silofl's wheel, and silofl_desk's for study leads. ``make-kits`` puts the same ones into the kits: whoever
+builds them from the release that was reviewed gets the checksums that are in a kit's SHA256SUMS and requirements.lock.
 """
 
 import argparse
@@ -44,6 +44,11 @@ def build_wheel(source: Path, target: Path) -> Path:
     """
     command = ("-m", "pip", "wheel", "--quiet", "--no-deps", ".", "-w", "dist")
     return _build(source, target, command, "*.whl", _rewrite_wheel)
+
+
+def build_wheels(target: Path) -> list[Path]:
+    """Build the wheels of kits into a folder: silofl's, and silofl_desk's for study leads."""
+    return [build_wheel(REPOSITORY / "custom" / name, target) for name in ("", "silofl_desk")]
 
 
 def build_sdist(source: Path, target: Path) -> Path:
@@ -114,11 +119,11 @@ def _rewrite_sdist(sdist: Path, target: Path) -> Path:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``build-wheel``."""
-    parser.add_argument("folder", type=Path, metavar="FOLDER", help="for the wheel")
+    parser.add_argument("folder", type=Path, metavar="FOLDER", help="for the wheels")
 
 
 def run(options: argparse.Namespace) -> int:
-    """Build the wheel of ./custom and print its checksum."""
-    wheel = build_wheel(REPOSITORY / "custom", options.folder)
-    print(f"{hashlib.sha256(wheel.read_bytes()).hexdigest()}  {wheel}")
+    """Build the wheels of kits and print their checksums."""
+    for wheel in build_wheels(options.folder):
+        print(f"{hashlib.sha256(wheel.read_bytes()).hexdigest()}  {wheel}")
     return ExitCode.COMPLETE

@@ -1,4 +1,4 @@
-"""Put SiloFL's part into kits: wheel, checksums, lock and SBOM, the site's policies, a study, INSTALL.md.
+"""Put SiloFL's part into kits: wheels, checksums, lock and SBOM, the site's policies, a study, INSTALL.md.
 
     python -m provisioning fill-kits KIT... --wheel WHEEL [--study STUDY.yaml] [--data-root DIR] [--site-configs DIR]
         [--policies]
@@ -10,14 +10,14 @@ accounts from what it writes, and of a relay starts SiloFL's; policies that are 
 
 import argparse
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from provisioning.guide import STUDY, write_guide, write_persons_guide
 from provisioning.relays import GUARDED, SCRIPT, UMASK, UNGUARDED
-from provisioning.supply import LOCK, digest_file, is_for_gpu, name_package, read_lock, write_supply
+from provisioning.supply import LOCK, digest_file, find_own_wheels, is_for_gpu, name_package, read_lock, write_supply
 from provisioning.workspace import CUDA_LOCKS, SITE_CONFIGS, SITE_LOCK, find_kits, write_yaml
 from silofl.base.errors import ConfigError, ExitCode
 from silofl.base.files import read_json, write_json, write_text
@@ -48,7 +48,7 @@ class Contents:
     """What `fill_kit` puts into kits.
 
     Attributes:
-        wheel: The package that sites install.
+        wheel: The package that sites install; what leads install with it is beside it.
         lock: The packages that are installed with it; those of provisioning/ for the site's device where not given.
         site_configs: Holds a folder of policies for each kind of site: ``hospital/``, ``server/``.
         data_root: Holds a folder of data for each site, as for ``silofl simulate --data``; state and results are kept
@@ -70,35 +70,32 @@ class Contents:
 
 
 def fill_kit(kit: Kit, contents: Contents) -> None:
-    """Fill a kit: that of a person gets its INSTALL.md alone.
+    """Fill a kit: that of a person gets what its role installs, and its INSTALL.md.
 
     Raises:
-        ConfigError: The wheel, a policy or the study is missing or wrong.
+        ConfigError: A wheel, a policy or the study is missing or wrong.
     """
-    if kit.kind == "admin":
-        fill_persons_kit(kit)
-        return
+    wheels = find_own_wheels(contents.wheel, kit.role)
     own = kit.folder / "local" / "site.yaml"
     is_new = contents.has_new_policies or not own.exists()
     settings = _find_policies("hospital", contents) / own.name if is_new and kit.kind == "hospital" else own
     lock = _choose_lock(contents, settings if kit.kind == "hospital" else None)
-    checksum = _put_wheel(kit.folder, contents.wheel)
-    write_supply(kit.folder, [name_package(contents.wheel, checksum)], lock)
-    lock_checksum = digest_file(kit.folder / LOCK)
+    _put_wheels(kit.folder, wheels)
+    packages = [name_package(wheel, digest_file(wheel)) for wheel in wheels]
+    if packages:
+        write_supply(kit.folder, packages, lock)
     _drop_foreign(kit.folder)
+    if kit.kind == "admin":
+        write_persons_guide(kit)
+        return
+    lock_checksum = digest_file(kit.folder / LOCK)
     _guard_start(kit.folder / SCRIPT)
     if kit.kind != "relay":
         _put_policies(kit, contents)
     _put_line(kit.folder / "local" / line.COMM_CONFIG, contents.line)
     if kit.kind == "hospital" and contents.study:
         _put_study(kit.folder, contents.study)
-    write_guide(kit, {"wheel": contents.wheel.name, "checksum": checksum, "lock_checksum": lock_checksum})
-
-
-def fill_persons_kit(kit: Kit) -> None:
-    """Give the kit of a person its INSTALL.md."""
-    _drop_foreign(kit.folder)
-    write_persons_guide(kit)
+    write_guide(kit, {"wheel": wheels[0].name, "checksum": packages[0].sha256, "lock_checksum": lock_checksum})
 
 
 def _drop_foreign(folder: Path) -> None:
@@ -120,22 +117,14 @@ def _put_line(path: Path, settings: Mapping[str, int]) -> None:
         write_json(path, read_json(path, absent={}) | settings)
 
 
-def _check_wheel(wheel: Path) -> None:
-    if wheel.suffix != ".whl" or not wheel.is_file():
-        raise ConfigError(f"the wheel must be a file that ends in .whl, not {wheel}; build it with build-wheel")
-
-
-def _put_wheel(folder: Path, wheel: Path) -> str:
-    """Replace any other version by the wheel, and return its checksum."""
-    _check_wheel(wheel)
-    checksum = digest_file(wheel)
-    for old in folder.glob("*.whl"):
-        if old.name != wheel.name:
-            old.unlink()
-    # The wheel may be the kit's own, which copyfile refuses to copy onto itself.
-    if not (folder / wheel.name).exists() or not wheel.samefile(folder / wheel.name):
-        shutil.copyfile(wheel, folder / wheel.name)
-    return checksum
+def _put_wheels(folder: Path, wheels: Sequence[Path]) -> None:
+    """Replace all other wheels, as of other versions, by these."""
+    for old in set(folder.glob("*.whl")) - {folder / wheel.name for wheel in wheels}:
+        old.unlink()
+    for wheel in wheels:
+        # The wheel may be the kit's own, which copyfile refuses to copy onto itself.
+        if not (folder / wheel.name).exists() or not wheel.samefile(folder / wheel.name):
+            shutil.copyfile(wheel, folder / wheel.name)
 
 
 def _put_study(folder: Path, path: Path) -> None:
@@ -214,7 +203,7 @@ def _put_server_places(local: Path, root: Path | None) -> None:
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``fill-kits``."""
     parser.add_argument("kits", type=Path, nargs="+", metavar="KIT", help="folder of a kit")
-    parser.add_argument("--wheel", type=Path, required=True, help="the package that sites install")
+    parser.add_argument("--wheel", type=Path, required=True, help="silofl's, for leads beside silofl_desk's")
     policies = "replace the policies that a kit has, and with them what its site decided: pins, pauses, limits, rights"
     parser.add_argument("--policies", action="store_true", help=policies)
     add_contents_options(parser)
@@ -230,14 +219,14 @@ def add_contents_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--study", type=Path, metavar="STUDY.yaml", help="with which hospitals check themselves")
 
 
-def check_contents(options: argparse.Namespace, kinds: Iterable[str]) -> None:
-    """Refuse what the options describe before any key is made for kits of some kinds.
+def check_contents(options: argparse.Namespace, kinds: Iterable[str], roles: Iterable[str] = ()) -> None:
+    """Refuse what the options describe before any key is made for kits of some kinds, and of people of some roles.
 
     Raises:
-        ConfigError: The wheel, a policy or the study is missing or wrong.
+        ConfigError: A wheel, a policy or the study is missing or wrong.
     """
-    if options.wheel:
-        _check_wheel(options.wheel)
+    for role in ("", *roles) if options.wheel else ():
+        find_own_wheels(options.wheel, role)
     if options.lock:
         read_lock(options.lock)
     if options.study:
@@ -276,7 +265,10 @@ def describe_contents(options: argparse.Namespace, wheel: Path, project: Mapping
 def run(options: argparse.Namespace) -> int:
     """Fill the named kits."""
     contents = replace(describe_contents(options, options.wheel), has_new_policies=options.policies)
-    for kit in [kit for path in options.kits for kit in find_kits(path)]:
+    kits = [kit for path in options.kits for kit in find_kits(path)]
+    for kit in kits:
+        find_own_wheels(contents.wheel, kit.role)
+    for kit in kits:
         fill_kit(kit, contents)
         print(f"{kit.kind} {kit.name}: filled {kit.folder}")
     return ExitCode.COMPLETE

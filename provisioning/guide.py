@@ -11,9 +11,8 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from nvflare.tool.cert.fingerprint import cert_fingerprint_sha256
 
 from provisioning.relays import read_listener
-from provisioning.supply import LOCK, SBOM, digest_file, is_for_gpu, read_lock, read_target
+from provisioning.supply import LOCK, SBOM, digest_file, is_for_gpu, list_own, read_lock, read_target
 from provisioning.workspace import REPOSITORY
-from silofl import __version__
 from silofl.base.files import make_folder, write_text
 from silofl.base.settings import load_settings, read_yaml
 from silofl.federation.needs import GIB, site_disk_bytes, site_memory_bytes
@@ -63,16 +62,9 @@ def write_guide(kit: Kit, facts: Mapping[str, str]) -> None:
     Raises:
         ConfigError: The kit's study or site.yaml is wrong.
     """
-    python, size = read_target(kit.folder / LOCK)
-    values = _common_facts(kit) | {
-        "python": f"Python {python or '3.11'}",
-        "command": f"python{python or '3.11'}",
-        "size": size,
-        **facts,
-    }
+    values = _common_facts(kit) | _lock_facts(kit.folder / LOCK) | facts
     if kit.kind == "hospital":
         values |= _folder_facts(kit) | _resource_facts(kit)
-        values["for_gpu"] = is_for_gpu(read_lock(kit.folder / LOCK))
     if kit.kind == "server":
         values |= _server_folders(kit)
     if kit.kind in ROLES:
@@ -94,13 +86,29 @@ def write_guide(kit: Kit, facts: Mapping[str, str]) -> None:
 
 
 def write_persons_guide(kit: Kit) -> None:
-    """Write the INSTALL.md of a person."""
-    _write_install(kit, _common_facts(kit) | {"version": __version__, "nvflare": find_installed_version("nvflare")})
+    """Write the INSTALL.md of a person, and the checksums of what came, where the role installs something."""
+    values = _common_facts(kit) | {"nvflare": find_installed_version("nvflare")}
+    if list_own(kit.role):
+        write_text(kit.folder / SUMS, _format_checksums(kit.folder))
+        values |= _lock_facts(kit.folder / LOCK) | {"sums": digest_file(kit.folder / SUMS)}
+    _write_install(kit, values)
 
 
 def _common_facts(kit: Kit) -> dict[str, Any]:
     address, root = kit.address, cert_fingerprint_sha256(kit.root)
     return {"kit": kit, "host": address.host, "port": address.port, "root": root, "software": SOFTWARE}
+
+
+def _lock_facts(lock: Path) -> dict[str, Any]:
+    """Return for which Python and device a lock is, and how much it downloads."""
+    python, size = read_target(lock)
+    number = python or "3.11"
+    return {
+        "python": f"Python {number}",
+        "command": f"python{number}",
+        "size": size,
+        "for_gpu": is_for_gpu(read_lock(lock)),
+    }
 
 
 def _write_install(kit: Kit, values: Mapping[str, Any]) -> None:
@@ -127,7 +135,7 @@ def _rewrite_link(link: re.Match[str], folder: Path) -> str:
 
 
 def _format_checksums(folder: Path) -> str:
-    """Return the checksums of what came in a kit, as sha256sum reads them, the wheel's first."""
+    """Return the checksums of what came in a kit, as sha256sum reads them, the wheels' first."""
     files = [path for pattern in CAME for path in sorted(folder.glob(pattern)) if path.is_file()]
     # Not of the key, which is nobody's business, nor of the certificate, which is renewed every year.
     came = [path for path in files if path.suffix not in (".key", ".crt")]

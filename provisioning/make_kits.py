@@ -12,11 +12,11 @@ import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from provisioning.build_wheel import build_wheel
+from provisioning.build_wheel import build_wheels
 from provisioning.fill_kits import add_contents_options, check_contents, describe_contents, fill_kit, read_line
 from provisioning.provisioner import Project, provision_project
 from provisioning.relays import complete_relays
-from provisioning.workspace import REPOSITORY, certificates_file, find_kits, kits_folder, write_yaml
+from provisioning.workspace import certificates_file, find_kits, kits_folder, write_yaml
 from silofl.base.errors import ConfigError, ExitCode, quote_value
 from silofl.base.settings import NAME, WORDS, read_yaml
 
@@ -120,7 +120,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``make-kits``."""
     parser.add_argument("project", type=Path, metavar="PROJECT.yml", help="as provisioning/project.yml")
     parser.add_argument("workspace", type=Path, metavar="WORKSPACE", help="folder of the project's keys and kits")
-    parser.add_argument("--wheel", type=Path, help="built before; ./custom is built by default")
+    wheel = "silofl's, beside silofl_desk's, both built before (default: they are built from ./custom)"
+    parser.add_argument("--wheel", type=Path, help=wheel)
     parser.add_argument("--port", type=int, help="of the server, instead of the project's")
     parser.add_argument("--host", help="name or address of the server, instead of the project's")
     add_contents_options(parser)
@@ -128,10 +129,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Make the kits of a network, or fill them again."""
-    check_contents(options, ["server", "hospital"])
     project = make_project(options.project, options.host, options.port)
+    people = [one for one in project["participants"] if isinstance(one, dict)]
+    check_contents(options, ["server", "hospital"], [str(one.get("role")) for one in people])
     folder = make_kits(project, options.workspace)
-    wheel = options.wheel or build_wheel(REPOSITORY / "custom", folder / "wheel")
+    wheel = options.wheel or build_wheels(folder / "wheel")[0]
     for kit in find_kits(kits_folder(folder)):
         fill_kit(kit, describe_contents(options, wheel, project))
         print(f"{kit.kind} {kit.name}: {kit.folder}")

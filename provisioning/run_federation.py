@@ -13,7 +13,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from provisioning.build_wheel import build_wheel
+from provisioning.build_wheel import build_wheels
 from provisioning.fill_kits import Contents, fill_kit, read_line
 from provisioning.make_kits import make_kits, make_project
 from provisioning.namespaces import Namespaces
@@ -89,7 +89,7 @@ def run(options: argparse.Namespace) -> int:
 
 def _make_network(project: Project, workspace: Path, data: Path) -> Path:
     folder = make_kits(project, workspace)
-    wheel = build_wheel(REPOSITORY / "custom", folder / "wheel")
+    wheel = build_wheels(folder / "wheel")[0]
     contents = Contents(wheel, SITE_CONFIGS, data, line=read_line(project))
     for kit in find_kits(kits_folder(folder)):
         fill_kit(kit, contents)

@@ -15,6 +15,8 @@ from silofl.base.files import write_json, write_text
 LOCK, SBOM, WHEELHOUSE = "requirements.lock", "sbom.json", "wheelhouse"
 # What torch brings along for a GPU, and for the CPU never: the maker's libraries, and the compiler.
 OF_GPU = ("nvidia-", "cuda-", "triton", "pytorch-triton")
+# Role of a person -> SiloFL's own packages in the kit: an org_admin uses those of the own hospital's machine.
+OWN = {"lead": ("silofl", "silofl_desk"), "org_admin": ()}
 LINE = re.compile(r"([A-Za-z0-9._-]+)==(\S+) --hash=sha256:([0-9a-f]{64})")
 
 
@@ -49,6 +51,29 @@ def name_package(wheel: Path, checksum: str) -> Package:
     except InvalidWheelFilename as error:
         raise ConfigError(f"the wheel must be named as pip names it; {error}; build it with build-wheel") from None
     return Package(name, str(version), checksum)
+
+
+def list_own(role: str) -> tuple[str, ...]:
+    """Return the packages of SiloFL's own that a kit installs, by the role in its certificate, if it has one."""
+    return OWN.get(role, ("silofl",))
+
+
+def find_own_wheels(wheel: Path, role: str) -> list[Path]:
+    """Return the wheels that a kit gets: silofl's, and those of the same version beside it that a role needs.
+
+    Raises:
+        ConfigError: One is not there.
+    """
+    if not (wheel.suffix == ".whl" and wheel.name.startswith("silofl-") and wheel.is_file()):
+        raise ConfigError(f"the wheel must be a file silofl-VERSION-....whl, not {wheel}; build it with build-wheel")
+    wheels = [wheel.with_name(wheel.name.replace("silofl", name, 1)) for name in list_own(role)]
+    for one in wheels:
+        if not one.is_file():
+            raise ConfigError(
+                f"{one.name} must be beside {wheel}, for the kit of a {role}; it is not there: build both with "
+                "build-wheel, and name silofl's with --wheel"
+            )
+    return wheels
 
 
 def write_supply(folder: Path, own: Sequence[Package], lock: Path) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
 from provisioning.guide import STUDY
-from provisioning.supply import LOCK, WHEELHOUSE, Package, digest_file, is_for_gpu, read_lock
+from provisioning.supply import LOCK, WHEELHOUSE, Package, digest_file, is_for_gpu, list_own, read_lock
 from silofl.base.errors import ConfigError
 from silofl.base.settings import load_settings
 from silofl.flare.kit import Kit
@@ -15,7 +15,7 @@ from silofl.study import load_study
 
 def find_supply_faults(kit: Kit) -> Iterator[str]:
     """Find a wheel or a lock that is not what was handed out, or that installs what the site cannot use."""
-    if kit.kind == "admin":
+    if not list_own(kit.role):
         return
     yield from _find_wheel_faults(kit)
     yield from _find_lock_faults(kit)
@@ -23,14 +23,16 @@ def find_supply_faults(kit: Kit) -> Iterator[str]:
 
 def _find_wheel_faults(kit: Kit) -> Iterator[str]:
     known = _read_wheel_sums(kit)
-    if not known:
-        yield "SHA256SUMS must have the wheel's checksum; fill the kit with fill-kits"
+    missing = set(list_own(kit.role)) - {wheel.partition("-")[0] for wheel in known}
+    if missing:
+        names = " and ".join(sorted(missing))
+        yield f"SHA256SUMS must have the checksum of the wheel of {names}; fill the kit with fill-kits"
     for name, checksum in known.items():
         wheel = kit.folder / name
         if not wheel.is_file() or digest_file(wheel) != checksum:
             yield f"{name} must have the checksum in SHA256SUMS; fetch it again"
     for name in sorted({path.name for path in kit.folder.glob("*.whl")} - known.keys()) if known else ():
-        yield f"{name} must be the wheel in SHA256SUMS; it is another: delete it, or fill the kit with fill-kits"
+        yield f"{name} must be a wheel in SHA256SUMS; it is another: delete it, or fill the kit with fill-kits"
 
 
 def _read_wheel_sums(kit: Kit) -> dict[str, str]:

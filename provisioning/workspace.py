@@ -48,6 +48,19 @@ def kits_folder(project: Path) -> Path:
     return project / "prod_00"
 
 
+def find_wheel(project: Path) -> Path:
+    """Return silofl's wheel that a project's kits hold, if possible in the kit of a lead, beside what leads install.
+
+    Raises:
+        ConfigError: They hold none, or different ones.
+    """
+    found = sorted(kits_folder(project).glob("*/silofl-*.whl"), key=lambda wheel: len([*wheel.parent.glob("*.whl")]))
+    wheels = {wheel.name: wheel for wheel in found}
+    if len(wheels) != 1:
+        raise ConfigError(f"the kits in {project} must hold one wheel, not {sorted(wheels)}; name it, --wheel")
+    return wheels.popitem()[1]
+
+
 def certificates_file(project: Path) -> Path:
     """Return NVFlare's record of a project's certificates; it also holds the root's private key."""
     return project / "state" / "cert.json"

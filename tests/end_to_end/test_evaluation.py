@@ -9,7 +9,6 @@ from provisioning.fill_kits import Contents, fill_kit
 from provisioning.make_kits import make_kits, make_project
 from provisioning.network import Network
 from provisioning.workspace import PROJECT, find_kits, kits_folder
-from silofl import __version__
 from silofl.base.files import read_json
 from silofl.base.schema import dump_record
 from silofl.federation.results import read_results
@@ -17,6 +16,7 @@ from silofl.inference.evaluations import MISSING
 from silofl_desk.phantoms.phantoms import make_phantoms
 from silofl_desk.phantoms.stains import make_stains
 
+from ..provisioning.conftest import write_wheels
 from .conftest import carried_out, find_super_model, silofl
 
 
@@ -92,7 +92,7 @@ def test_a_fifth_hospital_tests_a_classification_over_tls_at_the_threshold_that_
     for one in project["participants"]:
         one["name"] = "midland" if one["name"] == "south" else one["name"]
     folder = make_kits(project, tmp_path / "workspace")
-    (wheel := tmp_path / f"silofl-{__version__}-py3-none-any.whl").write_bytes(b"reviewed package")
+    wheel = write_wheels(tmp_path)
     for kit in find_kits(kits_folder(folder)):
         fill_kit(kit, Contents(wheel, data_root=data))
     with Network(folder, tmp_path / "logs") as network:

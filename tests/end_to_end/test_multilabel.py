@@ -12,12 +12,12 @@ from provisioning.fill_kits import Contents, fill_kit
 from provisioning.make_kits import make_kits, make_project
 from provisioning.network import Network
 from provisioning.workspace import PROJECT, find_kits, kits_folder
-from silofl import __version__
 from silofl.flare.components import name_components
 from silofl.inference import SuperModel
 from silofl_desk.studies.simulation import study_file
 from tests.conftest import count_cases
 
+from ..provisioning.conftest import write_wheels
 from .conftest import carried_out
 
 pytestmark = [pytest.mark.long, pytest.mark.usefixtures("decoded_here", "undrawn")]
@@ -103,7 +103,7 @@ def test_a_comparison_defines_its_averages_for_findings(folder, tmp_path):
 @pytest.mark.slow
 def test_a_network_comes_to_the_same_findings(folder, tmp_path, free_port):
     project = make_kits(make_project(PROJECT, "localhost", free_port()), tmp_path / "workspace")
-    (wheel := tmp_path / f"silofl-{__version__}-py3-none-any.whl").write_bytes(b"reviewed package")
+    wheel = write_wheels(tmp_path)
     for kit in find_kits(kits_folder(project)):
         fill_kit(kit, Contents(wheel, data_root=folder / "data"))
     with Network(project, tmp_path / "logs") as network:

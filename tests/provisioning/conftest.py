@@ -17,6 +17,19 @@ def replace_in(path, old, new):
     path.write_text(path.read_text().replace(old, new))
 
 
+def desk_beside(wheel):
+    """Return the place of the wheel that a lead installs besides."""
+    return wheel.with_name(wheel.name.replace("silofl", "silofl_desk"))
+
+
+def write_wheels(folder):
+    """Write what stands for the two wheels, and return the first, which sites install."""
+    wheel = folder / f"silofl-{__version__}-py3-none-any.whl"
+    wheel.write_bytes(b"reviewed package")
+    desk_beside(wheel).write_bytes(b"what leads have besides")
+    return wheel
+
+
 def set_floor(kit, least):
     """Have a hospital's numbers leave from so many patients on; nothing of another kit."""
     path = kit.folder / "local" / "site.yaml"
@@ -37,9 +50,7 @@ def make_small_network(folder, wheel, *options, role="lead"):
 
 @pytest.fixture(scope="session")
 def wheel(tmp_path_factory):
-    path = tmp_path_factory.mktemp("wheel") / f"silofl-{__version__}-py3-none-any.whl"
-    path.write_bytes(b"reviewed package")
-    return path
+    return write_wheels(tmp_path_factory.mktemp("wheel"))
 
 
 @pytest.fixture(scope="session")

@@ -20,12 +20,12 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from provisioning.build_wheel import build_wheel
+from provisioning.build_wheel import build_wheels
 from provisioning.fill_kits import Contents, fill_kit
 from provisioning.make_kits import make_kits, make_project
 from provisioning.namespaces import Namespaces, are_possible
 from provisioning.network import start_command
-from provisioning.workspace import PROJECT, REPOSITORY, find_kits, kits_folder
+from provisioning.workspace import PROJECT, find_kits, kits_folder
 from silofl.base.errors import ConfigError, ExitCode, TrainingError
 from silofl.base.files import read_json, write_json, write_text
 from silofl.cli import Parser, run_command
@@ -200,7 +200,7 @@ class EightStage(Stage):
         others = [one for one in project["participants"] if one["type"] != "client" and one.get("role") != "org_admin"]
         hospitals = [{"name": name, "type": "client", "org": f"{name}_hospital"} for name in self.cast.names]
         project["participants"] = others + hospitals
-        wheel = build_wheel(REPOSITORY / "custom", self.out / "wheel")
+        wheel = build_wheels(self.out / "wheel")[0]
         for workspace in (self.workspace, self.out / "earlier"):
             for kit in find_kits(kits_folder(make_kits(project, workspace))):
                 fill_kit(kit, Contents(wheel, data_root=self.data))

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from provisioning.build_wheel import build_sdist, build_wheel, describe_package
-from provisioning.supply import LOCK, read_lock
+from provisioning.supply import LOCK, find_own_wheels, read_lock
 from provisioning.workspace import REPOSITORY
 from silofl.base.errors import ConfigError
 
@@ -118,11 +118,12 @@ def read_files(folder):
 
 
 @pytest.mark.slow
-def test_the_command_prints_the_checksum_of_a_wheel_that_pip_installs(tmp_path):
+def test_the_command_prints_the_checksums_of_two_wheels_of_which_pip_installs_the_sites_alone(tmp_path):
     command = [sys.executable, "-m", "provisioning", "build-wheel", tmp_path / "wheel"]
     printed = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=True).stdout.split()
-    wheel = Path(printed[1])
-    assert printed[0] == hashlib.sha256(wheel.read_bytes()).hexdigest() and wheel.parent == tmp_path / "wheel"
+    wheel, desk = Path(printed[1]), Path(printed[3])
+    assert printed[::2] == [hashlib.sha256(one.read_bytes()).hexdigest() for one in (wheel, desk)]
+    assert wheel.parent == tmp_path / "wheel" and find_own_wheels(wheel, "lead") == [wheel, desk]
     install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", tmp_path / "installed"]
     subprocess.run([*install, wheel], check=True, capture_output=True)
     found, wanted = (

@@ -27,7 +27,7 @@ from tests.conftest import change_json
 from ..conftest import readable_by_others
 from .conftest import make_small_network, replace_in
 
-JOBS = REPOSITORY / "jobs"
+JOBS, LEAD = REPOSITORY / "jobs", "lead@study.example.org"
 
 
 def failures(path, jobs=JOBS, after=timedelta(0)):
@@ -336,12 +336,19 @@ def change_key(change):
         ("north", change_resources(class_list_enforcement_mode="warn"), "must be 'enforce', not 'warn'"),
         ("north", change_resources(app_validator=None), "app_validator in local/resources"),
         ("north", take_unsigned_jobs, "signed jobs must be required"),
-        ("north", lambda kit: (kit / "SHA256SUMS").unlink(), "SHA256SUMS must have the wheel's checksum; fill the kit"),
-        ("north", lambda kit: (kit / "other-1.0-py3-none-any.whl").touch(), "other-1.0-py3-none-any.whl must be the"),
+        ("north", lambda kit: (kit / "SHA256SUMS").unlink(), "must have the checksum of the wheel of silofl; fill"),
+        (
+            "north",
+            lambda kit: (kit / "other-1.0-py3-none-any.whl").touch(),
+            "other-1.0-py3-none-any.whl must be a wheel",
+        ),
         ("north", change_wheel, f"silofl-{__version__}-py3-none-any.whl must have the checksum in SHA256SUMS"),
         ("north", change_key(lambda key, other: key.unlink()), "startup/client.key must exist"),
         ("north", change_key(lambda key, other: shutil.copy(other, key)), "must be the key of startup/client.crt"),
         ("north", change_key(lambda key, other: key.chmod(0o640)), "client.key must be readable by its owner only"),
+        (LEAD, change_wheel, "-py3-none-any.whl must have the checksum in SHA256SUMS"),
+        (LEAD, lambda kit: (kit / "SHA256SUMS").unlink(), "the wheel of silofl and silofl_desk; fill the kit with"),
+        (LEAD, lambda kit: (kit / LOCK).unlink(), "requirements.lock must be there and have a version and a"),
         ("server", empty_store_at_restart, "durable folder, not /tmp/nvflare/jobs-storage"),
     ],
 )

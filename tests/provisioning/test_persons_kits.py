@@ -4,6 +4,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from tests.provisioning.test_install import WORD, steps
 from tests.provisioning.test_network import LIMIT_S, SITES, small_job
 
 pytestmark = [pytest.mark.long, pytest.mark.slow]
-PROGRAMS, STATUS, ROLE, CONSOLE, RENEWAL = 2, 3, 4, 5, 6
+PLACE, STATUS, ROLE, CONSOLE, RENEWAL = 1, 3, 4, 5, 6
 
 
 @pytest.fixture(scope="module")
@@ -41,10 +42,11 @@ def follow(network, tmp_path):
     def carry_out(person, step, given="", index=slice(None), **words):
         folder = network.find_kit(person).folder
         page = steps((folder / "INSTALL.md").read_text())
-        words = {"FOLDER": str(folder), "CLONE": str(REPOSITORY), "RESULTS": str(tmp_path / "results"), **words}
-        lines = "".join(page[PROGRAMS]) + "".join("".join(page[step]).splitlines(keepends=True)[index])
+        words = {"FOLDER": str(folder), "SOFTWARE": sys.prefix, "RESULTS": str(tmp_path / "results"), **words}
+        begin = page[STATUS][0].splitlines(keepends=True)[0]
+        lines = begin + "".join("".join(page[step]).splitlines(keepends=True)[index])
         script = re.sub(WORD, lambda word: words.get(word[0], word[0]), lines)
-        # What the clone has at its place, a hospital's machine has in /opt/silofl.
+        # What this machine has in its own place, a hospital's has in /opt/silofl.
         environment = os.environ | {"PATH": f"{REPOSITORY / '.venv' / 'bin'}{os.pathsep}{os.environ['PATH']}"}
         shell = ["bash", "-euo", "pipefail", "-c", script]
         done = subprocess.run(
@@ -65,7 +67,9 @@ def wait_until_ended(network, name):
 
 def test_a_lead_sees_the_sites_runs_a_study_and_follows_it(network, follow, tmp_path):
     kit = network.find_kit("lead")
-    assert follow("lead", 1).partition("=")[2].strip() in (kit.folder / "INSTALL.md").read_text()
+    root, sums = follow("lead", PLACE).splitlines()
+    page = (kit.folder / "INSTALL.md").read_text()
+    assert root.partition("=")[2] in page and sums.split()[0] in page
     assert all(site in follow("lead", STATUS) for site in SITES)
     job = small_job(tmp_path / "small", "fedavg_phantoms", rounds=1)
     assert "nothing would have failed at east, north, south" in follow("lead", ROLE, index=slice(1), JOB=str(job))

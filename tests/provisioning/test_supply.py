@@ -21,6 +21,8 @@ from provisioning.workspace import CLINIC_LOCK, CUDA_LOCKS, REPOSITORY, SITE_LOC
 from silofl import __version__
 from silofl.base.errors import ConfigError
 
+from .test_install import WORD, steps
+
 EVERYTHING = REPOSITORY / "requirements.lock"
 # The fields that CycloneDX 1.6 requires of a document, of its components and of their checksums.
 COMPONENT = {
@@ -231,3 +233,26 @@ def test_a_wheelhouse_takes_no_other_file_of_a_version_and_is_of_a_filled_kit(ki
     assert "must be there with its checksum" in capsys.readouterr().err
     assert main(["wheelhouse", str(tmp_path)]) == 2
     assert "must be a filled kit, with requirements.lock" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_a_lead_installs_both_wheels_and_the_lock_by_the_page_of_the_kit_and_nothing_else(kits, tmp_path):
+    lead, wheels, small_lock = kits / "lead@study.example.org", tmp_path / "wheels", tmp_path / "some.lock"
+    for name in ("silofl", "silofl_desk"):
+        write_wheel(wheels, name)
+    header = f"for Python {sys.version_info.major}.{sys.version_info.minor}"
+    small_lock.write_text(lock_text([write_wheel(tmp_path / "index", "otherpackage")], header))
+    given = ("--wheel", str(wheels / "silofl-1.0-py3-none-any.whl"), "--lock", str(small_lock))
+    assert main(["fill-kits", str(lead), *given]) == 0
+    page = steps((lead / "INSTALL.md").read_text())
+    words = {"FOLDER": str(lead), "SOFTWARE": str(tmp_path / "soft"), "CPU_INDEX": str(tmp_path)}
+    script = re.sub(WORD, lambda word: words.get(word[0], word[0]), "".join(page[1] + page[2]))
+    offline = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(tmp_path / "index")}
+    environment = offline | {"PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin"}
+    command = ["bash", "-euc", script]
+    subprocess.run(command, env=environment, check=True, capture_output=True, timeout=300)
+    (place,) = tmp_path.glob("soft/lib/python*/site-packages")
+    assert {path.stem for path in place.glob("*.py")} >= {"silofl", "silofl_desk", "otherpackage"}
+    write_wheel(lead, "silofl_desk", "import os  # other bytes\n")
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode != 0 and "silofl_desk-1.0-py3-none-any.whl: FAILED" in done.stdout
