@@ -101,7 +101,7 @@ def are_comparable(runs: Sequence[RunRecords]) -> bool:
 
 
 def comparison_notes(results: Sequence[Results]) -> list[str]:
-    """Return sentences on runs without a value at a site, and on what limits a comparison of single runs."""
+    """Return sentences on runs without a value at a site, and on columns that only some comparisons have."""
     sites = compared_sites(results)
     notes = []
     for number, run in enumerate(results, start=1):
@@ -111,8 +111,7 @@ def comparison_notes(results: Sequence[Results]) -> list[str]:
             said = f"Run {number} has no value at {where or 'any site'}"
             notes.append(f"{said}: do not compare its mean with the others'.")
     surface = [SURFACE] if any(one.surface for run in results for one in run.tests.values()) else []
-    limits = list_limits({f"run {i}": [run] for i, run in enumerate(results, start=1)})
-    return [*notes, *limits, *surface, *map(describe_extra_metric, list_extra_metrics(results))]
+    return [*notes, *surface, *map(describe_extra_metric, list_extra_metrics(results))]
 
 
 def list_guessing(rows: Mapping[str, Sequence[Results]]) -> list[str]:
