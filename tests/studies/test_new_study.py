@@ -369,7 +369,8 @@ NAMES = [name for name in algorithm_names() if name not in ("advice", "plan")]
 
 
 @pytest.mark.parametrize(
-    ("task", "name"), [*(("masks", name) for name in NAMES), ("classes", "adafed"), ("classes", "moon")]
+    ("task", "name"),
+    [*(("classes", name) for name in NAMES), *(("masks", name) for name in ("adafed", "harmofl", "moon"))],
 )
 def test_any_algorithm_may_take_the_jobs_place_with_what_it_needs(new_study, pictures, stains, tmp_path, name, task):
     study, file, _ = new_study(None, stains if task == "masks" else pictures, "own", "--algorithm", name)
