@@ -1,6 +1,7 @@
 import json
 import shutil
 from functools import partial
+from itertools import product
 
 import pytest
 
@@ -234,11 +235,9 @@ def test_a_copied_job_has_the_changes_and_the_components_of_its_algorithm(tmp_pa
 
 def test_an_algorithm_by_its_name_is_its_preset_whatever_the_job_chose_for_another():
     # The job, of classes, which every algorithm takes, chooses a pretrained start and AdaFed's statistics.
-    chosen, plain = JOB.with_name("adafed_pneumonia"), {"training.optimizer": "sgd", "training.local_epochs": 2}
-    for name in set(algorithm_names()) - {"adafed"}:
-        for preset in PRESET_NAMES:
-            study = changed_study(chosen, plain | {"algorithm.name": name, "algorithm.preset": preset})
-            assert study.recipe == load_presets(name)[preset], name
+    for name, one in product({*algorithm_names()} - {"adafed"}, PRESET_NAMES):
+        new = {"algorithm.name": name, "algorithm.preset": one, "training.optimizer": "sgd", "training.local_epochs": 2}
+        assert changed_study(JOB.with_name("adafed_pneumonia"), new).recipe == load_presets(name)[one], name
 
 
 @pytest.mark.parametrize(

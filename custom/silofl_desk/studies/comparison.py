@@ -106,10 +106,9 @@ def comparison_notes(results: Sequence[Results]) -> list[str]:
     notes = []
     for number, run in enumerate(results, start=1):
         without = [site for site in sites if run.values.get(site) is None]
-        where = ", ".join(without) if len(without) <= 4 else f"{len(without)} of {len(sites)} sites"
+        where = ", ".join(without) or "any site" if len(without) <= 4 else f"{len(without)} of {len(sites)} sites"
         if without or not sites:
-            said = f"Run {number} has no value at {where or 'any site'}"
-            notes.append(f"{said}: do not compare its mean with the others'.")
+            notes.append(f"Run {number} has no value at {where}: do not compare its mean with the others'.")
     surface = [SURFACE] if any(one.surface for run in results for one in run.tests.values()) else []
     return [*notes, *surface, *map(describe_extra_metric, list_extra_metrics(results))]
 
