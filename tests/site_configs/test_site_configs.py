@@ -84,7 +84,7 @@ EVALUATION = {"rounds": 0, "model.pretrained_sha256": "0" * 64}
 def test_a_sites_settings_are_valid_and_let_leave_what_the_algorithms_send(kind):
     site = load_settings(Site, CONFIGS / kind / "site.yaml")
     studies = [
-        changed_study(ROOT / "jobs" / "fedavg_phantoms", PLAIN_SGD | change)
+        changed_study(ROOT / "jobs" / "adafed_pneumonia", PLAIN_SGD | change)
         for change in (*({"algorithm.name": name} for name in ALGORITHMS), EVALUATION)
     ]
     assert site.min_patients == 5

@@ -12,6 +12,7 @@ from silofl_desk.studies.comparison import (
     compared_sites,
     comparison_notes,
     comparison_table,
+    list_limits,
 )
 from silofl_desk.studies.comparison_page import print_comparison
 from silofl_desk.studies.conditions import rows_by_name
@@ -59,13 +60,13 @@ def test_a_run_that_lacks_sites_is_not_compared_however_high_its_mean(results):
 
 
 def test_caveats_name_the_runs_they_hold_for(results):
-    others = [results(normalization="batch_stateless", split_unit="slices", regions={"all": [1]})] * 2
-    notes = comparison_notes([results(), *others])
+    other = results(normalization="batch_stateless", split_unit="slices", regions={"all": [1]})
+    notes = list_limits({"run 1": [results()], "run 2": [other], "run 3": [other]})
     label = "batch_stateless (a prediction depends on the other images of its batch)"
     assert f"Normalization: batch (run 1); {label} (run 2, run 3)." in notes
     assert "Split: by patient (run 1); by slices, same person in training and test (run 2, run 3)." in notes
     assert "Regions: each label (run 1); all (organ) (run 2, run 3)." in notes
-    assert not any("Regions" in note for note in comparison_notes([results()]))
+    assert not any("Regions" in note for note in list_limits({"run 1": [results()]}))
 
 
 def test_a_comparison_of_one_seed_says_that_it_marks_no_best(results, printed):
@@ -81,8 +82,8 @@ def test_a_comparison_of_one_seed_says_that_it_marks_no_best(results, printed):
 @pytest.mark.parametrize("home", ["nothing", "head"])
 def test_shared_batchnorm_is_said_beside_runs_that_keep_it_at_home(results, home):
     shared, local = (results(normalization="batch", recipe={"stays_home": one}) for one in (home, "batchnorm"))
-    assert any(note.startswith("run 1: BatchNorm is shared") for note in comparison_notes([shared, local]))
-    assert not any("BatchNorm is shared" in note for note in comparison_notes([shared, shared]))
+    assert "run 1: BatchNorm is shared" in "\n".join(list_limits({"run 1": [shared], "run 2": [local]}))
+    assert "BatchNorm is shared" not in "\n".join(list_limits({"run 1": [shared], "run 2": [shared]}))
 
 
 def records(*results):
@@ -92,7 +93,7 @@ def records(*results):
 @pytest.mark.parametrize("federated", [0.3, 0.8])
 def test_values_at_the_usual_threshold_are_said_to_be_so_where_the_hospitals_own_move_them(joining, federated):
     one = joined(test={"local": 0.7, "federated": federated, "federated_calibrated": 0.8, "chosen": 0.8})
-    assert (AT_HALF in comparison_notes([joining(east=one)])) == (federated == 0.3)
+    assert (AT_HALF in list_limits({"run 1": [joining(east=one)]})) == (federated == 0.3)
 
 
 def test_a_row_whose_models_may_all_have_guessed_is_named(results):
@@ -101,7 +102,7 @@ def test_a_row_whose_models_may_all_have_guessed_is_named(results):
         cases = {site: {"healthy": 25, "sick": 25} for site in also}
         return results(metric="accuracy", also=also, label_cases=cases)
 
-    notes = comparison_notes([tested(0.9), tested(0.5), results()])
+    notes = list_limits({"run 1": [tested(0.9)], "run 2": [tested(0.5)], "run 3": [results()]})
     assert [note for note in notes if "guessing" in note] == ["run 2: no model is shown to be better than guessing."]
 
 

@@ -8,8 +8,8 @@ from silofl.cli import main
 from silofl_desk.report.run_page import write_report
 from silofl_desk.report.run_records import read_run
 from silofl_desk.studies.comparison_page import Summary, make_comparison_page, write_comparison, write_rows
-from silofl_desk.studies.conditions import rows_by_name
-from silofl_desk.studies.method_table import runs_table
+from silofl_desk.studies.conditions import results_by_row, rows_by_name
+from silofl_desk.studies.method_table import methods_notes, methods_table, runs_table
 from tests.report.conftest import PageText, joined, report, rows_of
 
 pytestmark = pytest.mark.usefixtures("undrawn")
@@ -80,6 +80,13 @@ def test_a_run_of_a_named_row_says_which_it_is_of(finished, tmp_path):
     assert "run row reported round" in page.text and "1 slow 2" in page.text and "2 fast 2" in page.text
     assert "All runs share: study small, algorithm harmofl" in page.text
     assert "run reported round" in PageText(write_comparison([slow.path, fast.path], tmp_path / "runs.html")).text
+
+
+def test_what_limits_the_rows_is_said_once_with_a_summary_and_without(finished, tmp_path):
+    rows = {name: [read_run(finished(name))] for name in ("a", "b")}
+    methods = results_by_row(rows)
+    for summary in (Summary(), Summary(methods_table(methods, 1), methods_notes(methods, [0]))):
+        assert PageText(write_rows(rows, tmp_path / "page.html", summary)).text.count("Split: by patient.") == 1
 
 
 def test_a_centralised_run_is_counted_and_its_report_led_to(finished, tmp_path):

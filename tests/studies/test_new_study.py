@@ -365,24 +365,18 @@ def test_volumes_are_cut_into_slices_where_these_are_thick(new_study, silofl, tm
     assert study.data.dimensions == 2 or silofl(*run)[0] == 0
 
 
-NAMES = [name for name in algorithm_names() if name not in ("advice", "plan")]
+WITH_CLASSES = [("classes", name) for name in algorithm_names() if name != "plan"]
 
 
-@pytest.mark.parametrize(
-    ("task", "name"), [*(("masks", name) for name in NAMES), ("classes", "adafed"), ("classes", "moon")]
-)
+@pytest.mark.parametrize(("task", "name"), [*WITH_CLASSES, ("masks", "adafed"), ("masks", "moon")])
 def test_any_algorithm_may_take_the_jobs_place_with_what_it_needs(new_study, pictures, stains, tmp_path, name, task):
-    study, file, _ = new_study(None, stains if task == "masks" else pictures, "own", "--algorithm", name)
+    data, usual = stains if task == "masks" else pictures, load_study(study_file(JOBS / f"fedavg_{task}")).training
+    study, file, _ = new_study(None, data, "own", "--algorithm", name)
     assert (study.algorithm.name, study.algorithm.preset) == (name, "recommended")
     needs_batchnorm = name in ("adafed", "fedbn", "harmofl")
     assert study.model.normalization == ("batch" if needs_batchnorm else "group") and not study.cautions
-    assert (f"# as {name} needs" in file.read_text()) == (needs_batchnorm or study.training != start_of(task).training)
-    simulation = Simulation(str(stains if task == "masks" else pictures), pretrained="f.pt")
-    settle_job(tmp_path / "own", simulation, {})
-
-
-def start_of(task):
-    return load_study(study_file(JOBS / f"fedavg_{task}"))
+    assert (f"# as {name} needs" in file.read_text()) == (needs_batchnorm or study.training != usual)
+    settle_job(tmp_path / "own", Simulation(str(data), pretrained="f.pt"), {})
 
 
 @pytest.mark.parametrize(("rare", "is_balanced"), [(5, True), (8, False)])

@@ -79,7 +79,7 @@ class Candidate:
     def pretrained(self) -> Arrays | None:
         """The pretrained model or the weights in the study's folder, where the study names such a file."""
         start = read_start(self.study_file.parent, self.study)
-        return start and start.arrays
+        return start.arrays if start else None
 
     @cached_property
     def server(self) -> ServerRounds:

@@ -49,8 +49,9 @@ def check_data(candidate: Candidate) -> Finding:
         # Without a floor: nothing of this leaves.
         held = checked_cast(take_inventory(candidate.data_folder, 0), Inventory)
         return ok(f"{held.cases} cases can be read, of {held.patients} {held.unit}", **held.model_dump(mode="json"))
+    manifest = checked_cast(found.manifest, Manifest)
     parts = {"training": found.training, "validation": found.validation, "test": found.test}
-    cases = {name: len(records) for name, records in found.manifest.parts.items()}
+    cases = {name: len(records) for name, records in manifest.parts.items()}
     counts = {name: count_labels(part, study) for name, part in parts.items()}
     facts = {
         "cases": cases,
@@ -58,7 +59,7 @@ def check_data(candidate: Candidate) -> Finding:
         "patients": {name: part.num_patients for name, part in parts.items()},
         "labels": counts,
         "image_shape": list(found.image_shape),
-        "spacing_mm": _measure_spacing(found.manifest, study.data.background),
+        "spacing_mm": _measure_spacing(manifest, study.data.background),
         "domain": dump_record(found.domain),
     }
     worth_a_look = find_label_doubts(found, study, counts["training"]) + find_doubts(found, study)
@@ -70,7 +71,7 @@ def check_data(candidate: Candidate) -> Finding:
     if worth_a_look:
         return warning(". ".join(worth_a_look), **facts)
     listed = ", ".join(f"{count} {name}" for name, count in cases.items())
-    apart = APART[agree_split_unit(study, found.manifest.split_unit)]
+    apart = APART[agree_split_unit(study, manifest.split_unit)]
     return ok(f"{listed} cases can be read, {apart}", **facts)
 
 
@@ -97,7 +98,8 @@ def _measure_spacing(manifest: Manifest, background: BackgroundSettings) -> dict
     """Return the smallest and largest spacing of a few volumes of a part, in millimetres by axis; None for pictures."""
     spacings = []
     for record in next(filter(None, manifest.parts.values()))[:SAMPLE]:
-        affine = read_image(*manifest.source(record).first, record.index, background).affine
+        # To mypy the fields of a protocol can be set, and these are frozen.
+        affine = read_image(*manifest.source(record).first, record.index, background).affine  # type: ignore[arg-type]
         if affine is None:
             return None
         spacings.append(np.linalg.norm(affine[:3, :3], axis=0))

@@ -34,8 +34,8 @@ from silofl.training.joined import CHOSEN, LOCAL
 
 FORMAT, PAGE, CONTENT, RECORDS, QUESTIONS = 1, "dossier.html", "dossier.json", "records", "dossier.yaml"
 # Files of the kit that decide: public ones, and what the site has decided.
-DECIDING = ("startup/client.crt", "startup/rootCA.pem", "local/site.yaml", "local/privacy.json", "local/resources.json")
-DECIDING += ("local/authorization.json", "requirements.lock", "sbom.json")
+DECIDING: tuple[str, ...] = ("startup/client.crt", "startup/rootCA.pem", "local/site.yaml", "local/privacy.json")
+DECIDING += ("local/resources.json", "local/authorization.json", "requirements.lock", "sbom.json")
 LEGAL = "No legal opinion: what the program cannot know is for the hospital to say."
 
 
@@ -71,7 +71,8 @@ def attack_models(candidate: Candidate, runs: Mapping[str, Path]) -> dict[str, M
     if run is None:
         return {"all models": "no run has come to its end, which leaves models here"}
     set_threads("auto")
-    device, found = choose_device(candidate.settings.device or candidate.study.device), {}
+    device = choose_device(candidate.settings.device or candidate.study.device)
+    found: dict[str, Membership | str] = {}
     try:
         members, others = _split_cases(candidate, run)
         for folder in filter(Path.is_dir, (run / FOLDER, run / OWN, run / CHOSEN)):
@@ -81,9 +82,9 @@ def attack_models(candidate: Candidate, runs: Mapping[str, Path]) -> dict[str, M
                 whose = "the site's own model" if name == LOCAL else f"federated model {name}"
                 try:
                     attack = attack_membership(SuperModel(contents, device), name, members, others)
+                    found[f"{whose} of {run.name}"] = attack
                 except DataError as error:
-                    attack = str(error)
-                found[f"{whose} of {run.name}"] = attack
+                    found[f"{whose} of {run.name}"] = str(error)
     except SiloFLError:
         # The reason may name a case.
         return {"all models": "data or models cannot be read: site check says why"}

@@ -19,7 +19,7 @@ from silofl.base.schema import dump_record
 from silofl.base.settings import load_settings
 from silofl.core.findings import join_findings, name_findings
 from silofl.data.learnt import check_not_learnt, find_learnt, is_recorded
-from silofl.data.manifest import PARTS
+from silofl.data.manifest import PARTS, Manifest
 from silofl.data.parts import Examples
 from silofl.data.site_data import load_site_data
 from silofl.data.targets import IGNORED
@@ -40,6 +40,7 @@ from silofl.inference.opened import open_model
 from silofl.inference.prediction import call_case
 from silofl.inference.subgroups import measure_subgroups
 from silofl.inference.super_model import SuperModel
+from silofl.parts.checked_cast import checked_cast
 from silofl.report.evaluation_figures import reliability_image, roc_image, sizes_image, worst_image
 from silofl.report.evaluation_page import (
     RESEARCH,
@@ -181,11 +182,11 @@ def _list_doubts(models: Mapping[str, tuple[Sequence[Path], SuperModel]], site: 
     Args:
         models: Name in a sentence -> the folders that may say what the model learnt from, and the model.
     """
-    has_learnt, doubts = {*site.parts} != {"test"}, []
+    has_learnt, doubts, manifest = {*site.parts} != {"test"}, [], checked_cast(site.data.manifest, Manifest)
     for name, (records, model) in models.items():
         contents = model.contents
         known = (contents.facts.get("data") or {}).values()
-        is_same = site.data.manifest.digest in [one.get("digest") for one in known]
+        is_same = manifest.digest in [one.get("digest") for one in known]
         if learnt := find_learnt(records, site.data, site.parts, contents.study):
             remedy = "give --part test" if has_learnt else "take them out of test"
             doubts.append(LEARNT.format(name, len(learnt), remedy))
@@ -196,7 +197,6 @@ def _list_doubts(models: Mapping[str, tuple[Sequence[Path], SuperModel]], site: 
             doubts.append(UNCHECKED.format(name, NO_RECORD.format(run) if run else "it does not name its run"))
         if contents.study.operating_point and not contents.calling.thresholds:
             doubts.append(ONE_HALF.format(name))
-    manifest = site.data.manifest
     if others := [name for number, name in manifest.labels.items() if number not in manifest.labels_annotated]:
         doubts.append(NOT_DRAWN.format(", ".join(others)))
     if site.units.name != "patient":
@@ -219,7 +219,7 @@ def _rank_case(one: EvaluatedCase) -> float:
     """Return the probability of the true class, or a segmentation's value; of findings the share of right ones."""
     if one.score.is_multilabel:
         return one.score.by_case[one.case]
-    known = [row[label] for label, rows in one.score.probabilities_by_case.items() for row in rows.values()]
+    known = [row[int(label)] for label, rows in one.score.probabilities_by_case.items() for row in rows.values()]
     return float(np.mean(known)) if known else one.score.by_case[one.case]
 
 
@@ -229,10 +229,10 @@ def _draw_class(model: SuperModel, one: EvaluatedCase, case: Examples) -> CaseCo
     (label, rows), *_ = one.score.probabilities_by_case.items()
     read = call_case(np.array([rows[one.case]]), one.calling, study)
     if study.is_multilabel:
-        title = f"{name_findings(label, study.labels)}: {join_findings(read['findings'])}"
+        title = f"{name_findings(int(label), study.labels)}: {join_findings(read['findings'])}"
         return CaseColumn(title, one.case, plane)
     said = study.labels[read["label"]]
-    return CaseColumn(f"{study.labels[label]}: {said} {read['class_scores'][said]:.2f}", one.case, plane)
+    return CaseColumn(f"{study.labels[int(label)]}: {said} {read['class_scores'][said]:.2f}", one.case, plane)
 
 
 def _draw_label_map(model: SuperModel, one: EvaluatedCase, case: Examples) -> CaseColumn:
@@ -269,7 +269,7 @@ def _write_page(
         "reliability": reliability_image(record),
     }
     reasons = [f"{one.case}: {one.reason}" for one in refused]
-    name = site.data.manifest.folder.resolve().name
+    name = checked_cast(site.data.manifest, Manifest).folder.resolve().name
     page = make_evaluation_page(record, name, doubts, images, reasons, _name_worst(pictures, cases))
     write_with_files(path, page, ())
 
@@ -287,11 +287,11 @@ def _name_worst(pictures: Sequence[CaseColumn], cases: Sequence[EvaluatedCase]) 
 def _collect_sizes(cases: Sequence[EvaluatedCase], study: Study) -> dict[str, list[tuple[float, float]]]:
     """Return label -> predicted and true size of each case that has it."""
     found: dict[str, list[tuple[float, float]]] = {}
+    names: dict[int | str, str] = dict(study.labels.items())
     for one in cases:
         for key, measured in one.labels.items():
             if measured.predicted or measured.true:
-                name = str(study.labels.get(key, key))
-                found.setdefault(name, []).append((measured.predicted, measured.true))
+                found.setdefault(names.get(key, str(key)), []).append((measured.predicted, measured.true))
     return found
 
 

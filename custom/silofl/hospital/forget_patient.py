@@ -261,9 +261,9 @@ def _read_learnt_cases(path: Path) -> Iterable[str]:
 
 
 def _remove_learnt(path: Path, cases: set[str]) -> None:
-    known = read_file(LearntFrom, path)
-    kept = {case: digests for case, digests in known.cases.items() if case not in cases}
-    write_json(path, dump_record(replace(known, cases=kept)))
+    if known := read_file(LearntFrom, path):
+        kept = {case: digests for case, digests in known.cases.items() if case not in cases}
+        write_json(path, dump_record(replace(known, cases=kept)))
 
 
 _READERS = {

@@ -50,7 +50,7 @@ def check_versions(candidate: Participant) -> Finding:
         return failed(str(error), **named)
     found = {one.name: find_installed_version(one.name) for one in wanted}
     wrong = [f"{one.name} {found[one.name] or 'none'}" for one in wanted if not _fits(one, found[one.name])]
-    if not SpecifierSet(wheel.metadata.get("Requires-Python") or "").contains(named["python"]):
+    if not SpecifierSet(wheel.metadata.get_all("Requires-Python", [""])[0]).contains(str(named["python"])):
         wrong.insert(0, f"Python {named['python']}")
     if wrong:
         return failed(

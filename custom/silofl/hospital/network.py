@@ -8,6 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
+from typing import Any
 
 from aiohttp import ClientError
 from cryptography import x509
@@ -332,7 +333,8 @@ def shake_hands(kit: Kit) -> Handshake:
         open_line(kit, TIMEOUT_S) as line,
         context.wrap_socket(line, server_hostname=address.host) as secured,
     ):
-        names = dict(pair for part in secured.getpeercert()["subject"] for pair in part)
+        certificate: dict[str, Any] = secured.getpeercert() or {}
+        names = dict(pair for part in certificate["subject"] for pair in part)
         protocol = str(secured.version())
         # In TLS 1.3 the handshake ends here before the server has checked the site's certificate: only its answer to
         # a request shows that it accepts it.

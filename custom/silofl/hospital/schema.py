@@ -52,13 +52,13 @@ class _ExplainedSchema(GenerateJsonSchema):
 
 def study_schema() -> Schema:
     """Return the schema of study.yaml, with the keys of every algorithm."""
-    kinds = [(one, "validation") for one in (Study, Recipe, *all_ingredients())]
+    kinds: list[Any] = [(one, "validation") for one in (Study, Recipe, *all_ingredients())]
     found, schema = models_json_schema(kinds, schema_generator=_ExplainedSchema)
-    (study, _, *sections), known, names = found.items(), schema["$defs"], algorithm_names()
+    (study, _, *sections), known, names = found.values(), schema["$defs"], algorithm_names()
     known["Transform"] = TRANSFORM | {"description": known["Transform"]["description"]}
     keys = known["AlgorithmSettings"]["properties"]
     keys["name"]["enum"], keys["preset"]["enum"] = names, [*PRESET_NAMES]
-    keys |= {kind.section: place for (kind, _), place in sections}
+    keys |= {kind.section: place for kind, place in zip(all_ingredients(), sections, strict=True)}
     # An answer is borrowed by the name of its algorithm; a rule has one of its own, or constants.
     answers = known.pop("Recipe")["properties"] | {name: {"enum": [word, *names]} for name, word in WITHOUT.items()}
     answers["parts"] = {"type": "array", "items": {"enum": names}}
@@ -66,14 +66,14 @@ def study_schema() -> Schema:
     answers["robust"] = {"anyOf": [{"enum": rules}, keys["robust"]]}
     keys |= _explain(answers, Recipe)
     known["AlgorithmSettings"]["additionalProperties"] = False
-    return study[1] | schema
+    return study | schema
 
 
 def dataset_schema() -> Schema:
     """Return the schema of dataset.json."""
     name, numbers = {"anyOf": [TEXT, {"type": "integer"}]}, {"type": "array", "items": NATURAL}
     images = {"type": "array", "items": {"type": ["string", "null"]}, "minItems": 1}
-    record = {
+    record: Schema = {
         "image": {"anyOf": [TEXT, images], "description": read_meanings(Record)["images"]},
         "label": {"anyOf": [TEXT, NATURAL, numbers | {"uniqueItems": True}]},
         "slices": numbers | {"minItems": 2, "maxItems": 3},

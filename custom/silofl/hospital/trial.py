@@ -58,7 +58,7 @@ def check_training(candidate: Candidate) -> Finding:
     an_epoch, epochs = study.steps_an_epoch(len(part)), study.training.local_epochs
     steps, seconds = an_epoch * epochs, cost.of_round(an_epoch, epochs)
     limit = study.federation.task_timeout_s or FIRST_S
-    facts = {"seconds_per_step": cost.seconds, "steps_per_round": steps, "peak_bytes": cost.peak_bytes}
+    facts: dict[str, Any] = {"seconds_per_step": cost.seconds, "steps_per_round": steps, "peak_bytes": cost.peak_bytes}
     facts |= {"seconds_per_round": seconds, "device": device.type}
     if seconds > limit:
         return failed(
@@ -80,11 +80,11 @@ def check_privacy(candidate: Candidate) -> Finding:
         SiloFLError: It cannot be counted for the site's data.
     """
     study, limit = candidate.study, candidate.settings.max_epsilon
-    if not study.is_private:
+    settings = study.privacy.dp_sgd
+    if settings is None:
         keys = (limit, candidate.settings.max_delta, candidate.settings.privacy_unit)
         return ok("the study has no differential privacy" + ", and site.yaml asks for none" * (keys == (None,) * 3))
     units, of_round = measure_round(study, candidate.data.training)
-    settings = study.privacy.dp_sgd
     before = read_count(candidate.state_folder, candidate.kit.name, settings.unit)
     epsilon = compute_study_epsilon(study, of_round, before)
     earlier = f", with the {count_steps(before)} steps that were counted before," if before else ""
@@ -226,7 +226,7 @@ def _find_later_arrays(candidate: Candidate, gate: Gate) -> tuple[Arrays, Arrays
 
     def new(expected: Mapping[str, Expected], known: Mapping[str, Expected]) -> Arrays:
         found = {name: one for name, one in expected.items() if name not in known and gate.kind(name) not in of_few}
-        return narrow_arrays({name: np.zeros(one.shape, one.dtype) for name, one in found.items()}, study)
+        return narrow_arrays({name: np.zeros(one.shape or (), one.dtype) for name, one in found.items()}, study)
 
     return new(needed, known), new(asked, known | needed)
 
@@ -238,8 +238,8 @@ def _list_kinds(kinds: Mapping[str, Mapping[str, Any]]) -> str:
 def _make_trial_site(candidate: Candidate, folder: str) -> SiteRounds:
     """Return the site with its state in another folder, to train, or test, once on one batch of its data."""
     study, settings, data = candidate.study, candidate.settings, candidate.data
+    changes: dict[str, Any] = {"state_dir": folder, "cache_dir": folder}
     if study.asks_alone:
-        changes = {"state_dir": folder, "cache_dir": folder}
         return SiteRounds(candidate.kit.name, study, settings.model_copy(update=changes))
     name, *_ = study.needed_parts
     part = getattr(data, name)
@@ -250,8 +250,7 @@ def _make_trial_site(candidate: Candidate, folder: str) -> SiteRounds:
     # One batch must not be refused for being small where all such data of the site are enough; and a step that sees all
     # of it spends more than a round's.
     is_enough = part.num_patients >= settings.min_patients
-    changes = {"state_dir": folder, "cache_dir": folder, "min_patients": 0 if is_enough else settings.min_patients}
-    changes["max_epsilon"] = None
+    changes |= {"max_epsilon": None, "min_patients": 0 if is_enough else settings.min_patients}
     once = study.training.model_copy(update={"local_epochs": 1})
     rounds = SiteRounds(
         candidate.kit.name, study.model_copy(update={"training": once}), settings.model_copy(update=changes)

@@ -7,20 +7,21 @@ import io
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 # matplotlib is imported where something is drawn: it takes a second, and most commands draw late or nothing.
 if TYPE_CHECKING:
+    from matplotlib.artist import Artist
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
 
 # Okabe and Ito's colours, which differ for every kind of colour vision.
 LINE_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7a5195")
-LINE_STYLES = ("-", "--", ":", "-.")
+LINE_STYLES: tuple[Literal["-", "--", ":", "-."], ...] = ("-", "--", ":", "-.")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 INK, MUTED, GRID = "#1f2933", "#66727f", "#e3e8ee"
 DPI = 144
@@ -31,6 +32,7 @@ MOST_MARKERS = 30
 PAGE, PHONE, MOST_ON_A_PHONE = 10.4, 4.2, 7.0
 LEAST_PANEL, LEGEND_ROW = 2.0, 0.22
 Values = Sequence[float | None]
+Layout = Literal["constrained", "compressed"]
 # Of a line that must not hide the mean.
 FAINT = {"alpha": 0.35, "linewidth": 1.0}
 
@@ -120,7 +122,7 @@ def lay_out_panels(
 
 
 def make_panels(
-    rows: int, columns: int, size: tuple[float, float], layout: str = "constrained", shares_y: bool = False
+    rows: int, columns: int, size: tuple[float, float], layout: Layout = "constrained", shares_y: bool = False
 ) -> tuple[Figure, NDArray]:
     """Return a new figure of ``size`` inches and its axes, shape (rows, columns)."""
     from matplotlib.figure import Figure
@@ -166,7 +168,7 @@ def style_axes(axes: Axes, title: str, label: str) -> None:
 def style_rounds(axes: Axes, title: str, rounds: Sequence[int]) -> None:
     """Style axes over rounds, with ticks at integers."""
     style_axes(axes, title, "round")
-    axes.xaxis.get_major_locator().set_params(integer=True, min_n_ticks=1)
+    axes.locator_params(axis="x", integer=True, min_n_ticks=1)
     axes.set_xlim(min(rounds, default=1) - 0.5, max(rounds, default=1) + 0.5)
 
 
@@ -187,23 +189,23 @@ def point_style(place: int) -> dict[str, str]:
     return {"color": LINE_COLOURS[place % colours], "marker": MARKERS[(place + place // colours) % len(MARKERS)]}
 
 
-def draw_line(axes: Axes, rounds: Sequence[int], values: Sequence[float | None], **style: object) -> Line2D:
+def draw_line(axes: Axes, rounds: Sequence[int], values: Sequence[float | None], **style: Any) -> Line2D:  # noqa: ANN401
     """Draw a line over rounds with a marker at each value, or at some of many unless gaps leave points alone."""
     numbers = as_values(values)
     gaps = np.isnan(np.pad(numbers, 1, constant_values=np.nan))
     is_sparse = len(rounds) <= MOST_MARKERS or bool((gaps[:-2] & ~gaps[1:-1] & gaps[2:]).any())
     every = 1 if is_sparse else len(rounds) // MOST_MARKERS + 1
-    return axes.plot(rounds, numbers, **{"marker": "o", "markersize": 4.5, "markevery": every} | style)[0]
+    return axes.plot(rounds, numbers, **{"marker": "o", "markersize": 4.5, "markevery": every, **style})[0]
 
 
-def make_legend_handle(**style: object) -> Line2D:
+def make_legend_handle(**style: Any) -> Line2D:  # noqa: ANN401
     """Return a line of no points, which shows a style in a legend."""
     from matplotlib.lines import Line2D
 
     return Line2D([], [], **style)
 
 
-def draw_legend(figure: Figure, handles: Sequence[object], names: Sequence[str], size: int = 9) -> None:
+def draw_legend(figure: Figure, handles: Sequence[Artist], names: Sequence[str], size: int = 9) -> None:
     """Put one legend below all panels of a figure, in as many columns as its width has room for."""
     if handles:
         # A letter is about 0.6 of its size wide; a handle with its gaps takes as much as 9 letters.
@@ -273,7 +275,7 @@ class Curves:
 
     name: str
     rounds: Mapping[str, Sequence[int]]
-    styles: Mapping[str, Mapping[str, object]]
+    styles: Mapping[str, Mapping[str, Any]]
     panels: tuple[Panel, ...]
     height: float = 3.2
     least_width: float = LEAST_PANEL
@@ -297,7 +299,7 @@ class Curves:
         for axes, panel in zip(grid, self.panels, strict=True):
             for name, values in panel.lines.items():
                 faint = FAINT if name in panel.faint else {}
-                line = draw_line(axes, self.rounds[name], values, **self.styles[name] | faint)
+                line = draw_line(axes, self.rounds[name], values, **{**self.styles[name], **faint})
                 # Of the first panel: a faint line would be no key to the others.
                 handles.setdefault(name, line)
             style_rounds(axes, panel.title, [number for rounds in self.rounds.values() for number in rounds])

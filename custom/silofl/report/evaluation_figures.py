@@ -119,7 +119,8 @@ def sizes_image(sizes: Mapping[str, Sequence[tuple[float, float]]], labels: Scor
             axes.scatter(means, differences, s=16, color=LINE_COLOURS[0], alpha=0.7, linewidths=0)
             error = labels[label]["size_error"]
             axes.axhline(0, color=MUTED, linewidth=0.8)
-            axes.axhline(error.value, color=INK, linewidth=1.4)
+            if error.value is not None:
+                axes.axhline(error.value, color=INK, linewidth=1.4)
             for limit in error.interval or ():
                 axes.axhline(limit, color=INK, linewidth=1, linestyle=(0, (4, 3)))
         return figure

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import cycle
 from typing import TYPE_CHECKING
@@ -115,7 +115,7 @@ def write_title(axes: Axes, title: str, name: str, panel: float = PANEL_INCH) ->
     )
 
 
-def name_rows(column: Sequence[Axes], names: Sequence[str]) -> None:
+def name_rows(column: Iterable[Axes], names: Sequence[str]) -> None:
     """Write a name at the left of each row of panels."""
     for axes, name in zip(column, names, strict=True):
         axes.set_ylabel(escape_math(name), fontsize=11, color=INK)

@@ -359,9 +359,8 @@ def add_blocks(path: Path, blocks: Sequence[Block]) -> None:
         OSError: The page cannot be read.
         ConfigError: It cannot be written.
     """
-    place = _open_templates().globals["place"]
     before, footer, after = path.read_text(encoding="utf-8").rpartition(FOOTER)
-    _write_bytes(path, "".join([before, *(f"{place(block)}\n" for block in blocks), footer, after]).encode())
+    _write_bytes(path, "".join([before, *(f"{_place(block)}\n" for block in blocks), footer, after]).encode())
 
 
 @cache
@@ -374,13 +373,13 @@ def _open_templates() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-
-    def place(block: Block) -> str:
-        return getattr(environment.get_template("blocks.html.j2").module, block.kind)(block)
-
     # A block may hold others, of any kind.
-    environment.globals["place"] = place
+    environment.globals["place"] = _place
     return environment
+
+
+def _place(block: Block) -> str:
+    return getattr(_open_templates().get_template("blocks.html.j2").module, block.kind)(block)
 
 
 def write_page(path: Path, page: Page) -> Path:

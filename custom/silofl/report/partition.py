@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
@@ -108,7 +108,7 @@ def _area(count: int, largest: int) -> float:
 
 
 def _draw_dots(
-    axes: Axes, counts: Counts, part: str, classes: Sequence[str], largest: int, style: Mapping[str, object]
+    axes: Axes, counts: Counts, part: str, classes: Sequence[str], largest: int, style: Mapping[str, Any]
 ) -> None:
     places = [
         (x, y, _tally(counts, site, part, name)) for x, site in enumerate(counts) for y, name in enumerate(classes)

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -13,7 +14,7 @@ from silofl.base.errors import escape_markdown, make_printable
 
 MISSING, NOT_SAID = "-", "withheld"
 MARK_STYLES = {"*": "bold", "=": "underline", "": ""}
-UNITS = {"mm": "mm", "pixels": "px"}
+UNITS: dict[str | None, str] = {"mm": "mm", "pixels": "px"}
 METRIC_NAMES = {"accuracy": "accuracy", "balanced_accuracy": "balanced accuracy", "auroc": "AUROC", "auprc": "AUPRC"}
 
 
@@ -86,7 +87,7 @@ def rich_table(table: TextTable, console: Console) -> Table:
     for i, name in enumerate(table.columns):
         is_text, cells = i < table.num_text, [row[i] for row in table.rows]
         parts = [*name.split(), *(word for cell in cells for word in (cell.split() if is_text else [cell]))]
-        side = "left" if is_text else "right"
+        side: Literal["left", "right"] = "left" if is_text else "right"
         rich.add_column(Text(make_printable(name)), justify=side, min_width=max(map(len, parts), default=1))
     for i, row in enumerate(table.rows):
         if table.num_summary and i == len(table.rows) - table.num_summary:
@@ -101,13 +102,14 @@ def rich_table(table: TextTable, console: Console) -> Table:
     rich.width = max(least, console.width)
     spare = rich.width - least
     longest = [max(map(len, column)) for column in zip(table.columns, *table.rows, strict=True)]
-    for column in rich.columns:
-        column.width = column.min_width
+    widths = [column.min_width or 0 for column in rich.columns]
     # What columns of short words leave over is for those of long ones.
     for place, i in enumerate(sorted(range(table.num_text), key=longest.__getitem__)):
-        extra = min(spare // (table.num_text - place), longest[i] - rich.columns[i].min_width)
-        rich.columns[i].width += extra
+        extra = min(spare // (table.num_text - place), longest[i] - widths[i])
+        widths[i] += extra
         spare -= extra
+    for column, width in zip(rich.columns, widths, strict=True):
+        column.width = width
     return rich
 
 

@@ -101,18 +101,16 @@ def are_comparable(runs: Sequence[RunRecords]) -> bool:
 
 
 def comparison_notes(results: Sequence[Results]) -> list[str]:
-    """Return sentences on runs without a value at a site, and on what limits a comparison of single runs."""
+    """Return sentences on runs without a value at a site, and on columns that only some comparisons have."""
     sites = compared_sites(results)
     notes = []
     for number, run in enumerate(results, start=1):
         without = [site for site in sites if run.values.get(site) is None]
-        where = ", ".join(without) if len(without) <= 4 else f"{len(without)} of {len(sites)} sites"
+        where = ", ".join(without) or "any site" if len(without) <= 4 else f"{len(without)} of {len(sites)} sites"
         if without or not sites:
-            said = f"Run {number} has no value at {where or 'any site'}"
-            notes.append(f"{said}: do not compare its mean with the others'.")
+            notes.append(f"Run {number} has no value at {where}: do not compare its mean with the others'.")
     surface = [SURFACE] if any(one.surface for run in results for one in run.tests.values()) else []
-    limits = list_limits({f"run {i}": [run] for i, run in enumerate(results, start=1)})
-    return [*notes, *limits, *surface, *map(describe_extra_metric, list_extra_metrics(results))]
+    return [*notes, *surface, *map(describe_extra_metric, list_extra_metrics(results))]
 
 
 def list_guessing(rows: Mapping[str, Sequence[Results]]) -> list[str]:

@@ -61,6 +61,7 @@ from silofl_desk.studies.comparison import (
     compare_joining,
     comparison_notes,
     comparison_table,
+    list_limits,
 )
 from silofl_desk.studies.comparison_figures import comparison_images, curves_image
 from silofl_desk.studies.conditions import (
@@ -242,8 +243,9 @@ def _numbers_section(rows: RowRuns, summary: Summary) -> PageSection:
     results = [run.results for run in _list_runs(rows)]
     differences = list_differences(rows, summary.known)
     differ = "The runs differ in more than their algorithms:"
-    # Of several seeds the table above marks what is best.
+    # Of several seeds the table above marks what is best, and the notes of a summary say what limits all rows.
     has_one_seed = all(len(of_row) == 1 for of_row in rows.values())
+    limits = [] if summary.notes else list_limits(results_by_row(rows))
     metrics = {run.metric: metric_sentence(run.metric, run.has_findings) for run in results if run.metric}
     return make_section(
         "results",
@@ -252,7 +254,7 @@ def _numbers_section(rows: RowRuns, summary: Summary) -> PageSection:
         Banner("warning", "NOT ALIKE", differ, differences) if differences else None,
         _summary_blocks(summary),
         _run_blocks(rows, results),
-        make_items([*comparison_notes(results), *[ONE_SEED] * has_one_seed], "note"),
+        make_items([*comparison_notes(results), *limits, *[ONE_SEED] * has_one_seed], "note"),
         make_note(MEANS_NOTE, "mean, spread, pooled"),
         [make_note(sentence, metric) for metric, sentence in metrics.items()],
     )
