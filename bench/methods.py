@@ -162,7 +162,7 @@ def _train(
 ) -> dict[str, list[Wanted]]:
     """Train each method with its best rate that no seed fails with, and return its runs; with its last where all do."""
     final: dict[str, list[Wanted]] = {}
-    left = dict(ranked)
+    left = ranked
     while left:
         final |= {
             method: [Wanted(name, method, rates[0], seed, options.rounds) for seed in seeds]

@@ -122,17 +122,13 @@ def find_opposed(products: Products, weights: Mapping[str, float], min_sites: in
         weights: Site -> its weight in the others' mean.
         min_sites: With fewer sites left nobody knows who is opposed to whom.
     """
-    lengths = np.sqrt(products.parameters.diagonal())
-    here = [row for row in range(len(products.sites)) if lengths[row] > 0]
-    shares = np.array([weights[site] for site in products.sites])
     opposed = {}
-    while len(here) >= max(min_sites, 2):
-        cosines = {row: _cosine_to_mean(products.parameters, lengths, shares, row, here) for row in here}
+    while len(cosines := measure_cosines(products, weights)) >= max(min_sites, 2):
         worst = min(cosines, key=cosines.__getitem__)
         if cosines[worst] >= OPPOSED:
             break
-        opposed[products.sites[worst]] = cosines[worst]
-        here.remove(worst)
+        opposed[worst] = cosines[worst]
+        products = products.select(cosines.keys() - {worst})
     return opposed
 
 

@@ -284,7 +284,9 @@ def _list_calibration_notes(record: Evaluation) -> list[str]:
     if found is None or found.error_before is None or found.calibrated_before is None:
         return [CALIBRATION_NOTE]
     error, calibrated = record.scores[ALL]["ece"], record.scores[ALL]["ece_calibrated"]
-    end = "" if (error.value or 0) < (found.error_before.value or 0) else " Here it does not help."
+    if error.value is None or found.error_before.value is None:
+        return [CALIBRATION_NOTE]
+    end = "" if error.value < found.error_before.value else " Here it does not help."
     before, after = _format_error(found.error_before, found.calibrated_before), _format_error(error, calibrated)
     several = ", ".join(f"{one:.2f}" for one in found.temperatures or ())
     own = (

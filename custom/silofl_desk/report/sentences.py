@@ -516,8 +516,10 @@ def list_opposed(results: Results, ledger: Sequence[Round]) -> list[str]:
 
     Where all sites draw alike, chance names one in at most 5 % of runs. Of models that guess updates say nothing.
     """
+    if is_guessing(results):
+        return []
     unlike = [(site, found) for record in ledger for site, found in (record.unlike or {}).items()]
-    counts = Counter(site for site, found in unlike if "opposed" in found and not is_guessing(results))
+    counts = Counter(site for site, found in unlike if "opposed" in found)
     return [
         f"{site}: its updates point away from the others' mean in {number} of {len(ledger)} rounds, more than "
         "these differ: its images or labels are unlike theirs, or it undoes what they learn"
