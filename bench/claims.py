@@ -16,7 +16,9 @@ import json
 import re
 import sys
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from importlib import import_module
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -158,10 +160,21 @@ def _chosen(row: Row, found: Mapping[str, Any]) -> str:
 def _do(options: argparse.Namespace, wanted: Sequence[Wanted]) -> None:
     """Make the data of the runs that are not there yet, and carry these out."""
     left = [one for one in wanted if not is_finished(options.out / one.folder)]
-    for folder, one in {one.data: one for one in left}.items():
-        needed = [options.data / one.table.needs] * bool(one.table.needs)
-        one.table.make(options.out / folder, one.seed, *needed)
+    if left:
+        with ProcessPoolExecutor(options.processes, get_context("spawn")) as pool:
+            making = [
+                pool.submit(_make, one.paper, one.table.name, options.out / folder, one.seed, options.data)
+                for folder, one in {one.data: one for one in left}.items()
+            ]
+            for one in making:
+                one.result()
     carry_out([one.alone() for one in left], options.out, options.out, options.processes)
+
+
+def _make(paper: str, name: str, folder: Path, seed: int, data: Path) -> None:
+    """Make the data of a table for a seed, in a process of its own."""
+    (table,) = (table for table in import_module(f"claim_{paper}").PAPER.tables if table.name == name)
+    table.make(folder, seed, *[data / table.needs] * bool(table.needs))
 
 
 def format_rates(stored: Mapping[str, Any]) -> str:

@@ -30,11 +30,13 @@ class ReadyMade(Executor):
 
     Args:
         software: What it says that it runs.
+        is_plain: Whether it sends its arrays as NVFlare does by itself.
     """
 
-    def __init__(self, software: dict[str, str]) -> None:
+    def __init__(self, software: dict[str, str], is_plain: bool = False) -> None:
         super().__init__()
-        move_in_pieces()
+        if not is_plain:
+            move_in_pieces()
         self._software = software
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:

@@ -3,7 +3,11 @@
     PYTHONPATH=. python bench/thin_line.py OUT [--sites 2] [--mb 120] [--rounds 3] [--rate 8Mbit] [--delay-ms 50]
 
 Linux and root only: each hospital has a network namespace (`provisioning.namespaces`) with a wire of this rate, and a
-forwarder of its own that hands every piece on after the delay, both ways. The sites train nothing (`ready_made`).
+forwarder of its own that hands every piece on after the delay, both ways. The sites train nothing (`ready_made`). A
+model of 1 GiB:
+
+    --rounds 1 --set "model={network: monai.networks.nets.UNet, normalization: instance, arguments: {channels: [64, 512,
+    1346, 3264, 4096], strides: [2, 2, 2, 2]}}"
 """
 
 import argparse
@@ -40,7 +44,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path)
     parser.add_argument("--sites", type=int, default=2, choices=(2, 3))
-    parser.add_argument("--mb", type=float, default=120, help="of a model, in float32")
+    parser.add_argument("--mb", type=float, default=120, help="of a model, in float32; at most 400")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--rate", default="8Mbit", help="of each hospital's wire")
     parser.add_argument("--delay-ms", type=float, default=50)

@@ -64,7 +64,7 @@ class ArrayFile(Generic[K]):
         shape = array.shape if shape is None else shape
         if not start:
             in_file = self._file is not None and array.nbytes and not _is_mapped(array)
-            in_memory = array if shape == array.shape else np.empty(shape, array.dtype)
+            in_memory = array if shape == array.shape and array.flags.writeable else np.empty(shape, array.dtype)
             self._known[key] = (self._end, array.dtype, shape) if in_file else in_memory
         known = self._known[key]
         if isinstance(known, tuple) and self._file is not None:

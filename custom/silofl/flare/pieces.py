@@ -1,30 +1,39 @@
 """Arrays on their way: in pieces, so that neither end holds a large one several times.
 
 NVFlare sends each array as a whole, of which either end makes some four copies at once, and keeps all that it receives
-in memory.
+in memory. A piece is a line of JSON with the key of its array, where it begins in it, its type and the sides of the
+whole; then the bytes of its numbers.
 """
 
-import gc
-from io import BytesIO
+import heapq
+import json
+import time
+from threading import Lock
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from nvflare.app_common.decomposers import numpy_decomposers
-from nvflare.app_common.np.np_downloader import ArrayDownloadable, download_arrays
+from nvflare.app_common.np.np_downloader import ArrayDownloadable
+from nvflare.fuel.f3.streaming.byte_receiver import RxTask
+from nvflare.fuel.f3.streaming.byte_streamer import TxTask
+from nvflare.fuel.f3.streaming.cacheable import ItemConsumer
+from nvflare.fuel.f3.streaming.download_service import download_object
 from nvflare.fuel.utils import fobs
 from nvflare.fuel.utils.fobs import dots
 
 from silofl.core.array_file import ArrayFile
 
 # Of a piece: the line is idle once between two of them.
-BYTES = 1 << 22
-# NVFlare leaves each piece that it has moved in a circle of objects, which Python's own collector would find too late:
-# so many bytes of them at the most.
-MOST_LEFT = 1 << 26
-# Between a piece's array, where it begins in it, and the array's sides.
-MARK = "@"
-_left = 0
+BYTES = 1 << 24
+END = b"\n"
+# What NVFlare cancels where a message that has come is forgotten before its time.
+WAITS = SimpleNamespace(cancel=lambda: None)
+_remove_sent = TxTask.remove_task
+# When a message that has come is forgotten, a number that no other has, and the message.
+_received: list[tuple[float, int, RxTask]] = []
+_lock = Lock()
 
 
 class Pieces(ArrayDownloadable):
@@ -48,34 +57,66 @@ class Pieces(ArrayDownloadable):
     def produce_item(self, index: int) -> bytes:
         """Return a piece, or a small array, as it travels."""
         key, start = self._pieces[index]
-        array, name = self.base_obj[key], key
-        if array.size > _length(array):
-            name = MARK.join(map(str, (key, start, *array.shape)))
-            array = array.reshape(-1)[start : start + _length(array)]
-        stream = BytesIO()
-        np.savez(stream, allow_pickle=False, **{name: array})
-        _collect(array.nbytes)
-        return stream.getvalue()
+        array = self.base_obj[key]
+        piece = np.ascontiguousarray(array.reshape(-1)[start : start + _length(array)])
+        about = json.dumps([key, start, array.dtype.str, array.shape])
+        return b"".join((about.encode(), END, piece.view(np.uint8).data))
+
+
+class Taken(ItemConsumer):
+    """Pieces of another process, as they come."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.file = ArrayFile[str]()
+
+    def consume_items(self, items: list[bytes], result: object) -> None:
+        """Take some."""
+        for item in items:
+            end = item.index(END)
+            key, start, dtype, shape = json.loads(item[:end])
+            self.file.write(key, np.frombuffer(item, dtype, offset=end + len(END)), start, tuple(shape))
 
 
 def move_in_pieces() -> None:
     """Have this process send arrays in pieces, and an `ArrayFile` take those that it receives."""
     numpy_decomposers.register()
-    # What is there now stays, and need not be looked through again.
-    gc.freeze()
     handler = fobs.get_dot_handler(dots.NUMPY_DOWNLOAD)
     # NVFlare has settings for torch's tensors alone.
     handler.to_downloadable = lambda arrays, max_chunk_size, context: Pieces(arrays, max_chunk_size)
     handler.download = _download
+    RxTask._schedule_remove_task = _forget_later
+    TxTask.remove_task = _let_go
 
 
-def _collect(size: int) -> None:
-    """Have what NVFlare has left behind collected, once it is enough."""
-    global _left
-    _left += size
-    if _left >= MOST_LEFT:
-        _left = 0
-        gc.collect()
+def _let_go(task: TxTask) -> None:
+    """End a message that was sent.
+
+    It and its future hold each other: without this all that it carried would stay until Python's collector comes, which
+    counts objects and not bytes.
+    """
+    _remove_sent(task)
+    task.stream_future.task_handle = None
+
+
+def _forget_later(task: RxTask, ttl: float | None = None) -> None:
+    """Forget a message that has come once nobody sends it again, when another one comes.
+
+    NVFlare has a thread of its own wait for each: with 40 sites thousands, whose objects slow Python's collector.
+    """
+    now = time.monotonic()
+    with task.stop_lock:
+        if task.cleanup_timer:
+            return
+        task.cleanup_timer = WAITS
+    due = now + (task.completed_task_ttl if ttl is None else ttl)
+    over = []
+    with _lock:
+        heapq.heappush(_received, (due, id(task), task))
+        while _received and _received[0][0] <= now:
+            over.append(heapq.heappop(_received)[2])
+    for one in over:
+        one._remove_task()
 
 
 def _length(array: NDArray) -> int:
@@ -83,15 +124,10 @@ def _length(array: NDArray) -> int:
     return BYTES // array.itemsize
 
 
-def _download(**options: Any) -> tuple[str | None, dict[str, NDArray] | None]:  # noqa: ANN401 - of `download_arrays`
-    file = ArrayFile[str]()
-
-    def take(arrays: dict[str, NDArray]) -> None:
-        for name, array in arrays.items():
-            key, *place = name.split(MARK)
-            start, *shape = map(int, place or (0, *array.shape))
-            file.write(key, array, start, tuple(shape))
-            _collect(array.nbytes)
-
-    error, _ = download_arrays(arrays_received_cb=take, **options)
-    return error, None if error else file.read()
+def _download(
+    fobs_ctx: object = None,
+    **options: Any,  # noqa: ANN401 - of `download_object`
+) -> tuple[str | None, dict[str, NDArray] | None]:
+    taken = Taken()
+    download_object(consumer=taken, **options)
+    return taken.error, None if taken.error else taken.file.read()
