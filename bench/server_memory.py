@@ -102,9 +102,11 @@ def watching_own(out: Path) -> Iterator[None]:
 
     watcher = threading.Thread(target=watch)
     watcher.start()
-    yield
-    ended.set()
-    watcher.join()
+    try:
+        yield
+    finally:
+        ended.set()
+        watcher.join()
     write_json(out, {"begun": found[0], "peak": max(found), "cpu_s": time.process_time() - started})
 
 

@@ -56,6 +56,8 @@ class ArrayFile(Generic[K]):
     def write(self, key: K, array: NDArray, start: int = 0, shape: tuple[int, ...] | None = None) -> None:
         """Take an array, or a piece of one; where it is in a file already, or the disk takes it not, it stays there.
 
+        In memory an array that can be changed is kept itself, any other as a copy.
+
         Args:
             start: Where a piece begins, in numbers of the whole; pieces come in their order, of `ALIGNED` bytes or a
                 multiple.

@@ -79,7 +79,7 @@ class Taken(ItemConsumer):
 
 
 def move_in_pieces() -> None:
-    """Have this process send arrays in pieces, and an `ArrayFile` take those that it receives."""
+    """Have this process send arrays in pieces, an `ArrayFile` take those that it receives, and both soon let go."""
     numpy_decomposers.register()
     handler = fobs.get_dot_handler(dots.NUMPY_DOWNLOAD)
     # NVFlare has settings for torch's tensors alone.
@@ -124,10 +124,7 @@ def _length(array: NDArray) -> int:
     return BYTES // array.itemsize
 
 
-def _download(
-    fobs_ctx: object = None,
-    **options: Any,  # noqa: ANN401 - of `download_object`
-) -> tuple[str | None, dict[str, NDArray] | None]:
+def _download(**options: Any) -> tuple[str | None, dict[str, NDArray] | None]:  # noqa: ANN401 - of `download_object`
     taken = Taken()
     download_object(consumer=taken, **options)
     return taken.error, None if taken.error else taken.file.read()
