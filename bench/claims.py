@@ -88,17 +88,18 @@ def _is_possible(table: Table, data: Path) -> bool:
 
 
 def _search(paper: str, table: Table, options: argparse.Namespace) -> None:
-    """Search what is not stored yet of each row, and store it after each step."""
-    for row in (row for row in table.rows if len(row.rates) > 1):
-        stored = _read_rates()
-        found = stored.setdefault(paper, {}).setdefault(table.name, {}).setdefault(row.name, {"validation": {}})
-        while left := find_left(row, found):
-            tried = {
-                (rate, x): [Wanted(paper, table, row, rate, seed, x) for seed in table.searched] for rate, x in left
-            }
-            _do(options, [one for several in tried.values() for one in several])
-            note(found, {one: [options.out / run.folder for run in several] for one, several in tried.items()})
-            RATES.write_text(format_rates(stored))
+    """Search what is not stored yet, all rows a step further at once, and store it after each step."""
+    rows, stored = [row for row in table.rows if len(row.rates) > 1], _read_rates()
+    found = stored.setdefault(paper, {}).setdefault(table.name, {})
+    while tried := [
+        (row, {(rate, x): [Wanted(paper, table, row, rate, seed, x) for seed in table.searched] for rate, x in left})
+        for row in rows
+        if (left := find_left(row, found.setdefault(row.name, {"validation": {}})))
+    ]:
+        _do(options, [one for _, several in tried for runs in several.values() for one in runs])
+        for row, several in tried:
+            note(found[row.name], {one: [options.out / run.folder for run in runs] for one, runs in several.items()})
+        RATES.write_text(format_rates(stored))
 
 
 def find_left(row: Row, found: Mapping[str, Any]) -> list[tuple[float, float | None]]:
