@@ -73,9 +73,7 @@ def test_what_was_sent_goes_without_the_collector(told):
     gc.disable()
     try:
         # One that is sent again until it is answered is for a moment also NVFlare's thread's.
-        task = TxTask(
-            SimpleNamespace(), 8, "channel", "topic", "server", {}, BlobStream(b"model", {}), False, False, False
-        )
+        task = TxTask(SimpleNamespace(), 8, "channel", "topic", "server", {}, BlobStream(b"", {}), False, False, False)
         left, future = weakref.ref(task), task.stream_future
         task.stop()
         del task
