@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 
 from silofl.federation.admission import admit_answers
 from silofl.federation.known_sites import (
+    early_end,
     find_absent_sites,
     find_departed_sites,
     find_lost,
@@ -138,7 +139,7 @@ class Course:
 
     def _run(self) -> Tests:
         server, study = self.server, self.server.study
-        while not is_over(server):
+        while not self._is_over():
             if server.finished_rounds == study.training_rounds:
                 # A part's rounds are about the best models, which the last validation decides.
                 self._validate()
@@ -161,6 +162,12 @@ class Course:
             self.write_models(tests)
         self._exchange_all(TESTED)
         return tests
+
+    def _is_over(self) -> bool:
+        """Return whether no round is left; the last one is validated now where the end depends on it."""
+        if early_end(self.server) and not self.server.has_validated:
+            self._validate()
+        return is_over(self.server)
 
     def _exchange_all(self, moment: str) -> None:
         """Carry out what the parts ask for at a moment, until they ask for nothing more."""
