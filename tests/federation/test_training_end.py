@@ -46,7 +46,8 @@ def test_a_weak_hospital_counts_beside_a_saturated_one_in_the_middle():
 def test_the_lies_of_one_site_of_five_choose_no_round(lies):
     # Four honest sites are best in round 2: + .1, then - .05, - .02.
     honest = (0.40, 0.50, 0.45, 0.48)
-    ledger = make_ledger(*((lie, *(value + 0.01 * site for site in range(4))) for lie, value in zip(lies, honest, strict=True)))
+    rounds = [(lie, value, value + 0.01, value + 0.02, value + 0.03) for lie, value in zip(lies, honest, strict=True)]
+    ledger = make_ledger(*rounds)
     assert find_best_round(ledger) == 2
     assert find_last_rise(ledger) == 2
 

@@ -30,7 +30,7 @@ from silofl.federation.repeats import Repeats, return_to
 from silofl.federation.round_line import round_line
 from silofl.federation.server import ServerRounds
 from silofl.federation.site_divergence import record_apart
-from silofl.federation.unlike import describe_unlike, find_opposed_scores, join_unlike
+from silofl.federation.unlike import describe_unlike, join_unlike
 from silofl.models.precision import narrow_messages
 from silofl.parts.answer import SYSTEM_SAID, plain_text
 from silofl.parts.part import AFTER, BEFORE, END, INSTEAD, TESTED, UNTESTED, VALIDATED, WeightsOf
@@ -225,8 +225,6 @@ class Course:
             compared = replace(compared, accepted=drop_lonely(compared.accepted, server.is_mixed))
         started = dict(server.parts)
         weights_of = server.merge(exchange, compared)
-        if exchange.task == TRAIN:
-            self._compare_scores()
         if record and exchange.task == TRAIN and server.study.training.measures_drift:
             record_apart(record, server.study, started, replies, weights_of)
         if record:
@@ -350,15 +348,6 @@ class Course:
         self._record_unlike(join_unlike(unlike), record)
         return replies
 
-    def _compare_scores(self) -> None:
-        """Name the sites whose scores of the last finished round moved against all others', in that round's record."""
-        rounds = self.server.ledger[-2:]
-        # Of models that never meet each moves in its own way.
-        if len(rounds) == 2 and not self.server.study.recipe.trains_alone:
-            old, new = (record.validation for record in rounds)
-            least = self.server.study.federation.min_sites_for_ratio
-            self._record_unlike(find_opposed_scores(new, old, least), rounds[-1])
-
     def _record_unlike(self, unlike: Unlike, record: Round) -> None:
         """Write who is unlike the others into the record, and in a sentence where nothing has said it before."""
         before = {
@@ -402,7 +391,6 @@ class Course:
             silent = [f"site {site!r} {what}: {reason}" for site, reason in answers.missing.items()]
             self._record_once([*replies.refused.values(), *silent], self.server.ledger[-1])
             self.server.take_scores({site: answer.numbers.metrics for site, answer in replies.accepted.items()})
-            self._compare_scores()
             self.save()
         for exchange in self.server.asks(VALIDATED, number):
             self._exchange(exchange, self.server.ledger[-1])

@@ -37,8 +37,7 @@ class Round:
         unlike: Site -> what of its answer was unlike the others', though it was mixed -> by how much: the ``cosine`` of
             its update to the mean of the others', where that is negative; or, times the others' median, from 3 on, the
             ``length`` by step of its update or of its BatchNorm ``buffers``, its number of ``examples``, or what a part
-            compares under its own name, which is named below a third too; or by how much its ``validation`` of this
-            round moved from the round before, where that is against all others'. Null where nothing was.
+            compares under its own name, which is named below a third too. Null where nothing was.
         withheld: Site -> names that the site's policy kept back.
         unreadable: Site -> why cases of its are left out -> how many; null where none are.
         weights: Site -> the weights it listens with, by site.

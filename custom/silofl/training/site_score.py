@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field, Strict, with_config
 
@@ -210,14 +210,6 @@ class SiteScore:
     def is_withheld(self) -> bool:
         """Whether all of it is withheld, the number of cases too."""
         return self.withheld is not None and self.value is None
-
-    @property
-    def most_of_a_case(self) -> float:
-        """The most that one case can change the value: in a mean over classes that is a case of the smallest."""
-        if self.mean_over is None or not self.label_cases:
-            return 1 / max(self.num_cases, 1)
-        classes = len(self.label_cases) if self.mean_over == "labels" else 1
-        return 1 / (classes * max(min(self.label_cases.values()), 1))
 
     @property
     def by_class(self) -> Mapping[str, float] | None:
