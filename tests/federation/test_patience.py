@@ -40,7 +40,7 @@ def test_a_run_ends_after_as_many_rounds_without_a_better_validation_as_it_has_p
     assert (results.status, results.best_round) == ("COMPLETE", 4)
     assert results.ended_early == (
         "training ended after round 4 of 9 by federation.patience: none of its last 2 rounds raised the sites' "
-        "validation by more than 0.005, as the median of their changes"
+        "validation by more than 0.005, the median of their changes"
     )
     assert early_sentence(results) == f"T{results.ended_early[1:]}."
 

@@ -86,7 +86,7 @@ def early_end(server: ServerRounds) -> str | None:
         return None
     return (
         f"training ended after round {study.joint_rounds} of {study.rounds} by federation.patience: none of its last "
-        f"{study.patience} rounds raised the sites' validation by more than {LEAST_LEAD}, as the median of their changes"
+        f"{study.patience} rounds raised the sites' validation by more than {LEAST_LEAD}, the median of their changes"
     )
 
 

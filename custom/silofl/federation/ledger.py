@@ -237,10 +237,11 @@ def measure_rise_after(ledger: Sequence[Round], number: int) -> float | None:
     A round without validation raises nothing. None where no round up to it was validated, or where the choice began
     anew in a later one.
     """
-    later = range(max(0, number), len(ledger))
-    if not find_best_round(ledger[: later.start]) or any(begins_anew(ledger[i], ledger[:i]) for i in later):
+    start = max(0, number)
+    has_begun_anew = any(begins_anew(ledger[place], ledger[:place]) for place in range(start, len(ledger)))
+    if has_begun_anew or find_best_round(ledger[:start]) is None:
         return None
-    return max([0.0, *_list_rises(ledger, later.start)])
+    return max([0.0, *_list_rises(ledger, start)])
 
 
 def measure_last_rise(ledger: Sequence[Round], patience: int) -> float | None:
@@ -255,11 +256,11 @@ def find_last_rise(ledger: Sequence[Round]) -> int | None:
 
     With patience the training ends as many rounds after it, if no later round raises the validation.
     """
-    beginnings = [i for i in range(len(ledger)) if begins_anew(ledger[i], ledger[:i])]
-    for number in range(beginnings[-1] + 1, len(ledger) + 1) if beginnings else ():
-        if all(is_finished(rise) for rise in _list_rises(ledger, number)):
-            return number
-    return None
+    beginnings = [record.round for place, record in enumerate(ledger) if begins_anew(record, ledger[:place])]
+    number = beginnings[-1] if beginnings else None
+    while number is not None and not all(is_finished(rise) for rise in _list_rises(ledger, number)):
+        number += 1
+    return number
 
 
 def absence_sentence(ledger: Sequence[Round], best: Round) -> str | None:
@@ -280,7 +281,7 @@ def explain_choice(ledger: Sequence[Round]) -> str:
         return f"last round, {len(ledger)}: {'all validation is withheld' if is_withheld else 'no validation data'}"
     absence = absence_sentence(ledger, ledger[best - 1])
     # Of two sites it is the mean, as a reader expects.
-    how = ", by the sites' median" if len(ledger[best - 1].validated) > 2 else ""
+    how = ", by the sites' median change" if len(ledger[best - 1].validated) > 2 else ""
     how += "" if have_same_classes(ledger[best - 1].validation.values()) else CLASS_BY_CLASS
     return f"best validation, round {best}{how}" + (f"; {absence}" if absence else "")
 
@@ -325,9 +326,11 @@ def format_spans(rounds: Iterable[int]) -> str:
 
 
 def _list_rises(ledger: Sequence[Round], number: int) -> Iterator[float]:
-    """Yield the rise of each later round over the best one up to a round, which must be there."""
+    """Yield the rise of each later round over the best one up to a round; nothing where there is none."""
     best = find_best_round(ledger[:number])
-    for record in ledger[number:] if best else ():
+    if best is None:
+        return
+    for record in ledger[number:]:
         rise = measure_change(record, ledger[best - 1])
         if rise is not None:
             yield rise
