@@ -7,8 +7,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from silofl.base.errors import AggregationError, ConfigError
+from silofl.core.guard_rule import LEAST_LEAD, is_finished
 from silofl.core.recipe import Recipe
-from silofl.federation.ledger import rounds_since_rise
+from silofl.federation.ledger import measure_rise_after
 from silofl.parts.load import is_learning, keeps_in_extra_rounds, list_kept
 from silofl.parts.model import ModelPart
 from silofl.parts.part import Kept
@@ -67,16 +68,18 @@ def is_over(server: ServerRounds) -> bool:
 
 def early_end(server: ServerRounds) -> str | None:
     """Return why no round comes after the last finished one although the study has more; None where one does."""
-    patience, mixing, total = server.study.federation.patience, server.study.recipe.mixing, server.study.total_rounds
-    if patience is None or server.finished_rounds >= total:
+    study, finished = server.study, server.finished_rounds
+    patience = study.federation.patience
+    if patience is None or finished >= study.total_rounds:
         return None
     # Until sites listen to each other in their own way, all have the same model, which a later one need not beat.
-    first = server.study.recipe.shared_rounds(server.study.rounds) if mixing else 0
-    if rounds_since_rise(server.ledger, first) < patience:
+    first = study.recipe.shared_rounds(study.rounds) if study.recipe.mixing else 0
+    start = finished - patience
+    if start < first or not is_finished(measure_rise_after(server.ledger, start)):
         return None
     return (
-        f"the run ended after round {server.finished_rounds} of {total} by federation.patience: in the {patience} "
-        "rounds before it validation was not better than in an earlier one"
+        f"training ended after round {finished} of {study.total_rounds} by federation.patience: none of the last "
+        f"{patience} rounds raised the sites' validation by more than {LEAST_LEAD}, as the median of their changes"
     )
 
 

@@ -19,7 +19,14 @@ from silofl.core.array_file import store
 from silofl.core.mixing import Arrays, example_weights
 from silofl.data.domain import Domain
 from silofl.federation.known_sites import check_sites, last_with_state, list_present_sites, should_hold
-from silofl.federation.ledger import Round, compare_with_best, explain_choice, find_best_round, list_medians, mark_round
+from silofl.federation.ledger import (
+    Round,
+    compare_with_best,
+    explain_choice,
+    find_best_round,
+    mark_round,
+    measure_last_rise,
+)
 from silofl.federation.numbers import check_numbers
 from silofl.models.precision import widen_arrays
 from silofl.models.roles import read_role
@@ -91,10 +98,13 @@ class ServerRounds:
         """The best round on validation, or the last without validation, unless a part has something better."""
         number = self.best_round or self.finished_rounds
         validation = self.ledger[number - 1].validation if number else {}
-        medians = list_medians(self.ledger[: self.study.training_rounds])
         best = Reported(number, self.parts | self.best_parts, validation, explain_choice(self.ledger))
-        best = replace(best, run=self.id, finished=self.finished_rounds, medians=medians)
+        best = replace(best, run=self.id, finished=self.finished_rounds)
         return reduce(lambda reported, part: part.reported(reported, self), self.parts.values(), best)
+
+    def measure_last_rise(self) -> float | None:
+        """Return by how much the last rounds that trained models raised the sites' validation."""
+        return measure_last_rise(self.ledger[: self.study.training_rounds], self.study.patience)
 
     @property
     def has_validated(self) -> bool:

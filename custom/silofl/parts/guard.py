@@ -25,7 +25,7 @@ from silofl.base.schema import dump_record
 from silofl.base.settings import Section
 from silofl.core.findings import decide_findings
 from silofl.core.gain import measure_joining
-from silofl.core.guard_rule import BIASES, GuardChoice, choose_kept, find_last_rise_of_median, is_finished
+from silofl.core.guard_rule import BIASES, GuardChoice, choose_kept, is_finished
 from silofl.core.mixing import Arrays
 from silofl.data.batches import limit_batch_size
 from silofl.data.counts import SiteCounts
@@ -131,7 +131,7 @@ class GuardPart(Part):
             return ()
         learning = tuple(sorted(sites - self.ended)) if self.steps < own_rounds(self.study) else ()
         # Beside a federated model that still rises there is no verdict, however long the own one learns.
-        if learning and goes_on(self.study) and (is_alone or is_finished(self._find_last_rise(run))):
+        if learning and goes_on(self.study) and (is_alone or is_finished(run.measure_last_rise())):
             return [Exchange(TRAIN_OWN, last, self.steps + 1, learning, is_needed=False, models_round=last)]
         if is_alone:
             return ()
@@ -141,12 +141,8 @@ class GuardPart(Part):
         """Return the file's arrays to a site whose model begins from them after round 1, which brings the models."""
         is_late = exchange.task == TRAIN and exchange.round > 1 and not run.held(site, exchange.models_round)
         is_anew = exchange.task == TRAIN_OWN and exchange.step == 1 and self.study.training.has_falling_rate
-        meta = {ROLE: {"rise": self._find_last_rise(run)}} if exchange.task == CHOOSE else {}
+        meta = {ROLE: {"rise": run.measure_last_rise()}} if exchange.task == CHOOSE else {}
         return Message(add_role(ROLE, self.pretrained) if is_late or is_anew else {}, meta)
-
-    def _find_last_rise(self, run: Run) -> float | None:
-        """Return by how much its last rounds raised the federated model."""
-        return find_last_rise_of_median(run.reported.medians, self.study.patience)
 
     def expected(self, site: str, exchange: Exchange, run: Run) -> Wanted:
         """Return what a site may say."""

@@ -212,7 +212,7 @@ def _status_banner(run: RunRecords) -> Banner:
     results = run.results
     found = sentences.describe_problems(results) if results.is_finished else []
     chance = list_chance(run.evaluations) if run.evaluations else []
-    found += [("warning", sentence) for sentence in (*chance, *sentences.list_opposed(results, run.ledger))]
+    found += [("warning", sentence) for sentence in chance]
     # The worst of all: a run that is complete may have no good model.
     tones = [TONES[results.status], *(tone for tone, _ in found), *["warning"] * sentences.is_guessing(results)]
     tone = max(tones, key=SEVERITY.index)

@@ -1,7 +1,6 @@
 """Sentences about a run, the same in the terminal and on the pages: status, metric, caveats, and what joining gave."""
 
 import json
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
@@ -509,23 +508,6 @@ def _joining_row(site: str, one: Joined, models: Iterable[str], lead: str) -> tu
     units = f"{one.num_units} {one.unit}{'s' * (one.num_units != 1)}"
     validation = f"{federated}, own {own}; lead {one.lead:+z.3f}{lead} on {units}"
     return (site, kept, one.said, validation, one.test_units, *values, difference, interval)
-
-
-def list_opposed(results: Results, ledger: Sequence[Round]) -> list[str]:
-    """Return a sentence for each site whose updates stood out as pointing away from the others' in half of the rounds.
-
-    Where all sites draw alike, chance names one in at most 5 % of runs. Of models that guess updates say nothing.
-    """
-    if is_guessing(results):
-        return []
-    unlike = [(site, found) for record in ledger for site, found in (record.unlike or {}).items()]
-    counts = Counter(site for site, found in unlike if "opposed" in found)
-    return [
-        f"{site}: its updates point away from the others' mean in {number} of {len(ledger)} rounds, more than "
-        "these differ: its images or labels are unlike theirs, or it undoes what they learn"
-        for site, number in counts.most_common()
-        if 2 * number >= len(ledger)
-    ]
 
 
 def list_incidents(ledger: Sequence[Round]) -> list[str]:
