@@ -3,7 +3,7 @@
     python bench/gain.py
 
 A population of units is drawn for each kind of score and each true difference between two models, which find the same
-units hard. The counts are of intervals that lie above or below 0: with fewer than `LEAST_UNITS` units no verdict follows.
+units hard. Counted are intervals that lie above or below 0: with fewer than `LEAST_UNITS` units no verdict follows.
 Takes two minutes on one core; the seed is fixed.
 """
 

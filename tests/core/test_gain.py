@@ -4,7 +4,18 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from silofl.core.gain import BETTER, LEAST_UNITS, WORSE, Gain, average_subsets, estimate_needed_units, holm, measure_gain, measure_joining, measure_skewed
+from silofl.core.gain import (
+    BETTER,
+    LEAST_UNITS,
+    WORSE,
+    Gain,
+    average_subsets,
+    estimate_needed_units,
+    holm,
+    measure_gain,
+    measure_joining,
+    measure_skewed,
+)
 from silofl_desk.report.verdict_words import ONE_START, federation_sentence
 from silofl_desk.studies.starts import Effect, measure_mean_of_starts, measure_starts
 
@@ -79,6 +90,11 @@ def test_the_ends_of_the_second_tests_interval_are_where_it_refuses(shift):
     low, high, _ = measure_skewed(differences)
     assert measure_skewed(differences - high)[2] == pytest.approx(0.025)
     assert measure_skewed(differences - low)[2] == pytest.approx(0.975)
+
+
+def test_the_interval_of_few_units_ends_at_the_largest_differences_that_scores_can_have():
+    found = measure_gain(np.array([1.0, 0, 0, 0, 0, 0]), np.array([0.0, 1, 1, 1, 1, 1]))
+    assert -1 <= found.low < found.high <= 1
 
 
 @pytest.mark.parametrize("n", [6, 10, 20, 29, 40])

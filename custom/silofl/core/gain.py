@@ -1,10 +1,10 @@
 """What the federated model gives a site against its own, on its test units.
 
-Two tests give the verdict and the interval, and both must agree. The paired permutation test holds where each difference
+Two tests give the verdict and the interval, and both must agree. The paired permutation test holds where a difference
 is as likely as its opposite: Hartigan, Using subsample values as typical values, Journal of the American Statistical
-Association 1969. The t test with its skewness removed holds a model that fails on few patients: Hall, On the removal of
-skewness by transformation, Journal of the Royal Statistical Society B 1992. Holm, A simple sequentially rejective
-multiple test procedure, Scandinavian Journal of Statistics 1979.
+Association 1969. The t test without skewness also holds where a model fails on few patients and some have been seen:
+Hall, On the removal of skewness by transformation, Journal of the Royal Statistical Society B 1992. Holm, A simple
+sequentially rejective multiple test procedure, Scandinavian Journal of Statistics 1979.
 """
 
 from collections.abc import Mapping
@@ -127,7 +127,10 @@ def measure_gain(own: NDArray[np.float64], federated: NDArray[np.float64]) -> Ga
     p_below = (1 + int((means >= 0).sum())) / (1 + len(means))
     if low is not None and high is not None and np.ptp(differences) > ROUNDING:
         skewed = measure_skewed(differences)
-        low, high, p_below = min(low, skewed[0]), max(high, skewed[1]), max(p_below, skewed[2])
+        # A mean of differences between scores lies between -1 and 1.
+        low = max(min(low, skewed[0]), -1.0)
+        high = min(max(high, skewed[1]), 1.0)
+        p_below = max(p_below, skewed[2])
     difference = float(differences.mean()) if n else None
     error = float(differences.std(ddof=1) / sqrt(n)) if n > 1 else None
     if n < LEAST_UNITS or low is None or high is None:
