@@ -19,7 +19,7 @@ import torch
 from numpy.typing import NDArray
 from runs import JOBS, TINY
 
-from silofl.core.gain import BETTER, MIN_UNITS, measure_gain
+from silofl.core.gain import BETTER, MIN_UNITS, Effect, measure_gain
 from silofl.core.guard_rule import BIASES, choose_kept
 from silofl.data.parts import Examples
 from silofl.data.site_data import load_site_data
@@ -34,7 +34,7 @@ from silofl.training.grid_scores import score_classes, score_label_maps
 from silofl.training.metrics import average_by_unit, group_positions
 from silofl_desk.phantoms.phantoms import make_phantoms
 from silofl_desk.studies.simulation import changed_study
-from silofl_desk.studies.starts import Effect, measure_mean_of_starts, measure_starts
+from silofl_desk.studies.starts import measure_mean_of_starts, measure_starts
 
 SMALL = TINY | {"rounds": 12}
 FEDAVG = {"rounds": 12, "algorithm": {"name": "fedavg"}}

@@ -4,9 +4,21 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from silofl.core.gain import BETTER, MIN_UNITS, WORSE, Gain, estimate_needed_units, holm, measure_gain, measure_joining
-from silofl_desk.report.verdict_words import ONE_START, federation_sentence
-from silofl_desk.studies.starts import Effect, measure_mean_of_starts, measure_starts
+from silofl.core.gain import (
+    BETTER,
+    MIN_UNITS,
+    WORSE,
+    Effect,
+    Gain,
+    average_sites,
+    estimate_needed_units,
+    holm,
+    measure_gain,
+    measure_joining,
+)
+from silofl_desk.report.verdict_words import ONE_START, federation_sentence, network_sentence
+from silofl_desk.studies.starts import measure_mean_of_starts, measure_starts
+from tests.report.conftest import joined
 
 NAN = float("nan")
 
@@ -153,6 +165,48 @@ def test_the_mean_over_hospitals_has_the_units_and_starts_of_all():
     half = stats.t.ppf(0.975, (within + between) ** 2 / (within**2 / 49 + between**2)) * (within + between) ** 0.5
     assert measure_mean_of_starts(starts) == pytest.approx((0.035, 0.035 - half, 0.035 + half))
     assert measure_mean_of_starts({"a": starts["a"][:1]}) is None
+
+
+def test_the_networks_answer_weighs_sites_alike_and_has_the_errors_of_all():
+    found = average_sites([Effect(0.10, 0.03, 10), Effect(0.02, 0.04, 5)])
+    # Mean (0.10 + 0.02) / 2. Squared errors 0.0009 and 0.0016: error sqrt(0.0025) / 2 = 0.025. Freedom
+    # 0.0025^2 / (0.0009^2 / 9 + 0.0016^2 / 4) = 6.25e-6 / (9e-8 + 6.4e-7) = 625 / 73.
+    half = stats.t.ppf(0.975, 625 / 73) * 0.025
+    assert found == pytest.approx((0.06, 0.06 - half, 0.06 + half))
+    # Equal errors and units of two sites: the freedom of both, 2 * 9.
+    equal = average_sites([Effect(0.1, 0.03, 10)] * 2)
+    assert equal.high - 0.1 == pytest.approx(stats.t.ppf(0.975, 18) * 0.03 / 2**0.5)
+
+
+@pytest.mark.parametrize("effects", [[], [Effect(0.1, 0.03, 10)], [Effect(0.5, 0.0, 2)] * 3])
+def test_one_site_or_units_that_are_all_alike_give_no_answer_of_a_network(effects):
+    assert average_sites(effects) is None
+
+
+@pytest.mark.parametrize(
+    ("differences", "answer"),
+    [
+        # Error 0.05 / sqrt(2) with 48 degrees of freedom: 2.011 * 0.0354 = 0.071.
+        ((0.10, 0.06), "+0.080 (0.009 to 0.151) in this start of the training: a clear gain"),
+        ((0.10, 0.02), "+0.060 (-0.011 to 0.131) in this start of the training: not clear"),
+        ((-0.10, -0.06), "-0.080 (-0.151 to -0.009) in this start of the training: a clear loss"),
+    ],
+)
+def test_the_networks_sentence_says_mean_interval_and_whether_it_is_clear(differences, answer):
+    joining = {site: joined(difference=difference) for site, difference in zip("ab", differences, strict=True)}
+    begin = "Over all 2 hospitals (50 test patients) the mean difference, federated minus local, is"
+    assert network_sentence(joining) == f"{begin} {answer}."
+
+
+def test_the_networks_sentence_names_whom_it_leaves_out_and_who_is_unfinished():
+    one = joined(difference=0.4, standard_error=None, num_test_units=1)
+    none = joined(difference=None, standard_error=None, num_test_units=0)
+    short = joined(unfinished=("own",), unit="case")
+    text = network_sentence({"a": joined(), "lyon": one, "nice": none, "b": joined(), "c": short})
+    assert text.startswith(
+        "Over 3 of 5 hospitals (75 test units; fewer than 2 at lyon and nice; not trained to the end at c) the mean"
+    )
+    assert network_sentence({"a": joined(), "lyon": one}) == "" and network_sentence({}) == ""
 
 
 @pytest.mark.parametrize(

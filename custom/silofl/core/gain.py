@@ -2,13 +2,14 @@
 
 A paired permutation test gives the verdict and the interval: Hartigan, Using subsample values as typical values,
 Journal of the American Statistical Association 1969; Holm, A simple sequentially rejective multiple test procedure,
-Scandinavian Journal of Statistics 1979.
+Scandinavian Journal of Statistics 1979; degrees of freedom: Satterthwaite, An approximate distribution of estimates of
+variance components, Biometrics Bulletin 1946.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil, sqrt
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -62,6 +63,22 @@ class Gain:
     num_test_units: int
     needed_units: int | None = None
     p_below: float | None = None
+
+
+class Effect(NamedTuple):
+    """The mean difference of two models at a site, federated minus local, its standard error, and its test units."""
+
+    difference: float
+    standard_error: float
+    num_units: int
+
+
+class MeanEffect(NamedTuple):
+    """A mean difference, federated minus local, and its 95 % interval."""
+
+    difference: float
+    low: float
+    high: float
 
 
 def describe_few_units(tested: Mapping[str, int]) -> list[str]:
@@ -178,6 +195,31 @@ def estimate_needed_units(differences: NDArray[np.float64]) -> int | None:
         return LEAST_UNITS if n < LEAST_UNITS else None
     wanted = (POWER * float(differences.std(ddof=1)) / mean) ** 2
     return max(LEAST_UNITS, n + 1, ceil(min(wanted, MOST_UNITS)))
+
+
+def average_sites(effects: Sequence[Effect]) -> MeanEffect | None:
+    """Average what one start of the training gives several sites: the network's answer.
+
+    Each site has the same weight 1 / K, whatever its patients: the mean of the d_i, with the standard error
+    ``sqrt(sum se_i^2) / K``. The interval is Student's; its degrees of freedom are ``(sum se_i^2)^2 / sum(se_i^4 /
+    (n_i - 1))`` by Satterthwaite. It holds for new patients of these sites, and for this start only.
+
+    Args:
+        effects: One of each site, all with at least two test units.
+
+    Returns:
+        None of fewer than two sites, and where no site's units differ.
+    """
+    from scipy.stats import t
+
+    variances = [effect.standard_error**2 for effect in effects]
+    if len(effects) < 2 or not sum(variances):
+        return None
+    parts = [variance**2 / (effect.num_units - 1) for variance, effect in zip(variances, effects, strict=True)]
+    mean = sum(effect.difference for effect in effects) / len(effects)
+    error = sqrt(sum(variances)) / len(effects)
+    margin = float(t.ppf(1 - LEVEL, sum(variances) ** 2 / sum(parts))) * error
+    return MeanEffect(mean, mean - margin, mean + margin)
 
 
 def holm(p_values: Mapping[str, float]) -> dict[str, float]:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 
-from silofl.core.gain import BETTER, UNFINISHED, WORSE
+from silofl.core.gain import BETTER, UNFINISHED, WORSE, Effect
 from silofl.federation.results import Results
 from silofl.inference.choice import ENSEMBLE
 from silofl.report.tables import TextTable, format_number
@@ -18,7 +18,7 @@ from silofl_desk.report.verdict_words import ONE_START, count_verdicts, shorten_
 from silofl_desk.studies.comparison import GUESSING, list_guessing
 from silofl_desk.studies.conditions import has_other_data, results_by_row
 from silofl_desk.studies.method_rows import SMALLEST
-from silofl_desk.studies.starts import Effect, measure_mean_of_starts, measure_starts
+from silofl_desk.studies.starts import measure_mean_of_starts, measure_starts
 
 NOTE = (
     "Alone: the hospital's own model. Federated: the model that the method trained. Kept: the one of the two that the "

@@ -6,19 +6,10 @@ Degrees of freedom: Satterthwaite, An approximate distribution of estimates of v
 
 from collections.abc import Mapping, Sequence
 from math import sqrt
-from typing import NamedTuple
 
 import numpy as np
 
-from silofl.core.gain import LEVEL
-
-
-class Effect(NamedTuple):
-    """What one start of the training gives a site: the mean difference, its standard error, and the test units."""
-
-    difference: float
-    standard_error: float
-    num_units: int
+from silofl.core.gain import LEVEL, Effect
 
 
 def measure_starts(sites: Mapping[str, Sequence[Effect]]) -> dict[str, tuple[float, float, float]]:
