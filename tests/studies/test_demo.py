@@ -68,15 +68,17 @@ def test_the_demonstration_takes_the_bundled_jobs_wherever_it_is_called(silofl, 
 
 
 def test_the_smallest_hospital_comes_first_with_what_each_method_gives_it(chosen_run):
+    loses = joined(difference=-0.02, verdict="keeps its own model")
+    unclear = joined(difference=0.01, verdict="too few to say")
     runs = {
-        "fedavg": chosen_run(north=joined(difference=-0.02, verdict="keeps its own model"), west=joined(difference=0.1)),
-        "fedsm": chosen_run(north=joined(difference=0.01, verdict="too few to say"), west=joined(difference=0.15)),
+        "fedavg": chosen_run(north=loses, west=joined(difference=0.1)),
+        "fedsm": chosen_run(north=unclear, west=joined(difference=0.15)),
     }
     assert demo.conclude_sizes(runs, {"north": 14, "west": 3}) == [
         "west, the smallest (3 training patients): federated minus local +0.100 (fedavg) to +0.150 (fedsm); better for "
         "its patients with 2 of 2 methods.",
-        "north (14 training patients): federated minus local -0.020 (fedavg) to +0.010 (fedsm); better for its patients "
-        "with 0 of 2 methods.",
+        "north (14 training patients): federated minus local -0.020 (fedavg) to +0.010 (fedsm); better for its "
+        "patients with 0 of 2 methods.",
     ]
 
 

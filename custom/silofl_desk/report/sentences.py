@@ -29,7 +29,7 @@ from silofl_desk.report.result_tables import (
     name_models,
     read_table,
 )
-from silofl_desk.report.verdict_words import federation_sentence
+from silofl_desk.report.verdict_words import federation_sentence, network_sentence
 
 BATCH_DEPENDENT = "a prediction depends on the other images of its batch"
 SHARED_PATIENTS = "same person in training and test"
@@ -262,7 +262,9 @@ def changes_sentence(changes: Mapping[str, Any]) -> str:
 
 
 def lead_sentence(results: Results) -> str:
-    """Return what counts most: that the models may only guess, or else what the federation gave; who could not choose.
+    """Return what counts most: that the models may only guess, or else what joining gave; who could not choose.
+
+    What joining gave is said of all hospitals together first, then of each.
 
     Nothing without the guard where some model is better than guessing.
     """
@@ -274,7 +276,8 @@ def lead_sentence(results: Results) -> str:
     verdicts = {site: one.verdict for site, one in joining.items()}
     both = ((one.tested(SHIFTED), one.tested(LOCAL)) for one in joining.values())
     tests = [(federated, own) for federated, own in both if federated is not None and own is not None]
-    return " ".join(filter(None, (federation_sentence(verdicts, tests), _short_sentence(results), without)))
+    given = (network_sentence(joining), federation_sentence(verdicts, tests))
+    return " ".join(filter(None, (*given, _short_sentence(results), without)))
 
 
 def _short_sentence(results: Results) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from types import MappingProxyType
 
-from silofl.core.gain import BETTER, UNFINISHED, WORSE
+from silofl.core.gain import BETTER, UNFINISHED, WORSE, Effect
 from silofl.federation.results import Results
 from silofl.inference.choice import ENSEMBLE
 from silofl.report.tables import TextTable, format_number
@@ -19,7 +19,7 @@ from silofl_desk.report.verdict_words import ONE_START, count_verdicts, shorten_
 from silofl_desk.studies.comparison import GUESSING, list_guessing
 from silofl_desk.studies.conditions import has_other_data, results_by_row
 from silofl_desk.studies.method_rows import SMALLEST
-from silofl_desk.studies.starts import Effect, measure_mean_of_starts, measure_starts
+from silofl_desk.studies.starts import find_gains, measure_mean_of_starts, measure_starts
 
 NOTE = (
     "Alone: the hospital's own model. Federated: the model that the method trained. Kept: the one of the two that the "
@@ -136,23 +136,30 @@ def _describe_verdict(one: Joined) -> str:
 
 def describe_starts(rows: RowRuns) -> list[str]:
     """Say of each row with several starts at which hospitals the federated model is better over patients and starts."""
-    said, chosen = [], rows_with_choices(rows)
+    chosen = rows_with_choices(rows)
     guessing = list_guessing(results_by_row(chosen))
-    for name, runs in chosen.items():
-        if name in guessing:
+    starts = {name: _list_starts(runs) for name, runs in chosen.items() if name not in guessing}
+    effects = {}
+    for name, of_row in starts.items():
+        for site, effect in measure_starts(of_row).items():
+            effects[name, site] = effect
+    gaining, sentences = find_gains(effects), []
+    for name, of_row in starts.items():
+        mean = measure_mean_of_starts(of_row)
+        if mean is None:
             continue
-        starts = _list_starts(runs)
-        found, everyone = measure_starts(starts), measure_mean_of_starts(starts)
-        gains = [
-            f"{site} {mean:+z.3f} ({low:.3f} to {high:.3f})" for site, (mean, low, high) in found.items() if low > 0
-        ]
-        if everyone:
-            listed = f": {', '.join(gains)}" if gains else ""
-            mean, low, high = everyone
-            counts = f"{len(gains)} of {len(found)} hospitals gain by joining{listed}"
-            range_text = f"({low:z.3f} to {high:z.3f})"
-            said.append(f"{name}, {len(runs)} starts: {counts}; the mean difference is {mean:+z.3f} {range_text}.")
-    return said
+        gains = []
+        for row, site in gaining:
+            if row == name:
+                gain = effects[row, site]
+                gains.append(f"{site} {gain.difference:+z.3f} ({gain.low:.3f} to {gain.high:.3f})")
+        listed = f": {', '.join(gains)}" if gains else ""
+        number = sum(row == name for row, _ in effects)
+        sentences.append(
+            f"{name}, {len(chosen[name])} starts: {len(gains)} of {number} hospitals gain by joining after "
+            f"Holm{listed}; the mean difference is {mean.difference:+z.3f} ({mean.low:z.3f} to {mean.high:z.3f})."
+        )
+    return sentences
 
 
 def _list_starts(runs: Sequence[RunRecords]) -> dict[str, list[Effect]]:
