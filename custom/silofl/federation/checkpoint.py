@@ -91,17 +91,9 @@ def check_study(study: Study, state: Mapping[str, Any]) -> None:
     before, now = (dict(flatten_keys(one)) for one in (_add_defaults(plain["study"]), plain_study(study)))
     changed = [key for key in {**before, **now} if before.get(key) != now.get(key)]
     changed = [key for key in changed if key.partition(".")[0] not in MAY_CHANGE]
-    if changed == ["rounds"] and _means_the_same(
-        parse(Study, plain["study"], "checkpoint", STORED), study, len(plain["ledger"])
-    ):
-        return
-    finished = len(plain["ledger"])
-    if changed == ["rounds"] and study.rounds < finished:
-        raise StateError(
-            f"rounds must be at least {finished}, as many as run {plain['run']} has finished, not {study.rounds}; ask "
-            "for more, or leave it"
-        )
-    if changed:
+    if changed == ["rounds"]:
+        _check_rounds(parse(Study, plain["study"], "checkpoint", STORED), study, len(plain["ledger"]), plain["run"])
+    elif changed:
         values = ", ".join(
             f"{key} {_format_value(before.get(key))}, not {_format_value(now.get(key))}" for key in sorted(changed)
         )
@@ -134,13 +126,31 @@ def _add_defaults(plain: dict[str, Any]) -> dict[str, Any]:
         return plain
 
 
-def _means_the_same(before: Study, now: Study, finished: int) -> bool:
-    """Return whether finished rounds would have been the same with the new number of rounds."""
-    # A rate that falls over the study's rounds was another one in each of them.
-    if now.training.has_falling_rate:
-        return False
+def _check_rounds(before: Study, now: Study, finished: int, run: str) -> None:
+    """Refuse a new number of rounds with which the finished ones would have been others.
+
+    Raises:
+        StateError: Says why.
+    """
+    if now.rounds < finished:
+        raise StateError(
+            f"rounds must be at least {finished}, as many as run {run} has finished, not {now.rounds}; ask for more, "
+            "or leave it"
+        )
     shared = {min(finished, study.recipe.shared_rounds(study.rounds)) for study in (before, now)}
-    return finished <= min(before.rounds, now.rounds) and len(shared) == 1 and _closes_the_same(before, now, finished)
+    why = ""
+    if now.training.has_falling_rate:
+        why = "its learning rate falls over all its rounds"
+    elif finished > before.rounds:
+        why = "its extra rounds have begun"
+    elif len(shared) > 1:
+        why = "the sites would have shared one model for longer"
+    elif not _closes_the_same(before, now, finished):
+        why = "the mean over its last rounds has begun"
+    if why:
+        raise StateError(
+            f"Run {run} cannot go on to {now.rounds} rounds: {why}. Leave rounds at {before.rounds}, or start a new run."
+        )
 
 
 def _closes_the_same(before: Study, now: Study, finished: int) -> bool:

@@ -165,7 +165,12 @@ class Study(Section):
 
         Presets and defaults count with their values, so that another version of SiloFL may give another digest.
         """
-        settings = self.model_dump(mode="json", exclude={"continue_run", "rehearsal"})
+        undecided = {"continue_run", "rehearsal"}
+        # With patience `rounds` is only the most: hospitals that pin the study let its run go on with more. With
+        # differential privacy each round spends epsilon, to which they agree too.
+        if self.federation.patience is not None and not self.is_private:
+            undecided.add("rounds")
+        settings = self.model_dump(mode="json", exclude=undecided)
         settings |= {"recipe": self.recipe.choices()}
         text = json.dumps(settings, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()
