@@ -82,8 +82,8 @@ def test_one_label_needs_one_output_and_more_need_background_too(labels, channel
             "federation.patience must be null with algorithm.average_last, .* not come, not 3; remove one of both",
         ),
         (
-            {"federation": {"patience": 3}, "algorithm": {"name": "finetuning"}},
-            "federation.patience must be null with algorithm.extra_rounds",
+            {"federation": {"patience": 3}, "training": {"schedule": "cosine"}},
+            "training.schedule 'cosine' lowers the rate over all rounds, .* Remove federation.patience, or choose",
         ),
         # a mean of one round
         (

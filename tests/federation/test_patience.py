@@ -39,7 +39,7 @@ def test_a_run_ends_after_as_many_rounds_without_a_better_validation_as_it_has_p
     results = finished_results(game.server, tests)
     assert (results.status, results.best_round) == ("COMPLETE", 4)
     assert results.ended_early == (
-        "training ended after round 4 of 9 by federation.patience: none of the last 2 rounds raised the sites' "
+        "training ended after round 4 of 9 by federation.patience: none of its last 2 rounds raised the sites' "
         "validation by more than 0.005, as the median of their changes"
     )
     assert early_sentence(results) == f"T{results.ended_early[1:]}."
@@ -119,3 +119,65 @@ def test_only_runs_of_the_same_patience_share_a_local_model(play, site_data):
         play(folder=folder, federation={"patience": patience}, **options).finish()
         left.append({*site_data.glob(".cache/*/local-*.pt")})
     assert [len(found - left[0]) for found in left] == [0, 2, 4, 4]
+
+
+INSTANCE = {"normalization": "instance"}
+EXTRA = {
+    "fine-tuning": {"name": "finetuning"},
+    "BatchNorm at home": {"name": "finetuning", "stays_home": "batchnorm"},
+    "a personal model": {"name": "finetuning", "parts": ["fedsm"], "model": INSTANCE},
+    "after own models": {"name": "adafed", "statistics": {"source": "running", "rounds": 1}},
+    "a selector": {"name": "fedsm", "selector": {"learning": "local_steps", "labels": "best_model"}, "model": INSTANCE},
+    "an ensemble": {
+        "name": "fedsm",
+        "selector": {"labels": "ensemble"},
+        "super_model": {"answer": "ensemble"},
+        "model": INSTANCE,
+    },
+}
+
+
+def models_of(game):
+    """Return all arrays that the server has of a run in the end."""
+    selector = game.server.parts["selector"].parameters if "selector" in game.server.parts else {}
+    models = {site: game.models(site) for site in game.sites}
+    return selector | {f"{site}/{name}": array for site, own in models.items() for name, array in own.items()}
+
+
+@pytest.mark.parametrize("name", EXTRA)
+def test_extra_rounds_follow_the_early_end_as_they_would_follow_the_last_planned_round(play, name):
+    options = EXTRA[name] | {"extra_rounds": 2}
+    planned = play(folder="planned", **SHORT | {"rounds": 4}, **options)
+    patient = play(folder="patient", **PATIENT, **options)
+    stopped = play(folder="stopped", **PATIENT, **options)
+    change = scoring([*VALUES, 0.4, 0.4])
+    # After the first of the extra rounds the server begins anew, and so do the sites with each task.
+    stopped.rounds(5, change=change)
+    stopped.resume()
+    for game in (planned, patient, stopped):
+        tests = game.finish(change=change)
+        assert tests.scores.keys() == {"east", "west"} and game.server.finished_rounds == 6
+        assert_alike(models_of(game), models_of(planned))
+    # The end is known only after one validation more.
+    asked = [[task for task in game.asked if task != "validate"] for game in (planned, patient)]
+    assert asked[0] == asked[1]
+    results = finished_results(patient.server, tests)
+    assert results.ended_early.startswith("training ended after round 4 of 9") and results.rounds == 9
+
+
+def test_extra_rounds_that_have_begun_are_not_taken_back_by_more_patience(play, make_study):
+    options = {"name": "finetuning", "extra_rounds": 2}
+    game, change = play(**PATIENT, **options), scoring([*VALUES, 0.4, 0.4])
+    game.rounds(5, change=change)
+    game.take(make_study(rounds=9, **options))
+    game.finish(change=change)
+    assert game.server.finished_rounds == 6
+
+
+def test_a_run_that_is_asked_for_more_rounds_still_ends_early(play):
+    game, change = play(**PATIENT | {"rounds": 3}), scoring(VALUES)
+    game.finish(change=change)
+    assert game.server.finished_rounds == 3
+    game.ask_for(9)
+    game.finish(change=change)
+    assert game.server.finished_rounds == 4

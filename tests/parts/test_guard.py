@@ -224,7 +224,7 @@ def test_a_federated_model_that_still_rises_gives_no_verdict(play, monkeypatch):
 
 def test_a_rise_that_no_round_could_show_is_not_sent(play, monkeypatch):
     judge_by([0.5], monkeypatch)
-    game = play(("east", "north"), guard=True, training={"schedule": "poly"}, federation={"patience": 3})
+    game = play(("east", "north"), guard=True, training={"schedule": "poly"})
     monkeypatch.setattr("silofl.federation.server.measure_last_rise", lambda ledger, patience: None)
     game.finish()
     one = game.server.parts["guard"].choices["east"]

@@ -38,6 +38,9 @@ def checkpoint(server: ServerRounds, records: Iterable[str] | None = None) -> di
         "losses": server.losses,
         "domain": schema.dump_record(server.domain),
     }
+    # Until an extra round has begun, a lead with more patience may let the training go on.
+    if server.study.joint_rounds < min(server.study.rounds, server.finished_rounds):
+        plain["joint_rounds"] = server.study.joint_rounds
     records = [json.dumps(schema.dump_record(record)) for record in server.ledger] if records is None else records
     return {
         # The ledger joins as text: a record is put into JSON when it is new, and not at every save.
@@ -57,6 +60,7 @@ def restore_run(study: Study, state: Mapping[str, Any], pretrained: Arrays | Non
     plain = json.loads(state["json"])
     check_study(study, state)
     _check_sites_left(study, plain)
+    study = study.ended_after(plain.get("joint_rounds"))
     parts = start_parts(study, plain["sites"], pretrained)
     return ServerRounds(
         study,

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 
 from silofl.federation.admission import admit_answers
 from silofl.federation.known_sites import (
-    early_end,
+    ends_early,
     find_absent_sites,
     find_departed_sites,
     find_lost,
@@ -138,17 +138,17 @@ class Course:
                 return None
 
     def _run(self) -> Tests:
-        server, study = self.server, self.server.study
+        server = self.server
         while not self._is_over():
-            if server.finished_rounds == study.training_rounds:
+            if server.finished_rounds == server.study.last_training:
                 # A part's rounds are about the best models, which the last validation decides.
                 self._validate()
             self.run_round()
             self.save()
-            self.say(round_line(study, server.ledger))
+            self.say(round_line(server.study, server.ledger))
         self._validate()
         asked = [self._exchange(exchange)[0] for exchange in server.asks(END, server.finished_rounds)]
-        if study.asks_alone:
+        if server.study.asks_alone:
             return Tests({}, {site: why for one in asked for site, why in (one.missing | one.refused).items()})
         self._exchange_all(UNTESTED)
         number = server.reported.round
@@ -164,9 +164,12 @@ class Course:
         return tests
 
     def _is_over(self) -> bool:
-        """Return whether no round is left; the last one is validated now where the end depends on it."""
-        if early_end(self.server) and not self.server.has_validated:
+        """Return whether no round is left, and end the training where it is trained to its end."""
+        if ends_early(self.server) and not self.server.has_validated:
+            # Usually the next training brings a round's models to the sites, but the end depends on this validation.
             self._validate()
+        if ends_early(self.server):
+            self.server.end_training()
         return is_over(self.server)
 
     def _exchange_all(self, moment: str) -> None:
@@ -192,7 +195,7 @@ class Course:
         if number in self.repeats.first:
             record.notes.append(self.repeats.reasons[number])
             record.take_missed(self.repeats.first[number])
-        is_training = number <= server.study.training_rounds
+        is_training = number <= server.study.last_training
         main = [Exchange(TRAIN, number, models_round=number - 1)] if is_training else server.asks(INSTEAD, number)
         for exchange in server.asks(BEFORE, number):
             self._exchange(exchange, record)

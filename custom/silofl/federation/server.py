@@ -104,12 +104,16 @@ class ServerRounds:
 
     def measure_last_rise(self) -> float | None:
         """Return by how much the last rounds that trained models raised the sites' validation."""
-        return measure_last_rise(self.ledger[: self.study.training_rounds], self.study.patience)
+        return measure_last_rise(self.ledger[: self.study.last_training], self.study.patience)
+
+    def end_training(self) -> None:
+        """Let the extra rounds, if there are any, follow the last finished round."""
+        self.study = self.study.ended_after(self.finished_rounds)
 
     @property
     def has_validated(self) -> bool:
         """Whether the last round that trained models has been validated; without a round nothing is left to be."""
-        return self.finished_rounds > self.study.training_rounds or not self.ledger or bool(self.ledger[-1].validation)
+        return self.finished_rounds > self.study.last_training or not self.ledger or bool(self.ledger[-1].validation)
 
     @property
     def test(self) -> OwnTest:
@@ -145,6 +149,8 @@ class ServerRounds:
         meta = {"run": self.id, "digest": self.study.digest, "round": exchange.round, "step": exchange.step}
         meta |= {"best_round": self.best_round, "held": self.held(site, exchange.models_round)}
         meta |= {"sites": len(list_present_sites(self)), "mixed": self._describe_mixed(site)}
+        if self.study.joint_rounds < self.study.rounds:
+            meta["joint_rounds"] = self.study.joint_rounds
         message = Message(meta=meta | ({} if site in self.software else {"software": read_software().model_dump()}))
         for part in self._parts_for(exchange).values():
             message |= part.to_send(site, exchange, self)

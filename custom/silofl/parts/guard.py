@@ -125,7 +125,7 @@ class GuardPart(Part):
         """Let the sites train their own models to the end by rounds; after a federated model's test, then choose."""
         # A run may end early, and may have rounds after those of training. Of a run that was asked for more rounds,
         # another site may have the model of the earlier end alone.
-        is_alone, last = self.study.recipe.trains_alone, min(number, self.study.training_rounds)
+        is_alone, last = self.study.recipe.trains_alone, min(number, run.study.last_training)
         sites = {site for site in run.sites if run.held(site, last)} if is_alone else {*self.tested}
         if moment != (UNTESTED if is_alone else TESTED) or not sites or self.choices or self.unchosen:
             return ()
@@ -159,7 +159,7 @@ class GuardPart(Part):
         """Report of each site that trains alone its own best round, if any was validated."""
         if not self.study.recipe.trains_alone or not reported.validation:
             return reported
-        last = min(run.finished_rounds, self.study.training_rounds)
+        last = min(run.finished_rounds, run.study.last_training)
         validation = {site: one.validation for site, one in self.tested.items() if one.validation}
         rounds = {site: one.own.best_round for site, one in self.tested.items() if one.own}
         own = validation or reported.validation

@@ -176,6 +176,7 @@ class Outcome:
 class Run(Protocol):
     """What a part may read of its run."""
 
+    study: Study
     sites: list[str]
     image_shape: tuple[int, ...] | None
     domain: Domain

@@ -345,7 +345,8 @@ class FederationSettings(Section):
         min_sites: Sites that must answer for a round to count.
         max_missed_rounds: Rounds a site may miss before the run is called INCOMPLETE.
         may_miss: Named sites that a COMPLETE run may lack at its start or end.
-        patience: Rounds without a better validation after which the run ends, with the models of the best round.
+        patience: Training ends when its last so many rounds raised the sites' validation by no more than 0.005, as the
+            median of their changes. Extra rounds follow.
         sites_left: Sites that have left a continued run: their absence does not make it INCOMPLETE.
         task_timeout_s: Seconds the server waits for a site's answer. By default an hour at first; later five times the
             longest answer, at least ten minutes.
