@@ -92,7 +92,8 @@ def check_study(study: Study, state: Mapping[str, Any]) -> None:
     changed = [key for key in {**before, **now} if before.get(key) != now.get(key)]
     changed = [key for key in changed if key.partition(".")[0] not in MAY_CHANGE]
     if changed == ["rounds"]:
-        _check_rounds(parse(Study, plain["study"], "checkpoint", STORED), study, len(plain["ledger"]), plain["run"])
+        begun = parse(Study, plain["study"], "checkpoint", STORED).ended_after(plain.get("joint_rounds"))
+        _check_rounds(begun, study, len(plain["ledger"]), plain["run"])
     elif changed:
         values = ", ".join(
             f"{key} {_format_value(before.get(key))}, not {_format_value(now.get(key))}" for key in sorted(changed)
@@ -149,7 +150,7 @@ def find_obstacle(before: Study, now: Study, finished: int) -> str:
     shared = {min(finished, study.recipe.shared_rounds(study.rounds)) for study in (before, now)}
     if now.training.has_falling_rate:
         return "its learning rate falls over all its rounds"
-    if finished > before.rounds:
+    if finished > before.joint_rounds:
         return "its extra rounds have begun"
     if len(shared) > 1:
         return "the sites would have shared one model for longer"

@@ -198,7 +198,7 @@ def more_rounds_sentence(run: Path, results: Results, ledger: Sequence[Round]) -
     study = load_study(job, STORED)
     # A hospital's local model may have learnt in more rounds than the study has.
     longer = study.model_copy(update={"rounds": 2 * max(study.rounds, *rounds)})
-    if find_obstacle(study, longer, len(ledger)):
+    if study.recipe.extra_rounds or find_obstacle(study, longer, len(ledger)):
         return ""
     return f"To go on with more rounds: {command} --rounds {longer.rounds}"
 
