@@ -69,17 +69,21 @@ def round_line(whole: Whole, ledger: Sequence[Round]) -> str:
 
 def describe_rise(whole: Whole, ledger: Sequence[Round]) -> str:
     """Return which round raised the validation last, and with which the run then ends; empty where nothing ends it."""
-    last = find_last_rise(ledger) if whole.quiet_rounds else None
+    last = None if whole.quiet_rounds is None else find_last_rise(ledger)
     if last is None:
         return ""
-    end = min(whole.total_rounds, last + whole.quiet_rounds)
-    return f"last rise in round {last}, ends in round {end} if nothing rises"
+    return f"last rise in round {last}, ends in round {end_after(whole, last)} if nothing rises"
 
 
 def last_round(whole: Whole, ledger: Sequence[Round]) -> int:
     """Return the round with which the run ends if no later one raises the validation."""
-    last = find_last_rise(ledger) if whole.quiet_rounds else None
-    return whole.total_rounds if last is None else min(whole.total_rounds, last + whole.quiet_rounds)
+    last = None if whole.quiet_rounds is None else find_last_rise(ledger)
+    return whole.total_rounds if last is None else end_after(whole, last)
+
+
+def end_after(whole: Whole, last: int) -> int:
+    """Return the round with which the run ends if the validation rose last in a round, and rises in no later one."""
+    return min(whole.total_rounds, last + (whole.quiet_rounds or 0))
 
 
 def describe_seconds_left(whole: Whole, seconds: float) -> str:

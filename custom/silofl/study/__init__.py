@@ -337,7 +337,7 @@ class Study(Section):
 
     @property
     def quiet_rounds(self) -> int | None:
-        """Rounds that raise nothing and so end a run; None if none do, if others follow, or if the first do not count."""
+        """Rounds that raise nothing and so end a run; None if none do, others follow, or the first do not count."""
         is_plain = self.recipe.mixing is None or not self.recipe.shared_rounds(self.rounds)
         return self.federation.patience if is_plain and not self.recipe.extra_rounds else None
 
