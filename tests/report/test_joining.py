@@ -243,6 +243,18 @@ def test_a_label_that_is_found_at_no_site_is_named(results, metric, lesion, foun
     assert describe_problems(results(metric=metric, by_label=labels)) == found
 
 
+def test_the_page_and_the_terminal_open_with_the_answer_of_all_hospitals(joining, printed):
+    found = joining(sites={"east": 0.8, "west": 0.8}, east=joined(), west=joined())
+    # Twice 0.15 with an error of 0.05: 2.011 * 0.05 / sqrt(2) = 0.071 of 48 degrees of freedom.
+    sentence = (
+        "Over all 2 hospitals (50 test patients) the mean difference, federated minus local, is +0.150 (0.079 to "
+        "0.221) in this start of the training: a clear gain. All 2 hospitals keep a model"
+    )
+    page = make_run_page(RunRecords(Path("run"), found, [], {}, {}))
+    assert page.opening[0].lead.startswith(sentence)
+    assert sentence in printed(print_results, found, 1000)
+
+
 def test_the_terminal_opens_with_it_and_cautions(joining, results, printed):
     text = printed(print_results, joining(east=joined(verdict=WORSE, kept=0.6)))
     assert text.index("east would do better with") < text.index("mean over sites")

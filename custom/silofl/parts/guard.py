@@ -397,14 +397,23 @@ class SiteGuard(SitePart):
             LOCAL: {LOCAL: choice.own_bias, AT_ZERO: 0.0},
         }
         kept = LOCAL if choice.keeps_own else SHIFTED
-        validation, _ = self._score(work.data.validation, points)
+        model = _name_kept(choice)
+        validated = self._score(work.data.validation, {model: {kept: points[model][kept]}})[0][kept]
         test, predictions = self._score(work.data.test, points)
-        self._write_kept(choice, validation[kept], test[kept])
+        self._write_kept(choice, validated, test[kept])
         add_own(work.folder / PICTURES, work.data.test, predictions[LOCAL], test[LOCAL].by_case)
-        validation[CHOSEN], test[CHOSEN] = validation[kept], test[kept]
-        for part, scores in ((work.data.validation, validation), (work.data.test, test)):
-            if is_withheld(scores[kept], part.patient_of, work.min_patients, work.study):
+        test[CHOSEN] = test[kept]
+        for part, score in ((work.data.validation, validated), (work.data.test, test[kept])):
+            if is_withheld(score, part.patient_of, work.min_patients, work.study):
                 return None
+        # What the choice compares, so that the lead is their difference.
+        validation = {
+            FEDERATED: choice.federated_at_zero,
+            SHIFTED: choice.federated,
+            LOCAL: choice.own,
+            AT_ZERO: choice.own_at_zero,
+        }
+        validation[CHOSEN] = validation[kept]
         own, rise = self._own
         rises = {"own": rise, "federated": work.message.find_entry(ROLE).get("rise")}
         unfinished = tuple(name for name, one in rises.items() if not is_finished(one))
@@ -414,7 +423,7 @@ class SiteGuard(SitePart):
             "own_bias": choice.own_bias,
             "lead": choice.lead,
             "num_units": choice.num_units,
-            "validation": {name: value_or_none(one) for name, one in validation.items()},
+            "validation": validation if choice.num_units else dict.fromkeys(validation),
             "test": {name: value_or_none(one) for name, one in test.items()},
             "local_since": self.local.since,
             "own_rounds": own.last,
@@ -441,21 +450,28 @@ class SiteGuard(SitePart):
     def _choose(self, units: Units) -> GuardChoice:
         """Choose the model and the biases by the validation data."""
         biases = BIASES if self.work.study.task == "segmentation" else np.zeros(1)
-        federated, own = (average_by_unit(self._score_biases(name), units.unit_of) for name in (FEDERATED, LOCAL))
-        return choose_kept(federated, own, biases)
+        scores = []
+        for name in (FEDERATED, LOCAL):
+            averaged = average_by_unit(self._score_biases(name), units.unit_of)
+            # Without any case that counts the mean knows no biases.
+            scores.append(np.broadcast_to(averaged, (len(biases), averaged.shape[-1])))
+        return choose_kept(*scores, biases)
 
     def _score_biases(self, name: str) -> dict[str, NDArray[np.float64]]:
-        """Return what each validation case counts with every bias of a model."""
+        """Return what each validation case counts with every bias of a model; none of a case without any label."""
         part, study = self.work.data.validation, self.work.study
         score_answers = score_findings if study.is_multilabel else score_classes
         scored = select_regions(part, study), study.metric == "dice_with_background", part.annotated
+        foreground = [label for labels in scored[0].values() for label in labels]
         found: dict[str, NDArray[np.float64]] = {}
         for members, answers in self._yield_answers(name, part):
             for case, rows in group_positions(members.cases).items():
                 # A view: a copy of a volume's answers would take as much memory as they do.
                 some, truth = answers[rows[0] : rows[-1] + 1], np.stack([members.targets[row] for row in rows])
-                is_map = study.task == "segmentation"
-                found[case] = score_label_maps(some, truth, *scored) if is_map else score_answers(some, truth)
+                if study.task != "segmentation":
+                    found[case] = score_answers(some, truth)
+                elif np.isin(truth, foreground).any():
+                    found[case] = score_label_maps(some, truth, *scored)
         return found
 
     def _write_kept(self, choice: GuardChoice, validated: Score, tested: Score) -> None:

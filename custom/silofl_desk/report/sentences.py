@@ -8,7 +8,7 @@ from shlex import quote
 from typing import Any
 
 from silofl.core.findings import name_absence
-from silofl.core.gain import WORSE
+from silofl.core.gain import LEAST_UNITS, WORSE
 from silofl.core.guard_rule import LEAST_LEAD
 from silofl.core.guess import Measures, describe_guess, describe_guesses, measure_classes, measure_findings
 from silofl.core.operating_point import AT_MOST, is_at_most, read_at_thresholds
@@ -32,7 +32,7 @@ from silofl_desk.report.result_tables import (
     read_table,
 )
 from silofl_desk.report.run_records import CONFIG
-from silofl_desk.report.verdict_words import federation_sentence
+from silofl_desk.report.verdict_words import federation_sentence, network_sentence
 
 BATCH_DEPENDENT = "a prediction depends on the other images of its batch"
 SHARED_PATIENTS = "same person in training and test"
@@ -60,12 +60,13 @@ _SPLITS = {
 }
 JOINING_NOTE = (
     "Alone: the hospital's own model, taken after its best round. Federated: the model that the run tests. Kept: the "
-    "one of the two that the hospital chose on its validation data. Validation: the values there; the federated model "
-    "is kept if it leads by more than 0.005{lead}. All other values are of the same test data, first averaged per "
-    "patient (per case where patients are unknown). Difference: federated minus alone. "
-    "The verdict and the 95 % interval come from a paired permutation test (2.5 % on each side). It needs at least 6 "
-    "patients; if it shows nothing, fewer than 20 are too few to say. Both hold for these patients and this start; "
-    "compare --seeds measures several starts of the training."
+    "one of the two that the hospital chose on its validation data. Validation: the mean over its patients there; the "
+    "federated model is kept if it leads by more than 0.005{lead}. All other values are of the same test data, first "
+    "averaged per patient (per case where patients are unknown). Difference: federated minus alone. "
+    "The verdict and the 95 % interval come from two paired tests (2.5 % on each side), which must agree. Fewer than "
+    f"{LEAST_UNITS} patients are too few to say: a model that is slightly better for 9 of 10 patients and fails on "
+    "one, so that nothing is gained, would be called better at 55 % of the hospitals with 6 test patients, 32 % with "
+    "10 and still 15 % with 20. Both hold for these patients and this start; compare --seeds measures several starts."
 )
 # What a class is chosen by: few cases have an accuracy that hardly differs.
 LEAD_OF_CLASSES = " in the probability of the true answer"
@@ -75,7 +76,8 @@ JOINING_THRESHOLDS = (
     "usual threshold of 0.5."
 )
 JOINING_EMPTY = (
-    " A case without any label in truth counts 1 if the model finds nothing in it, and 0 if it finds something."
+    " A case without any label in truth counts 1 if the model finds nothing in it, and 0 if it finds something. "
+    "On validation data such a case does not count."
 )
 JOINING_BALANCED = (
     " A single case has no {}: the models' values are means over all cases, difference and interval are measured in "
@@ -283,7 +285,9 @@ def changes_sentence(changes: Mapping[str, Any]) -> str:
 
 
 def lead_sentence(results: Results) -> str:
-    """Return what counts most: that the models may only guess, or else what the federation gave; who could not choose.
+    """Return what counts most: that the models may only guess, or else what joining gave; who could not choose.
+
+    What joining gave is said of all hospitals together first, then of each.
 
     Nothing without the guard where some model is better than guessing.
     """
@@ -295,7 +299,8 @@ def lead_sentence(results: Results) -> str:
     verdicts = {site: one.verdict for site, one in joining.items()}
     both = ((one.tested(SHIFTED), one.tested(LOCAL)) for one in joining.values())
     tests = [(federated, own) for federated, own in both if federated is not None and own is not None]
-    return " ".join(filter(None, (federation_sentence(verdicts, tests), _short_sentence(results), without)))
+    given = (network_sentence(joining), federation_sentence(verdicts, tests))
+    return " ".join(filter(None, (*given, _short_sentence(results), without)))
 
 
 def _short_sentence(results: Results) -> str:
@@ -529,7 +534,7 @@ def _joining_row(site: str, one: Joined, models: Iterable[str], lead: str) -> tu
     # What the choice rests on.
     federated, own = (format_number(one.validation.get(model)) for model in (SHIFTED, LOCAL))
     units = f"{one.num_units} {one.unit}{'s' * (one.num_units != 1)}"
-    validation = f"{federated}, own {own}; lead {one.lead:+z.3f}{lead} on {units}"
+    validation = f"{federated}, own {own}; lead {one.shown_lead:+z.3f}{lead} on {units}"
     return (site, kept, one.said, validation, one.test_units, *values, difference, interval)
 
 
