@@ -13,11 +13,13 @@ from silofl.core.guard_rule import LEAST_LEAD
 from silofl.core.guess import Measures, describe_guess, describe_guesses, measure_classes, measure_findings
 from silofl.core.operating_point import AT_MOST, is_at_most, read_at_thresholds
 from silofl.data.inventories import explain_withheld
+from silofl.federation.checkpoint import find_obstacle
 from silofl.federation.ledger import Round, format_spans
 from silofl.federation.results import Results
 from silofl.federation.unlike import SHORT
 from silofl.inference.own_tests import LEARNT
 from silofl.report.tables import METRIC_NAMES, TextTable, format_number
+from silofl.study import STORED, load_study
 from silofl.study.sections import CLASS_MEANS, RANKED, SEGMENTATION_ONLY
 from silofl.training.joined import CHOSEN, FEDERATED, LOCAL, SHIFTED, Joined
 from silofl.training.metrics import mean_of_known
@@ -29,6 +31,7 @@ from silofl_desk.report.result_tables import (
     name_models,
     read_table,
 )
+from silofl_desk.report.run_records import CONFIG
 from silofl_desk.report.verdict_words import federation_sentence, network_sentence
 
 BATCH_DEPENDENT = "a prediction depends on the other images of its batch"
@@ -180,6 +183,26 @@ def remedy_sentence(run: Path, status: str, can_resume_here: bool) -> str:
     if status != "FAILED" or command is None:
         return ""
     return f"Remove the cause, then continue: {command}"
+
+
+def more_rounds_sentence(run: Path, results: Results, ledger: Sequence[Round]) -> str:
+    """Return the command that trains on what a finished run has not trained to the end; empty where none does.
+
+    Args:
+        run: The run's folder.
+        ledger: Its finished rounds.
+    """
+    job, command = run / CONFIG / "study.yaml", _command(run, (run / "run.json").is_file())
+    rounds = [one.own_rounds for one in (results.joining or {}).values() if one.unfinished]
+    rounds += [one.rounds for one in (results.own_models or {}).values() if not one.is_finished]
+    if not rounds or command is None or not job.is_file():
+        return ""
+    study = load_study(job, STORED)
+    # A hospital's local model may have learnt in more rounds than the study has.
+    longer = study.model_copy(update={"rounds": 2 * max(study.rounds, *rounds)})
+    if study.recipe.extra_rounds or find_obstacle(study, longer, len(ledger)):
+        return ""
+    return f"To go on with more rounds: {command} --rounds {longer.rounds}"
 
 
 def _command(run: Path, can_resume_here: bool) -> str | None:

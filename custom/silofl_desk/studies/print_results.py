@@ -110,3 +110,5 @@ def print_notes(run: Path, results: Results, console: Console) -> None:
         print_blocks(section.blocks, console)
     if found:
         print_lines([f"{WORDS['warning']}  {sentence}" for sentence in list_chance(found)], console)
+    more = sentences.more_rounds_sentence(run, results, ledger)
+    print_lines([more] if more else [], console)
