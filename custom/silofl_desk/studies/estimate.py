@@ -225,7 +225,7 @@ def estimate(study: Study, setting: Setting) -> JobEstimate:
         is_on_gpu=is_on_gpu,
         seconds_per_step=cost_of_step.seconds,
         guard_share=guard_share,
-        own_seconds=None if own_share is None else own_share * training * own_rounds(study),
+        own_seconds=None if own_share is None else own_share * training * own_rounds(study, study.training_rounds),
         guard_disk_bytes=needs.site_disk_bytes(study, setting.sites) - needs.site_disk_bytes(bare, setting.sites),
         training_seconds=training,
         transfer_seconds=transfer,
