@@ -140,13 +140,14 @@ def test_the_local_model_is_of_its_best_round_the_later_of_two_that_are_level(pl
     ("values", "rounds", "is_finished"),
     [
         ([0.2, 0.3, 0.3, 0.4, 0.4, 0.4, 0.404], 7, True),
-        # It rises for ever: at most four times the study's rounds.
+        # It rises for ever: at most twelve rounds.
         ([0.01 * number for number in range(1, 20)], 12, False),
     ],
 )
 def test_the_local_model_goes_on_after_the_federation_until_its_validation_does_not_rise(
     play, monkeypatch, values, rounds, is_finished
 ):
+    monkeypatch.setattr(local_model, "MOST_ROUNDS", 12)
     judge_by(values, monkeypatch, sites=len(SITES))
     game = play(guard=True, seed=82, federation={"patience": 3})
     written = []
@@ -194,6 +195,7 @@ def test_where_the_rate_falls_the_local_model_is_trained_anew_in_twice_the_round
 
 
 def test_a_site_that_stops_training_its_own_model_says_so_and_one_that_is_killed_goes_on(play, monkeypatch):
+    monkeypatch.setattr(local_model, "MOST_ROUNDS", 12)
     judge_by([0.01 * number for number in range(1, 99)], monkeypatch, sites=1)
     game = play(guard=True, seed=84, federation={"patience": 3})
 

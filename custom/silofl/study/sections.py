@@ -25,6 +25,7 @@ from silofl.base.settings import (
 from silofl.setup.extensions import Extension, is_extension
 from silofl.study.data_settings import Options
 
+Normalization = Literal["batch", "batch_stateless", "instance", "group"]
 Features = Annotated[Whole, Field(gt=0, le=1024)]
 # A wait of months is a slip of the pen.
 Seconds = Annotated[Positive, Field(le=10**7)]
@@ -100,7 +101,7 @@ class ModelSettings(Section):
     name: Literal["unet", "densenet121", "lenet5", "alexnet", "activity_cnn"] = "unet"
     network: str | None = None
     arguments: Options = {}
-    normalization: Literal["batch", "batch_stateless", "instance", "group"] = "batch"
+    normalization: Normalization = "batch"
     features: Annotated[tuple[Features, ...], Field(min_length=6, max_length=6)] = (32, 32, 64, 128, 256, 32)
     dropout: BelowOne = 0.0
     precision: Literal["auto", "float32", "bfloat16"] = "auto"

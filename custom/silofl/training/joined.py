@@ -10,6 +10,7 @@ from pydantic import Field, Strict
 from silofl.base.schema import declare_optional
 from silofl.core.gain import Verdict
 from silofl.core.guard_rule import LEAST_LEAD
+from silofl.study.sections import Normalization
 from silofl.training.site_score import Cases, Values, only_known_keys
 
 # The models of a choice: each with its decision threshold but for `AT_ZERO`, the own one at 0.5, and `FEDERATED`, which
@@ -43,11 +44,14 @@ class OwnModel:
         rounds: All its rounds.
         best_round: The round that it is taken from, chosen on the site's validation data.
         is_finished: Whether it was trained to its end.
+        normalization: Its normalisation layers, of the two kinds that the site has trained; null where it is the
+            study's alone.
     """
 
     rounds: Round
     best_round: Round
     is_finished: bool
+    normalization: Normalization | None = declare_optional()
 
 
 @only_known_keys
@@ -83,6 +87,8 @@ class Joined:
         local_since: Round in which it began.
         own_rounds: All rounds of the local model.
         own_best_round: The round that it is taken from.
+        own_normalization: Its normalisation layers, of the two kinds that the site has trained; null where it is the
+            study's alone.
         unfinished: Which of the two models was not trained to its end.
         rises: Unfinished model -> by how much more rounds raised its validation.
     """
@@ -109,6 +115,7 @@ class Joined:
     local_since: Round = declare_optional(1)
     own_rounds: Round
     own_best_round: Round
+    own_normalization: Normalization | None = declare_optional()
     unfinished: tuple[Unfinished, ...] = declare_optional(())
     rises: Mapping[Unfinished, Difference] | None = declare_optional()
 

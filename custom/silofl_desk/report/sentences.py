@@ -68,6 +68,11 @@ JOINING_NOTE = (
     "one, so that nothing is gained, would be called better at 55 % of the hospitals with 6 test patients, 32 % with "
     "10 and still 15 % with 20. Both hold for these patients and this start; compare --seeds measures several starts."
 )
+JOINING_ONE_MODEL = " The hospital's own model has the study's normalisation."
+JOINING_TWO_MODELS = (
+    " Each hospital trained two own models, with the study's normalisation and with BatchNorm, and took the one that "
+    "validated better; its normalisation stands in brackets."
+)
 # What a class is chosen by: few cases have an accuracy that hardly differs.
 LEAD_OF_CLASSES = " in the probability of the true answer"
 JOINING_THRESHOLDS = (
@@ -509,8 +514,10 @@ def joining_note(results: Results) -> str:
     """Explain the columns of `joining_table`."""
     empty = JOINING_EMPTY if any(one.num_empty for one in results.tests.values()) else ""
     is_map = results.metric in SEGMENTATION_ONLY["metric"]
+    has_two = any(one.own_normalization for one in (results.joining or {}).values())
     return (
         JOINING_NOTE.format(lead=describe_lead(results) or " in the mean score")
+        + (JOINING_TWO_MODELS if has_two else JOINING_ONE_MODEL)
         + JOINING_THRESHOLDS * is_map
         + empty
         + (
@@ -534,6 +541,8 @@ def _joining_row(site: str, one: Joined, models: Iterable[str], lead: str) -> tu
     # What the choice rests on.
     federated, own = (format_number(one.validation.get(model)) for model in (SHIFTED, LOCAL))
     units = f"{one.num_units} {one.unit}{'s' * (one.num_units != 1)}"
+    if one.own_normalization:
+        own = f"{own} ({one.own_normalization})"
     validation = f"{federated}, own {own}; lead {one.shown_lead:+z.3f}{lead} on {units}"
     return (site, kept, one.said, validation, one.test_units, *values, difference, interval)
 

@@ -119,7 +119,7 @@ def read_phase(run: Path, study: Study, began: float) -> tuple[str, int, str, fl
 def describe_own(study: Study, last: int, step: int) -> str:
     """Return the round that sites' own models learn in, some rounds after the last one or anew where the rate falls."""
     before = 0 if study.training.has_falling_rate else last
-    return f"training the own model: round {before + step} of at most {before + own_rounds(study)}"
+    return f"training the own model: round {before + step} of at most {before + own_rounds(study, last)}"
 
 
 def describe_task(task: str, number: object, rounds: int) -> str:
