@@ -223,10 +223,10 @@ def _check_patience(study: Study) -> None:
 def _check_home(study: Study) -> None:
     """Refuse a study whose only answer is to keep BatchNorm at home, and whose network has none."""
     recipe, normalization = study.recipe, study.model.normalization
-    if recipe.stays_home == "batchnorm" and not recipe.options and normalization != "batch":
+    if recipe.stays_home == "batchnorm" and not recipe.options and not study.model.has_own_batchnorm:
         raise ConfigError(
-            f"model.normalization must be batch if only BatchNorm stays at home ({study.algorithm.name}), not "
-            f"{normalization}; choose batch, or fedavg, which is the same then"
+            f"model.normalization must be batch or batch_home if only BatchNorm stays at home ({study.algorithm.name}), not "
+            f"{normalization}; choose one of them, or fedavg, which is the same then"
         )
 
 
