@@ -52,8 +52,9 @@ from silofl.training.case_pictures import PICTURES, add_own
 from silofl.training.evaluation import count_patients, join_pieces, score_predictions, select_regions
 from silofl.training.floor import is_withheld
 from silofl.training.grid_scores import score_classes, score_findings, score_label_maps, yield_probabilities
+from silofl.training.home_statistics import fix_home_statistics
 from silofl.training.joined import AT_ZERO, CHOSEN, FEDERATED, LOCAL, SHIFTED, Joined, OwnModel
-from silofl.training.local_model import ANEW, LocalModel, lend, load_borrowed, locate_memo, own_rounds
+from silofl.training.local_model import ANEW, LocalModel, copy_state, lend, load_borrowed, locate_memo, own_rounds
 from silofl.training.loop import Learner
 from silofl.training.metrics import Score, average_by_unit, group_positions, value_or_none
 from silofl.training.site_score import SiteScore
@@ -284,7 +285,7 @@ class SiteGuard(SitePart):
         # A training task brings the models of the round before.
         number = work.number - 1 if work.task == TRAIN else work.number
         own = scores[work.study.recipe.roles[-1]] if work.study.recipe.trains_alone else None
-        self.local.validate(number, work.data.validation, own)
+        self.local.validate(number, work.data, own)
         if work.task != TRAIN:
             self._keep()
 
@@ -346,7 +347,7 @@ class SiteGuard(SitePart):
             number = model.last + 1
             work.train({LOCAL: model.prepare_learner(work.loss, number)}, work.data.training, number=number)
             model.record_round(number)
-            model.validate(number, work.data.validation)
+            model.validate(number, work.data)
             self._keep()
         return not model.has_ended
 
@@ -389,7 +390,10 @@ class SiteGuard(SitePart):
         home = {key: one for key, one in federated.facts.items() if key in ("stays_home", "run", *rounds)}
         federated = replace(federated, facts=home) if "value" in federated.facts else federated
         study, shape, domain = federated.study, federated.image_shape, self.work.domain
-        own = Contents(study, shape, {LOCAL: local.best}, "only", facts=home | rounds, domain=domain)
+        local.model.load_state_dict(local.best)
+        # The best state is that after training, which takes no home statistics.
+        fix_home_statistics(local.model, self.work.data.training, study, self.work.device)
+        own = Contents(study, shape, {LOCAL: copy_state(local.model)}, "only", facts=home | rounds, domain=domain)
         return {FEDERATED: federated, LOCAL: own}
 
     def _choose_and_test(self) -> dict[str, Any] | None:

@@ -1,7 +1,7 @@
 """Home statistics: BatchNorm's mean and variance, taken over a hospital's own images by the very model that it uses.
 
 The released code of HarmoFL (Jiang et al., arXiv:2112.10775) normalises by the batch in use too, so that an answer
-depends on the other images of its batch. With statistics of the hospital's training images each image is answered alone.
+depends on the other images of its batch. With statistics of the hospital's own images each image is answered alone.
 """
 
 from collections.abc import Iterable
