@@ -5,10 +5,8 @@ import pytest
 import torch
 
 from silofl.base.errors import ConfigError
-from silofl.federation.outcome import finished_results
 from silofl.inference import SuperModel
 from silofl.models.normalization import list_home_layers
-from silofl.training.home_statistics import fix_home_statistics
 
 from .conftest import SITES
 
@@ -64,3 +62,12 @@ def test_no_statistics_leave_a_site(finished):
     assert any(name.startswith("model/") for name in sent)
     assert not [name for name in sent if name.endswith(KINDS)]
     assert not [name for name in finished.models("east") if name.endswith(KINDS)]
+
+
+def test_the_servers_model_has_no_statistics_and_answers_nothing(play):
+    game = play(rounds=1, model=HOME)
+    game.finish()
+    contents = game.server.parts["model"].outcome(game.server, {}).make_contents()
+    assert "answers nothing before silofl home-statistics" in contents.home_statistics
+    with pytest.raises(ConfigError, match="Model 'global' has no home statistics"):
+        SuperModel(contents, torch.device("cpu")).predict(np.zeros((1, 1, 32, 32), np.float32))

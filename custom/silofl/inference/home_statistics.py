@@ -1,21 +1,22 @@
 """Take home statistics over a clinic's own images, without labels, and write the model that has them."""
 
 import argparse
+import sys
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-from rich.console import Console
 
 from silofl.base.errors import ConfigError, ExitCode
 from silofl.base.files import is_free
 from silofl.data.contrasts import Case, parse_case
 from silofl.data.parts import Examples
 from silofl.data.volumes import Volumes
+from silofl.inference.contents import HOME_STATISTICS
 from silofl.inference.directory import read_fingerprint, write_model_folder
 from silofl.inference.geometry import check_images
 from silofl.inference.super_model import SuperModel
-from silofl.inference.withdrawn import FACT, check_not_withdrawn
+from silofl.inference.withdrawn import check_not_withdrawn
 from silofl.training.home_statistics import ENOUGH
 from silofl.training.local_model import copy_state
 
@@ -26,10 +27,9 @@ def run(options: argparse.Namespace) -> int:
     take_home_statistics(options.super_model, cases, options.out, options.device)
     print(options.out)
     if len(cases) < ENOUGH:
-        Console(stderr=True).print(
-            f"CAUTION  The statistics are of {len(cases)} images. Give {ENOUGH} or more: with few the answers may be "
-            "far off.",
-            style="yellow",
+        print(
+            f"CAUTION  The statistics are of few images ({len(cases)}). Give {ENOUGH} or more: answers may be far off.",
+            file=sys.stderr,
         )
     return ExitCode.COMPLETE
 
@@ -71,6 +71,6 @@ def take_home_statistics(folder: Path, cases: list[Case], out: Path, device: str
     model.fix_home_statistics(Examples(images, blank, names, unknown, unknown, patches=study.data.patches))
     states = {name: copy_state(model.network(name)) for name in contents.models}
     # A model that was withdrawn must not answer under another fingerprint.
-    origin = contents.facts.get(FACT, {}).get("of", fingerprint)
-    facts = contents.facts | {FACT: {"images": len(cases), "of": origin}}
+    origin = contents.facts.get(HOME_STATISTICS, {}).get("of", fingerprint)
+    facts = contents.facts | {HOME_STATISTICS: {"images": len(cases), "of": origin}}
     write_model_folder(out, replace(contents, models=states, facts=facts))

@@ -25,6 +25,7 @@ from silofl.base.errors import ConfigError, quote_value
 from silofl.base.files import read_json, write_json
 from silofl.base.schema import read_record
 from silofl.inference import HEAD
+from silofl.inference.contents import HOME_STATISTICS
 
 # The last holds the number of the newest list that was here.
 FILE, ROOT, SEEN = "withdrawn.json", "rootCA.pem", "withdrawn.seen"
@@ -33,8 +34,6 @@ UNCHECKED = f"Nobody has checked whether the model was withdrawn: no {FILE} is b
 ROLES = ("project_admin", "lead")
 # An older list may be one that somebody kept back.
 GOOD_FOR = timedelta(days=92)
-# Of model.json's facts: over how many images home statistics were taken, and the fingerprint of the model before.
-FACT = "home_statistics"
 REMEDY = "ask the study lead for the list as silofl withdraw wrote it"
 
 
@@ -86,7 +85,7 @@ def check_not_withdrawn(folder: Path, fingerprint: str) -> bool:
         with suppress(OSError):
             write_json(place / SEEN, listed.number)
     facts = read_json(folder / HEAD, dict, absent={}).get("facts", {})
-    for one in (fingerprint, facts.get(FACT, {}).get("of")):
+    for one in (fingerprint, facts.get(HOME_STATISTICS, {}).get("of")):
         if one in listed.models:
             raise ConfigError(
                 f"the super model must not be withdrawn; {one[:16]} is, as the lead signed on {listed.signed}: "
