@@ -1,14 +1,17 @@
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
 from silofl.base.errors import DataError
+from silofl.data.parts import Examples
+from silofl.data.volumes import Volumes
 from silofl.models import build_plain_model
-from silofl.models.normalization import HomeBatchNorm1d, HomeBatchNorm2d, list_home_layers, replace_batchnorm
-from silofl.training.home_statistics import fix_statistics, has_statistics
+from silofl.models.normalization import HomeBatchNorm1d, list_home_layers, replace_batchnorm
+from silofl.training.home_statistics import fix_home_statistics, fix_statistics, has_statistics
+
+CPU = torch.device("cpu")
+PATCHES = {"dimensions": 3, "patches": {"size": [16, 16, 16], "per_volume": 2}}
 
 
 def home_network() -> nn.Sequential:
@@ -73,3 +76,42 @@ def test_a_model_without_home_layers_is_left_alone():
     fix_statistics(network, [])
     assert has_statistics(network)
     assert network[0].running_mean.tolist() == [0, 0]
+
+
+@pytest.mark.parametrize(
+    ("task", "model", "data", "shape"),
+    [
+        ("segmentation", {"name": "unet", "features": [8, 8, 8, 8, 8, 8]}, {}, (32, 32)),
+        ("segmentation", {"name": "unet", "features": [8, 8, 8, 8, 8, 8]}, PATCHES, (20, 16, 24)),
+        ("classification", {"name": "lenet5"}, {}, (28, 28)),
+        ("classification", {"name": "alexnet", "dropout": 0.5}, {}, (96, 96)),
+    ],
+    ids=["picture", "patches", "lenet", "alexnet"],
+)
+def test_each_kind_of_images_gives_statistics_by_which_each_is_answered_alone(make_study, task, model, data, shape):
+    study = make_study(task, model=model | {"normalization": "batch_home"}, data=data)
+    noise = np.random.default_rng(0)
+    images = [noise.random((1, *shape), dtype=np.float32) for _ in range(5)]
+    network = build_plain_model(study, 0)
+    names, unknown = tuple("abcde"), (None,) * 5
+    images = Volumes(tuple(images)) if data else np.stack(images)
+    part = Examples(images, np.zeros(5, np.int64), names, unknown, unknown, patches=study.data.patches)
+    draws = torch.get_rng_state()
+    fix_home_statistics(network, part, study, CPU)
+    assert torch.equal(torch.get_rng_state(), draws)
+    first = {name: value.clone() for name, value in network.state_dict().items()}
+    fix_home_statistics(network, part, study, CPU)
+    for name, value in network.state_dict().items():
+        assert torch.equal(value, first[name]), name
+    together = network.eval()(torch.from_numpy(np.asarray(images)))
+    alone = torch.cat([network(torch.from_numpy(image[None])) for image in images])
+    torch.testing.assert_close(alone, together, rtol=1e-4, atol=1e-5)
+
+
+def test_a_network_begins_with_the_weights_that_it_has_with_batchnorm(make_study):
+    plain, home = (
+        build_plain_model(make_study("classification", model={"name": "lenet5", "normalization": kind}), 0).state_dict()
+        for kind in ("batch", "batch_home")
+    )
+    assert plain.keys() == home.keys()
+    assert all(torch.equal(plain[name], home[name]) for name in plain)
