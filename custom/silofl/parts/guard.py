@@ -58,8 +58,9 @@ from silofl.training.case_pictures import PICTURES, add_own
 from silofl.training.evaluation import count_patients, join_pieces, score_predictions, select_regions
 from silofl.training.floor import is_withheld
 from silofl.training.grid_scores import score_classes, score_findings, score_label_maps, yield_probabilities
+from silofl.training.home_statistics import fix_home_statistics
 from silofl.training.joined import AT_ZERO, CHOSEN, FEDERATED, LOCAL, SHIFTED, Joined, OwnModel
-from silofl.training.local_model import ANEW, LocalModel, lend, load_borrowed, locate_memo, own_rounds
+from silofl.training.local_model import ANEW, LocalModel, copy_state, lend, load_borrowed, locate_memo, own_rounds
 from silofl.training.loop import Learner
 from silofl.training.metrics import Score, average_by_unit, group_positions, value_or_none
 from silofl.training.site_score import SiteScore
@@ -328,7 +329,7 @@ class SiteGuard(SitePart):
         number = work.number - 1 if work.task == TRAIN else work.number
         own = scores[work.study.recipe.roles[-1]] if work.study.recipe.trains_alone else None
         for name, model in self.models.items():
-            model.validate(number, work.data.validation, own if name == LOCAL else None)
+            model.validate(number, work.data, own if name == LOCAL else None)
         if work.task != TRAIN:
             self._keep()
 
@@ -416,7 +417,7 @@ class SiteGuard(SitePart):
             work.train(learners, work.data.training, number=number)
             for model in learning.values():
                 model.record_round(number)
-                model.validate(number, work.data.validation)
+                model.validate(number, work.data)
             self._keep()
         return any(not model.has_ended for model in self._learning.values())
 
@@ -467,7 +468,10 @@ class SiteGuard(SitePart):
         study, shape, domain = federated.study, federated.image_shape, self.work.domain
         if self._best == BATCH:
             study = _with_batchnorm(study)
-        own = Contents(study, shape, {LOCAL: local.best}, "only", facts=home | rounds, domain=domain)
+        local.model.load_state_dict(local.best)
+        # The best state is that after training, which takes no home statistics.
+        fix_home_statistics(local.model, self.work.data.training, study, self.work.device)
+        own = Contents(study, shape, {LOCAL: copy_state(local.model)}, "only", facts=home | rounds, domain=domain)
         return {FEDERATED: federated, LOCAL: own}
 
     def _choose_and_test(self) -> dict[str, Any] | None:

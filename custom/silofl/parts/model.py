@@ -27,6 +27,7 @@ from silofl.models.names import (
     batchnorm_names,
     buffer_names,
     home_names,
+    home_statistics_names,
     input_norm_names,
     is_variance,
     read_arrays,
@@ -118,8 +119,8 @@ class ModelPart(Part):
         """Return the kinds of the models' arrays that leave a site; the input normalisation is another part's."""
         kinds = []
         for role, model in _traveling_models(study).items():
-            batchnorm = frozenset(batchnorm_names(model))
-            weights = frozenset(model.state_dict()) - batchnorm - input_norm_names(model)
+            batchnorm = frozenset(batchnorm_names(model) - home_statistics_names(model))
+            weights = frozenset(model.state_dict()) - batchnorm_names(model) - input_norm_names(model)
             kinds.append(Kind("weights", WEIGHTS, WEIGHTS_RISK, role, names=weights))
             kinds.append(Kind("batchnorm", BATCHNORM, BATCHNORM_RISK, role, names=batchnorm))
         return kinds

@@ -197,7 +197,7 @@ class Study(Section):
     def cautions(self) -> list[str]:
         """What whoever runs the study must know of its recipe, and of a normalisation that does not fit it."""
         normalization, found = self.model.normalization, list(self.recipe.cautions)
-        if self.recipe.stays_home == "batchnorm" and normalization != "batch":
+        if self.recipe.stays_home == "batchnorm" and not self.model.has_own_batchnorm:
             found.append(
                 f"a network with model.normalization {normalization} has no BatchNorm to keep at home: all of it "
                 "travels; take batch, or another preset"

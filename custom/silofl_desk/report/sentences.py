@@ -276,7 +276,7 @@ def caveats(results: Results) -> list[str]:
         found.append(f"{SHARED_PATIENTS}: {how}; the values are higher than for new patients.")
     if results.normalization == "batch_stateless":
         found.append(f"{BATCH_DEPENDENT}: the network keeps no BatchNorm statistics.")
-    if results.recipe.get("stays_home") == "batchnorm" and results.normalization != "batch":
+    if results.recipe.get("stays_home") == "batchnorm" and results.normalization not in ("batch", "batch_home"):
         found.append("the network has no BatchNorm to keep at home: all of it travels.")
     if results.batchnorm:
         found.append(f"{results.batchnorm}.")

@@ -58,6 +58,7 @@ MOST_FREQUENT = 0.6
 NORMS = {
     "batch": "BatchNorm",
     "batch_stateless": "stateless BatchNorm",
+    "batch_home": "BatchNorm with home statistics",
     "group": "GroupNorm",
     "instance": "InstanceNorm",
 }
