@@ -80,7 +80,7 @@ def cost_table(rows: RowRuns) -> TextTable:
             sum(sum(getattr(record, way).values()) for record in run.ledger) / max(1, len(run.results.sites)) / 2**20
             for way in ("bytes_to", "bytes_from")
         )
-        lines.append((name, str(run.results.rounds), f"{minutes:.1f}", f"{bytes_to:.1f}", f"{bytes_from:.1f}"))
+        lines.append((name, str(len(run.ledger)), f"{minutes:.1f}", f"{bytes_to:.1f}", f"{bytes_from:.1f}"))
     columns = ("method", "rounds", "minutes in rounds", "MiB to a hospital", "MiB from it")
     return TextTable(columns, tuple(lines))
 
