@@ -22,8 +22,9 @@ GROUP = {"guard": True, "name": "fedavg", "model": {"normalization": "group"}, "
 
 @pytest.fixture(autouse=True)
 def trained_to_its_end(monkeypatch):
-    """Let every federated model be finished."""
+    """Let every federated model be finished, and the local ones learn in few rounds more."""
     monkeypatch.setattr("silofl.federation.server.list_medians", lambda ledger: [0.5] * 20)
+    monkeypatch.setattr(local_model, "MOST_ROUNDS", 6)
 
 
 @pytest.fixture(autouse=True)
