@@ -358,12 +358,9 @@ class SiteGuard(SitePart):
             best = copy.deepcopy(model)
         else:
             best = build_plain_model(own.study, own.study.seed).to(self.work.device)
+            self.work.tested_study = own.study
         best.load_state_dict(own.best)
         return best
-
-    def tested_study(self) -> Study | None:
-        """Return the study of that model, which may have BatchNorm instead of the study's normalisation."""
-        return self.studies[self._best] if self._reports_own else None
 
     def _report_own(self) -> Message:
         """Say which round of its own a site that trains alone has tested, and what its validation was."""
