@@ -8,7 +8,10 @@ from silofl.core.gain import (
     BETTER,
     LEAST_UNITS,
     WORSE,
+    Effect,
     Gain,
+    MeanEffect,
+    average_sites,
     average_subsets,
     estimate_needed_units,
     holm,
@@ -16,8 +19,9 @@ from silofl.core.gain import (
     measure_joining,
     measure_skewed,
 )
-from silofl_desk.report.verdict_words import ONE_START, federation_sentence
-from silofl_desk.studies.starts import Effect, measure_mean_of_starts, measure_starts
+from silofl_desk.report.verdict_words import ONE_START, federation_sentence, network_sentence
+from silofl_desk.studies.starts import find_gains, measure_mean_of_starts, measure_starts
+from tests.report.conftest import joined
 
 NAN = float("nan")
 
@@ -180,16 +184,17 @@ def test_over_starts_the_interval_is_that_of_t_over_units_and_starts():
     found = measure_starts({"a": [Effect(0.04, 0.01, 20), Effect(0.02, 0.01, 20)], "b": [Effect(0.5, 0.1, 20)]})
     # Units 0.01^2, starts 0.0002 / 2: 0.0002 in all, of 0.0002^2 / (0.0001^2 / 19 + 0.0001^2 / 1) = 3.8 freedom.
     half = stats.t.ppf(0.975, 3.8) * 0.0002**0.5
-    assert found == {"a": pytest.approx((0.03, 0.03 - half, 0.03 + half))}
+    p_value = 2 * stats.t.sf(0.03 / 0.0002**0.5, 3.8)
+    assert found == {"a": pytest.approx((0.03, 0.03 - half, 0.03 + half, p_value))}
     # A site whose two starts are alike has the mean deviation of both sites, with both sites' freedom.
     both = measure_starts({"a": [Effect(0.04, 0.01, 20), Effect(0.02, 0.01, 20)], "b": [Effect(0.03, 0.01, 20)] * 2})
     freedom = 0.00015**2 / (0.0001**2 / 19 + 0.00005**2 / 2)
     half = stats.t.ppf(0.975, freedom) * 0.00015**0.5
-    assert both["b"] == pytest.approx((0.03, 0.03 - half, 0.03 + half))
+    assert both["b"][:3] == pytest.approx((0.03, 0.03 - half, 0.03 + half))
     # The other one has its own deviation, the larger one.
     freedom = 0.0002**2 / (0.0001**2 / 19 + 0.0001**2 / 2)
     half = stats.t.ppf(0.975, freedom) * 0.0002**0.5
-    assert both["a"] == pytest.approx((0.03, 0.03 - half, 0.03 + half))
+    assert both["a"][:3] == pytest.approx((0.03, 0.03 - half, 0.03 + half))
 
 
 def test_the_mean_over_hospitals_has_the_units_and_starts_of_all():
@@ -197,8 +202,77 @@ def test_the_mean_over_hospitals_has_the_units_and_starts_of_all():
     # Means 0.045 and 0.025. Units and each site's own luck: (0.0001 + 0.0004 + 2 * 0.0002) / 4; starts 0.0002 / 2.
     within, between = 0.0009 / 4, 0.0001
     half = stats.t.ppf(0.975, (within + between) ** 2 / (within**2 / 49 + between**2)) * (within + between) ** 0.5
-    assert measure_mean_of_starts(starts) == pytest.approx((0.035, 0.035 - half, 0.035 + half))
+    assert measure_mean_of_starts(starts)[:3] == pytest.approx((0.035, 0.035 - half, 0.035 + half))
     assert measure_mean_of_starts({"a": starts["a"][:1]}) is None
+
+
+def test_a_site_gains_over_starts_only_after_holm_over_all_sites():
+    # 0.02 * 2 is at most 0.05; 0.02 * 3 is not. What loses is no gain, however sure.
+    sure, loss, vain = MeanEffect(0.1, 0.01, 0.2, 0.02), MeanEffect(-0.1, -0.2, -0.01, 0.001), MeanEffect(0, -1, 1, 0.9)
+    assert find_gains({"a": sure, "b": vain}) == ["a"]
+    assert find_gains({"a": sure, "b": vain, "c": vain}) == []
+    assert find_gains({"a": sure, "b": loss}) == ["a"]
+
+
+def test_units_and_starts_that_are_all_alike_are_no_gain():
+    assert find_gains(measure_starts({"a": [Effect(1.0, 0.0, 2)] * 2})) == []
+
+
+def test_of_eight_hospitals_that_gain_nothing_one_is_named_in_at_most_five_comparisons_of_a_hundred():
+    rng, named, before = np.random.default_rng(0), 0, 0
+    for _ in range(400):
+        sites = {}
+        for site in range(8):
+            units = rng.normal(0, 0.1, 12)
+            starts = [units + rng.normal(0, 0.02) for _ in range(2)]
+            sites[str(site)] = [Effect(one.mean(), stats.sem(one), 12) for one in starts]
+        effects = measure_starts(sites)
+        named += bool(find_gains(effects))
+        before += any(effect.low > 0 for effect in effects.values())
+    # By the intervals alone it is one in seven.
+    assert named / 400 <= 0.05 < 0.1 < before / 400
+
+
+def test_the_networks_answer_weighs_sites_alike_and_has_the_errors_of_all():
+    found = average_sites([Effect(0.10, 0.03, 10), Effect(0.02, 0.04, 5)])
+    # Mean (0.10 + 0.02) / 2. Squared errors 0.0009 and 0.0016: error sqrt(0.0025) / 2 = 0.025. Freedom
+    # 0.0025^2 / (0.0009^2 / 9 + 0.0016^2 / 4) = 6.25e-6 / (9e-8 + 6.4e-7) = 625 / 73.
+    half = stats.t.ppf(0.975, 625 / 73) * 0.025
+    assert found == pytest.approx((0.06, 0.06 - half, 0.06 + half, 2 * stats.t.sf(2.4, 625 / 73)))
+    # Equal errors and units of two sites: the freedom of both, 2 * 9.
+    equal = average_sites([Effect(0.1, 0.03, 10)] * 2)
+    assert equal.high - 0.1 == pytest.approx(stats.t.ppf(0.975, 18) * 0.03 / 2**0.5)
+
+
+@pytest.mark.parametrize("effects", [[], [Effect(0.1, 0.03, 10)], [Effect(0.5, 0.0, 2)] * 3])
+def test_one_site_or_units_that_are_all_alike_give_no_answer_of_a_network(effects):
+    assert average_sites(effects) is None
+
+
+@pytest.mark.parametrize(
+    ("differences", "answer"),
+    [
+        # Error 0.05 / sqrt(2) with 48 degrees of freedom: 2.011 * 0.0354 = 0.071.
+        ((0.10, 0.06), "+0.080 (0.009 to 0.151) in this start of the training: a clear gain"),
+        ((0.10, 0.02), "+0.060 (-0.011 to 0.131) in this start of the training: not clear"),
+        ((-0.10, -0.06), "-0.080 (-0.151 to -0.009) in this start of the training: a clear loss"),
+    ],
+)
+def test_the_networks_sentence_says_mean_interval_and_whether_it_is_clear(differences, answer):
+    joining = {site: joined(difference=difference) for site, difference in zip("ab", differences, strict=True)}
+    begin = "Over all 2 hospitals (50 test patients) the mean difference, federated minus local, is"
+    assert network_sentence(joining) == f"{begin} {answer}."
+
+
+def test_the_networks_sentence_names_whom_it_leaves_out_and_who_is_unfinished():
+    one = joined(difference=0.4, standard_error=None, num_test_units=1)
+    none = joined(difference=None, standard_error=None, num_test_units=0)
+    short = joined(unfinished=("own",), unit="case")
+    text = network_sentence({"a": joined(), "lyon": one, "nice": none, "b": joined(), "c": short})
+    assert text.startswith(
+        "Over 3 of 5 hospitals (75 test units; fewer than 2 at lyon and nice; not trained to the end at c) the mean"
+    )
+    assert network_sentence({"a": joined(), "lyon": one}) == "" and network_sentence({}) == ""
 
 
 @pytest.mark.parametrize(

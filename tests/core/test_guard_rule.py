@@ -6,7 +6,7 @@ import pytest
 from bench.guard import AT_ZERO, DICE, FEDERATED, OWN, USELESS, draw_populations, place_rows
 from silofl.base.errors import ConfigError
 from silofl.core.gain import BETTER, measure_joining
-from silofl.core.guard_rule import BIASES, choose_kept, find_last_rise, find_last_rise_of_median, is_finished
+from silofl.core.guard_rule import BIASES, choose_kept, find_last_rise, is_finished
 
 NAN = float("nan")
 
@@ -117,21 +117,6 @@ def test_other_shapes_and_ranges_are_refused(scores):
 )
 def test_a_model_is_finished_where_its_last_rounds_did_not_raise_it(scores, is_so):
     assert is_finished(find_last_rise(scores, 3)) == is_so
-
-
-@pytest.mark.parametrize(
-    ("medians", "is_so"),
-    [
-        ([0.8, 1.0, 1.0], True),
-        ([0.8, 1.0, 0.9], True),
-        ([0.8, 0.999, 0.999], False),
-        ([None, 0.5, 1.0, None], True),
-        ([0.8, 0.9, 0.9, 0.9, 0.9], True),
-        ([], False),
-    ],
-)
-def test_a_median_of_1_is_finished_in_however_few_rounds(medians, is_so):
-    assert is_finished(find_last_rise_of_median(medians, 3)) == is_so
 
 
 # Simulated sites with their test units, beside each federated model.

@@ -108,7 +108,7 @@ def state_at_test(game, site):
 @pytest.fixture(autouse=True)
 def trained_to_its_end(monkeypatch):
     """Let every federated model be finished, and the local ones learn in few rounds more."""
-    monkeypatch.setattr("silofl.federation.server.list_medians", lambda ledger: [0.5] * 20)
+    monkeypatch.setattr("silofl.federation.server.measure_last_rise", lambda ledger, patience: 0.0)
     monkeypatch.setattr(local_model, "MOST_ROUNDS", 12)
 
 
@@ -214,7 +214,7 @@ def test_a_site_that_stops_training_its_own_model_says_so_and_one_that_is_killed
 def test_a_federated_model_that_still_rises_gives_no_verdict(play, monkeypatch):
     judge_by([0.5], monkeypatch)
     game = play(("east", "north"), guard=True, federation={"patience": 2})
-    monkeypatch.setattr("silofl.federation.server.list_medians", lambda ledger: [0.1, 0.2, 0.3])
+    monkeypatch.setattr("silofl.federation.server.measure_last_rise", lambda ledger, patience: 0.2)
     game.finish()
     # More rounds of the own model would not give one either.
     assert "guard_train" not in game.asked
@@ -226,8 +226,8 @@ def test_a_federated_model_that_still_rises_gives_no_verdict(play, monkeypatch):
 
 def test_a_rise_that_no_round_could_show_is_not_sent(play, monkeypatch):
     judge_by([0.5], monkeypatch)
-    game = play(("east", "north"), guard=True, training={"schedule": "poly"}, federation={"patience": 3})
-    monkeypatch.setattr("silofl.federation.server.list_medians", lambda ledger: [0.1, 0.1, 0.1])
+    game = play(("east", "north"), guard=True, training={"schedule": "poly"})
+    monkeypatch.setattr("silofl.federation.server.measure_last_rise", lambda ledger, patience: None)
     game.finish()
     one = game.server.parts["guard"].choices["east"]
     assert (one.unfinished, one.rises) == (("own", "federated"), None)

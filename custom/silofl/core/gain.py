@@ -4,17 +4,19 @@ Two tests give the verdict and the interval, and both must agree. The paired per
 is as likely as its opposite: Hartigan, Using subsample values as typical values, Journal of the American Statistical
 Association 1969. The t test without skewness also holds where a model fails on few patients and some have been seen:
 Hall, On the removal of skewness by transformation, Journal of the Royal Statistical Society B 1992. Holm, A simple
-sequentially rejective multiple test procedure, Scandinavian Journal of Statistics 1979.
+sequentially rejective multiple test procedure, Scandinavian Journal of Statistics 1979. Degrees of freedom of a mean
+over sites: Satterthwaite, An approximate distribution of estimates of variance components, Biometrics Bulletin 1946.
 """
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil, sqrt
-from typing import Literal
+from typing import Literal, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+Key = TypeVar("Key", bound=Hashable)
 # Of the model that a site keeps against its own. One start says nothing of the next: none is said of joining.
 Verdict = Literal[
     "better for its patients",
@@ -32,6 +34,8 @@ UNFINISHED: Verdict = "not trained to the end"
 LEAST_UNITS = 20
 # Of the test on each side, and outside the interval on each side.
 LEVEL = 0.025
+# How often, at most, chance alone names a site that gains, or one that loses, in all rows of a comparison.
+FAMILY_LEVEL = 0.05
 # Units of which all exchanges are tried, 2 ** 13, and the random ones of more, with their seed.
 EXACT, RESAMPLES, SEED = 13, 9999, 0
 # The sum of the normal quantiles of 97.5 % and 80 %: with that many units four of five tests would see the difference.
@@ -65,6 +69,23 @@ class Gain:
     num_test_units: int
     needed_units: int | None = None
     p_below: float | None = None
+
+
+class Effect(NamedTuple):
+    """The mean difference of two models at a site, federated minus local, its standard error, and its test units."""
+
+    difference: float
+    standard_error: float
+    num_units: int
+
+
+class MeanEffect(NamedTuple):
+    """A mean difference, federated minus local, its 95 % interval, and the p value of no difference, two-sided."""
+
+    difference: float
+    low: float
+    high: float
+    p_value: float
 
 
 def describe_few_units(tested: Mapping[str, int]) -> list[str]:
@@ -211,7 +232,42 @@ def estimate_needed_units(differences: NDArray[np.float64]) -> int:
     return max(LEAST_UNITS, ceil(min(wanted, MOST_UNITS)))
 
 
-def holm(p_values: Mapping[str, float]) -> dict[str, float]:
+def average_sites(effects: Sequence[Effect]) -> MeanEffect | None:
+    """Average what one start of the training gives several sites: the network's answer.
+
+    Each site has the same weight 1 / K, whatever its patients: the mean of the d_i, with the standard error
+    ``sqrt(sum se_i^2) / K``. The interval is Student's; its degrees of freedom are ``(sum se_i^2)^2 / sum(se_i^4 /
+    (n_i - 1))`` by Satterthwaite. It holds for new patients of these sites, and for this start only.
+
+    Args:
+        effects: One of each site, all with at least two test units.
+
+    Returns:
+        None of fewer than two sites, and where no site's units differ.
+    """
+    variances = [effect.standard_error**2 for effect in effects]
+    if len(effects) < 2 or not sum(variances):
+        return None
+    parts = [variance**2 / (effect.num_units - 1) for variance, effect in zip(variances, effects, strict=True)]
+    mean = sum(effect.difference for effect in effects) / len(effects)
+    return describe_mean(mean, sqrt(sum(variances)) / len(effects), sum(variances) ** 2 / sum(parts))
+
+
+def describe_mean(mean: float, error: float, freedom: float) -> MeanEffect:
+    """Return a mean difference with Student's interval and p value.
+
+    Args:
+        error: Its standard error, above 0.
+        freedom: Degrees of freedom of the error.
+    """
+    # Imported here: it takes long, and a run that trains needs it at its end alone.
+    from scipy.stats import t
+
+    margin = float(t.ppf(1 - LEVEL, freedom)) * error
+    return MeanEffect(mean, mean - margin, mean + margin, 2 * float(t.sf(abs(mean) / error, freedom)))
+
+
+def holm(p_values: Mapping[Key, float]) -> dict[Key, float]:
     """Return the p-values after Holm's correction: the k-th smallest of n times n - k + 1, never falling."""
     ordered = sorted(p_values, key=p_values.__getitem__)
     factors = np.arange(len(ordered), 0, -1)

@@ -29,8 +29,8 @@ PRIOR = 0.3
 # Units that a choice needs: fewer are wrong too often (`bench/guard.py`). Five patients of one class are likely enough
 # to prefer a model that knows only this class.
 LEAST_TO_CHOOSE, LEAST_OF_CLASSES = 2, 6
-# What the federated model must gain on the units, and what a model must still rise by to be called unfinished. Less
-# matters to no hospital, and the best of 61 points has a little by chance.
+# What the federated model must gain on the units, and what a round must raise the validation by for training to go on.
+# Less matters to no hospital, and the best of 61 points has a little by chance.
 LEAST_LEAD = 0.005
 # Rounds without such a rise after which a model is trained to its end, where the study has no patience of its own.
 PATIENCE = 10
@@ -128,11 +128,11 @@ def find_last_rise(scores: Sequence[float | None], patience: int = PATIENCE) -> 
     return max(known) - max(before) if before else None
 
 
-def find_last_rise_of_median(medians: Sequence[float | None], patience: int = PATIENCE) -> float | None:
-    """Return by how much a run's last rounds raised the sites' median; 0 once it is 1, which no round can raise."""
-    return 0.0 if 1.0 in medians else find_last_rise(medians, patience)
-
-
 def is_finished(rise: float | None) -> bool:
-    """Return whether a model is trained to its end: more rounds are known to raise it by no more than 0.005."""
+    """Return whether training has ended: its last rounds are known to raise the validation by no more than 0.005.
+
+    Args:
+        rise: The largest of these rounds' rises over the best round before them, of the federated model the median of
+            the sites' changes; None where it is not known.
+    """
     return rise is not None and rise <= LEAST_LEAD

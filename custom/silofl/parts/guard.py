@@ -30,7 +30,7 @@ from silofl.base.schema import dump_record
 from silofl.base.settings import Section
 from silofl.core.findings import decide_findings
 from silofl.core.gain import measure_joining
-from silofl.core.guard_rule import BIASES, GuardChoice, choose_kept, find_last_rise_of_median, is_finished
+from silofl.core.guard_rule import BIASES, GuardChoice, choose_kept, is_finished
 from silofl.core.mixing import Arrays
 from silofl.data.batches import limit_batch_size
 from silofl.data.counts import SiteCounts
@@ -58,8 +58,9 @@ from silofl.training.case_pictures import PICTURES, add_own
 from silofl.training.evaluation import count_patients, join_pieces, score_predictions, select_regions
 from silofl.training.floor import is_withheld
 from silofl.training.grid_scores import score_classes, score_findings, score_label_maps, yield_probabilities
+from silofl.training.home_statistics import fix_home_statistics
 from silofl.training.joined import AT_ZERO, CHOSEN, FEDERATED, LOCAL, SHIFTED, Joined, OwnModel
-from silofl.training.local_model import ANEW, LocalModel, lend, load_borrowed, locate_memo, own_rounds
+from silofl.training.local_model import ANEW, LocalModel, copy_state, lend, load_borrowed, locate_memo, own_rounds
 from silofl.training.loop import Learner
 from silofl.training.metrics import Score, average_by_unit, group_positions, value_or_none
 from silofl.training.site_score import SiteScore
@@ -133,13 +134,13 @@ class GuardPart(Part):
         """Let the sites train their own models to the end by rounds; after a federated model's test, then choose."""
         # A run may end early, and may have rounds after those of training. Of a run that was asked for more rounds,
         # another site may have the model of the earlier end alone.
-        is_alone, last = self.study.recipe.trains_alone, min(number, self.study.training_rounds)
+        is_alone, last = self.study.recipe.trains_alone, min(number, run.study.last_training)
         sites = {site for site in run.sites if run.held(site, last)} if is_alone else {*self.tested}
         if moment != (UNTESTED if is_alone else TESTED) or not sites or self.choices or self.unchosen:
             return ()
         learning = tuple(sorted(sites - self.ended)) if self.steps < own_rounds(self.study, last) else ()
         # Beside a federated model that still rises there is no verdict, however long the own one learns.
-        if learning and goes_on(self.study) and (is_alone or is_finished(self._find_last_rise(run))):
+        if learning and goes_on(self.study) and (is_alone or is_finished(run.measure_last_rise())):
             return [Exchange(TRAIN_OWN, last, self.steps + 1, learning, is_needed=False, models_round=last)]
         if is_alone:
             return ()
@@ -149,12 +150,8 @@ class GuardPart(Part):
         """Return the file's arrays to a site whose model begins from them after round 1, which brings the models."""
         is_late = exchange.task == TRAIN and exchange.round > 1 and not run.held(site, exchange.models_round)
         is_anew = exchange.task == TRAIN_OWN and exchange.step == 1 and self.study.training.has_falling_rate
-        meta = {ROLE: {"rise": self._find_last_rise(run)}} if exchange.task == CHOOSE else {}
+        meta = {ROLE: {"rise": run.measure_last_rise()}} if exchange.task == CHOOSE else {}
         return Message(add_role(ROLE, self.pretrained) if is_late or is_anew else {}, meta)
-
-    def _find_last_rise(self, run: Run) -> float | None:
-        """Return by how much its last rounds raised the federated model."""
-        return find_last_rise_of_median(run.reported.medians, self.study.patience)
 
     def expected(self, site: str, exchange: Exchange, run: Run) -> Wanted:
         """Return what a site may say."""
@@ -171,7 +168,7 @@ class GuardPart(Part):
         """Report of each site that trains alone its own best round, if any was validated."""
         if not self.study.recipe.trains_alone or not reported.validation:
             return reported
-        last = min(run.finished_rounds, self.study.training_rounds)
+        last = min(run.finished_rounds, run.study.last_training)
         validation = {site: one.validation for site, one in self.tested.items() if one.validation}
         rounds = {site: one.own.best_round for site, one in self.tested.items() if one.own}
         own = validation or reported.validation
@@ -333,7 +330,7 @@ class SiteGuard(SitePart):
         number = work.number - 1 if work.task == TRAIN else work.number
         own = scores[work.study.recipe.roles[-1]] if work.study.recipe.trains_alone else None
         for name, model in self.models.items():
-            model.validate(number, work.data.validation, own if name == LOCAL else None)
+            model.validate(number, work.data, own if name == LOCAL else None)
         if work.task != TRAIN:
             self._keep()
 
@@ -418,7 +415,7 @@ class SiteGuard(SitePart):
             work.train(learners, work.data.training, number=number)
             for model in learning.values():
                 model.record_round(number)
-                model.validate(number, work.data.validation)
+                model.validate(number, work.data)
             self._keep()
         return any(not model.has_ended for model in self._learning.values())
 
@@ -469,7 +466,10 @@ class SiteGuard(SitePart):
         study, shape, domain = federated.study, federated.image_shape, self.work.domain
         if self._best == BATCH:
             study = _with_batchnorm(study)
-        own = Contents(study, shape, {LOCAL: local.best}, "only", facts=home | rounds, domain=domain)
+        local.model.load_state_dict(local.best)
+        # The best state is that after training, which takes no home statistics.
+        fix_home_statistics(local.model, self.work.data.training, study, self.work.device)
+        own = Contents(study, shape, {LOCAL: copy_state(local.model)}, "only", facts=home | rounds, domain=domain)
         return {FEDERATED: federated, LOCAL: own}
 
     def _choose_and_test(self) -> dict[str, Any] | None:

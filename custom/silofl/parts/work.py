@@ -35,6 +35,7 @@ from silofl.parts.task import TRAIN, Message
 from silofl.study import Study
 from silofl.training.device import derive_seed
 from silofl.training.floor import withhold_few
+from silofl.training.home_statistics import fix_home_statistics
 from silofl.training.loop import Learner, Training, TrainingResult
 from silofl.training.losses import make_loss
 from silofl.training.metrics import Score
@@ -136,6 +137,8 @@ class Work:
         models = dict(self.models)
         for part in self.parts:
             models = {role: part.deployed(role, model) for role, model in models.items()}
+        for model in models.values():
+            fix_home_statistics(model, self.data.training, self.study, self.device)
         return models
 
     @property

@@ -22,12 +22,12 @@ from silofl.core.guard_rule import find_last_rise, is_finished
 from silofl.core.mixing import Arrays
 from silofl.core.steps import Loss, OwnDraws, plain_step
 from silofl.data.cache import describe_source, fingerprint_preparation
-from silofl.data.parts import Examples
 from silofl.data.site_data import SiteData
 from silofl.models import HarmonizedModel, build_plain_model
 from silofl.models.names import write_arrays
 from silofl.study import Study
 from silofl.training.evaluation import evaluate
+from silofl.training.home_statistics import fix_home_statistics
 from silofl.training.loop import Learner, make_optimizer, set_learning_rate
 from silofl.training.metrics import Score
 from silofl.training.schedule import learning_rate
@@ -144,7 +144,7 @@ class LocalModel:
         """Begin an epoch with the random numbers that every other learner begins it with."""
         self.draws.begin()
 
-    def validate(self, number: int, examples: Examples, found: Score | None = None) -> None:
+    def validate(self, number: int, data: SiteData, found: Score | None = None) -> None:
         """Keep its state after a round where it is the best so far on validation data, of two that are level the later.
 
         Args:
@@ -152,7 +152,9 @@ class LocalModel:
         """
         if number != self.last or number in self.kept.get("values", {}):
             return
-        found = found or evaluate(self.model, examples, self.study, self.device)[1]
+        if found is None:
+            fix_home_statistics(self.model, data.training, self.study, self.device)
+            found = evaluate(self.model, data.validation, self.study, self.device)[1]
         self.take_value(number, found.value if found.num_cases else 0.0)
 
     def take_value(self, number: int, value: float) -> None:

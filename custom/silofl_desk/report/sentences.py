@@ -1,7 +1,6 @@
 """Sentences about a run, the same in the terminal and on the pages: status, metric, caveats, and what joining gave."""
 
 import json
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
@@ -14,11 +13,13 @@ from silofl.core.guard_rule import LEAST_LEAD
 from silofl.core.guess import Measures, describe_guess, describe_guesses, measure_classes, measure_findings
 from silofl.core.operating_point import AT_MOST, is_at_most, read_at_thresholds
 from silofl.data.inventories import explain_withheld
+from silofl.federation.checkpoint import find_obstacle
 from silofl.federation.ledger import Round, format_spans
 from silofl.federation.results import Results
 from silofl.federation.unlike import SHORT
 from silofl.inference.own_tests import LEARNT
 from silofl.report.tables import METRIC_NAMES, TextTable, format_number
+from silofl.study import STORED, load_study
 from silofl.study.sections import CLASS_MEANS, RANKED, SEGMENTATION_ONLY
 from silofl.training.joined import CHOSEN, FEDERATED, LOCAL, SHIFTED, Joined
 from silofl.training.metrics import mean_of_known
@@ -30,7 +31,8 @@ from silofl_desk.report.result_tables import (
     name_models,
     read_table,
 )
-from silofl_desk.report.verdict_words import federation_sentence
+from silofl_desk.report.run_records import CONFIG
+from silofl_desk.report.verdict_words import federation_sentence, network_sentence
 
 BATCH_DEPENDENT = "a prediction depends on the other images of its batch"
 SHARED_PATIENTS = "same person in training and test"
@@ -188,6 +190,26 @@ def remedy_sentence(run: Path, status: str, can_resume_here: bool) -> str:
     return f"Remove the cause, then continue: {command}"
 
 
+def more_rounds_sentence(run: Path, results: Results, ledger: Sequence[Round]) -> str:
+    """Return the command that trains on what a finished run has not trained to the end; empty where none does.
+
+    Args:
+        run: The run's folder.
+        ledger: Its finished rounds.
+    """
+    job, command = run / CONFIG / "study.yaml", _command(run, (run / "run.json").is_file())
+    rounds = [one.own_rounds for one in (results.joining or {}).values() if one.unfinished]
+    rounds += [one.rounds for one in (results.own_models or {}).values() if not one.is_finished]
+    if not rounds or command is None or not job.is_file():
+        return ""
+    study = load_study(job, STORED)
+    # A hospital's local model may have learnt in more rounds than the study has.
+    longer = study.model_copy(update={"rounds": 2 * max(study.rounds, *rounds)})
+    if study.recipe.extra_rounds or find_obstacle(study, longer, len(ledger)):
+        return ""
+    return f"To go on with more rounds: {command} --rounds {longer.rounds}"
+
+
 def _command(run: Path, can_resume_here: bool) -> str | None:
     """Return the command that goes on with a run; None of a folder without its job, as at a server."""
     if can_resume_here:
@@ -254,7 +276,7 @@ def caveats(results: Results) -> list[str]:
         found.append(f"{SHARED_PATIENTS}: {how}; the values are higher than for new patients.")
     if results.normalization == "batch_stateless":
         found.append(f"{BATCH_DEPENDENT}: the network keeps no BatchNorm statistics.")
-    if results.recipe.get("stays_home") == "batchnorm" and results.normalization != "batch":
+    if results.recipe.get("stays_home") == "batchnorm" and results.normalization not in ("batch", "batch_home"):
         found.append("the network has no BatchNorm to keep at home: all of it travels.")
     if results.batchnorm:
         found.append(f"{results.batchnorm}.")
@@ -268,7 +290,9 @@ def changes_sentence(changes: Mapping[str, Any]) -> str:
 
 
 def lead_sentence(results: Results) -> str:
-    """Return what counts most: that the models may only guess, or else what the federation gave; who could not choose.
+    """Return what counts most: that the models may only guess, or else what joining gave; who could not choose.
+
+    What joining gave is said of all hospitals together first, then of each.
 
     Nothing without the guard where some model is better than guessing.
     """
@@ -280,7 +304,8 @@ def lead_sentence(results: Results) -> str:
     verdicts = {site: one.verdict for site, one in joining.items()}
     both = ((one.tested(SHIFTED), one.tested(LOCAL)) for one in joining.values())
     tests = [(federated, own) for federated, own in both if federated is not None and own is not None]
-    return " ".join(filter(None, (federation_sentence(verdicts, tests), _short_sentence(results), without)))
+    given = (network_sentence(joining), federation_sentence(verdicts, tests))
+    return " ".join(filter(None, (*given, _short_sentence(results), without)))
 
 
 def _short_sentence(results: Results) -> str:
@@ -520,23 +545,6 @@ def _joining_row(site: str, one: Joined, models: Iterable[str], lead: str) -> tu
         own = f"{own} ({one.own_normalization})"
     validation = f"{federated}, own {own}; lead {one.lead:+z.3f}{lead} on {units}"
     return (site, kept, one.said, validation, one.test_units, *values, difference, interval)
-
-
-def list_opposed(results: Results, ledger: Sequence[Round]) -> list[str]:
-    """Return a sentence for each site whose updates stood out as pointing away from the others' in half of the rounds.
-
-    Where all sites draw alike, chance names one in at most 5 % of runs. Of models that guess updates say nothing.
-    """
-    if is_guessing(results):
-        return []
-    unlike = [(site, found) for record in ledger for site, found in (record.unlike or {}).items()]
-    counts = Counter(site for site, found in unlike if "opposed" in found)
-    return [
-        f"{site}: its updates point away from the others' mean in {number} of {len(ledger)} rounds, more than "
-        "these differ: its images or labels are unlike theirs, or it undoes what they learn"
-        for site, number in counts.most_common()
-        if 2 * number >= len(ledger)
-    ]
 
 
 def list_incidents(ledger: Sequence[Round]) -> list[str]:
