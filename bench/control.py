@@ -19,7 +19,7 @@ import torch
 from numpy.typing import NDArray
 from runs import JOBS, TINY
 
-from silofl.core.gain import BETTER, MIN_UNITS, Effect, measure_gain
+from silofl.core.gain import BETTER, LEAST_UNITS, Effect, measure_gain
 from silofl.core.guard_rule import BIASES, choose_kept
 from silofl.data.parts import Examples
 from silofl.data.site_data import load_site_data
@@ -163,7 +163,7 @@ def print_table(hospitals: dict[str, dict[str, dict[str, Scores]]], starts: int)
             for start in range(starts):
                 ours, theirs, is_kept = choose(models, str(start), str(starts + start))
                 gain = measure_gain(ours, theirs)
-                if gain.num_test_units < MIN_UNITS or gain.standard_error is None:
+                if gain.num_test_units < LEAST_UNITS or gain.standard_error is None:
                     continue
                 found.setdefault(site, []).append(Effect(gain.difference, gain.standard_error, gain.num_test_units))
                 row[1] += is_kept

@@ -6,16 +6,18 @@ from scipy import stats
 
 from silofl.core.gain import (
     BETTER,
-    MIN_UNITS,
+    LEAST_UNITS,
     WORSE,
     Effect,
     Gain,
     MeanEffect,
     average_sites,
+    average_subsets,
     estimate_needed_units,
     holm,
     measure_gain,
     measure_joining,
+    measure_skewed,
 )
 from silofl_desk.report.verdict_words import ONE_START, federation_sentence, network_sentence
 from silofl_desk.studies.starts import find_gains, measure_mean_of_starts, measure_starts
@@ -40,7 +42,7 @@ def test_the_verdict_is_where_the_interval_lies_and_repeats(lead, verdict):
     assert found == measure_gain(*pair(lead))
 
 
-@pytest.mark.parametrize("n", [6, 13, 14])
+@pytest.mark.parametrize("n", [20, 33])
 def test_the_interval_holds_the_differences_that_the_test_does_not_refuse(n):
     differences = np.random.default_rng(n).normal(0.03, 0.1, n)
     found, step = measure_gain(np.zeros(n), differences), 1e-6
@@ -62,7 +64,53 @@ def test_the_p_value_is_that_of_scipys_permutation_test(n):
         vectorized=True,
     )
     # Of more than 13 units both draw at random: deviation sqrt(0.25 / 9999) = 0.005 at most, of each
-    assert measure_gain(local, chosen).p_below == pytest.approx(found.pvalue, abs=1e-9 if n <= 13 else 4 * 0.007)
+    means = average_subsets(chosen - local)
+    p_value = (1 + (means >= 0).sum()) / (1 + len(means))
+    assert p_value == pytest.approx(found.pvalue, abs=1e-9 if n <= 13 else 4 * 0.007)
+
+
+def test_the_p_value_is_the_larger_one_of_both_tests():
+    rng = np.random.default_rng(5)
+    for difference in (rng.normal(-0.02, 0.1, 30), rng.exponential(0.1, 30) - 0.12, 0.12 - rng.exponential(0.1, 30)):
+        means = average_subsets(difference)
+        exchanged = (1 + (means >= 0).sum()) / (1 + len(means))
+        p_below = measure_gain(np.zeros(30), difference).p_below
+        assert p_below == max(exchanged, measure_skewed(difference)[2])
+
+
+def test_without_skewness_the_second_test_is_students():
+    differences = np.array([-0.3, -0.1, 0.1, 0.3] * 6) + 0.1
+    low, high, p_below = measure_skewed(differences)
+    # Hall's deviation divides by n, Student's by n - 1: 24 units make that 2 %.
+    found = stats.ttest_1samp(differences, 0, alternative="less")
+    assert p_below == pytest.approx(found.pvalue, abs=0.005)
+    half = stats.t.ppf(0.975, 23) * differences.std() / 24**0.5
+    assert (low, high) == pytest.approx((0.1 - half, 0.1 + half), abs=1e-6)
+
+
+@pytest.mark.parametrize("shift", [0.0, 0.01])
+def test_the_ends_of_the_second_tests_interval_are_where_it_refuses(shift):
+    differences = np.random.default_rng(2).exponential(0.1, 25) + shift
+    low, high, _ = measure_skewed(differences)
+    assert measure_skewed(differences - high)[2] == pytest.approx(0.025)
+    assert measure_skewed(differences - low)[2] == pytest.approx(0.975)
+
+
+def test_the_interval_of_few_units_ends_at_the_largest_differences_that_scores_can_have():
+    found = measure_gain(np.array([1.0, 0, 0, 0, 0, 0]), np.array([0.0, 1, 1, 1, 1, 1]))
+    assert -1 <= found.low < found.high <= 1
+
+
+@pytest.mark.parametrize("n", [6, 10, 20, 29, 40])
+def test_a_model_that_fails_on_one_patient_in_ten_is_seldom_said_to_be_better(n):
+    rng = np.random.default_rng(n)
+    verdicts = []
+    for _ in range(200):
+        # 0.9 * 0.03 - 0.1 * 0.27 = 0: nothing can be gained.
+        differences = np.where(rng.random(n) < 0.1, -0.27, 0.03) + rng.normal(0, 0.005, n)
+        verdicts.append(measure_gain(np.zeros(n), differences).verdict)
+    # 0.9 ** 20 = 12 % of sites with 20 patients see no failure.
+    assert verdicts.count(BETTER) <= 0.15 * len(verdicts)
 
 
 @pytest.mark.parametrize("difference", [0.0, 1.0])
@@ -72,39 +120,28 @@ def test_equal_differences_have_an_interval_without_width(difference):
     assert found.verdict == (BETTER if difference else "no clear difference")
 
 
-@pytest.mark.parametrize("n", [0, 5])
-def test_up_to_five_units_that_agree_get_no_verdict(n):
-    # of 5 units 1 of 2 ** 5 exchanges is as extreme: 3.1 %
+@pytest.mark.parametrize("n", [0, 5, 6, LEAST_UNITS - 1])
+def test_few_units_that_agree_get_no_verdict(n):
     for local, chosen, difference in ((0, 1, 1.0), (1, 0, -1.0)):
         found = measure_gain(np.full(n, local), np.full(n, chosen))
-        p_below = 0.5**n if difference < 0 else 1
-        known = (difference, 0.0) if n else (None, None)
-        assert found == Gain("too few to say", *known, None, None, n, 6, p_below)
+        # Of 5 units 1 of 2 ** 5 exchanges is as extreme, 3.1 %: there is no interval.
+        ends = (difference, difference) if n > 5 else (None, None)
+        assert found == Gain("too few to say", *((difference, 0.0) if n else (None, None)), *ends, n, 20)
 
 
-@pytest.mark.parametrize("n", [6, MIN_UNITS - 1])
-def test_few_units_that_agree_get_a_verdict_and_an_interval(n):
-    # of 6 units 1 of 2 ** 6 exchanges: 1.6 %
-    low, high = np.linspace(0.1, 0.2, n), np.linspace(0.3, 0.6, n)
+def test_as_many_that_agree_get_a_verdict_and_an_interval():
+    low, high = np.linspace(0.1, 0.2, LEAST_UNITS), np.linspace(0.3, 0.6, LEAST_UNITS)
     lost, won = measure_gain(high, low), measure_gain(low, high)
     assert (lost.verdict, won.verdict) == (WORSE, BETTER)
     assert lost.difference == -won.difference < 0
-    assert (lost.low, lost.high) == (-won.high, -won.low) and 0 < won.low < won.difference < won.high
+    assert (lost.low, lost.high) == pytest.approx((-won.high, -won.low)) and 0 < won.low < won.difference < won.high
 
 
-@pytest.mark.parametrize(
-    ("wins", "verdict"),
-    [
-        # McNemar: P(at most 1 of 8) = 9 / 256, P(at most 1 of 9) = 10 / 512
-        (7, "too few to say"),
-        (8, BETTER),
-    ],
-)
+@pytest.mark.parametrize(("wins", "verdict"), [(5, "no clear difference"), (6, BETTER)])
 def test_the_verdict_of_right_and_wrong_is_mcnemars(wins, verdict):
-    chosen = np.array([1.0] * wins + [0])
-    found = measure_gain(1 - chosen, chosen)
-    # of the other side at least 1 of all
-    assert (found.verdict, found.p_below) == (verdict, 1 - 0.5 ** (wins + 1))
+    # All that differ are won: 2 ** -5 = 3.1 %, 2 ** -6 = 1.6 %. The second test would be content with four.
+    chosen = np.array([1.0] * wins + [0.5] * (22 - wins))
+    assert measure_gain(np.full(22, 0.5), chosen).verdict == verdict
 
 
 def test_units_without_both_scores_do_not_count():
@@ -139,7 +176,7 @@ def test_the_federated_model_is_better_only_if_it_also_is_beside_the_own_model_w
     # Nor is it worse where it is below that.
     assert measure_joining(own, own + 0.2, own + 0.1).verdict == "no clear difference"
     few = measure_joining(own[:8], own[:8] + 0.1, own[:8] + 0.1)
-    assert (few.verdict, few.needed_units) == ("too few to say", None)
+    assert (few.verdict, few.needed_units) == ("too few to say", 20)
     assert measure_joining(own, own + 0.1, own - 0.1).verdict == WORSE
 
 
@@ -246,18 +283,15 @@ def test_the_networks_sentence_names_whom_it_leaves_out_and_who_is_unfinished():
 @pytest.mark.parametrize(
     ("differences", "needed"),
     [
-        # Nothing is known: the least number with which the test can say anything.
-        ([], 6),
-        ([0.1], 6),
-        ([0.1, -0.1], 6),
-        # Nor after nine that are alike: nobody knows how many.
-        ([0.0] * 9, None),
+        # Nothing is known: the least number with which there is a verdict.
+        ([], 20),
+        ([0.1], 20),
+        ([0.1, -0.1], 20),
+        ([0.0] * 9, 20),
         # Standard deviation 0.1, mean 0.1: (2.8 * 1)^2 = 7.84.
-        ([0.0, 0.1, 0.2], 8),
+        ([0.0, 0.1, 0.2], 20),
         # The same beside a mean of 0.05: 31.36.
         ([-0.05, 0.05, 0.15], 32),
-        # The units agree: six that do so are enough for the test.
-        ([0.1] * 4, 6),
     ],
 )
 def test_too_few_units_say_how_many_would_do_by_the_spread_that_is_seen(differences, needed):

@@ -163,6 +163,12 @@ def test_a_federated_model_that_loses_is_explained_by_what_was_measured(chosen_r
     assert "BatchNorm" in sentence and "dissimilarity 2.5" in sentence
 
 
+def test_a_loss_where_the_reason_is_known_beforehand_names_that_reason(chosen_run):
+    runs = {"fedavg": chosen_run(south=joined("local", local=0.75, federated=0.25))}
+    (sentence,) = explain_losses(runs, {"south": "Its contrast is reversed."})
+    assert sentence == "fedavg: worst at south (federated 0.250, alone 0.750). Its contrast is reversed."
+
+
 def test_a_loss_by_the_choice_names_the_patients_that_it_was_made_by_and_the_threshold(chosen_run):
     lost = joined(local=0.75, federated=0.8, kept=0.625, verdict=WORSE, num_units=2, lead=0.008, own_gain=0.03)
     (sentence,) = explain_losses({"fedsm": chosen_run(south=lost)})

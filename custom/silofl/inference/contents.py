@@ -23,6 +23,8 @@ MOST_BIAS = 10
 RULES = ("only", "selector", "mean")
 # Of the facts, by site: what warnings come from.
 SCORES = ("test", "validation")
+# Of the facts: over how many images home statistics were taken, and the fingerprint of the model before.
+HOME_STATISTICS = "home_statistics"
 # Names of models become names of files: no separator, no leading dot.
 PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 
@@ -83,6 +85,22 @@ class Contents:
     def sites(self) -> tuple[str, ...]:
         """The sites that have a model of their own, in the order of their names."""
         return tuple(sorted(name for name in self.models if name != GLOBAL))
+
+    @property
+    def home_statistics(self) -> str:
+        """Whose images its home statistics are of, as a sentence; empty where it takes none."""
+        if self.study.model.normalization != "batch_home":
+            return ""
+        if taken := self.facts.get(HOME_STATISTICS):
+            return f"Its BatchNorm statistics are of the images of the hospital that uses it ({taken['images']})."
+        states = self.models.values()
+        counts = [int(state[name]) for state in states for name in state if name.endswith("num_batches_tracked")]
+        if not all(counts):
+            return "It has no BatchNorm statistics and answers nothing before silofl home-statistics has taken them."
+        return (
+            "Its BatchNorm statistics are of the training images of the hospital that kept it. Another hospital takes "
+            "its own by silofl home-statistics."
+        )
 
     @property
     def is_ensemble(self) -> bool:

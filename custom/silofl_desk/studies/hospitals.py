@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
+from types import MappingProxyType
 
 from silofl.core.gain import BETTER, UNFINISHED, WORSE, Effect
 from silofl.federation.results import Results
@@ -102,11 +103,16 @@ def conclude(rows: RowRuns) -> list[str]:
     return [*conclude_unseen(group_unseen(chosen)), *starts, kept, _conclude_federated(chosen), *said]
 
 
-def explain_losses(runs: Runs) -> list[str]:
-    """Say of each method that loses where it does, and why as far as the run's records tell."""
+def explain_losses(runs: Runs, known: Mapping[str, str] = MappingProxyType({})) -> list[str]:
+    """Say of each method that loses where it does, and why as far as the run's records tell.
+
+    Args:
+        runs: Name of the method -> its run.
+        known: Hospital -> why one model cannot serve it, in a sentence, where that is known beforehand.
+    """
     found = []
     for name, run in _with_choice(runs).items():
-        sentences = [] if is_guessing(run.results) else [*_explain_federated(run), *_explain_kept(run.results)]
+        sentences = [] if is_guessing(run.results) else [*_explain_federated(run, known), *_explain_kept(run.results)]
         if sentences:
             found.append(f"{name}: {' '.join(sentences)}")
     return found
@@ -244,7 +250,7 @@ def _falls_below(means: Mapping[str, float | None]) -> bool:
     return known and means[SHIFTED] < means[LOCAL] - SMALLEST
 
 
-def _explain_federated(run: RunRecords) -> Iterator[str]:
+def _explain_federated(run: RunRecords, known: Mapping[str, str]) -> Iterator[str]:
     """Say where the federated model is furthest below training alone, and what may be why; nothing where it is not."""
     if not _falls_below(run.results.joining_means):
         return
@@ -256,6 +262,9 @@ def _explain_federated(run: RunRecords) -> Iterator[str]:
     site = max(gaps, key=gaps.__getitem__)
     test = run.results.joining[site].test
     yield f"worst at {site} (federated {format_number(test[SHIFTED])}, alone {format_number(test[LOCAL])})."
+    if site in known:
+        yield known[site]
+        return
     is_short = run.results.best_round == run.results.rounds and not any(one.is_level for one in run.ledger[-1:])
     last = f"The best round is the last of {run.results.rounds}: more rounds may help."
     yield from list(_measured_reasons(run, site)) or [last if is_short else "The run measured nothing that shows why."]
@@ -291,6 +300,7 @@ def _explain_kept(results: Results) -> Iterator[str]:
         if one.verdict == WORSE:
             threshold = f"; {one.threshold}" if one.threshold else ""
             yield (
-                f"{site} loses {abs(one.difference or 0.0):.3f} with the federated model, which led by {one.lead:.3f}"
-                f"{describe_lead(results)} on its {one.num_units} validation {one.unit}s{threshold}."
+                f"{site} loses {abs(one.difference or 0.0):.3f} with the federated model, which led "
+                f"by {one.shown_lead:.3f}{describe_lead(results)} on its {one.num_units} validation "
+                f"{one.unit}s{threshold}."
             )
