@@ -290,9 +290,7 @@ def changes_sentence(changes: Mapping[str, Any]) -> str:
 
 
 def lead_sentence(results: Results) -> str:
-    """Return what counts most: that the models may only guess, or else what joining gave; who could not choose.
-
-    What joining gave is said of all hospitals together first, then of each.
+    """Return what counts most: that models may only guess, or else what joining gave all and each; who did not choose.
 
     Nothing without the guard where some model is better than guessing.
     """
