@@ -12,7 +12,7 @@ from silofl.base.files import is_free
 from silofl.data.contrasts import Case, parse_case
 from silofl.data.parts import Examples
 from silofl.data.volumes import Volumes
-from silofl.inference.contents import HOME_STATISTICS
+from silofl.inference import HOME_STATISTICS
 from silofl.inference.directory import read_fingerprint, write_model_folder
 from silofl.inference.geometry import check_images
 from silofl.inference.super_model import SuperModel
@@ -24,7 +24,7 @@ from silofl.training.local_model import copy_state
 def run(options: argparse.Namespace) -> int:
     """Write the model and print its folder."""
     cases = [parse_case(text) for text in options.inputs]
-    take_home_statistics(options.super_model, cases, options.out, options.device)
+    take_home_statistics(options.super_model, cases, options.out)
     print(options.out)
     if len(cases) < ENOUGH:
         print(
@@ -34,14 +34,13 @@ def run(options: argparse.Namespace) -> int:
     return ExitCode.COMPLETE
 
 
-def take_home_statistics(folder: Path, cases: list[Case], out: Path, device: str = "auto") -> None:
+def take_home_statistics(folder: Path, cases: list[Case], out: Path) -> None:
     """Write a super model whose statistics are those of a clinic's own images.
 
     Args:
         folder: The super model.
         cases: Images as `silofl.inference.command.predict_inputs` takes them.
         out: New folder.
-        device: ``auto``, ``cpu`` or ``cuda``.
 
     Raises:
         ConfigError: The folder is taken, or the model is withdrawn or has no home statistics.
@@ -49,14 +48,12 @@ def take_home_statistics(folder: Path, cases: list[Case], out: Path, device: str
     """
     if not is_free(out):
         raise ConfigError(f"Folder {out.name!r} already exists. Choose another name.")
-    model, fingerprint = SuperModel.load(folder, device), read_fingerprint(folder)
+    model, fingerprint = SuperModel.load(folder), read_fingerprint(folder)
     check_not_withdrawn(folder, fingerprint)
     contents = model.contents
     study = contents.study
     if study.model.normalization != "batch_home":
-        raise ConfigError(
-            f"This model has normalization {study.model.normalization}, which takes no home statistics. Use it as it is."
-        )
+        raise ConfigError(f"A model with {study.model.normalization} takes no home statistics. Use it as it is.")
     prepared = [model.prepare_case(case) for case in cases]
     for one in prepared:
         check_images(one.images, contents.image_shape, bool(study.data.patches))

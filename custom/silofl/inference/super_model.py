@@ -15,8 +15,8 @@ from silofl.base.errors import ConfigError, DataError, suggest_nearest
 from silofl.core.operating_point import MOST_PROBABLE, OperatingPoint
 from silofl.data.contrasts import Case, build_source
 from silofl.data.domain import Domain, Form
-from silofl.data.preparation import Preparation, build_preparation
 from silofl.data.parts import Examples
+from silofl.data.preparation import Preparation, build_preparation
 from silofl.data.prepared_image import PreparedImage, prepare_with_way_back
 from silofl.data.volumes import central_slices
 from silofl.inference.card import rule_sentence

@@ -39,33 +39,25 @@ def fix_statistics(model: nn.Module, batches: Iterable[Tensor]) -> None:
     layers = list_home_layers(model)
     if not layers:
         return
-    count = 0
-
-    def counted() -> Iterable[Tensor]:
-        nonlocal count
-        for images in batches:
-            count += len(images)
-            yield images
-
     was_training = model.training
     model.eval()
     for layer in layers:
         layer.train()
     try:
-        moments = measure_inputs(model, layers, counted())
+        moments = measure_inputs(model, layers, batches)
     except ValueError as error:
         # torch's own refusal of a single value.
         raise DataError(f"Home statistics cannot be taken from one image ({error}). Give more images.") from None
     finally:
         model.train(was_training)
-    if not count:
+    if not any(seen.count for seen in moments):
         raise DataError("Home statistics cannot be taken from no images. Give at least one.")
     for layer, seen in zip(layers, moments, strict=True):
         # A layer that answers in training alone is never called.
         if seen.count:
             layer.running_mean.copy_(seen.mean)
             layer.running_var.copy_(seen.squares / seen.count)
-        layer.num_batches_tracked.fill_(count)
+        layer.num_batches_tracked.fill_(1)
 
 
 def fix_home_statistics(model: nn.Module, part: Examples, study: Study, device: torch.device) -> None:
