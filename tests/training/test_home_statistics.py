@@ -4,7 +4,6 @@ import torch
 from torch import nn
 
 from silofl.base.errors import DataError
-from silofl.data.parts import Examples
 from silofl.data.volumes import Volumes
 from silofl.models import build_plain_model
 from silofl.models.normalization import HomeBatchNorm, replace_batchnorm
@@ -92,14 +91,12 @@ def test_each_kind_of_images_gives_statistics_by_which_each_is_answered_alone(ma
     noise = np.random.default_rng(0)
     images = [noise.random((1, *shape), dtype=np.float32) for _ in range(5)]
     network = build_plain_model(study, 0)
-    names, unknown = tuple("abcde"), (None,) * 5
     images = Volumes(tuple(images)) if data else np.stack(images)
-    part = Examples(images, np.zeros(5, np.int64), names, unknown, unknown, patches=study.data.patches)
     draws = torch.get_rng_state()
-    fix_home_statistics(network, part, study, CPU)
+    fix_home_statistics(network, images, study, CPU)
     assert torch.equal(torch.get_rng_state(), draws)
     first = {name: value.clone() for name, value in network.state_dict().items()}
-    fix_home_statistics(network, part, study, CPU)
+    fix_home_statistics(network, images, study, CPU)
     for name, value in network.state_dict().items():
         assert torch.equal(value, first[name]), name
     together = network.eval()(torch.from_numpy(np.asarray(images)))

@@ -10,8 +10,7 @@ import numpy as np
 from silofl.base.errors import ConfigError, ExitCode
 from silofl.base.files import is_free
 from silofl.data.contrasts import Case, parse_case
-from silofl.data.parts import Examples
-from silofl.data.volumes import Volumes
+from silofl.data.volumes import Array, Volumes
 from silofl.inference import HOME_STATISTICS
 from silofl.inference.directory import read_fingerprint, write_model_folder
 from silofl.inference.geometry import check_images
@@ -58,14 +57,10 @@ def take_home_statistics(folder: Path, cases: list[Case], out: Path) -> None:
     for one in prepared:
         check_images(one.images, contents.image_shape, bool(study.data.patches))
     if study.data.patches:
-        images: Volumes | np.ndarray = Volumes(tuple(volume for one in prepared for volume in one.images))
+        images: Array = Volumes(tuple(volume for one in prepared for volume in one.images))
     else:
         images = np.concatenate([one.images for one in prepared])
-    count = len(images)
-    unknown = (None,) * count
-    blank = np.zeros(count, np.int64)
-    names = tuple(str(number) for number in range(count))
-    model.fix_home_statistics(Examples(images, blank, names, unknown, unknown, patches=study.data.patches))
+    model.fix_home_statistics(images)
     states = {name: copy_state(model.network(name)) for name in contents.models}
     # A model that was withdrawn must not answer under another fingerprint.
     origin = contents.facts.get(HOME_STATISTICS, {}).get("of", fingerprint)
