@@ -3,7 +3,7 @@
 PYTHON ?= $(shell command -v python3.11 || echo python3)
 RUN := .venv/bin/python
 
-.PHONY: demo federation federation-eight federation-week test test-long test-all test-fuzz test-faults test-mlflow lint format docs site gallery release bench bench-growth bench-nuclei claims clean
+.PHONY: demo federation federation-eight federation-week test test-long test-all test-fuzz test-faults test-mlflow lint format docs site gallery release bench bench-growth bench-nuclei claims claims-check clean
 
 demo: .venv/installed
 	$(RUN) -m silofl demo --out demo
@@ -107,9 +107,14 @@ OUT ?= runs/nuclei
 bench-nuclei: .venv/installed
 	$(RUN) bench/nuclei.py $(SOURCE) $(OUT)
 
-# What each paper claims: one table a paper, with the rates in bench/rates.json and ten seeds, in runs/claims.
+# What each paper claims: one table a paper, with the rates in bench/rates.json, in runs/claims.
 claims: .venv/installed
 	$(RUN) bench/claims.py --out runs/claims
+
+# Whether five stored rates come out again; DATA holds the public sets, one folder each. A few minutes.
+DATA ?= data
+claims-check: .venv/installed
+	$(RUN) bench/claims.py --check --data $(DATA) --out runs/claims
 
 # The lock's versions of all packages; not its checksums, which are those of one platform's files.
 .venv/installed: requirements.txt requirements.lock custom/pyproject.toml custom/silofl_desk/pyproject.toml custom/silofl_clinic/pyproject.toml

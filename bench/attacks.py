@@ -19,7 +19,6 @@ import json
 import shutil
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +34,6 @@ from silofl.federation.course import Answers, Course, separate_failures
 from silofl.federation.ledger import Round, find_best_round, mark_best, read_ledger
 from silofl.federation.server import ServerRounds
 from silofl.federation.site import SiteRounds
-from silofl.federation.unlike import find_opposed_scores
 from silofl.models import build_model
 from silofl.parts.model import collect_part_arrays, complete_state
 from silofl.parts.task import VALIDATE, Message
@@ -199,15 +197,14 @@ def print_choices(data: Path, out: Path, seeds: Sequence[str]) -> None:
     }
     carry_out([one for several in runs.values() for one in several], data, out, 1)
     titles = [f"{rule}{lie}" for rule in CHOICES for lie in ("", ", 1.0 invented")]
-    print(f"| set | sites | {' | '.join(titles)} | honest named | inventors named |\n|---{'|---' * (len(titles) + 3)}|")
+    print(f"| set | sites | {' | '.join(titles)} |\n|---{'|---' * (len(titles) + 1)}|")
     for name, several in runs.items():
         ledgers = [read_ledger(out / one.folder) for one in several]
         sites = len(ledgers[0][0].validated)
         cells = [
             f"{np.mean(one):.3f}" for rule in CHOICES for one in np.transpose([score_choice(x, rule) for x in ledgers])
         ]
-        named = np.sum([count_named(ledger) for ledger in ledgers], axis=0)
-        print(f"| {name} | {sites} | {' | '.join(cells)} | {named[0]} of {named[1]} | {named[2]} of {named[3]} |")
+        print(f"| {name} | {sites} | {' | '.join(cells)} |")
 
 
 def score_choice(ledger: Sequence[Round], rule: str) -> tuple[float, float]:
@@ -223,15 +220,6 @@ def score_choice(ledger: Sequence[Round], rule: str) -> tuple[float, float]:
             values = [score.value for site, score in test.items() if site != liar]
             found.setdefault(liar, []).append(np.mean(values))
     return float(np.mean(found[None])), float(np.mean([found[site] for site in sites]))
-
-
-def count_named(ledger: Sequence[Round]) -> tuple[int, int, int, int]:
-    """Return how many honest scores the ledger names, of how many, and how many sites of those that invent one."""
-    named = [find_opposed_scores(now, before, 3) for before, now in pairwise(record.validation for record in ledger)]
-    sites = list(ledger[0].validated)
-    lies = {liar: [record.validation for record in invent_score(ledger, liar)[:2]] for liar in sites}
-    caught = [liar in find_opposed_scores(now, before, 3) for liar, (before, now) in lies.items()]
-    return sum(map(len, named)), len(named) * len(sites), sum(caught), len(sites)
 
 
 def invent_score(ledger: Sequence[Round], liar: str | None) -> list[Round]:

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 from runs import JOBS, Choices, silofl
-from verdicts import Claim, Paper, Row, Table, Wanted, mean_over_sites
+from verdicts import QUICK, Claim, Paper, Row, Table, Wanted, mean_over_sites
 
 from silofl.federation.ledger import read_ledger
 from silofl_desk.options import format_set_options
@@ -168,6 +168,7 @@ SHIFTED = Table(
         ),
     ),
     NOTE,
+    seeds=QUICK,
     searched=SEARCHED,
     is_main=True,
 )
@@ -186,6 +187,7 @@ EVEN = Table(
         ),
     ),
     "The same images where all sites have all labels alike, which is not what the method is for.",
+    seeds=QUICK,
     searched=SEARCHED,
 )
 PAPER = Paper("AdaFed (Chen et al., arXiv:2112.00734)", (SHIFTED, EVEN))

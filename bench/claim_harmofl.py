@@ -18,7 +18,9 @@ from runs import BATCH, Choices
 from torch import nn
 from verdicts import (
     COLUMNS,
+    QUICK,
     REAL,
+    SIMULATED,
     Claim,
     Measure,
     Paper,
@@ -282,6 +284,7 @@ def _stains(strength: float) -> Table:
         {},
         COLUMNS_WHERE_LEARNT,
         note=NOTE,
+        seeds=QUICK,
         searched=SEARCHED,
         describe_data=_describe_data,
         is_main=strength == 1,
@@ -310,6 +313,7 @@ def _with_other_normalizations(table: Table, rows: Iterable[Row] = OTHERWISE_NOR
         rows=_with_rates(rows, *table.rows[0].rates),
         columns=COLUMNS_OF_BATCHES,
         claims=(),
+        seeds=table.seeds[: len(SIMULATED)],
         hidden={},
         note=NOTE_ON_BATCHES,
         describe_data=None,

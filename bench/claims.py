@@ -2,13 +2,15 @@
 
     python bench/claims.py [--papers harmofl,fedsm,adafed] [--tables TABLES] [--data DATA] [--out runs/claims]
     python bench/claims.py --search [--papers ...] [--tables TABLES] [--out runs/claims]
+    python bench/claims.py --check [--data DATA] [--out runs/claims]
 
 The first trains every row with the learning rate in ``bench/rates.json`` and all seeds, each with data of its own, and
 prints the tables, and writes them as ``claims.md``: one a paper where none is named. The second finds these rates,
 every row by the same search: the mean over sites, and over the seeds that the table searches, of the validation. Where
 the best rate is at the edge of those tried, the next one of `runs.LADDER` is tried too. Both go on where they ended:
 finished runs in the folder are used again, and what ``rates.json`` has is not tried again; to search a row anew, take
-it out. A table on a public set is left out where the set is not in the folder of ``--data``.
+it out. A table on a public set is left out where the set is not in the folder of ``--data``. The third repeats five
+stored entries from the start and fails where one differs: the rates are then of another version of the code.
 """
 
 import argparse
@@ -20,6 +22,7 @@ from concurrent.futures import ProcessPoolExecutor
 from importlib import import_module
 from multiprocessing import get_context
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -33,6 +36,14 @@ from silofl.federation.ledger import read_ledger
 
 PAPERS = ("harmofl", "fedsm", "adafed")
 RATES = Path(__file__).with_name("rates.json")
+# What `--check` repeats: paper, table and row, of each paper and of both normalisations, in a few minutes.
+CHECKED = (
+    ("harmofl", "stains-1", "FedAvg"),
+    ("harmofl", "stains-1-normalizations", "FedAvg, GroupNorm"),
+    ("harmofl", "tiles-normalizations", "FedAvg, GroupNorm"),
+    ("adafed", "labels-even", "FedAvg from f"),
+    ("fedsm", "phantoms", "local"),
+)
 
 
 def main() -> None:
@@ -44,6 +55,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("runs/claims"))
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--search", action="store_true")
+    parser.add_argument("--check", action="store_true", help="repeat five stored rates; fail where one differs")
     options = parser.parse_args()
     if unknown := set(options.papers.split(",")) - set(PAPERS):
         parser.error(f"--papers must name some of {', '.join(PAPERS)}, not {', '.join(sorted(unknown))}")
@@ -56,7 +68,10 @@ def main() -> None:
     # Of two at once each would take the other's unfinished runs for values that a method does not bear.
     try:
         with hold_lock(options.out / "claims.lock"):
-            _carry_out(papers, wanted, options)
+            if options.check:
+                _check(options)
+            else:
+                _carry_out(papers, wanted, options)
     except ConfigError as error:
         sys.exit(str(error))
 
@@ -102,6 +117,40 @@ def _search(paper: str, table: Table, options: argparse.Namespace) -> None:
         RATES.write_text(format_rates(stored))
 
 
+def _check(options: argparse.Namespace) -> None:
+    """Repeat the stored entries of `CHECKED`, and stop with a sentence where a validation is another today."""
+    stored, checked, differing = _read_rates(), 0, 0
+    # In a folder of its own: an earlier run of the same row would only be read again.
+    with TemporaryDirectory(prefix="check-", dir=options.out) as folder:
+        anew = argparse.Namespace(**vars(options) | {"out": Path(folder)})
+        for paper, name, row_name in CHECKED:
+            tables = {table.name: table for table in import_module(f"claim_{paper}").PAPER.tables}
+            table = tables[name]
+            if not _is_possible(table, options.data):
+                continue
+            (row,) = (row for row in table.rows if row.name == row_name)
+            entry = stored[paper][name][row_name]
+            runs = [Wanted(paper, table, row, entry["rate"], seed) for seed in table.searched]
+            _do(anew, runs)
+            score = average_validation([anew.out / run.folder for run in runs])
+            expected = entry["validation"][f"{entry['rate']:g}"]
+            verdict = "same" if score == expected else "differs"
+            print(f"{name}: {row_name}: stored {expected}, now {score} ({verdict})", flush=True)
+            checked += 1
+            differing += score != expected
+    if differing:
+        sys.exit(
+            f"{differing} of {checked} stored entries differ: {RATES.name} is from another version of the code, or "
+            "from another processor. Take these rows out of it and search them again with --search."
+        )
+
+
+def average_validation(folders: Sequence[Path]) -> float | None:
+    """Return the mean validation of runs to four decimals; None where one of them did not end."""
+    known = [validation_of(results) for folder in folders if (results := read_complete(folder))]
+    return round(float(np.mean(known)), 4) if len(known) == len(folders) else None
+
+
 def find_left(row: Row, found: Mapping[str, Any]) -> list[tuple[float, float | None]]:
     """Return rate and value of the row's constant that come next: its rates, one beyond a best edge, its values."""
     tried = {float(rate): value for rate, value in found["validation"].items()}
@@ -114,9 +163,7 @@ def note(found: dict[str, Any], tried: Mapping[tuple[float, float | None], Seque
     """Add the validation of what was tried to what is stored of a row, None where a run does not end, and choose."""
     for (rate, value), folders in tried.items():
         place, key = ("validation", rate) if value is None else ("values", value)
-        known = [validation_of(results) for folder in folders if (results := read_complete(folder))]
-        score = round(float(np.mean(known)), 4) if len(known) == len(folders) else None
-        found.setdefault(place, {})[f"{key:g}"] = score
+        found.setdefault(place, {})[f"{key:g}"] = average_validation(folders)
     borne = {float(rate): one for rate, one in found["validation"].items() if one is not None}
     if not borne:
         sys.exit(f"{next(iter(tried.values()))[0].parent} must finish with one rate at least; none did: see why above")
@@ -144,9 +191,26 @@ def _show(paper: str, table: Table, options: argparse.Namespace) -> str:
     _do(options, [one for several in runs.values() for one in several])
     folders = {name: [options.out / one.folder for one in several] for name, several in runs.items()}
     done = {name: several for name, several in folders.items() if all(map(read_complete, several))}
-    lines = describe(table, measure(table, done), {row.name: _chosen(row, stored[row.name]) for row in rows})
-    data = table.describe_data([options.out / one.data for one in runs[rows[0].name]]) if table.describe_data else ""
+    splits = [options.out / one.data for one in runs[rows[0].name]]
+    test_to_train = compare_sizes(splits, table.job) if table.needs else 0.0
+    chosen = {row.name: _chosen(row, stored[row.name]) for row in rows}
+    lines = describe(table, measure(table, done), chosen, test_to_train)
+    data = table.describe_data(splits) if table.describe_data else ""
     return "\n".join([heading, "", *([data, ""] if data else ()), *lines])
+
+
+def compare_sizes(splits: Sequence[Path], job: str) -> float:
+    """Return the test pictures of all splits by their training pictures.
+
+    Args:
+        splits: The folder of each, in which ``job`` holds a folder for each site.
+    """
+    num_test, num_training = 0, 0
+    for manifest in (manifest for split in splits for manifest in split.glob(f"{job}/*/dataset.json")):
+        records = json.loads(manifest.read_text())
+        num_test += len(records["test"])
+        num_training += len(records["training"])
+    return num_test / num_training
 
 
 def _final(paper: str, table: Table, row: Row, stored: Mapping[str, Any], seed: int) -> Wanted:

@@ -19,7 +19,7 @@ import torch
 from numpy.typing import NDArray
 from runs import JOBS, TINY
 
-from silofl.core.gain import BETTER, MIN_UNITS, measure_gain
+from silofl.core.gain import BETTER, LEAST_UNITS, Effect, measure_gain
 from silofl.core.guard_rule import BIASES, choose_kept
 from silofl.data.parts import Examples
 from silofl.data.site_data import load_site_data
@@ -34,7 +34,7 @@ from silofl.training.grid_scores import score_classes, score_label_maps
 from silofl.training.metrics import average_by_unit, group_positions
 from silofl_desk.phantoms.phantoms import make_phantoms
 from silofl_desk.studies.simulation import changed_study
-from silofl_desk.studies.starts import Effect, measure_mean_of_starts, measure_starts
+from silofl_desk.studies.starts import find_gains, measure_mean_of_starts, measure_starts
 
 SMALL = TINY | {"rounds": 12}
 FEDAVG = {"rounds": 12, "algorithm": {"name": "fedavg"}}
@@ -163,16 +163,16 @@ def print_table(hospitals: dict[str, dict[str, dict[str, Scores]]], starts: int)
             for start in range(starts):
                 ours, theirs, is_kept = choose(models, str(start), str(starts + start))
                 gain = measure_gain(ours, theirs)
-                if gain.num_test_units < MIN_UNITS or gain.standard_error is None:
+                if gain.num_test_units < LEAST_UNITS or gain.standard_error is None:
                     continue
                 found.setdefault(site, []).append(Effect(gain.difference, gain.standard_error, gain.num_test_units))
                 row[1] += is_kept
                 row[2] += is_kept and gain.verdict == BETTER
         row[0] += len(found)
-        row[3] += sum(low > 0 for _, low, _ in measure_starts(found).values())
+        row[3] += len(find_gains(measure_starts(found)))
         mean = measure_mean_of_starts(found)
         row[4] += mean is not None
-        row[5] += mean is not None and mean[1] > 0
+        row[5] += mean is not None and mean.low > 0
     heads = ("set", "hospitals", f"keep the other, of {starts} starts each", "better in that start")
     print(f"| {' | '.join((*heads, 'gain by joining', 'means that gain'))} |")
     print("|---|---|---|---|---|---|")

@@ -1,6 +1,8 @@
 """What a paper claims, the runs in which it is looked at, and the test by which it holds.
 
 A paper's module, as ``claim_harmofl.py``, has one `PAPER`; ``claims.py`` searches, runs and prints all of them.
+
+Corrected resampled t test: Nadeau and Bengio, Inference for the Generalization Error, Machine Learning 2003.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -28,7 +30,10 @@ Figures = Mapping[str, Mapping[str, Sequence[float]]]
 RATE = "training.learning_rate"
 # Of a claim, after Holm's correction over the claims of its table.
 LEVEL = 0.05
-SIMULATED, REAL = tuple(range(1, 11)), tuple(range(1, 7))
+# Seeds of the splits: of simulated hospitals, of those whose runs take seconds, and of a public set.
+SIMULATED, QUICK, REAL = tuple(range(1, 11)), tuple(range(1, 31)), tuple(range(1, 7))
+# Share of the tests that find the difference that is named beside a claim that is not decided.
+POWER = 0.8
 
 
 @dataclass(frozen=True)
@@ -53,13 +58,17 @@ class Row:
 
 
 class Comparison(NamedTuple):
-    """A paired t test: the mean of the differences, its 95 % interval, and twice the one-sided p values (at most 1)."""
+    """A paired t test: the mean of the differences, its 95 % interval, and twice the one-sided p values (at most 1).
+
+    Last the difference that 80 % of such tests would find at the 5 % level, before Holm's correction.
+    """
 
     mean: float
     low: float
     high: float
     p_above: float
     p_below: float
+    detectable: float
 
 
 @dataclass(frozen=True)
@@ -78,12 +87,12 @@ class Claim:
     margin: float = 0.0
     about: str = ""
 
-    def compare(self, figures: Figures) -> list[Comparison]:
-        """Return the test of each part."""
+    def compare(self, figures: Figures, test_to_train: float = 0.0) -> list[Comparison]:
+        """Return the test of each part; the second argument is that of the function `compare`."""
         found = []
         for pair in self.pairs:
             first, second = (figures.get(row, {}).get(column, ()) for row, column in pair)
-            found.append(compare([a - b for a, b in zip(first, second, strict=False)], self.margin))
+            found.append(compare([a - b for a, b in zip(first, second, strict=False)], self.margin, test_to_train))
         return found
 
 
@@ -102,7 +111,8 @@ class Table:
         hidden: The same of what claims need and the table does not print.
         claims: All that the table decides.
         note: Sentence below the table.
-        needs: Name of a public set's folder in that of ``--data``, without which the table is left out.
+        needs: Name of a public set's folder in that of ``--data``, without which the table is left out. All splits
+            are of its pictures, so that claims have the corrected test.
         needs_gpu: Whether the table is left out where there is no GPU.
         seeds: Of data and training.
         searched: Seeds whose validation chooses the rates.
@@ -170,32 +180,39 @@ class Wanted:
         return Alone(self.table.job, self.folder, changes, f"{self.data}/{self.row.data or self.table.job}")
 
 
-def compare(differences: Sequence[float], margin: float = 0.0) -> Comparison:
+def compare(differences: Sequence[float], margin: float = 0.0, test_to_train: float = 0.0) -> Comparison:
     """Say by a paired t test whether a first value lies above a second one.
+
+    The variance of the mean of J differences is ``(1 / J + n_test / n_train)`` times their variance: splits of the same
+    pictures are not independent (Nadeau and Bengio). For splits that are drawn anew it is the usual ``1 / J``.
 
     Args:
         differences: First minus second by deal; both of a deal are from the same data. With fewer than two, or with one
             that is not known, nothing is told.
         margin: How far below the second the first may lie.
+        test_to_train: Test pictures by training pictures of a split where splits share pictures; else 0.
     """
     values = np.asarray(differences, float)
     if len(values) < 2 or not np.isfinite(values).all():
-        return Comparison(nan, nan, nan, 1.0, 1.0)
+        return Comparison(nan, nan, nan, 1.0, 1.0, nan)
     freedom, mean = len(values) - 1, float(values.mean())
-    error = float(values.std(ddof=1)) / len(values) ** 0.5
+    error = float(values.std(ddof=1)) * (1 / len(values) + test_to_train) ** 0.5
     # Differences that are all alike are no division by 0.
     reach, place = student.ppf(0.975, freedom) * error, (mean + margin) / max(error, 1e-12)
     above, below = (min(1.0, 2 * float(student.sf(one, freedom))) for one in (place, -place))
-    return Comparison(mean, mean - reach, mean + reach, above, below)
+    detectable = reach + float(student.ppf(POWER, freedom)) * error
+    return Comparison(mean, mean - reach, mean + reach, above, below, detectable)
 
 
-def judge(claims: Sequence[Claim], figures: Figures) -> list[tuple[str, float, list[Comparison]]]:
+def judge(
+    claims: Sequence[Claim], figures: Figures, test_to_train: float = 0.0
+) -> list[tuple[str, float, list[Comparison]]]:
     """Return verdict, p after Holm's correction over the claims, and the tests of the parts of each claim.
 
     A claim holds where all of its parts do: its p is their largest. It fails where one part does: its p is then the
     smallest, times their number. So of tables of equal methods at most 5 % tell any two of them apart.
     """
-    tests = [claim.compare(figures) for claim in claims]
+    tests = [claim.compare(figures, test_to_train) for claim in claims]
     holding = [max(one.p_above for one in parts) for parts in tests]
     failing = [min(1.0, len(parts) * min(one.p_below for one in parts)) for parts in tests]
     corrected = holm({str(place): min(both) for place, both in enumerate(zip(holding, failing, strict=True))}).values()
@@ -241,18 +258,26 @@ def measure(table: Table, runs: Mapping[str, Sequence[Path]]) -> dict[str, dict[
     }
 
 
-def describe(table: Table, figures: Figures, chosen: Mapping[str, str]) -> Iterator[str]:
+def describe(table: Table, figures: Figures, chosen: Mapping[str, str], test_to_train: float = 0.0) -> Iterator[str]:
     """Yield the lines of a table in Markdown, then one line a claim with its verdict."""
     yield f"| method | rate | {' | '.join(table.columns)} |"
     yield "|---" * (len(table.columns) + 2) + "|"
     for row, values in figures.items():
         yield f"| {' | '.join([row, chosen[row], *(_format(values[name]) for name in table.columns)])} |"
     yield from ("", table.note) if table.note else ()
+    if test_to_train:
+        test = "corrected resampled t test (Nadeau and Bengio 2003)"
+        yield from ("", f"The splits share pictures: {test}, n_test / n_train = {test_to_train:.2f}.")
     yield ""
-    for claim, (verdict, p, parts) in zip(table.claims, judge(table.claims, figures), strict=True):
+    for claim, (verdict, p, parts) in zip(table.claims, judge(table.claims, figures, test_to_train), strict=True):
         texts = (_describe_part(*pair, part) for pair, part in zip(claim.pairs, parts, strict=True))
         about = claim.about and f", {claim.about}"
-        yield f'- **{verdict}** (p = {p:.3f}): "{claim.words}"{about} ({"; ".join(texts)})'
+        # All parts must hold, so that the one which is hardest to tell counts.
+        detectable = max(part.detectable for part in parts)
+        power = ""
+        if verdict == OPEN and not isnan(detectable):
+            power = f"; {100 * POWER:.0f} % of such tests find {detectable:.3f}"
+        yield f'- **{verdict}** (p = {p:.3f}{power}): "{claim.words}"{about} ({"; ".join(texts)})'
 
 
 def _describe_part(first: Cell, second: Cell, part: Comparison) -> str:

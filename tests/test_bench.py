@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 import yaml
+from scipy.stats import t as student
 from scipy.stats import ttest_1samp
 from torch import nn
 
@@ -101,6 +102,41 @@ def test_a_difference_is_compared_by_a_paired_t_test_with_its_interval(margin):
     assert (found.mean, found.low, found.high) == pytest.approx((differences.mean(), *interval))
 
 
+def test_splits_that_share_pictures_have_the_corrected_resampled_t_test():
+    verdicts = importlib.import_module("verdicts")
+    # Mean 0.03 and variance 0.0001: an error of 0.01 * sqrt(1 / 3 + 8 / 24) = 0.01 * sqrt(2 / 3), with 2 degrees.
+    found = verdicts.compare([0.02, 0.03, 0.04], test_to_train=8 / 24)
+    error = 0.01 * (2 / 3) ** 0.5
+    reach = student.ppf(0.975, 2) * error
+    assert (found.low, found.high) == pytest.approx((0.03 - reach, 0.03 + reach))
+    assert found.p_above == pytest.approx(2 * student.sf(0.03 / error, 2))
+    # Simulated hospitals are drawn anew for each split: the plain error is 0.01 / sqrt(3).
+    assert verdicts.compare([0.02, 0.03, 0.04]).high == pytest.approx(0.03 + student.ppf(0.975, 2) * 0.01 / 3**0.5)
+
+
+def test_the_difference_that_four_of_five_tests_find_is_found_by_four_of_five_tests():
+    verdicts, rng = importlib.import_module("verdicts"), np.random.default_rng(0)
+    # Deviation 1 over ten splits: (2.262 + 0.883) / sqrt(10) = 0.995.
+    known = verdicts.compare([*[1.0] * 5, *[-1.0] * 5])
+    wanted = known.detectable / (10 / 9) ** 0.5
+    assert wanted == pytest.approx(0.995, abs=0.001)
+    found = [verdicts.compare(wanted + rng.normal(size=10)).p_above <= 0.05 for _ in range(1000)]
+    # Three deviations of a share of 1000 around 0.8.
+    assert np.mean(found) == pytest.approx(0.8, abs=0.04)
+
+
+def test_the_share_of_test_pictures_is_counted_from_the_splits_of_a_public_set(tmp_path):
+    claims = importlib.import_module("claims")
+    for split, numbers in {"a": (8, 2), "b": (16, 4)}.items():
+        for site, count in zip(("north", "south"), (1, 2), strict=True):
+            folder = tmp_path / split / "job" / site
+            folder.mkdir(parents=True)
+            train, test = ([{}] * (count * number) for number in numbers)
+            (folder / "dataset.json").write_text(json.dumps({"training": train, "test": test}))
+    # (3 * 2 + 3 * 4) of (3 * 8 + 3 * 16)
+    assert claims.compare_sizes([tmp_path / "a", tmp_path / "b"], "job") == 18 / 72
+
+
 @pytest.mark.parametrize(
     ("differences", "margin", "p_above", "p_below"),
     [
@@ -183,9 +219,15 @@ def test_a_claim_is_printed_with_its_verdict_p_and_intervals():
     figures = {row: {"mean": [0.5, 0.6], "spread": [0.1, 0.1]} for row in "ab"}
     *_, line = verdicts.describe(table, figures, {"a": "0.1", "b": "0.3, alpha 1"})
     assert line == (
-        '- **not decided** (p = 1.000): "b is best", of two (b - a 0.000 [0.000, 0.000]; '
-        "b - a, spread 0.000 [0.000, 0.000])"
+        '- **not decided** (p = 1.000; 80 % of such tests find 0.000): "b is best", of two (b - a 0.000 '
+        "[0.000, 0.000]; b - a, spread 0.000 [0.000, 0.000])"
     )
+    # The part that is hardest to tell: 0.1 / sqrt(2) * (12.706 + 1.376) = 0.996 and nothing.
+    figures["b"]["mean"] = [0.5, 0.7]
+    *_, note, blank, line = verdicts.describe(table, figures, {"a": "0.1", "b": "0.3"}, 0.25)
+    assert note.endswith("(Nadeau and Bengio 2003), n_test / n_train = 0.25.") and not blank
+    # Corrected: sqrt(1 / 2 + 1 / 4) in place of sqrt(1 / 2), 0.0707 * 0.866 * 14.08 = 0.862.
+    assert "not decided** (p = 1.000; 80 % of such tests find 0.862)" in line
 
 
 def list_papers():
@@ -212,15 +254,63 @@ def test_a_claim_quotes_its_paper_word_for_word():
     assert len(on_page) > 10 and misquoted == []
 
 
-def test_make_claims_has_one_table_a_paper_and_every_claim_ten_deals_or_six_real_ones():
+def test_make_claims_has_one_table_a_paper_and_quick_rows_have_thirty_splits():
     papers = list_papers()
     assert [[table.name for table in one.tables if table.is_main] for one in papers.values()] == [
         ["stains-1"],
         ["phantoms"],
         ["labels-shifted"],
     ]
-    tables = [table for paper in papers.values() for table in paper.tables if table.claims]
-    assert all(len(table.seeds) == (6 if table.needs else 10) for table in tables)
+    splits = {table.name: len(table.seeds) for paper in papers.values() for table in paper.tables if table.claims}
+    assert splits == {
+        **dict.fromkeys(("stains-1", "stains-0.5", "stains-0.25", "stains-1-drift", "stains-1-densenet121"), 30),
+        **dict.fromkeys(("tiles", "pneumonia", "nuclei"), 6),
+        "phantoms": 10,
+        "labels-shifted": 30,
+        "labels-even": 30,
+    }
+
+
+def test_fedsm_is_compared_with_every_baseline_of_its_table_and_with_fedavgs_own_model_elsewhere():
+    (table,) = list_papers()["fedsm"].tables
+    claims = {claim.words: [second for _, second in claim.pairs] for claim in table.claims}
+    (superior,) = (seconds for words, seconds in claims.items() if "superiority" in words)
+    assert {row for row, _ in superior} == {row.name for row in table.rows} - {"FedSM", "pooled"}
+    (elsewhere,) = (seconds for words, seconds in claims.items() if "not worse than the global model" in words)
+    assert elsewhere == [("FedAvg", "unseen")]
+
+
+@pytest.mark.parametrize(("score", "code"), [(0.9752, 0), (0.9585, 1)])
+def test_a_check_repeats_stored_rates_and_fails_where_one_differs(monkeypatch, tmp_path, capsys, score, code):
+    claims = importlib.import_module("claims")
+    entry = ("harmofl", "tiles-normalizations", "FedAvg, GroupNorm")
+    stored = {"harmofl": {entry[1]: {entry[2]: {"rate": 0.03, "validation": {"0.03": 0.9752}}}}}
+    asked = []
+    monkeypatch.setattr(claims, "CHECKED", (entry,))
+    monkeypatch.setattr(claims, "_read_rates", lambda: stored)
+    monkeypatch.setattr(claims, "_do", lambda options, runs: asked.extend(runs))
+    monkeypatch.setattr(claims, "read_complete", lambda folder: folder)
+    monkeypatch.setattr(claims, "validation_of", lambda folder: score)
+    (tmp_path / "sets" / "nuclei_dsb2018").mkdir(parents=True)
+    options = ["claims.py", "--check", "--data", str(tmp_path / "sets"), "--out", str(tmp_path / "out")]
+    monkeypatch.setattr(sys, "argv", options)
+    if code:
+        with pytest.raises(SystemExit, match="1 of 1 stored entries differ.*another processor"):
+            claims.main()
+    else:
+        claims.main()
+    assert [(one.row.name, one.rate, one.seed) for one in asked] == [(entry[2], 0.03, seed) for seed in (1, 2, 3)]
+    verdict = "differs" if code else "same"
+    assert f"tiles-normalizations: FedAvg, GroupNorm: stored 0.9752, now {score} ({verdict})" in capsys.readouterr().out
+    # Nothing of an earlier check is used again.
+    assert not list((tmp_path / "out").glob("check-*"))
+
+
+def test_the_entries_of_the_check_are_stored():
+    claims = importlib.import_module("claims")
+    stored = claims._read_rates()
+    assert len(claims.CHECKED) == 5
+    assert all("rate" in stored[paper][table][row] for paper, table, row in claims.CHECKED)
 
 
 def test_a_constant_that_is_searched_is_one_of_its_row():

@@ -322,7 +322,7 @@ REFUSAL = "the disk must have room, not 0 bytes; free some"
     ],
 )
 def test_what_a_command_ends_with_is_the_programs_exit_code(silofl, monkeypatch, tmp_path, result, code, error):
-    def resume(run, console, moved, trusts_code):
+    def resume(run, console, moved, trusts_code, changes):
         if isinstance(result, BaseException):
             raise result
         return result

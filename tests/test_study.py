@@ -1,11 +1,12 @@
 import os
 import time
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 import yaml
 
-from silofl.base.errors import ConfigError
+from silofl.base.errors import ConfigError, PinError
 from silofl.base.files import read_json
 from silofl.base.settings import dump_yaml, load_settings, parse, read_value, read_yaml
 from silofl.inference.directory import plain_study
@@ -81,8 +82,8 @@ def test_one_label_needs_one_output_and_more_need_background_too(labels, channel
             "federation.patience must be null with algorithm.average_last, .* not come, not 3; remove one of both",
         ),
         (
-            {"federation": {"patience": 3}, "algorithm": {"name": "finetuning"}},
-            "federation.patience must be null with algorithm.extra_rounds",
+            {"federation": {"patience": 3}, "training": {"schedule": "cosine"}},
+            "training.schedule 'cosine' lowers the rate over all rounds, .* Remove federation.patience, or choose",
         ),
         # a mean of one round
         (
@@ -436,6 +437,7 @@ def test_a_digest_is_that_of_the_settings_however_they_are_written():
         {"seed": 1},
         {"labels": {1: "other"}},
         {"federation": {"min_sites": 3}},
+        {"federation": {"patience": 10}},
         {"federation": {"sites": ["north", "south"]}},
         {"federation": {"sites": ["north", "south", "west"], "may_miss": 1}},
         {"training": {"local_epochs": 2}},
@@ -454,6 +456,22 @@ def test_whatever_a_study_decides_gives_another_digest(changes):
     assert study(**changes).digest != study().digest
     # What is in the file of weights, too.
     assert len({study(model={"weights": "w.pt", "weights_sha256": one * 64}).digest for one in "01"}) == 2
+
+
+PATIENT = {"federation": {"patience": 10}}
+PRIVATE = {"guard": False, "privacy": {"dp_sgd": {"noise": 1.0, "clip": 1.0}}, "model": {"normalization": "group"}}
+
+
+@pytest.mark.parametrize(("changes", "is_same"), [(PATIENT, True), ({}, False), (PATIENT | PRIVATE, False)])
+def test_a_pin_stays_valid_when_a_study_with_patience_goes_on_to_more_rounds_unless_they_spend_epsilon(
+    changes, is_same
+):
+    few, many = study(rounds=200, **changes), study(rounds=400, **changes)
+    assert (few.digest == many.digest) == is_same
+    pins = {few.name: {"sha256": few.digest, "lead": "a"}}
+    site = parse(Site, {"data": "/d", "state_dir": "/s", "studies": pins}, "site.yaml")
+    with nullcontext() if is_same else pytest.raises(PinError, match="must be as the site has pinned it"):
+        site.check_pinned(many.name, many.digest, {"a"})
 
 
 def test_what_a_study_does_not_ask_for_is_not_in_its_settings_as_in_versions_that_knew_none_of_it():

@@ -4,9 +4,24 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from silofl.core.gain import BETTER, MIN_UNITS, WORSE, Gain, estimate_needed_units, holm, measure_gain, measure_joining
-from silofl_desk.report.verdict_words import ONE_START, federation_sentence
-from silofl_desk.studies.starts import Effect, measure_mean_of_starts, measure_starts
+from silofl.core.gain import (
+    BETTER,
+    LEAST_UNITS,
+    WORSE,
+    Effect,
+    Gain,
+    MeanEffect,
+    average_sites,
+    average_subsets,
+    estimate_needed_units,
+    holm,
+    measure_gain,
+    measure_joining,
+    measure_skewed,
+)
+from silofl_desk.report.verdict_words import ONE_START, federation_sentence, network_sentence
+from silofl_desk.studies.starts import find_gains, measure_mean_of_starts, measure_starts
+from tests.report.conftest import joined
 
 NAN = float("nan")
 
@@ -27,7 +42,7 @@ def test_the_verdict_is_where_the_interval_lies_and_repeats(lead, verdict):
     assert found == measure_gain(*pair(lead))
 
 
-@pytest.mark.parametrize("n", [6, 13, 14])
+@pytest.mark.parametrize("n", [20, 33])
 def test_the_interval_holds_the_differences_that_the_test_does_not_refuse(n):
     differences = np.random.default_rng(n).normal(0.03, 0.1, n)
     found, step = measure_gain(np.zeros(n), differences), 1e-6
@@ -49,7 +64,53 @@ def test_the_p_value_is_that_of_scipys_permutation_test(n):
         vectorized=True,
     )
     # Of more than 13 units both draw at random: deviation sqrt(0.25 / 9999) = 0.005 at most, of each
-    assert measure_gain(local, chosen).p_below == pytest.approx(found.pvalue, abs=1e-9 if n <= 13 else 4 * 0.007)
+    means = average_subsets(chosen - local)
+    p_value = (1 + (means >= 0).sum()) / (1 + len(means))
+    assert p_value == pytest.approx(found.pvalue, abs=1e-9 if n <= 13 else 4 * 0.007)
+
+
+def test_the_p_value_is_the_larger_one_of_both_tests():
+    rng = np.random.default_rng(5)
+    for difference in (rng.normal(-0.02, 0.1, 30), rng.exponential(0.1, 30) - 0.12, 0.12 - rng.exponential(0.1, 30)):
+        means = average_subsets(difference)
+        exchanged = (1 + (means >= 0).sum()) / (1 + len(means))
+        p_below = measure_gain(np.zeros(30), difference).p_below
+        assert p_below == max(exchanged, measure_skewed(difference)[2])
+
+
+def test_without_skewness_the_second_test_is_students():
+    differences = np.array([-0.3, -0.1, 0.1, 0.3] * 6) + 0.1
+    low, high, p_below = measure_skewed(differences)
+    # Hall's deviation divides by n, Student's by n - 1: 24 units make that 2 %.
+    found = stats.ttest_1samp(differences, 0, alternative="less")
+    assert p_below == pytest.approx(found.pvalue, abs=0.005)
+    half = stats.t.ppf(0.975, 23) * differences.std() / 24**0.5
+    assert (low, high) == pytest.approx((0.1 - half, 0.1 + half), abs=1e-6)
+
+
+@pytest.mark.parametrize("shift", [0.0, 0.01])
+def test_the_ends_of_the_second_tests_interval_are_where_it_refuses(shift):
+    differences = np.random.default_rng(2).exponential(0.1, 25) + shift
+    low, high, _ = measure_skewed(differences)
+    assert measure_skewed(differences - high)[2] == pytest.approx(0.025)
+    assert measure_skewed(differences - low)[2] == pytest.approx(0.975)
+
+
+def test_the_interval_of_few_units_ends_at_the_largest_differences_that_scores_can_have():
+    found = measure_gain(np.array([1.0, 0, 0, 0, 0, 0]), np.array([0.0, 1, 1, 1, 1, 1]))
+    assert -1 <= found.low < found.high <= 1
+
+
+@pytest.mark.parametrize("n", [6, 10, 20, 29, 40])
+def test_a_model_that_fails_on_one_patient_in_ten_is_seldom_said_to_be_better(n):
+    rng = np.random.default_rng(n)
+    verdicts = []
+    for _ in range(200):
+        # 0.9 * 0.03 - 0.1 * 0.27 = 0: nothing can be gained.
+        differences = np.where(rng.random(n) < 0.1, -0.27, 0.03) + rng.normal(0, 0.005, n)
+        verdicts.append(measure_gain(np.zeros(n), differences).verdict)
+    # 0.9 ** 20 = 12 % of sites with 20 patients see no failure.
+    assert verdicts.count(BETTER) <= 0.15 * len(verdicts)
 
 
 @pytest.mark.parametrize("difference", [0.0, 1.0])
@@ -59,39 +120,28 @@ def test_equal_differences_have_an_interval_without_width(difference):
     assert found.verdict == (BETTER if difference else "no clear difference")
 
 
-@pytest.mark.parametrize("n", [0, 5])
-def test_up_to_five_units_that_agree_get_no_verdict(n):
-    # of 5 units 1 of 2 ** 5 exchanges is as extreme: 3.1 %
+@pytest.mark.parametrize("n", [0, 5, 6, LEAST_UNITS - 1])
+def test_few_units_that_agree_get_no_verdict(n):
     for local, chosen, difference in ((0, 1, 1.0), (1, 0, -1.0)):
         found = measure_gain(np.full(n, local), np.full(n, chosen))
-        p_below = 0.5**n if difference < 0 else 1
-        known = (difference, 0.0) if n else (None, None)
-        assert found == Gain("too few to say", *known, None, None, n, 6, p_below)
+        # Of 5 units 1 of 2 ** 5 exchanges is as extreme, 3.1 %: there is no interval.
+        ends = (difference, difference) if n > 5 else (None, None)
+        assert found == Gain("too few to say", *((difference, 0.0) if n else (None, None)), *ends, n, 20)
 
 
-@pytest.mark.parametrize("n", [6, MIN_UNITS - 1])
-def test_few_units_that_agree_get_a_verdict_and_an_interval(n):
-    # of 6 units 1 of 2 ** 6 exchanges: 1.6 %
-    low, high = np.linspace(0.1, 0.2, n), np.linspace(0.3, 0.6, n)
+def test_as_many_that_agree_get_a_verdict_and_an_interval():
+    low, high = np.linspace(0.1, 0.2, LEAST_UNITS), np.linspace(0.3, 0.6, LEAST_UNITS)
     lost, won = measure_gain(high, low), measure_gain(low, high)
     assert (lost.verdict, won.verdict) == (WORSE, BETTER)
     assert lost.difference == -won.difference < 0
-    assert (lost.low, lost.high) == (-won.high, -won.low) and 0 < won.low < won.difference < won.high
+    assert (lost.low, lost.high) == pytest.approx((-won.high, -won.low)) and 0 < won.low < won.difference < won.high
 
 
-@pytest.mark.parametrize(
-    ("wins", "verdict"),
-    [
-        # McNemar: P(at most 1 of 8) = 9 / 256, P(at most 1 of 9) = 10 / 512
-        (7, "too few to say"),
-        (8, BETTER),
-    ],
-)
+@pytest.mark.parametrize(("wins", "verdict"), [(5, "no clear difference"), (6, BETTER)])
 def test_the_verdict_of_right_and_wrong_is_mcnemars(wins, verdict):
-    chosen = np.array([1.0] * wins + [0])
-    found = measure_gain(1 - chosen, chosen)
-    # of the other side at least 1 of all
-    assert (found.verdict, found.p_below) == (verdict, 1 - 0.5 ** (wins + 1))
+    # All that differ are won: 2 ** -5 = 3.1 %, 2 ** -6 = 1.6 %. The second test would be content with four.
+    chosen = np.array([1.0] * wins + [0.5] * (22 - wins))
+    assert measure_gain(np.full(22, 0.5), chosen).verdict == verdict
 
 
 def test_units_without_both_scores_do_not_count():
@@ -126,7 +176,7 @@ def test_the_federated_model_is_better_only_if_it_also_is_beside_the_own_model_w
     # Nor is it worse where it is below that.
     assert measure_joining(own, own + 0.2, own + 0.1).verdict == "no clear difference"
     few = measure_joining(own[:8], own[:8] + 0.1, own[:8] + 0.1)
-    assert (few.verdict, few.needed_units) == ("too few to say", None)
+    assert (few.verdict, few.needed_units) == ("too few to say", 20)
     assert measure_joining(own, own + 0.1, own - 0.1).verdict == WORSE
 
 
@@ -134,16 +184,17 @@ def test_over_starts_the_interval_is_that_of_t_over_units_and_starts():
     found = measure_starts({"a": [Effect(0.04, 0.01, 20), Effect(0.02, 0.01, 20)], "b": [Effect(0.5, 0.1, 20)]})
     # Units 0.01^2, starts 0.0002 / 2: 0.0002 in all, of 0.0002^2 / (0.0001^2 / 19 + 0.0001^2 / 1) = 3.8 freedom.
     half = stats.t.ppf(0.975, 3.8) * 0.0002**0.5
-    assert found == {"a": pytest.approx((0.03, 0.03 - half, 0.03 + half))}
+    p_value = 2 * stats.t.sf(0.03 / 0.0002**0.5, 3.8)
+    assert found == {"a": pytest.approx((0.03, 0.03 - half, 0.03 + half, p_value))}
     # A site whose two starts are alike has the mean deviation of both sites, with both sites' freedom.
     both = measure_starts({"a": [Effect(0.04, 0.01, 20), Effect(0.02, 0.01, 20)], "b": [Effect(0.03, 0.01, 20)] * 2})
     freedom = 0.00015**2 / (0.0001**2 / 19 + 0.00005**2 / 2)
     half = stats.t.ppf(0.975, freedom) * 0.00015**0.5
-    assert both["b"] == pytest.approx((0.03, 0.03 - half, 0.03 + half))
+    assert both["b"][:3] == pytest.approx((0.03, 0.03 - half, 0.03 + half))
     # The other one has its own deviation, the larger one.
     freedom = 0.0002**2 / (0.0001**2 / 19 + 0.0001**2 / 2)
     half = stats.t.ppf(0.975, freedom) * 0.0002**0.5
-    assert both["a"] == pytest.approx((0.03, 0.03 - half, 0.03 + half))
+    assert both["a"][:3] == pytest.approx((0.03, 0.03 - half, 0.03 + half))
 
 
 def test_the_mean_over_hospitals_has_the_units_and_starts_of_all():
@@ -151,25 +202,91 @@ def test_the_mean_over_hospitals_has_the_units_and_starts_of_all():
     # Means 0.045 and 0.025. Units and each site's own luck: (0.0001 + 0.0004 + 2 * 0.0002) / 4; starts 0.0002 / 2.
     within, between = 0.0009 / 4, 0.0001
     half = stats.t.ppf(0.975, (within + between) ** 2 / (within**2 / 49 + between**2)) * (within + between) ** 0.5
-    assert measure_mean_of_starts(starts) == pytest.approx((0.035, 0.035 - half, 0.035 + half))
+    assert measure_mean_of_starts(starts)[:3] == pytest.approx((0.035, 0.035 - half, 0.035 + half))
     assert measure_mean_of_starts({"a": starts["a"][:1]}) is None
+
+
+def test_a_site_gains_over_starts_only_after_holm_over_all_sites():
+    # 0.02 * 2 is at most 0.05; 0.02 * 3 is not. What loses is no gain, however sure.
+    sure, loss, vain = MeanEffect(0.1, 0.01, 0.2, 0.02), MeanEffect(-0.1, -0.2, -0.01, 0.001), MeanEffect(0, -1, 1, 0.9)
+    assert find_gains({"a": sure, "b": vain}) == ["a"]
+    assert find_gains({"a": sure, "b": vain, "c": vain}) == []
+    assert find_gains({"a": sure, "b": loss}) == ["a"]
+
+
+def test_units_and_starts_that_are_all_alike_are_no_gain():
+    assert find_gains(measure_starts({"a": [Effect(1.0, 0.0, 2)] * 2})) == []
+
+
+def test_of_eight_hospitals_that_gain_nothing_one_is_named_in_at_most_five_comparisons_of_a_hundred():
+    rng, named, before = np.random.default_rng(0), 0, 0
+    for _ in range(400):
+        sites = {}
+        for site in range(8):
+            units = rng.normal(0, 0.1, 12)
+            starts = [units + rng.normal(0, 0.02) for _ in range(2)]
+            sites[str(site)] = [Effect(one.mean(), stats.sem(one), 12) for one in starts]
+        effects = measure_starts(sites)
+        named += bool(find_gains(effects))
+        before += any(effect.low > 0 for effect in effects.values())
+    # By the intervals alone it is one in seven.
+    assert named / 400 <= 0.05 < 0.1 < before / 400
+
+
+def test_the_networks_answer_weighs_sites_alike_and_has_the_errors_of_all():
+    found = average_sites([Effect(0.10, 0.03, 10), Effect(0.02, 0.04, 5)])
+    # Mean (0.10 + 0.02) / 2. Squared errors 0.0009 and 0.0016: error sqrt(0.0025) / 2 = 0.025. Freedom
+    # 0.0025^2 / (0.0009^2 / 9 + 0.0016^2 / 4) = 6.25e-6 / (9e-8 + 6.4e-7) = 625 / 73.
+    half = stats.t.ppf(0.975, 625 / 73) * 0.025
+    assert found == pytest.approx((0.06, 0.06 - half, 0.06 + half, 2 * stats.t.sf(2.4, 625 / 73)))
+    # Equal errors and units of two sites: the freedom of both, 2 * 9.
+    equal = average_sites([Effect(0.1, 0.03, 10)] * 2)
+    assert equal.high - 0.1 == pytest.approx(stats.t.ppf(0.975, 18) * 0.03 / 2**0.5)
+
+
+@pytest.mark.parametrize("effects", [[], [Effect(0.1, 0.03, 10)], [Effect(0.5, 0.0, 2)] * 3])
+def test_one_site_or_units_that_are_all_alike_give_no_answer_of_a_network(effects):
+    assert average_sites(effects) is None
+
+
+@pytest.mark.parametrize(
+    ("differences", "answer"),
+    [
+        # Error 0.05 / sqrt(2) with 48 degrees of freedom: 2.011 * 0.0354 = 0.071.
+        ((0.10, 0.06), "+0.080 (0.009 to 0.151) in this start of the training: a clear gain"),
+        ((0.10, 0.02), "+0.060 (-0.011 to 0.131) in this start of the training: not clear"),
+        ((-0.10, -0.06), "-0.080 (-0.151 to -0.009) in this start of the training: a clear loss"),
+    ],
+)
+def test_the_networks_sentence_says_mean_interval_and_whether_it_is_clear(differences, answer):
+    joining = {site: joined(difference=difference) for site, difference in zip("ab", differences, strict=True)}
+    begin = "Over all 2 hospitals (50 test patients) the mean difference, federated minus local, is"
+    assert network_sentence(joining) == f"{begin} {answer}."
+
+
+def test_the_networks_sentence_names_whom_it_leaves_out_and_who_is_unfinished():
+    one = joined(difference=0.4, standard_error=None, num_test_units=1)
+    none = joined(difference=None, standard_error=None, num_test_units=0)
+    short = joined(unfinished=("own",), unit="case")
+    text = network_sentence({"a": joined(), "lyon": one, "nice": none, "b": joined(), "c": short})
+    assert text.startswith(
+        "Over 3 of 5 hospitals (75 test units; fewer than 2 at lyon and nice; not trained to the end at c) the mean"
+    )
+    assert network_sentence({"a": joined(), "lyon": one}) == "" and network_sentence({}) == ""
 
 
 @pytest.mark.parametrize(
     ("differences", "needed"),
     [
-        # Nothing is known: the least number with which the test can say anything.
-        ([], 6),
-        ([0.1], 6),
-        ([0.1, -0.1], 6),
-        # Nor after nine that are alike: nobody knows how many.
-        ([0.0] * 9, None),
+        # Nothing is known: the least number with which there is a verdict.
+        ([], 20),
+        ([0.1], 20),
+        ([0.1, -0.1], 20),
+        ([0.0] * 9, 20),
         # Standard deviation 0.1, mean 0.1: (2.8 * 1)^2 = 7.84.
-        ([0.0, 0.1, 0.2], 8),
+        ([0.0, 0.1, 0.2], 20),
         # The same beside a mean of 0.05: 31.36.
         ([-0.05, 0.05, 0.15], 32),
-        # The units agree: six that do so are enough for the test.
-        ([0.1] * 4, 6),
     ],
 )
 def test_too_few_units_say_how_many_would_do_by_the_spread_that_is_seen(differences, needed):

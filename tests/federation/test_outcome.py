@@ -36,7 +36,7 @@ def test_a_choice_among_rounds_that_fewer_sites_validated_is_said(play):
     game = play(rounds=2)
     game.rounds(2, change=validating)
     found = finished_results(game.server, game.finish(absent=("west",), change=validating))
-    by = "by the sites' median"
+    by = "by the sites' median change"
     assert found.model == f"best validation, round 1, {by}; rounds were compared on the sites that validated both"
 
 

@@ -5,39 +5,12 @@ from dataclasses import replace
 import pytest
 
 from silofl.base.schema import dump_record
-from silofl.federation.ledger import Round, mark_best, rounds_since_rise
 from silofl.federation.outcome import finished_results
-from silofl.training.site_score import SiteScore
 from silofl_desk.report.sentences import early_sentence
 
 from ..conftest import assert_alike
 
 pytestmark = pytest.mark.long
-
-
-def validated(number, value):
-    scores = {} if value is None else {"a": SiteScore(value=value, num_cases=1, num_excluded=0)}
-    return Round(number, validation=scores)
-
-
-@pytest.mark.parametrize(
-    ("values", "first", "expected"),
-    [
-        # round 2 rises to 0.5, and round 4, level with it, does not; 5, the last, is not yet counted
-        ([0.3, 0.5, 0.4, 0.5, 0.9], 0, 2),
-        ([0.3, 0.5, 0.4, 0.6, 0.1], 0, 0),
-        # round 2 is the last rise, but only those after round 3 count
-        ([0.3, 0.5, 0.4, 0.5, 0.9], 3, 1),
-        ([0.3, 0.2], 5, 0),
-        ([0.3], 0, 0),
-        ([], 0, 0),
-        # rounds without any validation are no reason to wait
-        ([None] * 8, 0, 0),
-    ],
-)
-def test_the_rounds_since_the_last_rise_are_those_that_were_validated(values, first, expected):
-    ledger = mark_best([validated(number, value) for number, value in enumerate(values, start=1)])
-    assert rounds_since_rise(ledger, first) == expected
 
 
 def scoring(values):
@@ -55,17 +28,20 @@ def scoring(values):
 
 SHORT = {"sites": ("east", "west"), "rounds": 3}
 PATIENT = SHORT | {"rounds": 9, "federation": {"patience": 2}}
-# Of rounds 1 to 5: none is better than 2, with which 4 is level; it is known after round 5, the last one.
-VALUES = [0.3, 0.5, 0.4, 0.5, 0.1]
+# Of rounds 1 to 4: none is better than 2, with which 4 is level. Round 4 is validated before another one is trained.
+VALUES = [0.3, 0.5, 0.4, 0.5]
 
 
 def test_a_run_ends_after_as_many_rounds_without_a_better_validation_as_it_has_patience(play):
     game = play(**PATIENT)
     tests = game.finish(change=scoring(VALUES))
-    assert game.asked == [*["train"] * 5, "validate", "test"] and tests.scores.keys() == {"east", "west"}
+    assert game.asked == [*["train"] * 4, "validate", "test"] and tests.scores.keys() == {"east", "west"}
     results = finished_results(game.server, tests)
     assert (results.status, results.best_round) == ("COMPLETE", 4)
-    assert results.ended_early.startswith("the run ended after round 5 of 9 by federation.patience: in the 2 rounds")
+    assert results.ended_early == (
+        "training ended after round 4 of 9 by federation.patience: none of its last 2 rounds raised the sites' "
+        "validation by more than 0.005, the median of their changes"
+    )
     assert early_sentence(results) == f"T{results.ended_early[1:]}."
 
 
@@ -80,7 +56,7 @@ def test_more_patience_than_there_are_rounds_changes_nothing(play):
 def test_a_run_that_was_stopped_ends_where_one_ends_that_never_stopped(play):
     whole = play(folder="whole", **PATIENT)
     whole.finish(change=scoring(VALUES))
-    for stop in (4, 5):
+    for stop in (3, 4):
         halved = play(folder=f"stopped after {stop}", **PATIENT)
         halved.rounds(stop, change=scoring(VALUES))
         halved.resume()
@@ -90,24 +66,31 @@ def test_a_run_that_was_stopped_ends_where_one_ends_that_never_stopped(play):
         assert_alike(halved.models("east"), whole.models("east"))
 
 
-def test_a_run_that_was_stopped_after_its_last_validation_trains_no_more_although_that_was_the_best(play):
-    game, change = play(**PATIENT), scoring([*VALUES[:4], 0.9])
+def test_a_run_that_seemed_to_end_goes_on_where_its_last_round_is_better(play):
+    game = play(**PATIENT)
+    # Rounds 3 and 4 would be the end, but 4 rises by .1; rounds 5 and 6 do not.
+    game.finish(change=scoring([0.3, 0.5, 0.4, 0.6, 0.6, 0.6]))
+    assert game.asked == [*["train"] * 4, "validate", *["train"] * 2, "validate", "test"]
+    assert game.server.finished_rounds == 6
+
+
+def test_a_run_that_was_stopped_after_its_last_validation_trains_no_more(play):
+    game, change = play(**PATIENT), scoring(VALUES)
     game.finish(change=change)
-    assert (game.server.finished_rounds, game.server.best_round) == (5, 5)
     # As now, and from a checkpoint of an older version, whose rounds say nothing of which were the best.
     for unmarked in ({}, {"is_best": None}):
         game.server.ledger = [replace(record, **unmarked) for record in game.server.ledger]
         game.resume()
         game.asked.clear()
         game.finish(change=change)
-        assert game.asked == ["test"] and game.server.best_round == 5
+        assert game.asked == ["test"] and game.server.best_round == 4
 
 
 def test_a_run_goes_on_when_its_lead_has_more_patience(play, make_study):
     game = play(**PATIENT | {"rounds": 6})
-    game.finish(change=scoring([*VALUES, 0.2]))
+    game.finish(change=scoring([*VALUES, 0.1, 0.2]))
     game.take(make_study(rounds=6))
-    game.finish(change=scoring([*VALUES, 0.2]))
+    game.finish(change=scoring([*VALUES, 0.1, 0.2]))
     assert game.server.finished_rounds == 6
 
 
@@ -115,15 +98,15 @@ def test_the_rounds_in_which_all_sites_have_the_same_model_do_not_count(play):
     statistics = {"source": "running", "rounds": 2}
     game = play(**PATIENT | {"federation": {"patience": 1}}, name="adafed", statistics=statistics)
     game.finish(change=scoring([0.5, *[0.4] * 8]))
-    # round 1 is the best; of the rounds after the second, the third is validated in the fourth, which is the last
-    assert game.server.finished_rounds == 4
+    # round 1 is the best; of the rounds after the second, the third is the last
+    assert game.server.finished_rounds == 3
 
 
 def test_the_guard_chooses_among_the_models_of_a_run_that_ended_early(play):
     game = play(**PATIENT | {"federation": {"patience": 1}}, guard=True)
     game.finish(change=scoring([0.5, 0.4, 0.4]))
-    first, last = game.asked[:5], [*dict.fromkeys(game.asked[5:])]
-    assert (first, last) == ([*["train"] * 3, "validate", "test"], ["guard_train", "guard_choose"])
+    first, last = game.asked[:4], [*dict.fromkeys(game.asked[4:])]
+    assert (first, last) == ([*["train"] * 2, "validate", "test"], ["guard_train", "guard_choose"])
     choices = game.server.parts["guard"].choices
     assert choices.keys() == {"east", "west"} and all(one.test["local"] is not None for one in choices.values())
 
@@ -136,3 +119,65 @@ def test_only_runs_of_the_same_patience_share_a_local_model(play, site_data):
         play(folder=folder, federation={"patience": patience}, **options).finish()
         left.append({*site_data.glob(".cache/*/local-*.pt")})
     assert [len(found - left[0]) for found in left] == [0, 2, 4, 4]
+
+
+INSTANCE = {"normalization": "instance"}
+EXTRA = {
+    "fine-tuning": {"name": "finetuning"},
+    "BatchNorm at home": {"name": "finetuning", "stays_home": "batchnorm"},
+    "a personal model": {"name": "finetuning", "parts": ["fedsm"], "model": INSTANCE},
+    "after own models": {"name": "adafed", "statistics": {"source": "running", "rounds": 1}},
+    "a selector": {"name": "fedsm", "selector": {"learning": "local_steps", "labels": "best_model"}, "model": INSTANCE},
+    "an ensemble": {
+        "name": "fedsm",
+        "selector": {"labels": "ensemble"},
+        "super_model": {"answer": "ensemble"},
+        "model": INSTANCE,
+    },
+}
+
+
+def models_of(game):
+    """Return all arrays that the server has of a run in the end."""
+    selector = game.server.parts["selector"].parameters if "selector" in game.server.parts else {}
+    models = {site: game.models(site) for site in game.sites}
+    return selector | {f"{site}/{name}": array for site, own in models.items() for name, array in own.items()}
+
+
+@pytest.mark.parametrize("name", EXTRA)
+def test_extra_rounds_follow_the_early_end_as_they_would_follow_the_last_planned_round(play, name):
+    options = EXTRA[name] | {"extra_rounds": 2}
+    planned = play(folder="planned", **SHORT | {"rounds": 4}, **options)
+    patient = play(folder="patient", **PATIENT, **options)
+    stopped = play(folder="stopped", **PATIENT, **options)
+    change = scoring([*VALUES, 0.4, 0.4])
+    # After the first of the extra rounds the server begins anew, and so do the sites with each task.
+    stopped.rounds(5, change=change)
+    stopped.resume()
+    for game in (planned, patient, stopped):
+        tests = game.finish(change=change)
+        assert tests.scores.keys() == {"east", "west"} and game.server.finished_rounds == 6
+        assert_alike(models_of(game), models_of(planned))
+    # The end is known only after one validation more.
+    asked = [[task for task in game.asked if task != "validate"] for game in (planned, patient)]
+    assert asked[0] == asked[1]
+    results = finished_results(patient.server, tests)
+    assert results.ended_early.startswith("training ended after round 4 of 9") and results.rounds == 9
+
+
+def test_extra_rounds_that_have_begun_are_not_taken_back_by_more_patience(play, make_study):
+    options = {"name": "finetuning", "extra_rounds": 2}
+    game, change = play(**PATIENT, **options), scoring([*VALUES, 0.4, 0.4])
+    game.rounds(5, change=change)
+    game.take(make_study(rounds=9, **options))
+    game.finish(change=change)
+    assert game.server.finished_rounds == 6
+
+
+def test_a_run_that_is_asked_for_more_rounds_still_ends_early(play):
+    game, change = play(**PATIENT | {"rounds": 3}), scoring(VALUES)
+    game.finish(change=change)
+    assert game.server.finished_rounds == 3
+    game.ask_for(9)
+    game.finish(change=change)
+    assert game.server.finished_rounds == 4

@@ -1,5 +1,3 @@
-from collections import Counter
-
 import numpy as np
 import pytest
 
@@ -7,21 +5,14 @@ from silofl.core.products import multiply_updates
 from silofl.federation.unlike import (
     describe_unlike,
     find_opposed,
-    find_opposed_scores,
     find_outweighing,
-    find_standing_out,
     find_unlike_updates,
     join_unlike,
 )
-from silofl.training.site_score import SiteScore
 
 
 def updates(**arrays):
     return multiply_updates({site: {"w": np.float32(array)} for site, array in arrays.items()})
-
-
-def scores(values, cases=100, **more):
-    return {site: SiteScore(value=value, num_cases=cases, num_excluded=0, **more) for site, value in values.items()}
 
 
 def find(products, min_sites=3):
@@ -50,37 +41,6 @@ def test_of_two_sites_nobody_knows_which_is_opposed_or_too_long():
     assert find(updates(a=[1, 0]), min_sites=1) == {} == find(updates(), min_sites=1)
 
 
-def test_an_update_is_said_to_stand_out_only_beyond_what_the_others_differ_by():
-    # The others' have the mean 0.8 and the deviation 0.1: -0.9 lies 1.7 / (0.1 * sqrt(1 + 1/3)) = 14.7 off, with p
-    # 0.0023 of 2 degrees of freedom.
-    off = {"a": 0.9, "b": 0.8, "c": 0.7, "d": -0.9}
-    assert find_standing_out(off, 4 * 0.0024) == {"d": -0.9} and find_standing_out(off, 4 * 0.0022) == {}
-    # Others that are far from agreeing themselves; of three sites nobody knows; 0 is away from nobody.
-    assert find_standing_out(off | {"a": -0.5}, 0.025) == {}
-    assert find_standing_out({"a": 0.9, "b": 0.9, "d": -0.9}, 0.025) == {}
-    assert find_standing_out(off | {"d": 0.0, "b": 0.9, "c": 0.9}, 0.025) == {}
-    products = updates(a=[1, 0.1], b=[1, 0.2], c=[1, 0], d=[-30, -3])
-    assert find(products)["d"].keys() >= {"cosine", "opposed"}
-
-
-def test_where_all_sites_draw_alike_one_stands_out_in_half_of_the_rounds_of_at_most_one_run_in_twenty():
-    """As of few cases per site, which pull in few directions, each site its own way in every round."""
-    rng, rounds, named = np.random.default_rng(0), 6, {True: 0, False: 0}
-    for _ in range(200):
-        num_sites = int(rng.integers(4, 7))
-        common, own = rng.normal(size=8), rng.normal(size=(num_sites, 8))
-        counts = {True: Counter(), False: Counter()}
-        for _ in range(rounds):
-            drawn = 0.2 * common + own + 0.5 * rng.normal(size=own.shape)
-            sent = {f"s{site}": update for site, update in enumerate(drawn - 0.8 * drawn.mean(axis=0))}
-            for site, what in find(updates(**sent)).items():
-                counts[True].update([site] * ("opposed" in what))
-                counts[False].update([site] * ("cosine" in what))
-        for key, found in counts.items():
-            named[key] += any(2 * number >= rounds for number in found.values())
-    assert named[True] <= 10 and named[False] > 100
-
-
 def test_a_site_that_has_not_moved_is_opposed_to_nobody():
     assert find(updates(a=[0, 0], b=[1, 0], c=[1, 0])) == {}
     assert find(updates(a=[0, 0], b=[0, 0], c=[0, 0])) == {}
@@ -100,45 +60,6 @@ def test_statistics_are_compared_by_themselves_and_their_direction_says_nothing(
     assert find(multiply_updates(given, buffers={"mean"})) == {"c": {"buffers": 40}}
 
 
-@pytest.mark.parametrize(
-    ("west", "expected"),
-    [
-        # The others change by 0.1, 0.2 and 0.1; a fall of at least 0.1 is named.
-        ((1.0, 0.5), {"west": {"validation": -0.5}}),
-        ((0.4, 0.31), {}),
-        # against two of three, but not beyond all of them; with them, however far
-        ((0.0, 0.0), {}),
-        ((0.1, 1.0), {}),
-    ],
-)
-def test_a_validation_score_that_moves_against_all_others_is_named(west, expected):
-    old = scores({"a": 0.3, "b": 0.3, "c": 0.4, "west": west[0]})
-    new = scores({"a": 0.4, "b": 0.5, "c": 0.5, "west": west[1]})
-    assert find_opposed_scores(new, old, 3) == expected
-    # Turned round the others fall, and it rises.
-    assert find_opposed_scores(old, new, 3).keys() == expected.keys()
-    # Of two nobody knows who is against whom.
-    assert find_opposed_scores(scores({"a": 0.9, "west": 0.1}), scores({"a": 0.1, "west": 0.9}), 1) == {}
-    assert find_opposed_scores(new, {}, 3) == {}
-
-
-@pytest.mark.parametrize(("changed", "is_named"), [(1, False), (2, False), (3, True)])
-def test_a_score_of_six_cases_must_move_by_more_than_two_of_them_can_make(changed, is_named):
-    old = scores({"a": 0.5, "b": 0.5, "west": 4 / 6}, cases=6)
-    new = scores({"a": 0.5, "b": 0.5, "west": (4 - changed) / 6}, cases=6)
-    assert find_opposed_scores(new, old, 3).keys() == ({"west"} if is_named else set())
-    assert find_opposed_scores(old, new, 3).keys() == ({"west"} if is_named else set())
-
-
-@pytest.mark.parametrize(("mean_over", "limit"), [("labels", 2 / (2 * 5)), ("areas", 2 / 5)])
-def test_in_a_mean_over_classes_a_case_of_the_smallest_class_moves_the_score_most(mean_over, limit):
-    classes = {"mean_over": mean_over, "labels": {"0": 0.5, "1": 0.5}, "label_cases": {"0": 95, "1": 5}}
-    old = scores({"a": 0.5, "b": 0.5, "west": 0.9}, **classes)
-    for move, is_named in ((limit - 0.01, False), (limit + 0.01, True)):
-        new = scores({"a": 0.5, "b": 0.5, "west": 0.9 - move}, **classes)
-        assert find_opposed_scores(new, old, 3).keys() == ({"west"} if is_named else set())
-
-
 def test_examples_are_named_from_three_times_the_others_median_on():
     assert find_outweighing({"a": 10, "b": 10, "c": 29}, 3) == {}
     assert find_outweighing({"a": 10, "b": 10, "c": 30}, 3) == {"c": 3}
@@ -155,7 +76,6 @@ def test_several_comparisons_are_joined_by_site_with_three_digits():
     ("what", "sentence"),
     [
         ("cosine", "site 'west' sent an update that points away from the mean of the others' (cosine 4.2)"),
-        ("opposed", "site 'west' sent an update that points away from the mean of the others' more than these differ"),
         ("buffers", "site 'west' sent a change of BatchNorm's running buffers 4.2 times as long by step"),
         ("amplitude", "site 'west' sent its amplitude that is 4.2 times the others' median"),
     ],

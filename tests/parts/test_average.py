@@ -96,7 +96,7 @@ def test_the_mean_is_reported_only_where_it_is_better_on_validation(play, value,
     is_mean = all(np.array_equal(array, means[name]) for name, array in reported.parts["model"].common.items())
     assert is_mean == is_reported
     what = "is reported" if is_reported else "is not better than round 4, which is reported"
-    how = "(the sites' median decides)"
+    how = "(the sites' median change decides)"
     sentence = f"the mean of the models of rounds 3 to 4, validation {value:.4f} against 0.5000 {how}, {what}"
     assert game.warnings == game.server.ledger[-1].notes == [sentence]
 
@@ -116,7 +116,7 @@ def test_the_sites_median_decides_and_no_single_site(play):
     game = play(**HALF, name="fedbn")
     game.finish(change=validating(lambda is_of_mean, site: worse.get(site, (0.5, 0.6))[is_of_mean]))
     # (0.1 + 0.6 + 0.6) / 3; two of three sites are better by it
-    said = "validation 0.4333 against 0.5000 (the sites' median decides), is reported"
+    said = "validation 0.4333 against 0.5000 (the sites' median change decides), is reported"
     assert f"the mean of the models of rounds 3 to 4, {said}" in game.warnings
 
 
@@ -161,7 +161,7 @@ def test_a_complete_run_that_is_asked_for_more_rounds_has_the_mean_of_the_run_of
     assert more.server.reported.how == "best validation, mean of the models of rounds 3 to 4"
     more.ask_for(rounds)
     more.round(change=scored(0.8))
-    assert more.server.reported.how == "best validation, round 4, by the sites' median"
+    assert more.server.reported.how == "best validation, round 4, by the sites' median change"
     tests = [game.finish(change=scored(0.9)) for game in (straight, more)]
     first = {5: 3, 8: 5}[rounds]
     assert more.server.reported.how == f"best validation, mean of the models of rounds {first} to {rounds}"

@@ -2,6 +2,7 @@
 
 import shutil
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -86,7 +87,7 @@ def test_the_local_model_is_that_of_local_training_and_the_federated_run_is_what
 
 def stubbed(monkeypatch, keeps_own, own_bias=0.5, federated_bias=-0.3):
     """Let every site make one choice."""
-    choice = GuardChoice(keeps_own, own_bias, federated_bias, 0.3, 2)
+    choice = GuardChoice(keeps_own, own_bias, federated_bias, 0.4, 0.7, 0.3, 0.6, 2)
     monkeypatch.setattr(guard, "choose_kept", lambda federated, own, biases: choice)
 
 
@@ -107,7 +108,7 @@ def state_at_test(game, site):
 @pytest.fixture(autouse=True)
 def trained_to_its_end(monkeypatch):
     """Let every federated model be finished."""
-    monkeypatch.setattr("silofl.federation.server.list_medians", lambda ledger: [0.5] * 20)
+    monkeypatch.setattr("silofl.federation.server.measure_last_rise", lambda ledger, patience: 0.0)
 
 
 def judge_by(values, monkeypatch, sites=2):
@@ -139,13 +140,14 @@ def test_the_local_model_is_of_its_best_round_the_later_of_two_that_are_level(pl
     ("values", "rounds", "is_finished"),
     [
         ([0.2, 0.3, 0.3, 0.4, 0.4, 0.4, 0.404], 7, True),
-        # It rises for ever: at most four times the study's rounds.
+        # It rises for ever: at most twelve rounds.
         ([0.01 * number for number in range(1, 20)], 12, False),
     ],
 )
 def test_the_local_model_goes_on_after_the_federation_until_its_validation_does_not_rise(
     play, monkeypatch, values, rounds, is_finished
 ):
+    monkeypatch.setattr(local_model, "MOST_ROUNDS", 12)
     judge_by(values, monkeypatch, sites=len(SITES))
     game = play(guard=True, seed=82, federation={"patience": 3})
     written = []
@@ -193,6 +195,7 @@ def test_where_the_rate_falls_the_local_model_is_trained_anew_in_twice_the_round
 
 
 def test_a_site_that_stops_training_its_own_model_says_so_and_one_that_is_killed_goes_on(play, monkeypatch):
+    monkeypatch.setattr(local_model, "MOST_ROUNDS", 12)
     judge_by([0.01 * number for number in range(1, 99)], monkeypatch, sites=1)
     game = play(guard=True, seed=84, federation={"patience": 3})
 
@@ -212,7 +215,7 @@ def test_a_site_that_stops_training_its_own_model_says_so_and_one_that_is_killed
 def test_a_federated_model_that_still_rises_gives_no_verdict(play, monkeypatch):
     judge_by([0.5], monkeypatch)
     game = play(("east", "north"), guard=True, federation={"patience": 2})
-    monkeypatch.setattr("silofl.federation.server.list_medians", lambda ledger: [0.1, 0.2, 0.3])
+    monkeypatch.setattr("silofl.federation.server.measure_last_rise", lambda ledger, patience: 0.2)
     game.finish()
     # More rounds of the own model would not give one either.
     assert "guard_train" not in game.asked
@@ -224,8 +227,8 @@ def test_a_federated_model_that_still_rises_gives_no_verdict(play, monkeypatch):
 
 def test_a_rise_that_no_round_could_show_is_not_sent(play, monkeypatch):
     judge_by([0.5], monkeypatch)
-    game = play(("east", "north"), guard=True, training={"schedule": "poly"}, federation={"patience": 3})
-    monkeypatch.setattr("silofl.federation.server.list_medians", lambda ledger: [0.1, 0.1, 0.1])
+    game = play(("east", "north"), guard=True, training={"schedule": "poly"})
+    monkeypatch.setattr("silofl.federation.server.measure_last_rise", lambda ledger, patience: None)
     game.finish()
     one = game.server.parts["guard"].choices["east"]
     assert (one.unfinished, one.rises) == (("own", "federated"), None)
@@ -299,7 +302,7 @@ def test_the_own_model_says_nothing_of_the_images_and_the_rounds_of_the_federati
 
 @pytest.mark.parametrize("name", ["fedavg", "fedsm"])
 def test_every_bias_of_both_models_is_scored_as_the_model_that_answers_with_it(played, monkeypatch, name):
-    found, choice = [], GuardChoice(False, 0.5, 0.7, 0.3, 2)
+    found, choice = [], GuardChoice(False, 0.5, 0.7, 0.4, 0.7, 0.3, 0.6, 2)
     monkeypatch.setattr(guard, "choose_kept", lambda *scores: found.append(scores) or choice)
     game = played(("east", "north"), guard=True, name=name, model={"normalization": "instance"})
     validation = game.sites["east"].data.validation
@@ -313,6 +316,29 @@ def test_every_bias_of_both_models_is_scored_as_the_model_that_answers_with_it(p
             compared = score_predictions(label_cases(model, validation), validation, game.study).compared
             # A voxel on the border of two biases may be rounded either way.
             np.testing.assert_allclose(scores[column], list(compared.values()), atol=1e-3)
+
+
+def test_an_empty_validation_case_chooses_no_threshold(make_study):
+    cases = [f"c{number}" for number in range(7)]
+    truth = np.zeros((7, 4, 8), np.uint8)
+    truth[:6, :2] = 1
+    probabilities = np.where(truth, 0.95, 0.05)
+    # An eighth of each lesion is less sure, and the model sees something in the image without one.
+    probabilities[:6, 1, :2] = 0.85
+    probabilities[6, 0, 0] = 0.9
+
+    class Site(guard.SiteGuard):
+        def __init__(self):
+            part = SimpleNamespace(cases=cases, targets=truth, annotated=None)
+            self.work = SimpleNamespace(study=make_study(), data=SimpleNamespace(validation=part))
+
+        def _yield_answers(self, name, part):
+            yield part, probabilities[:, None].astype(np.float32)
+
+    choice = Site()._choose(SimpleNamespace(unit_of=dict(zip(cases, cases, strict=True))))
+    # A bias of -2.2 silences the seventh image and loses an eighth of the others: (6 * 28 / 30 + 1) / 7 = 0.94 of all
+    # seven instead of 6 / 7.
+    assert (choice.own_bias, choice.own, choice.num_units) == (0.0, 1.0, 6)
 
 
 def test_a_class_is_scored_by_unit_and_the_probability_of_the_true_one_and_has_no_bias(
@@ -353,8 +379,8 @@ def test_where_the_metric_ranks_cases_the_guard_ranks_by_mean_probabilities_of_t
     wanted = score_predictions(said.argmax(axis=1), part, game.study, said)
     assert wanted.num_cases and wanted.metric == "auroc"
     assert game.server.parts["guard"].choices["ann"].test["federated"] == pytest.approx(wanted.value, abs=1e-6)
-    # Three sites, two models; to choose, and at the chosen points once for validation and once for the test.
-    assert len(looks) == 3 * 2 * 3
+    # At three sites: two models to choose, the kept one's validation, two models' test.
+    assert len(looks) == 3 * (2 + 1 + 2)
 
 
 def test_a_false_alarm_counts_against_the_federated_model_beside_a_local_one_that_finds_nothing(played, monkeypatch):

@@ -13,7 +13,6 @@ from silofl_desk.report.sentences import (
     describe_problems,
     lead_sentence,
     list_incidents,
-    list_opposed,
     list_result_notes,
     normalization_label,
     privacy_sentence,
@@ -41,20 +40,6 @@ def test_the_same_incident_is_told_once_with_its_rounds(record):
         "west: unlike the others in rounds 1, 5: its update points away from their mean",
     ]
     assert list_incidents([record(1), record(2)]) == []
-
-
-def test_a_site_whose_updates_stand_out_in_half_of_the_rounds_is_named(record, results, classes):
-    away = {"unlike": {"west": {"cosine": -0.2, "opposed": -0.2}}}
-    little = {"unlike": {"west": {"opposed": -0.2}, "east": {"opposed": -0.2, "length": 3.0}}}
-    # Away from the others' mean as in any run of few cases.
-    usual = {"unlike": {"east": {"cosine": -0.5}}}
-    ledger = [record(1, **little), record(2, **away), record(3, **usual), record(4, **usual)]
-    (sentence,) = list_opposed(results(), ledger)
-    assert sentence.startswith("west: its updates point away from the others' mean in 2 of 4 rounds")
-    assert list_opposed(results(), []) == []
-    # The updates of models that only guess say nothing of images.
-    assert list_opposed(score_classes(classes, 0.48), ledger) == []
-    assert list_opposed(score_classes(classes, 0.9), ledger) == [sentence]
 
 
 def test_an_unfinished_run_names_what_goes_on():

@@ -203,8 +203,13 @@ def test_a_complete_run_is_refused_until_its_study_has_more_rounds(go_on, finish
     study = yaml.safe_load(path.read_text())
     path.write_text(yaml.safe_dump(study | {"rounds": 2}))
     code, said, submitted = go_on(done)
-    assert code == 2 and "run run must have been stopped, not be COMPLETE after 2 rounds" in said and submitted == []
-    assert go_on(done, "--set", "rounds=3")[0] == 0
+    assert (
+        code == 2
+        and "Run run is COMPLETE. Ask for more than 2 rounds with --rounds N, or begin" in said
+        and submitted == []
+    )
+    code, _, submitted = go_on(done, "--rounds", 3)
+    assert code == 0 and submitted[0]["rounds"] == 3
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from silofl.base.bundled_jobs import JOBS
 from silofl.cli import main
 from silofl_desk.studies import demo
 from silofl_desk.studies.side_by_side import build_command
+from tests.report.conftest import joined
 
 
 def test_a_missing_job_and_an_out_that_is_a_file_are_refused_before_anything_is_written(refused, tmp_path, monkeypatch):
@@ -52,18 +53,38 @@ def carried_out(monkeypatch):
         return {run.path: "the disk was full" for run in planned[:1]}
 
     monkeypatch.setattr(demo, "run_side_by_side", carry_out)
-    monkeypatch.setattr(demo, "make_phantoms", lambda *_: None)
+    monkeypatch.setattr(demo, "make_phantoms", lambda *_, **__: None)
     return runs
 
 
 def test_the_demonstration_takes_the_bundled_jobs_wherever_it_is_called(silofl, carried_out):
     code, out, _ = silofl("demo", "--rounds", 3)
     assert code == 1 and "fedavg_phantoms has no result: the disk was full" in out
-    names = ("fedavg", "adafed", "fedsm", "harmofl", "fedavg")
+    names = ("fedavg", "adafed", "fedsm", "harmofl")
     assert [run.job for run in carried_out] == [JOBS / f"{name}_phantoms" for name in names]
     for run in carried_out:
         command = build_command(run)
         assert command[command.index("--leave-out") + 1] == "coast" and "rounds=3" in command
+
+
+def test_the_smallest_hospital_comes_first_with_what_each_method_gives_it(chosen_run):
+    loses = joined(difference=-0.02, verdict="keeps its own model")
+    unclear = joined(difference=0.01, verdict="too few to say")
+    runs = {
+        "fedavg": chosen_run(north=loses, west=joined(difference=0.1)),
+        "fedsm": chosen_run(north=unclear, west=joined(difference=0.15)),
+    }
+    assert demo.conclude_sizes(runs, {"north": 14, "west": 3}) == [
+        "west, the smallest (3 training patients): federated minus local +0.100 (fedavg) to +0.150 (fedsm); better for "
+        "its patients with 2 of 2 methods.",
+        "north (14 training patients): federated minus local -0.020 (fedavg) to +0.010 (fedsm); better for its "
+        "patients with 0 of 2 methods.",
+    ]
+
+
+def test_a_hospital_without_a_comparison_has_no_sentence(chosen_run):
+    runs = {"fedavg": chosen_run(north=joined(difference=None))}
+    assert demo.conclude_sizes(runs, {"north": 14}) == []
 
 
 def test_a_demonstration_that_is_interrupted_says_that_it_goes_on(silofl, tmp_path, carried_out, monkeypatch):

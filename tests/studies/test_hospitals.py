@@ -163,6 +163,12 @@ def test_a_federated_model_that_loses_is_explained_by_what_was_measured(chosen_r
     assert "BatchNorm" in sentence and "dissimilarity 2.5" in sentence
 
 
+def test_a_loss_where_the_reason_is_known_beforehand_names_that_reason(chosen_run):
+    runs = {"fedavg": chosen_run(south=joined("local", local=0.75, federated=0.25))}
+    (sentence,) = explain_losses(runs, {"south": "Its contrast is reversed."})
+    assert sentence == "fedavg: worst at south (federated 0.250, alone 0.750). Its contrast is reversed."
+
+
 def test_a_loss_by_the_choice_names_the_patients_that_it_was_made_by_and_the_threshold(chosen_run):
     lost = joined(local=0.75, federated=0.8, kept=0.625, verdict=WORSE, num_units=2, lead=0.008, own_gain=0.03)
     (sentence,) = explain_losses({"fedsm": chosen_run(south=lost)})
@@ -213,8 +219,24 @@ def test_of_several_starts_of_one_data_it_is_said_who_gains_by_joining(chosen_ru
         for seed, gain in enumerate((0.14, 0.16))
     ]
     first, second, *_ = conclude({"fedavg": starts})
-    assert first.startswith("fedavg, 2 starts: 1 of 2 hospitals gain by joining: north +0.150 (0.1")
+    assert first.startswith("fedavg, 2 starts: 1 of 2 hospitals gain by joining after Holm: north +0.150 (0.1")
     assert "One start" not in second
     # Of a model that was not trained to its end nothing is said.
     short = chosen_run(changes={"seed": 2}, north=joined(unfinished=("own",)), south=joined("local", difference=-0.1))
     assert conclude({"fedavg": [*starts, short]})[0].startswith("fedavg, 3 starts: 0 of 1 hospitals gain")
+
+
+def test_gains_over_starts_are_corrected_over_all_rows_of_a_comparison(chosen_run):
+    """Of one row north gains; beside three rows of nothing the same numbers are no longer enough."""
+
+    def row(gain):
+        return [
+            chosen_run(changes={"seed": seed}, north=joined(difference=gain + luck, standard_error=0.02))
+            for seed, luck in enumerate((-0.005, 0.005))
+        ]
+
+    # 0.06 beside sqrt(0.02^2 + 0.00005 / 2) = 0.0206 is 2.9 errors: p = 0.008, and below 0.05 after twofold at most.
+    alone = conclude({"fedavg": row(0.06)})[0]
+    assert "1 of 1 hospitals gain by joining after Holm: north +0.060" in alone
+    many = {"fedavg": row(0.06)} | {f"method {number}": row(0.0) for number in range(9)}
+    assert all("0 of 1 hospitals gain by joining after Holm;" in sentence for sentence in conclude(many)[:10])

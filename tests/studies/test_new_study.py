@@ -420,3 +420,48 @@ def test_too_few_rounds_for_a_verdict_are_said_of_a_new_study(new_study, stains,
 def test_a_job_that_cuts_volumes_otherwise_than_suits_them_is_told_so(new_study, phantoms):
     *_, out = new_study("fedsm_volumes", phantoms)
     assert "own trains 3D volumes (as its job does; fedavg_masks suits them better): fedsm, InstanceNorm\n" in out
+
+
+def add_validation(data):
+    """Give each site's last training case to its validation."""
+    for path in data.rglob("dataset.json"):
+        *training, last = json.loads(path.read_text())["training"]
+        change_json(path, training=training, validation=[last])
+
+
+def test_a_new_study_trains_until_nothing_rises_and_says_so_beside_its_keys(new_study, pictures):
+    add_validation(pictures)
+    study, file, out = new_study(None, pictures)
+    assert (study.rounds, study.federation.patience, study.training.schedule) == (200, 10, "constant")
+    text = file.read_text()
+    assert "rounds: 200  # the most; training ends earlier by federation.patience\n" in text
+    assert "  patience: 10  # training ends when so many rounds raised validation by no more than 0.005\n" in text
+    assert "no verdict" not in out and "Think first about rounds" not in text
+
+
+PRIVATE = {"guard": False, "privacy": {"dp_sgd": {"noise": 1.0, "clip": 1.0}}}
+
+
+@pytest.mark.parametrize(
+    ("changes", "options"),
+    [
+        # The rate of each round follows from the number of rounds.
+        ({"training": {"loss": "cross_entropy", "schedule": "poly"}}, ()),
+        # Each round spends epsilon.
+        (PRIVATE, ()),
+        # The mean is over the last rounds, which may not come.
+        ({"algorithm": {"name": "fedavg", "average_last": 0.2}}, ()),
+        # Half of the rounds come before the mixing.
+        ({}, ("--algorithm", "adafed")),
+    ],
+    ids=["falling rate", "privacy", "mean of the last rounds", "half"],
+)
+def test_a_study_whose_rounds_depend_on_their_number_keeps_them(new_study, pictures, tmp_path, changes, options):
+    add_validation(pictures)
+    study, file, _ = new_study(write_template(tmp_path, "fedavg_classes", **changes), pictures, "own", *options)
+    assert (study.rounds, study.federation.patience) == (25, None) and "the most" not in file.read_text()
+
+
+def test_a_study_without_validation_keeps_its_rounds_which_nothing_would_end(new_study, pictures):
+    study, *_ = new_study(None, pictures)
+    assert (study.rounds, study.federation.patience) == (25, None)

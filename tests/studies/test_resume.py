@@ -2,6 +2,7 @@ import json
 import shutil
 
 import pytest
+import torch
 import yaml
 
 from silofl.base.files import hold_lock
@@ -44,7 +45,7 @@ def test_resume_of_a_broken_run_is_refused(refused, tmp_path, content):
 def test_json_leaves_standard_output_to_the_result_alone(silofl, monkeypatch, tmp_path, code):
     result = {"status": "COMPLETE", "sites": {"north": 0.5}}
 
-    def resume(run, console, moved, trusts_code):
+    def resume(run, console, moved, trusts_code, changes):
         console.print("round 1/1")
         (run / "results.json").write_text(json.dumps(result))
         return code
@@ -56,7 +57,7 @@ def test_json_leaves_standard_output_to_the_result_alone(silofl, monkeypatch, tm
     (tmp_path / "unseen.json").write_text(json.dumps(unseen))
     assert json.loads(silofl("resume", tmp_path, "--json")[1]) == result | {"unseen": unseen}
     (tmp_path / "results.json").unlink()
-    monkeypatch.setattr("silofl_desk.studies.simulate.resume", lambda run, console, moved, trusts_code: 1)
+    monkeypatch.setattr("silofl_desk.studies.simulate.resume", lambda *asked: 1)
     assert silofl("resume", tmp_path, "--json") == (1, "", "")
 
 
@@ -145,14 +146,40 @@ def test_an_edited_study_is_refused_by_its_keys_and_nothing_is_run(refused, run,
     assert "training.learning_rate" in refused("resume", finished)
 
 
-def test_a_finished_run_goes_on_to_more_rounds(silofl, begun, tmp_path):
-    run = tmp_path / "run"
-    shutil.copytree(begun / "run", run)
-    edit(run, rounds=3)
-    code, out, _ = silofl("resume", run)
+def test_a_finished_run_goes_on_to_more_rounds_with_the_weights_of_a_run_that_had_them_from_the_start(
+    silofl, begun, north_phantoms, tmp_path
+):
+    run, whole = shutil.copytree(begun / "run", tmp_path / "run"), tmp_path / "whole"
+    code, out, _ = silofl("resume", run, "--rounds", 3)
     assert code == 0 and "round   3/3" in out and "round   2/3" not in out
     assert json.loads((run / "results.json").read_text())["rounds"] == 3
+    assert read_settings(run)["changes"] == {"rounds": 3}
     assert silofl("resume", run)[0] == 0
+    straight = ("simulate", begun / "job", "--data", north_phantoms, "--out", whole, "--alone", "--rounds", 3)
+    assert silofl(*straight)[0] == 0
+    for name in ("best.pt", "last.pt"):
+        found, wanted = (torch.load(one / "model" / name, weights_only=True) for one in (run, whole))
+        assert found.keys() == wanted.keys()
+        assert all(torch.equal(found[key], wanted[key]) for key in found)
+
+
+def test_the_command_that_a_run_names_whose_models_are_not_trained_to_the_end_trains_them_on(silofl, begun, tmp_path):
+    run = shutil.copytree(begun / "run", tmp_path / "run")
+    _, out, _ = silofl("resume", run)
+    (line,) = [one for one in out.splitlines() if one.startswith("To go on with more rounds: python -m silofl ")]
+    command = line.partition("silofl ")[2]
+    # Twice the study's two rounds.
+    assert command == f"resume {run} --rounds 4"
+    assert f"To go on with more rounds: python -m silofl {command}" in (run / "report.html").read_text()
+    code, out, _ = silofl(*command.split())
+    assert code == 0 and "round   4/4" in out and f"resume {run} --rounds 8" in out
+
+
+def test_rounds_that_would_have_changed_the_finished_ones_are_refused_and_change_nothing(refused, begun, tmp_path):
+    run = shutil.copytree(begun / "run", tmp_path / "run")
+    before = {path: path.read_bytes() for path in (study_file(run / "job"), run / "run.json", run / "results.json")}
+    assert "rounds must be at least 2, as many as run" in refused("resume", run, "--rounds", 1)
+    assert {path: path.read_bytes() for path in before} == before
 
 
 @pytest.mark.parametrize("content", [b"[1]", None])

@@ -1,18 +1,22 @@
 """What the federated model gives a site against its own, on its test units.
 
-A paired permutation test gives the verdict and the interval: Hartigan, Using subsample values as typical values,
-Journal of the American Statistical Association 1969; Holm, A simple sequentially rejective multiple test procedure,
-Scandinavian Journal of Statistics 1979.
+Two tests give the verdict and the interval, and both must agree. The paired permutation test holds where a difference
+is as likely as its opposite: Hartigan, Using subsample values as typical values, Journal of the American Statistical
+Association 1969. The t test without skewness also holds where a model fails on few patients and some have been seen:
+Hall, On the removal of skewness by transformation, Journal of the Royal Statistical Society B 1992. Holm, A simple
+sequentially rejective multiple test procedure, Scandinavian Journal of Statistics 1979. Degrees of freedom of a mean
+over sites: Satterthwaite, An approximate distribution of estimates of variance components, Biometrics Bulletin 1946.
 """
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil, sqrt
-from typing import Literal
+from typing import Literal, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+Key = TypeVar("Key", bound=Hashable)
 # Of the model that a site keeps against its own. One start says nothing of the next: none is said of joining.
 Verdict = Literal[
     "better for its patients",
@@ -25,18 +29,21 @@ Verdict = Literal[
 BETTER: Verdict = "better for its patients"
 WORSE: Verdict = "worse for its patients"
 UNFINISHED: Verdict = "not trained to the end"
-# Where fewer show no difference, more would tell; where as many show none, there is hardly one that matters.
-MIN_UNITS = 20
+# Fewer get no verdict: of a model that fails on one patient in ten, too many sites with fewer have seen no failure
+# (`bench/gain.py`). Where as many show no difference, there is hardly one that matters.
+LEAST_UNITS = 20
 # Of the test on each side, and outside the interval on each side.
 LEVEL = 0.025
+# How often, at most, chance alone names a site that gains, or one that loses, in all rows of a comparison.
+FAMILY_LEVEL = 0.05
 # Units of which all exchanges are tried, 2 ** 13, and the random ones of more, with their seed.
 EXACT, RESAMPLES, SEED = 13, 9999, 0
-# The least of which the test can say something: five units that agree have 2 ** -5, which is 3.1 %.
-LEAST_UNITS = 6
 # The sum of the normal quantiles of 97.5 % and 80 %: with that many units four of five tests would see the difference.
 POWER = 2.8
 # More is no number that anybody plans by.
 MOST_UNITS = 10**6
+# Differences and a skewness below this are 0.
+ROUNDING = 1e-9
 
 
 @dataclass(frozen=True)
@@ -47,11 +54,11 @@ class Gain:
         verdict: Of the model that it keeps: better or worse where the interval lies above or below 0.
         difference: Mean paired difference of the federated model minus the own one; None without units.
         standard_error: Of that mean; None of fewer than two units.
-        low: Lower end of its 95 % interval; None of fewer than `LEAST_UNITS` units.
+        low: Lower end of its 95 % interval; None of fewer than six units.
         high: Upper end.
         num_test_units: Units in which both have a score.
         needed_units: About how many units would do, where they are too few to say.
-        p_below: One-sided p-value of the federated model's being no worse than the own one.
+        p_below: One-sided p-value of the federated model's being no worse than the own one; None without a verdict.
     """
 
     verdict: Verdict
@@ -62,6 +69,23 @@ class Gain:
     num_test_units: int
     needed_units: int | None = None
     p_below: float | None = None
+
+
+class Effect(NamedTuple):
+    """The mean difference of two models at a site, federated minus local, its standard error, and its test units."""
+
+    difference: float
+    standard_error: float
+    num_units: int
+
+
+class MeanEffect(NamedTuple):
+    """A mean difference, federated minus local, its 95 % interval, and the p value of no difference, two-sided."""
+
+    difference: float
+    low: float
+    high: float
+    p_value: float
 
 
 def describe_few_units(tested: Mapping[str, int]) -> list[str]:
@@ -101,17 +125,15 @@ def measure_joining(
         return replace(gain, verdict="keeps its own model", needed_units=None)
     if gain.verdict != BETTER:
         return gain
-    other = measure_gain(at_zero, federated)
-    is_one = other.verdict in (BETTER, "too few to say")
-    return replace(gain, verdict=other.verdict if is_one else "no clear difference", needed_units=other.needed_units)
+    is_better = measure_gain(at_zero, federated).verdict == BETTER
+    return gain if is_better else replace(gain, verdict="no clear difference")
 
 
 def measure_gain(own: NDArray[np.float64], federated: NDArray[np.float64]) -> Gain:
-    """Compare the federated model with the own one by a paired permutation test, one-sided at 2.5 % each way.
+    """Compare the federated model with the own one by two tests, each one-sided at 2.5 % each way; see the module.
 
-    The test exchanges the two models' scores of units. It can say something from six units on, and it holds where each
-    difference is as likely as its opposite. Where a model fails on few units and is the better one on all others it
-    does not: most sites have not seen the failure. `bench/gain.py` measures both.
+    Where a model fails on few units and is the better one on all others, a site may have seen no failure: then both
+    tests are wrong. `bench/gain.py` measures how often.
 
     Args:
         own: Score of each independent test unit, shape (N,); NaN where a unit has none.
@@ -121,17 +143,51 @@ def measure_gain(own: NDArray[np.float64], federated: NDArray[np.float64]) -> Ga
     differences = differences[np.isfinite(differences)]
     n = len(differences)
     means = average_subsets(differences)
+    low, high = find_mean_interval(means)
     # With every subset the exchange of none counts, which leaves all as it is.
-    p_below, p_above = ((1 + int(worse.sum())) / (1 + len(means)) for worse in (means >= 0, means <= 0))
-    is_better, is_worse = p_above <= LEVEL, p_below <= LEVEL
-    verdict: Verdict = "no clear difference" if n >= MIN_UNITS else "too few to say"
-    if is_better or is_worse:
-        verdict = BETTER if is_better else WORSE
-    needed = estimate_needed_units(differences) if verdict == "too few to say" else None
+    p_below = (1 + int((means >= 0).sum())) / (1 + len(means))
+    if low is not None and high is not None and np.ptp(differences) > ROUNDING:
+        skewed = measure_skewed(differences)
+        # A mean of differences between scores lies between -1 and 1.
+        low = max(min(low, skewed[0]), -1.0)
+        high = min(max(high, skewed[1]), 1.0)
+        p_below = max(p_below, skewed[2])
     difference = float(differences.mean()) if n else None
     error = float(differences.std(ddof=1) / sqrt(n)) if n > 1 else None
-    low, high = find_mean_interval(means)
-    return Gain(verdict, difference, error, low, high, n, needed, p_below)
+    if n < LEAST_UNITS or low is None or high is None:
+        return Gain("too few to say", difference, error, low, high, n, estimate_needed_units(differences))
+    verdict: Verdict = "no clear difference"
+    if low > 0 or high < 0:
+        verdict = BETTER if low > 0 else WORSE
+    return Gain(verdict, difference, error, low, high, n, p_below=p_below)
+
+
+def measure_skewed(differences: NDArray[np.float64]) -> tuple[float, float, float]:
+    """Return the ends of the 95 % interval of a mean, and the p-value of its being no less than 0, by Hall's test.
+
+    With S = mean / s, the skewness k and ``g(S) = S + k S^2 / 3 + k^2 S^3 / 27 + k / 6n``, sqrt(n) g(S) is close to
+    Student's t with n - 1 degrees of freedom. g never falls, so that the interval is that of its inverse.
+
+    Args:
+        differences: Of each unit, shape (N,), not all of them equal.
+    """
+    # scipy takes a while to be imported.
+    from scipy.special import stdtr, stdtrit
+
+    n, mean, deviation = len(differences), float(differences.mean()), float(differences.std())
+    skewness = float(((differences - mean) ** 3).mean()) / deviation**3
+    # Symmetric differences have a skewness of 0, by which the inverse would divide.
+    skewness = skewness if abs(skewness) > ROUNDING else ROUNDING
+    shift = skewness / (6 * n)
+
+    def invert(value: float) -> float:
+        return float(3 / skewness * (np.cbrt(1 + skewness * (value - shift)) - 1))
+
+    half = float(stdtrit(n - 1, 1 - LEVEL)) / sqrt(n)
+    ratio = mean / deviation
+    transformed = ratio + skewness * ratio**2 / 3 + skewness**2 * ratio**3 / 27 + shift
+    p_below = float(stdtr(n - 1, sqrt(n) * transformed))
+    return mean - deviation * invert(half), mean - deviation * invert(-half), p_below
 
 
 def average_subsets(differences: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -154,8 +210,7 @@ def average_subsets(differences: NDArray[np.float64]) -> NDArray[np.float64]:
 def find_mean_interval(means: NDArray[np.float64]) -> tuple[float, float] | tuple[None, None]:
     """Return the ends of the 95 % interval of the mean difference; none where no subset may be left out.
 
-    These are the true differences that the test of `measure_gain` does not refuse (Hartigan's typical values), so that
-    0 lies outside exactly where a site gains or loses.
+    These are the true differences that the permutation test does not refuse (Hartigan's typical values).
 
     Args:
         means: Of the subsets, sorted.
@@ -164,23 +219,55 @@ def find_mean_interval(means: NDArray[np.float64]) -> tuple[float, float] | tupl
     return (float(means[outside]), float(means[-1 - outside])) if outside >= 0 else (None, None)
 
 
-def estimate_needed_units(differences: NDArray[np.float64]) -> int | None:
-    """Return about how many units would do for a verdict: ``(2.8 s / d)^2``, and at least one more and six.
-
-    d is the mean and s the standard deviation of the differences seen. Where they tell neither, six of fewer, and else
-    None: nobody knows.
+def estimate_needed_units(differences: NDArray[np.float64]) -> int:
+    """Return about how many units would do for a verdict: ``(2.8 s / d)^2``, and at least `LEAST_UNITS`.
 
     Args:
-        differences: Of each unit, shape (N,).
+        differences: Of each unit, shape (N,); d is their mean and s their standard deviation, where they tell both.
     """
-    n = len(differences)
-    if n < 2 or not differences.any() or not (mean := abs(float(differences.mean()))):
-        return LEAST_UNITS if n < LEAST_UNITS else None
+    mean = float(differences.mean()) if len(differences) > 1 else 0.0
+    if not mean:
+        return LEAST_UNITS
     wanted = (POWER * float(differences.std(ddof=1)) / mean) ** 2
-    return max(LEAST_UNITS, n + 1, ceil(min(wanted, MOST_UNITS)))
+    return max(LEAST_UNITS, ceil(min(wanted, MOST_UNITS)))
 
 
-def holm(p_values: Mapping[str, float]) -> dict[str, float]:
+def average_sites(effects: Sequence[Effect]) -> MeanEffect | None:
+    """Average what one start of the training gives several sites: the network's answer.
+
+    Each site has the same weight 1 / K, whatever its patients: the mean of the d_i, with the standard error
+    ``sqrt(sum se_i^2) / K``. The interval is Student's; its degrees of freedom are ``(sum se_i^2)^2 / sum(se_i^4 /
+    (n_i - 1))`` by Satterthwaite. It holds for new patients of these sites, and for this start only.
+
+    Args:
+        effects: One of each site, all with at least two test units.
+
+    Returns:
+        None of fewer than two sites, and where no site's units differ.
+    """
+    variances = [effect.standard_error**2 for effect in effects]
+    if len(effects) < 2 or not sum(variances):
+        return None
+    parts = [variance**2 / (effect.num_units - 1) for variance, effect in zip(variances, effects, strict=True)]
+    mean = sum(effect.difference for effect in effects) / len(effects)
+    return describe_mean(mean, sqrt(sum(variances)) / len(effects), sum(variances) ** 2 / sum(parts))
+
+
+def describe_mean(mean: float, error: float, freedom: float) -> MeanEffect:
+    """Return a mean difference with Student's interval and p value.
+
+    Args:
+        error: Its standard error, above 0.
+        freedom: Degrees of freedom of the error.
+    """
+    # Imported here: it takes long, and a run that trains needs it at its end alone.
+    from scipy.stats import t
+
+    margin = float(t.ppf(1 - LEVEL, freedom)) * error
+    return MeanEffect(mean, mean - margin, mean + margin, 2 * float(t.sf(abs(mean) / error, freedom)))
+
+
+def holm(p_values: Mapping[Key, float]) -> dict[Key, float]:
     """Return the p-values after Holm's correction: the k-th smallest of n times n - k + 1, never falling."""
     ordered = sorted(p_values, key=p_values.__getitem__)
     factors = np.arange(len(ordered), 0, -1)

@@ -4,13 +4,18 @@ Both have the same freedom: one decision bias, chosen on the same validation uni
 unit is its Dice or, of a class, the probability of the true one; n is the number of units:
 
     p(b)    = the model's probabilities, the foreground's log-odds + b
-    J(b)    = mean score - 0.1 b^2 / n
+    J(b)    = mean score - 0.3 b^2 / n
     own     = argmax_b J of the site's own model,  federated = argmax_b J of the federated one
-    kept    = federated if its mean score is more than 0.005 above own's, else own
+    kept    = federated if its mean score is more than 0.005 above own's, of a class also more than the standard error
+              of the mean difference, else own
+
+A case without any label in truth decides nothing: it scores 1 where nothing is drawn and 0 otherwise, so that one such
+case outweighs many others. Of too few units the own model is kept, without a bias.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import sqrt
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,11 +24,13 @@ from silofl.base.errors import ConfigError
 
 # The biases of the foreground's log-odds that are tried.
 BIASES = np.arange(-30, 31) / 10
-# The prior is worth a tenth of a unit. With one unit it stops a bias that this unit alone would ask for; a whole unit
-# would also hold back what ten units agree on.
-PRIOR = 0.1
-# What the federated model must gain on the units, and what a model must still rise by to be called unfinished. Less
-# matters to no hospital, and the best of 61 points has a little by chance.
+# The prior is worth a third of a unit. A weaker one lets two or three units ask for a bias that harms others.
+PRIOR = 0.3
+# Units that a choice needs: fewer are wrong too often (`bench/guard.py`). Five patients of one class are likely enough
+# to prefer a model that knows only this class.
+LEAST_TO_CHOOSE, LEAST_OF_CLASSES = 2, 6
+# What the federated model must gain on the units, and what a round must raise the validation by for training to go on.
+# Less matters to no hospital, and the best of 61 points has a little by chance.
 LEAST_LEAD = 0.005
 # Rounds without such a rise after which a model is trained to its end, where the study has no patience of its own.
 PATIENCE = 10
@@ -37,15 +44,26 @@ class GuardChoice:
         keeps_own: Whether it is the site's own model.
         own_bias: What is added to the foreground's log-odds of its own model.
         federated_bias: The same of the federated model.
-        lead: Mean score of the federated model minus that of the own one.
+        own: Mean score of its own model with its bias; 0 without units, like the others.
+        federated: The same of the federated model.
+        own_at_zero: The same of its own model without a bias.
+        federated_at_zero: The same of the federated model.
         num_units: Units that have a score.
     """
 
     keeps_own: bool
     own_bias: float
     federated_bias: float
-    lead: float
+    own: float
+    federated: float
+    own_at_zero: float
+    federated_at_zero: float
     num_units: int
+
+    @property
+    def lead(self) -> float:
+        """Mean score of the federated model minus that of the own one."""
+        return self.federated - self.own
 
     @property
     def bias(self) -> float:
@@ -60,7 +78,7 @@ def choose_kept(
 
     Args:
         federated: In [0, 1], of each independent validation unit with each bias, shape (biases, N); NaN where a unit
-            has none.
+            has none, as without any label in truth.
         own: The same of the site's own model.
         biases: `BIASES`, or 0 alone where no bias is tried.
 
@@ -74,10 +92,29 @@ def choose_kept(
     n = int(is_unit.sum())
     means = scores[..., is_unit].sum(axis=-1) / max(n, 1)
     values = (means - PRIOR * biases**2 / max(n, 1)).round(9)
-    # Ties towards the smallest bias.
-    theirs, ours = (int(np.lexsort((np.abs(biases), -one))[0]) for one in values)
-    lead = float(means[0, theirs] - means[1, ours])
-    return GuardChoice(lead <= LEAST_LEAD, float(biases[ours]), float(biases[theirs]), lead, n)
+    zero = len(biases) // 2
+    least = LEAST_TO_CHOOSE if len(biases) > 1 else LEAST_OF_CLASSES
+    if n < least:
+        places = [zero, zero]
+    else:
+        # Ties towards the smallest bias.
+        places = [int(np.lexsort((np.abs(biases), -value))[0]) for value in values]
+    theirs, ours = places
+    needed_lead = LEAST_LEAD
+    if len(biases) == 1 and n >= least:
+        differences = scores[0, 0, is_unit] - scores[1, 0, is_unit]
+        needed_lead = max(LEAST_LEAD, float(differences.std(ddof=1)) / sqrt(n))
+    keeps_own = n < least or means[0, theirs] - means[1, ours] <= needed_lead
+    return GuardChoice(
+        keeps_own=bool(keeps_own),
+        own_bias=float(biases[ours]),
+        federated_bias=float(biases[theirs]),
+        own=float(means[1, ours]),
+        federated=float(means[0, theirs]),
+        own_at_zero=float(means[1, zero]),
+        federated_at_zero=float(means[0, zero]),
+        num_units=n,
+    )
 
 
 def find_last_rise(scores: Sequence[float | None], patience: int = PATIENCE) -> float | None:
@@ -91,11 +128,11 @@ def find_last_rise(scores: Sequence[float | None], patience: int = PATIENCE) -> 
     return max(known) - max(before) if before else None
 
 
-def find_last_rise_of_median(medians: Sequence[float | None], patience: int = PATIENCE) -> float | None:
-    """Return by how much a run's last rounds raised the sites' median; 0 once it is 1, which no round can raise."""
-    return 0.0 if 1.0 in medians else find_last_rise(medians, patience)
-
-
 def is_finished(rise: float | None) -> bool:
-    """Return whether a model is trained to its end: more rounds are known to raise it by no more than 0.005."""
+    """Return whether training has ended: its last rounds are known to raise the validation by no more than 0.005.
+
+    Args:
+        rise: The largest of these rounds' rises over the best round before them, of the federated model the median of
+            the sites' changes; None where it is not known.
+    """
     return rise is not None and rise <= LEAST_LEAD

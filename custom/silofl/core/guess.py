@@ -18,7 +18,7 @@ from statistics import NormalDist
 
 import numpy as np
 
-from silofl.core.gain import LEVEL, MIN_UNITS
+from silofl.core.gain import LEAST_UNITS, LEVEL
 
 # Metric -> its name, and how a guess's value comes about.
 _GUESSES = {
@@ -116,7 +116,7 @@ def describe_guesses(sites: Mapping[str, Measures], metric: str) -> list[str]:
     return [
         f"{site}: no model is better than guessing: {_describe_best(found, metric, 'test')}"
         for site, found in sites.items()
-        if _is_below_all(found) and count_measured(found) >= MIN_UNITS
+        if _is_below_all(found) and count_measured(found) >= LEAST_UNITS
     ]
 
 

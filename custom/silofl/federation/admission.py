@@ -93,7 +93,7 @@ def _compare_updates(
             refused |= find_long_updates(by_step, settings.max_update_ratio, least)
     examples = {site: number for site, number in replies.examples.items() if site not in refused}
     weights = dict.fromkeys(examples, 1.0) if study.recipe.weights == "uniform" else cap_claims(examples, BEYOND)
-    unlike = [find_unlike_updates(one.select(examples), steps, weights, least, len(models)) for one in models]
+    unlike = [find_unlike_updates(one.select(examples), steps, weights, least) for one in models]
     if study.recipe.counts_examples:
         unlike.append(sort_by_site({"examples": find_outweighing(examples, least)}))
     return refused, join_unlike(unlike)

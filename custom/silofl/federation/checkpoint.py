@@ -38,6 +38,9 @@ def checkpoint(server: ServerRounds, records: Iterable[str] | None = None) -> di
         "losses": server.losses,
         "domain": schema.dump_record(server.domain),
     }
+    # Until an extra round has begun, a lead with more patience may let the training go on.
+    if server.study.joint_rounds < min(server.study.rounds, server.finished_rounds):
+        plain["joint_rounds"] = server.study.joint_rounds
     records = [json.dumps(schema.dump_record(record)) for record in server.ledger] if records is None else records
     return {
         # The ledger joins as text: a record is put into JSON when it is new, and not at every save.
@@ -57,6 +60,7 @@ def restore_run(study: Study, state: Mapping[str, Any], pretrained: Arrays | Non
     plain = json.loads(state["json"])
     check_study(study, state)
     _check_sites_left(study, plain)
+    study = study.ended_after(plain.get("joint_rounds"))
     parts = start_parts(study, plain["sites"], pretrained)
     return ServerRounds(
         study,
@@ -87,17 +91,10 @@ def check_study(study: Study, state: Mapping[str, Any]) -> None:
     before, now = (dict(flatten_keys(one)) for one in (_add_defaults(plain["study"]), plain_study(study)))
     changed = [key for key in {**before, **now} if before.get(key) != now.get(key)]
     changed = [key for key in changed if key.partition(".")[0] not in MAY_CHANGE]
-    if changed == ["rounds"] and _means_the_same(
-        parse(Study, plain["study"], "checkpoint", STORED), study, len(plain["ledger"])
-    ):
-        return
-    finished = len(plain["ledger"])
-    if changed == ["rounds"] and study.rounds < finished:
-        raise StateError(
-            f"rounds must be at least {finished}, as many as run {plain['run']} has finished, not {study.rounds}; ask "
-            "for more, or leave it"
-        )
-    if changed:
+    if changed == ["rounds"]:
+        begun = parse(Study, plain["study"], "checkpoint", STORED).ended_after(plain.get("joint_rounds"))
+        _check_rounds(begun, study, len(plain["ledger"]), plain["run"])
+    elif changed:
         values = ", ".join(
             f"{key} {_format_value(before.get(key))}, not {_format_value(now.get(key))}" for key in sorted(changed)
         )
@@ -130,13 +127,36 @@ def _add_defaults(plain: dict[str, Any]) -> dict[str, Any]:
         return plain
 
 
-def _means_the_same(before: Study, now: Study, finished: int) -> bool:
-    """Return whether finished rounds would have been the same with the new number of rounds."""
-    # A rate that falls over the study's rounds was another one in each of them.
-    if now.training.has_falling_rate:
-        return False
+def _check_rounds(before: Study, now: Study, finished: int, run: str) -> None:
+    """Refuse a new number of rounds with which the finished ones would have been others.
+
+    Raises:
+        StateError: Says why.
+    """
+    if now.rounds < finished:
+        raise StateError(
+            f"rounds must be at least {finished}, as many as run {run} has finished, not {now.rounds}; ask for more, "
+            "or leave it"
+        )
+    if obstacle := find_obstacle(before, now, finished):
+        raise StateError(
+            f"Run {run} cannot go on to {now.rounds} rounds: {obstacle}. Leave rounds at {before.rounds}, or start a "
+            "new run."
+        )
+
+
+def find_obstacle(before: Study, now: Study, finished: int) -> str:
+    """Return why finished rounds would have been others with a new number of rounds; empty where they are the same."""
     shared = {min(finished, study.recipe.shared_rounds(study.rounds)) for study in (before, now)}
-    return finished <= min(before.rounds, now.rounds) and len(shared) == 1 and _closes_the_same(before, now, finished)
+    if now.training.has_falling_rate:
+        return "its learning rate falls over all its rounds"
+    if finished > before.joint_rounds:
+        return "its extra rounds have begun"
+    if len(shared) > 1:
+        return "the sites would have shared one model for longer"
+    if not _closes_the_same(before, now, finished):
+        return "the mean over its last rounds has begun"
+    return ""
 
 
 def _closes_the_same(before: Study, now: Study, finished: int) -> bool:

@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 
 from silofl.federation.admission import admit_answers
 from silofl.federation.known_sites import (
+    ends_early,
     find_absent_sites,
     find_departed_sites,
     find_lost,
@@ -29,7 +30,7 @@ from silofl.federation.repeats import Repeats, return_to
 from silofl.federation.round_line import round_line
 from silofl.federation.server import ServerRounds
 from silofl.federation.site_divergence import record_apart
-from silofl.federation.unlike import describe_unlike, find_opposed_scores, join_unlike
+from silofl.federation.unlike import describe_unlike, join_unlike
 from silofl.models.precision import narrow_messages
 from silofl.parts.answer import SYSTEM_SAID, plain_text
 from silofl.parts.part import AFTER, BEFORE, END, INSTEAD, TESTED, UNTESTED, VALIDATED, WeightsOf
@@ -137,17 +138,17 @@ class Course:
                 return None
 
     def _run(self) -> Tests:
-        server, study = self.server, self.server.study
-        while not is_over(server):
-            if server.finished_rounds == study.training_rounds:
+        server = self.server
+        while not self._is_over():
+            if server.finished_rounds == server.study.last_training:
                 # A part's rounds are about the best models, which the last validation decides.
                 self._validate()
             self.run_round()
             self.save()
-            self.say(round_line(study, server.ledger))
+            self.say(round_line(server.study, server.ledger))
         self._validate()
         asked = [self._exchange(exchange)[0] for exchange in server.asks(END, server.finished_rounds)]
-        if study.asks_alone:
+        if server.study.asks_alone:
             return Tests({}, {site: why for one in asked for site, why in (one.missing | one.refused).items()})
         self._exchange_all(UNTESTED)
         number = server.reported.round
@@ -161,6 +162,15 @@ class Course:
             self.write_models(tests)
         self._exchange_all(TESTED)
         return tests
+
+    def _is_over(self) -> bool:
+        """Return whether no round is left, and end the training where it is trained to its end."""
+        if ends_early(self.server) and not self.server.has_validated:
+            # Usually the next training brings a round's models to the sites, but the end depends on this validation.
+            self._validate()
+        if ends_early(self.server):
+            self.server.end_training()
+        return is_over(self.server)
 
     def _exchange_all(self, moment: str) -> None:
         """Carry out what the parts ask for at a moment, until they ask for nothing more."""
@@ -185,7 +195,7 @@ class Course:
         if number in self.repeats.first:
             record.notes.append(self.repeats.reasons[number])
             record.take_missed(self.repeats.first[number])
-        is_training = number <= server.study.training_rounds
+        is_training = number <= server.study.last_training
         main = [Exchange(TRAIN, number, models_round=number - 1)] if is_training else server.asks(INSTEAD, number)
         for exchange in server.asks(BEFORE, number):
             self._exchange(exchange, record)
@@ -218,8 +228,6 @@ class Course:
             compared = replace(compared, accepted=drop_lonely(compared.accepted, server.is_mixed))
         started = dict(server.parts)
         weights_of = server.merge(exchange, compared)
-        if exchange.task == TRAIN:
-            self._compare_scores()
         if record and exchange.task == TRAIN and server.study.training.measures_drift:
             record_apart(record, server.study, started, replies, weights_of)
         if record:
@@ -343,15 +351,6 @@ class Course:
         self._record_unlike(join_unlike(unlike), record)
         return replies
 
-    def _compare_scores(self) -> None:
-        """Name the sites whose scores of the last finished round moved against all others', in that round's record."""
-        rounds = self.server.ledger[-2:]
-        # Of models that never meet each moves in its own way.
-        if len(rounds) == 2 and not self.server.study.recipe.trains_alone:
-            old, new = (record.validation for record in rounds)
-            least = self.server.study.federation.min_sites_for_ratio
-            self._record_unlike(find_opposed_scores(new, old, least), rounds[-1])
-
     def _record_unlike(self, unlike: Unlike, record: Round) -> None:
         """Write who is unlike the others into the record, and in a sentence where nothing has said it before."""
         before = {
@@ -395,7 +394,6 @@ class Course:
             silent = [f"site {site!r} {what}: {reason}" for site, reason in answers.missing.items()]
             self._record_once([*replies.refused.values(), *silent], self.server.ledger[-1])
             self.server.take_scores({site: answer.numbers.metrics for site, answer in replies.accepted.items()})
-            self._compare_scores()
             self.save()
         for exchange in self.server.asks(VALIDATED, number):
             self._exchange(exchange, self.server.ledger[-1])

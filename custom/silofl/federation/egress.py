@@ -68,6 +68,7 @@ class TaskHeader(Section):
         software: What the server runs, where it does not know yet what the site runs.
         digest: Of the server's study; None of a server of an older version.
         sites: How many sites it asks in this round, by its own word; None of a server of an older version.
+        joint_rounds: The round that the extra rounds follow, where it is an earlier one than planned.
         mixed: The last round, and of how many sites it mixed an answer in it; 0 where this site's was not among them.
     """
 
@@ -80,6 +81,7 @@ class TaskHeader(Section):
     software: Software | None = None
     digest: Annotated[str, Strict()] | None = None
     sites: Ordinal | None = None
+    joint_rounds: Ordinal | None = None
     mixed: tuple[Number, Number] | None = None
 
     @classmethod

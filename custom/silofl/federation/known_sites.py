@@ -7,8 +7,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from silofl.base.errors import AggregationError, ConfigError
+from silofl.core.guard_rule import LEAST_LEAD, is_finished
 from silofl.core.recipe import Recipe
-from silofl.federation.ledger import rounds_since_rise
+from silofl.federation.ledger import measure_rise_after
 from silofl.parts.load import is_learning, keeps_in_extra_rounds, list_kept
 from silofl.parts.model import ModelPart
 from silofl.parts.part import Kept
@@ -62,21 +63,30 @@ def find_departed_sites(server: ServerRounds) -> dict[str, int]:
 
 def is_over(server: ServerRounds) -> bool:
     """Return whether all rounds are finished, or as many as the study has patience for."""
-    return server.finished_rounds >= server.study.total_rounds or early_end(server) is not None
+    is_finished_early = ends_early(server) and not server.study.recipe.extra_rounds
+    return server.finished_rounds >= server.study.total_rounds or is_finished_early
+
+
+def ends_early(server: ServerRounds) -> bool:
+    """Return whether training ends early with the last finished round, which may lack its validation yet."""
+    study, finished = server.study, server.finished_rounds
+    patience = study.federation.patience
+    if patience is None or finished >= study.joint_rounds:
+        return False
+    # Until sites listen to each other in their own way, all have the same model, which a later one need not beat.
+    first = study.recipe.shared_rounds(study.rounds) if study.recipe.mixing else 0
+    start = finished - patience
+    return start >= first and is_finished(measure_rise_after(server.ledger, start))
 
 
 def early_end(server: ServerRounds) -> str | None:
-    """Return why no round comes after the last finished one although the study has more; None where one does."""
-    patience, mixing, total = server.study.federation.patience, server.study.recipe.mixing, server.study.total_rounds
-    if patience is None or server.finished_rounds >= total:
-        return None
-    # Until sites listen to each other in their own way, all have the same model, which a later one need not beat.
-    first = server.study.recipe.shared_rounds(server.study.rounds) if mixing else 0
-    if rounds_since_rise(server.ledger, first) < patience:
+    """Return why training ended although the study had more rounds; None where it did not."""
+    study = server.study
+    if study.joint_rounds == study.rounds:
         return None
     return (
-        f"the run ended after round {server.finished_rounds} of {total} by federation.patience: in the {patience} "
-        "rounds before it validation was not better than in an earlier one"
+        f"training ended after round {study.joint_rounds} of {study.rounds} by federation.patience: none of its last "
+        f"{study.patience} rounds raised the sites' validation by more than {LEAST_LEAD}, the median of their changes"
     )
 
 
@@ -113,7 +123,7 @@ def check_sites(server: ServerRounds) -> None:
 
 def last_with_state(study: Study) -> int:
     """Return the last round of a study that leaves the sites a state."""
-    return study.total_rounds if keeps_in_extra_rounds(study) else study.training_rounds
+    return study.total_rounds if keeps_in_extra_rounds(study) else study.last_training
 
 
 def should_hold(server: ServerRounds, site: str, number: int) -> int:

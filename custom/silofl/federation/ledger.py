@@ -11,6 +11,7 @@ import numpy as np
 from silofl.base.csv_text import encode_csv
 from silofl.base.errors import AggregationError
 from silofl.base.schema import declare_optional, read_list
+from silofl.core.guard_rule import is_finished
 from silofl.core.intervals import ROUNDING
 from silofl.parts.task import Message
 from silofl.setup.software import Software, read_software
@@ -36,8 +37,7 @@ class Round:
         unlike: Site -> what of its answer was unlike the others', though it was mixed -> by how much: the ``cosine`` of
             its update to the mean of the others', where that is negative; or, times the others' median, from 3 on, the
             ``length`` by step of its update or of its BatchNorm ``buffers``, its number of ``examples``, or what a part
-            compares under its own name, which is named below a third too; or by how much its ``validation`` of this
-            round moved from the round before, where that is against all others'. Null where nothing was.
+            compares under its own name, which is named below a third too. Null where nothing was.
         withheld: Site -> names that the site's policy kept back.
         unreadable: Site -> why cases of its are left out -> how many; null where none are.
         weights: Site -> the weights it listens with, by site.
@@ -160,11 +160,11 @@ def validators(ledger: Iterable[Round]) -> set[str]:
 def compare_with_best(record: Round, before: Sequence[Round]) -> int:
     """Return 1 where a round is better than the best one so far, 0 where it is level with it, and -1 otherwise.
 
-    It is better where the median of the sites that validated both is higher. From three sites on one site's invented
-    scores thus choose no round; of two the median is the mean. Of equal medians that round is better in which more
-    sites have risen than fallen; where as many have, and no site is missing, the two are level. Means over different
-    classes are compared class by class (`measure_rise`), where a class that less than three sites have is in their
-    hands.
+    It is better where the median of the changes of the sites that validated both is above 0. From three sites on one
+    site's invented scores thus choose no round; of two the median is the mean. Where it is 0 that round is better in
+    which more sites have risen than fallen; where as many have, and no site is missing, the two are level. Means over
+    different classes are compared class by class (`measure_rise`), where a class that less than three sites have is in
+    their hands.
 
     A site that is absent in one of the two has no say, or a round would win or lose by an easy or difficult site's
     absence, and a site that leaves for good would make the last round before it the best for ever. A site that comes
@@ -178,18 +178,31 @@ def compare_with_best(record: Round, before: Sequence[Round]) -> int:
     best = find_best_round(before)
     previous = before[best - 1] if best else Round(0)
     new, old = record.validated, previous.validated
-    newcomers = new.keys() - validators(before)
-    late = newcomers.difference(*(one.answered for one in before[: best or 0]))
-    if late or (newcomers and 2 * len(newcomers) >= len(new)):
+    if begins_anew(record, before):
         return 1
-    shared = sorted(new.keys() & old.keys())
+    rise = measure_change(record, previous)
     # Nothing to compare by: the round that more sites have validated is known better.
-    if not shared:
+    if rise is None:
         return 1 if len(new) > len(old) else -1
-    rise = measure_rise(*([one.validation[site] for site in shared] for one in (record, previous)))
-    signs = (np.sign(new[site] - old[site]) for site in shared)
+    signs = (np.sign(new[site] - old[site]) for site in new.keys() & old.keys())
     order = int(np.sign(rise if abs(rise) > ROUNDING else sum(signs)))
     return order if order or new.keys() >= old.keys() else -1
+
+
+def begins_anew(record: Round, before: Sequence[Round]) -> bool:
+    """Return whether no round before this one is known to suit its sites, as `compare_with_best` says."""
+    newcomers = record.validated.keys() - validators(before)
+    best = find_best_round(before) or 0
+    late = newcomers.difference(*(one.answered for one in before[:best]))
+    return bool(late) or bool(newcomers and 2 * len(newcomers) >= len(record.validated))
+
+
+def measure_change(record: Round, previous: Round) -> float | None:
+    """Return the median of the changes of the sites that validated both rounds; None where no site did."""
+    shared = sorted(record.validated.keys() & previous.validated.keys())
+    if not shared:
+        return None
+    return measure_rise(*([one.validation[site] for site in shared] for one in (record, previous)))
 
 
 def mark_round(record: Round, before: Sequence[Round]) -> None:
@@ -218,21 +231,36 @@ def list_medians(ledger: Iterable[Round]) -> list[float | None]:
     return [float(np.median([*values])) if values else None for values in rounds]
 
 
-def rounds_since_rise(ledger: Sequence[Round], first: int = 0) -> int:
-    """Return how many validated rounds have followed the last one that was better than all before it.
+def measure_rise_after(ledger: Sequence[Round], number: int) -> float | None:
+    """Return by how much the rounds after one raised the sites' validation over the best round up to it.
 
-    0 where no round was validated.
-
-    The last round does not count: it is validated with the next one, or after the end of a run. One that is stopped
-    after that and goes on then ends where it ended.
-
-    Args:
-        first: Rounds at the start that do not count.
+    A round without validation raises nothing. None where no round up to it was validated, or where the choice began
+    anew in a later one.
     """
-    validated = ledger[:-1]
-    risen = find_best_round([record for record in validated if not record.is_level])
-    # Patience begins anew after the rounds that do not count, however early the last rise was.
-    return max(0, len(validated) - max(risen, first)) if risen else 0
+    start = max(0, number)
+    has_begun_anew = any(begins_anew(ledger[place], ledger[:place]) for place in range(start, len(ledger)))
+    if has_begun_anew or find_best_round(ledger[:start]) is None:
+        return None
+    return max([0.0, *_list_rises(ledger, start)])
+
+
+def measure_last_rise(ledger: Sequence[Round], patience: int) -> float | None:
+    """Return `measure_rise_after` of the last rounds; 0 once the sites' median is 1, which no round can raise."""
+    if 1.0 in list_medians(ledger):
+        return 0.0
+    return measure_rise_after(ledger, len(ledger) - patience)
+
+
+def find_last_rise(ledger: Sequence[Round]) -> int | None:
+    """Return the last round that raised the sites' validation; None before any validation.
+
+    With patience the training ends as many rounds after it, if no later round raises the validation.
+    """
+    beginnings = [record.round for place, record in enumerate(ledger) if begins_anew(record, ledger[:place])]
+    number = beginnings[-1] if beginnings else None
+    while number is not None and not all(is_finished(rise) for rise in _list_rises(ledger, number)):
+        number += 1
+    return number
 
 
 def absence_sentence(ledger: Sequence[Round], best: Round) -> str | None:
@@ -253,7 +281,7 @@ def explain_choice(ledger: Sequence[Round]) -> str:
         return f"last round, {len(ledger)}: {'all validation is withheld' if is_withheld else 'no validation data'}"
     absence = absence_sentence(ledger, ledger[best - 1])
     # Of two sites it is the mean, as a reader expects.
-    how = ", by the sites' median" if len(ledger[best - 1].validated) > 2 else ""
+    how = ", by the sites' median change" if len(ledger[best - 1].validated) > 2 else ""
     how += "" if have_same_classes(ledger[best - 1].validation.values()) else CLASS_BY_CLASS
     return f"best validation, round {best}{how}" + (f"; {absence}" if absence else "")
 
@@ -295,6 +323,17 @@ def format_spans(rounds: Iterable[int]) -> str:
         else:
             found.append([number])
     return ", ".join("-".join(map(str, span)) for span in found)
+
+
+def _list_rises(ledger: Sequence[Round], number: int) -> Iterator[float]:
+    """Yield the rise of each later round over the best one up to a round; nothing where there is none."""
+    best = find_best_round(ledger[:number])
+    if best is None:
+        return
+    for record in ledger[number:]:
+        rise = measure_change(record, ledger[best - 1])
+        if rise is not None:
+            yield rise
 
 
 def _score_rows(record: Round, metric: str) -> Iterator[tuple[int, str, str, str, float | None]]:

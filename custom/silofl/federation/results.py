@@ -82,7 +82,7 @@ class Results:
         joining: Site -> its choice.
         unchosen: Site -> why it chose no model.
         own_models: Local training: site -> the round of its own model that it reports.
-        ended_early: Why federation.patience ended the run early.
+        ended_early: Why federation.patience ended training early.
         cautions: What its validation warns of, with the round.
         batchnorm: Sites whose filter removed BatchNorm, and what followed.
         privacy: What differential privacy has spent.

@@ -19,7 +19,14 @@ from silofl.core.array_file import store
 from silofl.core.mixing import Arrays, example_weights
 from silofl.data.domain import Domain
 from silofl.federation.known_sites import check_sites, last_with_state, list_present_sites, should_hold
-from silofl.federation.ledger import Round, compare_with_best, explain_choice, find_best_round, list_medians, mark_round
+from silofl.federation.ledger import (
+    Round,
+    compare_with_best,
+    explain_choice,
+    find_best_round,
+    mark_round,
+    measure_last_rise,
+)
 from silofl.federation.numbers import check_numbers
 from silofl.models.precision import widen_arrays
 from silofl.models.roles import read_role
@@ -91,15 +98,22 @@ class ServerRounds:
         """The best round on validation, or the last without validation, unless a part has something better."""
         number = self.best_round or self.finished_rounds
         validation = self.ledger[number - 1].validation if number else {}
-        medians = list_medians(self.ledger[: self.study.training_rounds])
         best = Reported(number, self.parts | self.best_parts, validation, explain_choice(self.ledger))
-        best = replace(best, run=self.id, finished=self.finished_rounds, medians=medians)
+        best = replace(best, run=self.id, finished=self.finished_rounds)
         return reduce(lambda reported, part: part.reported(reported, self), self.parts.values(), best)
+
+    def measure_last_rise(self) -> float | None:
+        """Return by how much the last rounds that trained models raised the sites' validation."""
+        return measure_last_rise(self.ledger[: self.study.last_training], self.study.patience)
+
+    def end_training(self) -> None:
+        """Let the extra rounds, if there are any, follow the last finished round."""
+        self.study = self.study.ended_after(self.finished_rounds)
 
     @property
     def has_validated(self) -> bool:
         """Whether the last round that trained models has been validated; without a round nothing is left to be."""
-        return self.finished_rounds > self.study.training_rounds or not self.ledger or bool(self.ledger[-1].validation)
+        return self.finished_rounds > self.study.last_training or not self.ledger or bool(self.ledger[-1].validation)
 
     @property
     def test(self) -> OwnTest:
@@ -135,6 +149,8 @@ class ServerRounds:
         meta = {"run": self.id, "digest": self.study.digest, "round": exchange.round, "step": exchange.step}
         meta |= {"best_round": self.best_round, "held": self.held(site, exchange.models_round)}
         meta |= {"sites": len(list_present_sites(self)), "mixed": self._describe_mixed(site)}
+        if self.study.joint_rounds < self.study.rounds:
+            meta["joint_rounds"] = self.study.joint_rounds
         message = Message(meta=meta | ({} if site in self.software else {"software": read_software().model_dump()}))
         for part in self._parts_for(exchange).values():
             message |= part.to_send(site, exchange, self)

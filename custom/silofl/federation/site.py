@@ -135,11 +135,13 @@ class SiteRounds:
         Raises:
             SiloFLError: It cannot be done; the sentence may name a case.
         """
-        asked, rounds = TaskHeader.of(message), self.study.total_rounds
+        asked = TaskHeader.of(message)
+        study = self._find_study(asked)
         message = replace(message, arrays=widen_arrays(message.arrays, self.study))
         if asked.software is not None:
             self._check_software(asked.software)
         self._check_study(asked.digest)
+        rounds = min(study.total_rounds, self.study.total_rounds)
         if not (1 if task == TRAIN else 0) <= asked.round <= rounds:
             raise TrainingError(f"a task must be of one of the study's {rounds} rounds, not of round {asked.round}")
         if self.study.rehearsal:
@@ -157,7 +159,7 @@ class SiteRounds:
             return message.failed(reason) | Message(meta={"held": held})
         self._compare_with_learnt(folder, task)
         half = HalfRound(folder, partial(self._describe_task, task, message, asked))
-        answer, has_state = half.answer(), leaves_state(self.study, task, asked.round)
+        answer, has_state = half.answer(), leaves_state(study, task, asked.round)
         # Without the state that goes with an answer, nothing could go on from it.
         if answer is None or (has_state and states.load(asked.round)[0] < asked.round):
             answer = self._carry_out_anew(task, message, asked, kept, held, half)
@@ -179,7 +181,7 @@ class SiteRounds:
         with closing(work), closing(steps):
             answer = work.answer()
         states = SiteState(folder / "rounds", asked.run, self.name)
-        if leaves_state(self.study, task, asked.round):
+        if leaves_state(work.study, task, asked.round):
             states.save(asked.round, work.to_keep or kept, held, asked.best_round)
         elif work.to_keep and held:
             # The state that it began from, with more beside it.
@@ -187,6 +189,10 @@ class SiteRounds:
         answer = replace(answer, arrays=narrow_arrays(answer.arrays, self.study))
         half.keep_answer(answer)
         return answer
+
+    def _find_study(self, asked: TaskHeader) -> Study:
+        """Return the study with the round in which training has ended, where the server ended it early."""
+        return self.study.ended_after(asked.joint_rounds)
 
     def _describe_task(self, task: str, message: Message, asked: TaskHeader) -> dict[str, str | int]:
         """Return what decides a task's answer: the task, the data and the settings, all of them."""
@@ -206,8 +212,9 @@ class SiteRounds:
 
     def _prepare(self, message: Message, folder: Path, **state: Any) -> Work:  # noqa: ANN401
         """Return a task at this site, with what it has kept at home."""
+        study = self._find_study(TaskHeader.of(message))
         return Work(
-            *(self.name, self.study, self.data, message, self.device, self.site.processes),
+            *(self.name, study, self.data, message, self.device, self.site.processes),
             folder=folder,
             data_folder=self.site.data_folder(self.study.name, self.name),
             min_patients=self.site.min_patients,

@@ -7,49 +7,39 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from silofl.core.intervals import ROUNDING
-from silofl.core.outliers import BEYOND, compare_to_others, medians_of_others
+from silofl.core.outliers import BEYOND, compare_to_others
 from silofl.core.products import Products
 from silofl.parts.task import Unlike
-from silofl.training.site_score import SiteScore
 
 # What is unlike -> how the ledger says it once; a part has words of its own.
 SENTENCES = {
     "cosine": "sent an update that points away from the mean of the others' (cosine {:.2g}), as honest ones of few "
     "cases do",
-    "opposed": "sent an update that points away from the mean of the others' more than these differ (cosine {:.2g}): "
-    "its images or labels are unlike theirs, or it undoes what they learn",
     "length": "sent an update {:.3g} times as long by step as the others' median",
     "buffers": "sent a change of BatchNorm's running buffers {:.3g} times as long by step as the others' median",
     "distance": "sent an update whose distances to its nearest ones are {:.3g} times the others' median: multi_krum "
     "leaves it out",
     "examples": "says that it has {:.3g} times as many training examples as the others' median, and counts by them: "
     "ask it, or choose algorithm: {{weights: uniform}}",
-    "validation": "sent a validation score that moved by {:+.2g} in one round, against the others' and beyond all of "
-    "them: ask it about its validation cases",
 }
 # The same without numbers, for a report that counts the rounds.
 SHORT = {
     "cosine": "its update points away from their mean",
-    "opposed": "its update points away from their mean more than they differ",
     "length": "the length of its update by step",
     "buffers": "the change of its BatchNorm buffers by step",
     "distance": "its update is left out, the farthest from its nearest ones",
     "examples": "its number of training examples",
+    # Ledgers of older versions also have these.
+    "opposed": "its update points away from their mean more than they differ",
     "validation": "its validation score moves against theirs",
 }
 # Near 0 are the updates of sites that have learnt what there is.
 OPPOSED = -0.1
-# Where all sites draw alike, chance lets one stand out in at most so many of the rounds, and so, by Markov's
-# inequality, in half of a run's rounds in at most twice as many of the runs, however its rounds hang together.
-LEVEL, FEWEST = 0.025, 4
-# From round to round a score in [0, 1] may move so far, or by what so many of its cases can make.
-LEAST_MOVE, CASES = 0.1, 2
 OF_A_PART = "sent {} that is {:.3g} times the others' median"
 
 
 def find_unlike_updates(
-    products: Products, steps: Mapping[str, float], weights: Mapping[str, float], min_sites: int, num_models: int = 1
+    products: Products, steps: Mapping[str, float], weights: Mapping[str, float], min_sites: int
 ) -> Unlike:
     """Return in what sites' updates of a model are unlike the others'.
 
@@ -57,12 +47,10 @@ def find_unlike_updates(
         steps: Site -> the steps by which the length of its update is divided.
         weights: Site -> how much its direction counts in the others' mean.
         min_sites: With fewer sites nothing is unlike.
-        num_models: Models of the round that are looked at.
     """
     if len(products.sites) < min_sites:
         return {}
     found = {"cosine": find_opposed(products, weights, min_sites)}
-    found["opposed"] = find_standing_out(measure_cosines(products, weights), LEVEL / num_models)
     for what, of_these in (("length", products.parameters), ("buffers", products.buffers)):
         by_step = {site: length / steps[site] for site, length in products.lengths(of_these).items()}
         found[what] = {site: ratio for site, ratio in compare_to_others(by_step).items() if ratio > BEYOND}
@@ -73,36 +61,6 @@ def find_outweighing(examples: Mapping[str, int], min_sites: int) -> dict[str, f
     """Return site -> how many times the others' median of training examples it says that it has, from 3 times on."""
     ratios = compare_to_others(examples) if len(examples) >= min_sites else {}
     return {site: ratio for site, ratio in ratios.items() if ratio >= BEYOND}
-
-
-def find_opposed_scores(new: Mapping[str, SiteScore], old: Mapping[str, SiteScore], min_sites: int) -> Unlike:
-    """Return the sites whose validation score moves against the others', each with its change.
-
-    It rises where the others' median falls or stays, or the other way round, by more than `LEAST_MOVE` and than `CASES`
-    of its cases can make, and lies beyond all their changes by more than these differ.
-
-    Args:
-        new: Site -> its score of a round's models.
-        old: The same of the round before.
-        min_sites: With fewer sites that validated both nobody knows who is unlike whom.
-    """
-    pairs = {site: (new[site], old[site]) for site in sorted(new.keys() & old.keys())}
-    changes = {
-        site: now.value - before.value
-        for site, (now, before) in pairs.items()
-        if now.value is not None and before.value is not None
-    }
-    if len(changes) < max(min_sites, 3):
-        return {}
-    medians, found = medians_of_others(changes), {}
-    for site, own in changes.items():
-        others = [change for other, change in changes.items() if other != site]
-        low, high = min(others), max(others)
-        beyond = low - own if own < 0 else own - high
-        least = max(LEAST_MOVE, *(CASES * one.most_of_a_case for one in pairs[site]))
-        if own * medians[site] <= 0 and abs(own) > least + ROUNDING and beyond > high - low:
-            found[site] = {"validation": own}
-    return found
 
 
 def describe_unlike(site: str, what: str, value: float) -> str:
@@ -138,29 +96,6 @@ def measure_cosines(products: Products, weights: Mapping[str, float]) -> dict[st
     here = [row for row in range(len(products.sites)) if lengths[row] > 0]
     shares = np.array([weights[site] for site in products.sites])
     return {products.sites[row]: _cosine_to_mean(products.parameters, lengths, shares, row, here) for row in here}
-
-
-def find_standing_out(cosines: Mapping[str, float], level: float) -> dict[str, float]:
-    """Return those of the sites' cosines that are clearly negative and lower than the others' differ among themselves.
-
-    Each is compared with the others' by a one-sided t test, with Bonferroni's correction for all sites. Of fewer than
-    four sites none stands out.
-
-    Args:
-        cosines: Site -> the cosine of its update to the mean of the others'.
-        level: How often chance names any.
-    """
-    from scipy.stats import t
-
-    names, found = [*cosines], {}
-    values = np.array([*cosines.values()])
-    for place, site in enumerate(names if len(names) >= FEWEST else ()):
-        others = np.delete(values, place)
-        spread = max(others.std(ddof=1) * np.sqrt(1 + 1 / len(others)), ROUNDING)
-        p = t.sf((others.mean() - values[place]) / spread, len(others) - 1)
-        if cosines[site] < OPPOSED and p < level / len(names):
-            found[site] = cosines[site]
-    return found
 
 
 def sort_by_site(found: Mapping[str, Mapping[str, float]]) -> Unlike:

@@ -7,8 +7,8 @@ import numpy as np
 
 from silofl.base.errors import quote_markdown
 from silofl.core.findings import name_absence
-from silofl.core.gain import LEAST_UNITS
 from silofl.core.guess import count_measured, describe_guess, measure_classes, measure_findings, pool_measures
+from silofl.core.intervals import LEAST_UNITS
 from silofl.core.operating_point import OperatingPoint, find_unlike_thresholds, read_at_thresholds
 from silofl.inference.contents import Contents
 

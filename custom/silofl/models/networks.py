@@ -18,7 +18,7 @@ from silofl.models.alexnet import AlexNet
 from silofl.models.features import add_projection_head
 from silofl.models.frozen import freeze_parameters, frozen_names, list_still_layers
 from silofl.models.lenet5 import LeNet5
-from silofl.models.monai_networks import build_monai_network, check_normalization
+from silofl.models.monai_networks import FORMS, build_monai_network, check_normalization
 from silofl.models.names import traveling_names
 from silofl.models.normalization import INSTANCE_NORMS, count_groups, replace_batchnorm
 from silofl.models.seeds import seed_torch
@@ -157,6 +157,14 @@ def build_model(study: Study, image_shape: Sequence[int], seed: int) -> Harmoniz
     """
     norm: Any = study.recipe.input
     return _build_behind(norm.make_layer(image_shape) if norm else nn.Identity(), study, seed)
+
+
+def has_free_normalization(settings: ModelSettings) -> bool:
+    """Whether a network can be built with any normalisation: not where its class or a package decides it."""
+    if settings.network is None:
+        return True
+    form = FORMS.get(settings.network.rpartition(".")[2])
+    return not is_extension(settings.network) and form is not None and form.norm is not None
 
 
 def build_plain_model(study: Study, seed: int) -> HarmonizedModel:

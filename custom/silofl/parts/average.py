@@ -182,7 +182,7 @@ class AveragePart(Part):
         known = [mean_of_scores(one[site] for site in shared) for one in (scores, best.validation)]
         means = ["none" if mean is None else f"{mean:.4f}" for mean in known]
         where = "" if validated[0] == validated[1] else " on the sites that validated both"
-        where += " (the sites' median decides)" if len(shared) > 2 else ""
+        where += " (the sites' median change decides)" if len(shared) > 2 else ""
         what = "is reported" if is_better else f"is not better than round {best.round}, which is reported"
         return f"the {self._name}, validation {means[0]} against {means[1]}{where}, {what}"
 

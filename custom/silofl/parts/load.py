@@ -44,7 +44,7 @@ def describe_kept(study: Study) -> list[str]:
 
 def is_learning(study: Study, task: str, number: int) -> bool:
     """Return whether something learns in a task, in a round of the models or in one of a part's own."""
-    return task == TRAIN or (number > study.training_rounds and task in study.recipe.extra_tasks)
+    return task == TRAIN or (number > study.last_training and task in study.recipe.extra_tasks)
 
 
 def keeps_in_extra_rounds(study: Study) -> bool:

@@ -142,7 +142,7 @@ class ModelPart(Part):
         told = Message(meta={self.role: {"home": sorted(self.home)}} if self.home else {})
         # What came in half precision is near to what the site has, and not the same; nor is what a rule has bounded.
         is_exact = self.study.federation.precision == "float32" and not (recipe.robust and recipe.mixing)
-        if arrays and is_exact and 1 <= number <= run.finished_rounds and self._has_own_models(number):
+        if arrays and is_exact and 1 <= number <= run.finished_rounds and self._has_own_models(number, run):
             # No other site's model went into it, so it is what the site trained and kept, bit for bit.
             if run.listens_to_itself(site, number) and run.held(site, number) == number:
                 return told
@@ -164,7 +164,7 @@ class ModelPart(Part):
         received = round_as_received({name: one for name, one in arrays.items() if is_variance(name)}, self.study)
         expected |= {name: replace(expected[name], minimum=-one) for name, one in add_role(self.role, received).items()}
         # No mean is taken where every site goes on with a model of its own alone (`weights`).
-        is_alone = exchange.round > self.study.rounds and self._has_own_models(exchange.round)
+        is_alone = exchange.round > run.study.joint_rounds and self._has_own_models(exchange.round, run)
         return Wanted(expected, averaged=() if is_alone else [self.common], buffers=self.buffers)
 
     def merged(self, exchange: Exchange, replies: Replies, weights_of: WeightsOf, run: Run) -> ModelPart:
@@ -181,7 +181,7 @@ class ModelPart(Part):
         changes = {site: answer.of(self.role) for site, answer in replies.accepted.items()}
         new = replace(self, excluded=self.excluded.after(changes, self.study.federation.sites_left))
         weights = weights_of(self.role)
-        is_shared = not self._has_own_models(exchange.round)
+        is_shared = not self._has_own_models(exchange.round, run)
         mixed = mix_models(started, changes, weights, is_shared)
         if is_shared:
             # All rows of the weights are equal, so that any site's mean is everybody's.
@@ -199,11 +199,11 @@ class ModelPart(Part):
 
     def weights(self, role: str, number: int, sites: Sequence[str], run: Run) -> NDArray | None:
         """Return that every site listens to itself in the rounds after the study's, where it has its own model."""
-        if role != self.role or not self._has_own_models(number):
+        if role != self.role or not self._has_own_models(number, run):
             return None
         # Extra rounds keep models apart: fine-tuning starts from the shared model, and mixing the results back would
         # undo it. FedSM-extra trains no model in them, because its selector learns about fixed models.
-        return np.eye(len(sites)) if number > self.study.rounds else None
+        return np.eye(len(sites)) if number > run.study.joint_rounds else None
 
     def joined(self, site: str) -> ModelPart:
         """Give a site that comes late the mean of the others' models."""
@@ -279,9 +279,10 @@ class ModelPart(Part):
         recipe = self.study.recipe
         return recipe.traveling_roles == (self.role,) and not recipe.collects_personal
 
-    def _has_own_models(self, number: int) -> bool:
-        recipe, rounds = self.study.recipe, self.study.rounds
-        return self.role != GLOBAL and number > recipe.shared_rounds(rounds)
+    def _has_own_models(self, number: int, run: Run) -> bool:
+        # Without a mixing of their own the sites share the model until the extra rounds, which may begin early.
+        shared = min(self.study.recipe.shared_rounds(self.study.rounds), run.study.joint_rounds)
+        return self.role != GLOBAL and number > shared
 
     def _drop_home(self, arrays: Arrays) -> Arrays:
         return {name: array for name, array in arrays.items() if name not in self.home}
@@ -501,7 +502,8 @@ class SiteModels(SitePart):
         # By the run's name the site knows which images the model learnt from.
         numbers_and_home = numbers | ({"stays_home": "batchnorm"} if is_told else {}) | {"run": work.folder.name}
         own = {work.site: state}
-        contents = Contents(work.study, shape, own, "only", facts=numbers_and_home, domain=work.domain, calling=calling)
+        study = work.tested_study
+        contents = Contents(study, shape, own, "only", facts=numbers_and_home, domain=work.domain, calling=calling)
         write_model_folder(work.folder / FOLDER, contents)
         write_test_files(work.folder, result, predictions, model, part, work.study.data.shown)
         return work.withhold_few(numbers, result, part)

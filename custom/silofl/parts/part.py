@@ -107,7 +107,6 @@ class Reported:
         rounds: Site -> the round of its own that it reports; empty where all report one.
         run: The run's id.
         finished: Rounds that have finished.
-        medians: The median of the sites' validation after each round that trained; None of one without any.
     """
 
     round: int
@@ -118,7 +117,6 @@ class Reported:
     rounds: Mapping[str, int] = field(default_factory=dict)
     run: str = ""
     finished: int = 0
-    medians: Sequence[float | None] = ()
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -178,6 +176,7 @@ class Outcome:
 class Run(Protocol):
     """What a part may read of its run."""
 
+    study: Study
     sites: list[str]
     image_shape: tuple[int, ...] | None
     domain: Domain
@@ -190,6 +189,9 @@ class Run(Protocol):
     @property
     def reported(self) -> Reported:
         """What is reported."""
+
+    def measure_last_rise(self) -> float | None:
+        """Return by how much the last rounds that trained models raised the sites' validation; None if unknown."""
 
     def is_better_than_best(self, validation: Mapping[str, SiteScore]) -> bool:
         """Return whether these scores, of other models than a round's, are better than the best round's."""

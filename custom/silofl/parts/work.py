@@ -125,6 +125,14 @@ class Work:
             self.__dict__.pop(name, None)
 
     @property
+    def tested_study(self) -> Study:
+        """The study with the network of the model that is tested, which may have another normalisation."""
+        for part in self.parts:
+            if study := part.tested_study():
+                return study
+        return self.study
+
+    @property
     def own(self) -> HarmonizedModel:
         """The site's own model: the personalised one, or the only one."""
         return self.models[self.study.recipe.roles[-1]]
@@ -420,6 +428,10 @@ class SitePart:
     def deployed(self, role: str, model: HarmonizedModel) -> HarmonizedModel:
         """Return the model that the site validates, tests and keeps: this one, or a copy trained further."""
         return model
+
+    def tested_study(self) -> Study | None:
+        """Return the study of the model that is tested, where `deployed` has another network; else None."""
+        return None
 
     def judged(self, scores: Mapping[str, Score], examples: Examples, is_validation: bool) -> dict[str, Any] | None:
         """Receive the scores of the site's models on some data; return one of all together if this part has it."""

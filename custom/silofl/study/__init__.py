@@ -11,7 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, ValidationError, ValidationInfo, model_validator
+from pydantic import BeforeValidator, Field, PrivateAttr, ValidationError, ValidationInfo, model_validator
 
 from silofl.base.errors import ConfigError
 from silofl.base.naming import normalise_texts
@@ -109,6 +109,8 @@ class Study(Section):
     do_not_use: DoNotUseSettings | None = Field(default=None, exclude_if=operator.not_)
     operating_point: OperatingPointSettings | None = Field(default=None, exclude_if=operator.not_)
     card: CardSettings | None = Field(default=None, exclude_if=operator.not_)
+    # How a run goes is none of its settings.
+    _joint_rounds: int | None = PrivateAttr(default=None)
 
     @cached_property
     def recipe(self) -> Recipe:
@@ -163,7 +165,12 @@ class Study(Section):
 
         Presets and defaults count with their values, so that another version of SiloFL may give another digest.
         """
-        settings = self.model_dump(mode="json", exclude={"continue_run", "rehearsal"})
+        undecided = {"continue_run", "rehearsal"}
+        # With patience `rounds` is only the most: hospitals that pin the study let its run go on with more. With
+        # differential privacy each round spends epsilon, to which they agree too.
+        if self.ends_early and not self.is_private:
+            undecided.add("rounds")
+        settings = self.model_dump(mode="json", exclude=undecided)
         settings |= {"recipe": self.recipe.choices()}
         text = json.dumps(settings, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()
@@ -276,12 +283,28 @@ class Study(Section):
         patches = self.data.patches
         return math.ceil(num_examples * (patches.per_volume if patches else 1) / self.training.batch_size)
 
+    def ended_after(self, number: int | None) -> Study:
+        """Return the study of a run that ended its joint rounds after an earlier one than planned; None: as planned."""
+        study = self.model_copy()
+        study._joint_rounds = number
+        return study
+
+    @property
+    def joint_rounds(self) -> int:
+        """Rounds before the extra ones: the study's, or fewer in a run that `federation.patience` ended early."""
+        return self.rounds if self._joint_rounds is None else self._joint_rounds
+
     @property
     def training_rounds(self) -> int:
-        """Rounds in which models learn: the study's, and in fine-tuning those in which every site trains alone."""
+        """The most rounds in which models learn: the study's, and in fine-tuning those in which sites train alone."""
         # Where a part has the extra rounds, no model changes in them: its selector learns which of the fixed models is
         # the best for an image, a question without an answer while they change.
-        return self.rounds if self.recipe.extra_tasks else self.total_rounds
+        return self.rounds if self.recipe.extra_tasks else self.rounds and self.rounds + self.recipe.extra_rounds
+
+    @property
+    def last_training(self) -> int:
+        """The last round in which models learn: `training_rounds`, or fewer in a run that ended early."""
+        return self.joint_rounds if self.recipe.extra_tasks else self.total_rounds
 
     @property
     def closing_rounds(self) -> range:
@@ -294,7 +317,7 @@ class Study(Section):
     def learning_roles(self, number: int) -> tuple[str, ...]:
         """Return the roles of the models that learn in a round; a personal one may wait for the extra rounds."""
         recipe = self.recipe
-        return recipe.traveling_roles if recipe.tunes_personal and number <= self.rounds else recipe.roles
+        return recipe.traveling_roles if recipe.tunes_personal and number <= self.joint_rounds else recipe.roles
 
     @property
     def is_guarded(self) -> bool:
@@ -308,14 +331,25 @@ class Study(Section):
         return self.federation.patience or PATIENCE
 
     @property
+    def ends_early(self) -> bool:
+        """Whether `rounds` is only the most."""
+        return self.federation.patience is not None
+
+    @property
+    def quiet_rounds(self) -> int | None:
+        """Rounds that raise nothing and so end a run; None if none do, others follow, or the first do not count."""
+        is_plain = self.recipe.mixing is None or not self.recipe.shared_rounds(self.rounds)
+        return self.federation.patience if is_plain and not self.recipe.extra_rounds else None
+
+    @property
     def answers_together(self) -> bool:
         """Whether sites also answer by several models at once, in a super model's test."""
         return self.recipe.collects_personal
 
     @property
     def total_rounds(self) -> int:
-        """All rounds, the extra ones included."""
-        return self.rounds and self.rounds + self.recipe.extra_rounds
+        """All rounds, the extra ones included; fewer in a run that ended early."""
+        return self.joint_rounds and self.joint_rounds + self.recipe.extra_rounds
 
     @property
     def out_channels(self) -> int:

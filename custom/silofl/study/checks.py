@@ -212,13 +212,18 @@ def _check_inputs(study: Study) -> None:
 
 
 def _check_patience(study: Study) -> None:
-    """Refuse patience where the last rounds, which may not come, are others than those before."""
-    for key in ("average_last", "extra_rounds"):
-        if study.federation.patience is not None and getattr(study.recipe, key):
-            raise ConfigError(
-                f"federation.patience must be null with algorithm.{key}, whose rounds come last and may then not "
-                f"come, not {study.federation.patience}; remove one of both"
-            )
+    """Refuse patience where the planned number of rounds decides what each of them does."""
+    patience, schedule = study.federation.patience, study.training.schedule
+    if patience is not None and study.recipe.average_last:
+        raise ConfigError(
+            "federation.patience must be null with algorithm.average_last, whose rounds come last and may then not "
+            f"come, not {patience}; remove one of both"
+        )
+    if patience is not None and study.training.has_falling_rate:
+        raise ConfigError(
+            f"training.schedule {schedule!r} lowers the rate over all rounds, and federation.patience may end the "
+            "training before it is low. Remove federation.patience, or choose training.schedule: constant."
+        )
 
 
 def _check_home(study: Study) -> None:

@@ -25,6 +25,7 @@ from silofl.base.settings import (
 from silofl.setup.extensions import Extension, is_extension
 from silofl.study.data_settings import Options
 
+Normalization = Literal["batch", "batch_stateless", "batch_home", "instance", "group"]
 Features = Annotated[Whole, Field(gt=0, le=1024)]
 # A wait of months is a slip of the pen.
 Seconds = Annotated[Positive, Field(le=10**7)]
@@ -101,7 +102,7 @@ class ModelSettings(Section):
     name: Literal["unet", "densenet121", "lenet5", "alexnet", "activity_cnn"] = "unet"
     network: str | None = None
     arguments: Options = {}
-    normalization: Literal["batch", "batch_stateless", "batch_home", "instance", "group"] = "batch"
+    normalization: Normalization = "batch"
     features: Annotated[tuple[Features, ...], Field(min_length=6, max_length=6)] = (32, 32, 64, 128, 256, 32)
     dropout: BelowOne = 0.0
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
@@ -351,7 +352,8 @@ class FederationSettings(Section):
         min_sites: Sites that must answer for a round to count.
         max_missed_rounds: Rounds a site may miss before the run is called INCOMPLETE.
         may_miss: Named sites that a COMPLETE run may lack at its start or end.
-        patience: Rounds without a better validation after which the run ends, with the models of the best round.
+        patience: Training ends when its last so many rounds raised the sites' validation by no more than 0.005, as the
+            median of their changes. Extra rounds follow.
         sites_left: Sites that have left a continued run: their absence does not make it INCOMPLETE.
         task_timeout_s: Seconds the server waits for a site's answer. By default an hour at first; later five times the
             longest answer, at least ten minutes.

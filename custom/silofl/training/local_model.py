@@ -3,7 +3,8 @@
 After the federation's rounds it goes on by itself until more rounds do not raise it. It depends on the study's data,
 network and training and on no algorithm, but for the projection head that one may put into the network, so that runs
 that differ in nothing else share it: the first one leaves it in the cache of the site's data, the others take it from
-there. It lies within the entry of the images that it has learnt from, and goes with it.
+there. It lies within the entry of the images that it has learnt from, and goes with it. Two that differ in their
+normalisation are two models, each with a file of its own.
 """
 
 import hashlib
@@ -32,10 +33,12 @@ from silofl.training.metrics import Score
 from silofl.training.schedule import learning_rate
 
 State = dict[str, Tensor]
-# 4: with its validation of every round.
-FORMAT = 4
-# Of the study's rounds: the most that a model learns in, and those of one that is trained anew because its rate falls.
-MOST, ANEW = 4, 2
+# 5: a file for each model, with the one that is trained anew beside it.
+FORMAT = 5
+# The most rounds that a model learns in, unless the study has more.
+MOST_ROUNDS = 200
+# Of the study's rounds: those of a model that is trained anew because its rate falls.
+ANEW = 2
 # What says nothing of how a site trains alone.
 NOT_DECIDING = {"name", "continue_run", "guard", "evaluate_every_round", "algorithm", "federation"}
 
@@ -116,7 +119,7 @@ class LocalModel:
         """Whether it learns no more: trained to its end, or in as many rounds as are allowed."""
         if self.study.training.has_falling_rate:
             return self.last >= self._planned
-        return is_finished(self.rise) or self.last >= MOST * self.study.training_rounds
+        return is_finished(self.rise) or self.last >= max(MOST_ROUNDS, self.study.training_rounds)
 
     @property
     def rise(self) -> float | None:
@@ -173,9 +176,11 @@ class LocalModel:
             self.kept |= {"rounds": rounds, "last": number, "state": copy_state(model), "optimizer": optimizer}
 
 
-def own_rounds(study: Study) -> int:
-    """Return the most rounds that a site's own model learns in after the federation's."""
-    return (ANEW if study.training.has_falling_rate else MOST - 1) * study.training_rounds
+def own_rounds(study: Study, last: int) -> int:
+    """Return the most rounds that a site's own model learns in after the federation's last one."""
+    if study.training.has_falling_rate:
+        return ANEW * study.training_rounds
+    return max(MOST_ROUNDS, study.training_rounds) - last
 
 
 def lend(memo: Path | None, kept: dict[str, Any]) -> None:

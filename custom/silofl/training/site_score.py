@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field, Strict, with_config
 
@@ -212,14 +212,6 @@ class SiteScore:
         return self.withheld is not None and self.value is None
 
     @property
-    def most_of_a_case(self) -> float:
-        """The most that one case can change the value: in a mean over classes that is a case of the smallest."""
-        if self.mean_over is None or not self.label_cases:
-            return 1 / max(self.num_cases, 1)
-        classes = len(self.label_cases) if self.mean_over == "labels" else 1
-        return 1 / (classes * max(min(self.label_cases.values()), 1))
-
-    @property
     def by_class(self) -> Mapping[str, float] | None:
         """The classes' values that the value is the mean of; None where it is the mean over cases."""
         tables = {"labels": self.labels, "areas": self.areas}
@@ -273,19 +265,20 @@ def pool_scores(scores: Iterable[SiteScore]) -> float | None:
 
 
 def measure_rise(new: Sequence[SiteScore], old: Sequence[SiteScore]) -> float:
-    """Return by how much the median of sites' values is higher than before; of two sites that is the mean.
+    """Return the median of the sites' changes; of two sites that is the mean.
 
-    Of means over different classes it is the mean over the classes, of whose values each has a median over the sites
-    that have it. Cases do not weigh: a site could invent them.
+    Of means over different classes it is the mean over the classes, each of which has the median of the changes of the
+    sites that have it. Cases do not weigh: a site could invent them.
 
     Args:
         new: Scores with a value, at least one.
         old: Of the same sites, in the same order.
     """
-    is_plain, pairs = have_same_classes([*new, *old]), dict[str, list[tuple[Any, Any]]]()
+    is_plain = have_same_classes([*new, *old])
+    changes: dict[str, list[float]] = {}
     for one, before in zip(new, old, strict=True):
         now, then = ({"": score.value} if is_plain else dict(score.by_class or {}) for score in (one, before))
         for label in now.keys() & then.keys():
-            pairs.setdefault(label, []).append((now[label], then[label]))
-    rises = [median(now for now, _ in of_class) - median(then for _, then in of_class) for of_class in pairs.values()]
+            changes.setdefault(label, []).append(now[label] - then[label])
+    rises = [median(of_class) for of_class in changes.values()]
     return sum(rises) / max(len(rises), 1)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from silofl.arguments.clinic import SUPER_MODEL
 from silofl.base.options import KIT, add_by, add_json, parse_count, parse_natural
-from silofl_desk.options import JOB, RUN, add_job, add_set
+from silofl_desk.options import JOB, RUN, add_job, add_rounds, add_set
 
 
 def add_estimate(parser: argparse.ArgumentParser) -> None:
@@ -106,5 +106,6 @@ def add_continue(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--out", type=Path, metavar="DOWNLOAD", help="new folder for the results (default: RUN, if that is a folder)"
     )
+    add_rounds(parser)
     add_set(parser)
     _add_retries(parser)

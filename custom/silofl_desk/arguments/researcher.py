@@ -142,6 +142,8 @@ def add_prepare(parser: argparse.ArgumentParser) -> None:
 def add_resume(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``silofl resume``."""
     parser.add_argument("run", type=RUN, metavar="RUN", help="folder of the run")
+    more = "go on to so many rounds, also where the run has finished (default: from its study.yaml)"
+    parser.add_argument("--rounds", type=parse_count, metavar="N", help=more)
     add_moved(parser)
     add_trust(parser)
     add_json(parser, "results.json")

@@ -1,8 +1,8 @@
 """Simulated hospitals with small abdominal volumes, a liver-like organ and lesions, and a different scanner each.
 
-With them a study can be tried from end to end without patient data. There are two sets: `SLICED`, few thick slices in
-one contrast for networks of 2D images, and `VOLUMES`, coarse whole volumes in two contrasts for networks in 3D. Every
-file follows from (seed, set, site, patient).
+With them a study can be tried from end to end without patient data. There are three sets: `SLICED`, few thick slices in
+one contrast for networks of 2D images, `UNLIKE_SIZES`, the same with one large and one small hospital, and `VOLUMES`,
+coarse whole volumes in two contrasts for networks in 3D. Every file follows from (seed, set, site, patient).
 """
 
 import gzip
@@ -107,6 +107,14 @@ SLICED = PhantomSet(
     matrices={},
     further={"test": 17, "validation": 4},
 )
+# Hospitals of unlike size: after the test and the validation 14, 9, 6 and 3 patients are left for training.
+UNLIKE_SIZES = PhantomSet(
+    "phantoms_of_unlike_sizes.json",
+    {"north": 24, "east": 15, "south": 11, "west": 8, UNSEEN_SITE: 8},
+    (6, 10),
+    matrices={},
+    further={"test": 17, "validation": 4},
+)
 VOLUMES = PhantomSet(
     "phantom_volumes.json",
     {"north": 12, "east": 11, "south": 10, "west": 9, UNSEEN_SITE: 9},
@@ -161,8 +169,8 @@ def make_phantoms(
 
 
 def is_phantoms(folder: Path) -> bool:
-    """Return whether a folder of sites holds the sliced set, of which `UNSEEN_SITE` never trains."""
-    return (folder / SLICED.marker).is_file()
+    """Return whether a folder of sites holds sliced hospitals, of which `UNSEEN_SITE` never trains."""
+    return any((folder / kind.marker).is_file() for kind in (SLICED, UNLIKE_SIZES))
 
 
 def deal_patients(names: list[str], rng: np.random.Generator) -> dict[str, list[str]]:

@@ -212,7 +212,7 @@ def _status_banner(run: RunRecords) -> Banner:
     results = run.results
     found = sentences.describe_problems(results) if results.is_finished else []
     chance = list_chance(run.evaluations) if run.evaluations else []
-    found += [("warning", sentence) for sentence in (*chance, *sentences.list_opposed(results, run.ledger))]
+    found += [("warning", sentence) for sentence in chance]
     # The worst of all: a run that is complete may have no good model.
     tones = [TONES[results.status], *(tone for tone, _ in found), *["warning"] * sentences.is_guessing(results)]
     tone = max(tones, key=SEVERITY.index)
@@ -227,6 +227,7 @@ def _status_banner(run: RunRecords) -> Banner:
         sentence = sentences.unfinished_sentence(run.path, run.is_simulation, len(run.ledger), results.rounds)
         return Banner(tone, "RUNNING OR INTERRUPTED", sentence, reasons, lead=lead)
     remedy = sentences.remedy_sentence(run.path, results.status, run.is_simulation)
+    remedy = remedy or sentences.more_rounds_sentence(run.path, results, run.ledger)
     sentence = " ".join(filter(None, (sentences.status_sentence(results), sentences.early_sentence(results))))
     title = f"{results.status}, AND NO BETTER THAN CHANCE" if chance else results.status
     return Banner(tone, title, sentence, reasons, remedy, lead)

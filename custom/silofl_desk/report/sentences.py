@@ -1,7 +1,6 @@
 """Sentences about a run, the same in the terminal and on the pages: status, metric, caveats, and what joining gave."""
 
 import json
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
@@ -9,16 +8,18 @@ from shlex import quote
 from typing import Any
 
 from silofl.core.findings import name_absence
-from silofl.core.gain import WORSE
+from silofl.core.gain import LEAST_UNITS, WORSE
 from silofl.core.guard_rule import LEAST_LEAD
 from silofl.core.guess import Measures, describe_guess, describe_guesses, measure_classes, measure_findings
 from silofl.core.operating_point import AT_MOST, is_at_most, read_at_thresholds
 from silofl.data.inventories import explain_withheld
+from silofl.federation.checkpoint import find_obstacle
 from silofl.federation.ledger import Round, format_spans
 from silofl.federation.results import Results
 from silofl.federation.unlike import SHORT
 from silofl.inference.own_tests import LEARNT
 from silofl.report.tables import METRIC_NAMES, TextTable, format_number
+from silofl.study import STORED, load_study
 from silofl.study.sections import CLASS_MEANS, RANKED, SEGMENTATION_ONLY
 from silofl.training.joined import CHOSEN, FEDERATED, LOCAL, SHIFTED, Joined
 from silofl.training.metrics import mean_of_known
@@ -30,7 +31,8 @@ from silofl_desk.report.result_tables import (
     name_models,
     read_table,
 )
-from silofl_desk.report.verdict_words import federation_sentence
+from silofl_desk.report.run_records import CONFIG
+from silofl_desk.report.verdict_words import federation_sentence, network_sentence
 
 BATCH_DEPENDENT = "a prediction depends on the other images of its batch"
 SHARED_PATIENTS = "same person in training and test"
@@ -58,12 +60,18 @@ _SPLITS = {
 }
 JOINING_NOTE = (
     "Alone: the hospital's own model, taken after its best round. Federated: the model that the run tests. Kept: the "
-    "one of the two that the hospital chose on its validation data. Validation: the values there; the federated model "
-    "is kept if it leads by more than 0.005{lead}. All other values are of the same test data, first averaged per "
-    "patient (per case where patients are unknown). Difference: federated minus alone. "
-    "The verdict and the 95 % interval come from a paired permutation test (2.5 % on each side). It needs at least 6 "
-    "patients; if it shows nothing, fewer than 20 are too few to say. Both hold for these patients and this start; "
-    "compare --seeds measures several starts of the training."
+    "one of the two that the hospital chose on its validation data. Validation: the mean over its patients there; the "
+    "federated model is kept if it leads by more than 0.005{lead}. All other values are of the same test data, first "
+    "averaged per patient (per case where patients are unknown). Difference: federated minus alone. "
+    "The verdict and the 95 % interval come from two paired tests (2.5 % on each side), which must agree. Fewer than "
+    f"{LEAST_UNITS} patients are too few to say: a model that is slightly better for 9 of 10 patients and fails on "
+    "one, so that nothing is gained, would be called better at 55 % of the hospitals with 6 test patients, 32 % with "
+    "10 and still 15 % with 20. Both hold for these patients and this start; compare --seeds measures several starts."
+)
+JOINING_ONE_MODEL = " The hospital's own model has the study's normalisation."
+JOINING_TWO_MODELS = (
+    " Each hospital trained two own models, with the study's normalisation and with BatchNorm, and took the one that "
+    "validated better; its normalisation stands in brackets."
 )
 # What a class is chosen by: few cases have an accuracy that hardly differs.
 LEAD_OF_CLASSES = " in the probability of the true answer"
@@ -73,7 +81,8 @@ JOINING_THRESHOLDS = (
     "usual threshold of 0.5."
 )
 JOINING_EMPTY = (
-    " A case without any label in truth counts 1 if the model finds nothing in it, and 0 if it finds something."
+    " A case without any label in truth counts 1 if the model finds nothing in it, and 0 if it finds something. "
+    "On validation data such a case does not count."
 )
 JOINING_BALANCED = (
     " A single case has no {}: the models' values are means over all cases, difference and interval are measured in "
@@ -181,6 +190,26 @@ def remedy_sentence(run: Path, status: str, can_resume_here: bool) -> str:
     return f"Remove the cause, then continue: {command}"
 
 
+def more_rounds_sentence(run: Path, results: Results, ledger: Sequence[Round]) -> str:
+    """Return the command that trains on what a finished run has not trained to the end; empty where none does.
+
+    Args:
+        run: The run's folder.
+        ledger: Its finished rounds.
+    """
+    job, command = run / CONFIG / "study.yaml", _command(run, (run / "run.json").is_file())
+    rounds = [one.own_rounds for one in (results.joining or {}).values() if one.unfinished]
+    rounds += [one.rounds for one in (results.own_models or {}).values() if not one.is_finished]
+    if not rounds or command is None or not job.is_file():
+        return ""
+    study = load_study(job, STORED)
+    # A hospital's local model may have learnt in more rounds than the study has.
+    longer = study.model_copy(update={"rounds": 2 * max(study.rounds, *rounds)})
+    if study.recipe.extra_rounds or find_obstacle(study, longer, len(ledger)):
+        return ""
+    return f"To go on with more rounds: {command} --rounds {longer.rounds}"
+
+
 def _command(run: Path, can_resume_here: bool) -> str | None:
     """Return the command that goes on with a run; None of a folder without its job, as at a server."""
     if can_resume_here:
@@ -261,7 +290,9 @@ def changes_sentence(changes: Mapping[str, Any]) -> str:
 
 
 def lead_sentence(results: Results) -> str:
-    """Return what counts most: that the models may only guess, or else what the federation gave; who could not choose.
+    """Return what counts most: that the models may only guess, or else what joining gave; who could not choose.
+
+    What joining gave is said of all hospitals together first, then of each.
 
     Nothing without the guard where some model is better than guessing.
     """
@@ -273,7 +304,8 @@ def lead_sentence(results: Results) -> str:
     verdicts = {site: one.verdict for site, one in joining.items()}
     both = ((one.tested(SHIFTED), one.tested(LOCAL)) for one in joining.values())
     tests = [(federated, own) for federated, own in both if federated is not None and own is not None]
-    return " ".join(filter(None, (federation_sentence(verdicts, tests), _short_sentence(results), without)))
+    given = (network_sentence(joining), federation_sentence(verdicts, tests))
+    return " ".join(filter(None, (*given, _short_sentence(results), without)))
 
 
 def _short_sentence(results: Results) -> str:
@@ -482,8 +514,10 @@ def joining_note(results: Results) -> str:
     """Explain the columns of `joining_table`."""
     empty = JOINING_EMPTY if any(one.num_empty for one in results.tests.values()) else ""
     is_map = results.metric in SEGMENTATION_ONLY["metric"]
+    has_two = any(one.own_normalization for one in (results.joining or {}).values())
     return (
         JOINING_NOTE.format(lead=describe_lead(results) or " in the mean score")
+        + (JOINING_TWO_MODELS if has_two else JOINING_ONE_MODEL)
         + JOINING_THRESHOLDS * is_map
         + empty
         + (
@@ -507,25 +541,10 @@ def _joining_row(site: str, one: Joined, models: Iterable[str], lead: str) -> tu
     # What the choice rests on.
     federated, own = (format_number(one.validation.get(model)) for model in (SHIFTED, LOCAL))
     units = f"{one.num_units} {one.unit}{'s' * (one.num_units != 1)}"
-    validation = f"{federated}, own {own}; lead {one.lead:+z.3f}{lead} on {units}"
+    if one.own_normalization:
+        own = f"{own} ({one.own_normalization})"
+    validation = f"{federated}, own {own}; lead {one.shown_lead:+z.3f}{lead} on {units}"
     return (site, kept, one.said, validation, one.test_units, *values, difference, interval)
-
-
-def list_opposed(results: Results, ledger: Sequence[Round]) -> list[str]:
-    """Return a sentence for each site whose updates stood out as pointing away from the others' in half of the rounds.
-
-    Where all sites draw alike, chance names one in at most 5 % of runs. Of models that guess updates say nothing.
-    """
-    if is_guessing(results):
-        return []
-    unlike = [(site, found) for record in ledger for site, found in (record.unlike or {}).items()]
-    counts = Counter(site for site, found in unlike if "opposed" in found)
-    return [
-        f"{site}: its updates point away from the others' mean in {number} of {len(ledger)} rounds, more than "
-        "these differ: its images or labels are unlike theirs, or it undoes what they learn"
-        for site, number in counts.most_common()
-        if 2 * number >= len(ledger)
-    ]
 
 
 def list_incidents(ledger: Sequence[Round]) -> list[str]:

@@ -5,7 +5,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from silofl.core.gain import BETTER, UNFINISHED, WORSE, Verdict
+from silofl.core.gain import BETTER, UNFINISHED, WORSE, Effect, Verdict, average_sites
+from silofl.training.joined import Joined
 
 # Verdict -> what one hospital does, and what several do.
 _WORDS: dict[Verdict, tuple[str, str]] = {
@@ -41,6 +42,39 @@ def count_verdicts(verdicts: Iterable[Verdict]) -> list[str]:
 def shorten_verdict(verdict: Verdict) -> str:
     """Return a verdict as a table has it."""
     return _BRIEF.get(verdict, verdict)
+
+
+def network_sentence(joining: Mapping[str, Joined]) -> str:
+    """Say what one start of the training gives all hospitals on average; nothing where fewer than two can tell.
+
+    Args:
+        joining: Name of a site -> its choice. Sites with fewer than two test units are named and left out.
+    """
+    effects = {}
+    for site, joined in joining.items():
+        if joined.difference is not None and joined.standard_error is not None:
+            effects[site] = Effect(joined.difference, joined.standard_error, joined.num_test_units)
+    mean = average_sites([*effects.values()])
+    if mean is None:
+        return ""
+    units = {joining[site].unit for site in effects}
+    unit = units.pop() if len(units) == 1 else "unit"
+    details = f"{sum(effect.num_units for effect in effects.values())} test {unit}s"
+    number = f"all {len(effects)}"
+    if left_out := [site for site in joining if site not in effects]:
+        number = f"{len(effects)} of {len(joining)}"
+        details += f"; fewer than 2 at {_join_with_and(left_out)}"
+    if unfinished := [site for site in effects if joining[site].unfinished]:
+        details += f"; not trained to the end at {_join_with_and(unfinished)}"
+    answer = "not clear"
+    if mean.low > 0:
+        answer = "a clear gain"
+    elif mean.high < 0:
+        answer = "a clear loss"
+    return (
+        f"Over {number} hospitals ({details}) the mean difference, federated minus local, is {mean.difference:+z.3f} "
+        f"({mean.low:z.3f} to {mean.high:z.3f}) in this start of the training: {answer}."
+    )
 
 
 def federation_sentence(verdicts: Mapping[str, Verdict], tests: Sequence[tuple[float, float]] = ()) -> str:

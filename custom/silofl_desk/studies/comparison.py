@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from silofl.core.gain import WORSE, holm
+from silofl.core.gain import FAMILY_LEVEL, WORSE, holm
 from silofl.federation.results import Results
 from silofl.report.tables import MISSING, TextTable, format_number
 from silofl.training.joined import AT_ZERO, FEDERATED, LOCAL
@@ -59,8 +59,6 @@ AT_HALF = (
     "Values of methods are at the usual decision threshold of 0.5; alone, federated and kept are at the hospitals' own."
 )
 UNLIKE_SITES = "Do not compare the means of rows with different sites or seeds."
-# How often, at most, chance alone leaves a site below its own model after the correction over all rows of a table.
-FAMILY_LEVEL = 0.05
 # Columns, by their names in a round's record.
 DRIFT_COLUMNS = ("drift", "dissimilarity", "distance")
 DRIFT_NOTE = (

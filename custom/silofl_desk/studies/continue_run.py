@@ -112,8 +112,8 @@ def _check_incomplete(job: Path, changes: Mapping[str, object], results: Results
     """Refuse to go on with a run that has all that its study asks for."""
     if results and results.status == "COMPLETE" and results.rounds >= changed_study(job, changes).rounds:
         raise ConfigError(
-            f"run {results.run} must have been stopped, not be COMPLETE after {results.rounds} rounds; ask for "
-            "more with --set rounds=N, or begin anew with silofl run"
+            f"Run {results.run} is COMPLETE. Ask for more than {results.rounds} rounds with --rounds N, or begin anew "
+            "with silofl run."
         )
 
 

@@ -47,6 +47,7 @@ class Survey:
         num_cases: Training cases of the largest site.
         class_counts: Classification: number of the class -> training cases of all sites.
         tested: Site -> patients of its test; recordings or cases where they are not known.
+        has_validation: Whether any site has validation data.
     """
 
     sites: tuple[str, ...]
@@ -59,6 +60,7 @@ class Survey:
     num_cases: int
     class_counts: Counter[int]
     tested: dict[str, int]
+    has_validation: bool
 
     @property
     def most_frequent(self) -> tuple[str, float] | None:
@@ -162,7 +164,19 @@ def survey_sites(data: Path) -> Survey:
     num_cases, counts = max(part.num_cases for part in found), sum((part.class_counts for part in found), Counter())
     first = found[0]
     tested = {site: number for part in found for site, number in part.tested.items()}
-    return Survey(names, first.task, first.labels, first.regions, contrasts, unit, samples, num_cases, counts, tested)
+    return Survey(
+        names,
+        first.task,
+        first.labels,
+        first.regions,
+        contrasts,
+        unit,
+        samples,
+        num_cases,
+        counts,
+        tested,
+        any(part.has_validation for part in found),
+    )
 
 
 def list_site_folders(data: Path, argument: str) -> list[Path]:
@@ -203,7 +217,19 @@ def _survey_site(folder: Path) -> Survey:
     counts = Counter(number for number in classes if isinstance(number, int) and number in labels)
     test = content.get("test")
     tested = {site: count_units([one for one in test if isinstance(one, dict)] if isinstance(test, list) else ())}
-    return Survey((site,), task, labels, regions, names, unit, tuple(samples), len(records), counts, tested)
+    return Survey(
+        (site,),
+        task,
+        labels,
+        regions,
+        names,
+        unit,
+        tuple(samples),
+        len(records),
+        counts,
+        tested,
+        bool(content.get("validation")),
+    )
 
 
 def _read_sample(folder: Path, record: Record, settings: DataSettings) -> FirstImage:

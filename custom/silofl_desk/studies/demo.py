@@ -3,7 +3,7 @@
 import argparse
 import textwrap
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr
 from pathlib import Path
 
@@ -11,14 +11,15 @@ from rich.console import Console
 
 from silofl.base.bundled_jobs import JOBS
 from silofl.base.errors import ConfigError, ExitCode
-from silofl.base.files import make_folder, open_own
+from silofl.base.files import make_folder, open_own, read_json
 from silofl.base.options import PlainConsole, make_console
+from silofl.core.gain import BETTER
 from silofl.inference.command import Options, predict_inputs
 from silofl.inference.directory import FOLDER
 from silofl.report.tables import print_table
 from silofl_desk.options import read_changes
-from silofl_desk.phantoms.phantoms import SITES, UNSEEN_SITE, make_phantoms
-from silofl_desk.report.run_records import read_run
+from silofl_desk.phantoms.phantoms import SITES, UNLIKE_SIZES, UNSEEN_SITE, make_phantoms
+from silofl_desk.report.run_records import RunRecords, read_run
 from silofl_desk.studies.compared_runs import ComparedRun
 from silofl_desk.studies.comparison_page import print_comparison, write_rows
 from silofl_desk.studies.hospitals import conclude, cost_table, explain_losses, hospital_table, unseen_tables
@@ -27,34 +28,26 @@ from silofl_desk.studies.progress import announce
 from silofl_desk.studies.side_by_side import LOGS, run_side_by_side
 from silofl_desk.studies.simulation import Simulation, changed_study
 
-# Method -> its run's folder, the run's job, and the changes to the job's study. BatchNorm is AdaFed's, which compares
-# hospitals by it; the others share InstanceNorm, as averaged BatchNorm fails where hospitals look different.
-INSTANCE: dict[str, object] = {"model.normalization": "instance"}
-RUNS: dict[str, tuple[str, str, dict[str, object]]] = {
-    "fedavg": ("fedavg_phantoms", "fedavg_phantoms", INSTANCE),
-    "oneshot": ("oneshot_phantoms", "fedavg_phantoms", INSTANCE | {"algorithm": {"name": "oneshot"}}),
-    "harmofl": ("harmofl_phantoms", "harmofl_phantoms", INSTANCE),
-    "fedsm": ("fedsm_phantoms", "fedsm_phantoms", INSTANCE),
-    "adafed": ("adafed_phantoms", "adafed_phantoms", {"model.normalization": "batch"}),
-}
-# What begins first leaves its own models to the others of its normalisation; the longest begins early.
-ORDER = ("fedavg", "adafed", "fedsm", "harmofl", "oneshot")
+# Method -> the normalisation of its network. AdaFed compares hospitals by BatchNorm; the others share InstanceNorm, as
+# averaged BatchNorm fails where hospitals look different. What begins first leaves its local models to the others.
+METHODS = {"fedavg": "instance", "adafed": "batch", "fedsm": "instance", "harmofl": "instance"}
 PROCESSES = 2
 SUPER_RUN = "fedsm_phantoms"
-# Fewer rounds, pixels and channels than the jobs' own, which take three times as long, and in return a higher learning
-# rate. The drift may tell why a method loses.
+# Fewer pixels and channels than the jobs' own, which take several times as long, and in return a higher learning rate.
+# Every training goes on until it is done.
 SMALL: dict[str, object] = {
-    "rounds": 12,
-    "data.transforms": [{"Resize": {"spatial_size": [48, 48]}}],
+    "rounds": 100,
+    "federation.patience": 10,
+    "data.transforms": [{"Resize": {"spatial_size": [32, 32]}}],
     "model.features": [8, 8, 16, 32, 32, 8],
     "training.learning_rate": 0.01,
-    "training.measures_drift": True,
 }
+REVERSED = {SITES[2]: "Its contrast is reversed: what is bright elsewhere is dark there."}
 WIDTH = 100
 START = (
-    f"Simulated hospitals: {', '.join(SITES)}, each with its own scanner. Only models leave them. {UNSEEN_SITE} takes "
-    f"no part. {SITES[2]}'s contrast is reversed: one model cannot serve it and the others. AdaFed has BatchNorm, the "
-    "others InstanceNorm; each is compared with own models of its normalisation."
+    f"Simulated hospitals: {', '.join(SITES)}. Each has its own scanner, and only models leave it. {SITES[0]} has many "
+    f"patients, {SITES[3]} few. The contrast at {SITES[2]} is reversed: one model cannot serve it and the others. "
+    f"{UNSEEN_SITE} takes no part."
 )
 NEXT = """Next, your own images: MY_IMAGES holds a folder per hospital, each with images/ and masks/ in it.
   silofl import folders MY_IMAGES my-data --labels tumour
@@ -82,8 +75,8 @@ def run_demo(out: Path, changes: dict[str, object], console: Console) -> int:
     """
     if out.exists() and not out.is_dir():
         raise ConfigError(f"--out must be a folder, not {out}, which is a file; name another")
-    for _, job, own in RUNS.values():
-        changed_study(JOBS / job, SMALL | own | changes)
+    for method in METHODS:
+        changed_study(*_choose_study(method, changes))
     make_folder(out / LOGS)
     enable_interrupts()
     try:
@@ -98,25 +91,25 @@ def _tell_story(out: Path, changes: dict[str, object], console: Console, log: Co
     started, data = time.monotonic(), out / "phantoms"
     _print_wrapped([START], console)
     with announce(f"making their scans in {data}", console):
-        make_phantoms(data, changes.get("seed", 0))
+        make_phantoms(data, changes.get("seed", 0), kind=UNLIKE_SIZES)
     simulation = Simulation(str(data), SITES, left_out=UNSEEN_SITE)
-    planned = [
-        ComparedRun(method, 0, out / name, JOBS / job, simulation, SMALL | own | changes)
-        for method, (name, job, own) in ((method, RUNS[method]) for method in ORDER)
-    ]
+    planned = []
+    for method in METHODS:
+        job, study_changes = _choose_study(method, changes)
+        planned.append(ComparedRun(method, 0, out / job.name, job, simulation, study_changes))
     if failures := run_side_by_side(planned, out, PROCESSES, console):
         _print_wrapped([f"{path.name} has no result: {why}" for path, why in failures.items()], console)
         return ExitCode.FAILED
-    runs = {method: read_run(out / name) for method, (name, _, _) in RUNS.items()}
+    runs = {run.name: read_run(run.path) for run in planned}
     rows = {method: [run] for method, run in runs.items()}
     print_comparison(rows, log)
     with announce("writing the report", console):
         report = write_rows(rows, out / "report.html")
     code = _predict_unseen(out, data, console, log)
     elsewhere, *at_home = conclude(rows)
-    losses = explain_losses(runs)
+    losses = explain_losses(runs, REVERSED)
     for said, tables in (
-        ([elsewhere], unseen_tables(rows)),
+        ([elsewhere, *conclude_sizes(runs, count_training_patients(data))], unseen_tables(rows)),
         (at_home, [table] if (table := hospital_table(runs, shows_half=False)) else []),
         (["What it costs, two runs at a time:"], [cost_table(rows)]),
         (["Where each method is worst, with the likely reason:", *losses] if losses else [], []),
@@ -129,6 +122,41 @@ def _tell_story(out: Path, changes: dict[str, object], console: Console, log: Co
     console.print(f"\nAfter {minutes:.1f} minutes: pictures are in {report}, details in {out / LOGS}")
     console.print(NEXT)
     return max(code, *(ExitCode[run.results.status] for run in runs.values()))
+
+
+def _choose_study(method: str, changes: dict[str, object]) -> tuple[Path, dict[str, object]]:
+    """Return the bundled job of a method, and what the demonstration changes in its study."""
+    return JOBS / f"{method}_phantoms", SMALL | {"model.normalization": METHODS[method]} | changes
+
+
+def count_training_patients(data: Path) -> dict[str, int]:
+    """Return site -> its training patients, the most first."""
+    counts = {site: len(read_json(data / site / "dataset.json")["training"]) for site in SITES}
+    return dict(sorted(counts.items(), key=lambda item: -item[1]))
+
+
+def conclude_sizes(runs: Mapping[str, RunRecords], patients: Mapping[str, int]) -> list[str]:
+    """Say what the federated models give the smallest hospital and each larger one, against its local model.
+
+    Args:
+        runs: Name of the method -> its run.
+        patients: Site -> its training patients, the most first.
+    """
+    *larger, smallest = patients
+    sentences = []
+    for site in (smallest, *larger):
+        choices = {name: run.results.joining[site] for name, run in runs.items() if site in (run.results.joining or {})}
+        differences = {method: joined.difference for method, joined in choices.items() if joined.difference is not None}
+        if not differences:
+            continue
+        worst, best = min(differences, key=differences.__getitem__), max(differences, key=differences.__getitem__)
+        better = [joined.verdict for joined in choices.values()].count(BETTER)
+        place = f"{site}, the smallest" if site == smallest else site
+        sentences.append(
+            f"{place} ({patients[site]} training patients): federated minus local {differences[worst]:+.3f} ({worst}) "
+            f"to {differences[best]:+.3f} ({best}); better for its patients with {better} of {len(choices)} methods."
+        )
+    return sentences
 
 
 @contextmanager

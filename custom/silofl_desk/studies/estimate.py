@@ -23,7 +23,7 @@ from silofl.federation.step_cost import STEPS, StepCost, measure_cost
 from silofl.flare.line import parse_bandwidth
 from silofl.models.networks import check_network
 from silofl.models.weights import read_weights
-from silofl.parts.guard import goes_on
+from silofl.parts.guard import goes_on, list_local_studies
 from silofl.parts.part import AFTER
 from silofl.parts.task import TRAIN, Exchange
 from silofl.parts.work import Work
@@ -95,6 +95,7 @@ class JobEstimate:
         alone_hours: Of its training in one process, where sites take turns, as many as the largest one's examples each.
         task_timeout_s: What federation.task_timeout_s should be.
         saved_bytes: On a site's line in the entire run, what frozen parameters save.
+        normalizations: Of the own models of each site, which are two where the normalisation is free.
         epsilon: What all rounds spend at the site, where the study has differential privacy.
     """
 
@@ -121,6 +122,7 @@ class JobEstimate:
     alone_hours: float
     task_timeout_s: int
     saved_bytes: int = 0
+    normalizations: tuple[str, ...] = ()
     epsilon: float | None = None
 
     def as_dict(self) -> dict[str, Any]:
@@ -225,7 +227,7 @@ def estimate(study: Study, setting: Setting) -> JobEstimate:
         is_on_gpu=is_on_gpu,
         seconds_per_step=cost_of_step.seconds,
         guard_share=guard_share,
-        own_seconds=None if own_share is None else own_share * training * own_rounds(study),
+        own_seconds=None if own_share is None else own_share * training * own_rounds(study, study.training_rounds),
         guard_disk_bytes=needs.site_disk_bytes(study, setting.sites) - needs.site_disk_bytes(bare, setting.sites),
         training_seconds=training,
         transfer_seconds=transfer,
@@ -233,6 +235,7 @@ def estimate(study: Study, setting: Setting) -> JobEstimate:
         alone_hours=setting.sites * training * study.total_rounds / 3600,
         task_timeout_s=max(LEAST_TIMEOUT_S, math.ceil(SAFETY * slowest)),
         saved_bytes=unfrozen.site_bytes - traffic.site_bytes,
+        normalizations=tuple(local.model.normalization for local in list_local_studies(study).values()),
         epsilon=_estimate_epsilon(study, setting) if study.is_private else None,
     )
 
@@ -305,7 +308,10 @@ def _describe_guard(found: JobEstimate) -> dict[str, str]:
     own = found.own_seconds
     after = "" if own is None else f", and at most {format_duration(own)} per site after the rounds"
     cost = f"{part}{_format_size(found.guard_disk_bytes)} of its disk{after}"
-    return {"each site's own model, to compare with": f"{cost}; --set guard=false leaves it out"}
+    what = "each site's own model, to compare with"
+    if len(found.normalizations) > 1:
+        what = f"each site's own models ({' and '.join(found.normalizations)} normalisation), to compare with"
+    return {what: f"{cost}; --set guard=false leaves it out"}
 
 
 def _format_size(size: float) -> str:

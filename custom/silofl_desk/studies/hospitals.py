@@ -2,8 +2,9 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
+from types import MappingProxyType
 
-from silofl.core.gain import BETTER, UNFINISHED, WORSE
+from silofl.core.gain import BETTER, UNFINISHED, WORSE, Effect
 from silofl.federation.results import Results
 from silofl.inference.choice import ENSEMBLE
 from silofl.report.tables import TextTable, format_number
@@ -18,7 +19,7 @@ from silofl_desk.report.verdict_words import ONE_START, count_verdicts, shorten_
 from silofl_desk.studies.comparison import GUESSING, list_guessing
 from silofl_desk.studies.conditions import has_other_data, results_by_row
 from silofl_desk.studies.method_rows import SMALLEST
-from silofl_desk.studies.starts import Effect, measure_mean_of_starts, measure_starts
+from silofl_desk.studies.starts import find_gains, measure_mean_of_starts, measure_starts
 
 NOTE = (
     "Alone: the hospital's own model. Federated: the model that the method trained. Kept: the one of the two that the "
@@ -102,11 +103,16 @@ def conclude(rows: RowRuns) -> list[str]:
     return [*conclude_unseen(group_unseen(chosen)), *starts, kept, _conclude_federated(chosen), *said]
 
 
-def explain_losses(runs: Runs) -> list[str]:
-    """Say of each method that loses where it does, and why as far as the run's records tell."""
+def explain_losses(runs: Runs, known: Mapping[str, str] = MappingProxyType({})) -> list[str]:
+    """Say of each method that loses where it does, and why as far as the run's records tell.
+
+    Args:
+        runs: Name of the method -> its run.
+        known: Hospital -> why one model cannot serve it, in a sentence, where that is known beforehand.
+    """
     found = []
     for name, run in _with_choice(runs).items():
-        sentences = [] if is_guessing(run.results) else [*_explain_federated(run), *_explain_kept(run.results)]
+        sentences = [] if is_guessing(run.results) else [*_explain_federated(run, known), *_explain_kept(run.results)]
         if sentences:
             found.append(f"{name}: {' '.join(sentences)}")
     return found
@@ -130,23 +136,30 @@ def _describe_verdict(one: Joined) -> str:
 
 def describe_starts(rows: RowRuns) -> list[str]:
     """Say of each row with several starts at which hospitals the federated model is better over patients and starts."""
-    said, chosen = [], rows_with_choices(rows)
+    chosen = rows_with_choices(rows)
     guessing = list_guessing(results_by_row(chosen))
-    for name, runs in chosen.items():
-        if name in guessing:
+    starts = {name: _list_starts(runs) for name, runs in chosen.items() if name not in guessing}
+    effects = {}
+    for name, of_row in starts.items():
+        for site, effect in measure_starts(of_row).items():
+            effects[name, site] = effect
+    gaining, sentences = find_gains(effects), []
+    for name, of_row in starts.items():
+        mean = measure_mean_of_starts(of_row)
+        if mean is None:
             continue
-        starts = _list_starts(runs)
-        found, everyone = measure_starts(starts), measure_mean_of_starts(starts)
-        gains = [
-            f"{site} {mean:+z.3f} ({low:.3f} to {high:.3f})" for site, (mean, low, high) in found.items() if low > 0
-        ]
-        if everyone:
-            listed = f": {', '.join(gains)}" if gains else ""
-            mean, low, high = everyone
-            counts = f"{len(gains)} of {len(found)} hospitals gain by joining{listed}"
-            range_text = f"({low:z.3f} to {high:z.3f})"
-            said.append(f"{name}, {len(runs)} starts: {counts}; the mean difference is {mean:+z.3f} {range_text}.")
-    return said
+        gains = []
+        for row, site in gaining:
+            if row == name:
+                gain = effects[row, site]
+                gains.append(f"{site} {gain.difference:+z.3f} ({gain.low:.3f} to {gain.high:.3f})")
+        listed = f": {', '.join(gains)}" if gains else ""
+        number = sum(row == name for row, _ in effects)
+        sentences.append(
+            f"{name}, {len(chosen[name])} starts: {len(gains)} of {number} hospitals gain by joining after "
+            f"Holm{listed}; the mean difference is {mean.difference:+z.3f} ({mean.low:z.3f} to {mean.high:z.3f})."
+        )
+    return sentences
 
 
 def _list_starts(runs: Sequence[RunRecords]) -> dict[str, list[Effect]]:
@@ -237,7 +250,7 @@ def _falls_below(means: Mapping[str, float | None]) -> bool:
     return known and means[SHIFTED] < means[LOCAL] - SMALLEST
 
 
-def _explain_federated(run: RunRecords) -> Iterator[str]:
+def _explain_federated(run: RunRecords, known: Mapping[str, str]) -> Iterator[str]:
     """Say where the federated model is furthest below training alone, and what may be why; nothing where it is not."""
     if not _falls_below(run.results.joining_means):
         return
@@ -249,6 +262,9 @@ def _explain_federated(run: RunRecords) -> Iterator[str]:
     site = max(gaps, key=gaps.__getitem__)
     test = run.results.joining[site].test
     yield f"worst at {site} (federated {format_number(test[SHIFTED])}, alone {format_number(test[LOCAL])})."
+    if site in known:
+        yield known[site]
+        return
     is_short = run.results.best_round == run.results.rounds and not any(one.is_level for one in run.ledger[-1:])
     last = f"The best round is the last of {run.results.rounds}: more rounds may help."
     yield from list(_measured_reasons(run, site)) or [last if is_short else "The run measured nothing that shows why."]
@@ -284,6 +300,7 @@ def _explain_kept(results: Results) -> Iterator[str]:
         if one.verdict == WORSE:
             threshold = f"; {one.threshold}" if one.threshold else ""
             yield (
-                f"{site} loses {abs(one.difference or 0.0):.3f} with the federated model, which led by {one.lead:.3f}"
-                f"{describe_lead(results)} on its {one.num_units} validation {one.unit}s{threshold}."
+                f"{site} loses {abs(one.difference or 0.0):.3f} with the federated model, which led "
+                f"by {one.shown_lead:.3f}{describe_lead(results)} on its {one.num_units} validation "
+                f"{one.unit}s{threshold}."
             )

@@ -16,6 +16,7 @@ from silofl.base.options import make_console
 from silofl.base.settings import dump_yaml, parse, read_yaml
 from silofl.core.algorithm_option import AlgorithmOption
 from silofl.core.gain import describe_few_units
+from silofl.core.guard_rule import LEAST_LEAD, PATIENCE
 from silofl.core.presets import find_recipe
 from silofl.data.inventory import ALL
 from silofl.data.manifest import FILE_NAME
@@ -34,6 +35,8 @@ WINDOW_NETWORK = "activity_cnn"
 # Shortest side that a network, and FedSM's selector, can take.
 LEAST_SIDE = {"unet": 32, "densenet121": 32, "lenet5": 16, "alexnet": 64}
 LEAST_SELECTOR_SIDE = 32
+# The most rounds of a study whose training ends by itself.
+MOST_ROUNDS = 200
 # Where the algorithm takes a rule, which a lead may choose by taking away the first mark.
 ROBUST = "  # robust: clipped  # one bad site moves the model little; one with far more patients counts less"
 # What only the lead knows.
@@ -178,6 +181,8 @@ def write_new_study(
     if algorithm:
         values, changed = _replace_algorithm(values, algorithm)
         comments |= changed
+    values, changed = _end_by_patience(values, found)
+    comments |= changed
     study = parse(Study, values, "the new study.yaml")
     study.recipe.check_images(study, (), found.missing)
     # A pretrained model stays behind, and so do weights: they know the other job's data.
@@ -304,6 +309,30 @@ def _replace_algorithm(values: dict[str, Any], name: str) -> tuple[dict[str, Any
     return values, {}
 
 
+def _end_by_patience(values: dict[str, Any], found: Survey) -> tuple[dict[str, Any], dict[str, str]]:
+    """Return the study with rounds that end by themselves, and the remarks; unchanged where its own rounds must stay.
+
+    They stay where another number of rounds changes what a round does, and where no validation can end them.
+    """
+    study = parse(Study, values, "the new study.yaml")
+    mixing = study.recipe.mixing
+    is_planned = study.training.has_falling_rate or study.is_private
+    is_planned = is_planned or (mixing is not None and mixing.traits.shared_rounds == "half")
+    if is_planned or not study.rounds or not found.has_validation:
+        return values, {}
+    federation = {**values.get("federation", {}), "patience": study.federation.patience or PATIENCE}
+    ending = {**values, "rounds": MOST_ROUNDS, "federation": federation}
+    try:
+        parse(Study, ending, "the new study.yaml")
+    except ConfigError:
+        # Its last rounds are others than those before, and must come.
+        return values, {}
+    return ending, {
+        "rounds": "the most; training ends earlier by federation.patience",
+        "federation.patience": f"training ends when so many rounds raised validation by no more than {LEAST_LEAD:g}",
+    }
+
+
 def _fit_channels(values: dict[str, Any], found: Survey, where: str) -> dict[str, str]:
     """Begin the section ``data`` with the channels of the data; return the remarks."""
     named = {"channel_names": list(found.channel_names)} if found.channel_names else {}
@@ -421,7 +450,7 @@ def _study_text(
     size = "data.patches" if values["data"].get("patches") else "the size of the images in data.transforms"
     lines = [
         f"# {values['name']}, based on {make_printable(job.resolve().name)}. silofl schema study explains every key.",
-        f"# Think first about rounds and {size}. silofl tune finds a learning rate.",
+        f"# Think first about {size}. silofl tune finds a learning rate.",
         "",
     ]
     lines += section_lines(values, remarks)

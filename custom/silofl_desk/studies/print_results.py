@@ -105,10 +105,10 @@ def print_results(results: Results, console: Console) -> None:
 def print_notes(run: Path, results: Results, console: Console) -> None:
     """Print what the ledger of a run notes for its lead, and what hospitals say of a model that was only tested."""
     ledger, found = read_ledger(run) or (), read_file(Evaluations, run / EVALUATIONS)
-    opposed = sentences.list_opposed(results, ledger)
-    print_lines([f"{WORDS['warning']}  {sentence}" for sentence in opposed], console)
     print_lines([f"round {record.round}: {note}" for record in ledger for note in record.notes], console)
     for section in filter(None, (months_section(run), evaluations_section(found))):
         print_blocks(section.blocks, console)
     if found:
         print_lines([f"{WORDS['warning']}  {sentence}" for sentence in list_chance(found)], console)
+    more = sentences.more_rounds_sentence(run, results, ledger)
+    print_lines([more] if more else [], console)

@@ -11,6 +11,7 @@ from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from shlex import quote
+from types import MappingProxyType
 
 from rich.console import Console
 
@@ -43,6 +44,8 @@ from silofl_desk.studies.simulation import (
     UNMOVED,
     Moved,
     Simulation,
+    change_job,
+    changed_study,
     check_code,
     check_links,
     check_pretrained,
@@ -154,7 +157,13 @@ def _starting_simulator(simulation: Simulation) -> Iterator[ProcessTree | None]:
             tree.end()
 
 
-def resume(run: Path, console: Console, moved: Moved = UNMOVED, trusts_code: bool = False) -> int:
+def resume(
+    run: Path,
+    console: Console,
+    moved: Moved = UNMOVED,
+    trusts_code: bool = False,
+    changes: Mapping[str, object] = MappingProxyType({}),
+) -> int:
     """Go on with a run after its last finished round; the same errors and exit codes as `start_simulation`.
 
     A run that has its result is shown, not run again.
@@ -164,30 +173,35 @@ def resume(run: Path, console: Console, moved: Moved = UNMOVED, trusts_code: boo
         console: Shows rounds and results.
         moved: Folders that are not where the run read them.
         trusts_code: Whether the job's own code may run, and others' classes that it names.
+        changes: Dotted key -> value, of what may change in a run that goes on.
     """
-    return _carry_out(run, console, lambda: _resume(run, console, moved, trusts_code))
+    return _carry_out(run, console, lambda: _resume(run, console, moved, trusts_code, changes))
 
 
-def _resume(run: Path, console: Console, moved: Moved, trusts_code: bool) -> int:
+def _resume(run: Path, console: Console, moved: Moved, trusts_code: bool, changes: Mapping[str, object]) -> int:
     if not (run / "run.json").is_file():
         raise ConfigError(f"{run} must hold a run, with a run.json; it holds none: name the folder given to --out")
     # The folder may come from somebody else, with what it says of trust.
     simulation = replace(read_simulation(run, moved), trusts_code=trusts_code)
     check_links(run)
     check_code(run / "job", simulation)
-    study = load_study(study_file(run / "job"), STORED)
+    study = changed_study(run / "job", changes) if changes else load_study(study_file(run / "job"), STORED)
     RunFolder(run, study).mend()
     if is_finished(run) and read_results(run).rounds >= study.rounds:
         return _conclude_run(run, simulation, study, console)
     # What may not begin any more does not go on either.
-    load_study(study_file(run / "job"))
+    changed_study(run / "job", changes)
     _check_is_there(simulation)
     _check_learnt_from(run, simulation, study)
     with _starting_simulator(simulation) as simulator:
         found = read_data(study, simulation, run)
+        settings = read_json(run / "run.json")
         if moved != UNMOVED:
-            folders = {"data": simulation.data, "cache": simulation.cache}
-            write_json(run / "run.json", read_json(run / "run.json") | folders)
+            settings |= {"data": simulation.data, "cache": simulation.cache}
+        if changes:
+            change_job(run / "job", changes)
+            settings["changes"] = settings.get("changes", {}) | changes
+        write_json(run / "run.json", settings)
         look_at_data(run, simulation, study, found, console)
         return _run_prepared_job(run, simulation, study, simulator, console)
 

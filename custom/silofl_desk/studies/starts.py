@@ -6,23 +6,14 @@ Degrees of freedom: Satterthwaite, An approximate distribution of estimates of v
 
 from collections.abc import Mapping, Sequence
 from math import sqrt
-from typing import NamedTuple
 
 import numpy as np
 
-from silofl.core.gain import LEVEL
+from silofl.core.gain import FAMILY_LEVEL, Effect, Key, MeanEffect, describe_mean, holm
 
 
-class Effect(NamedTuple):
-    """What one start of the training gives a site: the mean difference, its standard error, and the test units."""
-
-    difference: float
-    standard_error: float
-    num_units: int
-
-
-def measure_starts(sites: Mapping[str, Sequence[Effect]]) -> dict[str, tuple[float, float, float]]:
-    """Return site -> what joining gives it over several starts of the training: mean difference, and its 95 % interval.
+def measure_starts(sites: Mapping[str, Sequence[Effect]]) -> dict[str, MeanEffect]:
+    """Return site -> what joining gives it over several starts of the training.
 
     The variance is that between test units, the mean of the starts' squared errors, plus that between starts divided by
     their number. Of the latter the larger one of the site's own and the mean over all sites counts, since two starts
@@ -31,8 +22,6 @@ def measure_starts(sites: Mapping[str, Sequence[Effect]]) -> dict[str, tuple[flo
     Args:
         sites: Site -> its starts; of one alone nothing is said.
     """
-    from scipy.stats import t
-
     known = {site: starts for site, starts in sites.items() if len(starts) > 1}
     spreads = {site: float(np.var([one.difference for one in starts], ddof=1)) for site, starts in known.items()}
     freedom = sum(len(starts) - 1 for starts in known.values())
@@ -43,12 +32,28 @@ def measure_starts(sites: Mapping[str, Sequence[Effect]]) -> dict[str, tuple[flo
         units = min(one.num_units for one in starts) - 1
         mean, variance = float(np.mean([one.difference for one in starts])), within + between
         parts = within**2 / units + between**2 / freedom
-        half = t.ppf(1 - LEVEL, variance**2 / parts) * sqrt(variance) if parts else 0.0
-        found[site] = mean, mean - float(half), mean + float(half)
+        if parts:
+            found[site] = describe_mean(mean, sqrt(variance), variance**2 / parts)
+        else:
+            # Units and starts that are all alike show no spread, which is not that there is none.
+            found[site] = MeanEffect(mean, mean, mean, 1.0)
     return found
 
 
-def measure_mean_of_starts(sites: Mapping[str, Sequence[Effect]]) -> tuple[float, float, float] | None:
+def find_gains(effects: Mapping[Key, MeanEffect]) -> list[Key]:
+    """Return the sites that gain, after Holm's correction over all sites of all rows of a comparison.
+
+    Where nobody gains, one is named in at most 5 % of comparisons. `bench/gain.py` measures it, and the exception: a
+    federated model that fails on few units and is better on all others.
+
+    Args:
+        effects: Row and site, or the site of a single row -> what joining gives it over several starts.
+    """
+    corrected = holm({key: effect.p_value for key, effect in effects.items()})
+    return [key for key, effect in effects.items() if effect.difference > 0 and corrected[key] <= FAMILY_LEVEL]
+
+
+def measure_mean_of_starts(sites: Mapping[str, Sequence[Effect]]) -> MeanEffect | None:
     """Return what joining gives the mean hospital, as `measure_starts` does; None where no site has several starts.
 
     The error of a start's mean over the sites holds their test units and, as if each site had its own luck, what one

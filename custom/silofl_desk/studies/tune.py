@@ -19,10 +19,10 @@ from rich.console import Console
 from silofl.base.bundled_jobs import JOBS
 from silofl.base.errors import ConfigError, ExitCode
 from silofl.base.options import make_console
-from silofl.core.guard_rule import find_last_rise_of_median, is_finished
+from silofl.core.guard_rule import is_finished
 from silofl.core.guess import Measures, describe_guess
 from silofl.data.site_data import SiteData
-from silofl.federation.ledger import list_medians, read_ledger
+from silofl.federation.ledger import measure_last_rise, read_ledger
 from silofl.federation.results import read_results
 from silofl.models.networks import build_plain_model, check_network
 from silofl.report.tables import TextTable, format_duration, print_lines, print_table
@@ -262,9 +262,9 @@ class _Trials:
         rising = []
         for trial in trials:
             run = run_folder(self.out, str(trial), self.study.seed)
-            results, medians = read_results(run), list_medians(read_ledger(run) or ())
+            results, ledger = read_results(run), read_ledger(run) or []
             is_known = results is not None and results.is_finished and not results.ended_early
-            rise = find_last_rise_of_median(medians[: self.study.training_rounds], self.study.patience)
+            rise = measure_last_rise(ledger[: self.study.training_rounds], self.study.patience)
             if is_known and not is_finished(rise):
                 rising.append(str(trial))
         if rising:

@@ -107,8 +107,8 @@ class StatisticsPart(Part):
     def asks(self, moment: str, number: int, run: Run) -> Sequence[Exchange]:
         """Ask all sites when it is due, and in every round those that gave no answer yet."""
         # Asked before round `number`, about the models of the round that has ended. In extra rounds nobody listens.
-        finished, rounds = number - 1, self.study.rounds
-        if moment != BEFORE or not self.study.recipe.shared_rounds(rounds) <= finished < rounds:
+        finished, shared = number - 1, self.study.recipe.shared_rounds(self.study.rounds)
+        if moment != BEFORE or not shared <= finished < run.study.joint_rounds:
             return ()
         sites = [s for s in run.sites if self.is_due(finished) or (s not in self.statistics and s not in self.without)]
         # A site that fails here listens to all alike; it keeps no round from running.

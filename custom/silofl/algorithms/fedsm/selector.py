@@ -172,7 +172,7 @@ class SiteSelector(SitePart):
     def list_kept(cls, study: Study, number: int) -> Sequence[Kept]:
         """Return its optimiser where it takes local steps, after the rounds in which it does."""
         settings = study.recipe.option("selector")
-        has_learnt = settings.learns_site or number > study.training_rounds
+        has_learnt = settings.learns_site or number > study.last_training
         optimizer = Kept("its selector's optimiser", is_for_training=True)
         return [optimizer] if settings.learning == "local_steps" and has_learnt else []
 

@@ -1,0 +1,99 @@
+"""When training ends, and which round is reported: both by the median of the sites' changes."""
+
+import pytest
+
+from silofl.core.guard_rule import is_finished
+from silofl.federation.ledger import (
+    Round,
+    find_best_round,
+    find_last_rise,
+    mark_best,
+    measure_last_rise,
+    measure_rise_after,
+)
+from silofl.training.site_score import SiteScore
+
+
+def make_ledger(*rounds):
+    """Return rounds with a validation of sites a, b, c ...; None of a site that is absent."""
+    ledger = []
+    for number, values in enumerate(rounds, start=1):
+        present = {site: value for site, value in zip("abcde", values, strict=False) if value is not None}
+        scores = {site: SiteScore(value=value, num_cases=4, num_excluded=0) for site, value in present.items()}
+        ledger.append(Round(number, answered=[*present], validation=scores))
+    return mark_best(ledger)
+
+
+def test_a_weak_hospital_counts_beside_a_saturated_one_in_the_middle():
+    # a is weak and learns, b and c stand still in the middle, d and e learn: their changes are .3, 0, -.01, .1 and .1.
+    ledger = make_ledger((0.3, 0.9, 0.9, 0.95, 0.5), (0.6, 0.9, 0.89, 0.97, 0.6))
+    # The median of the scores falls from .9 to .89, that of the changes is .02.
+    assert find_best_round(ledger) == 2
+    assert measure_rise_after(ledger, 1) == pytest.approx(0.02)
+
+
+@pytest.mark.parametrize(
+    "lies",
+    [
+        # 1.0 in one round that is worse for all others, or better for them
+        (0.5, 0.6, 1.0, 0.6),
+        (0.5, 1.0, 0.5, 0.6),
+        # always, or falling while all others rise
+        (1.0, 1.0, 1.0, 1.0),
+        (0.9, 0.6, 0.3, 0.0),
+    ],
+)
+def test_the_lies_of_one_site_of_five_choose_no_round(lies):
+    # Four honest sites are best in round 2: + .1, then - .05, - .02.
+    honest = (0.40, 0.50, 0.45, 0.48)
+    rounds = [(lie, value, value + 0.01, value + 0.02, value + 0.03) for lie, value in zip(lies, honest, strict=True)]
+    ledger = make_ledger(*rounds)
+    assert find_best_round(ledger) == 2
+    assert find_last_rise(ledger) == 2
+
+
+def test_an_absent_site_has_no_say_in_a_rise():
+    # b misses round 2: of a and c alone the median change is (.2 + .1) / 2. In round 3 all are there again.
+    ledger = make_ledger((0.3, 0.9, 0.5), (0.5, None, 0.6), (0.5, 0.1, 0.6))
+    assert measure_rise_after(ledger, 1) == pytest.approx(0.15)
+    # Over round 2, which b missed, a and c have not changed.
+    assert measure_rise_after(ledger, 2) == 0
+    assert find_last_rise(ledger) == 2
+
+
+@pytest.mark.parametrize(
+    ("values", "last"),
+    [
+        ([], None),
+        ([None, None], None),
+        ([0.3], 1),
+        # .0049 is no rise, and .0051 is one
+        ([0.3, 0.3049, 0.3049], 1),
+        ([0.3, 0.3051, 0.3], 2),
+        # a slow rise is none of a single round, but counts over the best round before: .006 over round 1
+        ([0.3, 0.303, 0.306, 0.306], 2),
+        ([0.3, 0.5, 0.4, 0.45, 0.504], 2),
+        # rounds that nobody validated raise nothing
+        ([None, 0.3, None, None], 2),
+    ],
+)
+def test_the_last_rise_is_the_round_after_which_none_is_better_by_more_than_the_least(values, last):
+    ledger = make_ledger(*((value,) for value in values))
+    assert find_last_rise(ledger) == last
+    if last:
+        rises = [is_finished(measure_rise_after(ledger, number)) for number in range(len(ledger) + 1)]
+        assert rises.index(True) == last
+
+
+def test_training_has_no_end_before_a_site_that_validates_for_the_first_time_has_had_its_rounds():
+    # c comes in round 4: no earlier round is known to suit it.
+    ledger = make_ledger((0.5, 0.5), (0.5, 0.5), (0.5, 0.5), (0.5, 0.5, 0.1), (0.5, 0.5, 0.1), (0.5, 0.5, 0.1))
+    assert measure_last_rise(ledger, 3) is None
+    assert measure_last_rise(ledger, 2) == 0
+    assert find_last_rise(ledger) == 4
+
+
+def test_a_median_of_1_is_the_end_in_however_few_rounds():
+    assert measure_last_rise(make_ledger((0.2, 0.8), (1.0, 1.0)), 10) == 0
+    # of 1.0 and .9 it is .95
+    assert measure_last_rise(make_ledger((0.2, 0.8), (1.0, 0.9)), 10) is None
