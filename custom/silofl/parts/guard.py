@@ -468,7 +468,7 @@ class SiteGuard(SitePart):
             study = _with_batchnorm(study)
         local.model.load_state_dict(local.best)
         # The best state is that after training, which takes no home statistics.
-        fix_home_statistics(local.model, self.work.data.training, study, self.work.device)
+        fix_home_statistics(local.model, self.work.data.training.images, study, self.work.device)
         own = Contents(study, shape, {LOCAL: copy_state(local.model)}, "only", facts=home | rounds, domain=domain)
         return {FEDERATED: federated, LOCAL: own}
 

@@ -138,7 +138,7 @@ class Work:
         for part in self.parts:
             models = {role: part.deployed(role, model) for role, model in models.items()}
         for model in models.values():
-            fix_home_statistics(model, self.data.training, self.study, self.device)
+            fix_home_statistics(model, self.data.training.images, self.study, self.device)
         return models
 
     @property
