@@ -419,8 +419,7 @@ SHORTEST = 3
 CHOICES: dict[str, Callable[[Sequence[Round]], int]] = {
     "mean": choose_by(lambda new, old: np.mean(new) > np.mean(old)),
     "median score": choose_by(lambda new, old: np.median(new) > np.median(old)),
-    "median change": choose_by(lambda new, old: np.median(new - old) > 0),
-    "median score, equal ones by how many rise": choose_as_silofl,
+    "median change, where it is 0 by how many rise": choose_as_silofl,
 }
 
 if __name__ == "__main__":
