@@ -290,9 +290,7 @@ def changes_sentence(changes: Mapping[str, Any]) -> str:
 
 
 def lead_sentence(results: Results) -> str:
-    """Return what counts most: that the models may only guess, or else what joining gave; who could not choose.
-
-    What joining gave is said of all hospitals together first, then of each.
+    """Return what counts most: that models may only guess, or else what joining gave all and each; who did not choose.
 
     Nothing without the guard where some model is better than guessing.
     """
@@ -543,7 +541,7 @@ def _joining_row(site: str, one: Joined, models: Iterable[str], lead: str) -> tu
     units = f"{one.num_units} {one.unit}{'s' * (one.num_units != 1)}"
     if one.own_normalization:
         own = f"{own} ({one.own_normalization})"
-    validation = f"{federated}, own {own}; lead {one.shown_lead:+z.3f}{lead} on {units}"
+    validation = f"{federated}, own {own}; lead {one.lead:+z.3f}{lead} on {units}"
     return (site, kept, one.said, validation, one.test_units, *values, difference, interval)
 
 

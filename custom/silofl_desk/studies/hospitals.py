@@ -300,7 +300,6 @@ def _explain_kept(results: Results) -> Iterator[str]:
         if one.verdict == WORSE:
             threshold = f"; {one.threshold}" if one.threshold else ""
             yield (
-                f"{site} loses {abs(one.difference or 0.0):.3f} with the federated model, which led "
-                f"by {one.shown_lead:.3f}{describe_lead(results)} on its {one.num_units} validation "
-                f"{one.unit}s{threshold}."
+                f"{site} loses {abs(one.difference or 0.0):.3f} with the federated model, which led by {one.lead:.3f}"
+                f"{describe_lead(results)} on its {one.num_units} validation {one.unit}s{threshold}."
             )
