@@ -329,7 +329,7 @@ def _end_by_patience(values: dict[str, Any], found: Survey) -> tuple[dict[str, A
         return values, {}
     return ending, {
         "rounds": "the most; training ends earlier by federation.patience",
-        "federation.patience": f"training ends when so many rounds raised validation by no more than {LEAST_LEAD:g}",
+        "federation.patience": f"training ends when none of so many rounds raised validation by more than {LEAST_LEAD:g}",
     }
 
 

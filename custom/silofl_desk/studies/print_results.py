@@ -44,8 +44,8 @@ def describe_end(study: Study) -> list[str]:
     if not study.ends_early:
         return []
     return [
-        f"Training takes {study.length}. It ends when {study.patience} rounds have raised the sites' validation by no "
-        f"more than {LEAST_LEAD:g}; the line of each round says what it took, and the most that is left."
+        f"Training takes {study.length}. It ends when none of the last {study.patience} has raised the sites' "
+        f"validation by more than {LEAST_LEAD:g}; the line of each round says what it took, and the most that is left."
     ]
 
 
