@@ -94,7 +94,6 @@ def test_a_class_has_the_very_value_of_the_column_alone(play, windows_to_choose_
         settings = SETTINGS | {
             "algorithm": {"name": name, "preset": "paper"},
             "training": training,
-            "federation": {"patience": 2},
         }
         study = parse(Study, settings, "study.yaml")
         game = play(("ann", "bob", "eva"), study=study, data=windows_to_choose_by, folder=name)
