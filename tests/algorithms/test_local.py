@@ -24,8 +24,9 @@ SETTINGS = WINDOWS | {"rounds": 3, "training": {"loss": "cross_entropy", "batch_
 
 @pytest.fixture(autouse=True)
 def trained_to_its_end(monkeypatch):
-    """Let every federated model be finished."""
+    """Let every federated model be finished, and the local ones learn in few rounds more."""
     monkeypatch.setattr("silofl.federation.server.measure_last_rise", lambda ledger, patience: 0.0)
+    monkeypatch.setattr(local_model, "MOST_ROUNDS", 12)
 
 
 def forget(data):

@@ -70,7 +70,7 @@ def test_a_model_of_another_normalisation_and_a_taken_folder_are_refused(
     make_contents, make_study, pictures, tmp_path, model
 ):
     write_model_folder(tmp_path / "plain", make_contents("only", study=make_study(name="fedavg")))
-    with pytest.raises(ConfigError, match="which takes no home statistics"):
+    with pytest.raises(ConfigError, match="takes no home statistics"):
         take_home_statistics(tmp_path / "plain", pictures, tmp_path / "out")
     with pytest.raises(ConfigError, match="Folder 'plain' already exists. Choose another name"):
         take_home_statistics(model, pictures, tmp_path / "plain")

@@ -107,8 +107,9 @@ def state_at_test(game, site):
 
 @pytest.fixture(autouse=True)
 def trained_to_its_end(monkeypatch):
-    """Let every federated model be finished."""
+    """Let every federated model be finished, and the local ones learn in few rounds more."""
     monkeypatch.setattr("silofl.federation.server.measure_last_rise", lambda ledger, patience: 0.0)
+    monkeypatch.setattr(local_model, "MOST_ROUNDS", 12)
 
 
 def judge_by(values, monkeypatch, sites=2):
@@ -147,7 +148,6 @@ def test_the_local_model_is_of_its_best_round_the_later_of_two_that_are_level(pl
 def test_the_local_model_goes_on_after_the_federation_until_its_validation_does_not_rise(
     play, monkeypatch, values, rounds, is_finished
 ):
-    monkeypatch.setattr(local_model, "MOST_ROUNDS", 12)
     judge_by(values, monkeypatch, sites=len(SITES))
     game = play(guard=True, seed=82, federation={"patience": 3})
     written = []
@@ -195,7 +195,6 @@ def test_where_the_rate_falls_the_local_model_is_trained_anew_in_twice_the_round
 
 
 def test_a_site_that_stops_training_its_own_model_says_so_and_one_that_is_killed_goes_on(play, monkeypatch):
-    monkeypatch.setattr(local_model, "MOST_ROUNDS", 12)
     judge_by([0.01 * number for number in range(1, 99)], monkeypatch, sites=1)
     game = play(guard=True, seed=84, federation={"patience": 3})
 

@@ -22,8 +22,9 @@ GROUP = {"guard": True, "name": "fedavg", "model": {"normalization": "group"}, "
 
 @pytest.fixture(autouse=True)
 def trained_to_its_end(monkeypatch):
-    """Let every federated model be finished."""
-    monkeypatch.setattr("silofl.federation.server.list_medians", lambda ledger: [0.5] * 20)
+    """Let every federated model be finished, and the local ones learn in few rounds more."""
+    monkeypatch.setattr("silofl.federation.server.measure_last_rise", lambda ledger, patience: 0.0)
+    monkeypatch.setattr(local_model, "MOST_ROUNDS", 6)
 
 
 @pytest.fixture(autouse=True)
@@ -95,7 +96,7 @@ def test_a_site_that_trains_alone_reports_the_better_of_both(played, monkeypatch
 
 def test_with_a_falling_rate_the_better_one_alone_is_trained_anew(played, monkeypatch):
     judge_by(monkeypatch, 0.6, 0.5)
-    game = played(("east", "north"), seed=305, **GROUP | {"training": {"schedule": "poly"}})
+    game = played(("east", "north"), seed=305, **GROUP | {"training": {"schedule": "poly"}, "federation": {}})
     kept = game.kept("east", 3)["guard"]
     assert "longer_batch" in kept and "longer" not in kept
 

@@ -13,13 +13,6 @@ ONE_CASE = "one case: an image file, a DICOM series folder, or NAME=FILE,NAME=FI
 SUPER_MODEL = expect_path("the folder of a super model")
 
 
-def add_device(parser: argparse.ArgumentParser) -> None:
-    """Add where to compute."""
-    parser.add_argument(
-        "--device", choices=("auto", "cpu", "cuda"), default="auto", help="where to compute (default: auto)"
-    )
-
-
 def add_predict(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``silofl predict``."""
     parser.epilog = CODES
@@ -42,7 +35,9 @@ def add_predict(parser: argparse.ArgumentParser) -> None:
         help="selector's score, 0 to 1, above which a site's model answers (default: the super model's)",
     )
     parser.add_argument("--batch-size", type=parse_count, help="number of slices at a time; the answer is the same")
-    add_device(parser)
+    parser.add_argument(
+        "--device", choices=("auto", "cpu", "cuda"), default="auto", help="where to compute (default: auto)"
+    )
     add_json(parser, "the record")
 
 
@@ -51,7 +46,6 @@ def add_home_statistics(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("super_model", type=SUPER_MODEL, metavar="SUPERMODEL", help="folder of the super model")
     parser.add_argument("inputs", nargs="+", metavar="INPUT", help=f"{ONE_CASE}; 16 or more, without labels")
     parser.add_argument("-o", "--out", type=Path, required=True, help="new folder for the model with your statistics")
-    add_device(parser)
 
 
 def add_evaluate(parser: argparse.ArgumentParser) -> None:
@@ -79,5 +73,7 @@ def add_evaluate(parser: argparse.ArgumentParser) -> None:
     )
     add_site_config(parser, "a hospital's site.yaml, whose state_dir has hashes of its training images")
     parser.add_argument("--cache", type=Path, metavar="DIR", help="folder for decoded images (default: none)")
-    add_device(parser)
+    parser.add_argument(
+        "--device", choices=("auto", "cpu", "cuda"), default="auto", help="where to compute (default: auto)"
+    )
     add_json(parser, "evaluation.json")

@@ -14,6 +14,7 @@ from silofl.base.errors import ConfigError, quote_value, suggest_nearest
 from silofl.core.operating_point import LEAST_TEMPERATURE, MOST_PROBABLE, MOST_TEMPERATURE, OperatingPoint
 from silofl.data.domain import Domain
 from silofl.data.transforms import MOST_VOXELS
+from silofl.inference import HOME_STATISTICS
 from silofl.inference.usual import Usual
 from silofl.models.roles import GLOBAL, SELECTOR
 from silofl.study import Study
@@ -23,8 +24,6 @@ MOST_BIAS = 10
 RULES = ("only", "selector", "mean")
 # Of the facts, by site: what warnings come from.
 SCORES = ("test", "validation")
-# Of the facts: over how many images home statistics were taken, and the fingerprint of the model before.
-HOME_STATISTICS = "home_statistics"
 # Names of models become names of files: no separator, no leading dot.
 PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 

@@ -16,9 +16,8 @@ from silofl.core.operating_point import MOST_PROBABLE, OperatingPoint
 from silofl.data.contrasts import Case, build_source
 from silofl.data.domain import Domain, Form
 from silofl.data.preparation import Preparation, build_preparation
-from silofl.data.parts import Examples
 from silofl.data.prepared_image import PreparedImage, prepare_with_way_back
-from silofl.data.volumes import central_slices
+from silofl.data.volumes import Array, central_slices
 from silofl.inference.card import rule_sentence
 from silofl.inference.choice import weigh_models
 from silofl.inference.contents import Contents, check_threshold
@@ -96,10 +95,10 @@ class SuperModel:
             raise ConfigError(f"the model must be one of {known}, not {name!r}{suggest_nearest(name, self._models)}")
         return self._models[name]
 
-    def fix_home_statistics(self, part: Examples) -> None:
+    def fix_home_statistics(self, images: Array) -> None:
         """Fix the statistics of all models over a hospital's own images, where they have home statistics."""
         for network in self._models.values():
-            fix_home_statistics(network, part, self.contents.study, self.device)
+            fix_home_statistics(network, images, self.contents.study, self.device)
 
     def slice_scores(self, images: NDArray, batch_size: int = BATCH_SIZE) -> NDArray[np.float64]:
         """Return the selector's softmax of each slice.

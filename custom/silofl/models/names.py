@@ -36,8 +36,8 @@ def input_norm_names(model: nn.Module) -> set[str]:
 def traveling_names(model: nn.Module, recipe: Recipe) -> list[str]:
     """Return the names of the arrays that a site sends each round, in the model's order.
 
-    The input normalisation has its own exchange, integer buffers are never averaged, home statistics and what the recipe
-    keeps at home stay there, and a tensor with several names travels under its first.
+    The input normalisation has its own exchange, integer buffers are never averaged, what the recipe keeps at home and
+    home statistics stay there, and a tensor with several names travels under its first.
     """
     others = input_norm_names(model) | home_names(model, recipe) | home_statistics_names(model)
     others |= alias_names(model).keys()

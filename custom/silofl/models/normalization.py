@@ -1,6 +1,7 @@
 """The normalisation layers that a study may name, for the networks of this folder."""
 
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 # A GroupNorm of eight groups fits every level whose channels are a multiple of eight; others get one group.
 GROUPS = 8
@@ -34,40 +35,23 @@ class InstanceNorm3d(_InOwnGroups, nn.InstanceNorm3d):
     """InstanceNorm of volumes."""
 
 
-class HomeBatchNorm(nn.modules.batchnorm._BatchNorm):
+class HomeBatchNorm(_BatchNorm):
     """BatchNorm by the batch in training; in evaluation mode by a mean and a variance that training does not touch.
 
-    `silofl.training.home_statistics` measures them over a hospital's own images. ``num_batches_tracked`` counts these
-    images: 0 before.
+    `silofl.training.home_statistics` takes them over a hospital's own images. ``num_batches_tracked`` is 0 before.
     """
 
     def forward(self, maps: Tensor) -> Tensor:
-        """Return maps (B, channels, *spatial), each channel with mean 0 and variance 1 over what it is normalised by."""
-        self._check_input_dim(maps)
+        """Return maps (B, channels, *spatial), each channel with mean 0 and variance 1 before the weights."""
         statistics = (None, None) if self.training else (self.running_mean, self.running_var)
         return nn.functional.batch_norm(maps, *statistics, self.weight, self.bias, self.training, 0.0, self.eps)
 
 
-class HomeBatchNorm1d(HomeBatchNorm, nn.BatchNorm1d):
-    """That of feature vectors."""
-
-
-class HomeBatchNorm2d(HomeBatchNorm, nn.BatchNorm2d):
-    """That of images."""
-
-
-class HomeBatchNorm3d(HomeBatchNorm, nn.BatchNorm3d):
-    """That of volumes."""
-
-
-HOME_NORMS = {nn.BatchNorm1d: HomeBatchNorm1d, nn.BatchNorm2d: HomeBatchNorm2d, nn.BatchNorm3d: HomeBatchNorm3d}
-
-
 def replace_batchnorm(network: nn.Module) -> None:
-    """Put in the place of each BatchNorm one whose statistics are those of the hospital that uses the network."""
+    """Put a `HomeBatchNorm` with the same arrays in the place of each BatchNorm."""
     for name, layer in list(network.named_modules()):
-        if type(layer) in HOME_NORMS:
-            home = HOME_NORMS[type(layer)](layer.num_features, layer.eps, affine=layer.affine)
+        if isinstance(layer, _BatchNorm):
+            home = HomeBatchNorm(layer.num_features, layer.eps, affine=layer.affine)
             home.load_state_dict(layer.state_dict())
             network.set_submodule(name, home)
 

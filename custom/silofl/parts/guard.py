@@ -233,14 +233,17 @@ class SiteGuard(SitePart):
     def studies(self) -> dict[str, Study]:
         """Key of each local model that the site trains -> the study that it learns by."""
         work, studies = self.work, list_local_studies(self.work.study)
+        is_single = len(work.data.training) == 1 and not work.study.data.patches
+        if is_single or work.processes > 1:
+            # BatchNorm learns from whole batches of several images.
+            return {LOCAL: studies[LOCAL]}
         if BATCH in studies and BATCH not in self._kept:
             try:
-                check_network(studies[BATCH], work.data.training.image_shape)
+                check_network(studies[BATCH], work.data.image_shape)
             except ConfigError:
-                # BatchNorm cannot learn from a single value.
-                del studies[BATCH]
-        is_single = len(work.data.training) == 1 and not work.study.data.patches
-        return {LOCAL: studies[LOCAL]} if is_single else studies
+                # Nor does it learn from a single value.
+                return {LOCAL: studies[LOCAL]}
+        return studies
 
     @cached_property
     def models(self) -> dict[str, LocalModel]:
@@ -250,7 +253,7 @@ class SiteGuard(SitePart):
     def _find_local(self, name: str) -> LocalModel:
         work, rounds = self.work, self.work.study.training_rounds
         is_due = name not in self._kept and work.number == 1
-        if self._is_learnt_by_run(name):
+        if self._is_the_runs and name == LOCAL:
             # The run's own model is trained in all of its rounds, and may be another run's after them.
             is_due = work.task != TRAIN and self._build(name, name, rounds).is_whole
         if is_due and self._is_shared:
@@ -259,9 +262,6 @@ class SiteGuard(SitePart):
             keys = {LOCAL: name, LONGER[LOCAL]: LONGER[name]}
             self._kept |= {keys[key]: model for key, model in borrowed.items()}
         return self._build(name, name, rounds)
-
-    def _is_learnt_by_run(self, name: str) -> bool:
-        return self._is_the_runs and name == LOCAL
 
     @property
     def _best(self) -> str:
@@ -291,7 +291,8 @@ class SiteGuard(SitePart):
             return {}
         number, learners = self.work.number, {}
         for name, model in self.models.items():
-            if not self._is_learnt_by_run(name) and not model.has_learnt(number):
+            is_the_runs = self._is_the_runs and name == LOCAL
+            if not is_the_runs and not model.has_learnt(number):
                 learners[name] = model.prepare_learner(self.work.loss, number)
         return learners
 
@@ -338,7 +339,7 @@ class SiteGuard(SitePart):
         if not self.is_on:
             return {}
         for name, model in self.models.items():
-            if self._is_learnt_by_run(name):
+            if self._is_the_runs and name == LOCAL:
                 optimizers = self.work.site_models.kept().get("optimizer", {})
                 model.adopt(self.work.number, self.work.own, optimizers.get(self.work.study.recipe.roles[-1], {}))
             else:
@@ -354,12 +355,9 @@ class SiteGuard(SitePart):
             best = copy.deepcopy(model)
         else:
             best = build_plain_model(own.study, own.study.seed).to(self.work.device)
+            self.work.tested_study = own.study
         best.load_state_dict(own.best)
         return best
-
-    def tested_study(self) -> Study | None:
-        """Return the study of that model, which may have BatchNorm instead of the study's normalisation."""
-        return self.studies[self._best] if self._reports_own else None
 
     def _report_own(self) -> Message:
         """Say which round of its own a site that trains alone has tested, and what its validation was."""
@@ -470,7 +468,7 @@ class SiteGuard(SitePart):
             study = _with_batchnorm(study)
         local.model.load_state_dict(local.best)
         # The best state is that after training, which takes no home statistics.
-        fix_home_statistics(local.model, self.work.data.training, study, self.work.device)
+        fix_home_statistics(local.model, self.work.data.training.images, study, self.work.device)
         own = Contents(study, shape, {LOCAL: copy_state(local.model)}, "only", facts=home | rounds, domain=domain)
         return {FEDERATED: federated, LOCAL: own}
 
@@ -492,7 +490,7 @@ class SiteGuard(SitePart):
         for part, score in ((work.data.validation, validated), (work.data.test, test[kept])):
             if is_withheld(score, part.patient_of, work.min_patients, work.study):
                 return None
-        # What the choice compares, so that the lead is their difference.
+        # What the choice compares.
         validation = {
             FEDERATED: choice.federated_at_zero,
             SHIFTED: choice.federated,
@@ -507,7 +505,8 @@ class SiteGuard(SitePart):
             "chosen": _name_kept(choice),
             "bias": choice.bias,
             "own_bias": choice.own_bias,
-            "lead": choice.lead,
+            # As they are shown.
+            "lead": round(choice.federated, 3) - round(choice.own, 3),
             "num_units": choice.num_units,
             "validation": validation if choice.num_units else dict.fromkeys(validation),
             "test": {name: value_or_none(one) for name, one in test.items()},

@@ -502,7 +502,7 @@ class SiteModels(SitePart):
         # By the run's name the site knows which images the model learnt from.
         numbers_and_home = numbers | ({"stays_home": "batchnorm"} if is_told else {}) | {"run": work.folder.name}
         own = {work.site: state}
-        study = work.tested_study
+        study = work.tested_study or work.study
         contents = Contents(study, shape, own, "only", facts=numbers_and_home, domain=work.domain, calling=calling)
         write_model_folder(work.folder / FOLDER, contents)
         write_test_files(work.folder, result, predictions, model, part, work.study.data.shown)

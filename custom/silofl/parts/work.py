@@ -66,6 +66,7 @@ class Work:
         held: That round; 0 where there is none.
         task: Its name.
         cache: Folder of the site's decoded images; None where there is none.
+        tested_study: The study of the model that is tested, where a part deploys another network; else None.
         to_keep: Each part's state at home after this task; empty where the task changes none.
         locate_run: The site's folder of a run by ``study`` and ``run``; None where it keeps none.
         on_step: Called before each step of a training, with its number, from 1, and how many there are.
@@ -87,6 +88,7 @@ class Work:
     held: int = 0
     task: str = TRAIN
     cache: Path | None = None
+    tested_study: Study | None = None
     to_keep: dict[str, Any] = field(default_factory=dict)
     on_step: Callable[[int, int], None] = lambda step, steps: None
     locate_run: Callable[..., Path] | None = None
@@ -125,14 +127,6 @@ class Work:
             self.__dict__.pop(name, None)
 
     @property
-    def tested_study(self) -> Study:
-        """The study with the network of the model that is tested, which may have another normalisation."""
-        for part in self.parts:
-            if study := part.tested_study():
-                return study
-        return self.study
-
-    @property
     def own(self) -> HarmonizedModel:
         """The site's own model: the personalised one, or the only one."""
         return self.models[self.study.recipe.roles[-1]]
@@ -144,7 +138,7 @@ class Work:
         for part in self.parts:
             models = {role: part.deployed(role, model) for role, model in models.items()}
         for model in models.values():
-            fix_home_statistics(model, self.data.training, self.study, self.device)
+            fix_home_statistics(model, self.data.training.images, self.study, self.device)
         return models
 
     @property
@@ -428,10 +422,6 @@ class SitePart:
     def deployed(self, role: str, model: HarmonizedModel) -> HarmonizedModel:
         """Return the model that the site validates, tests and keeps: this one, or a copy trained further."""
         return model
-
-    def tested_study(self) -> Study | None:
-        """Return the study of the model that is tested, where `deployed` has another network; else None."""
-        return None
 
     def judged(self, scores: Mapping[str, Score], examples: Examples, is_validation: bool) -> dict[str, Any] | None:
         """Receive the scores of the site's models on some data; return one of all together if this part has it."""

@@ -336,6 +336,12 @@ class Study(Section):
         return self.federation.patience is not None
 
     @property
+    def length(self) -> str:
+        """The number of rounds in words, as the most where training may end earlier."""
+        rounds = f"{self.total_rounds} round{'' if self.total_rounds == 1 else 's'}"
+        return f"at most {rounds}" if self.ends_early else rounds
+
+    @property
     def quiet_rounds(self) -> int | None:
         """Rounds that raise nothing and so end a run; None if none do, others follow, or the first do not count."""
         is_plain = self.recipe.mixing is None or not self.recipe.shared_rounds(self.rounds)

@@ -231,8 +231,8 @@ def _check_home(study: Study) -> None:
     recipe, normalization = study.recipe, study.model.normalization
     if recipe.stays_home == "batchnorm" and not recipe.options and not study.model.has_own_batchnorm:
         raise ConfigError(
-            f"model.normalization must be batch or batch_home if only BatchNorm stays at home ({study.algorithm.name}), "
-            f"not {normalization}; choose one of them, or fedavg, which is the same then"
+            f"model.normalization must be batch or batch_home if only BatchNorm stays at home "
+            f"({study.algorithm.name}), not {normalization}; choose one of them, or fedavg, which is the same then"
         )
 
 

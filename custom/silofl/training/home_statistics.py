@@ -5,7 +5,6 @@ depends on the other images of its batch. With statistics of the hospital's own 
 """
 
 from collections.abc import Iterable
-from dataclasses import replace
 
 import numpy as np
 import torch
@@ -15,7 +14,7 @@ from silofl.base.errors import DataError
 from silofl.core.moments import measure_inputs
 from silofl.data.batches import training_batches
 from silofl.data.parts import Examples
-from silofl.data.volumes import Volumes
+from silofl.data.volumes import Array, Volumes
 from silofl.models.normalization import list_home_layers
 from silofl.study import Study
 
@@ -39,49 +38,43 @@ def fix_statistics(model: nn.Module, batches: Iterable[Tensor]) -> None:
     layers = list_home_layers(model)
     if not layers:
         return
-    count = 0
-
-    def counted() -> Iterable[Tensor]:
-        nonlocal count
-        for images in batches:
-            count += len(images)
-            yield images
-
     was_training = model.training
     model.eval()
     for layer in layers:
         layer.train()
     try:
-        moments = measure_inputs(model, layers, counted())
+        moments = measure_inputs(model, layers, batches)
     except ValueError as error:
         # torch's own refusal of a single value.
         raise DataError(f"Home statistics cannot be taken from one image ({error}). Give more images.") from None
     finally:
         model.train(was_training)
-    if not count:
+    if not any(seen.count for seen in moments):
         raise DataError("Home statistics cannot be taken from no images. Give at least one.")
     for layer, seen in zip(layers, moments, strict=True):
         # A layer that answers in training alone is never called.
         if seen.count:
             layer.running_mean.copy_(seen.mean)
             layer.running_var.copy_(seen.squares / seen.count)
-        layer.num_batches_tracked.fill_(count)
+        layer.num_batches_tracked.fill_(1)
 
 
-def fix_home_statistics(model: nn.Module, part: Examples, study: Study, device: torch.device) -> None:
-    """Fix a model's home statistics by the images of a part, without its labels; the errors of `fix_statistics`.
+def fix_home_statistics(model: nn.Module, images: Array, study: Study, device: torch.device) -> None:
+    """Fix a model's home statistics by prepared images, (N, C, *spatial) or volumes; the errors of `fix_statistics`.
 
     Images come in batches as in training, in an order of the study's seed: as they are stored, a batch might be of one
     patient. Volumes come in patches as in an epoch, but from anywhere, as a clinic has no labels to draw them around.
     """
     if study.model.normalization != "batch_home":
         return
-    blank = np.zeros(len(part), np.int64)
-    if part.patches:
-        blank = Volumes(tuple(np.zeros(image.shape[1:], np.uint8) for image in part.images))
-    unlabelled = replace(part, targets=blank)
-    batches = training_batches(unlabelled, study.training.batch_size, None, study.seed, device)
-    fix_statistics(model, (images for images, _ in batches))
+    count = len(images)
+    unknown = (None,) * count
+    blank: Array = np.zeros(count, np.uint8)
+    if study.data.patches:
+        blank = Volumes(tuple(np.zeros(image.shape[1:], np.uint8) for image in images))
+    part = Examples(images, blank, ("",) * count, unknown, unknown, patches=study.data.patches)
+    batches = training_batches(part, study.training.batch_size, None, study.seed, device)
+    fix_statistics(model, (inputs for inputs, _ in batches))
 
 
 def has_statistics(model: nn.Module) -> bool:

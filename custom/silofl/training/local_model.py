@@ -153,7 +153,7 @@ class LocalModel:
         if number != self.last or number in self.kept.get("values", {}):
             return
         if found is None:
-            fix_home_statistics(self.model, data.training, self.study, self.device)
+            fix_home_statistics(self.model, data.training.images, self.study, self.device)
             found = evaluate(self.model, data.validation, self.study, self.device)[1]
         self.take_value(number, found.value if found.num_cases else 0.0)
 

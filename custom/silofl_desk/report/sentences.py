@@ -541,7 +541,7 @@ def _joining_row(site: str, one: Joined, models: Iterable[str], lead: str) -> tu
     units = f"{one.num_units} {one.unit}{'s' * (one.num_units != 1)}"
     if one.own_normalization:
         own = f"{own} ({one.own_normalization})"
-    validation = f"{federated}, own {own}; lead {one.shown_lead:+z.3f}{lead} on {units}"
+    validation = f"{federated}, own {own}; lead {one.lead:+z.3f}{lead} on {units}"
     return (site, kept, one.said, validation, one.test_units, *values, difference, interval)
 
 

@@ -88,7 +88,7 @@ def run_unseen_test(run: Path, site: str, digest: str, load: Callable[[], SiteDa
     device = choose_device(contents.study.device)
     model = SuperModel(contents, device)
     # Its images without their labels, as a hospital has them before it uses a model.
-    model.fix_home_statistics(data.training)
+    model.fix_home_statistics(data.training.images)
     site_cases = SiteCases.of(data, PARTS)
     answered, _ = sort_answers(evaluate_cases(model, site_cases))
     evaluation = measure_evaluation(model, fingerprint, site_cases, answered, SPECIFICITY)
@@ -100,7 +100,7 @@ def run_unseen_test(run: Path, site: str, digest: str, load: Callable[[], SiteDa
     own = _collect_models(run, directory.OWN)
     local = SuperModel(own, device) if own else None
     if local:
-        local.fix_home_statistics(data.training)
+        local.fix_home_statistics(data.training.images)
     result = UnseenTest(
         site=site,
         digest=digest,

@@ -94,7 +94,7 @@ def pretrain(
     epochs = epochs or study.rounds * study.training.local_epochs
     model, loss = _train_on_pool(study, pool, epochs)
     test = join_examples({site: data.test for site, data in sites.items()})
-    fix_home_statistics(model, pool, study, choose_device(study.device))
+    fix_home_statistics(model, pool.images, study, choose_device(study.device))
     _, score = evaluate(model, test, study, choose_device(study.device))
     save_tensors(out, {name: value.cpu() for name, value in model.state_dict().items()})
     facts = {"study": study.name, "data": simulation.data, "sites": list(sites), "share": share}

@@ -240,8 +240,8 @@ class _Trials:
         most = least + 1 + 2 * (NUM_SEEDS - 1)
         return (
             f"{RATE} {', '.join(f'{rate:g}' for rate in rates)}, with {NORMALIZATION} {', '.join(normalizations)}: "
-            f"{least} runs of {self.study.total_rounds} rounds, then at most {most - least} more to confirm; about "
-            f"{format_duration(least * seconds)} to {format_duration(most * seconds)}, and validations and tests"
+            f"{least} runs of {self.study.length}, then at most {most - least} more to confirm; "
+            f"{'at most' if self.study.ends_early else 'about'} {format_duration(least * seconds)} to {format_duration(most * seconds)}, and validations and tests"
         )
 
     def measure(self, trials: Sequence[Trial], num_seeds: int) -> dict[Trial, SeedValues]:

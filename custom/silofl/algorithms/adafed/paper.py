@@ -5,7 +5,6 @@ from itertools import pairwise, permutations
 from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
-import torch
 from numpy.typing import ArrayLike, NDArray
 from pydantic import Field
 from scipy.spatial.distance import pdist, squareform
