@@ -5,7 +5,7 @@
 A population of units is drawn for each kind of score and each true difference between two models, which find the same
 units hard. Counted are intervals that lie above or below 0: with fewer than `LEAST_UNITS` units no verdict follows.
 Then comparisons of several hospitals in which nothing is to be gained: how often the mean hospital's gain is called
-clear after one start of the training, and how often any hospital gains over several starts. Takes five minutes on one
+clear after one start of the training, and how often any hospital gains over several starts. Takes three minutes on one
 core; the seed is fixed.
 """
 
