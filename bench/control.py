@@ -63,18 +63,24 @@ def train_own(study: Study, work: Work) -> torch.nn.Module:
     guard = next(part for part in work.parts if part.name == ROLE)
     while guard._train_on():
         pass
-    model = build_plain_model(study, study.seed)
-    model.load_state_dict(guard._own[0].best)
+    own = guard._own[0]
+    # It may have BatchNorm in place of the study's normalisation.
+    model = build_plain_model(own.study, study.seed)
+    model.load_state_dict(own.best)
     return model.eval()
 
 
-def score(study: Study, part: Examples, probabilities: NDArray) -> dict[str, NDArray[np.float64]]:
-    """Return case -> its score with each bias."""
+def score(
+    study: Study, part: Examples, probabilities: NDArray, has_empty: bool = True
+) -> dict[str, NDArray[np.float64]]:
+    """Return case -> its score with each bias, of cases without any label in truth only where they count."""
     scored = select_regions(part, study), study.metric == "dice_with_background", part.annotated
     found = {}
     for case, rows in group_positions(part.cases).items():
         truth = np.stack([part.targets[row] for row in rows])
         is_map = study.task == "segmentation"
+        if is_map and not has_empty and not np.isin(truth, sum(scored[0].values(), ())).any():
+            continue
         found[case] = (score_label_maps if is_map else score_classes)(probabilities[rows], truth, *scored[: 3 * is_map])
     return found
 
@@ -91,7 +97,8 @@ def measure_hospital(site: Path, job: str, changes: dict[str, object], starts: i
             answers = compute_outputs(
                 lambda batch, m=model: to_probabilities(m(batch)), part.images, 64, torch.device("cpu")
             )
-            scores = average_by_unit(score(study, part, answers), work.find_units(what).unit_of)
+            by_case = score(study, part, answers, has_empty=what == "test")
+            scores = average_by_unit(by_case, work.find_units(what).unit_of)
             found.setdefault(str(start), {})[what] = scores
     return found
 

@@ -264,7 +264,8 @@ def test_make_claims_has_one_table_a_paper_and_quick_rows_have_thirty_splits():
     splits = {table.name: len(table.seeds) for paper in papers.values() for table in paper.tables if table.claims}
     assert splits == {
         **dict.fromkeys(("stains-1", "stains-0.5", "stains-0.25", "stains-1-drift", "stains-1-densenet121"), 30),
-        **dict.fromkeys(("tiles", "pneumonia", "nuclei"), 6),
+        "stains-1-home": 30,
+        **dict.fromkeys(("tiles", "pneumonia", "nuclei", "tiles-home", "nuclei-home"), 6),
         "phantoms": 10,
         "labels-shifted": 30,
         "labels-even": 30,

@@ -136,6 +136,7 @@ WRONG = {
     "site forget": ["study", "--site-config", NONE, "--site-config"],
     "site prune": ["--kit", NONE, "--kit"],
     "predict": [NONE, "image.png", "--out", "out", "SUPERMODEL"],
+    "home-statistics": [NONE, "image.png", "--out", "out", "SUPERMODEL"],
     "evaluate": [NONE, ".", "--out", "out", "MODEL"],
     "evaluation-job": [NONE, "--out", "out", "MODEL"],
     "withdraw": ["--kit", NONE, "--kit"],

@@ -618,6 +618,8 @@ def test_a_job_folder_in_the_place_of_a_study_is_told_where_the_study_is():
         ("recommended", "group", "has no BatchNorm to keep at home"),
         ("recommended", "batch_stateless", "has no BatchNorm to keep at home"),
         ("reference", "batch_stateless", "silofl predict refuses a single image"),
+        ("reference", "batch_home", None),
+        ("recommended", "batch_home", None),
     ],
 )
 def test_a_normalisation_that_does_not_fit_the_preset_is_told(preset, normalization, words):
@@ -629,7 +631,7 @@ def test_a_normalisation_that_does_not_fit_the_preset_is_told(preset, normalizat
 @pytest.mark.parametrize("normalization", ["batch_stateless", "instance", "group"])
 def test_fedbn_without_batchnorm_is_fedavg_and_refused(normalization):
     chosen = {"algorithm": {"name": "fedbn"}, "model": {"normalization": normalization}}
-    with pytest.raises(ConfigError, match=f"must be batch if only BatchNorm stays .*, not {normalization}; .* fedavg"):
+    with pytest.raises(ConfigError, match=f"batch_home if only BatchNorm stays .*, not {normalization}; .* fedavg"):
         study(**chosen)
     # What has begun goes on.
     assert parse(Study, MINIMAL | chosen, "study.yaml", "stored").cautions

@@ -30,6 +30,7 @@ HOSPITAL = {
 SERVER = {"server check": ("hospital.check_server", "check whether this machine can serve its network")}
 CLINIC = {
     "predict": ("inference.command", "label new images with a trained super model"),
+    "home-statistics": ("inference.home_statistics", "fit a model with home statistics to a clinic's own images"),
     "evaluate": ("hospital.evaluate", "test a trained model on a site's labelled cases"),
 }
 ANYBODY = {

@@ -24,8 +24,9 @@ SETTINGS = WINDOWS | {"rounds": 3, "training": {"loss": "cross_entropy", "batch_
 
 @pytest.fixture(autouse=True)
 def trained_to_its_end(monkeypatch):
-    """Let every federated model be finished."""
+    """Let every federated model be finished, and the local ones learn in few rounds more."""
     monkeypatch.setattr("silofl.federation.server.measure_last_rise", lambda ledger, patience: 0.0)
+    monkeypatch.setattr(local_model, "MOST_ROUNDS", 12)
 
 
 def forget(data):
@@ -93,7 +94,6 @@ def test_a_class_has_the_very_value_of_the_column_alone(play, windows_to_choose_
         settings = SETTINGS | {
             "algorithm": {"name": name, "preset": "paper"},
             "training": training,
-            "federation": {"patience": 2},
         }
         study = parse(Study, settings, "study.yaml")
         game = play(("ann", "bob", "eva"), study=study, data=windows_to_choose_by, folder=name)

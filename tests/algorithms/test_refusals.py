@@ -35,6 +35,7 @@ REFUSED = {
         ({"statistics": COMPARED, "input": "harmofl"}, "input must be none .*; choose statistics.source: running"),
         ({"statistics": COMPARED, "model": WEIGHTS}, "model.weights must be left out .*statistics.source: running"),
         (layers_of("batch_stateless"), "model.normalization must be batch .*, not batch_stateless; choose"),
+        (layers_of("batch_home"), "model.normalization must be batch .*, not batch_home; choose"),
         (layers_of("instance", source="pretrained"), "model.normalization must be batch .*, not instance; choose"),
         ({"stays_home": "nothing"}, "stays_home must be batchnorm with running statistics"),
         ({"stays_home": "everything"}, "stays_home must not be everything where sites listen to each other"),
@@ -84,6 +85,10 @@ REFUSED = {
         ],
     ],
     "fedsm": [
+        (
+            {"model": {"normalization": "batch_home"}},
+            "must be batch, group or instance with fedsm, .* stay at a hospital",
+        ),
         ({"start_from_pretrained": True}, "must be false where a global and a personalised model"),
         ({"selector": {"learning": "moments", "steps": 2}}, "must go with selector.learning: gradients"),
         ({"stays_home": "batchnorm"}, "stays_home must be nothing where a selector"),
@@ -111,6 +116,10 @@ REFUSED = {
         ({"preset": "paper", "network": UNET}, "projection_head must be 0 with unet, not 256: .* set it to 0"),
     ],
     "oneshot": [
+        (
+            {"model": {"normalization": "batch_home"}},
+            "must be batch, group or instance with oneshot, .* stay at a hospital",
+        ),
         ({"stays_home": "nothing"}, "stays_home must be everything where each model leaves once"),
         ({"input": "harmofl"}, "input must be none where each site trains alone"),
         ({"mixing": "softpull"}, "mixing must be shared, and a site have one model"),

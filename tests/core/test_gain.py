@@ -244,9 +244,14 @@ def test_the_networks_answer_weighs_sites_alike_and_has_the_errors_of_all():
     assert equal.high - 0.1 == pytest.approx(stats.t.ppf(0.975, 18) * 0.03 / 2**0.5)
 
 
-@pytest.mark.parametrize("effects", [[], [Effect(0.1, 0.03, 10)], [Effect(0.5, 0.0, 2)] * 3])
-def test_one_site_or_units_that_are_all_alike_give_no_answer_of_a_network(effects):
-    assert average_sites(effects) is None
+def test_one_site_gives_no_answer_of_a_network_and_units_that_are_all_alike_no_clear_one():
+    assert average_sites([]) is None and average_sites([Effect(0.1, 0.03, 10)]) is None
+    # 1e-17 is the rounding of a standard deviation of equal numbers.
+    assert average_sites([Effect(0.5, 1e-17, 2)] * 3) == (0.5, 0.5, 0.5, 1.0)
+    same = joined(difference=0.5, standard_error=0.0)
+    assert network_sentence({"a": same, "b": same}).endswith(
+        "+0.500 (0.500 to 0.500) in this start of the training: not clear."
+    )
 
 
 @pytest.mark.parametrize(

@@ -37,10 +37,11 @@ def test_a_site_keeps_five_rounds_with_two_numbers_of_adam_and_the_super_model()
     model = needs.models_bytes(study)
     # 6 files x (model + 2 of Adam), and the super model's one
     assert needs.site_disk_bytes(study, 3) == 6 * 3 * model + model
-    # ... and 6 files x (the local model, 2 of Adam, and its best), and what it chose, the mean of two
+    # ... and 6 files x 2 local models, of both normalisations, x (the model, 2 of Adam, and its best), and what it
+    # chose beside its own one
     guarded = make_study(guard=True, name="fedavg")
-    assert needs.site_disk_bytes(guarded, 3) == needs.site_disk_bytes(study, 3) + 6 * 4 * model + 2 * model
-    assert needs.site_memory_bytes(guarded) == needs.site_memory_bytes(study) + 4 * model
+    assert needs.site_disk_bytes(guarded, 3) == needs.site_disk_bytes(study, 3) + 6 * 2 * 4 * model + 2 * model
+    assert needs.site_memory_bytes(guarded) == needs.site_memory_bytes(study) + 2 * 4 * model
 
 
 @pytest.mark.parametrize("options", [{"name": "fedsm"}, {"name": "oneshot"}], ids=str)

@@ -4,11 +4,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from silofl.federation.ledger import Round
+from silofl.federation.ledger import Round, mark_best
 from silofl.federation.round_line import round_line, seconds_left
 from tests.conftest import score
 
-STUDY = SimpleNamespace(total_rounds=4, metric="dice")
+STUDY = SimpleNamespace(total_rounds=4, metric="dice", ends_early=False, quiet_rounds=None)
 
 
 def record(number, seconds, **changes):
@@ -31,17 +31,50 @@ def test_a_line_has_the_mean_loss_the_last_validation_and_the_time_that_is_left(
     assert round_line(STUDY, ledger) == "round   4/4  2 of 2 sites  2.0 s"
 
 
+# It ends after two rounds that raise nothing.
+PATIENT = SimpleNamespace(total_rounds=10, metric="dice", ends_early=True, quiet_rounds=2)
+
+
+def ledger_of(*values):
+    """Return rounds of 20 s with these validations of three sites, the last of them not validated yet."""
+    rounds = [record(n, 20.0, validation={s: score(v) for s, v in zip("abc", of, strict=True)}) for n, of in values]
+    return mark_best([*rounds, record(len(rounds) + 1, 20.0)])
+
+
+def test_a_run_that_may_end_early_says_when_the_validation_rose_last_and_when_it_ends():
+    first = (1, (0.2, 0.5, 0.6))
+    assert "rise" not in round_line(PATIENT, [record(1, 20.0)])
+    # The medians of two rounds are 0.5 and 0.6. The sites changed by 0.3, 0.1 and 0, whose median 0.1 is a rise; then
+    # by 0.004, 0.004 and 0.3, whose median is none above 0.005.
+    second, third = (2, (0.5, 0.6, 0.6)), (3, (0.504, 0.604, 0.9))
+    assert round_line(PATIENT, ledger_of(first)) == (
+        "round   2/10  loss 0.7500  validation dice, median 0.5000 (round 1)  last rise in round 1, ends in round 3 if "
+        "nothing rises  2 of 2 sites  20.0 s  at most 3 min left"
+    )
+    line = round_line(PATIENT, ledger_of(first, second, third))
+    assert "median 0.6040 (round 3)  last rise in round 2, ends in round 4 if nothing rises  " in line
+    # Never beyond the most.
+    short = SimpleNamespace(**vars(PATIENT) | {"total_rounds": 3})
+    assert "ends in round 3 if nothing rises" in round_line(short, ledger_of(first, second))
+    unknown = SimpleNamespace(**vars(PATIENT) | {"quiet_rounds": None})
+    assert "rises" not in round_line(unknown, ledger_of(first)) and "at most" in round_line(unknown, ledger_of(first))
+
+
 def test_the_time_that_is_left_comes_from_the_newest_five_rounds():
     seconds = [99.0, 50.0, 1.0, 2.0, 3.0, 4.0, 5.0]
     ledger = [record(number, value) for number, value in enumerate(seconds, start=1)]
     # the median of 1 to 5 is 3 s a round, for the three rounds after the seventh of ten
-    assert seconds_left(SimpleNamespace(total_rounds=10, metric="dice"), ledger) == 9
+    assert (
+        seconds_left(SimpleNamespace(total_rounds=10, metric="dice", ends_early=False, quiet_rounds=None), ledger) == 9
+    )
 
 
 def test_a_round_that_waited_for_a_dead_site_says_nothing_of_those_to_come():
     waited = [record(1, 10.0), record(2, 4.5), record(3, 266.5)]
     # Of two rounds the shorter counts: 9 rounds of 4.5 s.
-    assert seconds_left(SimpleNamespace(total_rounds=12, metric="dice"), waited) == pytest.approx(40.5)
+    assert seconds_left(
+        SimpleNamespace(total_rounds=12, metric="dice", ends_early=False, quiet_rounds=None), waited
+    ) == pytest.approx(40.5)
 
 
 def test_everybody_who_is_missing_is_named_on_the_line_with_the_reason():

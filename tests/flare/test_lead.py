@@ -14,7 +14,7 @@ from silofl.flare.one_machine import IS_BLOCKED
 from silofl_desk.flare import lead as module
 from silofl_desk.flare.lead import Lead, Progress
 
-STUDY = SimpleNamespace(name="small", total_rounds=4, metric="dice")
+STUDY = SimpleNamespace(name="small", total_rounds=4, metric="dice", ends_early=True, quiet_rounds=2)
 
 
 @pytest.mark.parametrize("sizes", [(0, 1, 3), (2, 2)])
@@ -39,6 +39,7 @@ def test_a_lead_learns_what_will_come_and_what_the_sites_work_on(tmp_path):
     progress = Progress(None, [])
     progress.take(answer_progress(STUDY, "run-1", tmp_path, lambda: task)("", {"rounds": 0}, None))
     assert (progress.study, progress.total_rounds, progress.metric) == ("small", 4, "dice")
+    assert (progress.ends_early, progress.quiet_rounds) == (True, 2)
     assert progress.ledger == [] and progress.in_flight == task
 
 
@@ -46,6 +47,7 @@ def test_a_servers_answer_is_read_strictly_and_one_of_an_older_version_leaves_un
     answer, progress = {"run": "run-1", "first": 0, "ledger": [{"round": 1}]}, Progress(None, [])
     progress.take(answer)
     assert (progress.run, progress.study, progress.total_rounds, progress.metric) == ("run-1", None, None, None)
+    assert (progress.ends_early, progress.quiet_rounds) == (False, None)
     with pytest.raises(ConfigError, match="the server's answer: .*round"):
         progress.take(answer | {"in_flight": {"task": "train", "round": "1"}})
 

@@ -23,7 +23,7 @@ def test_fewer_test_patients_than_any_verdict_takes_are_worth_a_look(candidate):
     answer = check_data(candidate(guard=True))
     assert answer.status == "warning"
     assert answer.sentence.startswith(
-        "a verdict on joining takes at least 6 test patients per site, not 2 (north): put"
+        "a verdict on joining takes at least 20 test patients per site, not 2 (north): put"
     )
 
 

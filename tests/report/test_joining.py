@@ -1,6 +1,7 @@
 """What joining gave: the table, the sentence, and what is bad in a run that is called complete."""
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,11 +21,13 @@ from silofl_desk.report.sentences import (
     joining_note,
     joining_table,
     lead_sentence,
+    more_rounds_sentence,
 )
 from silofl_desk.report.verdict_words import ONE_START
 from silofl_desk.studies.comparison import JOINING_NOTE
 from silofl_desk.studies.hospitals import NOTE
 from silofl_desk.studies.print_results import print_results
+from tests.conftest import JOBS
 from tests.report.conftest import joined
 
 ONE = f"The only hospital keeps a model that is better for its test patients than its own: {ONE_START}. "
@@ -289,6 +292,21 @@ def test_a_model_that_more_rounds_may_raise_is_named_with_the_remedy(joining):
         "with more rounds, now 2."
     )
     assert joining_table(joining(east=both)).rows[0][2] == "own and federated not trained to the end"
+
+
+def test_more_rounds_are_a_command_in_a_folder_that_can_go_on_and_none_where_the_rate_falls(joining, tmp_path):
+    short = joined(verdict="not trained to the end", unfinished=("own",), own_rounds=200, own_best_round=199)
+    sites = {"east": 0.8, "west": 0.8}
+    found, ended = joining(sites=sites, east=short, west=joined()), joining(sites=sites, east=joined(), west=joined())
+    assert more_rounds_sentence(tmp_path, found, []) == ""
+    job = shutil.copytree(JOBS / "fedavg_phantoms", tmp_path / "job")
+    command = f"python -m silofl continue {tmp_path} --kit KIT"
+    # Twice the 200 rounds of the own model, as the study has fewer.
+    assert more_rounds_sentence(tmp_path, found, []) == f"To go on with more rounds: {command} --rounds 400"
+    assert more_rounds_sentence(tmp_path, ended, []) == ""
+    study = job / "app" / "config" / "study.yaml"
+    study.write_text(study.read_text().replace("training:", "training:\n  schedule: poly", 1))
+    assert more_rounds_sentence(tmp_path, found, []) == ""
 
 
 def test_a_rise_that_was_not_measured_is_not_said(joining):

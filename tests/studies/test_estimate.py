@@ -159,10 +159,24 @@ def test_rounds_alike_are_one_row(study):
     assert "1-3" in text and "federation.task_timeout_s: 600" in text
     # 5 batches of 2 a round, 3 rounds of 5 s
     assert "training of a round: 5.0 s per site, 1.000 s a step" in text
-    sentence = (
-        "the whole run: about 15.0 s in a network, where sites train at the same time; about 30.0 s by simulate --alone"
+    assert (
+        "a round: about 5.0 s in a network, where sites train at the same time; about 10.0 s by simulate --al" in text
     )
-    assert sentence in text
+    assert "the whole run: about 15.0 s in a network; about 30.0 s by simulate --alone\n" in text
+
+
+def test_a_study_that_may_end_early_has_the_cost_of_a_round_and_of_the_most(study, monkeypatch):
+    costs = {True: StepCost(2.0, 0.0, 1 << 30), False: StepCost(1.0, 0.0, 1 << 30)}
+    monkeypatch.setattr(module, "measure_cost", lambda work, volume: costs["local" in work.learners()])
+    early = changed_study(JOB, SMALL | {"rounds": 30, "federation.patience": 10})
+    found = estimate(early, Setting(2, 1e6, examples=10))
+    # 5 batches of 2 s train a round; a line of 1 Mbit carries both sites' models there and back.
+    sent = 2 * (found.traffic.bytes_to[0] + found.traffic.bytes_from[0]) * 8 / 1e6
+    assert (found.round_seconds, found.num_rounds) == (pytest.approx(10 + sent), 30)
+    # Half of the training is the own model's. The run ends in round 11 at the earliest; the own model may go on to 200.
+    assert found.own_seconds == 0.5 * 10 * (200 - 11)
+    text = print_of(found)
+    assert "at most 30 rounds: about " in text and "MiB in at most 30 rounds" in text and "whole run" not in text
 
 
 @pytest.mark.parametrize(

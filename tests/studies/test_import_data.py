@@ -69,7 +69,7 @@ def test_an_import_counts_for_people_and_for_programs(silofl, tmp_path, site, is
     assert (code, counts, error) == (0, f"{site}: 3 training, 1 validation, 1 test, {patients}", "")
     *unknown, few = notes
     assert [note.partition(":")[0] for note in unknown] == ([] if is_known else ["PATIENTS UNKNOWN"])
-    assert few.startswith(f"a verdict on joining takes at least 6 test patients per site, not 1 ({site}): put more")
+    assert few.startswith(f"a verdict on joining takes at least 20 test patients per site, not 1 ({site}): put more")
     code, out, error = silofl("import", "folders", tmp_path / "source", tmp_path / "second", "--json")
     wanted = {"examples": {site: {"training": 3, "validation": 1, "test": 1}}, "patients": {site: 5 * is_known}}
     wanted |= {"tested": {site: 1}, "notes": notes}
@@ -77,7 +77,7 @@ def test_an_import_counts_for_people_and_for_programs(silofl, tmp_path, site, is
 
 
 def test_too_few_test_patients_for_a_verdict_are_named_and_a_larger_share_helps(silofl, tmp_path):
-    for site, number in (("north", 30), ("south", 12)):
+    for site, number in (("north", 100), ("south", 40)):
         rows = ["file,label,patient\n"]
         folder = tmp_path / "source" / site
         folder.mkdir(parents=True)
@@ -87,14 +87,14 @@ def test_too_few_test_patients_for_a_verdict_are_named_and_a_larger_share_helps(
             Image.fromarray(pixels).save(folder / f"{image}.png")
             rows.append(f"{image}.png,{'ab'[image % 4 > 1]},p{image // 2}\n")
         (folder / "labels.csv").write_text("".join(rows))
-    # A fifth of 30 are 6, of 12 two.
+    # A fifth of 100 are 20, of 40 eight.
     said = {
         share: silofl("import", "table", tmp_path / "source", share, "--test", share)[1] for share in ("0.2", "0.5")
     }
-    assert "takes at least 6 test patients per site, not 2 (south): put more patients into the test" in said["0.2"]
+    assert "takes at least 20 test patients per site, not 8 (south): put more patients into the test" in said["0.2"]
     assert "a verdict" not in said["0.5"]
     new_study = {share: silofl("new-study", share, f"study-{share}")[1] for share in said}
-    assert "CAUTION  a verdict on joining takes at least 6 test patients per site, not 2 (south)" in new_study["0.2"]
+    assert "CAUTION  a verdict on joining takes at least 20 test patients per site, not 8 (south)" in new_study["0.2"]
     assert "a verdict" not in new_study["0.5"]
 
 

@@ -306,3 +306,13 @@ def test_it_is_said_where_models_come_from_and_which_cases_do_not_count(unseen_p
     text = " ".join(printed(print_blocks, unseen_section(found, "fedsm").blocks).split())
     assert "dice 0.600 over 4 cases (1 with empty truth and prediction excluded). No case was seen" in text
     assert "put together from the sites' own models: only a simulation can do this" in text
+
+
+def test_a_left_out_site_is_answered_with_statistics_of_its_own_training_images(tmp_path, load):
+    study = make_study("batch_home", name="fedavg")
+    state = answering(study, is_sure=True)
+    write_model_folder(tmp_path / "supermodel", Contents(study, SHAPE, {"global": state}, "only"))
+    result = run_unseen_test(tmp_path, "coast", "d", load, Console(quiet=True))
+    # 144 of 1024 pixels are the blob, and all are labelled
+    assert result.models == {"global": pytest.approx(288 / 1168)}
+    assert "answers nothing" in read_model_folder(tmp_path / "supermodel").home_statistics

@@ -199,6 +199,8 @@ def test_what_differs_is_said_of_each_method(described):
     changes = {"normalization": "instance", "regions": {"all": [1]}}
     text = notes(described(), described("fedsm-extra", recipe=FEDERATED | {"extra_rounds": 50}, **changes))
     assert "Rounds: 2 (fedavg); 2 and 50 extra (fedsm-extra)." in text
+    early = notes(described(), described("fedprox", ended_early="training ended after round 1 of 2"))
+    assert "Rounds: 2 (fedavg); at most 2 (fedprox)." in early
     assert "Regions: each label (fedavg); all (organ) (fedsm-extra)." in text and "Regions" not in notes(described())
     assert "Normalization: batch (fedavg); instance (fedsm-extra)." in text
     early = "the run ended after round 1 of 2 by federation.patience"

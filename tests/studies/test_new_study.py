@@ -435,7 +435,7 @@ def test_a_new_study_trains_until_nothing_rises_and_says_so_beside_its_keys(new_
     assert (study.rounds, study.federation.patience, study.training.schedule) == (200, 10, "constant")
     text = file.read_text()
     assert "rounds: 200  # the most; training ends earlier by federation.patience\n" in text
-    assert "  patience: 10  # training ends when so many rounds raised validation by no more than 0.005\n" in text
+    assert "  patience: 10  # training ends when none of so many rounds raised validation by more than 0.005\n" in text
     assert "no verdict" not in out and "Think first about rounds" not in text
 
 

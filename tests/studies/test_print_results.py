@@ -1,12 +1,16 @@
 import io
 import json
 
+import pytest
 from rich.console import Console
 
 from silofl.base.schema import dump_record
 from silofl.federation.ledger import FILE, Round
 from silofl.federation.outcome import unscored_results
-from silofl_desk.studies.print_results import print_notes, print_results
+from silofl_desk.studies.print_results import print_beginning, print_notes, print_results
+from silofl_desk.studies.simulation import changed_study
+
+from .conftest import JOB
 
 UNSCORED = unscored_results("small", "FAILED", ["study.yaml cannot be read"])
 
@@ -24,6 +28,17 @@ def test_a_failed_run_of_which_the_name_alone_is_known_prints_why_and_nothing_un
     text = io.StringIO()
     print_results(UNSCORED, Console(file=text, width=200))
     assert text.getvalue() == "FAILED  small\n  - study.yaml cannot be read\n"
+
+
+@pytest.mark.parametrize("patience", [None, 7])
+def test_a_training_that_may_end_early_says_before_its_first_round_what_ends_it(patience):
+    study, text = changed_study(JOB, {"rounds": 30, "federation.patience": patience}), io.StringIO()
+    print_beginning(study, ["north", "south"], Console(file=text, width=300))
+    sentence = (
+        "Training takes at most 30 rounds. It ends when none of the last 7 has raised the sites' validation by more than "
+        "0.005; the line of each round says what it took, and the most that is left.\n"
+    )
+    assert (sentence in text.getvalue()) == (patience == 7)
 
 
 def test_what_a_model_answered_in_use_is_printed_by_hospital_and_month(tmp_path):

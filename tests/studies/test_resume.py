@@ -163,6 +163,18 @@ def test_a_finished_run_goes_on_to_more_rounds_with_the_weights_of_a_run_that_ha
         assert all(torch.equal(found[key], wanted[key]) for key in found)
 
 
+def test_the_command_that_a_run_names_whose_models_are_not_trained_to_the_end_trains_them_on(silofl, begun, tmp_path):
+    run = shutil.copytree(begun / "run", tmp_path / "run")
+    _, out, _ = silofl("resume", run)
+    (line,) = [one for one in out.splitlines() if one.startswith("To go on with more rounds: python -m silofl ")]
+    command = line.partition("silofl ")[2]
+    # Twice the study's two rounds.
+    assert command == f"resume {run} --rounds 4"
+    assert f"To go on with more rounds: python -m silofl {command}" in (run / "report.html").read_text()
+    code, out, _ = silofl(*command.split())
+    assert code == 0 and "round   4/4" in out and f"resume {run} --rounds 8" in out
+
+
 def test_rounds_that_would_have_changed_the_finished_ones_are_refused_and_change_nothing(refused, begun, tmp_path):
     run = shutil.copytree(begun / "run", tmp_path / "run")
     before = {path: path.read_bytes() for path in (study_file(run / "job"), run / "run.json", run / "results.json")}

@@ -61,6 +61,18 @@ def test_the_line_says_how_far_the_job_is():
     assert status_line(tested) == "small is RUNNING; 2 of 2 rounds; the sites are testing the model"
 
 
+def test_the_line_of_a_job_that_may_end_early_says_when_and_calls_its_rounds_the_most():
+    early = {"total_rounds": 9, "ends_early": True, "quiet_rounds": 2}
+    # Seven rounds of 3 s.
+    assert status_line(watched(FIRST, SECOND, **early)) == (
+        "small is RUNNING; 2 of at most 9 rounds, at most 21.0 s left; last rise in round 1, ends in round 3 if "
+        "nothing rises"
+    )
+    # Two rounds have raised nothing: what goes on is the test.
+    ended = watched(FIRST, SECOND, record(3), **early)
+    assert status_line(ended) == "small is RUNNING; 3 of at most 9 rounds; the sites are testing the model"
+
+
 # A round takes 3 s.
 TASK = InFlight("train", 3, seconds=207.0, answered=["east"], failed=[], waiting=["west"], now=1000.0)
 

@@ -10,6 +10,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from cryptography.x509.oid import NameOID
 
 from silofl.base.errors import ConfigError
+from silofl.base.files import write_json
 from silofl.cli import main
 from silofl.inference import withdrawn
 from silofl.inference.withdrawn import FILE, ROOT, Withdrawn, check_not_withdrawn
@@ -81,6 +82,13 @@ def test_a_lead_withdraws_a_model_and_later_another_and_the_list_names_both(kit,
     assert check_not_withdrawn(clinic, "c" * 64)
     assert main(["withdraw", "abc", "--kit", str(kit), "--list", str(place)]) == 2
     assert "must be a fingerprint of 64 digits" in capsys.readouterr().err
+
+
+def test_a_withdrawn_model_answers_no_more_with_statistics_of_a_clinic(kit, clinic):
+    write_json(clinic / "model.json", {"facts": {"home_statistics": {"images": 16, "of": MODEL}}})
+    assert main(["withdraw", MODEL, "--kit", str(kit), "--list", str(clinic.parent / FILE)]) == 0
+    with pytest.raises(ConfigError, match=f"must not be withdrawn; {MODEL[:16]} is"):
+        check_not_withdrawn(clinic, OTHER)
 
 
 def test_a_model_that_a_lead_takes_from_the_list_answers_again_and_the_list_before_is_refused(kit, clinic, capsys):

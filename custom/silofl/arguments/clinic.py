@@ -9,6 +9,7 @@ CODES = (
     "exit codes, the worst first: 130 interrupted; 2 the command or the super model is wrong; 1 all inputs failed; 4 "
     "an answer must not be used; 3 some inputs failed; 0 all answered"
 )
+ONE_CASE = "one case: an image file, a DICOM series folder, or NAME=FILE,NAME=FILE for several contrasts"
 SUPER_MODEL = expect_path("the folder of a super model")
 
 
@@ -16,12 +17,7 @@ def add_predict(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``silofl predict``."""
     parser.epilog = CODES
     parser.add_argument("super_model", type=SUPER_MODEL, metavar="SUPERMODEL", help="folder of the super model")
-    parser.add_argument(
-        "inputs",
-        nargs="+",
-        metavar="INPUT",
-        help="one case: an image file, a DICOM series folder, or NAME=FILE,NAME=FILE for several contrasts",
-    )
+    parser.add_argument("inputs", nargs="+", metavar="INPUT", help=ONE_CASE)
     parser.add_argument("-o", "--out", type=Path, required=True, help="new folder, or that of an earlier prediction")
     parser.add_argument("--picture", action="store_true", help="also draw the labels over each input, as PNG")
     parser.add_argument("--dicom-seg", action="store_true", help="also write a DICOM segmentation of each DICOM input")
@@ -43,6 +39,13 @@ def add_predict(parser: argparse.ArgumentParser) -> None:
         "--device", choices=("auto", "cpu", "cuda"), default="auto", help="where to compute (default: auto)"
     )
     add_json(parser, "the record")
+
+
+def add_home_statistics(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``silofl home-statistics``."""
+    parser.add_argument("super_model", type=SUPER_MODEL, metavar="SUPERMODEL", help="folder of the super model")
+    parser.add_argument("inputs", nargs="+", metavar="INPUT", help=f"{ONE_CASE}; 16 or more, without labels")
+    parser.add_argument("-o", "--out", type=Path, required=True, help="new folder for the model with your statistics")
 
 
 def add_evaluate(parser: argparse.ArgumentParser) -> None:

@@ -233,38 +233,38 @@ def estimate_needed_units(differences: NDArray[np.float64]) -> int:
 
 
 def average_sites(effects: Sequence[Effect]) -> MeanEffect | None:
-    """Average what one start of the training gives several sites: the network's answer.
+    """Average what one start of the training gives several sites; None of fewer than two.
 
-    Each site has the same weight 1 / K, whatever its patients: the mean of the d_i, with the standard error
-    ``sqrt(sum se_i^2) / K``. The interval is Student's; its degrees of freedom are ``(sum se_i^2)^2 / sum(se_i^4 /
-    (n_i - 1))`` by Satterthwaite. It holds for new patients of these sites, and for this start only.
+    Each site has the same weight 1 / K, whatever its patients: the standard error is ``sqrt(sum se_i^2) / K``. The
+    interval holds for new patients of these sites, and for this start only.
 
     Args:
         effects: One of each site, all with at least two test units.
-
-    Returns:
-        None of fewer than two sites, and where no site's units differ.
     """
-    variances = [effect.standard_error**2 for effect in effects]
-    if len(effects) < 2 or not sum(variances):
+    if len(effects) < 2:
         return None
-    parts = [variance**2 / (effect.num_units - 1) for variance, effect in zip(variances, effects, strict=True)]
     mean = sum(effect.difference for effect in effects) / len(effects)
-    return describe_mean(mean, sqrt(sum(variances)) / len(effects), sum(variances) ** 2 / sum(parts))
+    return describe_mean(
+        mean, [((effect.standard_error / len(effects)) ** 2, effect.num_units - 1) for effect in effects]
+    )
 
 
-def describe_mean(mean: float, error: float, freedom: float) -> MeanEffect:
-    """Return a mean difference with Student's interval and p value.
+def describe_mean(mean: float, variances: Sequence[tuple[float, int]]) -> MeanEffect:
+    """Return a mean with Student's interval and p value; degrees of freedom ``(sum v_i)^2 / sum(v_i^2 / f_i)``.
 
     Args:
-        error: Its standard error, above 0.
-        freedom: Degrees of freedom of the error.
+        variances: What the variance of the mean is the sum of, each with its degrees of freedom.
     """
-    # Imported here: it takes long, and a run that trains needs it at its end alone.
-    from scipy.stats import t
+    # scipy takes a while to be imported.
+    from scipy.special import stdtr, stdtrit
 
-    margin = float(t.ppf(1 - LEVEL, freedom)) * error
-    return MeanEffect(mean, mean - margin, mean + margin, 2 * float(t.sf(abs(mean) / error, freedom)))
+    variance = sum(part for part, _ in variances)
+    if not variance > ROUNDING**2:
+        # Units that are all alike show no spread, which is not that there is none.
+        return MeanEffect(mean, mean, mean, 1.0)
+    freedom = variance**2 / sum(part**2 / of_part for part, of_part in variances)
+    margin = float(stdtrit(freedom, 1 - LEVEL)) * sqrt(variance)
+    return MeanEffect(mean, mean - margin, mean + margin, 2 * float(stdtr(freedom, -abs(mean) / sqrt(variance))))
 
 
 def holm(p_values: Mapping[Key, float]) -> dict[Key, float]:

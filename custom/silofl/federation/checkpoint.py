@@ -92,7 +92,8 @@ def check_study(study: Study, state: Mapping[str, Any]) -> None:
     changed = [key for key in {**before, **now} if before.get(key) != now.get(key)]
     changed = [key for key in changed if key.partition(".")[0] not in MAY_CHANGE]
     if changed == ["rounds"]:
-        _check_rounds(parse(Study, plain["study"], "checkpoint", STORED), study, len(plain["ledger"]), plain["run"])
+        begun = parse(Study, plain["study"], "checkpoint", STORED).ended_after(plain.get("joint_rounds"))
+        _check_rounds(begun, study, len(plain["ledger"]), plain["run"])
     elif changed:
         values = ", ".join(
             f"{key} {_format_value(before.get(key))}, not {_format_value(now.get(key))}" for key in sorted(changed)
@@ -137,20 +138,25 @@ def _check_rounds(before: Study, now: Study, finished: int, run: str) -> None:
             f"rounds must be at least {finished}, as many as run {run} has finished, not {now.rounds}; ask for more, "
             "or leave it"
         )
-    shared = {min(finished, study.recipe.shared_rounds(study.rounds)) for study in (before, now)}
-    why = ""
-    if now.training.has_falling_rate:
-        why = "its learning rate falls over all its rounds"
-    elif finished > before.rounds:
-        why = "its extra rounds have begun"
-    elif len(shared) > 1:
-        why = "the sites would have shared one model for longer"
-    elif not _closes_the_same(before, now, finished):
-        why = "the mean over its last rounds has begun"
-    if why:
+    if obstacle := find_obstacle(before, now, finished):
         raise StateError(
-            f"Run {run} cannot go on to {now.rounds} rounds: {why}. Leave rounds at {before.rounds}, or start a new run."
+            f"Run {run} cannot go on to {now.rounds} rounds: {obstacle}. Leave rounds at {before.rounds}, or start a "
+            "new run."
         )
+
+
+def find_obstacle(before: Study, now: Study, finished: int) -> str:
+    """Return why finished rounds would have been others with a new number of rounds; empty where they are the same."""
+    shared = {min(finished, study.recipe.shared_rounds(study.rounds)) for study in (before, now)}
+    if now.training.has_falling_rate:
+        return "its learning rate falls over all its rounds"
+    if finished > before.joint_rounds:
+        return "its extra rounds have begun"
+    if len(shared) > 1:
+        return "the sites would have shared one model for longer"
+    if not _closes_the_same(before, now, finished):
+        return "the mean over its last rounds has begun"
+    return ""
 
 
 def _closes_the_same(before: Study, now: Study, finished: int) -> bool:

@@ -7,7 +7,7 @@ import numpy as np
 
 from silofl.base.errors import make_printable
 from silofl.federation.cautions import list_new_cautions
-from silofl.federation.ledger import Round
+from silofl.federation.ledger import Round, find_last_rise
 
 # Rounds from whose time the rest is estimated.
 RECENT = 5
@@ -24,6 +24,14 @@ class Whole(Protocol):
     def metric(self) -> str:
         """The name of the sites' scores."""
 
+    @property
+    def ends_early(self) -> bool:
+        """Whether these rounds are only the most."""
+
+    @property
+    def quiet_rounds(self) -> int | None:
+        """Rounds that raise nothing and so end the run; None where that is not known."""
+
 
 def round_line(whole: Whole, ledger: Sequence[Round]) -> str:
     """Return the line on the last round: its losses and time, the time that is left, and who is missing and why.
@@ -37,17 +45,21 @@ def round_line(whole: Whole, ledger: Sequence[Round]) -> str:
     losses = [values["loss"] for values in record.metrics.values() if "loss" in values]
     # Sites validate a round's model in the next round, so this is the round before.
     validation = ""
-    if before and before.validation_mean is not None:
+    if before and before.validated and whole.ends_early:
+        median = np.median([*before.validated.values()])
+        validation = f"validation {whole.metric}, median {median:.4f} (round {before.round})"
+    elif before and before.validation_mean is not None:
         validation = f"validation {whole.metric} {before.validation_mean:.4f} (round {before.round})"
     left = seconds_left(whole, ledger)
     parts = [
         f"round {record.round:>3}/{whole.total_rounds}",
         f"loss {np.mean(losses):.4f}" if losses else "",
         validation,
+        describe_rise(whole, ledger),
         f"{len(record.answered)} of {len(record.asked)} sites",
         f"{record.seconds:.1f} s",
         # After the last round comes the test, whose time nobody knows.
-        "" if left < 1 else f"about {left:.0f} s left" if left < 90 else f"about {left / 60:.0f} min left",
+        "" if left < 1 else f"{describe_seconds_left(whole, left)} left",
         *_list_missing(record),
     ]
     # A lead's ledger comes from the server, with whatever names and reasons.
@@ -55,8 +67,33 @@ def round_line(whole: Whole, ledger: Sequence[Round]) -> str:
     return "\n".join(map(make_printable, lines))
 
 
+def describe_rise(whole: Whole, ledger: Sequence[Round]) -> str:
+    """Return which round raised the validation last, and with which the run then ends; empty where nothing ends it."""
+    last = None if whole.quiet_rounds is None else find_last_rise(ledger)
+    if last is None:
+        return ""
+    return f"last rise in round {last}, ends in round {end_after(whole, last)} if nothing rises"
+
+
+def last_round(whole: Whole, ledger: Sequence[Round]) -> int:
+    """Return the round with which the run ends if no later one raises the validation."""
+    last = None if whole.quiet_rounds is None else find_last_rise(ledger)
+    return whole.total_rounds if last is None else end_after(whole, last)
+
+
+def end_after(whole: Whole, last: int) -> int:
+    """Return the round with which the run ends if the validation rose last in a round, and rises in no later one."""
+    return min(whole.total_rounds, last + (whole.quiet_rounds or 0))
+
+
+def describe_seconds_left(whole: Whole, seconds: float) -> str:
+    """Return in words how long the rounds that are left may take."""
+    duration = f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} min"
+    return f"at most {duration}" if whole.ends_early else f"about {duration}"
+
+
 def seconds_left(whole: Whole, ledger: Sequence[Round]) -> float:
-    """Return how long the rounds after the last one may take, by the newest of those that there were."""
+    """Return how long the rounds after the last one may take at most, by the newest of those that there were."""
     return typical_seconds(ledger) * (whole.total_rounds - ledger[-1].round)
 
 

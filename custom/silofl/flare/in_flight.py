@@ -67,6 +67,7 @@ def answer_progress(
         find_in_flight: Returns what the sites work on; None where that is nothing.
     """
     known_before = {"run": run, "study": study.name, "total_rounds": study.total_rounds, "metric": study.metric}
+    known_before |= {"ends_early": study.ends_early, "quiet_rounds": study.quiet_rounds}
 
     def answer(topic: str, data: object, context: FLContext) -> dict[str, Any]:
         known = data.get("rounds", 0) if isinstance(data, dict) else 0

@@ -96,7 +96,7 @@ def _describe_processing(candidate: Candidate) -> Iterator[Row]:
     yield "study", f"{study.name}, with digest {study.digest}"
     yield "submitted by", pins[study.name].lead if study.name in pins else "any lead: site.yaml does not pin the study"
     yield "task", f"{study.task} of {', '.join(study.labels.values())}"
-    yield "method", f"{study.algorithm.name}, {study.rounds} rounds"
+    yield "method", f"{study.algorithm.name}, {study.length}"
     yield "answers that must not be used", "by the rule do_not_use" if study.do_not_use else "no rule"
     for part in PARTS:
         yield f"patients in {part}", _count_patients(candidate, part)

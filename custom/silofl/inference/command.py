@@ -165,6 +165,8 @@ def predict_inputs(
     failed, forbidden = (sum(bool(record.get(key)) for record in new) for key in ("error", "do_not_use"))
     if runner.model.quality:
         console.print(f"What these models can do: {runner.model.quality}", markup=False)
+    if runner.model.contents.home_statistics:
+        console.print(runner.model.contents.home_statistics, markup=False)
     if unchecked := dict.fromkeys(what for record in new for what in record.get("unchecked", ())):
         console.print(
             f"Not checked, because the super model does not say it of its training: {', '.join(unchecked)}",

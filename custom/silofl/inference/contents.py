@@ -14,6 +14,7 @@ from silofl.base.errors import ConfigError, quote_value, suggest_nearest
 from silofl.core.operating_point import LEAST_TEMPERATURE, MOST_PROBABLE, MOST_TEMPERATURE, OperatingPoint
 from silofl.data.domain import Domain
 from silofl.data.transforms import MOST_VOXELS
+from silofl.inference import HOME_STATISTICS
 from silofl.inference.usual import Usual
 from silofl.models.roles import GLOBAL, SELECTOR
 from silofl.study import Study
@@ -83,6 +84,22 @@ class Contents:
     def sites(self) -> tuple[str, ...]:
         """The sites that have a model of their own, in the order of their names."""
         return tuple(sorted(name for name in self.models if name != GLOBAL))
+
+    @property
+    def home_statistics(self) -> str:
+        """Whose images its home statistics are of, as a sentence; empty where it takes none."""
+        if self.study.model.normalization != "batch_home":
+            return ""
+        if taken := self.facts.get(HOME_STATISTICS):
+            return f"Its BatchNorm statistics are of the images of the hospital that uses it ({taken['images']})."
+        states = self.models.values()
+        counts = [int(state[name]) for state in states for name in state if name.endswith("num_batches_tracked")]
+        if not all(counts):
+            return "It has no BatchNorm statistics and answers nothing before silofl home-statistics has taken them."
+        return (
+            "Its BatchNorm statistics are of the training images of the hospital that kept it. Another hospital takes "
+            "its own by silofl home-statistics."
+        )
 
     @property
     def is_ensemble(self) -> bool:

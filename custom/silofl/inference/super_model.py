@@ -17,7 +17,7 @@ from silofl.data.contrasts import Case, build_source
 from silofl.data.domain import Domain, Form
 from silofl.data.preparation import Preparation, build_preparation
 from silofl.data.prepared_image import PreparedImage, prepare_with_way_back
-from silofl.data.volumes import central_slices
+from silofl.data.volumes import Array, central_slices
 from silofl.inference.card import rule_sentence
 from silofl.inference.choice import weigh_models
 from silofl.inference.contents import Contents, check_threshold
@@ -41,6 +41,7 @@ from silofl.models.roles import GLOBAL, SELECTOR
 from silofl.models.selector import build_selector
 from silofl.training.device import choose_device
 from silofl.training.evaluation import compute_class_probabilities, compute_outputs, compute_softmax
+from silofl.training.home_statistics import ENOUGH, fix_home_statistics, has_statistics
 
 BATCH_SIZE = 8
 FALLBACK = "the selector fell back to the global model: the case is like the training images of no single hospital"
@@ -93,6 +94,11 @@ class SuperModel:
             known = ", ".join(sorted(self._models))
             raise ConfigError(f"the model must be one of {known}, not {name!r}{suggest_nearest(name, self._models)}")
         return self._models[name]
+
+    def fix_home_statistics(self, images: Array) -> None:
+        """Fix the statistics of all models over a hospital's own images, where they have home statistics."""
+        for network in self._models.values():
+            fix_home_statistics(network, images, self.contents.study, self.device)
 
     def slice_scores(self, images: NDArray, batch_size: int = BATCH_SIZE) -> NDArray[np.float64]:
         """Return the selector's softmax of each slice.
@@ -219,7 +225,7 @@ class SuperModel:
             case = {name: Path(file) for name, file in case.items()}
         elif isinstance(case, str):
             case = Path(case)
-        prepared = None if isinstance(case, np.ndarray) else self._prepare_case(case)
+        prepared = None if isinstance(case, np.ndarray) else self.prepare_case(case)
         images = case if prepared is None else prepared.images
         self.check_is_not_alone(images)
         answer = self.answer(images, batch_size, threshold, site)
@@ -291,6 +297,12 @@ class SuperModel:
         Raises:
             ConfigError: One is out of range, or does nothing with this super model.
         """
+        for name, network in self._models.items():
+            if not has_statistics(network):
+                raise ConfigError(
+                    f"Model {name!r} has no home statistics. Take them over at least {ENOUGH} of your own images by "
+                    "silofl home-statistics, and use the model that it writes."
+                )
         if isinstance(batch_size, bool) or not isinstance(batch_size, int | np.integer) or batch_size < 1:
             raise ConfigError(f"batch_size must be a whole number of at least 1, not {batch_size!r}")
         check_threshold(threshold)
@@ -358,7 +370,8 @@ class SuperModel:
     def _steps(self) -> Preparation:
         return build_preparation(self.contents.study, has_label_map=False)
 
-    def _prepare_case(self, case: Case) -> PreparedImage:
+    def prepare_case(self, case: Case) -> PreparedImage:
+        """Return a case's images as the networks see them; the errors of `predict` on its files."""
         source = build_source(case, self.contents.study.data)
         prepared = prepare_with_way_back(source, self._steps, self.contents.domain)
         names = self.contents.study.data.channel_names if source.has_own_files else ()

@@ -24,6 +24,7 @@ from silofl.base.documents import ABSENT, read_json_document
 from silofl.base.errors import ConfigError, quote_value
 from silofl.base.files import read_json, write_json
 from silofl.base.schema import read_record
+from silofl.inference import HEAD, HOME_STATISTICS
 
 # The last holds the number of the newest list that was here.
 FILE, ROOT, SEEN = "withdrawn.json", "rootCA.pem", "withdrawn.seen"
@@ -82,11 +83,13 @@ def check_not_withdrawn(folder: Path, fingerprint: str) -> bool:
         # Who cannot write here cannot put an older list here either.
         with suppress(OSError):
             write_json(place / SEEN, listed.number)
-    if fingerprint in listed.models:
-        raise ConfigError(
-            f"the super model must not be withdrawn; {fingerprint[:16]} is, as the lead signed on {listed.signed}: "
-            f"{quote_value(listed.models[fingerprint])}; take the version that follows it"
-        )
+    facts = read_json(folder / HEAD, dict, absent={}).get("facts", {})
+    for one in (fingerprint, facts.get(HOME_STATISTICS, {}).get("of")):
+        if one in listed.models:
+            raise ConfigError(
+                f"the super model must not be withdrawn; {one[:16]} is, as the lead signed on {listed.signed}: "
+                f"{quote_value(listed.models[one])}; take the version that follows it"
+            )
     return True
 
 

@@ -6,6 +6,7 @@ from fnmatch import fnmatchcase
 from torch import nn
 
 from silofl.base.errors import ConfigError, quote_value, suggest_nearest
+from silofl.models.normalization import HomeBatchNorm
 
 # A network may have hundreds of children.
 MOST_EXAMPLES = 6
@@ -47,8 +48,12 @@ def frozen_names(network: nn.Module) -> frozenset[str]:
 
 
 def list_still_layers(network: nn.Module) -> list[nn.Module]:
-    """Return the frozen layers that would go on with their running statistics in training, as BatchNorm does."""
-    return [layer for layer in _yield_frozen_layers(network) if getattr(layer, "running_mean", None) is not None]
+    """Return the frozen layers that would go on with their running statistics in training, as BatchNorm does.
+
+    Not those with home statistics, which training neither moves nor goes by.
+    """
+    layers = [layer for layer in _yield_frozen_layers(network) if not isinstance(layer, HomeBatchNorm)]
+    return [layer for layer in layers if getattr(layer, "running_mean", None) is not None]
 
 
 def _yield_frozen_layers(network: nn.Module) -> Iterator[nn.Module]:

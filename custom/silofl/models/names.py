@@ -11,6 +11,7 @@ from torch.nn.modules.conv import _ConvNd
 
 from silofl.base.errors import AggregationError
 from silofl.core.recipe import Recipe
+from silofl.models.normalization import HomeBatchNorm
 
 INPUT_NORM = "input_norm."
 # MONAI's DynUNet registers them after the layer that answers, and they answer in training alone.
@@ -22,6 +23,11 @@ def batchnorm_names(model: nn.Module) -> set[str]:
     return _names_below(model, _BatchNorm)
 
 
+def home_statistics_names(model: nn.Module) -> set[str]:
+    """Return the names of the statistics that each hospital takes over its own images, and never sends."""
+    return _names_below(model, HomeBatchNorm) & buffer_names(model)
+
+
 def input_norm_names(model: nn.Module) -> set[str]:
     """Return the names of the input normalisation's arrays, which have an exchange of their own."""
     return {name for name in model.state_dict() if name.startswith(INPUT_NORM)}
@@ -30,10 +36,11 @@ def input_norm_names(model: nn.Module) -> set[str]:
 def traveling_names(model: nn.Module, recipe: Recipe) -> list[str]:
     """Return the names of the arrays that a site sends each round, in the model's order.
 
-    The input normalisation has its own exchange, integer buffers are never averaged, what the recipe keeps at home
-    stays there, and a tensor with several names travels under its first.
+    The input normalisation has its own exchange, integer buffers are never averaged, what the recipe keeps at home and
+    home statistics stay there, and a tensor with several names travels under its first.
     """
-    others = input_norm_names(model) | home_names(model, recipe) | alias_names(model).keys()
+    others = input_norm_names(model) | home_names(model, recipe) | home_statistics_names(model)
+    others |= alias_names(model).keys()
     state = model.state_dict()
     return [name for name, value in state.items() if name not in others and value.is_floating_point()]
 

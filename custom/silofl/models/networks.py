@@ -18,9 +18,9 @@ from silofl.models.alexnet import AlexNet
 from silofl.models.features import add_projection_head
 from silofl.models.frozen import freeze_parameters, frozen_names, list_still_layers
 from silofl.models.lenet5 import LeNet5
-from silofl.models.monai_networks import build_monai_network, check_normalization
+from silofl.models.monai_networks import FORMS, build_monai_network, check_normalization
 from silofl.models.names import traveling_names
-from silofl.models.normalization import INSTANCE_NORMS, count_groups
+from silofl.models.normalization import INSTANCE_NORMS, count_groups, replace_batchnorm
 from silofl.models.seeds import seed_torch
 from silofl.setup.extensions import NETWORKS as GROUP
 from silofl.setup.extensions import is_extension, load_extension
@@ -159,6 +159,14 @@ def build_model(study: Study, image_shape: Sequence[int], seed: int) -> Harmoniz
     return _build_behind(norm.make_layer(image_shape) if norm else nn.Identity(), study, seed)
 
 
+def has_free_normalization(settings: ModelSettings) -> bool:
+    """Whether a network can be built with any normalisation: not where its class or a package decides it."""
+    if settings.network is None:
+        return True
+    form = FORMS.get(settings.network.rpartition(".")[2])
+    return not is_extension(settings.network) and form is not None and form.norm is not None
+
+
 def build_plain_model(study: Study, seed: int) -> HarmonizedModel:
     """Build the same model without input normalisation, for the server, which sees no image and knows no size."""
     return _build_behind(nn.Identity(), study, seed)
@@ -244,10 +252,16 @@ def _build_behind(input_norm: nn.Module, study: Study, seed: int) -> HarmonizedM
 def _build_network(study: Study, seed: int) -> nn.Module:
     # devices=[]: by default fork_rng initialises every GPU to save its generator.
     shape = study.data.in_channels, study.out_channels, study.data.dimensions
-    _check_size(study.model.model_dump_json(), *shape)
+    settings, has_home_statistics = study.model, study.model.normalization == "batch_home"
+    if has_home_statistics:
+        # Builders, those of packages too, know BatchNorm alone.
+        settings = settings.model_copy(update={"normalization": "batch"})
+    _check_size(settings.model_dump_json(), *shape)
     with torch.random.fork_rng(devices=[]), _limit_size():
         seed_torch(seed)
-        network = _find_builder(study.model)(study.model, *shape)
+        network = _find_builder(settings)(settings, *shape)
+        if has_home_statistics:
+            replace_batchnorm(network)
         # By the names that its class gives it, which an answer may change.
         freeze_parameters(network, study.training.frozen)
         # Drawn after the rest, which therefore begins as it would without what is added.

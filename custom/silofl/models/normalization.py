@@ -1,6 +1,7 @@
 """The normalisation layers that a study may name, for the networks of this folder."""
 
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 # A GroupNorm of eight groups fits every level whose channels are a multiple of eight; others get one group.
 GROUPS = 8
@@ -32,6 +33,32 @@ class InstanceNorm2d(_InOwnGroups, nn.InstanceNorm2d):
 
 class InstanceNorm3d(_InOwnGroups, nn.InstanceNorm3d):
     """InstanceNorm of volumes."""
+
+
+class HomeBatchNorm(_BatchNorm):
+    """BatchNorm by the batch in training; in evaluation mode by a mean and a variance that training does not touch.
+
+    `silofl.training.home_statistics` takes them over a hospital's own images. ``num_batches_tracked`` is 0 before.
+    """
+
+    def forward(self, maps: Tensor) -> Tensor:
+        """Return maps (B, channels, *spatial), each channel with mean 0 and variance 1 before the weights."""
+        statistics = (None, None) if self.training else (self.running_mean, self.running_var)
+        return nn.functional.batch_norm(maps, *statistics, self.weight, self.bias, self.training, 0.0, self.eps)
+
+
+def replace_batchnorm(network: nn.Module) -> None:
+    """Put a `HomeBatchNorm` with the same arrays in the place of each BatchNorm."""
+    for name, layer in list(network.named_modules()):
+        if isinstance(layer, _BatchNorm):
+            home = HomeBatchNorm(layer.num_features, layer.eps, affine=layer.affine)
+            home.load_state_dict(layer.state_dict())
+            network.set_submodule(name, home)
+
+
+def list_home_layers(network: nn.Module) -> list[HomeBatchNorm]:
+    """Return the layers of `replace_batchnorm`."""
+    return [layer for layer in network.modules() if isinstance(layer, HomeBatchNorm)]
 
 
 INSTANCE_NORMS = {nn.InstanceNorm2d: InstanceNorm2d, nn.InstanceNorm3d: InstanceNorm3d}

@@ -4,6 +4,10 @@ The federated model is the one that the run tests. The local one goes on learnin
 from its best round by the site's own validation. `silofl.core.guard_rule` has the rule. What a site keeps lies in its
 folder `chosen`, its decision bias with it; only numbers leave the site.
 
+Where the normalisation is free and training starts from the seed, a site trains two local models, with the study's
+normalisation and with BatchNorm, and takes the one that validates better: a federated model that beats a local one by
+its normalisation alone gives nothing. With a falling rate that one alone is trained anew.
+
 The local model is that of the algorithm ``local``, bit for bit: the same batches, steps and dropout. Where each site
 trains alone, it is the run's own model: it goes on before the test, which is of its best round at each site.
 """
@@ -21,6 +25,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from silofl.base.errors import ConfigError
 from silofl.base.schema import dump_record
 from silofl.base.settings import Section
 from silofl.core.findings import decide_findings
@@ -38,7 +43,8 @@ from silofl.inference.directory import FOLDER, OWN, read_model_folder, write_mod
 from silofl.inference.geometry import decide_labels
 from silofl.inference.measured_usual import measure_usual
 from silofl.inference.probabilities import shift_foreground
-from silofl.models import HarmonizedModel
+from silofl.models import HarmonizedModel, build_plain_model
+from silofl.models.networks import check_network, has_free_normalization
 from silofl.models.roles import add_role
 from silofl.parts.answer import SiteAnswer
 from silofl.parts.average import ROLE as AVERAGE
@@ -52,16 +58,19 @@ from silofl.training.case_pictures import PICTURES, add_own
 from silofl.training.evaluation import count_patients, join_pieces, score_predictions, select_regions
 from silofl.training.floor import is_withheld
 from silofl.training.grid_scores import score_classes, score_findings, score_label_maps, yield_probabilities
+from silofl.training.home_statistics import fix_home_statistics
 from silofl.training.joined import AT_ZERO, CHOSEN, FEDERATED, LOCAL, SHIFTED, Joined, OwnModel
-from silofl.training.local_model import ANEW, LocalModel, lend, load_borrowed, locate_memo, own_rounds
+from silofl.training.local_model import ANEW, LocalModel, copy_state, lend, load_borrowed, locate_memo, own_rounds
 from silofl.training.loop import Learner
 from silofl.training.metrics import Score, average_by_unit, group_positions, value_or_none
 from silofl.training.site_score import SiteScore
 
 ROLE, TRAIN_OWN, CHOOSE = "guard", "guard_train", "guard_choose"
 OWN_BEST = "of each site its own best round on its own validation data"
-# The key of the local model that is trained anew, in more rounds.
-LONGER = "longer"
+# The key of the local model with BatchNorm, where the study's normalisation is another.
+BATCH = "local_batch"
+# Local model -> the key of the same that is trained anew, in more rounds.
+LONGER = {LOCAL: "longer", BATCH: "longer_batch"}
 # Of a local model: its last state, with Adam's two moments, and that of its best round.
 MODELS = 4
 
@@ -129,7 +138,7 @@ class GuardPart(Part):
         sites = {site for site in run.sites if run.held(site, last)} if is_alone else {*self.tested}
         if moment != (UNTESTED if is_alone else TESTED) or not sites or self.choices or self.unchosen:
             return ()
-        learning = tuple(sorted(sites - self.ended)) if self.steps < own_rounds(self.study) else ()
+        learning = tuple(sorted(sites - self.ended)) if self.steps < own_rounds(self.study, last) else ()
         # Beside a federated model that still rises there is no verdict, however long the own one learns.
         if learning and goes_on(self.study) and (is_alone or is_finished(run.measure_last_rise())):
             return [Exchange(TRAIN_OWN, last, self.steps + 1, learning, is_needed=False, models_round=last)]
@@ -209,9 +218,10 @@ class SiteGuard(SitePart):
     @classmethod
     def list_kept(cls, study: Study, number: int) -> Sequence[Kept]:
         """Return the local model, which is the run's own one where each site trains alone."""
-        is_alone, models = study.recipe.trains_alone, 2 * MODELS if study.training.has_falling_rate else MODELS
+        is_alone = study.recipe.trains_alone
+        count = len(list_local_studies(study)) + study.training.has_falling_rate
         what = "its best round" if is_alone else "the local model and its best round"
-        return [Kept(what, is_of_model=is_alone, num_models=models, has_second=study.is_guarded)]
+        return [Kept(what, is_of_model=is_alone, num_models=count * MODELS, has_second=study.is_guarded)]
 
     @property
     def is_on(self) -> bool:
@@ -220,18 +230,43 @@ class SiteGuard(SitePart):
         return len(self.work.data.validation) > 0 and (has_model or self._is_the_runs)
 
     @cached_property
-    def local(self) -> LocalModel:
-        """The model that is trained alone, as the task finds it; in a site's first task maybe another run's.
+    def studies(self) -> dict[str, Study]:
+        """Key of each local model that the site trains -> the study that it learns by."""
+        work, studies = self.work, list_local_studies(self.work.study)
+        is_single = len(work.data.training) == 1 and not work.study.data.patches
+        if is_single or work.processes > 1:
+            # BatchNorm learns from whole batches of several images.
+            return {LOCAL: studies[LOCAL]}
+        if BATCH in studies and BATCH not in self._kept:
+            try:
+                check_network(studies[BATCH], work.data.image_shape)
+            except ConfigError:
+                # Nor does it learn from a single value.
+                return {LOCAL: studies[LOCAL]}
+        return studies
 
-        The run's own model is trained in all of its rounds, and may be another run's after them.
-        """
+    @cached_property
+    def models(self) -> dict[str, LocalModel]:
+        """The models that are trained alone, as the task finds them; in a site's first task maybe another run's."""
+        return {name: self._find_local(name) for name in self.studies}
+
+    def _find_local(self, name: str) -> LocalModel:
         work, rounds = self.work, self.work.study.training_rounds
-        is_due = not self._kept and work.number == 1
-        if self._is_the_runs:
-            is_due = work.task != TRAIN and self._build(LOCAL, rounds).is_whole
+        is_due = name not in self._kept and work.number == 1
+        if self._is_the_runs and name == LOCAL:
+            # The run's own model is trained in all of its rounds, and may be another run's after them.
+            is_due = work.task != TRAIN and self._build(name, name, rounds).is_whole
         if is_due and self._is_shared:
-            self._kept = load_borrowed(self._memo) or self._kept
-        return self._build(LOCAL, rounds)
+            # A study of the other normalisation may have left it, under its own key.
+            borrowed = load_borrowed(self._find_memo(name))
+            keys = {LOCAL: name, LONGER[LOCAL]: LONGER[name]}
+            self._kept |= {keys[key]: model for key, model in borrowed.items()}
+        return self._build(name, name, rounds)
+
+    @property
+    def _best(self) -> str:
+        """The key of the local model that validates best; of two that are level the study's."""
+        return max(self.models, key=lambda name: self.models[name].best_value)
 
     @property
     def _is_shared(self) -> bool:
@@ -241,38 +276,52 @@ class SiteGuard(SitePart):
     @cached_property
     def longer(self) -> LocalModel | None:
         """The model that is trained anew in more rounds, where the rate falls; None where nothing can begin it."""
-        has_start = not self.work.study.starts_from_file or LONGER in self._kept or bool(self._start)
+        name = self._best
+        has_start = not self.work.study.starts_from_file or LONGER[name] in self._kept or bool(self._start)
         is_needed = self.work.study.training.has_falling_rate and has_start
-        return self._build(LONGER, ANEW * self.work.study.training_rounds) if is_needed else None
+        return self._build(name, LONGER[name], ANEW * self.work.study.training_rounds) if is_needed else None
 
-    def _build(self, name: str, rounds: int) -> LocalModel:
-        study = self.work.study
-        start = self._start if study.starts_from_file else {}
-        return LocalModel(study, self.work.device, self._kept.get(name, {}), start, rounds)
+    def _build(self, name: str, key: str, rounds: int) -> LocalModel:
+        start = self._start if self.work.study.starts_from_file else {}
+        return LocalModel(self.studies[name], self.work.device, self._kept.get(key, {}), start, rounds)
 
     def learners(self) -> Mapping[str, Learner]:
-        """Return the local model, which learns from the same batches as a study of the algorithm ``local``."""
-        if not self.is_on or self._is_the_runs or self.local.has_learnt(self.work.number):
+        """Return the local models, which learn from the same batches as a study of the algorithm ``local``."""
+        if not self.is_on:
             return {}
-        return {LOCAL: self.local.prepare_learner(self.work.loss, self.work.number)}
+        number, learners = self.work.number, {}
+        for name, model in self.models.items():
+            is_the_runs = self._is_the_runs and name == LOCAL
+            if not is_the_runs and not model.has_learnt(number):
+                learners[name] = model.prepare_learner(self.work.loss, number)
+        return learners
 
     def epoch(self, examples: Examples) -> None:
-        """Begin an epoch of the model that learns."""
+        """Begin an epoch of the models that learn."""
         if self.is_on:
-            self._learning.epoch()
+            for model in self._learning.values():
+                model.epoch()
 
     def halfway(self) -> dict[str, Any]:
-        """Return the local model's random numbers, and its validations, which the task may have begun with."""
-        return {"draws": self._learning.draws.state, "values": self.local.kept.get("values", {})} if self.is_on else {}
+        """Return the local models' random numbers, and their validations, which the task may have begun with."""
+        if not self.is_on:
+            return {}
+        return {
+            "draws": {name: model.draws.state for name, model in self._learning.items()},
+            "values": {name: model.kept.get("values", {}) for name, model in self.models.items()},
+        }
 
     def go_on(self, halfway: Mapping[str, Any]) -> None:
         """Take them back."""
-        self._learning.draws.state = halfway["draws"]
-        for number in halfway["values"].keys() - self.local.kept.get("values", {}).keys():
-            self.local.take_value(number, halfway["values"][number])
+        for name, state in halfway["draws"].items():
+            self._learning[name].draws.state = state
+        for name, values in halfway["values"].items():
+            model = self.models[name]
+            for number in values.keys() - model.kept.get("values", {}).keys():
+                model.take_value(number, values[number])
 
     def judged(self, scores: Mapping[str, Score], examples: Examples, is_validation: bool) -> None:
-        """Keep the local model where this is its best round so far."""
+        """Keep each local model where this is its best round so far."""
         work = self.work
         # Before its first round the site has trained none; a mean of the last rounds is validated after them.
         if not is_validation or LOCAL not in self._kept or work.message.find_entry(AVERAGE).get("is_sent"):
@@ -280,27 +329,34 @@ class SiteGuard(SitePart):
         # A training task brings the models of the round before.
         number = work.number - 1 if work.task == TRAIN else work.number
         own = scores[work.study.recipe.roles[-1]] if work.study.recipe.trains_alone else None
-        self.local.validate(number, work.data.validation, own)
+        for name, model in self.models.items():
+            model.validate(number, work.data, own if name == LOCAL else None)
         if work.task != TRAIN:
             self._keep()
 
     def kept(self) -> dict[str, Any]:
-        """Return the local model, and what another run has trained of it."""
+        """Return the local models, and what another run has trained of them."""
         if not self.is_on:
             return {}
-        if self._is_the_runs:
-            optimizers = self.work.site_models.kept().get("optimizer", {})
-            self.local.adopt(self.work.number, self.work.own, optimizers.get(self.work.study.recipe.roles[-1], {}))
-        else:
-            self.local.record_round(self.work.number)
-        return self._kept | {LOCAL: self.local.kept}
+        for name, model in self.models.items():
+            if self._is_the_runs and name == LOCAL:
+                optimizers = self.work.site_models.kept().get("optimizer", {})
+                model.adopt(self.work.number, self.work.own, optimizers.get(self.work.study.recipe.roles[-1], {}))
+            else:
+                model.record_round(self.work.number)
+        return self._kept | {name: model.kept for name, model in self.models.items()}
 
     def deployed(self, role: str, model: HarmonizedModel) -> HarmonizedModel:
         """Return the own model of its best round for the test of a site that trains alone."""
         if not self._reports_own:
             return model
-        best = copy.deepcopy(model)
-        best.load_state_dict(self._own[0].best)
+        own = self._own[0]
+        if self._best == LOCAL:
+            best = copy.deepcopy(model)
+        else:
+            best = build_plain_model(own.study, own.study.seed).to(self.work.device)
+            self.work.tested_study = own.study
+        best.load_state_dict(own.best)
         return best
 
     def _report_own(self) -> Message:
@@ -308,7 +364,12 @@ class SiteGuard(SitePart):
         if not self._reports_own:
             return Message()
         own, rise = self._own
-        says = {"rounds": own.last, "best_round": own.best_round, "is_finished": is_finished(rise)}
+        says = {
+            "rounds": own.last,
+            "best_round": own.best_round,
+            "is_finished": is_finished(rise),
+            "normalization": self._normalization,
+        }
         score = self.work.site_models.score(self.work.data.validation)
         return Message(meta={ROLE: {"own": says, "validation": score}})
 
@@ -331,33 +392,52 @@ class SiteGuard(SitePart):
         return Message(meta={ROLE: {"joined": joined} if joined else withheld})
 
     @property
-    def _learning(self) -> LocalModel:
-        """The model that learns in this task."""
-        return (self.work.task != TRAIN and self.longer) or self.local
+    def _learning(self) -> dict[str, LocalModel]:
+        """The models that learn in this task, by the key of the learner."""
+        if self.work.task != TRAIN and self.longer:
+            return {LOCAL: self.longer}
+        return self.models
+
+    @property
+    def _normalization(self) -> str | None:
+        """The normalisation of the best local model; None where the site has trained one alone."""
+        return self.studies[self._best].model.normalization if len(self.studies) > 1 else None
 
     def _train_on(self) -> bool:
-        """Train the own model for one round more, unless it has ended; return whether it has not."""
-        work, model = self.work, self._learning
-        if not model.has_ended:
-            number = model.last + 1
-            work.train({LOCAL: model.prepare_learner(work.loss, number)}, work.data.training, number=number)
-            model.record_round(number)
-            model.validate(number, work.data.validation)
+        """Train the own models for one round more, unless they have ended; return whether one has not."""
+        work = self.work
+        waiting = {name: model for name, model in self._learning.items() if not model.has_ended}
+        if waiting:
+            # A model that has learnt in more rounds waits for the other one.
+            number = min(model.last for model in waiting.values()) + 1
+            learning = {name: model for name, model in waiting.items() if model.last < number}
+            learners = {name: model.prepare_learner(work.loss, number) for name, model in learning.items()}
+            work.train(learners, work.data.training, number=number)
+            for model in learning.values():
+                model.record_round(number)
+                model.validate(number, work.data)
             self._keep()
-        return not model.has_ended
+        return any(not model.has_ended for model in self._learning.values())
 
     def _keep(self) -> None:
-        self._kept[LOCAL] = self.local.kept
+        self._kept |= {name: model.kept for name, model in self.models.items()}
         if self.work.task == TRAIN_OWN and self.longer:
-            self._kept[LONGER] = self.longer.kept
+            self._kept[LONGER[self._best]] = self.longer.kept
         self.work.to_keep = dict(self.work.kept) | {ROLE: self._kept}
-        if self._is_shared and self._learning.has_ended and self.local.is_whole:
-            lend(self._memo, self._kept)
+        if not self._is_shared:
+            return
+        for name, model in self.models.items():
+            is_last = self.longer if self.longer and name == self._best else model
+            if is_last.has_ended and model.is_whole:
+                kept = {LOCAL: self._kept[name]}
+                if LONGER[name] in self._kept:
+                    kept[LONGER[LOCAL]] = self._kept[LONGER[name]]
+                lend(self._find_memo(name), kept)
 
-    @cached_property
+    @property
     def _own(self) -> tuple[LocalModel, float | None]:
         """The own model, and by how much its last rounds raised it, or twice the rounds where the rate falls."""
-        local, longer = self.local, self.longer
+        local, longer = self.models[self._best], self.longer
         if not self.work.study.training.has_falling_rate:
             return local, local.rise
         if longer is None or not longer.has_ended:
@@ -371,10 +451,9 @@ class SiteGuard(SitePart):
         is_first = self.work.number == 1 and self.work.task == TRAIN
         return self.work.message.of(self.work.study.recipe.traveling_roles[-1] if is_first else ROLE)
 
-    @property
-    def _memo(self) -> Path | None:
+    def _find_memo(self, name: str) -> Path | None:
         work = self.work
-        return locate_memo(work.study, work.site, work.data, work.cache, work.device)
+        return locate_memo(self.studies[name], work.site, work.data, work.cache, work.device)
 
     @cached_property
     def _contents(self) -> dict[str, Contents]:
@@ -385,7 +464,12 @@ class SiteGuard(SitePart):
         home = {key: one for key, one in federated.facts.items() if key in ("stays_home", "run", *rounds)}
         federated = replace(federated, facts=home) if "value" in federated.facts else federated
         study, shape, domain = federated.study, federated.image_shape, self.work.domain
-        own = Contents(study, shape, {LOCAL: local.best}, "only", facts=home | rounds, domain=domain)
+        if self._best == BATCH:
+            study = _with_batchnorm(study)
+        local.model.load_state_dict(local.best)
+        # The best state is that after training, which takes no home statistics.
+        fix_home_statistics(local.model, self.work.data.training.images, study, self.work.device)
+        own = Contents(study, shape, {LOCAL: copy_state(local.model)}, "only", facts=home | rounds, domain=domain)
         return {FEDERATED: federated, LOCAL: own}
 
     def _choose_and_test(self) -> dict[str, Any] | None:
@@ -406,7 +490,7 @@ class SiteGuard(SitePart):
         for part, score in ((work.data.validation, validated), (work.data.test, test[kept])):
             if is_withheld(score, part.patient_of, work.min_patients, work.study):
                 return None
-        # What the choice compares, so that the lead is their difference.
+        # What the choice compares.
         validation = {
             FEDERATED: choice.federated_at_zero,
             SHIFTED: choice.federated,
@@ -421,13 +505,15 @@ class SiteGuard(SitePart):
             "chosen": _name_kept(choice),
             "bias": choice.bias,
             "own_bias": choice.own_bias,
-            "lead": choice.lead,
+            # As they are shown.
+            "lead": round(choice.federated, 3) - round(choice.own, 3),
             "num_units": choice.num_units,
             "validation": validation if choice.num_units else dict.fromkeys(validation),
             "test": {name: value_or_none(one) for name, one in test.items()},
-            "local_since": self.local.since,
+            "local_since": self.models[self._best].since,
             "own_rounds": own.last,
             "own_best_round": own.best_round,
+            "own_normalization": self._normalization,
             "unfinished": unfinished,
             "rises": {name: rises[name] for name in unfinished if rises[name] is not None} or None,
             **self._compare(test, choice, not unfinished),
@@ -450,12 +536,12 @@ class SiteGuard(SitePart):
     def _choose(self, units: Units) -> GuardChoice:
         """Choose the model and the biases by the validation data."""
         biases = BIASES if self.work.study.task == "segmentation" else np.zeros(1)
-        scores = []
+        scores = {}
         for name in (FEDERATED, LOCAL):
             averaged = average_by_unit(self._score_biases(name), units.unit_of)
             # Without any case that counts the mean knows no biases.
-            scores.append(np.broadcast_to(averaged, (len(biases), averaged.shape[-1])))
-        return choose_kept(*scores, biases)
+            scores[name] = np.broadcast_to(averaged, (len(biases), averaged.shape[-1]))
+        return choose_kept(scores[FEDERATED], scores[LOCAL], biases)
 
     def _score_biases(self, name: str) -> dict[str, NDArray[np.float64]]:
         """Return what each validation case counts with every bias of a model; none of a case without any label."""
@@ -527,6 +613,19 @@ def is_plain(study: Study) -> bool:
 def goes_on(study: Study) -> bool:
     """Return whether own models may go on after the rounds, and be shared with other runs."""
     return study.is_guarded or (study.guard and study.recipe.trains_alone and is_plain(study))
+
+
+def list_local_studies(study: Study) -> dict[str, Study]:
+    """Return key -> the study that a site's local model learns by: this one, and with BatchNorm where that is free."""
+    is_free = has_free_normalization(study.model) and study.model.normalization != "batch"
+    if not is_free or not goes_on(study) or study.starts_from_file or study.is_private:
+        return {LOCAL: study}
+    return {LOCAL: study, BATCH: _with_batchnorm(study)}
+
+
+def _with_batchnorm(study: Study) -> Study:
+    model = study.model.model_copy(update={"normalization": "batch"})
+    return study.model_copy(update={"model": model})
 
 
 PART, SITE = GuardPart, SiteGuard

@@ -27,6 +27,7 @@ from silofl.models.names import (
     batchnorm_names,
     buffer_names,
     home_names,
+    home_statistics_names,
     input_norm_names,
     is_variance,
     read_arrays,
@@ -118,8 +119,8 @@ class ModelPart(Part):
         """Return the kinds of the models' arrays that leave a site; the input normalisation is another part's."""
         kinds = []
         for role, model in _traveling_models(study).items():
-            batchnorm = frozenset(batchnorm_names(model))
-            weights = frozenset(model.state_dict()) - batchnorm - input_norm_names(model)
+            batchnorm = frozenset(batchnorm_names(model) - home_statistics_names(model))
+            weights = frozenset(model.state_dict()) - batchnorm_names(model) - input_norm_names(model)
             kinds.append(Kind("weights", WEIGHTS, WEIGHTS_RISK, role, names=weights))
             kinds.append(Kind("batchnorm", BATCHNORM, BATCHNORM_RISK, role, names=batchnorm))
         return kinds
@@ -501,7 +502,8 @@ class SiteModels(SitePart):
         # By the run's name the site knows which images the model learnt from.
         numbers_and_home = numbers | ({"stays_home": "batchnorm"} if is_told else {}) | {"run": work.folder.name}
         own = {work.site: state}
-        contents = Contents(work.study, shape, own, "only", facts=numbers_and_home, domain=work.domain, calling=calling)
+        study = work.tested_study or work.study
+        contents = Contents(study, shape, own, "only", facts=numbers_and_home, domain=work.domain, calling=calling)
         write_model_folder(work.folder / FOLDER, contents)
         write_test_files(work.folder, result, predictions, model, part, work.study.data.shown)
         return work.withhold_few(numbers, result, part)

@@ -35,6 +35,7 @@ from silofl.parts.task import TRAIN, Message
 from silofl.study import Study
 from silofl.training.device import derive_seed
 from silofl.training.floor import withhold_few
+from silofl.training.home_statistics import fix_home_statistics
 from silofl.training.loop import Learner, Training, TrainingResult
 from silofl.training.losses import make_loss
 from silofl.training.metrics import Score
@@ -65,6 +66,7 @@ class Work:
         held: That round; 0 where there is none.
         task: Its name.
         cache: Folder of the site's decoded images; None where there is none.
+        tested_study: The study of the model that is tested, where a part deploys another network; else None.
         to_keep: Each part's state at home after this task; empty where the task changes none.
         locate_run: The site's folder of a run by ``study`` and ``run``; None where it keeps none.
         on_step: Called before each step of a training, with its number, from 1, and how many there are.
@@ -86,6 +88,7 @@ class Work:
     held: int = 0
     task: str = TRAIN
     cache: Path | None = None
+    tested_study: Study | None = None
     to_keep: dict[str, Any] = field(default_factory=dict)
     on_step: Callable[[int, int], None] = lambda step, steps: None
     locate_run: Callable[..., Path] | None = None
@@ -134,6 +137,8 @@ class Work:
         models = dict(self.models)
         for part in self.parts:
             models = {role: part.deployed(role, model) for role, model in models.items()}
+        for model in models.values():
+            fix_home_statistics(model, self.data.training.images, self.study, self.device)
         return models
 
     @property

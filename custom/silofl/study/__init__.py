@@ -168,7 +168,7 @@ class Study(Section):
         undecided = {"continue_run", "rehearsal"}
         # With patience `rounds` is only the most: hospitals that pin the study let its run go on with more. With
         # differential privacy each round spends epsilon, to which they agree too.
-        if self.federation.patience is not None and not self.is_private:
+        if self.ends_early and not self.is_private:
             undecided.add("rounds")
         settings = self.model_dump(mode="json", exclude=undecided)
         settings |= {"recipe": self.recipe.choices()}
@@ -197,7 +197,7 @@ class Study(Section):
     def cautions(self) -> list[str]:
         """What whoever runs the study must know of its recipe, and of a normalisation that does not fit it."""
         normalization, found = self.model.normalization, list(self.recipe.cautions)
-        if self.recipe.stays_home == "batchnorm" and normalization != "batch":
+        if self.recipe.stays_home == "batchnorm" and not self.model.has_own_batchnorm:
             found.append(
                 f"a network with model.normalization {normalization} has no BatchNorm to keep at home: all of it "
                 "travels; take batch, or another preset"
@@ -329,6 +329,23 @@ class Study(Section):
     def patience(self) -> int:
         """Rounds that must not raise a model for it to be trained to its end: the study's, or the usual ones."""
         return self.federation.patience or PATIENCE
+
+    @property
+    def ends_early(self) -> bool:
+        """Whether `rounds` is only the most."""
+        return self.federation.patience is not None
+
+    @property
+    def length(self) -> str:
+        """The number of rounds in words, as the most where training may end earlier."""
+        rounds = f"{self.total_rounds} round{'' if self.total_rounds == 1 else 's'}"
+        return f"at most {rounds}" if self.ends_early else rounds
+
+    @property
+    def quiet_rounds(self) -> int | None:
+        """Rounds that raise nothing and so end a run; None if none do, others follow, or the first do not count."""
+        is_plain = self.recipe.mixing is None or not self.recipe.shared_rounds(self.rounds)
+        return self.federation.patience if is_plain and not self.recipe.extra_rounds else None
 
     @property
     def answers_together(self) -> bool:

@@ -52,6 +52,7 @@ def check_course(study: Study) -> None:
         ConfigError: Names the key.
     """
     _check_home(study)
+    _check_home_statistics(study)
     _check_patience(study)
     _check_average(study)
     _check_privacy(study)
@@ -228,10 +229,20 @@ def _check_patience(study: Study) -> None:
 def _check_home(study: Study) -> None:
     """Refuse a study whose only answer is to keep BatchNorm at home, and whose network has none."""
     recipe, normalization = study.recipe, study.model.normalization
-    if recipe.stays_home == "batchnorm" and not recipe.options and normalization != "batch":
+    if recipe.stays_home == "batchnorm" and not recipe.options and not study.model.has_own_batchnorm:
         raise ConfigError(
-            f"model.normalization must be batch if only BatchNorm stays at home ({study.algorithm.name}), not "
-            f"{normalization}; choose batch, or fedavg, which is the same then"
+            f"model.normalization must be batch or batch_home if only BatchNorm stays at home "
+            f"({study.algorithm.name}), not {normalization}; choose one of them, or fedavg, which is the same then"
+        )
+
+
+def _check_home_statistics(study: Study) -> None:
+    """Refuse home statistics where models of other hospitals answer here, without the statistics that they keep."""
+    recipe = study.recipe
+    if study.model.normalization == "batch_home" and (recipe.pairs_models or recipe.sends_model_once):
+        raise ConfigError(
+            f"model.normalization must be batch, group or instance with {study.algorithm.name}, which has hospitals "
+            "answer by each other's models, not batch_home, whose statistics stay at a hospital; change it"
         )
 
 

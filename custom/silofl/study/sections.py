@@ -25,6 +25,7 @@ from silofl.base.settings import (
 from silofl.setup.extensions import Extension, is_extension
 from silofl.study.data_settings import Options
 
+Normalization = Literal["batch", "batch_stateless", "batch_home", "instance", "group"]
 Features = Annotated[Whole, Field(gt=0, le=1024)]
 # A wait of months is a slip of the pen.
 Seconds = Annotated[Positive, Field(le=10**7)]
@@ -87,7 +88,8 @@ class ModelSettings(Section):
             ``DenseNet264``, ``ResNet``, ``EfficientNetBN``. Or a package's, as ``package==1.2.0/name``.
         arguments: Further arguments of that class, as ``{init_filters: 16}``.
         normalization: ``batch_stateless`` is BatchNorm without parameters and running statistics: a prediction then
-            depends on the other images of its batch.
+            depends on the other images of its batch. ``batch_home`` learns by batches too; before each use one pass
+            over the hospital's own training images fixes its statistics, and each image is answered alone.
         features: Channels of the U-Net's levels.
         dropout: Dropout probability; not for ``lenet5`` and ``activity_cnn``.
         precision: ``auto`` is bfloat16 (autocast) on a GPU and float32 elsewhere.
@@ -100,7 +102,7 @@ class ModelSettings(Section):
     name: Literal["unet", "densenet121", "lenet5", "alexnet", "activity_cnn"] = "unet"
     network: str | None = None
     arguments: Options = {}
-    normalization: Literal["batch", "batch_stateless", "instance", "group"] = "batch"
+    normalization: Normalization = "batch"
     features: Annotated[tuple[Features, ...], Field(min_length=6, max_length=6)] = (32, 32, 64, 128, 256, 32)
     dropout: BelowOne = 0.0
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
@@ -108,6 +110,11 @@ class ModelSettings(Section):
     pretrained_sha256: Annotated[str, AfterValidator(_check_sha256)] | None = None
     weights: Name | None = None
     weights_sha256: Annotated[str, AfterValidator(_check_sha256)] | None = None
+
+    @property
+    def has_own_batchnorm(self) -> bool:
+        """Whether the network has BatchNorm with arrays of its own, which may stay at a site."""
+        return self.normalization in ("batch", "batch_home")
 
     @property
     def is_segmenting(self) -> bool:

@@ -9,7 +9,7 @@ from pydantic import Field, Strict
 
 from silofl.base.schema import declare_optional
 from silofl.core.gain import Verdict
-from silofl.core.guard_rule import LEAST_LEAD
+from silofl.study.sections import Normalization
 from silofl.training.site_score import Cases, Values, only_known_keys
 
 # The models of a choice: each with its decision threshold but for `AT_ZERO`, the own one at 0.5, and `FEDERATED`, which
@@ -43,11 +43,14 @@ class OwnModel:
         rounds: All its rounds.
         best_round: The round that it is taken from, chosen on the site's validation data.
         is_finished: Whether it was trained to its end.
+        normalization: Its normalisation layers, of the two kinds that the site has trained; null where it is the
+            study's alone.
     """
 
     rounds: Round
     best_round: Round
     is_finished: bool
+    normalization: Normalization | None = declare_optional()
 
 
 @only_known_keys
@@ -59,7 +62,7 @@ class Joined:
         chosen: Model that the site keeps.
         bias: Shift of the decision threshold of the kept model, in log-odds of the foreground; 0 in a classification.
         own_bias: The same of the local model.
-        lead: Validation value of the federated model minus the local one's.
+        lead: Validation value of the federated model minus the local one's, both with three decimals.
         unit: What counts as a patient below: a recording if patients are unknown, a case if both are.
         num_units: Validation patients; of a segmentation those with a label in truth.
         is_one_person: Whether all test data are of one person.
@@ -83,6 +86,8 @@ class Joined:
         local_since: Round in which it began.
         own_rounds: All rounds of the local model.
         own_best_round: The round that it is taken from.
+        own_normalization: Its normalisation layers, of the two kinds that the site has trained; null where it is the
+            study's alone.
         unfinished: Which of the two models was not trained to its end.
         rises: Unfinished model -> by how much more rounds raised its validation.
     """
@@ -109,17 +114,9 @@ class Joined:
     local_since: Round = declare_optional(1)
     own_rounds: Round
     own_best_round: Round
+    own_normalization: Normalization | None = declare_optional()
     unfinished: tuple[Unfinished, ...] = declare_optional(())
     rises: Mapping[Unfinished, Difference] | None = declare_optional()
-
-    @property
-    def shown_lead(self) -> float:
-        """The lead as the difference of the two values that are shown with three decimals."""
-        federated, own = self.validation.get(SHIFTED), self.validation.get(LOCAL)
-        if federated is None or own is None or abs(federated - own - self.lead) > LEAST_LEAD:
-            # Results of 0.4 compared other values than they show.
-            return self.lead
-        return round(federated, 3) - round(own, 3)
 
     def tested(self, model: str) -> float | None:
         """Return a model's value on test data; None where it has none."""

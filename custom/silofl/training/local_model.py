@@ -3,7 +3,8 @@
 After the federation's rounds it goes on by itself until more rounds do not raise it. It depends on the study's data,
 network and training and on no algorithm, but for the projection head that one may put into the network, so that runs
 that differ in nothing else share it: the first one leaves it in the cache of the site's data, the others take it from
-there. It lies within the entry of the images that it has learnt from, and goes with it.
+there. It lies within the entry of the images that it has learnt from, and goes with it. Two that differ in their
+normalisation are two models, each with a file of its own.
 """
 
 import hashlib
@@ -21,21 +22,23 @@ from silofl.core.guard_rule import find_last_rise, is_finished
 from silofl.core.mixing import Arrays
 from silofl.core.steps import Loss, OwnDraws, plain_step
 from silofl.data.cache import describe_source, fingerprint_preparation
-from silofl.data.parts import Examples
 from silofl.data.site_data import SiteData
 from silofl.models import HarmonizedModel, build_plain_model
 from silofl.models.names import write_arrays
 from silofl.study import Study
 from silofl.training.evaluation import evaluate
+from silofl.training.home_statistics import fix_home_statistics
 from silofl.training.loop import Learner, make_optimizer, set_learning_rate
 from silofl.training.metrics import Score
 from silofl.training.schedule import learning_rate
 
 State = dict[str, Tensor]
-# 4: with its validation of every round.
-FORMAT = 4
-# Of the study's rounds: the most that a model learns in, and those of one that is trained anew because its rate falls.
-MOST, ANEW = 4, 2
+# 5: a file for each model, with the one that is trained anew beside it.
+FORMAT = 5
+# The most rounds that a model learns in, unless the study has more.
+MOST_ROUNDS = 200
+# Of the study's rounds: those of a model that is trained anew because its rate falls.
+ANEW = 2
 # What says nothing of how a site trains alone.
 NOT_DECIDING = {"name", "continue_run", "guard", "evaluate_every_round", "algorithm", "federation"}
 
@@ -116,7 +119,7 @@ class LocalModel:
         """Whether it learns no more: trained to its end, or in as many rounds as are allowed."""
         if self.study.training.has_falling_rate:
             return self.last >= self._planned
-        return is_finished(self.rise) or self.last >= MOST * self.study.training_rounds
+        return is_finished(self.rise) or self.last >= max(MOST_ROUNDS, self.study.training_rounds)
 
     @property
     def rise(self) -> float | None:
@@ -141,7 +144,7 @@ class LocalModel:
         """Begin an epoch with the random numbers that every other learner begins it with."""
         self.draws.begin()
 
-    def validate(self, number: int, examples: Examples, found: Score | None = None) -> None:
+    def validate(self, number: int, data: SiteData, found: Score | None = None) -> None:
         """Keep its state after a round where it is the best so far on validation data, of two that are level the later.
 
         Args:
@@ -149,7 +152,9 @@ class LocalModel:
         """
         if number != self.last or number in self.kept.get("values", {}):
             return
-        found = found or evaluate(self.model, examples, self.study, self.device)[1]
+        if found is None:
+            fix_home_statistics(self.model, data.training.images, self.study, self.device)
+            found = evaluate(self.model, data.validation, self.study, self.device)[1]
         self.take_value(number, found.value if found.num_cases else 0.0)
 
     def take_value(self, number: int, value: float) -> None:
@@ -171,9 +176,11 @@ class LocalModel:
             self.kept |= {"rounds": rounds, "last": number, "state": copy_state(model), "optimizer": optimizer}
 
 
-def own_rounds(study: Study) -> int:
-    """Return the most rounds that a site's own model learns in after the federation's."""
-    return (ANEW if study.training.has_falling_rate else MOST - 1) * study.training_rounds
+def own_rounds(study: Study, last: int) -> int:
+    """Return the most rounds that a site's own model learns in after the federation's last one."""
+    if study.training.has_falling_rate:
+        return ANEW * study.training_rounds
+    return max(MOST_ROUNDS, study.training_rounds) - last
 
 
 def lend(memo: Path | None, kept: dict[str, Any]) -> None:

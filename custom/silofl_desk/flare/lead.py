@@ -86,6 +86,8 @@ class Progress:
         study: The study's name; None while the job has not said it, as the next two.
         total_rounds: All rounds of the study.
         metric: Name of the sites' scores.
+        ends_early: Whether these rounds are only the most.
+        quiet_rounds: Rounds that raise nothing and so end the run; None where that is not known.
         in_flight: What the sites work on; None where that is nothing, or was not said.
         may_ask: Whether the server lets this person ask for the rounds.
     """
@@ -95,6 +97,8 @@ class Progress:
     study: str | None = None
     total_rounds: int | None = None
     metric: str | None = None
+    ends_early: bool = False
+    quiet_rounds: int | None = None
     in_flight: InFlight | None = None
     may_ask: bool = True
 
@@ -103,6 +107,7 @@ class Progress:
         self.run, self.ledger = answer["run"], self.ledger[: answer["first"]] + answer["ledger"]
         # A server with an older version does not say these.
         self.study, self.total_rounds, self.metric = map(answer.get, ("study", "total_rounds", "metric"))
+        self.ends_early, self.quiet_rounds = answer.get("ends_early", False), answer.get("quiet_rounds")
         task = answer.get("in_flight")
         self.in_flight = None if task is None else read_record(InFlight, task, "the server's answer")
 

@@ -227,6 +227,7 @@ def _status_banner(run: RunRecords) -> Banner:
         sentence = sentences.unfinished_sentence(run.path, run.is_simulation, len(run.ledger), results.rounds)
         return Banner(tone, "RUNNING OR INTERRUPTED", sentence, reasons, lead=lead)
     remedy = sentences.remedy_sentence(run.path, results.status, run.is_simulation)
+    remedy = remedy or sentences.more_rounds_sentence(run.path, results, run.ledger)
     sentence = " ".join(filter(None, (sentences.status_sentence(results), sentences.early_sentence(results))))
     title = f"{results.status}, AND NO BETTER THAN CHANCE" if chance else results.status
     return Banner(tone, title, sentence, reasons, remedy, lead)

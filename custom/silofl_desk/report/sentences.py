@@ -13,11 +13,13 @@ from silofl.core.guard_rule import LEAST_LEAD
 from silofl.core.guess import Measures, describe_guess, describe_guesses, measure_classes, measure_findings
 from silofl.core.operating_point import AT_MOST, is_at_most, read_at_thresholds
 from silofl.data.inventories import explain_withheld
+from silofl.federation.checkpoint import find_obstacle
 from silofl.federation.ledger import Round, format_spans
 from silofl.federation.results import Results
 from silofl.federation.unlike import SHORT
 from silofl.inference.own_tests import LEARNT
 from silofl.report.tables import METRIC_NAMES, TextTable, format_number
+from silofl.study import STORED, load_study
 from silofl.study.sections import CLASS_MEANS, RANKED, SEGMENTATION_ONLY
 from silofl.training.joined import CHOSEN, FEDERATED, LOCAL, SHIFTED, Joined
 from silofl.training.metrics import mean_of_known
@@ -29,6 +31,7 @@ from silofl_desk.report.result_tables import (
     name_models,
     read_table,
 )
+from silofl_desk.report.run_records import CONFIG
 from silofl_desk.report.verdict_words import federation_sentence, network_sentence
 
 BATCH_DEPENDENT = "a prediction depends on the other images of its batch"
@@ -64,6 +67,11 @@ JOINING_NOTE = (
     f"{LEAST_UNITS} patients are too few to say: a model that is slightly better for 9 of 10 patients and fails on "
     "one, so that nothing is gained, would be called better at 55 % of the hospitals with 6 test patients, 32 % with "
     "10 and still 15 % with 20. Both hold for these patients and this start; compare --seeds measures several starts."
+)
+JOINING_ONE_MODEL = " The hospital's own model has the study's normalisation."
+JOINING_TWO_MODELS = (
+    " Each hospital trained two own models, with the study's normalisation and with BatchNorm, and took the one that "
+    "validated better; its normalisation stands in brackets."
 )
 # What a class is chosen by: few cases have an accuracy that hardly differs.
 LEAD_OF_CLASSES = " in the probability of the true answer"
@@ -182,6 +190,26 @@ def remedy_sentence(run: Path, status: str, can_resume_here: bool) -> str:
     return f"Remove the cause, then continue: {command}"
 
 
+def more_rounds_sentence(run: Path, results: Results, ledger: Sequence[Round]) -> str:
+    """Return the command that trains on what a finished run has not trained to the end; empty where none does.
+
+    Args:
+        run: The run's folder.
+        ledger: Its finished rounds.
+    """
+    job, command = run / CONFIG / "study.yaml", _command(run, (run / "run.json").is_file())
+    rounds = [one.own_rounds for one in (results.joining or {}).values() if one.unfinished]
+    rounds += [one.rounds for one in (results.own_models or {}).values() if not one.is_finished]
+    if not rounds or command is None or not job.is_file():
+        return ""
+    study = load_study(job, STORED)
+    # A hospital's local model may have learnt in more rounds than the study has.
+    longer = study.model_copy(update={"rounds": 2 * max(study.rounds, *rounds)})
+    if study.recipe.extra_rounds or find_obstacle(study, longer, len(ledger)):
+        return ""
+    return f"To go on with more rounds: {command} --rounds {longer.rounds}"
+
+
 def _command(run: Path, can_resume_here: bool) -> str | None:
     """Return the command that goes on with a run; None of a folder without its job, as at a server."""
     if can_resume_here:
@@ -248,7 +276,7 @@ def caveats(results: Results) -> list[str]:
         found.append(f"{SHARED_PATIENTS}: {how}; the values are higher than for new patients.")
     if results.normalization == "batch_stateless":
         found.append(f"{BATCH_DEPENDENT}: the network keeps no BatchNorm statistics.")
-    if results.recipe.get("stays_home") == "batchnorm" and results.normalization != "batch":
+    if results.recipe.get("stays_home") == "batchnorm" and results.normalization not in ("batch", "batch_home"):
         found.append("the network has no BatchNorm to keep at home: all of it travels.")
     if results.batchnorm:
         found.append(f"{results.batchnorm}.")
@@ -262,9 +290,7 @@ def changes_sentence(changes: Mapping[str, Any]) -> str:
 
 
 def lead_sentence(results: Results) -> str:
-    """Return what counts most: that the models may only guess, or else what joining gave; who could not choose.
-
-    What joining gave is said of all hospitals together first, then of each.
+    """Return what counts most: that models may only guess, or else what joining gave all and each; who did not choose.
 
     Nothing without the guard where some model is better than guessing.
     """
@@ -486,8 +512,10 @@ def joining_note(results: Results) -> str:
     """Explain the columns of `joining_table`."""
     empty = JOINING_EMPTY if any(one.num_empty for one in results.tests.values()) else ""
     is_map = results.metric in SEGMENTATION_ONLY["metric"]
+    has_two = any(one.own_normalization for one in (results.joining or {}).values())
     return (
         JOINING_NOTE.format(lead=describe_lead(results) or " in the mean score")
+        + (JOINING_TWO_MODELS if has_two else JOINING_ONE_MODEL)
         + JOINING_THRESHOLDS * is_map
         + empty
         + (
@@ -511,7 +539,9 @@ def _joining_row(site: str, one: Joined, models: Iterable[str], lead: str) -> tu
     # What the choice rests on.
     federated, own = (format_number(one.validation.get(model)) for model in (SHIFTED, LOCAL))
     units = f"{one.num_units} {one.unit}{'s' * (one.num_units != 1)}"
-    validation = f"{federated}, own {own}; lead {one.shown_lead:+z.3f}{lead} on {units}"
+    if one.own_normalization:
+        own = f"{own} ({one.own_normalization})"
+    validation = f"{federated}, own {own}; lead {one.lead:+z.3f}{lead} on {units}"
     return (site, kept, one.said, validation, one.test_units, *values, difference, interval)
 
 

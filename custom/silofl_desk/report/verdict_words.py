@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from silofl.core.gain import BETTER, UNFINISHED, WORSE, Effect, Verdict, average_sites
+from silofl.core.gain import BETTER, LEVEL, UNFINISHED, WORSE, Effect, Verdict, average_sites
 from silofl.training.joined import Joined
 
 # Verdict -> what one hospital does, and what several do.
@@ -67,10 +67,8 @@ def network_sentence(joining: Mapping[str, Joined]) -> str:
     if unfinished := [site for site in effects if joining[site].unfinished]:
         details += f"; not trained to the end at {_join_with_and(unfinished)}"
     answer = "not clear"
-    if mean.low > 0:
-        answer = "a clear gain"
-    elif mean.high < 0:
-        answer = "a clear loss"
+    if mean.p_value <= 2 * LEVEL:
+        answer = "a clear gain" if mean.difference > 0 else "a clear loss"
     return (
         f"Over {number} hospitals ({details}) the mean difference, federated minus local, is {mean.difference:+z.3f} "
         f"({mean.low:z.3f} to {mean.high:z.3f}) in this start of the training: {answer}."

@@ -23,7 +23,7 @@ from silofl.federation.step_cost import STEPS, StepCost, measure_cost
 from silofl.flare.line import parse_bandwidth
 from silofl.models.networks import check_network
 from silofl.models.weights import read_weights
-from silofl.parts.guard import goes_on
+from silofl.parts.guard import goes_on, list_local_studies
 from silofl.parts.part import AFTER
 from silofl.parts.task import TRAIN, Exchange
 from silofl.parts.work import Work
@@ -73,6 +73,8 @@ class JobEstimate:
     Attributes:
         study: The study's name.
         digest: Of its settings; hospitals compare it.
+        num_rounds: All rounds.
+        ends_early: Whether they are only the most.
         sites: Sites that take part.
         examples: Training examples of the largest site.
         image_shape: (C, *spatial) of the examples, or patches.
@@ -90,16 +92,20 @@ class JobEstimate:
         own_seconds: The most that each site's own model learns after the federation; None where that share is.
         guard_disk_bytes: Of a site's disk, what its own model takes.
         training_seconds: Of a round at the largest site.
+        round_seconds: Of the first round in a network, whose sites train at once and share the server's line.
         transfer_seconds: Of the entire run, all sites' messages one after the other on the server's line.
         hours: Of the entire run in a network, whose sites train at once.
         alone_hours: Of its training in one process, where sites take turns, as many as the largest one's examples each.
         task_timeout_s: What federation.task_timeout_s should be.
         saved_bytes: On a site's line in the entire run, what frozen parameters save.
+        normalizations: Of the own models of each site, which are two where the normalisation is free.
         epsilon: What all rounds spend at the site, where the study has differential privacy.
     """
 
     study: str
     digest: str
+    num_rounds: int
+    ends_early: bool
     sites: int
     examples: int
     image_shape: tuple[int, ...]
@@ -116,11 +122,13 @@ class JobEstimate:
     own_seconds: float | None
     guard_disk_bytes: int
     training_seconds: float
+    round_seconds: float
     transfer_seconds: float
     hours: float
     alone_hours: float
     task_timeout_s: int
     saved_bytes: int = 0
+    normalizations: tuple[str, ...] = ()
     epsilon: float | None = None
 
     def as_dict(self) -> dict[str, Any]:
@@ -207,11 +215,16 @@ def estimate(study: Study, setting: Setting) -> JobEstimate:
     transfer = setting.sites * traffic.site_bytes * 8 / setting.bandwidth
     rounds = zip(traffic.bytes_to, traffic.bytes_from, strict=True)
     largest = max([to + back for to, back in rounds] + [traffic.finish_bytes_to + traffic.finish_bytes_from])
+    first = sum(traffic.bytes_to[:1]) + sum(traffic.bytes_from[:1])
+    # A run that may end early may do so as soon as it has had patience after its first round.
+    end = min(study.training_rounds, 1 + study.patience) if study.ends_early else study.training_rounds
     # At worst the messages of all other sites stand before the last one's on the server's line.
     slowest = training + setting.sites * largest * 8 / setting.bandwidth
     return JobEstimate(
         study=study.name,
         digest=study.digest,
+        num_rounds=study.total_rounds,
+        ends_early=study.ends_early,
         sites=setting.sites,
         examples=setting.examples,
         image_shape=shape,
@@ -225,14 +238,16 @@ def estimate(study: Study, setting: Setting) -> JobEstimate:
         is_on_gpu=is_on_gpu,
         seconds_per_step=cost_of_step.seconds,
         guard_share=guard_share,
-        own_seconds=None if own_share is None else own_share * training * own_rounds(study),
+        own_seconds=None if own_share is None else own_share * training * own_rounds(study, end),
         guard_disk_bytes=needs.site_disk_bytes(study, setting.sites) - needs.site_disk_bytes(bare, setting.sites),
         training_seconds=training,
+        round_seconds=training + setting.sites * first * 8 / setting.bandwidth,
         transfer_seconds=transfer,
         hours=(transfer + training * study.total_rounds) / 3600,
         alone_hours=setting.sites * training * study.total_rounds / 3600,
         task_timeout_s=max(LEAST_TIMEOUT_S, math.ceil(SAFETY * slowest)),
         saved_bytes=unfrozen.site_bytes - traffic.site_bytes,
+        normalizations=tuple(local.model.normalization for local in list_local_studies(study).values()),
         epsilon=_estimate_epsilon(study, setting) if study.is_private else None,
     )
 
@@ -268,9 +283,11 @@ def print_estimate(found: JobEstimate, console: Console) -> None:
     size += f" in patches of volumes of {volume}{assumed}" if volume else assumed
     line, training = map(format_duration, (found.transfer_seconds, found.training_seconds))
     hours, alone = (format_duration(3600 * hours) for hours in (found.hours, found.alone_hours))
+    a_round, alone_round = map(format_duration, (found.round_seconds, found.sites * found.training_seconds))
+    whole = f"at most {found.num_rounds} rounds" if found.ends_early else "the whole run"
     facts = {
         "examples at the largest site": f"{found.examples}, of size {size}",
-        "line of each site": f"{traffic.site_bytes / mib:.1f} MiB in the whole run",
+        "line of each site": f"{traffic.site_bytes / mib:.1f} MiB in {whole}",
         **_describe_saving(found),
         "line of the server": f"{found.sites * traffic.site_bytes / mib:.1f} MiB, {line}",
         "memory of the server": f"about {found.server_memory_bytes / needs.GIB:.1f} GiB",
@@ -280,8 +297,9 @@ def print_estimate(found: JobEstimate, console: Console) -> None:
         "training of a round": f"{training} per site, {found.seconds_per_step:.3f} s a step",
         **_describe_guard(found),
         **_describe_privacy(found),
-        "the whole run": f"about {hours} in a network, where sites train at the same time; about {alone} by simulate "
+        "a round": f"about {a_round} in a network, where sites train at the same time; about {alone_round} by simulate "
         "--alone, where they take turns. Both without validation and reading of data",
+        whole: f"about {hours} in a network; about {alone} by simulate --alone",
         "federation.task_timeout_s": f"{found.task_timeout_s}",
         "digest of the study as it is": found.digest,
     }
@@ -305,7 +323,10 @@ def _describe_guard(found: JobEstimate) -> dict[str, str]:
     own = found.own_seconds
     after = "" if own is None else f", and at most {format_duration(own)} per site after the rounds"
     cost = f"{part}{_format_size(found.guard_disk_bytes)} of its disk{after}"
-    return {"each site's own model, to compare with": f"{cost}; --set guard=false leaves it out"}
+    what = "each site's own model, to compare with"
+    if len(found.normalizations) > 1:
+        what = f"each site's own models ({' and '.join(found.normalizations)} normalisation), to compare with"
+    return {what: f"{cost}; --set guard=false leaves it out"}
 
 
 def _format_size(size: float) -> str:

@@ -80,7 +80,7 @@ def cost_table(rows: RowRuns) -> TextTable:
             sum(sum(getattr(record, way).values()) for record in run.ledger) / max(1, len(run.results.sites)) / 2**20
             for way in ("bytes_to", "bytes_from")
         )
-        lines.append((name, str(run.results.rounds), f"{minutes:.1f}", f"{bytes_to:.1f}", f"{bytes_from:.1f}"))
+        lines.append((name, str(len(run.ledger)), f"{minutes:.1f}", f"{bytes_to:.1f}", f"{bytes_from:.1f}"))
     columns = ("method", "rounds", "minutes in rounds", "MiB to a hospital", "MiB from it")
     return TextTable(columns, tuple(lines))
 
@@ -300,7 +300,6 @@ def _explain_kept(results: Results) -> Iterator[str]:
         if one.verdict == WORSE:
             threshold = f"; {one.threshold}" if one.threshold else ""
             yield (
-                f"{site} loses {abs(one.difference or 0.0):.3f} with the federated model, which led "
-                f"by {one.shown_lead:.3f}{describe_lead(results)} on its {one.num_units} validation "
-                f"{one.unit}s{threshold}."
+                f"{site} loses {abs(one.difference or 0.0):.3f} with the federated model, which led by {one.lead:.3f}"
+                f"{describe_lead(results)} on its {one.num_units} validation {one.unit}s{threshold}."
             )

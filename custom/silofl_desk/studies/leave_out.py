@@ -87,6 +87,8 @@ def run_unseen_test(run: Path, site: str, digest: str, load: Callable[[], SiteDa
     set_threads("auto")
     device = choose_device(contents.study.device)
     model = SuperModel(contents, device)
+    # Its images without their labels, as a hospital has them before it uses a model.
+    model.fix_home_statistics(data.training.images)
     site_cases = SiteCases.of(data, PARTS)
     answered, _ = sort_answers(evaluate_cases(model, site_cases))
     evaluation = measure_evaluation(model, fingerprint, site_cases, answered, SPECIFICITY)
@@ -96,12 +98,15 @@ def run_unseen_test(run: Path, site: str, digest: str, load: Callable[[], SiteDa
         for part in site_cases.parts.values()
     ]
     own = _collect_models(run, directory.OWN)
+    local = SuperModel(own, device) if own else None
+    if local:
+        local.fix_home_statistics(data.training.images)
     result = UnseenTest(
         site=site,
         digest=digest,
         evaluation=evaluation,
         **measure_models(model, parts),
-        own=values_by_model(_predict_parts(SuperModel(own, device), parts)) if own else None,
+        own=values_by_model(_predict_parts(local, parts)) if local else None,
         assembled_from=contents.facts.get("assembled_from"),
         num_seen=_count_seen(run, site_cases, contents.study),
     )

@@ -210,11 +210,12 @@ def _by_seed(runs: Sequence[Results], text: Callable[[Results], str]) -> str:
 def _rounds_text(runs: Sequence[Results]) -> str:
     """Return the rounds of a row; its seeds differ only in when each site's own training ends."""
     results = runs[0]
+    rounds = f"at most {results.rounds}" if any(run.ended_early for run in runs) else str(results.rounds)
     extra = results.recipe.get("extra_rounds")
     own = max((one.rounds for run in runs for one in (run.own_models or {}).values()), default=0)
     if own > (results.rounds or 0):
-        return f"{results.rounds}, then each site alone to its end, up to round {own}"
-    return f"{results.rounds} and {extra} extra" if extra else str(results.rounds)
+        return f"{rounds}, then each site alone to its end, up to round {own}"
+    return f"{rounds} and {extra} extra" if extra else rounds
 
 
 def _threshold_text(results: Results) -> str:

@@ -58,6 +58,7 @@ MOST_FREQUENT = 0.6
 NORMS = {
     "batch": "BatchNorm",
     "batch_stateless": "stateless BatchNorm",
+    "batch_home": "BatchNorm with home statistics",
     "group": "GroupNorm",
     "instance": "InstanceNorm",
 }
@@ -328,7 +329,7 @@ def _end_by_patience(values: dict[str, Any], found: Survey) -> tuple[dict[str, A
         return values, {}
     return ending, {
         "rounds": "the most; training ends earlier by federation.patience",
-        "federation.patience": f"training ends when so many rounds raised validation by no more than {LEAST_LEAD:g}",
+        "federation.patience": f"training ends when none of so many rounds raised validation by more than {LEAST_LEAD:g}",
     }
 
 

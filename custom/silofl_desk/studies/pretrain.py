@@ -26,6 +26,7 @@ from silofl.models.seeds import seed_torch
 from silofl.study import Study
 from silofl.training.device import choose_device, derive_seed, set_threads
 from silofl.training.evaluation import evaluate
+from silofl.training.home_statistics import fix_home_statistics
 from silofl.training.loop import Learner, make_optimizer, train
 from silofl.training.losses import make_loss
 from silofl_desk.options import path_to_text, read_changes
@@ -93,6 +94,7 @@ def pretrain(
     epochs = epochs or study.rounds * study.training.local_epochs
     model, loss = _train_on_pool(study, pool, epochs)
     test = join_examples({site: data.test for site, data in sites.items()})
+    fix_home_statistics(model, pool.images, study, choose_device(study.device))
     _, score = evaluate(model, test, study, choose_device(study.device))
     save_tensors(out, {name: value.cpu() for name, value in model.state_dict().items()})
     facts = {"study": study.name, "data": simulation.data, "sites": list(sites), "share": share}

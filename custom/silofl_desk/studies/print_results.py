@@ -9,6 +9,7 @@ from shlex import quote
 from rich.console import Console
 
 from silofl.base.schema import read_file
+from silofl.core.guard_rule import LEAST_LEAD
 from silofl.federation.ledger import read_ledger
 from silofl.federation.results import Results, read_results
 from silofl.federation.run_folder import PHASE
@@ -29,13 +30,23 @@ WORDS = {"bad": "BAD", "warning": "CAUTION"}
 
 def print_beginning(study: Study, sites: Sequence[str], console: Console) -> None:
     """Print who takes part in a simulation, and what its numbers do not stand for."""
-    lines = [f"{study.name}: {len(sites)} sites take part: {', '.join(sites)}"]
+    lines = [f"{study.name}: {len(sites)} sites take part: {', '.join(sites)}", *describe_end(study)]
     if any(kind.is_of_images for kind in list_kinds(study)):
         lines.append(
             "Note: a simulation has no minimum number of patients (min_patients = 0). In a real network sites with few "
             "patients do not share statistics."
         )
     print_lines([*lines, *(f"CAUTION  {sentence}" for sentence in study.cautions)], console)
+
+
+def describe_end(study: Study) -> list[str]:
+    """Return the sentence on what ends a training earlier than in its last round; none where nothing does."""
+    if not study.ends_early:
+        return []
+    return [
+        f"Training takes {study.length}. It ends when none of the last {study.patience} has raised the sites' "
+        f"validation by more than {LEAST_LEAD:g}; the line of each round says what it took, and the most that is left."
+    ]
 
 
 @contextmanager
@@ -63,7 +74,8 @@ def print_results(results: Results, console: Console) -> None:
     """Print a run's status with its reasons, its model and its numbers."""
     title, num_rounds = f"{results.status}  {results.study}", results.rounds
     if results.algorithm:
-        title += f": {results.algorithm}, preset {results.preset}, seed {results.seed}, {num_rounds} "
+        most = "at most " if results.ended_early else ""
+        title += f": {results.algorithm}, preset {results.preset}, seed {results.seed}, {most}{num_rounds} "
         title += f"round{'s' * (num_rounds != 1)}"
     lines = [title, *(f"  - {reason}" for reason in results.reasons)]
     if not results.algorithm:
@@ -110,3 +122,5 @@ def print_notes(run: Path, results: Results, console: Console) -> None:
         print_blocks(section.blocks, console)
     if found:
         print_lines([f"{WORDS['warning']}  {sentence}" for sentence in list_chance(found)], console)
+    more = sentences.more_rounds_sentence(run, results, ledger)
+    print_lines([more] if more else [], console)

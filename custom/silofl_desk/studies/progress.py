@@ -9,7 +9,7 @@ from pathlib import Path
 from rich.console import Console
 
 from silofl.federation.ledger import FILE, read_ledger
-from silofl.federation.round_line import round_line
+from silofl.federation.round_line import last_round, round_line
 from silofl.federation.run_folder import PHASE
 from silofl.federation.steps import describe_steps
 from silofl.parts.guard import CHOOSE, TRAIN_OWN
@@ -47,6 +47,7 @@ class RoundLines:
         self.study, self.run, self.console = study, run, console
         # The rounds of earlier starts are not printed again.
         self.shown = read_ledger(run) or []
+        self._last_round = last_round(study, self.shown)
         self._stamp, self._printed, self._task = 0, time.monotonic(), ""
         # The task that goes on, which each round of an own model is anew, and since when.
         self._current = ("", 0.0)
@@ -68,6 +69,7 @@ class RoundLines:
         for number in range(len(self.shown), len(ledger)):
             self._print(round_line(self.study, ledger[: number + 1]))
         self.shown = max(self.shown, ledger, key=len)
+        self._last_round = last_round(self.study, self.shown)
 
     def print_phase(self) -> None:
         """Print the sites' task where it is new and no round's training, and after `QUIET_S` how long it goes on."""
@@ -77,7 +79,7 @@ class RoundLines:
         # Training has a line for each round, and what a round exchanges besides it is short.
         # Of own models the first task asks all sites: those whose model has ended train nothing, and answer at once.
         is_said = task in (self._task, TRAIN) or (task, step) == (TRAIN_OWN, 1)
-        if len(self.shown) >= self.study.total_rounds and not is_said:
+        if len(self.shown) >= self._last_round and not is_said:
             self._task = task
             self._print(doing)
         else:
@@ -117,7 +119,7 @@ def read_phase(run: Path, study: Study, began: float) -> tuple[str, int, str, fl
 def describe_own(study: Study, last: int, step: int) -> str:
     """Return the round that sites' own models learn in, some rounds after the last one or anew where the rate falls."""
     before = 0 if study.training.has_falling_rate else last
-    return f"training the own model: round {before + step} of at most {before + own_rounds(study)}"
+    return f"training the own model: round {before + step} of at most {before + own_rounds(study, last)}"
 
 
 def describe_task(task: str, number: object, rounds: int) -> str:

@@ -34,7 +34,7 @@ from silofl.study import Study, load_study
 from silofl_desk.flare.lead import ABANDONED, Lead, Progress, has_ended
 from silofl_desk.flare.submission import check_job
 from silofl_desk.report.run_page import write_report
-from silofl_desk.studies.print_results import print_notes, print_results
+from silofl_desk.studies.print_results import describe_end, print_notes, print_results
 from silofl_desk.studies.processes import enable_interrupts
 from silofl_desk.studies.progress import RoundLines
 from silofl_desk.studies.simulate import print_json
@@ -107,8 +107,8 @@ def follow_new_job(job: Path, kit: Kit, out: Path, retries: int, console: Consol
         TrainingError: The server did not come back, or the job never began.
     """
     study = load_study(study_file(job))
-    for doubt in check_job(job, study):
-        console.print(doubt, markup=False, soft_wrap=True)
+    for sentence in [*describe_end(study), *check_job(job, study)]:
+        console.print(sentence, markup=False, soft_wrap=True)
     if not study.federation.named:
         console.print(UNNAMED, soft_wrap=True)
     with Lead(kit, PATIENCE_S) as lead, ExitStack() as open_files:
@@ -186,7 +186,7 @@ def rehearse(job: Path, study: Study, kit: Kit, options: argparse.Namespace) -> 
 
 def print_reports(reports: Mapping[str, SiteReport], study: Study, console: Console) -> None:
     """Print what a rehearsal has shown of each site."""
-    table = Table("site", "a round", f"{study.total_rounds} rounds", "memory", "to it", "from it", box=SIMPLE_HEAD)
+    table = Table("site", "a round", study.length, "memory", "to it", "from it", box=SIMPLE_HEAD)
     for site, one in reports.items():
         if one.round_seconds is None or one.run_hours is None:
             continue

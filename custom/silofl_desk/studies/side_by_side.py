@@ -78,8 +78,8 @@ def run_side_by_side(runs: Sequence[ComparedRun], out: Path, processes: int, con
 
 
 def _count_rounds(run: ComparedRun) -> str:
-    planned = changed_study(run.job, run.changes).total_rounds
-    return f"{len(read_ledger(run.path) or ())} of {planned} rounds finished"
+    planned = changed_study(run.job, run.changes).length
+    return f"{len(read_ledger(run.path) or ())} of {planned} finished"
 
 
 def build_command(run: ComparedRun) -> list[str]:

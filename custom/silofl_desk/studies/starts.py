@@ -1,8 +1,4 @@
-"""What joining gives over several starts of the training.
-
-Degrees of freedom: Satterthwaite, An approximate distribution of estimates of variance components, Biometrics Bulletin
-1946.
-"""
+"""What joining gives over several starts of the training."""
 
 from collections.abc import Mapping, Sequence
 from math import sqrt
@@ -17,7 +13,7 @@ def measure_starts(sites: Mapping[str, Sequence[Effect]]) -> dict[str, MeanEffec
 
     The variance is that between test units, the mean of the starts' squared errors, plus that between starts divided by
     their number. Of the latter the larger one of the site's own and the mean over all sites counts, since two starts
-    may be alike by chance; its freedom is that of all sites' starts. Degrees of freedom by Satterthwaite.
+    may be alike by chance; its freedom is that of all sites' starts.
 
     Args:
         sites: Site -> its starts; of one alone nothing is said.
@@ -30,13 +26,8 @@ def measure_starts(sites: Mapping[str, Sequence[Effect]]) -> dict[str, MeanEffec
         between = max(spreads[site], shared) / len(starts)
         within = float(np.mean([one.standard_error**2 for one in starts]))
         units = min(one.num_units for one in starts) - 1
-        mean, variance = float(np.mean([one.difference for one in starts])), within + between
-        parts = within**2 / units + between**2 / freedom
-        if parts:
-            found[site] = describe_mean(mean, sqrt(variance), variance**2 / parts)
-        else:
-            # Units and starts that are all alike show no spread, which is not that there is none.
-            found[site] = MeanEffect(mean, mean, mean, 1.0)
+        mean = float(np.mean([one.difference for one in starts]))
+        found[site] = describe_mean(mean, [(within, units), (between, freedom)])
     return found
 
 

@@ -238,9 +238,10 @@ class _Trials:
         least = len(rates) * len(normalizations)
         # One beyond the edge; further seeds of the study's own values and the best ones.
         most = least + 1 + 2 * (NUM_SEEDS - 1)
+        about = "at most" if self.study.ends_early else "about"
         return (
             f"{RATE} {', '.join(f'{rate:g}' for rate in rates)}, with {NORMALIZATION} {', '.join(normalizations)}: "
-            f"{least} runs of {self.study.total_rounds} rounds, then at most {most - least} more to confirm; about "
+            f"{least} runs of {self.study.length}, then at most {most - least} more to confirm; {about} "
             f"{format_duration(least * seconds)} to {format_duration(most * seconds)}, and validations and tests"
         )
 

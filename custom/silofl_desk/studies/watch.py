@@ -105,6 +105,8 @@ class WatchedJob:
             study=progress.study,
             total_rounds=progress.total_rounds or len(ledger),
             metric=progress.metric or "value",
+            ends_early=progress.ends_early,
+            quiet_rounds=progress.quiet_rounds,
             ledger=ledger,
             in_flight=progress.in_flight,
             heard=self.lead.last_heard() if progress.in_flight else {},

@@ -3,13 +3,14 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from silofl.base.errors import make_printable
 from silofl.base.schema import dump_record
 from silofl.federation.ledger import Round, find_best_round
-from silofl.federation.round_line import Whole, seconds_left, typical_seconds
+from silofl.federation.round_line import Whole, describe_rise, last_round, seconds_left, typical_seconds
 from silofl.flare.in_flight import InFlight
 from silofl.parts.task import TRAIN
 from silofl.report.canvas import PageImage, make_image
@@ -56,6 +57,8 @@ class Watched:
         total_rounds: All rounds of the study.
         metric: Name of the sites' scores.
         ledger: The finished rounds.
+        ends_early: Whether `total_rounds` is only the most.
+        quiet_rounds: Rounds that raise nothing and so end the run; None where that is not known.
         in_flight: What the sites work on; None where that is nothing, or is not known.
         heard: Connected site -> when the server last heard it, by the server's clock.
         second_machines: Site -> the address of another machine that the server refused under its name.
@@ -70,6 +73,8 @@ class Watched:
     total_rounds: int
     metric: str
     ledger: Sequence[Round]
+    ends_early: bool = False
+    quiet_rounds: int | None = None
     in_flight: InFlight | None = None
     heard: Mapping[str, float] = field(default_factory=dict)
     second_machines: Mapping[str, str] = field(default_factory=dict)
@@ -95,13 +100,18 @@ class Watched:
         """The round with the best validation so far; None where none was validated."""
         return find_best_round(self.ledger)
 
+    @cached_property
+    def last_round(self) -> int:
+        """The round with which the run ends if no later one raises the validation."""
+        return last_round(self, self.ledger)
+
     @property
     def seconds_left(self) -> float | None:
         """The estimated time of the rounds that are left; None where nothing is known, or nothing is left.
 
         That of a round in flight has gone by already; one that is overdue may take as long as a site is waited for.
         """
-        is_training = 0 < len(self.ledger) < self.total_rounds and not self.has_ended
+        is_training = 0 < len(self.ledger) < self.last_round and not self.has_ended
         if not is_training:
             return None
         gone, usual = self.in_flight.seconds if self.in_flight else 0.0, typical_seconds(self.ledger)
@@ -203,10 +213,12 @@ def _list_in_flight(watched: Watched) -> list[str]:
 def _describe_progress(watched: Watched) -> str:
     if not watched.ledger:
         return "it has ended" if watched.has_ended else "no round has finished"
-    done = f"{len(watched.ledger)} of {watched.total_rounds} rounds"
+    most = "at most " if watched.ends_early else ""
+    done = f"{len(watched.ledger)} of {most}{watched.total_rounds} rounds"
     if watched.seconds_left is not None:
-        return f"{done}, about {format_duration(watched.seconds_left)} left"
-    is_testing = len(watched.ledger) == watched.total_rounds and not watched.has_ended
+        left = f"{most or 'about '}{format_duration(watched.seconds_left)} left"
+        return "; ".join(filter(None, (f"{done}, {left}", describe_rise(watched, watched.ledger))))
+    is_testing = len(watched.ledger) >= watched.last_round and not watched.has_ended
     return f"{done}; the sites are testing the model" if is_testing else done
 
 

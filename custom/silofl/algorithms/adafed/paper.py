@@ -1,11 +1,10 @@
 """AdaFed's settings and formulas: statistics of a site, distances between sites, weights (Eqs. 5-8)."""
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import pairwise, permutations
 from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
-import torch
 from numpy.typing import ArrayLike, NDArray
 from pydantic import Field
 from scipy.spatial.distance import pdist, squareform
@@ -15,6 +14,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from silofl.base.errors import AggregationError, ConfigError
 from silofl.base.settings import Natural, Share
 from silofl.core.algorithm_option import AlgorithmOption, Traits
+from silofl.core.moments import measure_inputs
 from silofl.core.outliers import BEYOND
 from silofl.core.recipe import Recipe
 from silofl.study import Study
@@ -119,27 +119,6 @@ def _format_rounds(count: int) -> str:
 Statistics = list[tuple[NDArray[np.float64], NDArray[np.float64]]]
 
 
-class _Moments:
-    """Mean and population variance of a stream of values, merged exactly, in float64.
-
-    Chan, Golub and LeVeque, Algorithms for Computing the Sample Variance, The American Statistician 37, 1983.
-    """
-
-    def __init__(self) -> None:
-        self.count, self.mean, self.squares = 0, torch.zeros(()), torch.zeros(())
-
-    def add(self, values: Tensor) -> None:
-        """Add values of shape (channels, n)."""
-        # In float32 the sums over a whole site's pixels lose the digits that variances are made of.
-        values = values.double()
-        count, mean = values.shape[1], values.mean(dim=1)
-        squares = (values - mean[:, None]).square().sum(dim=1)
-        total, step = self.count + count, mean - self.mean
-        self.squares = self.squares + squares + step.square() * (self.count * count / total)
-        self.mean = self.mean + step * (count / total)
-        self.count = total
-
-
 def collect_statistics(
     model: nn.Module, batches: Iterable[Tensor], layers: Literal["all", "last"] = "all"
 ) -> Statistics:
@@ -160,20 +139,13 @@ def collect_statistics(
         ConfigError: The model has no such layer, or there are no batches.
     """
     watched = _watched_layers(model, layers)
-    moments = [_Moments() for _ in watched]
-    # Hooks need nothing of the network but its module types, so that sites can be compared by any network.
-    hooks = [layer.register_forward_pre_hook(_recorder(one)) for layer, one in zip(watched, moments, strict=True)]
     was_training = model.training
     # In training mode BatchNorm would normalise by the batch and move f's own running statistics.
     model.eval()
     try:
-        with torch.inference_mode():
-            for batch in batches:
-                model(batch)
+        moments = measure_inputs(model, watched, batches)
     finally:
         model.train(was_training)
-        for hook in hooks:
-            hook.remove()
     # A layer that the forward pass never calls counts nothing, just as if there were no batches.
     if any(one.count == 0 for one in moments):
         raise ConfigError(
@@ -325,15 +297,6 @@ def _watched_layers(model: nn.Module, layers: str) -> list[Any]:
     if not found:
         raise ConfigError(f"the model must have a {kinds[layers].__name__.strip('_')} layer to collect statistics of")
     return found if layers == "all" else found[-1:]
-
-
-# A function for each layer: a closure made in the caller's loop would see only the last layer's moments.
-def _recorder(moments: _Moments) -> Callable[[nn.Module, tuple[Tensor, ...]], None]:
-    def record(module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-        # (B, C, ...) to (C, B * ...)
-        moments.add(inputs[0].transpose(0, 1).flatten(1))
-
-    return record
 
 
 def _flatten_statistics(

@@ -1,0 +1,50 @@
+"""Figures on pages are those of the bench tables: each is read from its cell."""
+
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+class Cell(NamedTuple):
+    """A cell of a table below a heading of a page; of a row with an empty first cell the name above counts."""
+
+    page: str
+    heading: str
+    row: str
+    column: str
+
+
+TILES = ("bench/normalizations.md", "HarmoFL's halves with each normalisation")
+FEDSM, SHIFTED = ("bench/claims.md", "FedSM"), ("bench/claims.md", "labels-shifted")
+# Page, what it says just before and with the figure, and the cell of the figure.
+FIGURES: list[tuple[str, str, Cell]] = []
+
+
+def read_cell(cell):
+    """Return the text of a cell, without marks of highest and better."""
+    page = (ROOT / cell.page).read_text(encoding="utf-8")
+    section = re.split(rf"^#+ {re.escape(cell.heading)}\n", page, maxsplit=1, flags=re.M)[1]
+    lines = re.split(r"^#+ ", section, maxsplit=1, flags=re.M)[0].splitlines()
+    rows = [[text.strip(" *▲▼") for text in line.strip("|").split("|")] for line in lines if line.startswith("|")]
+    head, name = rows[0], ""
+    column = head.index(cell.column)
+    for row in rows[2:]:
+        name = row[0] or name
+        if cell.row in (name, f"{name}, {row[1]}"):
+            return row[column].strip(" *▲▼")
+    raise AssertionError(f"{cell.page} has no row {cell.row!r} below {cell.heading!r}")
+
+
+@pytest.mark.parametrize(("page", "text", "cell"), FIGURES)
+def test_a_figure_of_a_page_is_that_of_its_bench_table(page, text, cell):
+    words = " ".join((ROOT / page).read_text(encoding="utf-8").split())
+    assert text.format(read_cell(cell)) in words
+
+
+def test_a_cell_is_read_by_its_heading_row_and_column():
+    assert read_cell(Cell(*SHIFTED, "FedPer", "mean")) == "0.847 ± 0.031"
+    assert read_cell(Cell(*TILES, "tiles, FedAvg", "GroupNorm")) == "0.955 ± 0.011"
