@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from silofl.base.errors import StateError
 from silofl.base.schema import dump_record
 from silofl.federation.outcome import finished_results
 from silofl_desk.report.sentences import early_sentence
@@ -169,6 +170,8 @@ def test_extra_rounds_that_have_begun_are_not_taken_back_by_more_patience(play, 
     options = {"name": "finetuning", "extra_rounds": 2}
     game, change = play(**PATIENT, **options), scoring([*VALUES, 0.4, 0.4])
     game.rounds(5, change=change)
+    with pytest.raises(StateError, match="its extra rounds have begun"):
+        game.ask_for(12)
     game.take(make_study(rounds=9, **options))
     game.finish(change=change)
     assert game.server.finished_rounds == 6
