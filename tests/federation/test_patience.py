@@ -95,6 +95,20 @@ def test_a_run_goes_on_when_its_lead_has_more_patience(play, make_study):
     assert game.server.finished_rounds == 6
 
 
+def test_more_rounds_do_not_move_an_early_end_and_none_are_had_once_extra_rounds_have_begun(play):
+    change = scoring([*VALUES, *[0.5] * 9])
+    game = play(**PATIENT)
+    game.finish(change=change)
+    game.ask_for(12)
+    game.finish(change=change)
+    assert game.server.finished_rounds == 4
+    tuned = play(folder="tuned", **PATIENT, name="finetuning", extra_rounds=1)
+    tuned.finish(change=change)
+    assert tuned.server.finished_rounds == 5
+    with pytest.raises(StateError, match="Run run cannot go on to 12 rounds: its extra rounds have begun"):
+        tuned.ask_for(12)
+
+
 def test_the_rounds_in_which_all_sites_have_the_same_model_do_not_count(play):
     statistics = {"source": "running", "rounds": 2}
     game = play(**PATIENT | {"federation": {"patience": 1}}, name="adafed", statistics=statistics)
