@@ -104,6 +104,7 @@ ROWS = (
 )
 # As the authors' released code trains, with each image answered alone.
 HOME: Choices = {"model.normalization": "batch_home"}
+LOCAL_GROUP = _row("local, GroupNorm", "local", NORMS["GroupNorm"])
 LOCAL_HOME = _row("local, home statistics", "local", HOME)
 FEDBN_HOME = _row("FedBN, home statistics", "fedbn", HOME)
 REFERENCE_HOME = _row("HarmoFL reference (mean only), home statistics", "harmofl:reference", HOME)
@@ -288,12 +289,15 @@ def _stains(strength: float) -> Table:
 def _with_home_statistics(table: Table, local: float, fedbn: float, reference: float) -> Table:
     """Return the table of the same data whose BatchNorm has home statistics, with each image answered alone.
 
+    Beside it stands a site alone with GroupNorm, whose rate is searched.
+
     Args:
         local: Learning rate of the row, not searched: that of BatchNorm.
         fedbn: The same.
         reference: That of stateless BatchNorm; of nuclei, where it was not searched, of BatchNorm.
     """
     rows = (
+        LOCAL_GROUP,
         replace(LOCAL_HOME, rates=(local,)),
         replace(FEDBN_HOME, rates=(fedbn,)),
         replace(REFERENCE_HOME, rates=(reference,)),
