@@ -35,8 +35,8 @@ def test_a_training_that_may_end_early_says_before_its_first_round_what_ends_it(
     study, text = changed_study(JOB, {"rounds": 30, "federation.patience": patience}), io.StringIO()
     print_beginning(study, ["north", "south"], Console(file=text, width=300))
     sentence = (
-        "Training takes at most 30 rounds. It ends when none of the last 7 has raised the sites' validation by more than "
-        "0.005; the line of each round says what it took, and the most that is left.\n"
+        "Training takes at most 30 rounds. It ends when none of the last 7 has raised the sites' validation by more "
+        "than 0.005; the line of each round says what it took, and the most that is left.\n"
     )
     assert (sentence in text.getvalue()) == (patience == 7)
 

@@ -87,7 +87,7 @@ def test_a_long_round_is_never_silent_and_shows_its_steps(lines, tmp_path, monke
     assert lines.text()[0].endswith(" s so far, step 12 of 300 at north")
 
 
-@pytest.mark.parametrize(("schedule", "number", "most"), [("constant", 34, 16), ("poly", 30, 8)])
+@pytest.mark.parametrize(("schedule", "number", "most"), [("constant", 34, 200), ("poly", 30, 8)])
 def test_an_own_model_that_goes_on_has_a_line_with_its_round_and_the_time_since_it_began(
     tmp_path, monkeypatch, schedule, number, most
 ):
@@ -104,7 +104,7 @@ def test_an_own_model_that_goes_on_has_a_line_with_its_round_and_the_time_since_
     # The first task asks also sites whose own model has ended: whether any trains is known with the second.
     first, *_, last = console.export_text().splitlines()
     assert first == f"training the own model: round {number - 28} of at most {most}"
-    # From four rounds on, to four times as many; or twice as many anew. It began two minutes ago.
+    # From four rounds on, to 200; or twice as many anew. It began two minutes ago.
     assert last == f"training the own model: round {number} of at most {most}, 2.0 min so far"
 
 
@@ -119,7 +119,7 @@ def test_sites_whose_own_models_have_ended_are_not_said_to_train_them_but_a_long
     monkeypatch.setattr(progress, "QUIET_S", 0.0)
     (tmp_path / PHASE).write_text("guard_train 4 1")
     lines.print_phase()
-    assert lines.text()[-1].startswith("training the own model: round 5 of at most 16, ")
+    assert lines.text()[-1].startswith("training the own model: round 5 of at most 200, ")
 
 
 def test_a_finished_round_is_told_before_the_task_that_follows_it(lines, tmp_path):

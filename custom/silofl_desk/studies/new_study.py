@@ -327,9 +327,10 @@ def _end_by_patience(values: dict[str, Any], found: Survey) -> tuple[dict[str, A
     except ConfigError:
         # Its last rounds are others than those before, and must come.
         return values, {}
+    remark = f"training ends when none of so many rounds raised validation by more than {LEAST_LEAD:g}"
     return ending, {
         "rounds": "the most; training ends earlier by federation.patience",
-        "federation.patience": f"training ends when none of so many rounds raised validation by more than {LEAST_LEAD:g}",
+        "federation.patience": remark,
     }
 
 
