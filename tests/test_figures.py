@@ -18,10 +18,27 @@ class Cell(NamedTuple):
     column: str
 
 
-TILES = ("bench/normalizations.md", "HarmoFL's halves with each normalisation")
-FEDSM, SHIFTED = ("bench/claims.md", "FedSM"), ("bench/claims.md", "labels-shifted")
-# Page, what it says just before and with the figure, and the cell of the figure.
-FIGURES: list[tuple[str, str, Cell]] = []
+NORMALIZATIONS = ("bench/normalizations.md", "HarmoFL's halves with each normalisation")
+TILES, HOME = ("bench/claims.md", "tiles"), ("bench/claims.md", "tiles-home")
+NUCLEI, FEDSM, SHIFTED = (("bench/claims.md", heading) for heading in ("nuclei", "FedSM", "labels-shifted"))
+# Page, what it says with the figure, and the cell of the figure.
+FIGURES = [
+    ("README.md", "real tissue: accuracy {}, local", Cell(*NORMALIZATIONS, "tiles, FedAvg", "GroupNorm")),
+    ("README.md", "local {} ([table](bench/claims.md#tiles-home)): no gain", Cell(*HOME, "local, GroupNorm", "mean")),
+    ("README.md", "HarmoFL {}, FedBN", Cell(*HOME, "HarmoFL reference (mean only), home statistics", "mean")),
+    ("README.md", "FedBN {} ([table]", Cell(*HOME, "FedBN, home statistics", "mean")),
+    ("README.md", "nuclei: every method below local, {}", Cell(*NUCLEI, "local", "mean")),
+    ("README.md", "took no part: Dice {}, FedAvg", Cell(*FEDSM, "FedSM", "unseen")),
+    ("README.md", "FedAvg {}; at home", Cell(*FEDSM, "FedAvg", "unseen")),
+    ("README.md", "at home FedSM {}", Cell(*FEDSM, "FedSM", "mean")),
+    ("README.md", "FedAvg {}, local", Cell(*FEDSM, "FedAvg", "mean")),
+    ("README.md", "local {} ([table](bench/claims.md#fedsm))", Cell(*FEDSM, "local", "mean")),
+    ("README.md", "simulated classes: accuracy {} and", Cell(*SHIFTED, "FedPer", "mean")),
+    ("README.md", "and {}, AdaFed", Cell(*SHIFTED, "f-AdaFed", "mean")),
+    ("README.md", "AdaFed {}, local", Cell(*SHIFTED, "AdaFed", "mean")),
+    ("README.md", "local {} ([table](bench/claims.md#labels-shifted))", Cell(*SHIFTED, "local", "mean")),
+    ("README.md", "lowest on real tissue, {}:", Cell(*TILES, "HarmoFL paper", "mean")),
+]
 
 
 def read_cell(cell):
@@ -47,4 +64,4 @@ def test_a_figure_of_a_page_is_that_of_its_bench_table(page, text, cell):
 
 def test_a_cell_is_read_by_its_heading_row_and_column():
     assert read_cell(Cell(*SHIFTED, "FedPer", "mean")) == "0.847 ± 0.031"
-    assert read_cell(Cell(*TILES, "tiles, FedAvg", "GroupNorm")) == "0.955 ± 0.011"
+    assert read_cell(Cell(*NORMALIZATIONS, "tiles, FedAvg", "GroupNorm")) == "0.955 ± 0.011"

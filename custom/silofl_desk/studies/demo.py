@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
@@ -35,13 +36,15 @@ PROCESSES = 2
 SUPER_RUN = "fedsm_phantoms"
 # Fewer pixels and channels than the jobs' own, which take several times as long, and in return a higher learning rate.
 # Every training goes on until it is done.
-SMALL: dict[str, object] = {
+SMALL: dict[str, Any] = {
     "rounds": 100,
     "federation.patience": 10,
     "data.transforms": [{"Resize": {"spatial_size": [32, 32]}}],
     "model.features": [8, 8, 16, 32, 32, 8],
     "training.learning_rate": 0.01,
 }
+# The shared rounds before AdaFed compares the hospitals.
+SHARED = 10
 REVERSED = {SITES[2]: "Its contrast is reversed: what is bright elsewhere is dark there."}
 WIDTH = 100
 START = (
@@ -124,9 +127,12 @@ def _tell_story(out: Path, changes: dict[str, object], console: Console, log: Co
     return max(code, *(ExitCode[run.results.status] for run in runs.values()))
 
 
-def _choose_study(method: str, changes: dict[str, object]) -> tuple[Path, dict[str, object]]:
+def _choose_study(method: str, changes: dict[str, Any]) -> tuple[Path, dict[str, Any]]:
     """Return the bundled job of a method, and what the demonstration changes in its study."""
-    return JOBS / f"{method}_phantoms", SMALL | {"model.normalization": METHODS[method]} | changes
+    study_changes = SMALL | {"model.normalization": METHODS[method]} | changes
+    if method == "adafed":
+        study_changes["algorithm.statistics.rounds"] = max(1, min(SHARED, int(study_changes["rounds"]) // 2))
+    return JOBS / f"{method}_phantoms", study_changes
 
 
 def count_training_patients(data: Path) -> dict[str, int]:
