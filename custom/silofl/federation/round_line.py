@@ -72,18 +72,13 @@ def describe_rise(whole: Whole, ledger: Sequence[Round]) -> str:
     last = None if whole.quiet_rounds is None else find_last_rise(ledger)
     if last is None:
         return ""
-    return f"last rise in round {last}, ends in round {end_after(whole, last)} if nothing rises"
+    return f"last rise in round {last}, ends in round {last_round(whole, ledger)} if nothing rises"
 
 
 def last_round(whole: Whole, ledger: Sequence[Round]) -> int:
     """Return the round with which the run ends if no later one raises the validation."""
     last = None if whole.quiet_rounds is None else find_last_rise(ledger)
-    return whole.total_rounds if last is None else end_after(whole, last)
-
-
-def end_after(whole: Whole, last: int) -> int:
-    """Return the round with which the run ends if the validation rose last in a round, and rises in no later one."""
-    return min(whole.total_rounds, last + (whole.quiet_rounds or 0))
+    return whole.total_rounds if last is None else min(whole.total_rounds, last + (whole.quiet_rounds or 0))
 
 
 def describe_seconds_left(whole: Whole, seconds: float) -> str:
