@@ -19,6 +19,7 @@ import silofl
 from silofl.base.errors import ConfigError, DataError, ExitCode
 from silofl.cli import main
 from silofl.inference import command
+from silofl.inference.answers import read_answers
 from silofl.inference.command import Options, predict_inputs
 from silofl.inference.directory import read_fingerprint, read_model_folder, write_model_folder
 from silofl.inference.output import write_map
@@ -451,6 +452,7 @@ def test_the_record_and_map_of_disagreement_of_an_earlier_version_are_read_and_g
         record["disagreement"] = {"models": ["global", "north", "south"], "mean": 0.5, "map": name}
         (tmp_path / "out" / name).write_bytes(b"")
     (tmp_path / "out" / "prediction.json").write_text(json.dumps(records))
+    assert [one.name for one in read_answers(tmp_path / "out")] == ["pic.png", "scan.nii.gz"]
     _, (scan, pic), _ = predict(picture)
     assert scan == records[1] and "disagreement" not in pic
     assert [path.name for path in (tmp_path / "out").glob("*disagreement*")] == ["scan_disagreement.nii.gz"]
