@@ -19,6 +19,7 @@ import silofl
 from silofl.base.errors import ConfigError, DataError, ExitCode
 from silofl.cli import main
 from silofl.inference import command
+from silofl.inference.answers import read_answers
 from silofl.inference.command import Options, predict_inputs
 from silofl.inference.directory import read_fingerprint, read_model_folder, write_model_folder
 from silofl.inference.output import write_map
@@ -387,14 +388,12 @@ def test_files_of_a_forbidden_answer_are_written_on_request_alone_and_say_so(
     super_model, predict, picture, write_volume, tmp_path
 ):
     state_rule(super_model, label_below=0.7)
-    inputs, asked = (picture, write_volume()), {"has_picture": True, "has_disagreement": True}
-    predict(*inputs, **asked, writes_forbidden=True)
-    assert len(list((tmp_path / "out").glob("*_*.*"))) == 6
-    for name in ("pic_labels.png", "pic_disagreement.png"):
-        assert Image.open(tmp_path / "out" / name).text == {"Description": "DO NOT USE"}
-    for name in ("scan_labels.nii.gz", "scan_disagreement.nii.gz"):
-        assert nibabel.load(tmp_path / "out" / name).header["descrip"].item() == b"DO NOT USE"
-    code, records, text = predict(*inputs, **asked)
+    inputs = picture, write_volume()
+    predict(*inputs, has_picture=True, writes_forbidden=True)
+    assert len(list((tmp_path / "out").glob("*_*.*"))) == 4
+    assert Image.open(tmp_path / "out" / "pic_labels.png").text == {"Description": "DO NOT USE"}
+    assert nibabel.load(tmp_path / "out" / "scan_labels.nii.gz").header["descrip"].item() == b"DO NOT USE"
+    code, records, text = predict(*inputs, has_picture=True)
     assert code == ExitCode.DO_NOT_USE and not list((tmp_path / "out").glob("*_*.*"))
     assert all(one["do_not_use"] and not {"label_map", "picture"} & one.keys() for one in records)
     assert text.count("it must not be used, and none of its files is written") == 2
@@ -444,39 +443,28 @@ def test_the_command_ends_with_the_codes_of_all_commands(super_model, picture, b
     assert not (tmp_path / "d").exists() and not (tmp_path / "e").exists()
 
 
-def test_a_map_of_disagreement_lies_on_the_inputs_grid_and_its_mean_in_the_record(
+def test_the_record_and_map_of_disagreement_of_an_earlier_version_are_read_and_go_with_their_answer(
     predict, picture, write_volume, tmp_path
 ):
-    volume = write_volume()
-    _, records, printed = predict(volume, picture, has_disagreement=True)
-    for record, source in zip(records, (volume, picture), strict=True):
-        found = record["disagreement"]
-        assert found["models"] == ["global", "north", "south"] and 0 <= found["mean"] <= 1
-        assert f"{found['mean']:.0%} of the 3 models disagree where any has a label" in printed
-        path = tmp_path / "out" / found["map"]
-        if source == volume:
-            image = nibabel.load(path)
-            np.testing.assert_allclose(image.affine, nibabel.load(volume).affine, atol=1e-6)
-            assert image.shape == nibabel.load(volume).shape and 0 <= image.get_fdata().max() <= 1
-        else:
-            assert Image.open(path).size == Image.open(picture).size
-    # the next answer takes the map's place
-    predict(volume, picture)
-    assert not list((tmp_path / "out").glob("*disagreement*"))
+    _, records, _ = predict(picture, write_volume())
+    for record, name in zip(records, ("pic_disagreement.png", "scan_disagreement.nii.gz"), strict=True):
+        assert "disagreement" not in record
+        record["disagreement"] = {"models": ["global", "north", "south"], "mean": 0.5, "map": name}
+        (tmp_path / "out" / name).write_bytes(b"")
+    (tmp_path / "out" / "prediction.json").write_text(json.dumps(records))
+    assert [one.name for one in read_answers(tmp_path / "out")] == ["pic.png", "scan.nii.gz"]
+    _, (scan, pic), _ = predict(picture)
+    assert scan == records[1] and "disagreement" not in pic
+    assert [path.name for path in (tmp_path / "out").glob("*disagreement*")] == ["scan_disagreement.nii.gz"]
 
 
-def test_of_a_class_what_each_model_says_is_recorded_without_a_map(
-    tmp_path, make_contents, make_study, picture, capsys
-):
+def test_of_a_class_a_picture_is_drawn_and_no_label_map_recorded(tmp_path, make_contents, make_study, picture):
     write_model_folder(tmp_path / "classes", make_contents("mean", study=make_study("classification", data=RESIZE)))
     command = ["predict", str(tmp_path / "classes"), str(picture), "-o", str(tmp_path / "out"), "--device", "cpu"]
-    assert main([*command, "--disagreement", "--picture"]) == ExitCode.COMPLETE
+    assert main([*command, "--picture"]) == ExitCode.COMPLETE
     (record,) = json.loads((tmp_path / "out" / "prediction.json").read_text())
     assert record["label_name"] in ("normal", "tumour") and (tmp_path / "out" / record["picture"]).is_file()
-    low, high = record["disagreement"]["ranges"]["tumour"]
-    assert low <= record["class_scores"]["tumour"] <= high
-    assert "label_map" not in record and "map" not in record["disagreement"]
-    assert f"the 2 models say normal {1 - high:.2f} to {1 - low:.2f}" in " ".join(capsys.readouterr().out.split())
+    assert "label_map" not in record
 
 
 def test_a_model_that_its_lead_withdraws_answers_no_further_case(predict, picture, monkeypatch):

@@ -89,11 +89,9 @@ def test_a_model_that_is_named_among_several_answers_without_the_bias_of_all(mak
     assert model.predict(case, site="south").bias == 0 and model.predict(case).bias == 0.7
 
 
-def test_one_model_alone_answers_without_scores_and_cannot_disagree(make):
+def test_one_model_alone_answers_without_scores(make):
     prediction = make("only").predict(images(2))
     assert (prediction.model, prediction.scores, prediction.is_fallback) == ("global", {}, False)
-    with pytest.raises(ConfigError, match="disagreement must be of several models; this super model holds one"):
-        make("only").predict(images(3), has_disagreement=True)
 
 
 @pytest.mark.parametrize(
@@ -366,35 +364,3 @@ def test_a_threshold_decides_each_finding_alone(make, make_study):
     scores = model.predict(case).class_scores
     found = read(model, 1.0, {1: scores["effusion"] / 2}).predict(case).findings
     assert ("effusion" in found) and ("nodule" in found) == (scores["nodule"] > 0.5)
-
-
-# --- what the single models say beside the answer
-
-
-@pytest.mark.parametrize(("rule", "names"), [("mean", ["north", "south"]), ("selector", ["global", "north", "south"])])
-def test_disagreement_is_the_share_of_models_that_label_a_voxel_otherwise(make, make_study, rule, names):
-    model, case = make(rule, study=make_study(labels={1: "organ"})), images(3)
-    found = model.predict(case, has_disagreement=True)
-    alone = np.stack([model.predict(case, site=name).label_map for name in names])
-    wanted = (alone != found.label_map).mean(axis=0)
-    np.testing.assert_allclose(found.disagreement.shares, wanted, rtol=1e-6)
-    assert found.disagreement.models == names and 0 < wanted.max() <= 1
-    labelled = (found.label_map > 0) | alone.any(axis=0)
-    assert found.disagreement.mean == pytest.approx(wanted[labelled].mean())
-    assert model.predict(case).disagreement is None
-
-
-def test_models_that_agree_do_not_disagree_and_all_have_the_bias_of_the_answer(make, make_contents):
-    contents = make_contents("mean", bias=0.7)
-    state = contents.models["north"]
-    model = SuperModel(replace(contents, models={"north": state, "south": state}), CPU)
-    found = model.predict(images(3), has_disagreement=True).disagreement
-    assert found.shares.max() == 0 and found.mean == 0
-
-
-def test_of_classes_disagreement_is_the_lowest_and_the_highest_probability(make, make_study):
-    model, case = read(make("mean", study=make_study("classification")), 2.0), images(3)
-    found = model.predict(case, has_disagreement=True).disagreement
-    said = [read(model, 2.0, {}).probabilities(name, case).mean(axis=0) for name in ("north", "south")]
-    odds = sorted(p[1] / p[0] for p in said)
-    assert found.shares is None and found.ranges["tumour"] == pytest.approx(tuple(one / (1 + one) for one in odds))

@@ -24,7 +24,6 @@ def add_predict(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--write-forbidden", action="store_true", help="also write files of answers that the study forbids to use"
     )
-    parser.add_argument("--disagreement", action="store_true", help="also ask each model, and map where they disagree")
     parser.add_argument(
         "--by-folder", action="store_true", help="name the results after each input's folder instead of its file"
     )

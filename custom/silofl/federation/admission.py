@@ -6,20 +6,10 @@ from typing import TypeVar
 from silofl.core.outliers import BEYOND, cap_claims
 from silofl.core.products import multiply_updates
 from silofl.federation.known_sites import take_software
-from silofl.federation.numbers import (
-    check_image_shape,
-    check_modality,
-    check_names,
-    find_long_updates,
-)
+from silofl.federation.numbers import check_image_shape, check_modality, check_names, find_long_updates
 from silofl.federation.partners import part_lonely
 from silofl.federation.server import ServerRounds
-from silofl.federation.unlike import (
-    find_outweighing,
-    find_unlike_updates,
-    join_unlike,
-    sort_by_site,
-)
+from silofl.federation.unlike import find_outweighing, find_unlike_updates, join_unlike, sort_by_site
 from silofl.parts.answer import SiteAnswer, explain_refusal
 from silofl.parts.task import TRAIN, Exchange, Message, Replies, Unlike
 

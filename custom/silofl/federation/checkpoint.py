@@ -154,15 +154,10 @@ def find_obstacle(before: Study, now: Study, finished: int) -> str:
         return "its extra rounds have begun"
     if len(shared) > 1:
         return "the sites would have shared one model for longer"
-    if not _closes_the_same(before, now, finished):
+    held, wanted = ({number for number in study.closing_rounds if number <= finished} for study in (before, now))
+    if wanted and wanted != held:
         return "the mean over its last rounds has begun"
     return ""
-
-
-def _closes_the_same(before: Study, now: Study, finished: int) -> bool:
-    """Return whether the closing rounds are the same as far as they are finished, or none of them is."""
-    held, wanted = ({number for number in study.closing_rounds if number <= finished} for study in (before, now))
-    return not wanted or wanted == held
 
 
 def _format_value(value: object) -> str:

@@ -225,12 +225,6 @@ def find_best_round(ledger: Sequence[Round]) -> int | None:
     return next((record.round for record in reversed(ledger) if record.is_best), None)
 
 
-def list_medians(ledger: Iterable[Round]) -> list[float | None]:
-    """Return the median of the sites' validation after each round; None of one without any."""
-    rounds = (record.validated.values() for record in ledger)
-    return [float(np.median([*values])) if values else None for values in rounds]
-
-
 def measure_rise_after(ledger: Sequence[Round], number: int) -> float | None:
     """Return by how much the rounds after one raised the sites' validation over the best round up to it.
 
@@ -246,7 +240,7 @@ def measure_rise_after(ledger: Sequence[Round], number: int) -> float | None:
 
 def measure_last_rise(ledger: Sequence[Round], patience: int) -> float | None:
     """Return `measure_rise_after` of the last rounds; 0 once the sites' median is 1, which no round can raise."""
-    if 1.0 in list_medians(ledger):
+    if any(record.validated and np.median([*record.validated.values()]) == 1 for record in ledger):
         return 0.0
     return measure_rise_after(ledger, len(ledger) - patience)
 

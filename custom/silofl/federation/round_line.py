@@ -51,6 +51,7 @@ def round_line(whole: Whole, ledger: Sequence[Round]) -> str:
     elif before and before.validation_mean is not None:
         validation = f"validation {whole.metric} {before.validation_mean:.4f} (round {before.round})"
     left = seconds_left(whole, ledger)
+    duration = f"{left:.0f} s" if left < 90 else f"{left / 60:.0f} min"
     parts = [
         f"round {record.round:>3}/{whole.total_rounds}",
         f"loss {np.mean(losses):.4f}" if losses else "",
@@ -59,7 +60,7 @@ def round_line(whole: Whole, ledger: Sequence[Round]) -> str:
         f"{len(record.answered)} of {len(record.asked)} sites",
         f"{record.seconds:.1f} s",
         # After the last round comes the test, whose time nobody knows.
-        "" if left < 1 else f"{describe_seconds_left(whole, left)} left",
+        "" if left < 1 else f"{'at most' if whole.ends_early else 'about'} {duration} left",
         *_list_missing(record),
     ]
     # A lead's ledger comes from the server, with whatever names and reasons.
@@ -72,24 +73,13 @@ def describe_rise(whole: Whole, ledger: Sequence[Round]) -> str:
     last = None if whole.quiet_rounds is None else find_last_rise(ledger)
     if last is None:
         return ""
-    return f"last rise in round {last}, ends in round {end_after(whole, last)} if nothing rises"
+    return f"last rise in round {last}, ends in round {last_round(whole, ledger)} if nothing rises"
 
 
 def last_round(whole: Whole, ledger: Sequence[Round]) -> int:
     """Return the round with which the run ends if no later one raises the validation."""
     last = None if whole.quiet_rounds is None else find_last_rise(ledger)
-    return whole.total_rounds if last is None else end_after(whole, last)
-
-
-def end_after(whole: Whole, last: int) -> int:
-    """Return the round with which the run ends if the validation rose last in a round, and rises in no later one."""
-    return min(whole.total_rounds, last + (whole.quiet_rounds or 0))
-
-
-def describe_seconds_left(whole: Whole, seconds: float) -> str:
-    """Return in words how long the rounds that are left may take."""
-    duration = f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} min"
-    return f"at most {duration}" if whole.ends_early else f"about {duration}"
+    return whole.total_rounds if last is None else min(whole.total_rounds, last + (whole.quiet_rounds or 0))
 
 
 def seconds_left(whole: Whole, ledger: Sequence[Round]) -> float:

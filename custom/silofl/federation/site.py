@@ -136,7 +136,7 @@ class SiteRounds:
             SiloFLError: It cannot be done; the sentence may name a case.
         """
         asked = TaskHeader.of(message)
-        study = self._find_study(asked)
+        study = self.study.ended_after(asked.joint_rounds)
         message = replace(message, arrays=widen_arrays(message.arrays, self.study))
         if asked.software is not None:
             self._check_software(asked.software)
@@ -190,10 +190,6 @@ class SiteRounds:
         half.keep_answer(answer)
         return answer
 
-    def _find_study(self, asked: TaskHeader) -> Study:
-        """Return the study with the round in which training has ended, where the server ended it early."""
-        return self.study.ended_after(asked.joint_rounds)
-
     def _describe_task(self, task: str, message: Message, asked: TaskHeader) -> dict[str, str | int]:
         """Return what decides a task's answer: the task, the data and the settings, all of them."""
         deciding = [self.site.model_dump(mode="json"), read_software().model_dump(), self.device.type, self._source]
@@ -212,7 +208,7 @@ class SiteRounds:
 
     def _prepare(self, message: Message, folder: Path, **state: Any) -> Work:  # noqa: ANN401
         """Return a task at this site, with what it has kept at home."""
-        study = self._find_study(TaskHeader.of(message))
+        study = self.study.ended_after(TaskHeader.of(message).joint_rounds)
         return Work(
             *(self.name, study, self.data, message, self.device, self.site.processes),
             folder=folder,

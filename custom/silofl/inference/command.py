@@ -11,7 +11,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from numpy.typing import NDArray
 from rich.console import Console
 from rich.progress import Progress
 
@@ -24,8 +23,6 @@ from silofl.inference import RECORD
 from silofl.inference.dicom_seg import check_can_write, write_dicom_seg
 from silofl.inference.directory import read_fingerprint, read_versions
 from silofl.inference.output import (
-    DISAGREEMENT,
-    LABELS,
     SUFFIXES,
     forbid_use,
     input_stem,
@@ -55,7 +52,6 @@ class Options:
         has_picture: Whether an overlay is drawn of each input.
         has_dicom_seg: Whether a DICOM segmentation is written of each DICOM input.
         writes_forbidden: Whether files are written of answers too that the study's rule forbids to use.
-        has_disagreement: Whether all models are asked, and a map of where they disagree is written.
         is_named_by_folder: Whether results are called by the folder that an input's first file lies in.
         site: The site whose model answers, instead of a choice.
         threshold: Replaces the super model's gamma.
@@ -66,7 +62,6 @@ class Options:
     has_picture: bool = False
     has_dicom_seg: bool = False
     writes_forbidden: bool = False
-    has_disagreement: bool = False
     is_named_by_folder: bool = False
     site: str | None = None
     threshold: float | None = None
@@ -111,7 +106,6 @@ def run(options: argparse.Namespace) -> int:
         has_picture=options.picture,
         has_dicom_seg=options.dicom_seg,
         writes_forbidden=options.write_forbidden,
-        has_disagreement=options.disagreement,
         is_named_by_folder=options.by_folder,
         site=options.site,
         threshold=options.threshold,
@@ -213,7 +207,7 @@ class Runner:
 
     def __init__(self, folder: Path, out: Path, options: Options) -> None:
         self.model, self.out, self.options = SuperModel.load(folder, options.device), out, options
-        self.asked = options.batch_size, options.threshold, options.site, options.has_disagreement
+        self.asked = options.batch_size, options.threshold, options.site
         self.model.check_options(*self.asked)
         if options.has_dicom_seg:
             check_can_write(self.model.contents.study)
@@ -274,10 +268,8 @@ class Runner:
         if prediction.do_not_use and not options.writes_forbidden:
             return record, f"{line}; it must not be used, and none of its files is written"
         if prediction.label_map is not None:
-            record["label_map"] = self._write_map(one, prediction, prediction.label_map, LABELS)
-        if prediction.disagreement is not None and prediction.disagreement.shares is not None:
-            shares = prediction.disagreement.shares
-            record["disagreement"]["map"] = self._write_map(one, prediction, shares, DISAGREEMENT)
+            map_and_grid = prediction.label_map, prediction.affine
+            record["label_map"] = write_map(self.out, one.stem, one.first, *map_and_grid, bool(prediction.do_not_use))
         if options.has_dicom_seg:
             record |= self._write_segmentation(one, prediction, record["warnings"])
         if options.has_picture:
@@ -285,10 +277,6 @@ class Runner:
             content = self._draw_picture(one, prediction)
             write_atomically(self.out / record["picture"], lambda stream: stream.write(content))
         return record, line
-
-    def _write_map(self, one: Input, prediction: Prediction, values: NDArray, what: str) -> str:
-        is_forbidden = bool(prediction.do_not_use)
-        return write_map(self.out, one.stem, one.first, values, prediction.affine, what, is_forbidden)
 
     def _write_segmentation(self, one: Input, prediction: Prediction, warnings: list[str]) -> dict[str, Any]:
         """Write a DICOM segmentation and return the record's entries; what prevents it is one more warning."""

@@ -16,7 +16,6 @@ from silofl.base.errors import DataError, quote_value
 from silofl.base.files import write_atomically
 from silofl.base.naming import is_one_line
 from silofl.inference.choice import ENSEMBLE, MEAN
-from silofl.inference.disagreement import Disagreement
 from silofl.inference.prediction import Prediction
 from silofl.models.roles import GLOBAL
 from silofl.reading.access import input_name
@@ -26,12 +25,10 @@ from silofl.study import Study
 from silofl.training.joined import LOCAL, describe_bias
 
 FORBIDDEN = "DO NOT USE"
-# Of the files of an input, after its stem.
-LABELS, DISAGREEMENT = "labels", "disagreement"
+# The files of an input end with these after its stem. Only earlier versions wrote maps of disagreement.
 SUFFIXES = (
-    *(f"_{what}.{kind}" for what in (LABELS, DISAGREEMENT) for kind in ("png", "nii.gz")),
-    "_picture.png",
-    "_seg.dcm",
+    *("_labels.png", "_labels.nii.gz", "_picture.png", "_seg.dcm"),
+    *("_disagreement.png", "_disagreement.nii.gz"),
 )
 # What places a NIfTI file's voxels: its two grids, with their codes, and its unit.
 NIFTI_GRID = (
@@ -67,24 +64,21 @@ def write_map(
     folder: Path,
     stem: str,
     source: Path,
-    values: NDArray,
+    label_map: NDArray[np.uint8],
     affine: NDArray | None,
-    what: str = LABELS,
     is_forbidden: bool = False,
 ) -> str:
-    """Write an input's label map, or another value of each pixel, and return the file's name.
+    """Write an input's label map and return the file's name.
 
     Args:
-        values: Label numbers, or shares from 0 to 1, in PNG 0 to 255; (X, Y, Z) or (rows, columns).
+        label_map: Label numbers, (X, Y, Z) or (rows, columns).
         affine: Voxel indices to millimetres, (4, 4), for NIfTI; None of a picture, for PNG.
         is_forbidden: Whether the study's rule forbids to use it: the file's own description says so.
     """
     is_picture = affine is None
-    name = f"{stem}_{what}.{'png' if is_picture else 'nii.gz'}"
-    if is_picture and values.dtype != np.uint8:
-        values = np.round(values * 255).astype(np.uint8)
+    name = f"{stem}_labels.{'png' if is_picture else 'nii.gz'}"
     remark = FORBIDDEN if is_forbidden else ""
-    content = _encode_png(values, remark) if is_picture else _encode_nifti(values, affine, source, remark)
+    content = _encode_png(label_map, remark) if is_picture else _encode_nifti(label_map, affine, source, remark)
     write_atomically(folder / name, lambda stream: stream.write(content))
     return name
 
@@ -101,7 +95,6 @@ def prediction_record(prediction: Prediction, study: Study, threshold: float | N
         "do_not_use": None if prediction.do_not_use is None else list(prediction.do_not_use),
         "unchecked": list(prediction.unchecked),
         "deviations": {name: round(one, 3) for name, one in prediction.deviations.items()},
-        **_record_disagreement(prediction.disagreement),
     }
     if prediction.label_map is not None:
         labels = {str(number): name for number, name in sorted(study.labels.items())}
@@ -117,14 +110,6 @@ def prediction_record(prediction: Prediction, study: Study, threshold: float | N
     return record | {"label": prediction.label, "label_name": study.labels[prediction.label]} | read
 
 
-def _record_disagreement(found: Disagreement | None) -> dict[str, Any]:
-    """Return what the single models say, but for the map; nothing where it was not asked for."""
-    if found is None:
-        return {}
-    said = {"mean": found.mean} if found.ranges is None else {"ranges": {k: list(v) for k, v in found.ranges.items()}}
-    return {"disagreement": {"models": list(found.models)} | said}
-
-
 def forbid_use(reasons: Sequence[str] | None) -> list[str]:
     """Return the line by which the study's rule forbids to use an answer; none where there is no reason."""
     return [f"{FORBIDDEN} this answer: {'; '.join(reasons)}"] if reasons else []
@@ -132,8 +117,7 @@ def forbid_use(reasons: Sequence[str] | None) -> list[str]:
 
 def prediction_sentence(prediction: Prediction, study: Study, threshold: float | None) -> str:
     """Return whose model answered, how sure the choice was, and its answer."""
-    answer = f"{model_sentence(prediction, threshold)}; {_answer_sentence(prediction, study)}"
-    return f"{answer}{_disagreement_sentence(prediction.disagreement)}"
+    return f"{model_sentence(prediction, threshold)}; {_answer_sentence(prediction, study)}"
 
 
 def model_sentence(prediction: Prediction, threshold: float | None) -> str:
@@ -175,16 +159,6 @@ def _answer_sentence(prediction: Prediction, study: Study) -> str:
     counts = {name: int((prediction.label_map == number).sum()) for number, name in sorted(study.labels.items())}
     unit = "pixel" if prediction.label_map.ndim == 2 else "voxel"
     return ", ".join(f"{name} {count} {unit}{'s' * (count != 1)}" for name, count in counts.items())
-
-
-def _disagreement_sentence(found: Disagreement | None) -> str:
-    if found is None:
-        return ""
-    if found.ranges is not None:
-        spans = ", ".join(f"{name} {low:.2f} to {high:.2f}" for name, (low, high) in found.ranges.items())
-        return f"; the {len(found.models)} models say {spans}"
-    where = "where any has a label" if found.mean is not None else "as none has a label"
-    return f"; {found.mean or 0:.0%} of the {len(found.models)} models disagree {where}"
 
 
 def _call_sentence(prediction: Prediction, name: str) -> str:

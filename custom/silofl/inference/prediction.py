@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from silofl.core.findings import unpack_findings
 from silofl.core.operating_point import OperatingPoint, temper
 from silofl.data.parts import Examples
-from silofl.inference.disagreement import Disagreement
 from silofl.study import Study
 
 MM3_IN_ML = 1000.0
@@ -58,7 +57,6 @@ class Prediction:
         called_from: Name of a class or finding -> the probability from which on it is called, where that is chosen.
         volumes_ml: Each label's name -> its volume in millilitres; None where its voxels' size is not known.
         affine: (4, 4), voxel indices to millimetres right, front and head; None where the input has none.
-        disagreement: What the single models say, where that was asked for.
         warnings: Why the answer may mean nothing, as sentences.
         do_not_use: Why the study's rule forbids to use the answer; None where it states no rule.
         unchecked: What was not compared with training, because nothing is known of it.
@@ -77,7 +75,6 @@ class Prediction:
     volumes_ml: dict[str, float] | None = None
     affine: NDArray[np.float64] | None = None
     bias: float = 0.0
-    disagreement: Disagreement | None = None
     warnings: tuple[str, ...] = ()
     do_not_use: tuple[str, ...] | None = None
     unchecked: tuple[str, ...] = ()

@@ -22,7 +22,6 @@ from silofl.inference.card import rule_sentence
 from silofl.inference.choice import weigh_models
 from silofl.inference.contents import Contents, check_threshold
 from silofl.inference.directory import read_model_folder
-from silofl.inference.disagreement import Disagreement, average_where_labelled, share_others
 from silofl.inference.fitting_network import build_fitting_network, load_weights
 from silofl.inference.geometry import (
     check_images,
@@ -201,7 +200,6 @@ class SuperModel:
         batch_size: int = BATCH_SIZE,
         threshold: float | None = None,
         site: str | None = None,
-        has_disagreement: bool = False,
     ) -> Prediction:
         """Predict one case: a label map on the case's own grid, or its class.
 
@@ -212,15 +210,14 @@ class SuperModel:
             batch_size: Slices at a time, at least 1; the answer does not depend on it.
             threshold: Replaces the super model's gamma, in [0, 1].
             site: A site's name or ``global``, whose model answers instead of a choice.
-            has_disagreement: Whether all models are asked, and what they say beside the answer is told.
 
         Raises:
-            ConfigError: An option is out of range, or names no model, or there is one model alone to disagree.
+            ConfigError: An option is out of range, or names no model.
             DataError: The image cannot be read, is blank, is of another kind than the training images, or not prepared
                 to their form; it is a single one, and the network's answer depends on others; or the answer is not
                 finite.
         """
-        self.check_options(batch_size, threshold, site, has_disagreement)
+        self.check_options(batch_size, threshold, site)
         if isinstance(case, Mapping):
             case = {name: Path(file) for name, file in case.items()}
         elif isinstance(case, str):
@@ -231,7 +228,6 @@ class SuperModel:
         answer = self.answer(images, batch_size, threshold, site)
         is_map = self.contents.study.task == "segmentation"
         found = self._predict_label_map(answer, prepared) if is_map else self._predict_class(answer, prepared, site)
-        said = self._measure_disagreement(images, found, prepared, batch_size, site) if has_disagreement else None
         domain = self.contents.domain
         doubts = domain.doubts(images, None, False) if prepared is None else prepared.doubts(domain, self._steps)
         codes = {} if prepared is None else prepared.form.codes
@@ -241,7 +237,7 @@ class SuperModel:
         do_not_use = self.list_reasons_against_use(answer, doubts, threshold, site)
         known = {"warnings": warnings, "do_not_use": do_not_use, "unchecked": compared.unchecked}
         known |= {"deviations": compared.deviations}
-        return replace(found, bias=self._find_bias(site), disagreement=said, **known)
+        return replace(found, bias=self._find_bias(site), **known)
 
     def check_is_not_alone(self, images: NDArray) -> None:
         """Refuse a case of one image where the network's answer depends on the other images of its batch.
@@ -289,9 +285,7 @@ class SuperModel:
         unlike = self._unlike_thresholds if is_chosen else []
         return (*self._list_fallback(answer, threshold), *self._own_tests[is_chosen][0], *unlike, *doubts)
 
-    def check_options(
-        self, batch_size: int, threshold: float | None = None, site: str | None = None, has_disagreement: bool = False
-    ) -> None:
+    def check_options(self, batch_size: int, threshold: float | None = None, site: str | None = None) -> None:
         """Refuse options before any work.
 
         Raises:
@@ -314,8 +308,6 @@ class SuperModel:
             raise ConfigError(
                 "threshold must go with a global model, which answers below it; this super model has none: leave it out"
             )
-        if has_disagreement and len(self._models) == 1:
-            raise ConfigError("disagreement must be of several models; this super model holds one: leave it out")
         if site is not None:
             self.network(site)
 
@@ -386,23 +378,6 @@ class SuperModel:
         """Return whether the answer is the one that bias and calling were chosen for."""
         return site is None or self.contents.rule == "only"
 
-    def _measure_disagreement(
-        self, images: NDArray, found: Prediction, prepared: PreparedImage | None, batch_size: int, site: str | None
-    ) -> Disagreement:
-        """Ask all models, each with the bias of the answer, or with its own temperature."""
-        names, bias, study = sorted(self.contents.models), self._find_bias(site), self.contents.study
-        said = (self.probabilities(name, images, batch_size) for name in names)
-        if study.task != "segmentation":
-            scores = [
-                call_case(one, self.find_calling(name, name), study)["class_scores"]
-                for name, one in zip(names, said, strict=True)
-            ]
-            spans = {name: [one[name] for one in scores] for name in scores[0]}
-            return Disagreement(names, ranges={name: (min(one), max(one)) for name, one in spans.items()})
-        maps = (self._draw(shift_foreground(torch.from_numpy(one), bias).numpy(), prepared) for one in said)
-        shares = share_others(found.label_map, maps)
-        return Disagreement(names, shares, average_where_labelled(shares, found.label_map))
-
     def _predict_class(self, answer: CaseAnswer, prepared: PreparedImage | None, site: str | None) -> Prediction:
         calling = self.find_calling(answer.model, site)
         affine = None if prepared is None else prepared.affine
@@ -410,15 +385,13 @@ class SuperModel:
         return Prediction(answer.model, answer.scores, answer.is_fallback, affine=affine, **read)
 
     def _predict_label_map(self, answer: CaseAnswer, prepared: PreparedImage | None) -> Prediction:
-        label_map, affine = self._draw(answer.probabilities, prepared), None if prepared is None else prepared.affine
+        """Draw the labels on the input's grid; on that of the images where they came prepared."""
+        if prepared is None:
+            label_map, affine = decide_labels(answer.probabilities), None
+        else:
+            label_map, affine = decide_on_input(answer.probabilities, prepared, self._steps), prepared.affine
         is_measured = prepared is not None and prepared.form.header.has_spacing
         volumes = measure_volumes_ml(label_map, affine if is_measured else None, self.contents.study.labels)
         return Prediction(
             answer.model, answer.scores, answer.is_fallback, label_map=label_map, volumes_ml=volumes, affine=affine
         )
-
-    def _draw(self, probabilities: NDArray, prepared: PreparedImage | None) -> NDArray[np.uint8]:
-        """Return label numbers on the input's grid; of images that came prepared on their own."""
-        if prepared is None:
-            return decide_labels(probabilities)
-        return decide_on_input(probabilities, prepared, self._steps)

@@ -429,10 +429,8 @@ class SiteGuard(SitePart):
         for name, model in self.models.items():
             is_last = self.longer if self.longer and name == self._best else model
             if is_last.has_ended and model.is_whole:
-                kept = {LOCAL: self._kept[name]}
-                if LONGER[name] in self._kept:
-                    kept[LONGER[LOCAL]] = self._kept[LONGER[name]]
-                lend(self._find_memo(name), kept)
+                keys = {LOCAL: name, LONGER[LOCAL]: LONGER[name]}
+                lend(self._find_memo(name), {key: self._kept[at] for key, at in keys.items() if at in self._kept})
 
     @property
     def _own(self) -> tuple[LocalModel, float | None]:

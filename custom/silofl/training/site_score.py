@@ -23,7 +23,6 @@ Temperature = Annotated[float, Strict(), Field(ge=LEAST_TEMPERATURE, le=MOST_TEM
 Counts = Annotated[Mapping[Key, Cases], Field(max_length=1000)]
 Shares = Annotated[Mapping[Key, Value], Field(max_length=1000)]
 Counted = Annotated[tuple[tuple[Sum, Cases], ...], Field(max_length=100)]
-MaybeCounts = Annotated[Mapping[Key, Cases | None], Field(max_length=1000)]
 Values = Annotated[Mapping[Key, Value | None], Field(max_length=1000)]
 
 only_known_keys = with_config(ConfigDict(extra="forbid"))

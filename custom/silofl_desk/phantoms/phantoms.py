@@ -108,13 +108,8 @@ SLICED = PhantomSet(
     further={"test": 17, "validation": 4},
 )
 # Hospitals of unlike size: after the test and the validation 14, 9, 6 and 3 patients are left for training.
-UNLIKE_SIZES = PhantomSet(
-    "phantoms_of_unlike_sizes.json",
-    {"north": 24, "east": 15, "south": 11, "west": 8, UNSEEN_SITE: 8},
-    (6, 10),
-    matrices={},
-    further={"test": 17, "validation": 4},
-)
+SIZES = {"north": 24, "east": 15, "south": 11, "west": 8, UNSEEN_SITE: 8}
+UNLIKE_SIZES = replace(SLICED, marker="phantoms_of_unlike_sizes.json", patients=SIZES)
 VOLUMES = PhantomSet(
     "phantom_volumes.json",
     {"north": 12, "east": 11, "south": 10, "west": 9, UNSEEN_SITE: 9},

@@ -24,13 +24,7 @@ from silofl.study.sections import CLASS_MEANS, RANKED, SEGMENTATION_ONLY
 from silofl.training.joined import CHOSEN, FEDERATED, LOCAL, SHIFTED, Joined
 from silofl.training.metrics import mean_of_known
 from silofl.training.site_score import SiteScore
-from silofl_desk.report.result_tables import (
-    case_metric,
-    label_columns,
-    list_extra_metrics,
-    name_models,
-    read_table,
-)
+from silofl_desk.report.result_tables import case_metric, label_columns, list_extra_metrics, name_models, read_table
 from silofl_desk.report.run_records import CONFIG
 from silofl_desk.report.verdict_words import federation_sentence, network_sentence
 

@@ -33,11 +33,7 @@ from silofl_desk.report.sentences import (
     split_sentence,
 )
 from silofl_desk.report.verdict_words import count_verdicts
-from silofl_desk.studies.conditions import (
-    describe_groups,
-    group_rows_by_value,
-    has_other_data,
-)
+from silofl_desk.studies.conditions import describe_groups, group_rows_by_value, has_other_data
 
 ONE_SEED = (
     "Each row is one run with one random seed. Differences can be chance, so no best value is marked: use silofl "

@@ -161,21 +161,12 @@ def survey_sites(data: Path) -> Survey:
         _check_spelling(part, contrasts)
     unit = found[0].split_unit if len(known) == len(found) else "unknown"
     names, samples = (tuple(one for part in found for one in getattr(part, key)) for key in ("sites", "samples"))
-    num_cases, counts = max(part.num_cases for part in found), sum((part.class_counts for part in found), Counter())
+    largest, counts = max(part.num_cases for part in found), sum((part.class_counts for part in found), Counter())
     first = found[0]
     tested = {site: number for part in found for site, number in part.tested.items()}
+    is_validated = any(part.has_validation for part in found)
     return Survey(
-        names,
-        first.task,
-        first.labels,
-        first.regions,
-        contrasts,
-        unit,
-        samples,
-        num_cases,
-        counts,
-        tested,
-        any(part.has_validation for part in found),
+        names, first.task, first.labels, first.regions, contrasts, unit, samples, largest, counts, tested, is_validated
     )
 
 
@@ -217,18 +208,9 @@ def _survey_site(folder: Path) -> Survey:
     counts = Counter(number for number in classes if isinstance(number, int) and number in labels)
     test = content.get("test")
     tested = {site: count_units([one for one in test if isinstance(one, dict)] if isinstance(test, list) else ())}
+    is_validated = bool(content.get("validation"))
     return Survey(
-        (site,),
-        task,
-        labels,
-        regions,
-        names,
-        unit,
-        tuple(samples),
-        len(records),
-        counts,
-        tested,
-        bool(content.get("validation")),
+        (site,), task, labels, regions, names, unit, tuple(samples), len(records), counts, tested, is_validated
     )
 
 

@@ -328,10 +328,7 @@ def _end_by_patience(values: dict[str, Any], found: Survey) -> tuple[dict[str, A
         # Its last rounds are others than those before, and must come.
         return values, {}
     remark = f"training ends when none of so many rounds raised validation by more than {LEAST_LEAD:g}"
-    return ending, {
-        "rounds": "the most; training ends earlier by federation.patience",
-        "federation.patience": remark,
-    }
+    return ending, {"rounds": "the most; training ends earlier by federation.patience", "federation.patience": remark}
 
 
 def _fit_channels(values: dict[str, Any], found: Survey, where: str) -> dict[str, str]:
