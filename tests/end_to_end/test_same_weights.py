@@ -366,10 +366,14 @@ def test_a_run_ends_with_the_weights_on_record(run, recorded, carried_out):
     # Whose round is reported is each site's own affair.
     models = last_models(folder) if run.algorithm["name"] == "local" else final_models(folder)
     found = hash_of(models)
-    if IS_RECORDING:
-        recorded[run.name] = found
+    known = recorded.get(run.name, [])
+    # Machines of one kind may differ in what libraries choose their kernels by: then a run has several hashes.
+    known = [known] if isinstance(known, str) else known
+    if IS_RECORDING and found not in known:
+        known = [*known, found]
+        recorded[run.name] = known if len(known) > 1 else found
         write(recorded)
-    assert models and found == recorded[run.name]
+    assert models and found in known
 
 
 def write(recorded):
