@@ -111,7 +111,8 @@ def test_a_normalisation_for_all_rows_is_theirs_but_not_where_a_row_would_be_fed
         runs = plan_runs(asked, tmp_path)
         assert {changed_study(run.job, run.changes).model.normalization for run in runs} == {"instance"}
         assert list_with_batchnorm(asked, runs) == []
-        with pytest.raises(ConfigError, match="fedbn: .*normalization must be batch if only BatchNorm stays at home"):
+        refused = "fedbn: .*normalization must be batch or batch_home if only BatchNorm stays at home"
+        with pytest.raises(ConfigError, match=refused):
             plan_runs(replace(asked, methods=("fedbn",)), tmp_path)
 
 

@@ -95,7 +95,8 @@ def _tell_story(out: Path, changes: dict[str, object], console: Console, log: Co
     _print_wrapped([START], console)
     with announce(f"making their scans in {data}", console):
         make_phantoms(data, changes.get("seed", 0), kind=UNLIKE_SIZES)
-    simulation = Simulation(str(data), SITES, left_out=UNSEEN_SITE)
+    # In one process each: as many as there are sites would take several times the memory and the time.
+    simulation = Simulation(str(data), SITES, left_out=UNSEEN_SITE, is_alone=True)
     planned = []
     for method in METHODS:
         job, study_changes = _choose_study(method, changes)
