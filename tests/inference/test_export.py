@@ -181,7 +181,7 @@ def test_a_bundle_names_its_contrasts(make_study, normalised, sentence):
     study = make_study(data=data, input=normalised)
     names = [f"{name} of slice {place}" for place in ("z-1", "z", "z+1") for name in ("T1", "T2")]
     assert _channel_names(study.data) == names
-    about = {"rule": "only", "sites": (), "facts": {}}
+    about = {"rule": "only", "sites": (), "facts": {}, "home_statistics": ""}
     contents = SimpleNamespace(study=study, image_shape=(6, 32, 32), calling=MOST_PROBABLE, **about)
     assert sentence in " ".join(bundle_readme(contents, ["global"]).split())
 
