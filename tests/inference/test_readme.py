@@ -10,12 +10,13 @@ from silofl.study.sections import OperatingPointSettings
 
 def readme(study, sites=(), shape=(1, 32, 32), domain=None, rule="selector", facts=()):
     about = {"sites": sites, "image_shape": shape, "domain": domain or Domain(), "rule": rule, "facts": dict(facts)}
-    return super_model_readme(SimpleNamespace(study=study, **about), "Somebody answers.")
+    contents = SimpleNamespace(study=study, home_statistics="", **about)
+    return super_model_readme(contents, "Somebody answers.")
 
 
 def bundled(study, members=("a",), shape=(1, 32, 32), calling=MOST_PROBABLE, rule="selector", facts=()):
     about = {"sites": members, "image_shape": shape, "calling": calling, "rule": rule, "facts": dict(facts)}
-    return bundle_readme(SimpleNamespace(study=study, **about), members)
+    return bundle_readme(SimpleNamespace(study=study, home_statistics="", **about), members)
 
 
 def test_a_readme_names_labels_sites_and_size(make_study):

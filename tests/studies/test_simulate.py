@@ -97,7 +97,7 @@ def test_too_few_test_patients_for_a_verdict_are_said_before_training(tmp_path, 
         console = Console(file=stream, soft_wrap=True)
         assert simulate.start_simulation(JOB, run, Simulation(str(phantoms)), {"guard": guard}, console) == 0
         sentence = (
-            "CAUTION  a verdict on joining takes at least 6 test patients per site, not 3 (north), 3 (south): put"
+            "CAUTION  a verdict on joining takes at least 20 test patients per site, not 3 (north), 3 (south): put"
         )
         assert (sentence in stream.getvalue()) is guard
 

@@ -107,8 +107,8 @@ SLICED = PhantomSet(
     matrices={},
     further={"test": 17, "validation": 4},
 )
-# Hospitals of unlike size: after the test and the validation 14, 9, 6 and 3 patients are left for training.
-SIZES = {"north": 24, "east": 15, "south": 11, "west": 8, UNSEEN_SITE: 8}
+# Hospitals of unlike size: after the test and the validation 11, 8, 5 and 3 patients are left for training.
+SIZES = {"north": 18, "east": 13, "south": 10, "west": 8, UNSEEN_SITE: 8}
 UNLIKE_SIZES = replace(SLICED, marker="phantoms_of_unlike_sizes.json", patients=SIZES)
 VOLUMES = PhantomSet(
     "phantom_volumes.json",
