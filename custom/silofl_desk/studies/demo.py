@@ -143,12 +143,7 @@ def count_training_patients(data: Path) -> dict[str, int]:
 
 
 def conclude_sizes(runs: Mapping[str, RunRecords], patients: Mapping[str, int]) -> list[str]:
-    """Say what the federated models give the smallest hospital and each larger one, against its local model.
-
-    Args:
-        runs: Name of the method -> its run.
-        patients: Site -> its training patients, the most first.
-    """
+    """Say what the runs give the smallest hospital and each larger one; those with most patients come first."""
     *larger, smallest = patients
     sentences = []
     for site in (smallest, *larger):
