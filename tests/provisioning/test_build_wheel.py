@@ -101,7 +101,7 @@ def test_the_readme_of_the_package_has_no_relative_link():
     text = describe_package((REPOSITORY / "README.md").read_text())
     links = re.findall(r"\]\(([^)]+)\)", text)
     assert links and all(link.startswith("https://") for link in links)
-    assert "five federated models [docs/figures/demo.png]" in text
+    assert "each of them [docs/figures/report.png]" in text
     assert "[docs/hospital-it.md], " in text and "docs/hospital-it.md [docs" not in text
 
 

@@ -235,6 +235,18 @@ def test_the_sites_own_models_are_tested_there_too_alone_and_by_the_mean_of_thei
     assert "own model of north" in rows and "mean of the own models, were they handed out" in rows
 
 
+def test_own_models_of_unlike_normalisation_are_tested_there_too(run, load):
+    for site, normalization in (("north", "batch"), ("south", "instance")):
+        study = make_study(normalization, name="fedavg")
+        own = Contents(study, SHAPE, {"local": answering(study, is_sure=site == "north")}, "only")
+        write_model_folder(run / "sites" / site / "run-1" / "own", own)
+    keeps = {site: dump_record(joined()) for site in ("north", "south")}
+    write_result(run, study, sites={"north": 1.0, "south": 0.0}, joining=keeps)
+    result = run_unseen_test(run, "coast", "d", load, Console(quiet=True))
+    # as above
+    assert result.own["north"] == pytest.approx(288 / 1168) and result.own["south"] == 0.0
+
+
 def test_a_left_out_site_is_answered_as_evaluate_answers_it(tmp_path, windows, capsys):
     # fast with probability 1 / (1 + e) = 0.269, and called so from 0.2 on
     contents = classify(calling=OperatingPoint(2.0, {1: 0.2}))

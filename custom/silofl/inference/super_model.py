@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 import torch
@@ -38,6 +39,7 @@ from silofl.models import HarmonizedModel
 from silofl.models.features import find_feature_layer, join_features, record_inputs
 from silofl.models.roles import GLOBAL, SELECTOR
 from silofl.models.selector import build_selector
+from silofl.study import Study
 from silofl.training.device import choose_device
 from silofl.training.evaluation import compute_class_probabilities, compute_outputs, compute_softmax
 from silofl.training.home_statistics import ENOUGH, fix_home_statistics, has_statistics
@@ -59,11 +61,16 @@ class SuperModel:
         ConfigError: A state dict does not fit the study's network.
     """
 
-    def __init__(self, contents: Contents, device: torch.device) -> None:
+    def __init__(
+        self, contents: Contents, device: torch.device, studies: Mapping[str, Study] = MappingProxyType({})
+    ) -> None:
         self.contents, self.device = contents, device
         study, shape = contents.study, contents.image_shape
+        # Local models may have another normalisation than the study's.
         self._models = {
-            name: load_weights(build_fitting_network(study, shape, state), state, name).to(device).eval()
+            name: load_weights(build_fitting_network(studies.get(name, study), shape, state), state, name)
+            .to(device)
+            .eval()
             for name, state in contents.models.items()
         }
         self.selector: HarmonizedModel | None = None

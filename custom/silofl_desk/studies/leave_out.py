@@ -97,8 +97,9 @@ def run_unseen_test(run: Path, site: str, digest: str, load: Callable[[], SiteDa
         part.select_rows([row for row, case in enumerate(part.cases) if case in names])
         for part in site_cases.parts.values()
     ]
-    own = _collect_models(run, directory.OWN)
-    local = SuperModel(own, device) if own else None
+    own = _read_models(run, directory.OWN)
+    studies = {name: one.study for name, one in own.items()}
+    local = SuperModel(_join_models(run, own), device, studies) if own else None
     if local:
         local.fix_home_statistics(data.training.images)
     result = UnseenTest(
@@ -133,13 +134,13 @@ def assemble_models(run: Path) -> Contents:
     Raises:
         ConfigError: No site kept its model, or one is broken.
     """
-    if found := _collect_models(run, directory.FOLDER):
-        return found
+    if found := _read_models(run, directory.FOLDER):
+        return _join_models(run, found)
     raise ConfigError(f"{run} must hold a super model or the sites' own models, not neither; train it anew")
 
 
-def _collect_models(run: Path, folder: str) -> Contents | None:
-    """Return the models that the sites hold in a folder of that name as one that answers with their mean."""
+def _read_models(run: Path, folder: str) -> dict[str, Contents]:
+    """Return site -> the model that it holds in a folder of that name, of those that hold one."""
     results = read_results(run)
     tested = results.run if results else None
     sites = sorted(results.sites) if tested else ()
@@ -147,14 +148,16 @@ def _collect_models(run: Path, folder: str) -> Contents | None:
     joining = (results.joining or {}) if results and folder == directory.OWN else {}
     kept = {site: CHOSEN for site, one in joining.items() if one.chosen == LOCAL}
     folders = {site: run / "sites" / site / tested / kept.get(site, folder) for site in sites}
-    own = {site: directory.read_model_folder(path) for site, path in folders.items() if path.is_dir()}
-    if not own:
-        return None
-    first = next(iter(own.values()))
+    return {site: directory.read_model_folder(path) for site, path in folders.items() if path.is_dir()}
+
+
+def _join_models(run: Path, own: Mapping[str, Contents]) -> Contents:
+    """Return the sites' models as one that answers with their mean."""
+    results, first = read_results(run), next(iter(own.values()))
     states = {site: next(iter(contents.models.values())) for site, contents in own.items()}
-    missing = [site for site in folders if site not in own]
+    missing = [site for site in sorted(results.sites) if site not in own]
     source = "the sites' own models" + (f" (without {', '.join(missing)})" if missing else "")
-    facts = {"run": tested, "reported_round": results.best_round, "assembled_from": source}
+    facts = {"run": results.run, "reported_round": results.best_round, "assembled_from": source}
     domain = reduce(or_, (contents.domain for contents in own.values()))
     return Contents(first.study, first.image_shape, states, "mean", facts=facts, domain=domain)
 
