@@ -6,7 +6,7 @@ import pytest
 from bench.guard import AT_ZERO, DICE, FEDERATED, OWN, USELESS, draw_populations, place_rows
 from silofl.base.errors import ConfigError
 from silofl.core.gain import BETTER, measure_joining
-from silofl.core.guard_rule import BIASES, choose_kept, find_last_rise, is_finished
+from silofl.core.guard_rule import BIASES, choose_kept
 
 NAN = float("nan")
 
@@ -99,24 +99,6 @@ def test_a_unit_without_a_score_of_either_model_does_not_count():
 def test_other_shapes_and_ranges_are_refused(scores):
     with pytest.raises(ConfigError, match="scores must be from 0 to 1, of 61 biases"):
         choose_kept(scores, scores)
-
-
-@pytest.mark.parametrize(
-    ("scores", "is_so"),
-    [
-        ([], False),
-        ([0.5] * 3, False),
-        ([0.5] * 4, True),
-        ([0.5, 0.5, 0.5049, 0.3], True),
-        ([0.5, 0.5, 0.5051, 0.3], False),
-        # A slow rise is none of the last rounds alone, and counts all the same.
-        ([0.500, 0.502, 0.504, 0.506], False),
-        ([0.6, None, None, None], True),
-        ([None, None, None, 0.6], False),
-    ],
-)
-def test_a_model_is_finished_where_its_last_rounds_did_not_raise_it(scores, is_so):
-    assert is_finished(find_last_rise(scores, 3)) == is_so
 
 
 # Simulated sites with their test units, beside each federated model.

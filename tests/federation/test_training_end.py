@@ -2,7 +2,7 @@
 
 import pytest
 
-from silofl.core.guard_rule import is_finished
+from silofl.core.training_end import is_finished
 from silofl.federation.ledger import (
     Round,
     find_best_round,

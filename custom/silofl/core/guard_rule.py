@@ -13,7 +13,6 @@ A case without any label in truth decides nothing: it scores 1 where nothing is 
 case outweighs many others. Of too few units the own model is kept, without a bias.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from math import sqrt
 
@@ -29,11 +28,9 @@ PRIOR = 0.3
 # Units that a choice needs: fewer are wrong too often (`bench/guard.py`). Five patients of one class are likely enough
 # to prefer a model that knows only this class.
 LEAST_TO_CHOOSE, LEAST_OF_CLASSES = 2, 6
-# What the federated model must gain on the units, and what a round must raise the validation by for training to go on.
-# Less matters to no hospital, and the best of 61 points has a little by chance.
+# What the federated model must gain on the units. Less matters to no hospital, and the best of 61 points has a little
+# by chance.
 LEAST_LEAD = 0.005
-# Rounds without such a rise after which a model is trained to its end, where the study has no patience of its own.
-PATIENCE = 10
 
 
 @dataclass(frozen=True)
@@ -115,24 +112,3 @@ def choose_kept(
         federated_at_zero=float(means[0, zero]),
         num_units=n,
     )
-
-
-def find_last_rise(scores: Sequence[float | None], patience: int = PATIENCE) -> float | None:
-    """Return by how much a model's last rounds raised its best validation; None without a validation before them.
-
-    Args:
-        scores: Of each round's model, in their order; None of a round without a validation.
-        patience: The number of these last rounds.
-    """
-    before, known = [one for one in scores[:-patience] if one is not None], [one for one in scores if one is not None]
-    return max(known) - max(before) if before else None
-
-
-def is_finished(rise: float | None) -> bool:
-    """Return whether training has ended: its last rounds are known to raise the validation by no more than 0.005.
-
-    Args:
-        rise: The largest of these rounds' rises over the best round before them, of the federated model the median of
-            the sites' changes; None where it is not known.
-    """
-    return rise is not None and rise <= LEAST_LEAD

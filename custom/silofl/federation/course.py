@@ -17,6 +17,7 @@ from silofl.federation.known_sites import (
     find_absent_sites,
     find_departed_sites,
     find_lost,
+    has_validated,
     is_lost_for_good,
     is_over,
     list_present_sites,
@@ -165,11 +166,12 @@ class Course:
 
     def _is_over(self) -> bool:
         """Return whether no round is left, and end the training where it is trained to its end."""
-        if ends_early(self.server) and not self.server.has_validated:
-            # Usually the next training brings a round's models to the sites, but the end depends on this validation.
+        if ends_early(self.server) and not has_validated(self.server):
+            # As a rule the next training brings a round's models to the sites, but the end depends on this validation.
             self._validate()
         if ends_early(self.server):
-            self.server.end_training()
+            # The extra rounds, if there are any, follow the last finished one.
+            self.server.study = self.server.study.ended_after(self.server.finished_rounds)
         return is_over(self.server)
 
     def _exchange_all(self, moment: str) -> None:
@@ -387,7 +389,7 @@ class Course:
         After that come the parts' exchanges about models of their own.
         """
         number = self.server.finished_rounds
-        if not self.server.has_validated:
+        if not has_validated(self.server):
             exchange = Exchange(VALIDATE, number, is_needed=False, models_round=number)
             _, answers, replies = self._ask_and_admit(exchange)
             what = f"did not validate the models of round {number}"

@@ -68,7 +68,7 @@ class TaskHeader(Section):
         software: What the server runs, where it does not know yet what the site runs.
         digest: Of the server's study; None of a server of an older version.
         sites: How many sites it asks in this round, by its own word; None of a server of an older version.
-        joint_rounds: The round that the extra rounds follow, where it is an earlier one than planned.
+        joint_rounds: The round that the extra rounds follow, where it is an earlier one than the study says.
         mixed: The last round, and of how many sites it mixed an answer in it; 0 where this site's was not among them.
     """
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from silofl.base.errors import AggregationError, ConfigError
-from silofl.core.guard_rule import LEAST_LEAD, is_finished
 from silofl.core.recipe import Recipe
+from silofl.core.training_end import LEAST_RISE, is_finished
 from silofl.federation.ledger import measure_rise_after
 from silofl.parts.load import is_learning, keeps_in_extra_rounds, list_kept
 from silofl.parts.model import ModelPart
@@ -67,6 +67,12 @@ def is_over(server: ServerRounds) -> bool:
     return server.finished_rounds >= server.study.total_rounds or is_finished_early
 
 
+def has_validated(server: ServerRounds) -> bool:
+    """Return whether the last round that trained models has been validated; without a round nothing is left to be."""
+    is_after = server.finished_rounds > server.study.last_training
+    return is_after or not server.ledger or bool(server.ledger[-1].validation)
+
+
 def ends_early(server: ServerRounds) -> bool:
     """Return whether training ends early with the last finished round, which may lack its validation yet."""
     study, finished = server.study, server.finished_rounds
@@ -86,7 +92,7 @@ def early_end(server: ServerRounds) -> str | None:
         return None
     return (
         f"training ended after round {study.joint_rounds} of {study.rounds} by federation.patience: none of its last "
-        f"{study.patience} rounds raised the sites' validation by more than {LEAST_LEAD}, the median of their changes"
+        f"{study.patience} rounds raised the sites' validation by more than {LEAST_RISE}, the median of their changes"
     )
 
 

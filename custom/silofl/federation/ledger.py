@@ -11,8 +11,8 @@ import numpy as np
 from silofl.base.csv_text import encode_csv
 from silofl.base.errors import AggregationError
 from silofl.base.schema import declare_optional, read_list
-from silofl.core.guard_rule import is_finished
 from silofl.core.intervals import ROUNDING
+from silofl.core.training_end import is_finished
 from silofl.parts.task import Message
 from silofl.setup.software import Software, read_software
 from silofl.training.metrics import mean_of_known

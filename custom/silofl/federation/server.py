@@ -106,15 +106,6 @@ class ServerRounds:
         """Return by how much the last rounds that trained models raised the sites' validation."""
         return measure_last_rise(self.ledger[: self.study.last_training], self.study.patience)
 
-    def end_training(self) -> None:
-        """Let the extra rounds, if there are any, follow the last finished round."""
-        self.study = self.study.ended_after(self.finished_rounds)
-
-    @property
-    def has_validated(self) -> bool:
-        """Whether the last round that trained models has been validated; without a round nothing is left to be."""
-        return self.finished_rounds > self.study.last_training or not self.ledger or bool(self.ledger[-1].validation)
-
     @property
     def test(self) -> OwnTest:
         """How sites test the run's model."""

@@ -30,8 +30,9 @@ from silofl.base.schema import dump_record
 from silofl.base.settings import Section
 from silofl.core.findings import decide_findings
 from silofl.core.gain import measure_joining
-from silofl.core.guard_rule import BIASES, GuardChoice, choose_kept, is_finished
+from silofl.core.guard_rule import BIASES, GuardChoice, choose_kept
 from silofl.core.mixing import Arrays
+from silofl.core.training_end import is_finished
 from silofl.data.batches import limit_batch_size
 from silofl.data.counts import SiteCounts
 from silofl.data.parts import Examples

@@ -17,9 +17,9 @@ from silofl.base.errors import ConfigError
 from silofl.base.naming import normalise_texts
 from silofl.base.settings import Finite, Name, Natural, Section, Whole, describe_validation_error, load_settings
 from silofl.core.findings import name_absence
-from silofl.core.guard_rule import PATIENCE
 from silofl.core.presets import find_recipe
 from silofl.core.recipe import Recipe
+from silofl.core.training_end import PATIENCE
 from silofl.setup.extensions import LOSSES, METRICS, NETWORKS, TRANSFORMS, Extension, is_extension
 from silofl.study.checks import check_course, check_names, check_settings
 from silofl.study.data_settings import DataSettings

@@ -18,9 +18,9 @@ from torch import Tensor, nn
 
 from silofl.base.errors import DamagedError
 from silofl.base.files import load_state, save_state
-from silofl.core.guard_rule import find_last_rise, is_finished
 from silofl.core.mixing import Arrays
 from silofl.core.steps import Loss, OwnDraws, plain_step
+from silofl.core.training_end import is_finished, measure_own_rise
 from silofl.data.cache import describe_source, fingerprint_preparation
 from silofl.data.site_data import SiteData
 from silofl.models import HarmonizedModel, build_plain_model
@@ -124,7 +124,7 @@ class LocalModel:
     @property
     def rise(self) -> float | None:
         """By how much its last rounds raised it; None where they are all that there are."""
-        return find_last_rise(self.values, self.study.patience)
+        return measure_own_rise(self.values, self.study.patience)
 
     def prepare_learner(self, loss: Loss, number: int) -> Learner:
         """Return it as a learner of a round with a loss."""

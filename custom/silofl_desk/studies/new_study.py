@@ -16,8 +16,8 @@ from silofl.base.options import make_console
 from silofl.base.settings import dump_yaml, parse, read_yaml
 from silofl.core.algorithm_option import AlgorithmOption
 from silofl.core.gain import describe_few_units
-from silofl.core.guard_rule import LEAST_LEAD, PATIENCE
 from silofl.core.presets import find_recipe
+from silofl.core.training_end import LEAST_RISE, PATIENCE
 from silofl.data.inventory import ALL
 from silofl.data.manifest import FILE_NAME
 from silofl.data.prepared_image import prepare_image
@@ -327,7 +327,7 @@ def _end_by_patience(values: dict[str, Any], found: Survey) -> tuple[dict[str, A
     except ConfigError:
         # Its last rounds are others than those before, and must come.
         return values, {}
-    remark = f"training ends when none of so many rounds raised validation by more than {LEAST_LEAD:g}"
+    remark = f"training ends when none of so many rounds raised validation by more than {LEAST_RISE:g}"
     return ending, {"rounds": "the most; training ends earlier by federation.patience", "federation.patience": remark}
 
 

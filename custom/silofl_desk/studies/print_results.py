@@ -9,7 +9,7 @@ from shlex import quote
 from rich.console import Console
 
 from silofl.base.schema import read_file
-from silofl.core.guard_rule import LEAST_LEAD
+from silofl.core.training_end import LEAST_RISE
 from silofl.federation.ledger import read_ledger
 from silofl.federation.results import Results, read_results
 from silofl.federation.run_folder import PHASE
@@ -45,7 +45,7 @@ def describe_end(study: Study) -> list[str]:
         return []
     return [
         f"Training takes {study.length}. It ends when none of the last {study.patience} has raised the sites' "
-        f"validation by more than {LEAST_LEAD:g}; the line of each round says what it took, and the most that is left."
+        f"validation by more than {LEAST_RISE:g}; the line of each round says what it took, and the most that is left."
     ]
 
 

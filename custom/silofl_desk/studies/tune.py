@@ -19,8 +19,8 @@ from rich.console import Console
 from silofl.base.bundled_jobs import JOBS
 from silofl.base.errors import ConfigError, ExitCode
 from silofl.base.options import make_console
-from silofl.core.guard_rule import is_finished
 from silofl.core.guess import Measures, describe_guess
+from silofl.core.training_end import is_finished
 from silofl.data.site_data import SiteData
 from silofl.federation.ledger import measure_last_rise, read_ledger
 from silofl.federation.results import read_results

@@ -1,0 +1,21 @@
+import pytest
+
+from silofl.core.training_end import is_finished, measure_own_rise
+
+
+@pytest.mark.parametrize(
+    ("scores", "is_so"),
+    [
+        ([], False),
+        ([0.5] * 3, False),
+        ([0.5] * 4, True),
+        ([0.5, 0.5, 0.5049, 0.3], True),
+        ([0.5, 0.5, 0.5051, 0.3], False),
+        # A slow rise is none of the last rounds alone, and counts all the same.
+        ([0.500, 0.502, 0.504, 0.506], False),
+        ([0.6, None, None, None], True),
+        ([None, None, None, 0.6], False),
+    ],
+)
+def test_a_model_is_finished_where_its_last_rounds_did_not_raise_it(scores, is_so):
+    assert is_finished(measure_own_rise(scores, 3)) == is_so
