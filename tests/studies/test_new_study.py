@@ -282,8 +282,8 @@ def test_a_place_a_name_or_an_algorithm_that_cannot_be_is_refused(refused, pictu
         ("adafed_covid", [(28, 28), (28, 28)], [224, 224]),
         # the medians 100 and 90 to the nearest multiples of 16
         ("adafed_mednist", [(100, 80), (100, 100)], [96, 96]),
-        # no side longer than 256
-        ("adafed_mednist", [(512, 300), (512, 300)], [256, 256]),
+        # no side longer than 128
+        ("adafed_mednist", [(512, 300), (512, 300)], [128, 128]),
         # turned by 90 degrees in training: square
         ("harmofl_nuclei", [(64, 128), (64, 128)], [128, 128]),
     ],

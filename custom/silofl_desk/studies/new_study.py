@@ -46,8 +46,9 @@ CARD = [
     "# card:",
     *(f"#   {name}: " for name in CardSettings.model_fields),
 ]
-# Resized images have sides that can be halved four times, and are small enough to train in a reasonable time.
-MOST_SIDE, SIDE_STEP = 256, 16
+# Resized images have sides that can be halved four times, and are small enough for a training to its end on two cores;
+# twice the side takes four times as long (`bench/defaults.py`).
+MOST_SIDE, SIDE_STEP = 128, 16
 # A volume has another resolution across its slices, or too few of them, for a network in 3D: nnU-Net's ratio, and the
 # thickness of the job's patches.
 MOST_ANISOTROPY, FEWEST_SLICES = 3, 16
