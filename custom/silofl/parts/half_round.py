@@ -27,7 +27,7 @@ HALF, ANSWER = "half_round.pt", "answer.pt"
 # Of a training's steps, that are done again at most; seconds between two files, and in multiples of the last one's own.
 SHARE, LEAST_S, REST = 0.1, 5.0, 30
 # What a task says of the network, on which no training depends: a server that was started anew may say it otherwise.
-PASSING = {"software", "sites", "mixed"}
+PASSING = {"software", "sites", "partners", "mixed", "rows"}
 
 logger = logging.getLogger(__name__)
 
