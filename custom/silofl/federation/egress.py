@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import ConfigDict, Field, Strict
 
-from silofl.base.errors import LONGEST_NAME, AggregationError, ConfigError, TrainingError
+from silofl.base.errors import LONGEST_NAME, AggregationError, ConfigError, TrainingError, quote_value
 from silofl.base.settings import MOST, Section, parse
 from silofl.core.mixing import Arrays
 from silofl.federation.numbers import check_names
@@ -128,7 +128,10 @@ class Request:
 
     @classmethod
     def of(cls, task: str, message: Message) -> Request:
-        """Return what a message of the server asks for; the errors of `TaskHeader.of`."""
+        """Return what a message of the server asks for; the errors of `TaskHeader.of`, and of arrays of no numbers."""
+        for name, array in message.arrays.items():
+            if np.asarray(array).dtype.kind not in "biuf":
+                raise TrainingError(f"the task's array {quote_value(name)} holds no numbers; the server must be mended")
         shapes, asked = {name: np.shape(array) for name, array in message.arrays.items()}, TaskHeader.of(message)
         said = (asked.sites, asked.mixed, asked.rows, asked.partners)
         return cls(task, asked.run, asked.round, asked.step, shapes, *said)

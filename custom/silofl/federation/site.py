@@ -107,7 +107,7 @@ class SiteRounds:
             logger.warning("%s is not answered: %s", what, pause)
             return message.failed(public_reason(pause))
         except Exception as error:  # anything unreported would let the server wait until its timeout
-            logger.error("%s failed: %s", what, error, exc_info=not isinstance(error, SiloFLError))
+            logger.error("%s failed: %s", what, error, exc_info=not isinstance(error, (SiloFLError, OSError)))
             return message.failed(public_reason(error))
 
     def check_paused(self) -> None:
