@@ -46,7 +46,7 @@ WAIT_FILE, MOST_WAIT_S = "refused.fl", 600.0
 PROCESS, PLACE, REFUSED, BLOCKED = "silofl.process", "silofl.place", "silofl.refused", "silofl.blocked"
 ASK, ANSWER = "silofl.ask", "silofl.answer"
 IS_BLOCKED = "the server must let %s in, and has blocked the certificate of this kit; ask the study lead"
-# Of a message: NVFlare sends large ones in parts of 1 MiB. And of one by a blocked certificate, whose handshake is read.
+# Of a message, where NVFlare sends large ones in parts of 1 MiB; by a blocked certificate, whose handshake is read.
 MOST_BYTES, MOST_BYTES_BLOCKED = 1 << 26, 1 << 16
 # A refused machine ends by itself before; one with older software would stay.
 CLOSE_S = 5.0
