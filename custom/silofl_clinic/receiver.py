@@ -86,9 +86,7 @@ class Receiver:
                 ssl_context=context,
                 evt_handlers=handlers,
                 server_class=Acceptor,
-                addresses={*clinic.allowed.values()},
-                refuse=self._refuse_address,
-                seconds=(ASSOCIATION_SECONDS, IDLE_SECONDS),
+                admit=self._admit,
             )
         except OSError as error:
             raise ConfigError(
@@ -103,9 +101,11 @@ class Receiver:
         finally:
             server.shutdown()
 
-    def _refuse_address(self, address: str) -> None:
-        if len(self.refusals) < MOST_REFUSALS:
+    def _admit(self, address: str) -> bool:
+        is_known = address in self._clinic.allowed.values()
+        if not is_known and len(self.refusals) < MOST_REFUSALS:
             self.refusals[address, "its address is not in callers"] += 1
+        return is_known
 
     def _is_allowed(self, event: Event) -> bool:
         caller = event.assoc.requestor
