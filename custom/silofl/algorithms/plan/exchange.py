@@ -97,7 +97,7 @@ class PlanPart(AskedOnce):
         without = tuple(f"site {site!r} is not planned with: {reason}" for site, reason in silent.items())
         known = {site: self.fingerprints[site] for site in replies.accepted if site not in silent}
         try:
-            found = make_plan(make_draft(self.study), known)
+            found = make_plan(make_draft(self.study), known, self.study.federation.min_sites_for_ratio)
         except ConfigError as error:
             return replace(self, fingerprints={}, sentences=(f"no plan: {error}", *without))
         plan = found.as_dict() | {"not_planned_with": silent}
