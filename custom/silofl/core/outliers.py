@@ -39,16 +39,14 @@ def find_unlike(values: Mapping[str, float], min_sites: int) -> dict[str, float]
     return large | {site: ratio for site, ratio in ratios.items() if ratio < 1 / BEYOND}
 
 
+def count_hidden(sites: int) -> int:
+    """Return how many others may be odd together with a site and do not count beside it: 1 of 8 sites, 2 of 12."""
+    return max(0, sites // SITES_BY_ODD_ONE - 1)
+
+
 def find_edges(others: Sequence[float]) -> tuple[float, float]:
-    """Return the least and the largest of the other sites' numbers, without those that may hide one another.
-
-    Of eight sites two may be odd together, of twelve three: the other one of two does not count on either side.
-
-    Args:
-        others: Numbers of all sites but the one that is compared.
-    """
-    hidden = max(0, (len(others) + 1) // SITES_BY_ODD_ONE - 1)
-    ordered = sorted(others)
+    """Return the least and the largest number of all sites but one, without those on either side that may be odd."""
+    hidden, ordered = count_hidden(len(others) + 1), sorted(others)
     return ordered[hidden], ordered[-1 - hidden]
 
 

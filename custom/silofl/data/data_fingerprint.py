@@ -111,8 +111,8 @@ class PooledFingerprint:
 def pool_fingerprints(fingerprints: Sequence[DataFingerprint]) -> PooledFingerprint:
     """Return the fingerprint of all sites' cases; a site counts by its number of cases.
 
-    Means and histograms are weighted means. A channel's deviation is that within the sites and between their means. Quantiles are
-    those of the mixture of the sites' distributions, as `pooled_quantile` says.
+    Means and histograms are weighted means. A channel's deviation is that within the sites and between their means.
+    Quantiles are those of the mixture of the sites' distributions, as `pooled_quantile` says.
 
     Args:
         fingerprints: At least one, all with the same channels and classes.

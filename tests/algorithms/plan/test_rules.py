@@ -128,7 +128,7 @@ def test_the_window_of_ct_is_planned_without_a_site_whose_values_are_far_from_al
     # Of the means the others have 10 and 4, which reach from 0 to 116; 1132 is beyond 116 + 3 * 116.
     assert window_of(plan) == pytest.approx((72, 116), abs=4)
     (warning,) = plan.warnings
-    assert warning.startswith("the values of site 'south', 0 to 1132, are far from all others' 0 to 115.8; the window")
+    assert warning.startswith("the values of site 'south', 0 to 1132, are far from all others' 0 to 115.8 and")
 
 
 def test_a_histogram_counts_by_its_sites_cases_and_not_by_its_voxels():

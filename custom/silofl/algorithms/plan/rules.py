@@ -39,6 +39,7 @@ ANISOTROPIC = 3
 FAR = 2
 AXES = "XYZ"
 SOURCE = "nnU-Net"
+CHECK_AIR = "check whether air is -1000 {}: a converter may have left out the rescale intercept"
 
 
 class SharedPlan(AlgorithmOption):
@@ -169,7 +170,8 @@ def make_plan(draft: Draft, fingerprints: Mapping[str, DataFingerprint], min_sit
     """
     if not fingerprints:
         raise ConfigError("a plan must have at least 1 site's fingerprint, not 0; add a site, or lower min_patients")
-    bounded, doubts = dict(fingerprints), []
+    bounded: Mapping[str, DataFingerprint] = fingerprints
+    doubts: list[str] = []
     if min_sites is not None and len(fingerprints) >= max(min_sites, 2):
         bounded, doubts = bound_fingerprints(draft, fingerprints, min_sites)
     found = pool_fingerprints(list(bounded.values()))
@@ -233,9 +235,8 @@ def bound_fingerprints(
         low, high = ranges[site]
         bounded[site] = replace(bounded[site], channels=np.zeros(1), histogram=np.zeros(NUM_BINS))
         doubts.append(
-            f"the values of site {site!r}, {low:.4g} to {high:.4g}, are far from all others' {least:.4g} to {most:.4g}; "
-            "the window is planned without them; check whether air is -1000 there: a converter may have left out the "
-            "rescale intercept"
+            f"the values of site {site!r}, {low:.4g} to {high:.4g}, are far from all others' {least:.4g} to {most:.4g} "
+            f"and count for no window; {CHECK_AIR.format('there')}"
         )
     return bounded, doubts
 
@@ -309,8 +310,7 @@ def _list_shifted_sites(fingerprints: Mapping[str, DataFingerprint]) -> list[str
     known = sorted(((site, one) for site, one in measured.items() if one is not None), key=lambda pair: pair[1][1])
     return [
         f"the values of site {upper!r} lie {above[1] - below[1]:.0f} above those of site {lower!r}, more than the "
-        "range of either site; check whether air is -1000 at both: a converter may have left out the rescale "
-        "intercept"
+        f"range of either site; {CHECK_AIR.format('at both')}"
         for (lower, below), (upper, above) in pairwise(known)
         if above[1] - below[1] > max(below[2] - below[0], above[2] - above[0])
     ]
