@@ -37,7 +37,7 @@ def test_the_cosine_is_that_to_the_weighted_mean_of_the_others_directions():
 
 def test_two_of_eight_that_send_the_same_do_not_hide_each_other():
     # Honest updates share a little of the first axis. The cosine of x to each is -0.5 * 0.3 / sqrt(1.25 * 1.09);
-    # six times that, -0.771, and 1 for y are above 0; without y it is -0.771 to a sum of length sqrt(6 + 30 * 0.09 / 1.09).
+    # six times that, -0.771, and 1 for y are above 0; without y the others have a sum of length sqrt(6 + 30 * 0.0826).
     honest = {name: [0.3, *np.eye(7)[number]] for number, name in enumerate("abcdef")}
     turned = [-0.5, *np.eye(7)[6]]
     products = updates(**honest, x=turned, y=turned)

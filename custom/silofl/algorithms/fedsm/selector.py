@@ -65,7 +65,7 @@ class SelectorPart(Part):
     adam: AdamState
     role: str = ROLE
     saved = ("outputs", "parameters")
-    leaves = (Kind("selector", PURPOSE, RISK, ROLE),)
+    leaves = (Kind("selector", PURPOSE, RISK, ROLE, is_bounded=True),)
 
     @classmethod
     def start(cls, study: Study, sites: Sequence[str], pretrained: Arrays | None) -> Sequence[Part]:

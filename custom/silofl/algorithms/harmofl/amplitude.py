@@ -148,7 +148,7 @@ class AmplitudePart(Part):
     informed: dict[str, int] = field(default_factory=dict)
     role: str = ROLE
     saved = ("amplitude", "shape", "informed")
-    leaves = (Kind("amplitude", PURPOSE, RISK, ROLE, is_of_images=True),)
+    leaves = (Kind("amplitude", PURPOSE, RISK, ROLE, is_of_images=True, is_bounded=True),)
 
     def to_send(self, site: str, exchange: Exchange, run: Run) -> Message:
         """Ask for the amplitude in the first round; bring the mean once to every site, and again where it is lost."""

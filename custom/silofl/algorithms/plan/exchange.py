@@ -62,7 +62,7 @@ class PlanPart(AskedOnce):
     entry: ClassVar[type[FingerprintEntry]] = FingerprintEntry
     file: ClassVar[str] = FILE
     what: ClassVar[str] = "a fingerprint"
-    leaves = (Kind("fingerprint", PURPOSE, RISK, ROLE, is_of_images=True),)
+    leaves = (Kind("fingerprint", PURPOSE, RISK, ROLE, is_of_images=True, is_bounded=True),)
 
     def arrays(self, run: Run) -> Mapping[str, Expected]:
         """Return the arrays of a fingerprint."""
