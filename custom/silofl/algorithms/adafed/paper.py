@@ -19,7 +19,6 @@ from silofl.core.outliers import BEYOND
 from silofl.core.recipe import Recipe
 from silofl.study import Study
 
-
 # Times nearer to each other than to the others are two sites of which one may have copied the other.
 TWIN = 10
 
