@@ -125,8 +125,8 @@ class ModelPart(Part):
         for role, model in _traveling_models(study).items():
             batchnorm = frozenset(batchnorm_names(model) - home_statistics_names(model))
             weights = frozenset(model.state_dict()) - batchnorm_names(model) - input_norm_names(model)
-            kinds.append(Kind("weights", WEIGHTS, WEIGHTS_RISK, role, names=weights))
-            kinds.append(Kind("batchnorm", BATCHNORM, BATCHNORM_RISK, role, names=batchnorm))
+            kinds.append(Kind("weights", WEIGHTS, WEIGHTS_RISK, role, names=weights, is_bounded=True))
+            kinds.append(Kind("batchnorm", BATCHNORM, BATCHNORM_RISK, role, names=batchnorm, is_bounded=True))
         return kinds
 
     @property
