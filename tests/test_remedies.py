@@ -75,7 +75,7 @@ def test_every_command_that_a_sentence_names_exists_with_the_options_that_follow
     for place, text in sentences():
         if "monai.bundle run" in text:
             continue
-        for command in re.findall(r"\bsilofl (?!(?:is|of|that)\b)((?:site )?[a-z][a-z-]+)\b", text):
+        for command in re.findall(r"\bsilofl (?!(?:is|of|that)\b)((?:(?:site|server) )?[a-z][a-z-]+)\b", text):
             found += 1
             assert command in COMMANDS, (place, command)
         for command, option in re.findall(rf"(?<!nvflare poc )\b({names}) (--[a-z][a-z-]+)", text):

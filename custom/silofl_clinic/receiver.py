@@ -26,6 +26,7 @@ MIB, GIB = 1 << 20, 1 << 30
 MOST_CALLERS_AT_ONCE = 10
 # Within which a connection must have an association, and after which a silent one is ended.
 ASSOCIATION_SECONDS, IDLE_SECONDS = 30, 60
+# Of addresses that are not allowed, each of which would take memory.
 MOST_REFUSALS = 1000
 
 
@@ -82,11 +83,7 @@ class Receiver:
         try:
             context = make_tls(clinic, is_server=True)
             server = entity.make_server(
-                place,
-                ssl_context=context,
-                evt_handlers=handlers,
-                server_class=Acceptor,
-                admit=self._admit,
+                place, ssl_context=context, evt_handlers=handlers, server_class=Acceptor, admit=self._admit
             )
         except OSError as error:
             raise ConfigError(

@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 HEALTH = "jobs.fl"
 # How often it is written while a hospital is connected, without which NVFlare looks for no jobs.
 EVERY_S = 10.0
-# So many failures in a row, a second each, end the process; one that comes so much later is no further one.
+# So many errors in a row, about one a second, end the process. After a loop that ran so long they are counted anew.
 MOST_FAILURES, STEADY_S = 60, 60.0
 
 

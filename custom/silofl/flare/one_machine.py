@@ -168,7 +168,8 @@ class OneMachine(ConnManager):
 class Listener(aio_http_driver.AioHttpDriver):
     """NVFlare's driver of kits, which takes no compressed message and no very long one.
 
-    NVFlare's own takes 2 GiB, to which a compressed message of 2 MB unpacks before it is known whose it is.
+    NVFlare's own (fuel/f3/drivers/aio_http_driver.py) takes messages of 2 GiB, to which 2 MB unpack before it is known
+    whose they are.
     """
 
     def __init__(self) -> None:
