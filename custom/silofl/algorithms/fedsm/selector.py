@@ -122,9 +122,8 @@ class SelectorPart(Part):
             sent = {site: answer.of(ROLE) for site, answer in answers.items()}
             updates = {site: {name: one[name] for name in names if name in one} for site, one in sent.items()}
             for site, ratio in find_long(updates).items():
-                shorter = {
-                    name: (array * (BEYOND / ratio)).astype(array.dtype) for name, array in updates[site].items()
-                }
+                scale = BEYOND / ratio
+                shorter = {name: (scale * array).astype(array.dtype) for name, array in updates[site].items()}
                 changed[site] = replace(changed[site], arrays=changed[site].arrays | add_role(ROLE, shorter))
                 unlike[site] = {ROLE: ratio}
         return Compared(changed, unlike)
