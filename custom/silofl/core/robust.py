@@ -213,10 +213,10 @@ def bound_updates(
     return _select_nearest(updates, multiply_updates(updates, buffers), rule.attackers, buffers)
 
 
-def find_long(updates: Mapping[str, Arrays]) -> dict[str, float]:
-    """Return site -> how many times as long as the others' median its update is, beyond 3 times."""
+def find_long(updates: Mapping[str, Arrays], most: float = BEYOND) -> dict[str, float]:
+    """Return site -> how many times as long as the others' median its update is, beyond so many times."""
     lengths = {site: _measure_distance(arrays, {}) for site, arrays in updates.items()}
-    return {site: ratio for site, ratio in compare_to_others(lengths).items() if ratio > BEYOND}
+    return {site: ratio for site, ratio in compare_to_others(lengths).items() if ratio > most}
 
 
 def _clip(

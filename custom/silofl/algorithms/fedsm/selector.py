@@ -121,8 +121,10 @@ class SelectorPart(Part):
         for names in self.expected("", exchange, run).averaged:
             sent = {site: answer.of(ROLE) for site, answer in answers.items()}
             updates = {site: {name: one[name] for name in names if name in one} for site, one in sent.items()}
-            for site, ratio in find_long(updates).items():
-                scale = BEYOND / ratio
+            # A square is as long as a gradient times itself.
+            most = BEYOND**2 if read_role(next(iter(names))) == SQUARE else BEYOND
+            for site, ratio in find_long(updates, most).items():
+                scale = most / ratio
                 shorter = {name: (scale * array).astype(array.dtype) for name, array in updates[site].items()}
                 changed[site] = replace(changed[site], arrays=changed[site].arrays | add_role(ROLE, shorter))
                 unlike[site] = {ROLE: ratio}
