@@ -356,6 +356,23 @@ def test_the_privacy_page_lists_each_kind_that_an_algorithm_sends_with_its_risk(
         assert text.startswith(f"{kind.purpose}. {describe_risk(kind.risk)}")
 
 
+def test_the_security_page_says_of_each_kind_how_one_sites_numbers_are_bounded():
+    table = text_of(ROOT / "docs" / "security.md").partition("\n## What one hospital's numbers can steer\n")[2]
+    rows = [row.strip("| ").split(" | ") for row in table.partition("\n## ")[0].splitlines() if row.startswith("| `")]
+    assert all(len(row) == 3 and all(row) for row in rows)
+    named = {name for row in rows for name in re.findall(r"`(\w+)`", row[0])}
+    assert named == {*read_kinds(), "numbers"}
+    # What a rule of `robust` bounds says so in its row.
+    kinds = [
+        kind
+        for change in every_algorithm()
+        for kind in list_kinds(changed_study(CLASSES, PLAIN_SGD | {"algorithm": change}))
+    ]
+    bounded = {kind.name for kind in kinds if kind.is_bounded} - {"fingerprint"}
+    robust = {name for row in rows if "`robust`" in row[1] for name in re.findall(r"`(\w+)`", row[0])}
+    assert robust == bounded
+
+
 def test_one_table_has_a_row_for_each_algorithm_and_its_heading_their_number():
     text = text_of(ROOT / "docs" / "algorithms.md")
     heading, _, table = text.partition("\n## All ")[2].partition("\n## ")[0].partition("\n")

@@ -269,6 +269,12 @@ def test_a_rule_bounds_scaffolds_control_in_all_rounds(five, rule):
     assert (max(lengths) < 2 * honest) == (rule is not None)
 
 
+def test_a_change_of_scaffolds_control_fifty_times_as_long_is_named_without_a_rule_too(play):
+    game = play(name="scaffold", training={"optimizer": "sgd", "momentum": 0}, rounds=2)
+    record = game.round(change=scaled(50, lambda name: name.startswith("control/")))
+    assert record.unlike.keys() == {ATTACKER} and record.unlike[ATTACKER]["control"] > 3
+
+
 @pytest.mark.parametrize("algorithm", ["softpull", "adafed"])
 def test_a_site_that_all_listen_to_a_little_moves_nobodys_own_model_far(reach, algorithm):
     options = {"name": algorithm, "model": {"normalization": "batch"}, "rounds": 4}

@@ -43,6 +43,7 @@ def test_a_site_measures_the_model_that_it_tested_and_the_server_completes_the_s
     assert list(found) == ["east", "north", "west"]
     own = read_model_folder(game.folder("east") / "supermodel").usual
     assert list(own) == ["east"] and own["east"].roots.keys() == set(game.study.labels.values())
+    assert not any("reference values" in note for note in game.server.ledger[-1].notes)
     # Its own folder names its only model by the site, the server's one for all.
     np.testing.assert_allclose(own["east"].features["east"].mean, found["east"].features["own"].mean, rtol=1e-4)
     contents = game.server.parts["model"].outcome(game.server, {}).make_contents()

@@ -22,13 +22,14 @@ from silofl.core.algorithm_option import AlgorithmOption, Traits
 from silofl.core.array_file import store
 from silofl.core.mixing import Arrays
 from silofl.core.recipe import PRESET_NAMES, Recipe
-from silofl.core.robust import Robust, bound_updates, find_bounding_rule
+from silofl.core.robust import Robust, bound_updates, find_bounding_rule, find_long
 from silofl.core.steps import GradientStep, Step, corrected_step, norm
 from silofl.models import build_plain_model
 from silofl.models.names import as_array, traveling_names
 from silofl.models.precision import keep_exact, round_as_received
 from silofl.models.roles import MODEL, add_role, read_role, select_role
-from silofl.parts.part import Kept, Kind, Part, Run, WeightsOf, to_arrays, to_tensors
+from silofl.parts.answer import SiteAnswer
+from silofl.parts.part import Compared, Kept, Kind, Part, Run, WeightsOf, to_arrays, to_tensors
 from silofl.parts.task import TRAIN, Exchange, Expected, Message, Replies, Wanted
 from silofl.parts.work import SitePart, keeps
 from silofl.study import Study
@@ -198,6 +199,13 @@ class ControlPart(Part):
     def expected(self, site: str, exchange: Exchange, run: Run) -> Wanted:
         """Return what a change of c_i must be like."""
         return Wanted(Expected.like(add_role(ROLE, self.control)) if exchange.task == TRAIN else {})
+
+    def compared(self, exchange: Exchange, answers: dict[str, SiteAnswer], run: Run) -> Compared:
+        """Name the sites whose change is more than 3 times as long as the others' median."""
+        if len(answers) < self.study.federation.min_sites_for_ratio:
+            return Compared(answers)
+        far = find_long({site: answer.of(ROLE) for site, answer in answers.items()})
+        return Compared(answers, {site: {ROLE: ratio} for site, ratio in far.items()})
 
     def merged(self, exchange: Exchange, replies: Replies, weights_of: WeightsOf, run: Run) -> ControlPart:
         """Add the sites' changes: ``c = c + sum_S q_i (c_i' - c_i)``, with q_i that sum to 1 over all sites."""

@@ -213,15 +213,10 @@ def bound_updates(
     return _select_nearest(updates, multiply_updates(updates, buffers), rule.attackers, buffers)
 
 
-def shorten_updates(updates: Mapping[str, Arrays]) -> tuple[dict[str, Arrays], dict[str, float]]:
-    """Return the updates more than 3 times as long as the others' median, shortened to it, and how many times it is."""
+def find_long(updates: Mapping[str, Arrays], most: float = BEYOND) -> dict[str, float]:
+    """Return site -> how many times as long as the others' median its update is, beyond so many times."""
     lengths = {site: _measure_distance(arrays, {}) for site, arrays in updates.items()}
-    far = {site: ratio for site, ratio in compare_to_others(lengths).items() if ratio > BEYOND}
-    shorter = {
-        site: {name: _bring_near(array, None, BEYOND / ratio) for name, array in updates[site].items()}
-        for site, ratio in far.items()
-    }
-    return shorter, far
+    return {site: ratio for site, ratio in compare_to_others(lengths).items() if ratio > most}
 
 
 def _clip(

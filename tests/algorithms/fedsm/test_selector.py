@@ -112,7 +112,9 @@ def test_one_sites_update_counts_up_to_three_times_the_others_median_and_is_name
     answers["west"] = SiteAnswer(filled(sent(part), -1e6))
     run = SimpleNamespace(study=part.study)
     compared = part.compared(STEP, answers, run)
-    assert all(np.all(array == pytest.approx(-3)) for array in compared.answers["west"].arrays.values())
+    # Of Adam's squares 3 * 3 times.
+    for name, array in compared.answers["west"].arrays.items():
+        np.testing.assert_allclose(array, -9 if f"/{SQUARE}/" in name else -3, rtol=1e-5)
     assert compared.unlike == {"west": {"selector": pytest.approx(1e6)}}
     # What is not too long is the same object, so that honest runs give the same weights.
     assert compared.answers["east"] is answers["east"]

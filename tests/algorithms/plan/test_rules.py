@@ -157,7 +157,8 @@ def test_ten_million_claimed_cases_set_neither_spacing_nor_batch_and_are_named()
     plan, wanted = make_plan(DRAFT, honest | {"liar": liar}, 3), planned(**honest)
     assert spacing_of({one.key: one.value for one in plan.decisions}) == spacing_of(wanted) == [1, 1, 1]
     assert plan.warnings[0] == (
-        "site 'liar' says that it has 10000000 cases, 2.5e+06 times the others' median, and counts by 12: ask it"
+        "site 'liar' says that it has 10000000 cases, 2.5e+06 times the others' median, and counts by 12, since nobody "
+        "can check it"
     )
     # 3 * 4 and four times 4 cases.
     assert any("all 28 cases" in one.reason for one in plan.decisions)

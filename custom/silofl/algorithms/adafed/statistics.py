@@ -64,7 +64,7 @@ class StatisticsPart(Part):
     without: dict[str, str] = field(default_factory=dict)
     history: list[dict[str, Any]] = field(default_factory=list)
     role: str = ROLE
-    leaves = (Kind("statistics", PURPOSE, RISK, ROLE, is_of_images=True, is_mixed=False),)
+    leaves = (Kind("statistics", PURPOSE, RISK, ROLE, is_of_images=True, is_mixed=False, is_bounded=True),)
 
     @classmethod
     def start(cls, study: Study, sites: Sequence[str], pretrained: Arrays | None) -> Sequence[Part]:

@@ -16,7 +16,8 @@ from silofl.algorithms.fedsm.best_models import label_best_models, load_fixed_mo
 from silofl.algorithms.fedsm.paper import AdamState, Selector, adam_step, site_loss
 from silofl.base.errors import AggregationError
 from silofl.core.mixing import Arrays, mix
-from silofl.core.robust import shorten_updates
+from silofl.core.outliers import BEYOND
+from silofl.core.robust import find_long
 from silofl.core.steps import Batch, GradientStep, Loss, Step, plain_step
 from silofl.data.batches import training_batches
 from silofl.data.parts import Examples, take_central_slices
@@ -120,10 +121,13 @@ class SelectorPart(Part):
         for names in self.expected("", exchange, run).averaged:
             sent = {site: answer.of(ROLE) for site, answer in answers.items()}
             updates = {site: {name: one[name] for name in names if name in one} for site, one in sent.items()}
-            shorter, far = shorten_updates(updates)
-            for site, arrays in shorter.items():
-                changed[site] = replace(changed[site], arrays=changed[site].arrays | add_role(ROLE, arrays))
-                unlike[site] = {ROLE: max([far[site], *unlike.get(site, {}).values()])}
+            # A square is as long as a gradient times itself.
+            most = BEYOND**2 if read_role(next(iter(names))) == SQUARE else BEYOND
+            for site, ratio in find_long(updates, most).items():
+                scale = most / ratio
+                shorter = {name: (scale * array).astype(array.dtype) for name, array in updates[site].items()}
+                changed[site] = replace(changed[site], arrays=changed[site].arrays | add_role(ROLE, shorter))
+                unlike[site] = {ROLE: ratio}
         return Compared(changed, unlike)
 
     def merged(self, exchange: Exchange, replies: Replies, weights_of: WeightsOf, run: Run) -> SelectorPart:

@@ -172,7 +172,7 @@ def make_plan(draft: Draft, fingerprints: Mapping[str, DataFingerprint], min_sit
         raise ConfigError("a plan must have at least 1 site's fingerprint, not 0; add a site, or lower min_patients")
     bounded: Mapping[str, DataFingerprint] = fingerprints
     doubts: list[str] = []
-    if min_sites is not None and len(fingerprints) >= max(min_sites, 2):
+    if min_sites is not None and len(fingerprints) >= max(min_sites, 3):
         bounded, doubts = bound_fingerprints(draft, fingerprints, min_sites)
     found = pool_fingerprints(list(bounded.values()))
     is_cut = draft.dimensions == 2
@@ -214,7 +214,7 @@ def bound_fingerprints(
 
     Args:
         draft: The study.
-        fingerprints: By site, at least two.
+        fingerprints: By site, at least three.
         min_sites: With fewer sites that tell their values, nobody's are far.
     """
     claims = {site: one.cases for site, one in fingerprints.items()}
@@ -226,9 +226,9 @@ def bound_fingerprints(
     }
     doubts = [
         f"site {site!r} says that it has {claims[site]} cases, {ratio:.3g} times the others' median, and counts by "
-        f"{bounded[site].cases}: ask it"
+        f"{bounded[site].cases}, since nobody can check it"
         for site, ratio in compare_to_others(claims).items()
-        if ratio > BEYOND
+        if bounded[site].cases < claims[site]
     ]
     ranges = {site: _reach_values(one) for site, one in fingerprints.items() if draft.is_ct and one.channels.all()}
     for site, (least, most) in find_far_ranges(ranges, min_sites).items():
