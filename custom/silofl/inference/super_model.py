@@ -69,9 +69,7 @@ class SuperModel:
         # Local models may have another normalisation than the study's.
         self._studies = {name: studies.get(name, study) for name in contents.models}
         self._models = {
-            name: load_weights(build_fitting_network(self._studies[name], shape, state), state, name)
-            .to(device)
-            .eval()
+            name: load_weights(build_fitting_network(self._studies[name], shape, state), state, name).to(device).eval()
             for name, state in contents.models.items()
         }
         self.selector: HarmonizedModel | None = None
