@@ -99,8 +99,8 @@ def test_hospitals_test_a_model_and_nobody_trains(begin, tmp_path):
     assert results["model"].endswith("of study small, as it was given")
     # blobs of 12 x 12 in images of 32 x 32, all of which is predicted
     dice = 2 * 144 / (144 + 1024)
-    assert record.sites["east"].scores[""]["dice"].value == pytest.approx(dice)
-    assert {site: one["value"] for site, one in results["sites"].items()} == pytest.approx(dict.fromkeys(SITES, dice))
+    assert record.sites["east"].scores[""]["dice"].value == round(dice, 3)
+    assert {site: one["value"] for site, one in results["sites"].items()} == dict.fromkeys(SITES, round(dice, 3))
     assert record.sites["east"].scores["blob"]["lesion_sensitivity"].value == 1
     assert (record.sites["east"].num_cases, record.sites["east"].unit) == (2, "patient")
 
@@ -109,12 +109,54 @@ def test_what_names_a_case_stays_at_the_hospital(begin, tmp_path):
     game = begin()
     _, record = finished(game, tmp_path)
     own = read_file(Evaluation, game.folder("east") / "evaluation.json")
-    assert own.scores["blob"]["dice"] == record.sites["east"].scores["blob"]["dice"]
+    told = record.sites["east"].scores["blob"]["dice"]
+    assert (told.value, told.num_cases) == (round(own.scores["blob"]["dice"].value, 3), 2)
     cases = (game.folder("east") / "cases.csv").read_text()
     answer = game.answers[ROLE]["east"]
     assert cases.count("\n") == 3 and answer.arrays.keys() == {SCORES}
     names = [case for case in game.sites["east"].data.test.cases if case in json.dumps(answer.meta)]
     assert names == []
+
+
+def lay_lesions(data, target, sizes):
+    """Copy the sites, with lesions of other sizes in east's test; each is of a patient of its own."""
+    shutil.copytree(data, target, ignore=shutil.ignore_patterns(".*"))
+    rows = np.arange(32 * 32).reshape(32, 32)
+    truths = np.stack([rows < size for size in sizes]).astype(np.uint8)
+    np.savez(target / "east" / "lesions.npz", images=np.zeros_like(truths) + 90 * truths, labels=truths)
+    path = target / "east" / "dataset.json"
+    records = [
+        {"image": "lesions.npz", "label": "lesions.npz", "index": i, "patient": f"p{i}"} for i in range(len(sizes))
+    ]
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"test": records}))
+    return target
+
+
+def sizes_that_give(value, most, pixels=32 * 32):
+    """Return how many sets of five lesions, of up to some pixels each, have this mean Dice, to its last digit.
+
+    A model that answers lesion everywhere has a Dice of 2 n / (n + pixels) in a lesion of n pixels.
+    """
+    n = np.arange(1, most + 1)
+    dice = 2 * n / (n + pixels)
+    pairs = [(i, j) for i in range(most) for j in range(i, most)]
+    triples = [(*pair, k) for pair in pairs for k in range(pair[1], most)]
+    sums = np.array([dice[list(pair)].sum() for pair in pairs])
+    ordered = np.sort(sums)
+    rest = 5 * value - np.array([dice[list(triple)].sum() for triple in triples])
+    half = 1e-12 if round(value, 3) != value else 5 * 0.0005
+    return int((np.searchsorted(ordered, rest + half) - np.searchsorted(ordered, rest - half)).sum())
+
+
+def test_the_sizes_of_single_lesions_do_not_follow_from_a_mean_dice(begin, site_data, tmp_path):
+    # The model answers lesion everywhere. 3, 8, 14, 23 and 29 pixels are one set of millions.
+    game = begin(data=lay_lesions(site_data, tmp_path / "data", (3, 8, 14, 23, 29)), min_patients=5)
+    game.finish()
+    answer = game.answers[ROLE]["east"]
+    for value in (answer.meta["metrics"]["test"]["value"], float(answer.arrays[SCORES][0, 0])):
+        assert value == pytest.approx(0.0286, abs=0.002)
+        # Each set is found in the order of its pair and triple: ten times at most.
+        assert sizes_that_give(value, most=30) > 10 * 100
 
 
 def refusals(game, answer=None, **settings):
@@ -235,7 +277,9 @@ def test_classes_are_scored_as_labels_are_and_at_the_models_threshold(play, wind
         found["fast"]["auroc"] == found[""]["auroc"] and found[""]["accuracy"].value == tests["sites"]["eva"]["value"]
     )
     desk = read_file(Evaluation, game.folder("eva") / "evaluation.json").scores["fast"]
-    assert (found["fast"]["recall"], found["fast"]["specificity"]) == (desk["recall"], desk["specificity"])
+    for name in ("recall", "specificity"):
+        assert found["fast"][name].value == round(desk[name].value, 3)
+        assert found["fast"][name].interval == pytest.approx(desk[name].interval, abs=0.0005)
     assert record.called_from == {"fast": pytest.approx(2 / 3)} and record.temperature == 2
     assert found[""]["withheld"].value == 1 and found[""]["accuracy_used"] == MISSING == found["fast"]["recall_used"]
 

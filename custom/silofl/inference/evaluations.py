@@ -21,6 +21,7 @@ from silofl.inference.evaluation import ALL, MISSING, Evaluation, Scores, Tested
 from silofl.inference.subgroups import name_labels
 from silofl.study import Study
 from silofl.study.sections import CLASS_MEANS
+from silofl.training.floor import DECIMALS, round_significant
 
 FILE = "evaluations.json"
 ECE, CALIBRATED, THRESHOLD, SIZE_ERROR, HD95 = "ece", "ece_calibrated", "threshold", "size_error", "hd95"
@@ -125,7 +126,7 @@ def list_scores(study: Study) -> list[tuple[str, str]]:
 
 
 def pack_scores(record: Evaluation, study: Study, few: Collection[str] = (), least: int = 0) -> NDArray[np.float64]:
-    """Return a hospital's scores as they travel, shape (scores, 4).
+    """Return a hospital's scores as they travel, rounded, shape (scores, 4).
 
     Args:
         few: Names of the labels or classes that too few patients have.
@@ -145,7 +146,10 @@ def pack_scores(record: Evaluation, study: Study, few: Collection[str] = (), lea
         row = (0.0,) * (COLUMNS - 1) + (0.0 if is_said else float(NOT_SAID),)
         if is_said and one.value is not None:
             # No interval is as wide as nothing.
-            row = (one.value, *(one.interval or (one.value, one.value)), one.num_cases)
+            numbers = (one.value, *(one.interval or (one.value, one.value)))
+            is_difference = name == SIZE_ERROR or name.endswith(OF_OTHERS)
+            rounded = [round_significant(one) if is_difference else round(one, DECIMALS) for one in numbers]
+            row = (*rounded, one.num_cases)
         rows.append(row)
     return np.array(rows, np.float64)
 
