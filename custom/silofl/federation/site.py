@@ -216,6 +216,7 @@ class SiteRounds:
             min_patients=self.site.min_patients,
             max_epsilon=self.site.max_epsilon,
             may_send=self.gate.allowed.__contains__,
+            settings=self.site,
             cache=self.site.cache_folder(self.study.name, self.name),
             **state,
         )

@@ -125,18 +125,19 @@ def list_scores(study: Study) -> list[tuple[str, str]]:
     ]
 
 
-def pack_scores(record: Evaluation, study: Study, few: Collection[str] = (), least: int = 0) -> NDArray[np.float64]:
+def pack_scores(
+    record: Evaluation, study: Study, few: Collection[str] = (), least: int = 0, hides_used: bool = False
+) -> NDArray[np.float64]:
     """Return a hospital's scores as they travel, rounded, shape (scores, 4).
 
     Args:
         few: Names of the labels or classes that too few patients have.
         least: Patients that each score must be of.
+        hides_used: Whether few patients would follow from the scores without the answers that a rule withholds.
     """
     found, rows = _collect_scores(record), []
     # Of groups of cases those that are of too few patients.
     withheld = {(f"{by}: {group}", name) for by, group, one in record.divided for name in one.withheld}
-    # Without the answers that a rule withholds, few of them would show in the difference.
-    hides_used = record.withheld is not None and 0 < record.withheld.num_cases < least
     for group, name in list_scores(study):
         one, is_used = found.get(group, {}).get(name, MISSING), name == WITHHELD or name.endswith(USED)
         # Means over the classes have those of few in them.

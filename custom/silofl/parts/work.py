@@ -32,6 +32,7 @@ from silofl.parts.half_round import HalfRound
 from silofl.parts.load import list_kinds, site_implementations
 from silofl.parts.part import Kept, to_arrays, to_tensors
 from silofl.parts.task import TRAIN, Message
+from silofl.setup.site import Site
 from silofl.study import Study
 from silofl.training.device import derive_seed
 from silofl.training.floor import round_scores, withhold_few
@@ -62,6 +63,7 @@ class Work:
         min_patients: Patients in training that a mean over the site's images must come from.
         max_epsilon: What differential privacy may spend at the site; None for any.
         may_send: Whether the site lets a kind of arrays leave.
+        settings: The site's settings; None in a task that no site gave.
         kept: Each part's state at home after the round that the task begins from.
         held: That round; 0 where there is none.
         task: Its name.
@@ -84,6 +86,7 @@ class Work:
     min_patients: int = 0
     max_epsilon: float | None = None
     may_send: Callable[[str], bool] = lambda kind: True
+    settings: Site | None = None
     kept: Mapping[str, Any] = field(default_factory=dict)
     held: int = 0
     task: str = TRAIN
