@@ -96,17 +96,13 @@ class Answered:
 
 def hash_case(case: str, patient: str | None) -> str:
     """Return what stands for a case in a set: hashes of its patient and of its name."""
-    parts = [NOBODY if name is None else hashlib.sha256(name.encode()).hexdigest()[:DIGITS] for name in (patient, case)]
-    return "".join(parts)
+    hashes = [hashlib.sha256(name.encode()).hexdigest()[:DIGITS] for name in (patient or "", case)]
+    return (NOBODY if patient is None else hashes[0]) + hashes[1]
 
 
 @contextmanager
 def open_answered(path: Path | None) -> Iterator[Answered]:
-    """Read what a site has told, hold it for this process, and write it in the end; nothing is kept without a file.
-
-    Raises:
-        ConfigError: The file is damaged, or another process holds it.
-    """
+    """Read what a site has told, hold the file and write it in the end; a `ConfigError` where it is damaged or held."""
     if path is None:
         yield Answered()
         return

@@ -1,6 +1,6 @@
 """A model's answers to a site's labelled cases, each as a clinic would get it, with its score."""
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Self
@@ -150,11 +150,6 @@ class SiteCases:
         """Return the group of each case; as `silofl.data.groups.divide_records`."""
         manifest = self.data.manifest
         return divide_records(manifest, [one for name in self.parts for one in manifest.parts[name]], divisions)
-
-    def without(self, cases: Collection[str]) -> Self:
-        """Return these cases but for some."""
-        unit_of = {case: unit for case, unit in self.units.unit_of.items() if case not in cases}
-        return replace(self, units=replace(self.units, unit_of=unit_of))
 
     @property
     def num_cases(self) -> int:

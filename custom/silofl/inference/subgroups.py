@@ -98,7 +98,7 @@ def _measure_division(
         rest = {case for group in hidden for case in having[group][score]}
         told = [{score: having[group][score]} for group in members if group not in hidden]
         if not people.may_tell({score: rest}, *told):
-            few[name] = {*members}
+            few[name] = {group for group, table in values.items() if table[name]}
     found = {}
     for group, some in members.items():
         withheld = [name for name in values[group] if group in few[name]]

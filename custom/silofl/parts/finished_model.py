@@ -201,7 +201,9 @@ class SiteEvaluation(SitePart):
                 kept = answered.find_cases(having, least)
                 left_out = {one.case for one in cases if not people.hash([one.case]) <= kept}
                 some = [one for one in cases if one.case not in left_out]
-                told = self._tell(model, site.without(left_out), some, refused, people)
+                unit_of = {case: unit for case, unit in site.units.unit_of.items() if case not in left_out}
+                of_some = replace(site, units=replace(site.units, unit_of=unit_of))
+                told = self._tell(model, of_some, some, refused, people)
                 answered.answers.append(replace(told, question=question, cases=tuple(sorted(kept))))
         entry = {**told.meta[ROLE], "is_checked": is_recorded(records)}
         return Message({SCORES: np.array(told.scores, np.float64)}, {**told.meta, ROLE: entry})
@@ -220,8 +222,9 @@ class SiteEvaluation(SitePart):
         record = measure_evaluation(model, fingerprint, site, cases, SPECIFICITY)
         people.may_tell(list_having(cases, study))
         used = list_having([one for one in cases if not one.do_not_use], study)
-        # Without the answers that a rule withholds, few of them would show in the difference.
-        hides_used = record.withheld is not None and not people.may_tell(used)
+        # Of the answers that a rule withholds, few would show in the difference.
+        is_few = bool(used[ALL]) and people.count(used[ALL]) < least
+        hides_used = record.withheld is not None and (is_few or not people.may_tell(used))
         if study.subgroups:
             subgroups = measure_subgroups(cases, site.divide(study.subgroups), people, study)
             record = replace(record, subgroups=subgroups, least=least)

@@ -17,13 +17,11 @@ from silofl.training.metrics import Label, Score, mean_of_known
 EMPTY = "cases without a label"
 SURFACE = "surface distances"
 DECIMALS = 3
+TEMPERATURES = ("temperature", "temperatures")
 # Keys of differences, of their errors, and of numbers without a scale: their three digits are the first that count.
-SIGNIFICANT = {"difference", "standard_error", "low", "high", "p_below", "own_gain", "rises", "drift"} | {
-    "temperature",
-    "temperatures",
-}
-# The epsilon of differential privacy is no score.
-EXACT = "epsilon"
+SIGNIFICANT = {"difference", "standard_error", "low", "high", "p_below", "own_gain", "rises", "drift", *TEMPERATURES}
+# Below such a key stand names of the study's, as of a region, which may be any.
+TABLES = {"labels", "models", "thresholds", "rises", "temperatures"}
 OF_EMPTY = ("num_empty", "num_false_positive", "value_with_truth")
 # Of a super model's test, in place of what is withheld: its keys are needed.
 NOTHING = {"models": {}, "choices": {}, "selector": {"cases": {}, "slices": {}}}
@@ -73,12 +71,11 @@ def round_scores(value: Any, key: str = "") -> Any:  # noqa: ANN401 - the plain 
         key: Under which they stand.
     """
     if isinstance(value, Mapping):
-        # Below such a key stand names of the study's, as of a region, which may be any.
-        is_table = key in SIGNIFICANT or key in ("labels", "models", "thresholds")
-        return {name: round_scores(one, key if is_table else name) for name, one in value.items()}
+        return {name: round_scores(one, key if key in TABLES else name) for name, one in value.items()}
     if isinstance(value, list | tuple):
         return [round_scores(one, key) for one in value]
-    if not isinstance(value, float) or not isfinite(value) or key == EXACT:
+    # The epsilon of differential privacy is no score.
+    if not isinstance(value, float) or not isfinite(value) or key == "epsilon":
         return value
     if key == "thresholds":
         return round_threshold(value)
