@@ -149,7 +149,7 @@ def pack_scores(
             # No interval is as wide as nothing.
             numbers = (one.value, *(one.interval or (one.value, one.value)))
             is_difference = name == SIZE_ERROR or name.endswith(OF_OTHERS)
-            rounded = [round_significant(one) if is_difference else round(one, DECIMALS) for one in numbers]
+            rounded = [round_significant(n) if is_difference else round(n, DECIMALS) for n in numbers]
             row = (*rounded, one.num_cases)
         rows.append(row)
     return np.array(rows, np.float64)

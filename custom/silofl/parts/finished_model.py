@@ -18,6 +18,7 @@ from silofl.base.schema import dump_record
 from silofl.base.settings import Section
 from silofl.core.mixing import Arrays
 from silofl.data.learnt import check_not_learnt, is_recorded
+from silofl.data.manifest import Manifest
 from silofl.inference import cases_table, evaluation
 from silofl.inference.answered import ALL, Told, open_answered
 from silofl.inference.clinical import measure_evaluation
@@ -40,6 +41,7 @@ from silofl.inference.super_model import SuperModel
 from silofl.models.roles import add_role
 from silofl.parts.answer import SiteAnswer
 from silofl.parts.asked_once import expect_float64
+from silofl.parts.checked_cast import checked_cast
 from silofl.parts.half_round import digest_task
 from silofl.parts.part import Kind, Outcome, OwnTest, Part, Reported, Run
 from silofl.parts.task import Exchange, Message, Wanted
@@ -188,7 +190,8 @@ class SiteEvaluation(SitePart):
         records = [work.locate_run(model.contents.study.name, run=str(run))] if work.locate_run and run else []
         check_not_learnt(records, work.data, study)
         site, settings, least = SiteCases.of(work.data, ("test",)), work.settings, work.min_patients
-        groups = {name for one in work.data.manifest.parts["test"] for name in one.groups}
+        records_of = checked_cast(work.data.manifest, Manifest).parts
+        groups = {name for record in records_of["test"] for name in record.groups}
         check_divisions(study.subgroups, groups.union(settings.divisions if settings else ()))
         cases, refused = sort_answers(evaluate_cases(model, site, work.site))
         asked = Message(work.message.arrays, {ROLE: dict(work.message.find_entry(ROLE))})
