@@ -14,6 +14,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
+from silofl.federation.ledger import read_ledger
 from silofl.federation.results import Results, read_results
 from silofl_desk.phantoms.phantoms import SITES, make_phantoms
 
@@ -43,7 +44,8 @@ def main() -> None:
     print(f"|{'---|' * len(heads)}")
     for name in options.sets.split(","):
         minutes, results = run_defaults(name, options.data, options.out)
-        print(f"| {' | '.join(describe_set(name, minutes, results))} |", flush=True)
+        num_rounds = len(read_ledger(options.out / "runs" / name) or ())
+        print(f"| {' | '.join(describe_set(name, minutes, num_rounds, results))} |", flush=True)
 
 
 def run_defaults(name: str, data: Path, out: Path) -> tuple[float, Results]:
@@ -76,14 +78,14 @@ def run_defaults(name: str, data: Path, out: Path) -> tuple[float, Results]:
     return json.loads(clock.read_text())["minutes"], results
 
 
-def describe_set(name: str, minutes: float, results: Results) -> list[str]:
+def describe_set(name: str, minutes: float, num_rounds: int, results: Results) -> list[str]:
     """Return the cells of a set's row."""
     joining = results.joining or {}
     counts = Counter(joined.verdict for joined in joining.values())
     local = [joined.own_rounds for joined in joining.values()]
     rounds = f"{min(local)} to {max(local)}" if local else "-"
     hospitals = len(results.sites)
-    cells = [name, str(hospitals), f"{minutes:.0f}", str(results.rounds), rounds]
+    cells = [name, str(hospitals), f"{minutes:.0f}", str(num_rounds), rounds]
     cells += [str(counts[verdict]) for verdict in (*VERDICTS, FEW, UNFINISHED)]
     return [*cells, str(hospitals - len(joining))]
 

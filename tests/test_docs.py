@@ -385,6 +385,7 @@ SAID = {
     "software": "the versions of silofl",
     "is_recorded": "whether the site's own filter has recorded it",
     "min_partners": "In every answer**: `min_partners`",
+    "shares_models": "whether models of single sites may leave",
     "rehearsal": "**In a rehearsal**: a round's time and memory, and what would fail",
     "value": "the study's metric",
     "num_cases": "numbers of cases that count",

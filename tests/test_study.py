@@ -471,7 +471,7 @@ def test_a_pin_stays_valid_when_a_study_with_patience_goes_on_to_more_rounds_unl
     pins = {few.name: {"sha256": few.digest, "lead": "a"}}
     site = parse(Site, {"data": "/d", "state_dir": "/s", "studies": pins}, "site.yaml")
     with nullcontext() if is_same else pytest.raises(PinError, match="must be as the site has pinned it"):
-        site.check_pinned(many.name, many.digest, {"a"})
+        site.check_pinned(many.name, many.digest, {"a"}, ["north"])
 
 
 def test_what_a_study_does_not_ask_for_is_not_in_its_settings_as_in_versions_that_knew_none_of_it():

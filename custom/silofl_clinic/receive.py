@@ -22,7 +22,7 @@ def run(options: argparse.Namespace) -> int:
     with receiver.listen() as port:
         print(f"{clinic.ae_title} takes exams at {clinic.address}:{port} into {clinic.root}", flush=True)
         put_away_until_ended(inbox)
-    refused = "".join(f"; {count} files of {who} refused: {why}" for (who, why), count in receiver.refusals.items())
+    refused = "".join(f"; {count} of {who} refused: {why}" for (who, why), count in receiver.refusals.items())
     print(f"{describe_counts(inbox.counts())}{refused}")
     return ExitCode.COMPLETE
 

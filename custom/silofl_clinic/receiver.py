@@ -24,15 +24,16 @@ if TYPE_CHECKING:
 SUCCESS, NOT_ALLOWED, NO_ROOM, NOT_UNDERSTOOD = 0x0000, 0x0124, 0xA700, 0xC000
 MIB, GIB = 1 << 20, 1 << 30
 MOST_CALLERS_AT_ONCE = 10
-# After which a silent connection is ended.
-IDLE_SECONDS = 60
+# Within which a connection must have an association, and after which a silent one is ended.
+ASSOCIATION_SECONDS, IDLE_SECONDS = 30, 60
+MOST_REFUSALS = 1000
 
 
 class Receiver:
     """Takes files from allowed callers into an inbox, each on the disk before its sender hears of success.
 
     Attributes:
-        refusals: Caller and reason -> how many of its files were refused.
+        refusals: Caller, or address, and reason -> how many of its files, or connections, were refused.
     """
 
     def __init__(self, clinic: Clinic, inbox: Inbox) -> None:
@@ -51,21 +52,24 @@ class Receiver:
         Raises:
             ConfigError: The address cannot be listened at, or a certificate cannot be read.
         """
+        from pydicom.uid import DeflatedExplicitVRLittleEndian
         from pynetdicom import ALL_TRANSFER_SYNTAXES, AllStoragePresentationContexts, evt
         from pynetdicom.pdu import A_ABORT_RQ, A_RELEASE_RQ
         from pynetdicom.sop_class import Verification
+
+        from silofl_clinic.acceptor import Acceptor
 
         clinic, entity = self._clinic, make_entity(self._clinic)
         if not clinic.allowed:
             raise ConfigError("callers of clinic.yaml must name who may send, as {CT1: 10.0.0.7}; it is empty: add one")
         entity.require_called_aet, entity.require_calling_aet = True, [*clinic.allowed]
-        entity.maximum_associations = MOST_CALLERS_AT_ONCE
+        entity.maximum_associations, entity.acse_timeout = MOST_CALLERS_AT_ONCE, ASSOCIATION_SECONDS
+        # A deflated file of some KiB may fill the memory once it is read; whoever has one can send it otherwise.
+        syntaxes = [syntax for syntax in ALL_TRANSFER_SYNTAXES if syntax != DeflatedExplicitVRLittleEndian]
         for context in AllStoragePresentationContexts:
-            entity.add_supported_context(context.abstract_syntax, ALL_TRANSFER_SYNTAXES)
+            entity.add_supported_context(context.abstract_syntax, syntaxes)
         entity.add_supported_context(Verification)
         handlers = [
-            # pynetdicom would wait for ever for the rest of a message, and have no place for another caller.
-            (evt.EVT_CONN_OPEN, lambda event: event.assoc.dul.socket.socket.settimeout(IDLE_SECONDS)),
             (evt.EVT_C_ECHO, lambda event: SUCCESS if self._is_allowed(event) else NOT_ALLOWED),
             (evt.EVT_C_STORE, self._store),
             (evt.EVT_DATA_RECV, self._count_bytes),
@@ -77,16 +81,31 @@ class Receiver:
         place = clinic.address, clinic.port
         try:
             context = make_tls(clinic, is_server=True)
-            server = entity.start_server(place, block=False, evt_handlers=handlers, ssl_context=context)
+            server = entity.make_server(
+                place,
+                ssl_context=context,
+                evt_handlers=handlers,
+                server_class=Acceptor,
+                admit=self._admit,
+            )
         except OSError as error:
             raise ConfigError(
                 f"address and port of clinic.yaml must be free to listen at, not {place[0]}:{place[1]}; the system "
                 f"said {error.strerror!r}: end the other program, or choose another port"
             ) from None
+        # Where `shutdown` looks for it.
+        entity._servers.append(server)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
         try:
             yield server.server_address[1]
         finally:
             server.shutdown()
+
+    def _admit(self, address: str) -> bool:
+        is_known = address in self._clinic.allowed.values()
+        if not is_known and len(self.refusals) < MOST_REFUSALS:
+            self.refusals[address, "its address is not in callers"] += 1
+        return is_known
 
     def _is_allowed(self, event: Event) -> bool:
         caller = event.assoc.requestor

@@ -59,7 +59,7 @@ def test_a_system_that_is_not_named_gets_no_connection(receive, names):
 
 
 def test_an_allowed_name_from_another_address_is_refused(receive, write_exam):
-    receiver, _, root = receive(callers={"ARCHIVE": "10.0.0.7"})
+    receiver, _, root = receive(callers={"ARCHIVE": "10.0.0.7", "CT1": "127.0.0.1"})
     with receiver.listen() as port:
         assert send(port, write_exam("a")[:1]) == [NOT_ALLOWED]
         with calling(port) as to:
@@ -162,20 +162,113 @@ def test_an_exam_is_whole_whose_sender_falls_silent_between_two_files_and_cut_wi
     assert len([*root.rglob("*.dcm")]) == 6
 
 
-def test_connections_that_fall_silent_within_a_message_keep_no_place(receive, write_exam, monkeypatch):
+@pytest.fixture
+def impatient(monkeypatch):
+    """Have a receiver wait a second where it waits half a minute for an association, and a minute for a message."""
+    monkeypatch.setattr("silofl_clinic.receiver.ASSOCIATION_SECONDS", 1)
     monkeypatch.setattr("silofl_clinic.receiver.IDLE_SECONDS", 1)
+
+
+def is_ended(connection, seconds=30):
+    """Return whether the other side ends a connection in time."""
+    connection.settimeout(seconds)
+    try:
+        return connection.recv(1) == b""
+    except ConnectionResetError:
+        return True
+    except TimeoutError:
+        return False
+
+
+def send_bytes(connection, stop):
+    """Send a byte each 0.3 seconds until the connection is ended."""
+    while not stop.wait(0.3):
+        try:
+            connection.sendall(b"\0")
+        except OSError:
+            return
+
+
+def test_a_connection_from_an_address_that_nobody_has_is_ended_before_it_says_a_word(receive):
+    receiver, _, _ = receive(callers={"ARCHIVE": "10.0.0.7"})
+    with receiver.listen() as port, socket.create_connection(("127.0.0.1", port)) as outsider:
+        assert is_ended(outsider)
+    assert receiver.refusals == {("127.0.0.1", "its address is not in callers"): 1}
+
+
+# Silent within the head, a byte now and then within a request of 1,024 bytes, and ended at once.
+@pytest.mark.parametrize("way", ["silent", "slow", "ended"])
+def test_connections_without_an_association_keep_no_place(receive, write_exam, request, way):
+    if way != "ended":
+        request.getfixturevalue("impatient")
     receiver, _, root = receive()
+    stop = threading.Event()
 
     def is_taken():
         with calling(port) as to:
             return to.is_established and to.send_c_store(pydicom.dcmread(path)).Status == SUCCESS
 
     path = write_exam("a")[0]
-    with receiver.listen() as port, ExitStack() as silent:
-        for _ in range(MOST_CALLERS_AT_ONCE):
-            silent.enter_context(socket.create_connection(("127.0.0.1", port))).sendall(b"\x01\x00")
-        until(is_taken, seconds=30)
+    with receiver.listen() as port, ExitStack() as connections:
+        connections.callback(stop.set)
+        for _ in range(MOST_CALLERS_AT_ONCE + 2):
+            connection = connections.enter_context(socket.create_connection(("127.0.0.1", port)))
+            connection.sendall(b"\x01\x00")
+            if way == "ended":
+                connection.close()
+            elif way == "slow":
+                connection.sendall(bytes.fromhex("00000400"))
+                threading.Thread(target=send_bytes, args=(connection, stop)).start()
+        # All bytes of the slow request would take 300 seconds. Without a limit an ended one keeps its place for 30.
+        until(is_taken, seconds=25)
     assert len(arrived(root)) == 1
+
+
+def test_a_message_that_comes_byte_by_byte_is_not_waited_for(receive, impatient):
+    stop = threading.Event()
+    with receive()[0].listen() as port, calling(port) as to:
+        connection = to.dul.socket.socket
+        # A PDU of 4,096 bytes with data.
+        connection.sendall(bytes.fromhex("040000001000"))
+        sender = threading.Thread(target=send_bytes, args=(connection, stop))
+        sender.start()
+        try:
+            until(lambda: to.is_aborted, seconds=30)
+        finally:
+            stop.set()
+            sender.join()
+
+
+@pytest.mark.parametrize("is_associated", [False, True])
+def test_a_message_that_states_more_than_it_may_hold_is_not_read(receive, is_associated):
+    with receive()[0].listen() as port, ExitStack() as stack:
+        # 64 KiB and a byte as a request for an association, 1 MiB and a byte as data of one.
+        if is_associated:
+            to = stack.enter_context(calling(port))
+            to.dul.socket.send(bytes.fromhex("040000100001"))
+            until(lambda: to.is_aborted, seconds=30)
+        else:
+            connection = stack.enter_context(socket.create_connection(("127.0.0.1", port)))
+            connection.sendall(bytes.fromhex("010000010001"))
+            assert is_ended(connection)
+
+
+def test_a_deflated_file_is_not_taken_since_a_small_one_may_fill_the_memory(receive, write_exam):
+    from pydicom.uid import DeflatedExplicitVRLittleEndian, ExplicitVRLittleEndian
+    from pynetdicom import AE
+    from pynetdicom.sop_class import CTImageStorage
+
+    entity = AE(ae_title="ARCHIVE")
+    entity.add_requested_context(CTImageStorage, [DeflatedExplicitVRLittleEndian])
+    with receive()[0].listen() as port:
+        deflated = entity.associate("127.0.0.1", port, ae_title="SILOFL")
+        assert not deflated.accepted_contexts
+        # Who can send it otherwise does.
+        entity.requested_contexts = []
+        entity.add_requested_context(CTImageStorage, [DeflatedExplicitVRLittleEndian, ExplicitVRLittleEndian])
+        either = entity.associate("127.0.0.1", port, ae_title="SILOFL")
+        assert either.accepted_contexts[0].transfer_syntax == [ExplicitVRLittleEndian]
+        either.release()
 
 
 @pytest.fixture(scope="module")
@@ -244,3 +337,18 @@ def test_an_exam_that_is_put_away_while_a_file_of_it_comes_loses_none_and_a_star
         folder.rename(root / JUDGED / folder.name)
     assert [cause for _, cause in Inbox(receiver._clinic).settle()] == ["", ""]
     assert len([*(root / EXAMS).rglob("*.dcm")]) == 7
+
+
+def test_with_tls_a_silent_connection_keeps_nobody_waiting(receive, make_clinic, write_exam, certificates):
+    from silofl_clinic.receiver import make_tls
+
+    receiver, _, _ = receive(tls=certificates("own"))
+    known = make_tls(make_clinic(tls=certificates("own")), is_server=False)
+    with receiver.listen() as port, socket.create_connection(("127.0.0.1", port)):
+        sent = []
+        caller = threading.Thread(
+            target=lambda: sent.extend(send(port, write_exam("a")[:1], tls_args=(known, "127.0.0.1"))), daemon=True
+        )
+        caller.start()
+        caller.join(30)
+        assert sent == [SUCCESS]

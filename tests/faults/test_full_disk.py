@@ -23,12 +23,17 @@ def disk(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "target",
-    ["silofl.federation.run_folder:RunFolder.save", "silofl.federation.run_folder:RunFolder._write_ledger"],
-    ids=["before the checkpoint", "before the ledger"],
+    ("target", "call"),
+    [
+        ("silofl.federation.run_folder:RunFolder.save", 2),
+        ("silofl.federation.run_folder:RunFolder._write_ledger", 2),
+        # The first of three sites in the second round.
+        ("silofl.federation.state:SiteState.save", 4),
+    ],
+    ids=["before the checkpoint", "before the ledger", "before a site's state"],
 )
-def test_a_run_whose_servers_disk_is_full_goes_on_once_there_is_room(disk, whole, job, site_data, target):
-    fault = Fault(target, call=2, action=partial(fill, disk))
+def test_a_run_whose_disk_is_full_goes_on_once_there_is_room(disk, whole, job, site_data, target, call):
+    fault = Fault(target, call=call, action=partial(fill, disk))
     code, said = silofl("simulate", job, "--data", site_data, "--out", disk, "--alone", fault=fault)
     assert code == 1 and "No space left on device" in said and "Traceback" not in said, said
     assert f"silofl resume {disk}" in said.replace("\n", "")

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 
 from silofl.federation.cautions import ONE_CLASS, SWINGS, list_cautions, list_new_cautions
@@ -52,6 +54,17 @@ def test_a_finished_run_has_each_caution_once_with_its_round():
         ledger = rounds_of(*({"north": score(value)} for value in values))[:-1]
         assert list_cautions(ledger) == [f"round 3: {SWINGS}"]
     assert list_cautions([]) == []
+
+
+def test_a_site_whose_update_points_away_from_the_others_mean_in_most_rounds_is_warned_of():
+    away, sites = {"west": {"cosine": -0.3}}, ["north", "west"]
+    ledger = [Round(number, answered=sites, unlike=away if number < 4 else None) for number in range(1, 6)]
+    (caution,) = list_cautions(ledger)
+    assert caution.startswith("west: in 3 of 5 rounds its update points away from the mean of the others'")
+    # Not in most rounds, nor in a run too short to tell; and what is long is no matter of this sentence.
+    assert list_cautions([*ledger, replace(ledger[-1], round=6)]) == [] == list_cautions(ledger[:2])
+    long = {"west": {"length": 4.0}}
+    assert list_cautions([replace(record, unlike=long) for record in ledger]) == []
 
 
 @pytest.mark.parametrize(

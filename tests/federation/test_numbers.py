@@ -127,6 +127,14 @@ def test_a_range_without_end_is_left_out_and_makes_no_other_odd_but_of_two_nobod
     assert find_odd_ranges(with_means(a=(0, 1), c=(-1e300, 1e300)) | {"b": Domain()}, 3) == {}
 
 
+def test_two_ranges_without_end_of_eight_do_not_hide_each_other():
+    honest = {name: (0.2, 0.6) for name in "abcdef"}
+    assert find_odd_ranges(with_means(**honest, x=(-1e300, 1e300), y=(-1e300, 1e300)), 3).keys() == {"x", "y"}
+    wide, narrow = VoxelSizes((0.001,) * 3, (1000.0,) * 3), VoxelSizes((0.6,) * 3, (0.9,) * 3)
+    taken = {name: Domain(voxels=wide if name in "xy" else narrow) for name in "abcdefxy"}
+    assert find_odd_ranges(taken, 3).keys() == {"x", "y"}
+
+
 def test_voxels_more_than_twelve_times_the_others_sizes_are_left_out():
     """A super model doubts voxels of half to twice the sites': by a range without end it would doubt none."""
     # Of the others the shortest sides are 0.5 to 0.9 mm, the longest 0.6 to 5: 0.5 / 12 to 0.9 * 12 and 0.6 / 12 to 60.

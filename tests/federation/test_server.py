@@ -42,7 +42,7 @@ def test_sites_are_in_the_order_of_their_names_whatever_order_they_came_in(make_
 
 def test_a_task_says_its_run_and_round_the_best_round_and_the_state_to_begin_from(play):
     game = play(("east", "west"))
-    first = FIRST | {"digest": game.study.digest, "sites": 2, "mixed": None}
+    first = FIRST | {"digest": game.study.digest, "sites": 2, "partners": ["east", "west"]}
     assert game.upcoming("train")["east"].meta == first | SOFTWARE
     game.rounds(2)
     later = {"round": 3, "best_round": 1, "held": 2, "mixed": [2, 2]}

@@ -367,3 +367,10 @@ def write_pictures(folder):
                 Image.fromarray(rng.integers(0, most, (32, 32), dtype=np.uint8)).save(folder / f"{name}{end}.png")
             content[part].append({"image": f"{name}.png", "label": f"{name}-mask.png", "patient": name})
     (folder / "dataset.json").write_text(json.dumps(content))
+
+
+def test_a_task_with_an_array_of_text_is_refused_by_its_name(play):
+    game = play(rounds=1)
+    task = game.upcoming("train")["east"]
+    text = Message({**task.arrays, "model/note": np.array(["a", "b"])}, task.meta)
+    assert "the task's array 'model/note' holds no numbers" in game.sites["east"].answer("train", text).meta["error"]

@@ -35,6 +35,16 @@ def test_the_cosine_is_that_to_the_weighted_mean_of_the_others_directions():
     assert found == {"c": pytest.approx(-4 / np.sqrt(20))}
 
 
+def test_two_of_eight_that_send_the_same_do_not_hide_each_other():
+    # Honest updates share a little of the first axis. The cosine of x to each is -0.5 * 0.3 / sqrt(1.25 * 1.09);
+    # six times that, -0.771, and 1 for y are above 0; without y the others have a sum of length sqrt(6 + 30 * 0.0826).
+    honest = {name: [0.3, *np.eye(7)[number]] for number, name in enumerate("abcdef")}
+    turned = [-0.5, *np.eye(7)[6]]
+    products = updates(**honest, x=turned, y=turned)
+    found = find_opposed(products, dict.fromkeys(products.sites, 1.0), 3)
+    assert found == {name: pytest.approx(-0.771 / 2.912, rel=0.01) for name in "xy"}
+
+
 def test_of_two_sites_nobody_knows_which_is_opposed_or_too_long():
     products = updates(a=[1, 0], b=[-9, 0])
     assert find(products) == {} and find(products, min_sites=2) == {"a": {"cosine": -1}, "b": {"length": 9}}

@@ -145,12 +145,15 @@ def sign(kit, root, folder, person):
         sign_folders(str(folder), person.key, str(kit / "own.crt"))
 
 
+NAMED = {"federation": {"sites": ["north", "south"], "min_sites": 2}}
+
+
 @pytest.fixture
 def begin(tmp_path, make_study, root):
     """Deploy a study at a site with some pins and ask for its first round; returns the site's reason."""
 
-    def run(pins, submitter=LEAD, signer=LEAD, signed_by=None, server=None, **changes):
-        study = make_study().model_copy(update=changes)
+    def run(pins, submitter=LEAD, signer=LEAD, signed_by=None, server=None, study=None, targets=None, **changes):
+        study = (study or make_study(**NAMED)).model_copy(update=changes)
         config = tmp_path / "job" / "app_north" / "config"
         for folder in (config, tmp_path / "local"):
             folder.mkdir(parents=True)
@@ -161,7 +164,8 @@ def begin(tmp_path, make_study, root):
         fl_ctx, filters = FLContext(), {"task_data_filters": {FilterKey.IN: [RunNote()]}}
         filters |= {"task_result_filters": {FilterKey.OUT: [Egress()]}}
         props = {FLContextKey.SCOPE_OBJECT: SimpleNamespace(**filters)}
-        props |= {FLContextKey.JOB_META: {"submitter_name": submitter}, FLContextKey.RUNNER: SimpleNamespace()}
+        meta = {"submitter_name": submitter} | ({"deploy_map": {"app": targets}} if targets else {})
+        props |= {FLContextKey.JOB_META: meta, FLContextKey.RUNNER: SimpleNamespace()}
         for key, value in props.items():
             fl_ctx.set_prop(key, value, private=True, sticky=False)
         fl_ctx.get_engine = lambda: SimpleNamespace(get_workspace=lambda: Workspace(str(tmp_path), "north"))
@@ -176,7 +180,7 @@ def begin(tmp_path, make_study, root):
 
 
 def pin(make_study, lead=LEAD, **changes):
-    return {"small": {"sha256": make_study().model_copy(update=changes).digest, "lead": lead}}
+    return {"small": {"sha256": make_study(**NAMED).model_copy(update=changes).digest, "lead": lead}}
 
 
 # The data of this site do not exist: a study that gets so far has been let in.
@@ -193,8 +197,8 @@ def test_a_site_takes_part_in_the_pinned_study_of_the_pinned_lead_or_without_pin
 @pytest.mark.parametrize("has_pins", [True, False])
 def test_a_study_that_the_server_has_otherwise_is_refused(begin, make_study, has_pins):
     """A job can give the server one app and its sites another, by ``deploy_map``: here one that waits for fewer."""
-    agreed = make_study()
-    reason = begin(pin(make_study) if has_pins else None, server=make_study(federation={"min_sites": 2}))
+    agreed, fewer = make_study(**NAMED), {"federation": NAMED["federation"] | {"min_sites": 1}}
+    reason = begin(pin(make_study) if has_pins else None, server=make_study(**fewer))
     assert reason.startswith("study 'small' must be the same at the server as at site 'north', with digest ")
     assert agreed.digest in reason
 
@@ -203,8 +207,34 @@ def test_a_study_that_is_not_pinned_is_refused(begin, make_study):
     assert begin({"other": pin(make_study)["small"]}).startswith("study 'small' must be among those that the site")
 
 
+def test_a_pinned_study_must_name_its_hospitals(begin, make_study):
+    anybody = make_study()
+    reason = begin({"small": {"sha256": anybody.digest, "lead": LEAD}}, study=anybody)
+    assert reason.startswith("study 'small' does not name its hospitals in federation.sites")
+
+
+@pytest.mark.parametrize(
+    ("targets", "may_miss", "is_let_in"),
+    [
+        (["server", "north", "south", "west"], 0, True),
+        (["@ALL"], 0, True),
+        ([{"sites": ["north", "south", "west"]}], 0, True),
+        (["server", "north", "south"], 0, False),
+        (["server", "north", "south"], 1, True),
+        (["server", "north"], 1, False),
+    ],
+)
+def test_a_pinned_study_goes_to_all_its_hospitals_but_as_many_as_may_be_missing(
+    begin, make_study, targets, may_miss, is_let_in
+):
+    study = make_study(federation={"sites": ["north", "south", "west"], "min_sites": 2, "may_miss": may_miss})
+    reason = begin({"small": {"sha256": study.digest, "lead": LEAD}}, study=study, targets=targets)
+    assert (LET_IN in reason) == is_let_in
+    assert is_let_in or reason.startswith("deploy_map of the job leaves out ")
+
+
 def test_an_edited_study_is_refused_with_its_digest(begin, make_study):
-    edited = make_study().model_copy(update={"rounds": 4}).digest
+    edited = make_study(**NAMED).model_copy(update={"rounds": 4}).digest
     reason = begin(pin(make_study), rounds=4)
     assert reason.startswith("study 'small' must be as the site has pinned it") and edited in reason
 

@@ -1,6 +1,7 @@
 """What the server's lasting process tells a job of its sites, from NVFlare's own records of tokens."""
 
 import time
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -26,6 +27,14 @@ class Heard(Client):
 
 
 JOB = [Heard("east", "e1"), Heard("north", "n1")]
+
+
+@pytest.fixture(autouse=True)
+def kept_alive(monkeypatch):
+    """What the component has kept alive: NVFlare's loop of jobs, its manager, and the kit that says so."""
+    found = []
+    monkeypatch.setattr(left_sites, "JobLoop", lambda *arguments: found.append(arguments))
+    return found
 
 
 def test_a_site_that_went_without_a_word_has_not_returned():
@@ -61,6 +70,7 @@ def server_with(connected=JOB, answer=None, **runner):
         return answer
 
     engine, context = SimpleNamespace(get_clients=lambda: connected, send_app_command=tell), FLContext()
+    engine.get_component = lambda name: None
     engine.run_processes = {job: {RunProcessKey.PARTICIPANTS: sites} for job, sites in participants.items()}
     runner = {"running_jobs": {}, "update_unfinished_jobs": lambda context: None} | runner
     engine.job_runner = SimpleNamespace(**runner)
@@ -144,7 +154,7 @@ def test_a_job_waits_no_longer_for_a_returned_site_that_cannot_be_given_the_job(
     assert said == [("one", LEFT, {"sites": {"north": AGAIN}})]
 
 
-def test_what_ran_when_the_server_was_stopped_has_ended_once_it_is_back():
+def test_what_ran_when_the_server_was_stopped_has_ended_once_it_is_back_and_its_loop_is_kept_alive(kept_alive):
     words = {"one": "RUNNING", "two": "DISPATCHED", "three": "SUBMITTED", "four": "FINISHED:COMPLETED"}
     engine, context, _ = server_with()
     found = {job: SimpleNamespace(job_id=job) for job in words}
@@ -156,6 +166,7 @@ def test_what_ran_when_the_server_was_stopped_has_ended_once_it_is_back():
     site = SimpleNamespace(cell=SimpleNamespace(register_request_cb=lambda **how: None))
     context.set_prop(FLContextKey.SITE_OBJ, site, private=True)
     LeftSites().handle_event(EventType.SYSTEM_BOOTSTRAP, context)
+    assert kept_alive == [(engine.job_runner, jobs, Path.cwd())]
     assert words == {"one": ABANDONED, "two": ABANDONED, "three": "SUBMITTED", "four": "FINISHED:COMPLETED"}
     assert has_ended(ABANDONED)
 

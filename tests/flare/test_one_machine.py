@@ -1,11 +1,18 @@
 """Who may connect under a name, by handshakes with NVFlare's own manager of connections."""
 
+import asyncio
+import contextlib
 import itertools
+import threading
 import time
 from types import SimpleNamespace
 
 import msgpack
 import pytest
+from aiohttp import ClientSession, WSMsgType, WSServerHandshakeError
+from nvflare.fuel.f3 import communicator
+from nvflare.fuel.f3.drivers import aio_http_driver
+from nvflare.fuel.f3.drivers.connector_info import ConnectorInfo
 from nvflare.fuel.f3.endpoint import Endpoint
 from nvflare.fuel.f3.sfm.conn_manager import ConnManager, Mode
 from nvflare.fuel.f3.sfm.prefix import PREFIX_LEN
@@ -163,3 +170,71 @@ def test_a_refused_process_says_one_sentence_ends_and_waits_longer_each_time(ser
 def test_no_client_ends_the_server_by_saying_that_it_was_refused(server, monkeypatch):
     monkeypatch.setattr(module.os, "_exit", lambda code: pytest.fail("the server ended"))
     assert server.connect("p1", "clinic", **{REFUSED: HERE})[0] == []
+
+
+@pytest.fixture
+def send_message(monkeypatch, tmp_path, free_port):
+    """Return a function that sends a message to a listening server, as an answer: bytes that it took, or None."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(communicator, "ConnManager", ConnManager)
+    monkeypatch.setattr(aio_http_driver, "AioHttpDriver", aio_http_driver.AioHttpDriver)
+    module.refuse_second_machines()
+    driver, port, taken = aio_http_driver.AioHttpDriver(), free_port(), []
+
+    def open_line(conn):
+        conn.register_frame_receiver(SimpleNamespace(process_frame=lambda frame: taken.append(len(frame))))
+
+    monkeypatch.setattr(driver, "add_connection", open_line)
+    monkeypatch.setattr(driver, "close_connection", lambda conn: None)
+    connector = ConnectorInfo(
+        "one", driver, {"host": "127.0.0.1", "port": port}, Mode.PASSIVE, 0, 0, False, threading.Event()
+    )
+    listening = threading.Thread(target=driver.listen, args=(connector,), daemon=True)
+    listening.start()
+    until(lambda: driver.site is not None and driver.site._server is not None)
+
+    async def send(size):
+        url = f"http://127.0.0.1:{port}/{aio_http_driver.WS_PATH}"
+        async with ClientSession() as session, session.ws_connect(url, compress=15) as line:
+            assert line.compress == 0
+            with contextlib.suppress(TimeoutError, ConnectionError):
+                async with asyncio.timeout(3):
+                    await line.send_bytes(bytes(size))
+                    assert (await line.receive()).type in (WSMsgType.CLOSE, WSMsgType.CLOSED, WSMsgType.ERROR)
+
+    def send_one(size):
+        taken.clear()
+        asyncio.run(send(size))
+        return sum(taken) or None
+
+    yield send_one
+    driver.shutdown()
+    listening.join(10)
+
+
+def until(condition, seconds=20):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def test_a_server_takes_no_compressed_message_and_none_that_is_longer_than_four_pieces(send_message):
+    # Zeros of 2.7 GiB are 2.7 MB once they are compressed.
+    assert send_message(module.MOST_BYTES - 1) == module.MOST_BYTES - 1
+    assert send_message(module.MOST_BYTES + 1) is None
+
+
+def test_nobody_whose_certificate_is_blocked_has_a_long_message_read(send_message, monkeypatch, tmp_path):
+    monkeypatch.setattr(module, "find_serial", lambda line: "AB")
+    monkeypatch.setattr(blocked, "FRESH_S", 0.0)
+    path = tmp_path / blocked.FILE
+    path.parent.mkdir()
+    path.write_text('{"CD": "east"}')
+    assert send_message(1 << 20) == 1 << 20
+    path.write_text('{"AB": "north"}')
+    # Its handshake is, so that it hears why.
+    assert send_message(1000) == 1000 and send_message(1 << 20) is None
+    path.write_text("{")
+    with pytest.raises(WSServerHandshakeError, match="503"):
+        send_message(1000)

@@ -33,7 +33,8 @@ def said(tmp_path):
         study = load_study(file)
         if "algorithm" in sections:
             name_components(file.parent, study.algorithm.name)
-        digest, *others = check_job(job, study)
+        digest, delivered, *others = check_job(job, study)
+        assert delivered == study.recipe.delivered
         assert digest.endswith(f"have pinned this digest: {study.digest}")
         return others
 

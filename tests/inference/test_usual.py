@@ -14,6 +14,7 @@ from silofl.inference.prediction import CaseAnswer
 from silofl.inference.usual import (
     FeatureSpread,
     Usual,
+    bound_usual,
     compare_answer,
     log_odds,
     measure_distance,
@@ -184,3 +185,49 @@ def test_a_super_models_folder_keeps_what_is_usual_which_its_fingerprint_leaves_
     assert read_model_folder(tmp_path / "b").usual == {}
     # It decides no prediction, and a hospital knows its own values alone.
     assert read_fingerprint(tmp_path / "a") == read_fingerprint(tmp_path / "b")
+
+
+def spread_by(**deviations):
+    """Return hospitals with livers of 400 ml, whose cube roots spread by so much."""
+    return {site: Usual(roots={"organ": Spread(0.5, one, 9)}) for site, one in deviations.items()}
+
+
+def test_a_hospitals_deviations_count_up_to_three_times_the_others_median():
+    bounded, ratios = bound_usual(spread_by(east=0.1, north=0.1, west=1e6), 3)
+    assert [one.roots["organ"].deviation for one in bounded.values()] == [0.1, 0.1, pytest.approx(0.3)]
+    assert ratios == {"west": pytest.approx(1e7)}
+    honest = spread_by(east=0.1, north=0.2, west=0.3)
+    assert bound_usual(honest, 3) == (honest, {})
+    # Of two nobody knows which is odd.
+    two = spread_by(east=0.1, west=1e6)
+    assert bound_usual(two, 3) == (two, {})
+
+
+def test_a_mean_far_away_counts_as_a_nearer_one():
+    means = {"east": 0.4, "north": 0.5, "west": 1e6}
+    usual = {site: Usual(roots={"organ": Spread(one, 0.1, 9)}) for site, one in means.items()}
+    # The middle is 0.5. East reaches hypot(0.1, 0.1), north 0.1, west 1e6; the others' median of west is 0.1207.
+    bounded, ratios = bound_usual(usual, 3)
+    assert bounded["west"].roots["organ"].mean == pytest.approx(0.5 + 3 * (0.1 * math.sqrt(2) + 0.1) / 2)
+    assert ratios.keys() == {"west"} and bounded["east"] == usual["east"]
+
+
+def test_features_without_bounds_count_as_nearer_ones():
+    wide = FeatureSpread((0.0, 1e6), (1.0, 1e12), Spread(0.0, 1e6))
+    usual = {"east": NORTH, "north": NORTH, "west": replace(NORTH, features={"global": wide})}
+    bounded, ratios = bound_usual(usual, 3)
+    found = bounded["west"].features["global"]
+    # The others' features reach sqrt(1 + 1), and their distances 0.25.
+    assert math.hypot(*found.mean, *np.sqrt(found.variance)) == pytest.approx(3 * math.sqrt(2))
+    assert found.distance.deviation == pytest.approx(0.75) and ratios.keys() == {"west"}
+
+
+def test_one_hospitals_reference_values_do_not_switch_the_warnings_off(compared):
+    wide = {"organ": Spread(7.4, 1e6), "lesion": Spread(2.7, 1e6)}
+    liar = Usual(roots_ml=wide, features={"global": FeatureSpread((0.0, 0.0), (1e12, 1e12), Spread(0.0, 1e6))})
+    usual = {"east": NORTH, "north": NORTH, "west": liar}
+    huge = {"sizes": {"organ": 5000.0, "lesion": 8.0}, "scores": {}, "features": (50.0, -50.0)}
+    assert compared(usual, **huge).sentences == ()
+    found = compared(bound_usual(usual, 3)[0], **huge).sentences
+    look, size = (one.split(" is unusual")[0] for one in found)
+    assert (look, size) == ("the look of the image to the network", "the size of organ")

@@ -1,8 +1,17 @@
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
+import silofl
 from silofl.base.errors import ConfigError
-from silofl.parts.task import Message
+from silofl.parts import load
+from silofl.parts.part import Kind, Part
+from silofl.parts.task import Expected, Message, Wanted
+from silofl.parts.work import SitePart
+from silofl.study import Study
 
 
 def scaled(factor, **meta):
@@ -72,3 +81,76 @@ def test_a_study_with_rounds_of_too_few_sites_for_its_rule_is_refused(make_study
     with pytest.raises(ConfigError, match=r"at least 3 with algorithm.robust median, .* not 1; raise it, or take"):
         make_study(robust="median")
     assert make_study(robust={"rule": "trimmed_mean", "attackers": 2}, federation={"min_sites": 5}).recipe.robust
+
+
+@dataclass(frozen=True)
+class Prototypes(Part):
+    """A part of a researcher's own: the sites' mean prototype of a class."""
+
+    study: Study
+    mean: float = 0.0
+    role: str = "prototypes"
+    leaves = (Kind("prototypes", "", "", "prototypes"),)
+
+    def expected(self, site, exchange, run):
+        return Wanted({"prototypes/mean": Expected(())} if exchange.task == "train" else {})
+
+    def merged(self, exchange, replies, weights_of, run):
+        sent = [arrays["mean"] for arrays in replies.updates_of("prototypes").values()]
+        return replace(self, mean=float(np.mean(sent)))
+
+
+class BoundedPrototypes(Prototypes):
+    leaves = (replace(Prototypes.leaves[0], is_bounded=True),)
+
+    def expected(self, site, exchange, run):
+        return replace(super().expected(site, exchange, run), averaged=[["mean"]])
+
+
+class SitePrototypes(SitePart):
+    def finish(self, results):
+        return Message({"prototypes/mean": np.array(0.46, np.float32)})
+
+
+def send_far_prototype(task, site, answer):
+    if (task, site) == ("train", "west"):
+        answer.arrays["prototypes/mean"] *= 1e4
+    return answer
+
+
+@pytest.fixture
+def with_prototypes(monkeypatch):
+    """Give each study a part more."""
+    known = load._load_modules
+
+    def add(part):
+        module = SimpleNamespace(PART=part, SITE=SitePrototypes)
+        monkeypatch.setattr(load, "_load_modules", lambda study: [*known(study), module])
+
+    return add
+
+
+def test_a_part_that_does_not_say_how_its_arrays_are_bounded_goes_with_no_robust_rule(with_prototypes, play):
+    with_prototypes(Prototypes)
+    game = play()
+    game.round(change=send_far_prototype)
+    # (0.46 + 0.46 + 4600) / 3
+    assert game.server.parts["prototypes"].mean == pytest.approx(1533.6, rel=0.001)
+    with pytest.raises(ConfigError, match=r"'prototypes' does not say how algorithm.robust bounds what one site sends"):
+        play(folder="robust", robust="clipped")
+
+
+def test_a_part_that_names_its_arrays_is_bounded_by_the_rule(with_prototypes, play):
+    with_prototypes(BoundedPrototypes)
+    game = play(robust="median", federation={"min_sites": 3})
+    game.round(change=send_far_prototype)
+    assert game.server.parts["prototypes"].mean == pytest.approx(0.46)
+
+
+def test_every_part_that_says_so_names_its_arrays_or_asks_for_the_rule_itself():
+    """A kind that is only said to be bounded would be mixed as it comes."""
+    sources = {path: path.read_text(encoding="utf-8") for path in Path(silofl.__file__).parent.rglob("*.py")}
+    saying = {path for path, text in sources.items() if "is_bounded=True" in text}
+    assert {path.stem for path in saying} == {"model", "amplitude", "selector", "scaffold", "exchange"}
+    ways = ("averaged=", "find_bounding_rule(", "min_sites_for_ratio")
+    assert [path for path in saying if not any(way in sources[path] for way in ways)] == []

@@ -86,3 +86,18 @@ def test_what_is_usual_comes_back_from_its_arrays(make_study):
     usual = Usual(roots_ml=spreads, features=features, codes={"body part": ("LIVER",)})
     # The selector's scores stay at home: a super model of several hospitals compares none.
     assert unpack_arrays(pack_arrays(replace(usual, score=Spread(3.0, 1.0)), study), study) == usual
+
+
+def test_a_hospital_whose_reference_values_are_far_wider_than_the_others_is_bounded_and_named(usual_of):
+    def change(task, site, answer):
+        if task == TEST:
+            answer.arrays["usual/roots"] = np.array([[0.5, 1e6 if site == "west" else 0.1, 3]])
+        return answer
+
+    game, found = usual_of(change, rounds=1)
+    assert found["west"].roots["blob"].deviation == 1e6
+    contents = game.server.parts["model"].outcome(game.server, {}).make_contents()
+    completed = game.server.parts[ROLE].outcome(game.server, {}).complete(contents)
+    assert completed.usual["west"].roots["blob"].deviation < 1
+    (note,) = [one for one in game.server.ledger[-1].notes if "reference values" in one]
+    assert note.startswith("west: its reference values for warnings reach") and note in game.warnings

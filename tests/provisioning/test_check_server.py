@@ -2,10 +2,12 @@
 
 import contextlib
 import json
+import os
 import socket
 import ssl
 import subprocess
 import threading
+import time
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
@@ -13,6 +15,7 @@ import pytest
 import yaml
 
 from silofl.cli import main
+from silofl.flare.job_loop import HEALTH
 from silofl.flare.kit import read_kit
 from silofl.flare.stores import set_stores
 from silofl.hospital import check_server, machine, network
@@ -176,3 +179,23 @@ def test_a_firewall_that_failed_to_load_is_found(monkeypatch, said, status, word
 def test_a_hospitals_kit_is_refused(kits, capsys):
     assert main(["server", "check", "--kit", str(kits / "north")]) == 2
     assert "server" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("fault", "minutes", "code", "found"),
+    [
+        (None, 0, 0, ("ok", "the server has not run here yet")),
+        ("", 1, 0, ("ok", "the server starts jobs")),
+        ("", 5, 0, ("warning", "has looked for no job to start for 5 minutes")),
+        ("jobs cannot be started: full", 1, 1, ("failed", "it says: jobs cannot be started: full; mend that")),
+    ],
+)
+def test_whether_jobs_are_started_is_said(server, capsys, fault, minutes, code, found):
+    kit, _ = server
+    if fault is not None:
+        path = kit.folder / HEALTH
+        path.write_text(fault)
+        path.chmod(0o600)
+        os.utime(path, (time.time() - 60 * minutes,) * 2)
+    status, said = checked(kit, capsys, code)["jobs"]
+    assert status == found[0] and found[1] in said

@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from provisioning.guide import write_guide
+from silofl.flare.job_loop import HEALTH
 from silofl.flare.kit import read_kit
 
 FACTS = {"wheel": "w", "checksum": "c", "lock_checksum": "l"}
@@ -45,6 +46,17 @@ def test_a_pod_is_no_root_and_has_no_right_over_the_cluster(kits, name):
     assert labels == {"pod-security.kubernetes.io/enforce": "restricted"}
     namespaces = {one["metadata"].get("namespace") for kind, one in found.items() if kind != "Namespace"}
     assert namespaces == {found["Namespace"]["metadata"]["name"]} == {f"silofl-{name}"}
+
+
+@pytest.mark.parametrize(("fault", "is_alive"), [("", True), ("jobs cannot be started: full", False)])
+def test_a_pod_whose_server_starts_no_jobs_is_started_anew(kits, tmp_path, fault, is_alive):
+    (container,) = objects(kits / "server")["Deployment"]["spec"]["template"]["spec"]["containers"]
+    command = container["livenessProbe"]["exec"]["command"]
+    assert command[-1] == f"/var/lib/silofl/kit/{HEALTH}"
+    (tmp_path / HEALTH).write_text(fault)
+    assert (subprocess.run([*command[:-1], tmp_path / HEALTH]).returncode == 0) is is_alive
+    (container,) = objects(kits / "north")["Deployment"]["spec"]["template"]["spec"]["containers"]
+    assert "livenessProbe" not in container
 
 
 @pytest.mark.parametrize("name", ["server", "north"])

@@ -299,8 +299,17 @@ def test_the_servers_services_check_the_server_and_its_account_connects_to_nobod
     assert commands_of(service, "ReadWritePaths") == ["/var/lib/silofl"] and "UMask=0077" in service
     page, rules = page_of(kits / "server"), (system / "silofl-firewall.nft").read_text()
     assert "site check" not in page and "install -d -m 700 -o silofl -g silofl /var/lib/silofl/server/jobs" in page
-    assert "ct state established,related accept" in rules and "daddr" not in rules and "dport" not in rules
+    assert "ct state established,related accept" in rules and "daddr" not in rules
     assert not any("{%" in path.read_text() for path in system.iterdir())
+
+
+def test_no_address_takes_all_connections_or_files_of_the_server(kits):
+    kit = read_kit(kits / "server")
+    rules, unit = ((kit.folder / "system" / f"silofl{name}").read_text() for name in ("-firewall.nft", ".service"))
+    limits = re.findall(rf"tcp dport {kit.address.port} ct state new .* ct count over (\d+) \}} reject", rules)
+    assert limits == ["64", "64"] and 'iifname "lo" accept' in rules
+    # So many addresses, some of them a stranger's, still leave files for jobs.
+    assert int(commands_of(unit, "LimitNOFILE")[0]) > 64 * 1000 and commands_of(unit, "MemoryMax") == ["90%"]
 
 
 @pytest.mark.parametrize("name", ["server", "north"])

@@ -420,6 +420,31 @@ def test_a_run_is_its_leads_alone_and_a_pinned_study_too(network, phantoms, tmp_
 
 
 @pytest.mark.slow
+def test_a_job_without_one_hospital_of_its_study_trains_nowhere(network, tmp_path):
+    """Two jobs of one study, one with and one without it, would give that hospital's own model."""
+    job = small_job(tmp_path / "job", "fedavg_phantoms", rounds=1)
+    path = study_file(job)
+    study = yaml.safe_load(path.read_text())
+    path.write_text(yaml.safe_dump(study | {"federation": {"sites": [*SITES], "min_sites": 2}}))
+    (job / "meta.json").write_text(
+        json.dumps(read_json(job / "meta.json") | {"deploy_map": {"app": ["server", "east", "north"]}})
+    )
+    number, status = network.run_job(job, LIMIT_S)
+    assert status != "FINISHED:COMPLETED"
+    network.download(number, tmp_path / "results")
+    assert list((tmp_path / "results").rglob("ledger.json")) == []
+
+
+@pytest.mark.slow
+def test_hospitals_that_keep_personalised_models_get_their_own_and_the_lead_the_global_one(network, phantoms, tmp_path):
+    number, _ = network.run_job(small_job(tmp_path / "job", "fedsm_phantoms", rounds=1), LIMIT_S)
+    results = result_of(network, number, tmp_path / "results")
+    assert (results / "model" / "best.pt").is_file() and not (results / "supermodel").exists()
+    ledger = json.loads((results / "ledger.json").read_text())
+    assert any("personalised model stays with it" in note for record in ledger for note in record["notes"])
+
+
+@pytest.mark.slow
 def test_a_hospital_whose_process_cannot_begin_costs_its_own_answers_alone(network, tmp_path):
     """NVFlare ends a job for everybody where one site reports that its process for the job cannot begin."""
     resources = hospital_of(network, "north").folder / "local" / "resources.json"

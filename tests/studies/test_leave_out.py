@@ -328,3 +328,17 @@ def test_a_left_out_site_is_answered_with_statistics_of_its_own_training_images(
     # 144 of 1024 pixels are the blob, and all are labelled
     assert result.models == {"global": pytest.approx(288 / 1168)}
     assert "answers nothing" in read_model_folder(tmp_path / "supermodel").home_statistics
+
+
+def test_each_models_statistics_are_taken_as_its_own_study_says():
+    studies = {"plain": make_study("batch", name="fedavg"), "home": make_study("batch_home", name="fedavg")}
+    states = {name: answering(study, is_sure=True) for name, study in studies.items()}
+    model = SuperModel(Contents(studies["plain"], SHAPE, states, "mean"), torch.device("cpu"), studies)
+
+    def read_statistics(name):
+        return [value.clone() for key, value in model.network(name).state_dict().items() if key.endswith("running_var")]
+
+    before = {name: read_statistics(name) for name in studies}
+    model.fix_home_statistics(np.random.default_rng(0).normal(size=(4, *SHAPE)).astype(np.float32))
+    kept = {name: all(map(torch.equal, before[name], read_statistics(name))) for name in studies}
+    assert kept == {"plain": True, "home": False}

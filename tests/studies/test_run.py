@@ -77,6 +77,9 @@ def server(monkeypatch, finished):
         def status(self, number):
             return next(self.words), "north: no room"
 
+        def describe_queue(self, number):
+            return "running: nothing; last tried: never"
+
         def update(self, number, progress):
             task = {"task": "train", "round": 2, "seconds": 20.0, "answered": ["east"], "failed": []}
             task |= {"waiting": ["north", "south"], "now": 1000.0}
@@ -150,7 +153,7 @@ def test_a_long_round_says_who_has_answered_and_whom_it_waits_for(server, lead, 
     monkeypatch.setattr(progress, "QUIET_S", 0.0)
     server(("SUBMITTED RUNNING RUNNING FINISHED:COMPLETED", "complete"))
     said = " ".join(lead()[1].split())
-    assert "job job-1 is SUBMITTED" in said
+    assert "job job-1 is SUBMITTED; running: nothing; last tried: never" in said
     waiting = "answered: east; waiting for north (last heard 9.0 s ago), south (not connected)"
     assert "round 2 has run for 20.0 s (usually" in said and waiting in said
 

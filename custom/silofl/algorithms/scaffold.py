@@ -135,7 +135,7 @@ class ControlPart(Part):
     astray: tuple[str, ...] = ()
     role: str = ROLE
     saved = ("total", "own", "astray")
-    leaves = (Kind("control", PURPOSE, RISK, ROLE),)
+    leaves = (Kind("control", PURPOSE, RISK, ROLE, is_bounded=True),)
 
     @classmethod
     def start(cls, study: Study, sites: Sequence[str], pretrained: Arrays | None) -> Sequence[Part]:

@@ -1,11 +1,14 @@
 """Compare each site's number with the other sites', which one site alone cannot move far."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 # Times the others' median from which on a number is unlike theirs.
 BEYOND = 3.0
+# For each odd site there are so many.
+SITES_BY_ODD_ONE = 4
+Range = tuple[float, float]
 
 
 def medians_of_others(values: Mapping[str, float]) -> dict[str, float]:
@@ -34,6 +37,34 @@ def find_unlike(values: Mapping[str, float], min_sites: int) -> dict[str, float]
     rest = {site: value for site, value in values.items() if site not in large}
     ratios = compare_to_others(rest) if len(rest) >= min_sites else {}
     return large | {site: ratio for site, ratio in ratios.items() if ratio < 1 / BEYOND}
+
+
+def count_hidden(sites: int) -> int:
+    """Return how many others may be odd together with a site and do not count beside it: 1 of 8 sites, 2 of 12."""
+    return max(0, sites // SITES_BY_ODD_ONE - 1)
+
+
+def find_edges(others: Sequence[float]) -> tuple[float, float]:
+    """Return the least and the largest number of all sites but one, without those on either side that may be odd."""
+    hidden, ordered = count_hidden(len(others) + 1), sorted(others)
+    return ordered[hidden], ordered[-1 - hidden]
+
+
+def find_far_ranges(ranges: Mapping[str, Range], min_sites: int) -> dict[str, Range]:
+    """Return site -> the others' range, of sites whose range lies more than 3 times its width beyond it.
+
+    Args:
+        ranges: Site -> its least and its largest number.
+        min_sites: With fewer sites nobody knows who is far from whom.
+    """
+    far = {}
+    for site, (low, high) in ranges.items() if len(ranges) >= max(min_sites, 2) else ():
+        others = [other for name, other in ranges.items() if name != site]
+        least, most = find_edges([one[0] for one in others])[0], find_edges([one[1] for one in others])[1]
+        room = BEYOND * (most - least)
+        if low < least - room or high > most + room:
+            far[site] = least, most
+    return far
 
 
 def cap_claims(claims: Mapping[str, int], most: float) -> dict[str, float]:

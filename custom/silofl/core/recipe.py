@@ -139,6 +139,25 @@ class Recipe:
         return self.mixing is None and (not self.extra_rounds or self.tunes_personal)
 
     @property
+    def makes_personalised(self) -> bool:
+        """Whether the server makes a model of its own for each site."""
+        tunes_alone = self.extra_rounds > 0 and not (self.extra_tasks or self.tunes_personal)
+        return self.mixing is not None or (tunes_alone and self.stays_home != "everything")
+
+    @property
+    def delivered(self) -> str:
+        """Which models a network's server delivers, as a sentence for hospitals and leads before a run."""
+        if self.trains_alone:
+            return "no model leaves a hospital"
+        if not self.makes_personalised:
+            return "the server delivers the shared model"
+        shared = "the global model" if self.pairs_models else "no model"
+        return (
+            f"the server delivers {shared}; each hospital's personalised model stays there, unless all hospitals name "
+            "personal_model in may_leave of site.yaml"
+        )
+
+    @property
     def keeps_personal(self) -> bool:
         """Whether a personal model beside the shared one stays at home in training."""
         return self.personal is not None or self.tunes_personal

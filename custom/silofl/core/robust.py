@@ -22,7 +22,7 @@ from silofl.base.settings import Count, Positive
 from silofl.core.algorithm_option import AlgorithmOption, Traits
 from silofl.core.array_file import store
 from silofl.core.mixing import Arrays
-from silofl.core.outliers import cap_claims, compare_to_others
+from silofl.core.outliers import BEYOND, cap_claims, compare_to_others
 from silofl.core.products import Products, multiply_updates
 
 if TYPE_CHECKING:
@@ -211,6 +211,17 @@ def bound_updates(
         centre = take_median(updates) if has_median else {}
         return _clip(updates, centre, shares, rule.reach(has_median=has_median), buffers), {}
     return _select_nearest(updates, multiply_updates(updates, buffers), rule.attackers, buffers)
+
+
+def shorten_updates(updates: Mapping[str, Arrays]) -> tuple[dict[str, Arrays], dict[str, float]]:
+    """Return the updates more than 3 times as long as the others' median, shortened to it, and how many times it is."""
+    lengths = {site: _measure_distance(arrays, {}) for site, arrays in updates.items()}
+    far = {site: ratio for site, ratio in compare_to_others(lengths).items() if ratio > BEYOND}
+    shorter = {
+        site: {name: _bring_near(array, None, BEYOND / ratio) for name, array in updates[site].items()}
+        for site, ratio in far.items()
+    }
+    return shorter, far
 
 
 def _clip(

@@ -1,6 +1,6 @@
 """The mean and the deviation of a number over the cases of hospitals, and the range that a new case should lie in."""
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import NormalDist
 
@@ -8,6 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from silofl.base.errors import ConfigError
+from silofl.core.outliers import BEYOND, compare_to_others
+
+# Means and variances, both of shape (n,).
+Moments = tuple[NDArray[np.float64], NDArray[np.float64]]
 
 
 @dataclass(frozen=True)
@@ -81,3 +85,29 @@ def pool_spreads(spreads: Collection[Spread]) -> Spread:
     # Each hospital's mean takes one from what the deviations come from.
     num_cases = int((counts - 1).sum()) + 1 if is_known else 0
     return Spread(float(means.mean()), float(np.sqrt(within + between)), num_cases)
+
+
+def bound_moments(moments: Mapping[str, Moments]) -> tuple[dict[str, Moments], dict[str, float]]:
+    """Bound how far each hospital's numbers reach: at most 3 times as far as the others' median.
+
+    They reach ``sqrt(sum of variance + (mean - middle)^2)``; the middle is the median of all hospitals' means.
+
+    Args:
+        moments: Hospital -> means and variances of the same numbers.
+
+    Returns:
+        The same as far as they count. Hospital -> how many times as far as the others' median its numbers reach, of
+        those that are bounded.
+    """
+    middle = np.median([means for means, _ in moments.values()], axis=0)
+    reaches = {
+        site: float(np.sqrt((variances + np.square(means - middle)).sum()))
+        for site, (means, variances) in moments.items()
+    }
+    bounded, far = dict(moments), {}
+    for site, ratio in compare_to_others(reaches).items():
+        if ratio > BEYOND:
+            means, variances = moments[site]
+            scale = BEYOND / ratio
+            bounded[site], far[site] = (middle + scale * (means - middle), scale**2 * variances), ratio
+    return bounded, far

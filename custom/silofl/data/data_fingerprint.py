@@ -111,8 +111,8 @@ class PooledFingerprint:
 def pool_fingerprints(fingerprints: Sequence[DataFingerprint]) -> PooledFingerprint:
     """Return the fingerprint of all sites' cases; a site counts by its number of cases.
 
-    Means are weighted means. A channel's deviation is that within the sites and between their means. Quantiles are
-    those of the mixture of the sites' distributions, as `pooled_quantile` says.
+    Means and histograms are weighted means. A channel's deviation is that within the sites and between their means.
+    Quantiles are those of the mixture of the sites' distributions, as `pooled_quantile` says.
 
     Args:
         fingerprints: At least one, all with the same channels and classes.
@@ -121,7 +121,9 @@ def pool_fingerprints(fingerprints: Sequence[DataFingerprint]) -> PooledFingerpr
     spacing, shape = (np.stack([getattr(one, key) for one in fingerprints]) for key in ("spacing_mm", "shape"))
     there = np.stack([one.channels for one in fingerprints])
     intensity = _pool_intensity(np.stack([one.intensity for one in fingerprints]), there * cases[:, None])
-    percentiles = measure_histogram(np.sum([one.histogram for one in fingerprints], axis=0))
+    # Shares, of which each site's cases decide what they count: by its voxels alone one site could outweigh all others.
+    shares = [one.cases * one.histogram / max(one.histogram.sum(), 1) for one in fingerprints]
+    percentiles = measure_histogram(np.sum(shares, axis=0))
     if percentiles is not None:
         intensity[0, : len(PERCENTILES)] = percentiles
     return PooledFingerprint(

@@ -1,5 +1,6 @@
-"""Say of a training that its validation swings, or that a site's model answers one class alone."""
+"""Say of a training that its validation swings, that a model answers one class alone, or that a site is opposed."""
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import accumulate, chain
 
@@ -19,6 +20,11 @@ ONE_CLASS = (
     "rounds do so too, lower training.learning_rate; if one class is rare, training.sampler: balanced helps"
 )
 
+OPPOSED = (
+    "{}: in {} of {} rounds its update points away from the mean of the others': ask it for its labels and its images; "
+    "a few cases do so too, and so does a hostile site"
+)
+
 
 def list_cautions(ledger: Sequence[Round]) -> list[str]:
     """Return what the validated rounds of a run have shown, each with the round that showed it first.
@@ -27,10 +33,23 @@ def list_cautions(ledger: Sequence[Round]) -> list[str]:
     """
     last = [record.validation.values() for record in ledger if record.validation][-SUCCESSIVE:]
     has_unlearnt = not any(map(_is_constant, chain(*last)))
-    return [
+    found = [
         f"round {number}: {caution}"
         for number, caution in find_cautions(ledger)
         if not (_has_settled(ledger, number) if caution == SWINGS else has_unlearnt)
+    ]
+    return found + _list_opposed(ledger)
+
+
+def _list_opposed(ledger: Sequence[Round]) -> list[str]:
+    """Return a sentence on each site that was opposed to the others in most of its rounds, if these are enough."""
+    rounds = Counter(site for record in ledger for site in record.answered)
+    unlike = [(site, what) for record in ledger for site, found in (record.unlike or {}).items() for what in found]
+    opposed = Counter(site for site, what in unlike if what == "cosine")
+    return [
+        OPPOSED.format(site, number, rounds[site])
+        for site, number in sorted(opposed.items())
+        if rounds[site] >= SUCCESSIVE and number > rounds[site] / 2
     ]
 
 

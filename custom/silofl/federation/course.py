@@ -155,6 +155,7 @@ class Course:
         number = server.reported.round
         exchange = Exchange(server.test.task, number, is_needed=False, models_round=number)
         _, _, replies = self._ask_and_admit(exchange)
+        self._write_notes(exchange, server.ledger[-1] if server.ledger else None)
         scores = {site: answer.numbers.metrics.test for site, answer in replies.accepted.items()}
         empty = {site: "its answer holds no test" for site, score in scores.items() if score is None}
         tested = {site: score for site, score in scores.items() if score is not None}

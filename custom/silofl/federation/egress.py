@@ -17,11 +17,11 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import ConfigDict, Field, Strict
 
-from silofl.base.errors import AggregationError, ConfigError, TrainingError
+from silofl.base.errors import LONGEST_NAME, AggregationError, ConfigError, TrainingError, quote_value
 from silofl.base.settings import MOST, Section, parse
 from silofl.core.mixing import Arrays
 from silofl.federation.numbers import check_names
-from silofl.federation.partners import describe_partners
+from silofl.federation.partners import count_partners
 from silofl.federation.server import ServerRounds
 from silofl.models.precision import types_on_wire
 from silofl.models.roles import read_role
@@ -68,8 +68,10 @@ class TaskHeader(Section):
         software: What the server runs, where it does not know yet what the site runs.
         digest: Of the server's study; None of a server of an older version.
         sites: How many sites it asks in this round, by its own word; None of a server of an older version.
+        partners: Their names.
         joint_rounds: The round that the extra rounds follow, where it is an earlier one than the study says.
         mixed: The last round, and of how many sites it mixed an answer in it; 0 where this site's was not among them.
+        rows: Site -> this site's weight in that site's own model; empty where no such model leaves its hospital.
     """
 
     model_config = ConfigDict(extra="ignore", frozen=True)
@@ -81,8 +83,10 @@ class TaskHeader(Section):
     software: Software | None = None
     digest: Annotated[str, Strict()] | None = None
     sites: Ordinal | None = None
+    partners: tuple[Annotated[str, Strict(), Field(max_length=LONGEST_NAME)], ...] = ()
     joint_rounds: Ordinal | None = None
     mixed: tuple[Number, Number] | None = None
+    rows: dict[str, float] = {}
 
     @classmethod
     def of(cls, message: Message) -> TaskHeader:
@@ -108,7 +112,8 @@ class Request:
         step: Its number among the exchanges of the same task in a round.
         shapes: Name -> shape of the arrays that came with it.
         sites: How many sites the server says that it asks; None where it says nothing.
-        mixed: As of `TaskHeader`.
+        partners: Their names.
+        mixed: As of `TaskHeader`, and so are the rows.
     """
 
     task: str
@@ -118,12 +123,18 @@ class Request:
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     sites: int | None = None
     mixed: tuple[int, int] | None = None
+    rows: Mapping[str, float] = field(default_factory=dict)
+    partners: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, task: str, message: Message) -> Request:
-        """Return what a message of the server asks for; the errors of `TaskHeader.of`."""
+        """Return what a message of the server asks for; the errors of `TaskHeader.of`, and of arrays of no numbers."""
+        for name, array in message.arrays.items():
+            if np.asarray(array).dtype.kind not in "biuf":
+                raise TrainingError(f"the task's array {quote_value(name)} holds no numbers; the server must be mended")
         shapes, asked = {name: np.shape(array) for name, array in message.arrays.items()}, TaskHeader.of(message)
-        return cls(task, asked.run, asked.round, asked.step, shapes, asked.sites, asked.mixed)
+        said = (asked.sites, asked.mixed, asked.rows, asked.partners)
+        return cls(task, asked.run, asked.round, asked.step, shapes, *said)
 
 
 @dataclass(frozen=True)
@@ -184,7 +195,7 @@ class Gate:
         others = (request.sites or 1) - 1
         if others < self.min_partners and any(map(self._server.is_mixed, self._expected(request))):
             raise TrainingError(
-                f"site {site!r} must have at least {describe_partners(self.min_partners)} in the round, not {others}, "
+                f"site {site!r} must have at least {count_partners(self.min_partners)} in the round, not {others}, "
                 "as min_partners of its site.yaml asks; add sites to the study, or ask the site to lower it"
             )
 
@@ -253,7 +264,7 @@ class Gate:
         text = json.dumps(message.meta, default=str)
         kind = REASON if "error" in message.meta and message.meta.keys() <= {"error", "round"} else NUMBERS
         facts |= {"name": kind, "kind": kind, "bytes": len(text), "values": json.loads(text, parse_constant=str)}
-        facts |= {"sites": request.sites, "mixed": request.mixed}
+        facts |= {"sites": request.sites, "mixed": request.mixed, "rows": dict(request.rows)}
         return [*records, facts | {"purpose": OTHERS[kind]}]
 
     def select_returned(self, request: Request, arrays: Arrays, image_shape: tuple[int, ...]) -> Arrays:

@@ -92,6 +92,7 @@ class EgressLog:
         # What the server says: how many sites it asks, the last round, and of how many it mixed an answer in it.
         self._sites: set[int] = set()
         self._mixed: Sequence[int] | None = None
+        self._rows: Mapping[str, float] = {}
         self._risks = risks
         # Bytes that have been read or written, and where the chain stands after them.
         self._size, self._last = 0, Link()
@@ -156,6 +157,7 @@ class EgressLog:
         if not self._sites:
             return ""
         number, count = self._mixed or (0, 0)
+        rows = ", ".join(f"{weight:.2f} ({quote_markdown(site)})" for site, weight in self._rows.items())
         least, most = min(self._sites), max(self._sites)
         asked = f"{least if least == most else f'{least}-{most}'} sites, this one among them"
         mixed = (
@@ -164,6 +166,7 @@ class EgressLog:
         return PARTNERS.format(
             ("1 site, this one alone" if most == 1 else asked)
             + (f"; in round {number} it mixed {mixed}" if number else "")
+            + (f". Models of single sites may leave their hospitals, in which this one weighs {rows}" if rows else "")
         )
 
     def _parse_line(self, line: bytes) -> dict[str, Any]:
@@ -184,6 +187,7 @@ class EgressLog:
             self._epsilon = read_spent_epsilon(record) or self._epsilon
             self._sites |= {record["sites"]} if record.get("sites") else set()
             self._mixed = record.get("mixed") or self._mixed
+            self._rows = record.get("rows") or self._rows
             self._sums.setdefault((record["refused"], record["task"], record["kind"]), Sum()).add(record)
 
 

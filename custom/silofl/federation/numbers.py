@@ -1,12 +1,10 @@
 """Checks of the numbers of an answer against its task and its study, and of answers against one another."""
 
 from collections.abc import Collection, Mapping
-from functools import reduce
-from operator import or_
 
 from silofl.base.errors import AggregationError, quote_value
-from silofl.core.outliers import medians_of_others
-from silofl.data.domain import Domain
+from silofl.core.outliers import find_edges, find_far_ranges, medians_of_others
+from silofl.data.domain import Domain, VoxelSizes
 from silofl.parts.answer import TRAINING, Metrics, Numbers
 from silofl.parts.task import TRAIN, Exchange
 from silofl.study import Study
@@ -16,8 +14,6 @@ from silofl.training.site_score import SuperScore
 
 # What a classification's score has beside its value.
 METRICS = frozenset(CLASSIFICATION_ONLY["metric"])
-# Beyond the other sites' images on either side, times the room that these take together.
-MOST_REACH = 3
 # Times the other sites' sizes of voxels, either way: slices of one body part are 0.6 to 7 mm apart.
 MOST_SIZE_RATIO = 12
 
@@ -161,17 +157,16 @@ def find_odd_ranges(domains: Mapping[str, Domain], min_sites: int) -> dict[str, 
         Site -> reason, for the ledger.
     """
     reasons = _find_odd_voxels(domains, min_sites)
-    said = [(site, one) for site, domain in domains.items() for one in domain.intensities]
-    for site, one in said:
-        others = [other for name, other in said if name != site and other.measure == one.measure]
-        if len(others) + 1 < min_sites:
-            continue
-        low, high = min(other.low for other in others), max(other.high for other in others)
-        room = MOST_REACH * (high - low)
-        if one.low < low - room or one.high > high + room:
+    ranges: dict[str, dict[str, tuple[float, float]]] = {}
+    for site, domain in domains.items():
+        for one in domain.intensities:
+            ranges.setdefault(one.measure, {})[site] = one.low, one.high
+    for measure, known in ranges.items():
+        for site, (least, most) in find_far_ranges(known, min_sites).items():
+            low, high = known[site]
             reasons[site] = (
-                f"{site}: its images' {one.measure}, {one.low:g} to {one.high:g}, is far from all others' {low:g} to "
-                f"{high:g}; the warnings of predict do without its ranges"
+                f"{site}: its images' {measure}, {low:g} to {high:g}, is far from all others' {least:g} to {most:g}; "
+                "the warnings of predict do without its ranges"
             )
     return reasons
 
@@ -182,7 +177,10 @@ def _find_odd_voxels(domains: Mapping[str, Domain], min_sites: int) -> dict[str,
         return {}
     reasons = {}
     for site, one in said.items():
-        others = reduce(or_, (other for name, other in said.items() if name != site))
+        known = [other for name, other in said.items() if name != site]
+        least = [find_edges([other.least[side] for other in known])[0] for side in range(3)]
+        most = [find_edges([other.most[side] for other in known])[1] for side in range(3)]
+        others = VoxelSizes((least[0], least[1], least[2]), (most[0], most[1], most[2]))
         if not others.reaches(one, MOST_SIZE_RATIO):
             reasons[site] = (
                 f"{site}: its images' voxels, {one}, are far from all others' {others}; the warnings of predict do "

@@ -1,9 +1,42 @@
 """No site's arrays go into a model with those of fewer other sites than it asks for by ``min_partners``."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
+from silofl.federation.known_sites import list_present_sites
 from silofl.parts.answer import SiteAnswer
+from silofl.parts.model import ModelPart
+
+if TYPE_CHECKING:
+    from silofl.federation.server import ServerRounds
+
+
+def describe_partners(server: ServerRounds, site: str, number: int) -> dict[str, Any]:
+    """Return what a task tells a site of its partners, for the site's own record.
+
+    Args:
+        number: The finished round after which the sites begin; 0 where the task is about no round's models.
+
+    Returns:
+        ``sites``: how many are asked. ``partners``: their names. ``mixed``: the last round, and of how many sites an
+        answer was mixed in it, 0 where this site's was not. ``rows``: site -> this site's weight in that site's own
+        model after round ``number``; nothing where such models stay with their sites, or where there are none.
+    """
+    present = list_present_sites(server)
+    said: dict[str, Any] = {"sites": len(present), "partners": present}
+    if not server.ledger:
+        return said
+    answered = server.ledger[-1].answered
+    said["mixed"] = [server.finished_rounds, len(answered) if site in answered else 0]
+    models = [part for part in server.parts.values() if isinstance(part, ModelPart)]
+    leaves = any(part.own for part in models) and not any(part.stays_home for part in models)
+    if leaves and 0 < number <= len(server.ledger):
+        weights = server.ledger[number - 1].weights
+        said["rows"] = {other: row[site] for other, row in weights.items() if site in row}
+    return said
 
 
 def part_lonely(
@@ -23,7 +56,7 @@ def part_lonely(
     alone = [site for site, names in sent.items() if names and left[site].arrays.keys().isdisjoint(names)]
     return {site: answer for site, answer in left.items() if site not in alone}, {
         site: f"site {site!r} must have its answer mixed with those of at least "
-        f"{describe_partners(answers[site].numbers.min_partners)}, as min_partners of its site.yaml asks; fewer sent "
+        f"{count_partners(answers[site].numbers.min_partners)}, as min_partners of its site.yaml asks; fewer sent "
         "the like: let more sites take part"
         for site in alone
     }
@@ -42,7 +75,7 @@ def drop_lonely(answers: Mapping[str, SiteAnswer], is_mixed: Callable[[str], boo
     }
 
 
-def describe_partners(count: int) -> str:
+def count_partners(count: int) -> str:
     """Return a number of other sites in words."""
     return f"{count} other site{'s' * (count != 1)}"
 

@@ -18,7 +18,7 @@ from silofl.base.errors import AggregationError
 from silofl.core.array_file import store
 from silofl.core.mixing import Arrays, example_weights
 from silofl.data.domain import Domain
-from silofl.federation.known_sites import check_sites, last_with_state, list_present_sites, should_hold
+from silofl.federation.known_sites import check_sites, last_with_state, should_hold
 from silofl.federation.ledger import (
     Round,
     compare_with_best,
@@ -28,6 +28,7 @@ from silofl.federation.ledger import (
     measure_last_rise,
 )
 from silofl.federation.numbers import check_numbers
+from silofl.federation.partners import describe_partners
 from silofl.models.precision import widen_arrays
 from silofl.models.roles import read_role
 from silofl.parts.answer import Metrics, SiteAnswer, read_answer
@@ -139,7 +140,7 @@ class ServerRounds:
         """Return a task for a site, with every part's share of it."""
         meta = {"run": self.id, "digest": self.study.digest, "round": exchange.round, "step": exchange.step}
         meta |= {"best_round": self.best_round, "held": self.held(site, exchange.models_round)}
-        meta |= {"sites": len(list_present_sites(self)), "mixed": self._describe_mixed(site)}
+        meta |= describe_partners(self, site, exchange.models_round)
         if self.study.joint_rounds < self.study.rounds:
             meta["joint_rounds"] = self.study.joint_rounds
         message = Message(meta=meta | ({} if site in self.software else {"software": read_software().model_dump()}))
@@ -233,13 +234,6 @@ class ServerRounds:
     @cached_property
     def _kinds(self) -> list[Kind]:
         return list_kinds(self.study)
-
-    def _describe_mixed(self, site: str) -> list[int] | None:
-        """Return the last round, and of how many sites an answer was mixed in it; 0 where this site's was not."""
-        if not self.ledger:
-            return None
-        answered = self.ledger[-1].answered
-        return [self.finished_rounds, len(answered) if site in answered else 0]
 
     def _parts_for(self, exchange: Exchange) -> dict[str, Part]:
         """Return the parts of a task: the best round's where its models are evaluated, else the current ones."""

@@ -17,6 +17,7 @@ from silofl.data.learnt import check_not_learnt, record_learnt
 from silofl.data.site_data import SiteData, load_site_data
 from silofl.federation.egress import Gate, Request, TaskHeader
 from silofl.federation.egress_log import EgressLog
+from silofl.federation.past_runs import check_past_runs
 from silofl.federation.rehearsal import rehearse_site
 from silofl.federation.state import SiteState
 from silofl.federation.steps import StepFile
@@ -90,6 +91,7 @@ class SiteRounds:
             self.check_paused()
             request = Request.of(task, message)
             self.gate.check_partners(self.name, request)
+            check_past_runs(self.site, self.study, self.name, request)
             answer = self.carry_out(task, message)
             # Again, because training takes its time: from the pause on nothing leaves.
             self.check_paused()
@@ -97,16 +99,15 @@ class SiteRounds:
                 logger.error("%s is refused: %s", what, reason)
                 # Here, because a job's last filter gets the refusal alone.
                 folder = self.site.run_folder(self.study.name, self.name, request.run)
-                log = EgressLog(folder, self.name, self.study.name, self.gate.risks)
-                log.write(self.gate.records(request, answer, reason))
+                records = self.gate.records(request, answer, reason)
+                EgressLog(folder, self.name, self.study.name, self.gate.risks).write(records)
                 return message.failed(reason)
             return answer
         except PauseError as pause:
             logger.warning("%s is not answered: %s", what, pause)
             return message.failed(public_reason(pause))
         except Exception as error:  # anything unreported would let the server wait until its timeout
-            is_known = isinstance(error, SiloFLError)
-            logger.error("%s failed: %s", what, error, exc_info=not is_known)
+            logger.error("%s failed: %s", what, error, exc_info=not isinstance(error, (SiloFLError, OSError)))
             return message.failed(public_reason(error))
 
     def check_paused(self) -> None:
@@ -163,7 +164,7 @@ class SiteRounds:
         # Without the state that goes with an answer, nothing could go on from it.
         if answer is None or (has_state and states.load(asked.round)[0] < asked.round):
             answer = self._carry_out_anew(task, message, asked, kept, held, half)
-        asked_for = Message(meta={"min_partners": self.site.min_partners})
+        asked_for = Message(meta={"min_partners": self.site.min_partners, "shares_models": self.site.shares_models})
         return answer | asked_for | self._say_software(asked)
 
     def _carry_out_anew(
@@ -177,7 +178,7 @@ class SiteRounds:
         folder = self.site.run_folder(self.study.name, self.name, asked.run)
         steps, locate = StepFile(folder), partial(self.site.run_folder, site=self.name)
         state = {"kept": kept, "held": held, "task": task, "on_step": steps.write, "locate_run": locate}
-        work = self._prepare(message, folder, half=half, **state)
+        work = self._prepare(message, folder, half=half, settings=self.site, **state)
         with closing(work), closing(steps):
             answer = work.answer()
         states = SiteState(folder / "rounds", asked.run, self.name)
@@ -216,7 +217,6 @@ class SiteRounds:
             min_patients=self.site.min_patients,
             max_epsilon=self.site.max_epsilon,
             may_send=self.gate.allowed.__contains__,
-            settings=self.site,
             cache=self.site.cache_folder(self.study.name, self.name),
             **state,
         )

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from silofl.core.outliers import BEYOND, compare_to_others
+from silofl.core.outliers import BEYOND, compare_to_others, count_hidden
 from silofl.core.products import Products
 from silofl.parts.task import Unlike
 
@@ -74,7 +74,8 @@ def find_opposed(products: Products, weights: Mapping[str, float], min_sites: in
 
     The one that is most opposed is found first, and no longer counts among the others: by an update that is turned
     round the mean may turn too, and then the honest ones would look opposed. For the same reason each other update
-    counts by its direction and its weight alone, however long it is.
+    counts by its direction and its weight alone, however long it is. Of eight sites two may be turned round alike: the
+    other that is nearest to a site by direction does not count for it (`count_hidden`).
 
     Args:
         weights: Site -> its weight in the others' mean.
@@ -123,6 +124,9 @@ def _cosine_to_mean(
 ) -> float:
     """Return the cosine of an update to the mean of the directions of the others that are here."""
     others = [one for one in here if one != row]
+    # Those nearest to it by direction may be odd together with it, and would hide it.
+    alike = sorted(others, key=lambda one: products[row, one] / lengths[one])
+    others = sorted(alike[: len(others) - count_hidden(len(others) + 1)])
     directions = shares[others] / lengths[others]
     length = np.sqrt(directions @ products[np.ix_(others, others)] @ directions)
     return float(products[row, others] @ directions / (lengths[row] * length)) if length > 0 else 0.0

@@ -38,6 +38,7 @@ from silofl.flare.in_flight import PROGRESS, InFlight, answer_progress
 from silofl.flare.left_sites import FAILED, FAILED_AGAIN, LEFT
 from silofl.flare.pieces import move_in_pieces
 from silofl.flare.places import (
+    check_deployed,
     download_folder,
     find_ending_certificates,
     read_job_lead,
@@ -108,6 +109,7 @@ class RoundsController(ModelController):
         try:
             study = read_job_study(self.fl_ctx)
             check_algorithm(self, self.algorithm, study)
+            check_deployed(self.fl_ctx, study)
         except SiloFLError as error:  # no result either, which would name its study
             self.system_panic(str(error), self.fl_ctx)
             return

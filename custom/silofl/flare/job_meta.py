@@ -4,10 +4,11 @@ NVFlare 2.9 lets the lead choose the job's id, which is the name of the folder t
 begins no job of anybody any more while one waits whose values it cannot count with.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from nvflare.apis.job_def import USER_SETTABLE_JOB_META_KEYS, JobMetaKey
+from nvflare.apis.job_def import ALL_SITES, USER_SETTABLE_JOB_META_KEYS, JobMetaKey
+from nvflare.private.fed.utils.fed_utils import extract_participants
 from nvflare.utils.job_launcher_utils import get_resource_manager_spec
 
 from silofl.base.errors import quote_value
@@ -43,6 +44,18 @@ def refuse_meta(meta: Mapping[str, Any]) -> str | None:
             f"meta.json of a job must have keys and values as resource_spec of each site, not as of {quote_value(site)}"
         )
     return None
+
+
+def find_unreached(meta: Mapping[str, Any], named: Sequence[str]) -> list[str]:
+    """Return the hospitals that a job does not go to by its deploy_map, of those that its study names."""
+    apps = meta.get(JobMetaKey.DEPLOY_MAP.value)
+    targets = apps.values() if isinstance(apps, dict) else ()
+    try:
+        reached = {site for names in targets for site in extract_participants(names)}
+    except ValueError:
+        # NVFlare takes no such job.
+        reached = set()
+    return [] if ALL_SITES in reached else [site for site in named if site not in reached]
 
 
 def _is_readable(meta: Mapping[str, Any], site: str) -> bool:

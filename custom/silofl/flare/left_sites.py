@@ -12,12 +12,13 @@ calls RUNNING for ever, which nobody can abort or delete.
 import logging
 import time
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 from nvflare.apis.client import Client
 from nvflare.apis.event_type import EventType
 from nvflare.apis.fl_component import FLComponent
-from nvflare.apis.fl_constant import FLContextKey, RunProcessKey, ServerCommandKey
+from nvflare.apis.fl_constant import FLContextKey, RunProcessKey, ServerCommandKey, SystemComponents
 from nvflare.apis.fl_context import FLContext
 from nvflare.apis.job_def import JobMetaKey
 from nvflare.apis.job_launcher_spec import JobReturnCode
@@ -26,6 +27,7 @@ from nvflare.fuel.f3.cellnet.defs import CellChannel, CellChannelTopic
 from nvflare.fuel.f3.message import Message
 from nvflare.private.defs import CellMessageHeaderKeys, JobFailureMsgKey
 
+from silofl.flare.job_loop import JobLoop
 from silofl.flare.one_machine import HEARD_S
 from silofl.flare.returned_sites import ReturnedSites, list_named
 
@@ -65,8 +67,10 @@ class LeftSites(FLComponent):
         """Look at all jobs where a site shows that it is alive: as soon as it has registered, and every ten seconds."""
         if event_type == EventType.SYSTEM_BOOTSTRAP:
             self._take_reports(fl_ctx.get_prop(FLContextKey.SITE_OBJ))
+            engine = fl_ctx.get_engine()
             # NVFlare has it, and nobody who calls it. No job of this process has begun yet.
-            fl_ctx.get_engine().job_runner.update_unfinished_jobs(fl_ctx)
+            engine.job_runner.update_unfinished_jobs(fl_ctx)
+            JobLoop(engine.job_runner, engine.get_component(SystemComponents.JOB_MANAGER), Path.cwd())
         if event_type != EventType.CLIENT_HEARTBEAT_PROCESSED:
             return
         engine = fl_ctx.get_engine()

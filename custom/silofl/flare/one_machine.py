@@ -20,9 +20,10 @@ from types import SimpleNamespace
 from typing import Any
 from weakref import WeakSet
 
-from aiohttp import ClientSession, ClientTimeout
+from aiohttp import ClientSession, ClientTimeout, web
 from nvflare.fuel.f3 import communicator
 from nvflare.fuel.f3.connection import BytesAlike
+from nvflare.fuel.f3.drivers import aio_http_driver
 from nvflare.fuel.f3.drivers.aio_http_driver import WS_PATH
 from nvflare.fuel.f3.drivers.driver_params import DriverParams
 from nvflare.fuel.f3.endpoint import Endpoint
@@ -45,6 +46,8 @@ WAIT_FILE, MOST_WAIT_S = "refused.fl", 600.0
 PROCESS, PLACE, REFUSED, BLOCKED = "silofl.process", "silofl.place", "silofl.refused", "silofl.blocked"
 ASK, ANSWER = "silofl.ask", "silofl.answer"
 IS_BLOCKED = "the server must let %s in, and has blocked the certificate of this kit; ask the study lead"
+# Of a message, where NVFlare sends large ones in parts of 1 MiB; by a blocked certificate, whose handshake is read.
+MOST_BYTES, MOST_BYTES_BLOCKED = 1 << 26, 1 << 16
 # A refused machine ends by itself before; one with older software would stay.
 CLOSE_S = 5.0
 ANSWER_S = 5.0
@@ -91,7 +94,8 @@ class OneMachine(ConnManager):
 
     def process_frame_task(self, sfm_conn: SfmConnection, frame: BytesAlike) -> None:
         """Take a frame, unless it comes by a blocked certificate, whose line is closed."""
-        serial = find_serial(sfm_conn) if sfm_conn.conn.connector.mode == Mode.PASSIVE else None
+        is_listener = sfm_conn.conn.connector.mode == Mode.PASSIVE
+        serial = find_serial(getattr(sfm_conn.conn, "websocket", None)) if is_listener else None
         try:
             name = self._blocked.find(serial) if serial else None
         except ConfigError:
@@ -161,16 +165,38 @@ class OneMachine(ConnManager):
         timer.start()
 
 
+class Listener(aio_http_driver.AioHttpDriver):
+    """NVFlare's driver of kits, which takes no compressed message and no very long one.
+
+    NVFlare's own takes 2 GiB, to which a compressed message of 2 MB unpacks before it is known whose it is.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._blocked = BlockList(Path.cwd())
+
+    async def _websocket_handler(self, request: web.Request) -> web.StreamResponse:
+        try:
+            name = self._blocked.find(find_serial(request))
+        except ConfigError:
+            raise web.HTTPServiceUnavailable from None
+        most = MOST_BYTES if name is None else MOST_BYTES_BLOCKED
+        line = web.WebSocketResponse(max_msg_size=most, compress=False)
+        await line.prepare(request)
+        await self._connection_handler(line)
+        return line
+
+
 def refuse_second_machines() -> None:
     """Have this process's connections, from the next cell on, be those of one machine for each name."""
-    # NVFlare has no setting for it: its filters see a message when the older connection is gone already.
+    # NVFlare has no setting for either: its filters see a message when the older connection is gone already.
     communicator.ConnManager = OneMachine
+    aio_http_driver.AioHttpDriver = Listener
 
 
-def find_serial(line: SfmConnection) -> str | None:
+def find_serial(line: web.Request | web.WebSocketResponse | None) -> str | None:
     """Return the serial number of the certificate by which somebody has connected; None where the driver has none."""
-    socket = getattr(line.conn, "websocket", None)
-    shown = socket.get_extra_info("peercert") if socket else None
+    shown = line.get_extra_info("peercert") if line is not None else None
     return shown["serialNumber"].lstrip("0") if shown else None
 
 

@@ -13,10 +13,11 @@ from nvflare.apis.fl_context import FLContext
 from nvflare.apis.job_def import JobMetaKey
 from nvflare.lighter.utils import verify_folder_signature_and_get_signers
 
-from silofl.base.errors import ConfigError
+from silofl.base.errors import ConfigError, PinError
 from silofl.base.files import open_own
 from silofl.base.settings import S, load_settings
 from silofl.core.mixing import Arrays
+from silofl.flare.job_meta import find_unreached
 from silofl.flare.kit import DAYS_TO_WARN, read_certificate
 from silofl.models.weights import read_start
 from silofl.setup.extensions import list_allowed_extensions
@@ -56,7 +57,24 @@ def check_pinned(fl_ctx: FLContext, study: Study, site: Site) -> None:
     # The site's own proof, beside the server's word. An unsigned configuration is signed by nobody.
     is_signed, signers = verify_folder_signature_and_get_signers(str(_config_folder(fl_ctx)), root)
     names = {name for name, _, _ in signers} if is_signed else {None}
-    site.check_pinned(study.name, study.digest, {read_job_lead(fl_ctx), *names})
+    site.check_pinned(study.name, study.digest, {read_job_lead(fl_ctx), *names}, study.federation.named)
+    check_deployed(fl_ctx, study)
+
+
+def check_deployed(fl_ctx: FLContext, study: Study) -> None:
+    """Refuse a job that does not go to more of the hospitals that its study names than may be missing.
+
+    Raises:
+        PinError: It does not.
+    """
+    meta, settings = fl_ctx.get_prop(FLContextKey.JOB_META) or {}, study.federation
+    missing = find_unreached(meta, settings.named)
+    # A simulated job says nothing of whom it goes to.
+    if meta.get(JobMetaKey.DEPLOY_MAP.value) and len(missing) > settings.may_miss:
+        raise PinError(
+            f"deploy_map of the job leaves out {', '.join(missing)}, which federation.sites of study {study.name!r} "
+            f"names; at most {settings.may_miss} may be missing (federation.may_miss): submit it to all"
+        )
 
 
 def find_job_folder(fl_ctx: FLContext) -> Path:

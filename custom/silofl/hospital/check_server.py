@@ -9,6 +9,7 @@ import shutil
 import socket
 import stat
 import subprocess
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -20,6 +21,7 @@ from silofl.base.errors import ExitCode, SiloFLError
 from silofl.base.options import make_console
 from silofl.base.settings import load_settings
 from silofl.federation.needs import GIB
+from silofl.flare.job_loop import HEALTH
 from silofl.flare.kit import Kit, read_kit
 from silofl.flare.policy import list_replaced
 from silofl.flare.stores import is_volatile, read_stores
@@ -30,6 +32,8 @@ from silofl.setup.site import Server
 
 # Below it a run of many hospitals, or NVFlare's logs, may fill a disk within days.
 LEAST_FREE = 5 * GIB
+# The server looks for jobs each second while a hospital is connected, and writes so each ten.
+MOST_SILENT_S = 120
 
 
 @dataclass(frozen=True)
@@ -168,6 +172,22 @@ def check_port(server: ServerMachine) -> Finding:
     )
 
 
+def check_jobs(server: ServerMachine) -> Finding:
+    """Check that the server starts jobs, as it has written into its kit."""
+    health = server.kit.folder / HEALTH
+    if not health.is_file():
+        return ok("the server has not run here yet")
+    if fault := health.read_text(encoding="utf-8"):
+        return failed(f"the server must start jobs; it says: {fault}; mend that, and restart the server where it stays")
+    minutes = (time.time() - health.stat().st_mtime) / 60
+    if 60 * minutes > MOST_SILENT_S:
+        return warning(
+            f"the server has looked for no job to start for {minutes:.0f} minutes: it does not run, no hospital is "
+            "connected, or it hangs; restart it where a hospital is connected"
+        )
+    return ok("the server starts jobs")
+
+
 CHECKS: dict[str, Callable[[ServerMachine], Finding]] = {
     "versions": machine.check_versions,
     "folder": machine.check_folder,
@@ -181,4 +201,5 @@ CHECKS: dict[str, Callable[[ServerMachine], Finding]] = {
     "firewall": machine.check_firewall,
     "certificate": network.check_certificate,
     "port": check_port,
+    "jobs": check_jobs,
 }

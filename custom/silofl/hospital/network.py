@@ -25,6 +25,7 @@ from silofl.hospital.finding import Finding, failed, ok, warning
 from silofl.hospital.machine import FIREWALL
 
 TIMEOUT_S = 5
+RENEW = "ask for the kit to be renewed (renew-kit)"
 # From best to worst.
 STATUSES = ("ok", "warning", "failed")
 CLOCK_WARNING_S, CLOCK_FAILURE_S = 30, 300
@@ -66,7 +67,7 @@ def check_certificate(candidate: Participant) -> Finding:
             f"take part in its place; other accounts can: chmod 600 {candidate.kit.key_path}"
         )
     kit, now = candidate.kit, datetime.now(UTC)
-    own = judge_validity("the kit's certificates", "ask for a new kit", (kit.valid_from, kit.valid_until), now)
+    own = judge_validity("the kit's certificates", RENEW, (kit.valid_from, kit.valid_until), now)
     server = _judge_server(kit, now)
     if server is None:
         return own
@@ -269,7 +270,7 @@ def check_clock(candidate: Candidate) -> Finding:
     if not since <= now <= until:
         return failed(
             f"the clock must lie within the certificates' validity, which is from {since:%Y-%m-%d %H:%M} to "
-            f"{until:%Y-%m-%d %H:%M} UTC, not at {now:%Y-%m-%d %H:%M} UTC; set it, or ask for a new kit"
+            f"{until:%Y-%m-%d %H:%M} UTC, not at {now:%Y-%m-%d %H:%M} UTC; set it, or {RENEW}"
         )
     return ok("the clock lies within the certificates' validity; the server gives no time to compare it with")
 

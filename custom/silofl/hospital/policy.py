@@ -1,7 +1,7 @@
 """Checks of the site's policies: the studies it has agreed to, the classes that jobs may use, code that they bring."""
 
 from silofl.base.errors import ConfigError, PinError
-from silofl.federation.partners import describe_partners
+from silofl.federation.partners import count_partners
 from silofl.flare.egress import check_scope, effective_scope, list_open_scopes
 from silofl.flare.policy import (
     SERVER_CLASSES,
@@ -29,7 +29,7 @@ def check_pin(candidate: Candidate) -> Finding:
     remedy = "ask the study lead, by telephone, which digest was agreed on, and write it under studies in site.yaml"
     try:
         # Who will submit the study is not known yet.
-        candidate.settings.check_pinned(study.name, study.digest, {lead})
+        candidate.settings.check_pinned(study.name, study.digest, {lead}, study.federation.named)
         remedy = "ask the study lead for such a study, or stay out of it"
         candidate.settings.check_private(study.name, study.promise)
     except PinError as error:
@@ -124,7 +124,8 @@ def check_egress(candidate: Candidate) -> Finding:
 
 def check_partners(candidate: Candidate) -> Finding:
     """Compare the number of sites in the study with the partners that site.yaml asks for."""
-    asked, sites, server = candidate.settings.min_partners, candidate.study.federation.num_sites, candidate.server
+    study, asked, server = candidate.study, candidate.settings.min_partners, candidate.server
+    sites = study.federation.num_sites
     exchanges = [Exchange(TRAIN, 1), *server.asks(BEFORE, 1)]
     if not any(server.is_mixed(name) for one in exchanges for name in server.expected(candidate.kit.name, one)):
         return ok("nothing of this study is mixed with other sites' answers: may_leave alone decides what leaves")
@@ -139,8 +140,8 @@ def check_partners(candidate: Candidate) -> Finding:
             f"(federation.sites), not {asked}; ask the study lead for more sites, or lower it"
         )
     return ok(
-        f"the server mixes this site's answer with those of at least {describe_partners(asked)}, or not at all, as "
-        "min_partners of site.yaml asks; egress.md says how many it has by its own word"
+        f"the server mixes this site's answer with those of at least {count_partners(asked)}, or not at all, as "
+        f"min_partners of site.yaml asks; egress.md says how many it has by its own word; {study.recipe.delivered}"
     )
 
 

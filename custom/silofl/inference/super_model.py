@@ -67,8 +67,9 @@ class SuperModel:
         self.contents, self.device = contents, device
         study, shape = contents.study, contents.image_shape
         # Local models may have another normalisation than the study's.
+        self._studies = {name: studies.get(name, study) for name in contents.models}
         self._models = {
-            name: load_weights(build_fitting_network(studies.get(name, study), shape, state), state, name)
+            name: load_weights(build_fitting_network(self._studies[name], shape, state), state, name)
             .to(device)
             .eval()
             for name, state in contents.models.items()
@@ -103,8 +104,8 @@ class SuperModel:
 
     def fix_home_statistics(self, images: Array) -> None:
         """Fix the statistics of all models over a hospital's own images, where they have home statistics."""
-        for network in self._models.values():
-            fix_home_statistics(network, images, self.contents.study, self.device)
+        for name, network in self._models.items():
+            fix_home_statistics(network, images, self._studies[name], self.device)
 
     def slice_scores(self, images: NDArray, batch_size: int = BATCH_SIZE) -> NDArray[np.float64]:
         """Return the selector's softmax of each slice.

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from silofl.base.errors import ConfigError, quote_value
 from silofl.base.schema import declare_optional, dump_record, read_record
-from silofl.core.spread import Spread, count_digits_apart, pool_spreads
+from silofl.core.spread import Moments, Spread, bound_moments, count_digits_apart, pool_spreads
 from silofl.inference.geometry import decide_labels
 from silofl.inference.prediction import CaseAnswer
 from silofl.study import Study
@@ -96,6 +96,53 @@ class Comparison:
     sentences: tuple[str, ...] = ()
     unchecked: tuple[str, ...] = ()
     deviations: Mapping[str, float] = field(default_factory=dict)
+
+
+def bound_usual(usual: Mapping[str, Usual], min_sites: int) -> tuple[dict[str, Usual], dict[str, float]]:
+    """Bound what each hospital says is usual: by deviations without end no answer would be unusual.
+
+    Args:
+        usual: Hospital -> what it says.
+        min_sites: With fewer hospitals that say a number, it is not bounded.
+
+    Returns:
+        Hospital -> what counts of it. Hospital -> how many times as far as the others' median it reaches, of those that
+        are bounded; see `bound_moments`.
+    """
+    listed = {site: _list_moments(one) for site, one in usual.items()}
+    unlike: dict[str, float] = {}
+    for place in dict.fromkeys(place for moments in listed.values() for place in moments):
+        known = {site: moments[place] for site, moments in listed.items() if place in moments}
+        bounded, far = bound_moments(known) if len(known) >= min_sites else (known, {})
+        for site, ratio in far.items():
+            listed[site][place] = bounded[site]
+            unlike[site] = max(ratio, unlike.get(site, 0.0))
+    return {site: _put_moments(one, listed[site]) if site in unlike else one for site, one in usual.items()}, unlike
+
+
+def _list_moments(usual: Usual) -> dict[tuple[str, str], Moments]:
+    spreads = {("roots_ml", label): one for label, one in (usual.roots_ml or {}).items()}
+    spreads |= {("roots", label): one for label, one in (usual.roots or {}).items()}
+    spreads |= {("distance", model): one.distance for model, one in (usual.features or {}).items()}
+    moments = {place: (np.array([one.mean]), np.array([one.deviation**2])) for place, one in spreads.items()}
+    return moments | {
+        ("features", model): (np.array(one.mean), np.array(one.variance))
+        for model, one in (usual.features or {}).items()
+    }
+
+
+def _put_moments(usual: Usual, moments: Mapping[tuple[str, str], Moments]) -> Usual:
+    def put(spread: Spread, what: str, name: str) -> Spread:
+        means, variances = moments[what, name]
+        return replace(spread, mean=float(means[0]), deviation=math.sqrt(variances[0]))
+
+    roots_ml = {label: put(one, "roots_ml", label) for label, one in (usual.roots_ml or {}).items()}
+    roots = {label: put(one, "roots", label) for label, one in (usual.roots or {}).items()}
+    features = {}
+    for model, one in (usual.features or {}).items():
+        mean, variance = (tuple(values.tolist()) for values in moments["features", model])
+        features[model] = FeatureSpread(mean, variance, put(one.distance, "distance", model))
+    return replace(usual, roots_ml=roots_ml or None, roots=roots or None, features=features or None)
 
 
 def measure_distance(features: NDArray, mean: ArrayLike, variance: ArrayLike) -> float:

@@ -11,6 +11,7 @@ import json
 import logging
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,7 @@ HALF, ANSWER = "half_round.pt", "answer.pt"
 # Of a training's steps, that are done again at most; seconds between two files, and in multiples of the last one's own.
 SHARE, LEAST_S, REST = 0.1, 5.0, 30
 # What a task says of the network, on which no training depends: a server that was started anew may say it otherwise.
-PASSING = {"software", "sites", "mixed"}
+PASSING = {"software", "sites", "partners", "mixed", "rows"}
 
 logger = logging.getLogger(__name__)
 
@@ -77,7 +78,8 @@ class HalfRound:
         """Save the answer of a training, in the place of its steps."""
         if self.has_trained and self._folder is not None:
             self._write(self._folder, ANSWER, {"arrays": to_tensors(answer.arrays), "meta": _to_plain(answer.meta)})
-            (self._folder / HALF).unlink(missing_ok=True)
+            with suppress(OSError):
+                (self._folder / HALF).unlink(missing_ok=True)
 
     @cached_property
     def _task(self) -> Mapping[str, str | int]:
@@ -91,7 +93,9 @@ class HalfRound:
             return load_state(path, FORMAT, self._task)
         except Exception as error:  # whatever it holds, the round can be trained anew
             logger.info("%s of another task is deleted: %s", name, error)
-            path.unlink(missing_ok=True)
+            # Of a folder in its place nothing can be kept, and the task is carried out all the same.
+            with suppress(OSError):
+                path.unlink(missing_ok=True)
             return {}
 
     def _write(self, folder: Path, name: str, state: dict[str, Any]) -> None:

@@ -21,8 +21,16 @@ def start_parts(study: Study, sites: Sequence[str], pretrained: Arrays | None) -
     """Return the server halves at a run's start by role, the models first.
 
     Raises:
-        ConfigError: A part does not fit the study or its sites, or its file is broken.
+        ConfigError: A part does not fit the study or its sites, or its file is broken; or it sends arrays beside a
+            robust rule that nothing bounds.
     """
+    if study.recipe.robust is not None:
+        for kind in list_kinds(study):
+            if kind.is_mixed and not kind.is_entry and not kind.is_bounded:
+                raise ConfigError(
+                    f"Kind {kind.name!r} of part {kind.role!r} does not say how algorithm.robust bounds what one site "
+                    "sends. Name its arrays in Wanted.averaged and set is_bounded, or leave algorithm.robust out."
+                )
     parts = [part for half in _server_halves(study) for part in half.start(study, sites, pretrained)]
     return {part.role: part for part in parts}
 

@@ -64,6 +64,7 @@ BATCHNORM_RISK = (
     "the server sees the look of the scanner's images, and all sites see it in the mean. It also helps to rebuild "
     "images; stays_home: batchnorm, or the filter ExcludeBatchNorm or BatchNormStaysHome"
 )
+KEPT = "each site's personalised model stays with it; personal_model is missing in may_leave of site.yaml at {}"
 # Bytes of all sites' arrays that are mixed at once; for single arrays, calls take most of the time.
 PIECE = 1 << 26
 
@@ -83,6 +84,8 @@ class ModelPart(Part):
             checkpoint.
         frozen: The arrays that stay as they began and do not travel; not part of the checkpoint either.
         excluded: What the sites' own filters take out of it.
+        keepers: Sites whose updates it holds and that do not let other sites' own models leave with them. From all rows
+            but one and the mean of all, or from the rows and their weights, anybody computes each site's update.
     """
 
     study: Study
@@ -94,6 +97,7 @@ class ModelPart(Part):
     pretrained: Arrays = field(default_factory=dict)
     frozen: Arrays = field(default_factory=dict)
     excluded: Excluded = Excluded(frozenset())
+    keepers: frozenset[str] = frozenset()
     follows_best: bool = True
     saved = ("common", "own")
 
@@ -121,14 +125,19 @@ class ModelPart(Part):
         for role, model in _traveling_models(study).items():
             batchnorm = frozenset(batchnorm_names(model) - home_statistics_names(model))
             weights = frozenset(model.state_dict()) - batchnorm_names(model) - input_norm_names(model)
-            kinds.append(Kind("weights", WEIGHTS, WEIGHTS_RISK, role, names=weights))
-            kinds.append(Kind("batchnorm", BATCHNORM, BATCHNORM_RISK, role, names=batchnorm))
+            kinds.append(Kind("weights", WEIGHTS, WEIGHTS_RISK, role, names=weights, is_bounded=True))
+            kinds.append(Kind("batchnorm", BATCHNORM, BATCHNORM_RISK, role, names=batchnorm, is_bounded=True))
         return kinds
 
     @property
     def home(self) -> frozenset[str]:
         """The names that no site sends any more."""
         return self.excluded.home
+
+    @property
+    def stays_home(self) -> bool:
+        """Whether each site's own model is for this site alone."""
+        return bool(self.own and self.keepers)
 
     def of(self, site: str) -> Arrays:
         """Return a site's model."""
@@ -179,7 +188,9 @@ class ModelPart(Part):
         # - In fine-tuning's extra rounds: every site with itself alone (`weights`).
         started = {site: self.of(site) for site in replies.accepted}
         changes = {site: answer.of(self.role) for site, answer in replies.accepted.items()}
-        new = replace(self, excluded=self.excluded.after(changes, self.study.federation.sites_left))
+        keepers = {site for site, answer in replies.accepted.items() if not answer.numbers.shares_models}
+        excluded = self.excluded.after(changes, self.study.federation.sites_left)
+        new = replace(self, excluded=excluded, keepers=self.keepers | keepers)
         weights = weights_of(self.role)
         is_shared = not self._has_own_models(exchange.round, run)
         mixed = mix_models(started, changes, weights, is_shared)
@@ -220,8 +231,9 @@ class ModelPart(Part):
         return Outcome(models=self._list_models(), arrays=self.frozen, make_contents=make, results=said)
 
     def _list_models(self) -> dict[str, Arrays]:
-        # Global and personal ones are in the super model already.
-        if not self._is_only:
+        # Global and personal ones are in the super model, unless the personal ones stay with their sites.
+        is_all_that_leaves = self.role == GLOBAL and self.study.recipe.makes_personalised and self.keepers
+        if self.stays_home or not (self._is_only or is_all_that_leaves):
             return {}
         models = self.own or {"": self.common}
         return {
@@ -230,8 +242,14 @@ class ModelPart(Part):
         }
 
     def notes(self, exchange: Exchange, run: Run) -> Sequence[str]:
-        """Return who excludes BatchNorm, in the round that changed it."""
-        return (self.excluded.news,) if exchange.task == TRAIN and self.excluded.news else ()
+        """Return who excludes BatchNorm, in the round that changed it, and why sites' own models stay with them."""
+        if exchange.task != TRAIN:
+            return ()
+        is_first = self._has_own_models(exchange.round, run) and not self._has_own_models(exchange.round - 1, run)
+        return [
+            *([self.excluded.news] if self.excluded.news else []),
+            *([KEPT.format(", ".join(sorted(self.keepers)))] if is_first and self.stays_home else []),
+        ]
 
     def _make_contents(self, run: Run) -> Contents | None:
         """Return the super model of a run of one model; None where a site adds what stays with it.
@@ -240,7 +258,7 @@ class ModelPart(Part):
         """
         recipe = self.study.recipe
         is_whole = recipe.stays_home == "nothing" and not recipe.takes_own_steps and not self.home
-        if not self._is_only or not is_whole or run.image_shape is None:
+        if not self._is_only or not is_whole or self.stays_home or run.image_shape is None:
             return None
         named = self.own or {GLOBAL: self.common}
         states = {
@@ -254,7 +272,7 @@ class ModelPart(Part):
 
     def state(self) -> dict[str, Any]:
         """Return a checkpoint."""
-        return super().state() | {"excluded": self.excluded.state()}
+        return super().state() | {"excluded": self.excluded.state(), "keepers": sorted(self.keepers)}
 
     def restored(self, state: Mapping[str, Any]) -> ModelPart:
         """Return what `state` described.
@@ -272,7 +290,8 @@ class ModelPart(Part):
         own = {site: {name: tensors[name] for name in self.common} for site, tensors in state["own"].items()}
         restored = super().restored({"common": {name: state["common"][name] for name in self.common}, "own": own})
         restored = replace(restored, own={site: store(arrays) for site, arrays in restored.own.items()})
-        return replace(restored, excluded=self.excluded.restored(state.get("excluded", {})))
+        excluded = self.excluded.restored(state.get("excluded", {}))
+        return replace(restored, excluded=excluded, keepers=frozenset(state.get("keepers", ())))
 
     @property
     def _is_only(self) -> bool:

@@ -53,6 +53,8 @@ class Kind:
         is_batchnorm: Whether it is BatchNorm's, under names that are none of the network's.
         is_mixed: Whether the server makes one thing of it and other sites', so that ``min_partners`` applies.
         is_entry: Whether it is no array but the part's entry among an answer's numbers.
+        is_bounded: Whether a robust rule bounds what one site sends of it: the part names it in `Wanted.averaged`, or
+            bounds it itself. Of arrays that are mixed and not bounded no study with such a rule begins.
     """
 
     name: str
@@ -64,6 +66,7 @@ class Kind:
     is_batchnorm: bool = False
     is_mixed: bool = True
     is_entry: bool = False
+    is_bounded: bool = False
 
     def holds(self, role: str, name: str) -> bool:
         """Return whether an array is of this kind."""

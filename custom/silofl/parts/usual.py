@@ -9,12 +9,13 @@ import numpy as np
 
 from silofl.base.errors import AggregationError, ConfigError
 from silofl.core.mixing import Arrays
+from silofl.core.outliers import BEYOND
 from silofl.core.spread import Spread
 from silofl.inference.contents import Contents
 from silofl.inference.directory import FOLDER, read_model_folder, write_model_folder
 from silofl.inference.measured_usual import measure_usual
 from silofl.inference.super_model import SuperModel
-from silofl.inference.usual import FeatureSpread, Usual
+from silofl.inference.usual import FeatureSpread, Usual, bound_usual
 from silofl.models import build_plain_model
 from silofl.models.features import count_features
 from silofl.models.roles import GLOBAL, add_role
@@ -40,6 +41,10 @@ RISK = (
 )
 # The models whose features a site sends: that of all sites, and its own or only one.
 OWN = "own"
+UNLIKE = (
+    "{}: its reference values for warnings reach {:.3g} times as far as the others' median and count up to {:g} times, "
+    "so that predict still warns of unusual answers"
+)
 # A mean, a deviation, and the number of cases.
 SPREAD = 3
 CODES = tuple((what, code) for what, codes in STATED.items() for code in sorted(codes))
@@ -93,17 +98,29 @@ class UsualPart(Part):
         except (ConfigError, KeyError) as error:
             raise AggregationError(f"site {site!r} must send what is usual as means and deviations; {error}") from None
 
+    def notes(self, exchange: Exchange, run: Run) -> Sequence[str]:
+        """Name the sites whose numbers are bounded."""
+        if exchange.task != find_test_task(self.study):
+            return ()
+        recipe = self.study.recipe
+        is_shared = recipe.has_one_model and not recipe.at_home
+        usual = {site: _name_own(one, GLOBAL if is_shared else site) for site, one in self.found.items()}
+        return [UNLIKE.format(site, ratio, BEYOND) for site, ratio in bound_usual(usual, self._min_sites)[1].items()]
+
     def outcome(self, run: Run, tests: Mapping[str, SiteScore]) -> Outcome:
-        """Add what is usual at the sites to the super model."""
+        """Add what is usual at the sites to the super model, as far as the other sites' make it likely."""
         return Outcome(complete=self._complete)
 
     def _complete(self, contents: Contents) -> Contents:
-        usual = {}
-        for site, one in sorted(self.found.items()):
-            own = site if site in contents.models else GLOBAL
-            features = {own if name == OWN else name: spread for name, spread in (one.features or {}).items()}
-            usual[site] = replace(one, features=features or None)
-        return replace(contents, usual=usual)
+        usual = {
+            site: _name_own(one, site if site in contents.models else GLOBAL)
+            for site, one in sorted(self.found.items())
+        }
+        return replace(contents, usual=bound_usual(usual, self._min_sites)[0])
+
+    @property
+    def _min_sites(self) -> int:
+        return self.study.federation.min_sites_for_ratio
 
 
 class SiteUsual(SitePart):
@@ -170,6 +187,12 @@ def unpack_arrays(arrays: Arrays, study: Study) -> Usual:
     stated = [pair for pair, is_there in zip(CODES, arrays.get("codes", ()), strict=False) if is_there]
     codes = {what: tuple(code for one, code in stated if one == what) for what, _ in stated}
     return Usual(sizes.get("roots_ml"), sizes.get("roots"), features=features or None, codes=codes or None)
+
+
+def _name_own(usual: Usual, name: str) -> Usual:
+    """Return what is usual with the features of the site's own model under the model's name."""
+    features = {name if model == OWN else model: one for model, one in (usual.features or {}).items()}
+    return replace(usual, features=features or None)
 
 
 def _pack(spread: Spread) -> tuple[float, float, int]:

@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Mapping, Set
+from collections.abc import Collection, Mapping, Set
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -76,6 +76,7 @@ class Site(Section):
             a study sends where not given.
         divisions: Elements of DICOM by which a job may divide the test cases, beside sex, age, scanner, slice
             thickness, field strength, year, annotator and groups of dataset.json; none that names a patient or a day.
+        repeats: Studies of which another run may have a few other sites than an earlier one that delivered a model.
         max_epsilon: What the differential privacy of a study may spend here, in all its runs together; a study without
             ``privacy.dp_sgd`` then gets no answer, and one that has spent it no more. No limit where not given.
         max_delta: The largest delta of such a study, at which ``max_epsilon`` holds; any where not given.
@@ -101,11 +102,17 @@ class Site(Section):
     min_partners: Natural = 1
     may_leave: tuple[Name, ...] | None = None
     divisions: tuple[Annotated[Name, AfterValidator(_check_division)], ...] = ()
+    repeats: tuple[Name, ...] = ()
     max_epsilon: Positive | None = None
     max_delta: Annotated[Positive, Field(lt=1)] | None = None
     privacy_unit: Literal["patient", "example"] | None = None
     extensions: tuple[Extension, ...] = ()
     proxy: Annotated[str, AfterValidator(_check_proxy)] | None = None
+
+    @property
+    def shares_models(self) -> bool:
+        """Whether models that are made for single hospitals, and hold this site's updates, may leave their hospital."""
+        return self.min_partners == 0 or "personal_model" in (self.may_leave or ())
 
     def data_folder(self, study: str, site: str) -> Path:
         """Return the folder that holds the study's ``dataset.json``.
@@ -127,11 +134,12 @@ class Site(Section):
         named = {study: self.data} if isinstance(self.data, str) else self.data
         return named | {name: pinned.data for name, pinned in self.studies.items() if pinned.data}
 
-    def check_pinned(self, study: str, digest: str, leads: Set[str | None]) -> None:
+    def check_pinned(self, study: str, digest: str, leads: Set[str | None], named: Collection[str]) -> None:
         """Refuse a study that is not as the site has pinned it; a site without pins takes part in every study.
 
         Args:
             leads: Who has submitted and who has signed it; None for nobody.
+            named: The hospitals that it names.
 
         Raises:
             PinError: It is not; the sentence is fit for the server.
@@ -147,6 +155,11 @@ class Site(Section):
             raise PinError(
                 f"study {study!r} must be as the site has pinned it, not with digest {digest}; submit it as it was "
                 "agreed, or ask the site to pin this digest"
+            )
+        if not named:
+            raise PinError(
+                f"study {study!r} does not name its hospitals in federation.sites; two runs with other hospitals would "
+                "tell single updates: name them, and agree on the new digest"
             )
         if leads != {pinned.lead}:
             named = " and ".join(sorted(name or "nobody" for name in leads))

@@ -30,6 +30,12 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 # NVFlare's words for the status of a job: of one that waits to begin, and of one whose server was stopped under it.
 SUBMITTED, ABANDONED = "SUBMITTED", "FINISHED:ABANDONED"
+# NVFlare tries to start a job within seconds, unless so many run as its settings allow.
+UNTRIED_S = 60.0
+UNTRIED = (
+    "the server has not tried to start it for a minute: it runs as many jobs as it may, or starts none any more; have "
+    "its administrator call silofl server check"
+)
 # NVFlare's own ten seconds, and five for each answer, are too few on a machine that is busy.
 SESSION_S = 60.0
 RETRY_S = 2.0
@@ -126,6 +132,8 @@ class Lead:
         self.kit, self._patience_s = kit, patience_s
         self._open = contextlib.ExitStack()
         self._session: Session | None = None
+        # Job -> since when it is known to wait.
+        self._waits_since: dict[str, float] = {}
 
     def __enter__(self) -> Lead:
         """Connect at the first request."""
@@ -149,7 +157,9 @@ class Lead:
             copied = copy_folder(job, Path(scratch, job.resolve().name))
             try:
                 # Once: a job whose id was lost on its way back would run twice.
-                return self._connect().submit_job(str(copied))
+                number = self._connect().submit_job(str(copied))
+                self._waits_since[number] = time.monotonic()
+                return number
             except SiloFLError:
                 raise
             except Exception as error:  # NVFlare has an exception of its own for each reason
@@ -203,9 +213,12 @@ class Lead:
         running = [str(job.get("job_name")) for job in jobs if job.get("status") in ("DISPATCHED", "RUNNING")]
         before = [str(job.get("job_name")) for job in jobs[:place] if job.get("status") == SUBMITTED]
         tried = (meta.get("schedule_history") or ["never"])[-1]
+        waited = time.monotonic() - self._waits_since.setdefault(number, time.monotonic())
+        # Without a hospital it tries nothing.
+        is_untried = tried == "never" and waited > UNTRIED_S and self.connected()
         return (
             f"running: {', '.join(running) or 'nothing'}; before it in the queue: {', '.join(before) or 'nothing'}; "
-            f"last tried: {tried}; NVFlare tries again within ten minutes"
+            f"last tried: {tried}; {UNTRIED if is_untried else 'NVFlare tries again within ten minutes'}"
         )
 
     def update(self, number: str, progress: Progress) -> None:

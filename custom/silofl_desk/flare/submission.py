@@ -13,7 +13,7 @@ from silofl.base.errors import ConfigError
 from silofl.base.files import read_json
 from silofl.flare.components import check_components
 from silofl.flare.job_files import FILES, FOLDERS, refuse_app
-from silofl.flare.job_meta import refuse_meta
+from silofl.flare.job_meta import find_unreached, refuse_meta
 from silofl.flare.policy import SERVER_CLASSES, SITE_CLASSES
 from silofl.models.weights import read_start
 from silofl.parts.load import list_kinds
@@ -43,7 +43,7 @@ def check_job(job: Path, study: Study) -> list[str]:
             raise ConfigError(f"{app}/config must hold {name}; it is missing: take it from a job of jobs/")
     check_components(app / "config", study.algorithm.name)
     doubts = [f"hospitals that pin their studies take part where they have pinned this digest: {study.digest}"]
-    doubts += study.cautions
+    doubts += [study.recipe.delivered, *study.cautions]
     if (app / "custom").exists():
         doubts.append(f"{app}/custom is code, which server and hospitals refuse but laboratories that allow it")
     doubts += [
@@ -75,9 +75,8 @@ def check_job(job: Path, study: Study) -> list[str]:
 
 def _check_deployed(job: Path, study: Study) -> None:
     """Refuse a job that does not go to each hospital that its study names; others get no task."""
-    named, apps = study.federation.named, read_json(job / META).get("deploy_map") or {}
-    reached = {site for sites in apps.values() for site in sites} if isinstance(apps, dict) else set()
-    if missing := [site for site in named if not {site, "@ALL"} & reached]:
+    named = study.federation.named
+    if missing := find_unreached(read_json(job / META), named):
         raise ConfigError(
             f"deploy_map of {job / META} must name all hospitals of federation.sites, not leave out "
             f'{", ".join(missing)}; write {{"app": {json.dumps(["server", *named])}}}'

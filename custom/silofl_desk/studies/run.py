@@ -31,7 +31,7 @@ from silofl.federation.run_folder import result_files
 from silofl.flare.kit import Kit, read_kit
 from silofl.report.tables import format_bytes, format_duration
 from silofl.study import Study, load_study
-from silofl_desk.flare.lead import ABANDONED, Lead, Progress, has_ended
+from silofl_desk.flare.lead import ABANDONED, SUBMITTED, Lead, Progress, has_ended
 from silofl_desk.flare.submission import check_job
 from silofl_desk.report.run_page import write_report
 from silofl_desk.studies.print_results import describe_end, print_notes, print_results
@@ -363,7 +363,8 @@ class WatchedRun:
         """Say what goes on, where no round has ended for long."""
         task = self.progress.in_flight
         if task is None:
-            return make_printable(f"job {self.number} is {status}")
+            queue = f"; {self.lead.describe_queue(self.number)}" if status == SUBMITTED else ""
+            return make_printable(f"job {self.number} is {status}{queue}")
         return describe_in_flight(task, self.lead.last_heard(), self.study, self._lines.shown)
 
     def _keep_run(self) -> None:

@@ -297,6 +297,8 @@ def _conclude_run(run: Path, simulation: Simulation, study: Study, console: Cons
     print_results(results, console)
     print_notes(run, results, console)
     code = ExitCode[results.status]
+    if code == ExitCode.FAILED:
+        console.print(f"Once the cause is removed, go on with: silofl resume {quote(str(run))}", markup=False)
     if simulation.left_out is not None and code != ExitCode.FAILED:
         # The worse of COMPLETE, 0, and INCOMPLETE, 3.
         code = max(code, _show_unseen(run, simulation, study, console))

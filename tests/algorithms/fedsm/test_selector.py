@@ -11,7 +11,9 @@ from silofl.algorithms.fedsm.selector import AVERAGE, SQUARE, SiteSelector, Trai
 from silofl.base.errors import AggregationError
 from silofl.base.files import load_state, save_state
 from silofl.models.roles import add_role, read_role, select_role
+from silofl.parts.answer import SiteAnswer
 from silofl.parts.load import list_kinds, start_parts
+from silofl.parts.part import Compared
 from silofl.parts.task import TRAIN, Exchange, Message, Replies
 
 from ...conftest import assert_alike
@@ -100,6 +102,22 @@ def test_a_site_that_withholds_the_selector_has_no_part_in_its_step(begin):
     new = after(part, answers, 0.2, 0.5, 0.2, 0.1)
     np.testing.assert_allclose(new.parameters[HEAD], part.parameters[HEAD] + 2, rtol=1e-6)
     assert after(part, {"east": {}}, 1.0) is part
+
+
+@pytest.mark.parametrize("learning", ["local_steps", "moments", "gradients"])
+def test_one_sites_update_counts_up_to_three_times_the_others_median_and_is_named(begin, learning):
+    part = begin(learning=learning)
+    honest = {site: filled(sent(part), 1.0) for site in ("east", "north")}
+    answers = {site: SiteAnswer(arrays) for site, arrays in honest.items()}
+    answers["west"] = SiteAnswer(filled(sent(part), -1e6))
+    run = SimpleNamespace(study=part.study)
+    compared = part.compared(STEP, answers, run)
+    assert all(np.all(array == pytest.approx(-3)) for array in compared.answers["west"].arrays.values())
+    assert compared.unlike == {"west": {"selector": pytest.approx(1e6)}}
+    # What is not too long is the same object, so that honest runs give the same weights.
+    assert compared.answers["east"] is answers["east"]
+    few = {site: answers[site] for site in ("east", "west")}
+    assert part.compared(STEP, few, run) == Compared(few)
 
 
 def test_exchanges_that_it_takes_no_part_in_leave_it_as_it_is(begin):

@@ -305,6 +305,11 @@ def test_honest_levels_of_two_kinds_are_not_odd():
     assert find_odd_levels(levels | {"a": 7.0}, 5.0, 3).keys() == {"a"}
 
 
+def test_two_of_eight_levels_that_are_alike_are_odd_together():
+    honest = dict.fromkeys("abcdef", 1.0)
+    assert find_odd_levels(honest | {"x": 10.0, "y": 10.0}, 5.0, 3) == {"x": 10.0, "y": 10.0}
+
+
 def test_of_three_levels_far_apart_the_farthest_is_odd_and_two_are_left():
     assert find_odd_levels({"a": 1.0, "b": 10.0, "c": 200.0}, 5.0, 3) == {"c": 20.0}
     assert find_odd_levels({"a": 0.0, "b": 0.0, "c": 1.0}, 5.0, 3) == {"c": np.inf}

@@ -105,17 +105,68 @@ def foreground(shift=0, spread=4):
     return fingerprint(histogram=histogram)
 
 
-def test_the_window_of_ct_is_that_of_all_voxels_and_a_site_whose_values_are_shifted_is_named():
-    ct = replace(DRAFT, modality="CT")
-    sites = {"south": foreground(1024), "north": foreground(), "west": foreground(8)}
-    plan = make_plan(ct, sites)
+def window_of(plan):
     (scale,) = [one.value[0]["ScaleIntensityRange"] for one in plan.decisions if one.key == "data.transforms"]
-    # From 72 to 108 and from 1096 to 1132.
-    assert (scale["a_min"], scale["a_max"]) == pytest.approx((72, 1132), abs=4)
+    return scale["a_min"], scale["a_max"]
+
+
+def test_of_two_sites_with_shifted_values_both_are_named_and_the_window_is_that_of_both():
+    ct = replace(DRAFT, modality="CT")
+    sites = {"south": foreground(1024), "west": foreground(8)}
+    plan = make_plan(ct, sites)
+    # From 80 to 116 and from 1096 to 1132.
+    assert window_of(plan) == pytest.approx((80, 1132), abs=4)
     (warning,) = plan.warnings
     assert warning.startswith("the values of site 'south' lie 1016 above those of site 'west', more than the range")
     assert make_plan(replace(DRAFT, modality="MR"), sites).warnings == ()
     assert make_plan(ct, {"north": foreground(), "west": foreground(24)}).warnings == ()
+
+
+def test_the_window_of_ct_is_planned_without_a_site_whose_values_are_far_from_all_others():
+    sites = {"south": foreground(1024), "north": foreground(), "west": foreground(8)}
+    plan = make_plan(replace(DRAFT, modality="CT"), sites, 3)
+    # Of the means the others have 10 and 4, which reach from 0 to 116; 1132 is beyond 116 + 3 * 116.
+    assert window_of(plan) == pytest.approx((72, 116), abs=4)
+    (warning,) = plan.warnings
+    assert warning.startswith("the values of site 'south', 0 to 1132, are far from all others' 0 to 115.8 and")
+
+
+def test_a_histogram_counts_by_its_sites_cases_and_not_by_its_voxels():
+    ct = replace(DRAFT, modality="CT")
+    honest = {"north": foreground(), "west": foreground(8)}
+    loud = replace(foreground(200), histogram=1000 * foreground(200).histogram)
+    sites = honest | {"south": replace(foreground(200), cases=4)}
+    assert window_of(make_plan(ct, sites)) == window_of(make_plan(ct, honest | {"south": loud}))
+
+
+def test_means_that_no_others_have_do_not_scale_the_window():
+    honest = {"north": foreground(), "west": foreground()}
+    liar = replace(foreground(), intensity=np.array([[0.0, 10.0, 20.0, 1e6, 4.0]]))
+    ct = replace(DRAFT, modality="CT")
+    plans = [make_plan(ct, sites, 3) for sites in (honest, honest | {"south": liar})]
+    first, second = ([one.value for one in plan.decisions if one.key == "data.transforms"] for plan in plans)
+    assert first == second
+    assert plans[0].warnings == () and plans[1].warnings[0].startswith(
+        "the values of site 'south', 0 to 1e+06, are far"
+    )
+
+
+def test_ten_million_claimed_cases_set_neither_spacing_nor_batch_and_are_named():
+    honest = {name: fingerprint(cases=4, spacing_mm=alike(1, 1, 1), shape=alike(60, 60, 60)) for name in "abcd"}
+    liar = fingerprint(cases=10**7, spacing_mm=alike(9, 9, 9), shape=alike(7, 7, 7))
+    plan, wanted = make_plan(DRAFT, honest | {"liar": liar}, 3), planned(**honest)
+    assert spacing_of({one.key: one.value for one in plan.decisions}) == spacing_of(wanted) == [1, 1, 1]
+    assert plan.warnings[0] == (
+        "site 'liar' says that it has 10000000 cases, 2.5e+06 times the others' median, and counts by 12: ask it"
+    )
+    # 3 * 4 and four times 4 cases.
+    assert any("all 28 cases" in one.reason for one in plan.decisions)
+    assert not any("'a'" in warning for warning in plan.warnings)
+    # Of three sites it counts by one case fewer than both others: 3 * 4 would be more than a half.
+    few = make_plan(DRAFT, {"a": honest["a"], "b": honest["b"], "liar": liar}, 3)
+    assert spacing_of({one.key: one.value for one in few.decisions}) == [1, 1, 1] and "counts by 7" in few.warnings[0]
+    # Data at hand need no belief.
+    assert planned(**honest, liar=liar)["training.batch_size"] > wanted["training.batch_size"]
 
 
 def test_pictures_keep_the_scale_of_their_type_and_magnetic_resonance_gets_one_by_case():

@@ -1,7 +1,7 @@
 """AdaFed's settings and formulas: statistics of a site, distances between sites, weights (Eqs. 5-8)."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from itertools import pairwise, permutations
+from itertools import combinations, pairwise, permutations
 from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
@@ -18,6 +18,9 @@ from silofl.core.moments import measure_inputs
 from silofl.core.outliers import BEYOND
 from silofl.core.recipe import Recipe
 from silofl.study import Study
+
+# Times nearer to each other than to the others are two sites of which one may have copied the other.
+TWIN = 10
 
 
 class Similarity(AlgorithmOption):
@@ -221,6 +224,23 @@ def lift_distances(distance: NDArray) -> NDArray[np.float64]:
     for i, j in permutations(range(len(distance)), 2) if len(distance) > 2 else ():
         lifted[i, j] = max(distance[i, j], np.median(np.delete(distance[i], [i, j])) / BEYOND)
     return lifted
+
+
+def find_twins(distance: NDArray) -> list[tuple[int, int, float]]:
+    """Return pairs of sites more than 10 times nearer to each other than to the others' median, and how many times.
+
+    Args:
+        distance: Shape (K, K), zero on the diagonal; NaN where a site shares nothing.
+    """
+    twins = []
+    for i, j in combinations(range(len(distance)), 2):
+        others = [one for one in range(len(distance)) if one not in (i, j) and np.isfinite(distance[i, one])]
+        if others and np.isfinite(distance[i, j]):
+            nearest = min(np.median(distance[i, others]), np.median(distance[j, others]))
+            ratio = float(nearest / distance[i, j]) if distance[i, j] else np.inf
+            if ratio > TWIN:
+                twins.append((i, j, ratio))
+    return twins
 
 
 def weigh_known_sites(distance: NDArray, self_weight: float, is_robust: bool = False) -> NDArray[np.float64]:

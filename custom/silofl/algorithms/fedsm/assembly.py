@@ -93,7 +93,7 @@ class SuperModelPart(Part):
         is_holder = site in self.holders
         # With FedSM-extra the selector goes on learning after the models were sent, so the test brings it again.
         has_selector = not is_holder if self.selector.learns_site else exchange.task == TEST
-        arrays = ({} if is_holder else _all_models(run)) | (_collect_selector(run) if has_selector else {})
+        arrays = ({} if is_holder else _all_models(run, site)) | (_collect_selector(run) if has_selector else {})
         return Message(add_role(ROLE, arrays), {ROLE: self._collect_facts(run)})
 
     def expected(self, site: str, exchange: Exchange, run: Run) -> Wanted:
@@ -141,7 +141,10 @@ class SuperModelPart(Part):
         return [f"site {site!r} has no say in the threshold: {reason}" for site, reason in refused]
 
     def _make_contents(self, run: Run) -> Contents | None:
-        if run.image_shape is None:
+        personal = run.reported.parts.get(PERSONAL)
+        # Where they stay with their sites, a selector has nothing to choose from.
+        stays = isinstance(personal, ModelPart) and personal.stays_home
+        if stays or run.image_shape is None:
             return None
         arrays = round_as_received(_all_models(run) | _collect_selector(run), self.study)
         return read_contents(arrays, self._collect_facts(run), self.study, run.image_shape)
@@ -213,8 +216,12 @@ class SiteSuperModel(SitePart):
 PART, SITE = SuperModelPart, SiteSuperModel
 
 
-def _all_models(run: Run) -> Arrays:
-    """Return all models of the reported round as ``global/...``, ``<site>/...``, and the arrays common to all."""
+def _all_models(run: Run, receiver: str = "") -> Arrays:
+    """Return all models of the reported round as ``global/...``, ``<site>/...``, and the arrays common to all.
+
+    Args:
+        receiver: The site that gets them. Where personalised models stay with their sites it gets its own alone.
+    """
     parts = run.reported.parts
     shared = checked_cast(parts[GLOBAL], ModelPart).common
     arrays = add_role(GLOBAL, shared)
@@ -224,8 +231,9 @@ def _all_models(run: Run) -> Arrays:
     else:
         personal = checked_cast(parts[PERSONAL], ModelPart)
     for site in run.sites:
-        # Of a site whose model did not come, the global one answers.
-        arrays |= add_role(site, personal.of(site) or shared)
+        # Of a site whose model did not come, or stays there, the global one answers.
+        stays = isinstance(personal, ModelPart) and personal.stays_home and site != receiver
+        arrays |= add_role(site, shared if stays else personal.of(site) or shared)
     return arrays | collect_part_arrays(run)
 
 

@@ -16,6 +16,7 @@ from silofl.algorithms.fedsm.best_models import label_best_models, load_fixed_mo
 from silofl.algorithms.fedsm.paper import AdamState, Selector, adam_step, site_loss
 from silofl.base.errors import AggregationError
 from silofl.core.mixing import Arrays, mix
+from silofl.core.robust import shorten_updates
 from silofl.core.steps import Batch, GradientStep, Loss, Step, plain_step
 from silofl.data.batches import training_batches
 from silofl.data.parts import Examples, take_central_slices
@@ -25,9 +26,10 @@ from silofl.models.names import read_arrays, write_arrays
 from silofl.models.precision import keep_exact
 from silofl.models.roles import GLOBAL, PERSONAL, add_role, read_role, select_role
 from silofl.models.selector import build_selector
+from silofl.parts.answer import SiteAnswer
 from silofl.parts.half_round import to_device
-from silofl.parts.part import AFTER, INSTEAD, Kept, Kind, Part, Run, WeightsOf, to_arrays, to_tensors
-from silofl.parts.task import TRAIN, VALIDATE, Exchange, Expected, Message, Replies, Wanted
+from silofl.parts.part import AFTER, INSTEAD, Compared, Kept, Kind, Part, Run, WeightsOf, to_arrays, to_tensors
+from silofl.parts.task import TRAIN, VALIDATE, Exchange, Expected, Message, Replies, Unlike, Wanted
 from silofl.parts.work import SitePart
 from silofl.study import Study
 from silofl.training.device import derive_seed
@@ -65,7 +67,7 @@ class SelectorPart(Part):
     adam: AdamState
     role: str = ROLE
     saved = ("outputs", "parameters")
-    leaves = (Kind("selector", PURPOSE, RISK, ROLE),)
+    leaves = (Kind("selector", PURPOSE, RISK, ROLE, is_bounded=True),)
 
     @classmethod
     def start(cls, study: Study, sites: Sequence[str], pretrained: Arrays | None) -> Sequence[Part]:
@@ -108,6 +110,21 @@ class SelectorPart(Part):
             scales.setdefault(read_role(name), []).append(name)
         # Each site teaches it its own name.
         return Wanted(wanted, averaged=list(scales.values()), has_median=False)
+
+    def compared(self, exchange: Exchange, answers: dict[str, SiteAnswer], run: Run) -> Compared:
+        """Shorten what is more than 3 times as long as the others' median: else one site could turn every step."""
+        if len(answers) < self.study.federation.min_sites_for_ratio:
+            return Compared(answers)
+        changed = dict(answers)
+        unlike: Unlike = {}
+        for names in self.expected("", exchange, run).averaged:
+            sent = {site: answer.of(ROLE) for site, answer in answers.items()}
+            updates = {site: {name: one[name] for name in names if name in one} for site, one in sent.items()}
+            shorter, far = shorten_updates(updates)
+            for site, arrays in shorter.items():
+                changed[site] = replace(changed[site], arrays=changed[site].arrays | add_role(ROLE, arrays))
+                unlike[site] = {ROLE: max([far[site], *unlike.get(site, {}).values()])}
+        return Compared(changed, unlike)
 
     def merged(self, exchange: Exchange, replies: Replies, weights_of: WeightsOf, run: Run) -> SelectorPart:
         """Take one step from the sites that sent every array."""

@@ -16,7 +16,7 @@ from silofl.base.errors import ConfigError, DataError, TrainingError
 from silofl.base.settings import MOST, Fraction, Positive
 from silofl.core.algorithm_option import AlgorithmOption, Traits
 from silofl.core.mixing import Arrays
-from silofl.core.outliers import find_unlike
+from silofl.core.outliers import find_edges, find_unlike
 from silofl.core.robust import bound_updates, find_bounding_rule
 from silofl.parts.answer import SiteAnswer
 from silofl.parts.checked_cast import checked_cast
@@ -123,8 +123,9 @@ def find_odd_levels(levels: Mapping[str, float], factor: float, min_sites: int) 
 
 
 def _times_the_nearest(level: float, others: Sequence[float]) -> float:
-    """Return how many times the nearest of other levels one is; 1 among them."""
-    nearest = min(max(level, min(others)), max(others))
+    """Return how many times the nearest of other levels one is; 1 among them. See `find_edges`."""
+    least, most = find_edges(others)
+    nearest = min(max(level, least), most)
     if level == nearest:
         return 1.0
     return level / nearest if nearest > 0 else np.inf
@@ -147,7 +148,7 @@ class AmplitudePart(Part):
     informed: dict[str, int] = field(default_factory=dict)
     role: str = ROLE
     saved = ("amplitude", "shape", "informed")
-    leaves = (Kind("amplitude", PURPOSE, RISK, ROLE, is_of_images=True),)
+    leaves = (Kind("amplitude", PURPOSE, RISK, ROLE, is_of_images=True, is_bounded=True),)
 
     def to_send(self, site: str, exchange: Exchange, run: Run) -> Message:
         """Ask for the amplitude in the first round; bring the mean once to every site, and again where it is lost."""

@@ -62,7 +62,7 @@ class PlanPart(AskedOnce):
     entry: ClassVar[type[FingerprintEntry]] = FingerprintEntry
     file: ClassVar[str] = FILE
     what: ClassVar[str] = "a fingerprint"
-    leaves = (Kind("fingerprint", PURPOSE, RISK, ROLE, is_of_images=True),)
+    leaves = (Kind("fingerprint", PURPOSE, RISK, ROLE, is_of_images=True, is_bounded=True),)
 
     def arrays(self, run: Run) -> Mapping[str, Expected]:
         """Return the arrays of a fingerprint."""
@@ -97,7 +97,7 @@ class PlanPart(AskedOnce):
         without = tuple(f"site {site!r} is not planned with: {reason}" for site, reason in silent.items())
         known = {site: self.fingerprints[site] for site in replies.accepted if site not in silent}
         try:
-            found = make_plan(make_draft(self.study), known)
+            found = make_plan(make_draft(self.study), known, self.study.federation.min_sites_for_ratio)
         except ConfigError as error:
             return replace(self, fingerprints={}, sentences=(f"no plan: {error}", *without))
         plan = found.as_dict() | {"not_planned_with": silent}

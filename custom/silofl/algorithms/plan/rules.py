@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from typing import Any, ClassVar
 
@@ -23,8 +23,10 @@ from silofl.algorithms.plan.patch import (
 )
 from silofl.base.errors import ConfigError
 from silofl.core.algorithm_option import AlgorithmOption
+from silofl.core.outliers import BEYOND, Range, cap_claims, compare_to_others, find_far_ranges
 from silofl.data.data_fingerprint import (
     DIGITS,
+    NUM_BINS,
     DataFingerprint,
     PooledFingerprint,
     measure_histogram,
@@ -37,6 +39,7 @@ ANISOTROPIC = 3
 FAR = 2
 AXES = "XYZ"
 SOURCE = "nnU-Net"
+CHECK_AIR = "check whether air is -1000 {}: a converter may have left out the rescale intercept"
 
 
 class SharedPlan(AlgorithmOption):
@@ -153,19 +156,25 @@ class Plan:
         return planned + [f"warning: {warning}" for warning in self.warnings]
 
 
-def make_plan(draft: Draft, fingerprints: Mapping[str, DataFingerprint]) -> Plan:
+def make_plan(draft: Draft, fingerprints: Mapping[str, DataFingerprint], min_sites: int | None = None) -> Plan:
     """Plan a study from what the sites tell of their training data.
 
     Args:
         draft: The study as it is.
         fingerprints: By site.
+        min_sites: From how many sites on what one of them tells is bounded by the others'; None for data at hand, which
+            nobody has to believe.
 
     Raises:
         ConfigError: There is no site.
     """
     if not fingerprints:
         raise ConfigError("a plan must have at least 1 site's fingerprint, not 0; add a site, or lower min_patients")
-    found = pool_fingerprints(list(fingerprints.values()))
+    bounded: Mapping[str, DataFingerprint] = fingerprints
+    doubts: list[str] = []
+    if min_sites is not None and len(fingerprints) >= max(min_sites, 2):
+        bounded, doubts = bound_fingerprints(draft, fingerprints, min_sites)
+    found = pool_fingerprints(list(bounded.values()))
     is_cut = draft.dimensions == 2
     target = found.spacing_mm if is_cut else target_spacing(found)
     # Of single cases nobody knows both: the median of the products is taken as the product of the medians.
@@ -191,7 +200,54 @@ def make_plan(draft: Draft, fingerprints: Mapping[str, DataFingerprint]) -> Plan
         )
         for site, one in fingerprints.items()
     }
-    return Plan(tuple(decisions), tuple(collect_warnings(draft, target, fingerprints)), facts)
+    warnings = [*doubts, *collect_warnings(draft, target, fingerprints)]
+    return Plan(tuple(decisions), (*warnings, *(_list_shifted_sites(bounded) if draft.is_ct else ())), facts)
+
+
+def bound_fingerprints(
+    draft: Draft, fingerprints: Mapping[str, DataFingerprint], min_sites: int
+) -> tuple[dict[str, DataFingerprint], list[str]]:
+    """Return what counts of each site's fingerprint, and a sentence on each site that is bounded.
+
+    A site counts by at most 3 times the others' median of cases, and by fewer than all others together: alone it sets
+    no median. Of CT the values of a site that lie far from all others' do not count.
+
+    Args:
+        draft: The study.
+        fingerprints: By site, at least two.
+        min_sites: With fewer sites that tell their values, nobody's are far.
+    """
+    claims = {site: one.cases for site, one in fingerprints.items()}
+    capped = cap_claims(claims, BEYOND)
+    total = sum(capped.values())
+    bounded = {
+        site: replace(one, cases=max(1, int(min(capped[site], total - capped[site] - 1))))
+        for site, one in fingerprints.items()
+    }
+    doubts = [
+        f"site {site!r} says that it has {claims[site]} cases, {ratio:.3g} times the others' median, and counts by "
+        f"{bounded[site].cases}: ask it"
+        for site, ratio in compare_to_others(claims).items()
+        if ratio > BEYOND
+    ]
+    ranges = {site: _reach_values(one) for site, one in fingerprints.items() if draft.is_ct and one.channels.all()}
+    for site, (least, most) in find_far_ranges(ranges, min_sites).items():
+        low, high = ranges[site]
+        bounded[site] = replace(bounded[site], channels=np.zeros(1), histogram=np.zeros(NUM_BINS))
+        doubts.append(
+            f"the values of site {site!r}, {low:.4g} to {high:.4g}, are far from all others' {least:.4g} to {most:.4g} "
+            f"and count for no window; {CHECK_AIR.format('there')}"
+        )
+    return bounded, doubts
+
+
+def _reach_values(fingerprint: DataFingerprint) -> Range:
+    """Return the least and the largest value that a site tells of its foreground in CT."""
+    low, middle, high, mean, deviation = fingerprint.intensity[0].tolist()
+    told = [low, middle, high, mean - deviation, mean + deviation]
+    percentiles = measure_histogram(fingerprint.histogram)
+    told += [] if percentiles is None else percentiles.tolist()
+    return min(told), max(told)
 
 
 def target_spacing(found: PooledFingerprint) -> NDArray[np.float64]:
@@ -245,7 +301,7 @@ def collect_warnings(
         few += [draft.channel_names[i] for i in gone if i in one.few_channels]
         if few:
             sentences.append(f"site {site!r} withholds {', '.join(few)}: fewer patients than its min_patients have it")
-    return sentences + (_list_shifted_sites(fingerprints) if draft.is_ct else [])
+    return sentences
 
 
 def _list_shifted_sites(fingerprints: Mapping[str, DataFingerprint]) -> list[str]:
@@ -254,8 +310,7 @@ def _list_shifted_sites(fingerprints: Mapping[str, DataFingerprint]) -> list[str
     known = sorted(((site, one) for site, one in measured.items() if one is not None), key=lambda pair: pair[1][1])
     return [
         f"the values of site {upper!r} lie {above[1] - below[1]:.0f} above those of site {lower!r}, more than the "
-        "range of either site; check whether air is -1000 at both: a converter may have left out the rescale "
-        "intercept"
+        f"range of either site; {CHECK_AIR.format('at both')}"
         for (lower, below), (upper, above) in pairwise(known)
         if above[1] - below[1] > max(below[2] - below[0], above[2] - above[0])
     ]

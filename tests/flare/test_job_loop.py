@@ -1,0 +1,135 @@
+"""NVFlare's own loop that starts jobs, under errors that end it."""
+
+import errno
+import os
+import resource
+import threading
+import time
+from types import SimpleNamespace
+
+import pytest
+from nvflare.apis.fl_context import FLContext
+from nvflare.private.fed.server import job_runner
+from nvflare.private.fed.server.job_runner import JobRunner
+from nvflare.private.fed.server.server_state import HotState
+
+from silofl.flare import job_loop
+from silofl.flare.job_loop import HEALTH, JobLoop
+
+
+@pytest.fixture
+def server(tmp_path, monkeypatch):
+    """A server whose store of jobs does in each pass what a list says: an error, nothing, or an end of the loop."""
+    monkeypatch.setattr(job_runner, "time", SimpleNamespace(sleep=lambda s: time.sleep(0.01), monotonic=time.monotonic))
+    monkeypatch.setattr(
+        job_loop, "time", SimpleNamespace(sleep=lambda seconds: time.sleep(0.01), monotonic=time.monotonic)
+    )
+    monkeypatch.setattr(job_loop, "EVERY_S", 0.0)
+    runner, passes, seen = JobRunner(str(tmp_path)), [], []
+    runner.scheduler = SimpleNamespace(schedule_job=lambda **how: (None, {}))
+
+    def list_jobs(context):
+        seen.append((tmp_path / HEALTH).read_text() if (tmp_path / HEALTH).exists() else None)
+        action = passes.pop(0)
+        if action == "end":
+            runner.ask_to_stop = True
+        elif action:
+            raise action
+        return []
+
+    manager = SimpleNamespace(get_jobs_to_schedule=list_jobs)
+    engine = SimpleNamespace(
+        get_component=lambda name: manager,
+        get_clients=lambda: ["north"],
+        server=SimpleNamespace(server_state=HotState(host="server", port=8002, ssid="1")),
+        run_processes={},
+    )
+    context = FLContext()
+    context.get_engine = lambda: engine
+    state = SimpleNamespace(runner=runner, manager=manager, engine=engine, passes=passes, seen=seen, context=context)
+    yield state
+    runner.ask_to_stop = True
+
+
+NO_FILE = OSError(errno.EMFILE, "Too many open files")
+
+
+def test_nvflares_own_loop_ends_with_the_first_error(server):
+    server.passes.extend([NO_FILE, "end"])
+    with pytest.raises(OSError, match="Too many open files"):
+        server.runner.run(server.context)
+    assert server.passes == ["end"]
+
+
+def test_the_loop_goes_on_after_an_error_and_says_so_until_a_pass_has_come_to_its_end(server, tmp_path):
+    server.passes.extend([None, NO_FILE, None, None, "end"])
+    JobLoop(server.runner, server.manager, tmp_path)
+    server.runner.run(server.context)
+    fault = "jobs cannot be started: [Errno 24] Too many open files"
+    # What the file says when each pass begins; the third one is the first that comes to its end.
+    assert server.seen == ["", "", fault, fault, ""]
+
+
+def test_the_thread_that_ends_jobs_goes_on_too_and_is_one_alone(server, tmp_path):
+    begun, failed = [], threading.Event()
+
+    def finish(engine):
+        begun.append(threading.get_ident())
+        if not failed.is_set():
+            failed.set()
+            raise NO_FILE
+        while not server.runner.ask_to_stop:
+            time.sleep(0.01)
+
+    server.runner._job_complete_process = finish
+    server.passes.extend([None, NO_FILE, NO_FILE, *[None] * 10, "end"])
+    JobLoop(server.runner, server.manager, tmp_path)
+    server.runner.run(server.context)
+    assert len(begun) == 2 and len({*begun}) == 1
+
+
+@pytest.mark.parametrize(("running", "is_ended"), [({}, True), ({"one": None}, False)])
+def test_an_error_that_stays_ends_the_process_unless_a_job_runs(server, tmp_path, monkeypatch, running, is_ended):
+    codes = []
+    monkeypatch.setattr(job_loop, "MOST_FAILURES", 3)
+    monkeypatch.setattr(job_loop.os, "_exit", codes.append)
+    server.runner._job_complete_process = lambda engine: None
+    server.runner.running_jobs = running
+    server.passes.extend([NO_FILE, NO_FILE, NO_FILE, "end"])
+    JobLoop(server.runner, server.manager, tmp_path)
+    server.runner.run(server.context)
+    assert codes == [1] * is_ended
+
+
+def test_a_server_that_can_open_no_file_says_so_and_starts_jobs_again_once_it_can(server, tmp_path, monkeypatch):
+    """As a server whose files are all taken by connections."""
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    taken, read = [], []
+
+    def list_jobs(context):
+        if read:
+            server.runner.ask_to_stop = True
+        with open(os.devnull) as store:
+            read.append(store.read())
+        return []
+
+    def give_back(seconds):
+        read.append(server.loop._health.tell())
+        while taken:
+            os.close(taken.pop())
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+    monkeypatch.setattr(job_loop.time, "sleep", give_back)
+    server.runner._job_complete_process = lambda engine: None
+    server.manager.get_jobs_to_schedule = list_jobs
+    server.loop = JobLoop(server.runner, server.manager, tmp_path)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(256, limits[0]), limits[1]))
+    try:
+        while True:
+            taken.append(os.open(os.devnull, os.O_RDONLY))
+    except OSError:
+        server.runner.run(server.context)
+    finally:
+        give_back(0)
+    # The sentence was written meanwhile, and the store could be read afterwards.
+    assert read[0] == len("jobs cannot be started: [Errno 24] Too many open files: '/dev/null'") and "" in read
