@@ -1,14 +1,11 @@
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 from scipy.stats import permutation_test
 
 from silofl.base.settings import parse
 from silofl.data.groups import UNKNOWN
-from silofl.data.units import Units
 from silofl.inference.evaluated_cases import EvaluatedCase
-from silofl.inference.subgroups import measure_subgroups
+from silofl.inference.subgroups import People, list_having, measure_subgroups
 from silofl.study import Study
 from silofl.training.metrics import Score
 
@@ -25,10 +22,10 @@ def measure(dice, group_of, least=2, patient_of=None):
         EvaluatedCase(case, "test", "global", (), Score({case: one}, labels_by_case={1: {case: one}}), {})
         for case, one in dice.items()
     ]
-    known = {case: case for case in dice} if patient_of is None else patient_of
-    part = SimpleNamespace(patient_of=known)
-    site = SimpleNamespace(units=Units("patient", {case: case for case in dice}), parts={"test": part})
-    return measure_subgroups(cases, site, {"sex": group_of}, STUDY, least, needs_patients=patient_of is not None)
+    own = {case: case for case in dice}
+    people = People(own, own if patient_of is None else patient_of, least)
+    people.may_tell(list_having(cases, STUDY))
+    return measure_subgroups(cases, {"sex": group_of}, people, STUDY)
 
 
 def draw(count, mean, start=0):
@@ -100,9 +97,7 @@ def test_a_mean_over_classes_is_withheld_where_one_of_them_is_of_too_few():
         score = Score({case: float(not truth)}, 0, {truth: {case: float(not truth)}}, "accuracy", chances)
         cases.append(EvaluatedCase(case, "test", "global", (), score, {}))
     known = {case: case for case in group_of}
-    parts = {"test": SimpleNamespace(patient_of=known)}
-    site = SimpleNamespace(units=Units("patient", known), parts=parts)
-    women = measure_subgroups(cases, site, {"sex": group_of}, study, 5, needs_patients=False)["sex"]["F"]
+    women = measure_subgroups(cases, {"sex": group_of}, People(known, known, 5), study)["sex"]["F"]
     # The recall of two would follow from the accuracy of all and the recall of the others.
     assert women.scores.keys() == {"accuracy"} and not women.p_values
     assert {"recall of no", "recall of yes", "balanced_accuracy", "auroc"} <= {*women.withheld}
@@ -121,9 +116,6 @@ def test_no_value_of_the_few_without_a_label_follows_from_a_groups_other_scores(
         for case, one in dice.items()
     ]
     known = {case: case for case in dice}
-    site = SimpleNamespace(units=Units("patient", known), parts={"test": SimpleNamespace(patient_of=known)})
-    found = measure_subgroups(cases, site, {"sex": dict.fromkeys(dice, "F")}, study, 5, needs_patients=False)["sex"][
-        "F"
-    ]
+    found = measure_subgroups(cases, {"sex": dict.fromkeys(dice, "F")}, People(known, known, 5), study)["sex"]["F"]
     assert ("Dice of lesion" in found.withheld) is is_withheld
     assert found.scores.keys() == {"dice", "Dice of organ", "Dice of lesion"} - {*found.withheld}

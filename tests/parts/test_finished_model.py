@@ -1,6 +1,7 @@
 import hashlib
 import json
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -99,8 +100,8 @@ def test_hospitals_test_a_model_and_nobody_trains(begin, tmp_path):
     assert results["model"].endswith("of study small, as it was given")
     # blobs of 12 x 12 in images of 32 x 32, all of which is predicted
     dice = 2 * 144 / (144 + 1024)
-    assert record.sites["east"].scores[""]["dice"].value == pytest.approx(dice)
-    assert {site: one["value"] for site, one in results["sites"].items()} == pytest.approx(dict.fromkeys(SITES, dice))
+    assert record.sites["east"].scores[""]["dice"].value == round(dice, 3)
+    assert {site: one["value"] for site, one in results["sites"].items()} == dict.fromkeys(SITES, round(dice, 3))
     assert record.sites["east"].scores["blob"]["lesion_sensitivity"].value == 1
     assert (record.sites["east"].num_cases, record.sites["east"].unit) == (2, "patient")
 
@@ -109,12 +110,57 @@ def test_what_names_a_case_stays_at_the_hospital(begin, tmp_path):
     game = begin()
     _, record = finished(game, tmp_path)
     own = read_file(Evaluation, game.folder("east") / "evaluation.json")
-    assert own.scores["blob"]["dice"] == record.sites["east"].scores["blob"]["dice"]
+    told = record.sites["east"].scores["blob"]["dice"]
+    assert (told.value, told.num_cases) == (round(own.scores["blob"]["dice"].value, 3), 2)
     cases = (game.folder("east") / "cases.csv").read_text()
     answer = game.answers[ROLE]["east"]
     assert cases.count("\n") == 3 and answer.arrays.keys() == {SCORES}
     names = [case for case in game.sites["east"].data.test.cases if case in json.dumps(answer.meta)]
     assert names == []
+
+
+def lay_lesions(data, target, sizes, groups=()):
+    """Copy the sites, with lesions of other sizes in east's test; each is of a patient of its own, in some groups."""
+    if not target.exists():
+        shutil.copytree(data, target, ignore=shutil.ignore_patterns(".*"))
+    rows = np.arange(32 * 32).reshape(32, 32)
+    truths = np.stack([rows < size for size in sizes]).astype(np.uint8)
+    np.savez(target / "east" / "lesions.npz", images=np.zeros_like(truths) + 90 * truths, labels=truths)
+    path = target / "east" / "dataset.json"
+    records = [
+        {"image": "lesions.npz", "label": "lesions.npz", "index": i, "patient": f"p{i}"} for i in range(len(sizes))
+    ]
+    for record, said in zip(records, groups, strict=False):
+        record["groups"] = said
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"test": records}))
+    return target
+
+
+def sizes_that_give(value, most, pixels=32 * 32):
+    """Return how many sets of five lesions, of up to some pixels each, have this mean Dice, to its last digit.
+
+    A model that answers lesion everywhere has a Dice of 2 n / (n + pixels) in a lesion of n pixels.
+    """
+    n = np.arange(1, most + 1)
+    dice = 2 * n / (n + pixels)
+    pairs = [(i, j) for i in range(most) for j in range(i, most)]
+    triples = [(*pair, k) for pair in pairs for k in range(pair[1], most)]
+    sums = np.array([dice[list(pair)].sum() for pair in pairs])
+    ordered = np.sort(sums)
+    rest = 5 * value - np.array([dice[list(triple)].sum() for triple in triples])
+    half = 1e-12 if round(value, 3) != value else 5 * 0.0005
+    return int((np.searchsorted(ordered, rest + half) - np.searchsorted(ordered, rest - half)).sum())
+
+
+def test_the_sizes_of_single_lesions_do_not_follow_from_a_mean_dice(begin, site_data, tmp_path):
+    # The model answers lesion everywhere. 3, 8, 14, 23 and 29 pixels are one set of millions.
+    game = begin(data=lay_lesions(site_data, tmp_path / "data", (3, 8, 14, 23, 29)), min_patients=5)
+    game.finish()
+    answer = game.answers[ROLE]["east"]
+    for value in (answer.meta["metrics"]["test"]["value"], float(answer.arrays[SCORES][0, 0])):
+        assert value == pytest.approx(0.0286, abs=0.002)
+        # Each set is found in the order of its pair and triple: ten times at most.
+        assert sizes_that_give(value, most=30) > 10 * 100
 
 
 def refusals(game, answer=None, **settings):
@@ -235,7 +281,9 @@ def test_classes_are_scored_as_labels_are_and_at_the_models_threshold(play, wind
         found["fast"]["auroc"] == found[""]["auroc"] and found[""]["accuracy"].value == tests["sites"]["eva"]["value"]
     )
     desk = read_file(Evaluation, game.folder("eva") / "evaluation.json").scores["fast"]
-    assert (found["fast"]["recall"], found["fast"]["specificity"]) == (desk["recall"], desk["specificity"])
+    for name in ("recall", "specificity"):
+        assert found["fast"][name].value == round(desk[name].value, 3)
+        assert found["fast"][name].interval == pytest.approx(desk[name].interval, abs=0.0005)
     assert record.called_from == {"fast": pytest.approx(2 / 3)} and record.temperature == 2
     assert found[""]["withheld"].value == 1 and found[""]["accuracy_used"] == MISSING == found["fast"]["recall_used"]
 
@@ -403,3 +451,119 @@ def test_groups_of_cases_have_their_rows_and_a_difference_over_hospitals_is_test
     assert record.sites["east"].scores["sex: others"]["dice"] == MISSING
     texts = " ".join(block.text for block in evaluations_section(record).blocks if isinstance(block, Text))
     assert "No group differs from the others beyond chance" in texts
+
+
+# Twelve patients; whoever is in one group and not in another is the twelfth.
+SIZES = tuple(range(100, 220, 10))
+
+
+def told(site_data, job, play, target, groups, divisions, sizes=SIZES, name="small", run="run", **changes):
+    """Let east test the model, by groups; return its game, and group -> Dice and number of cases that it tells."""
+    folder, study = job
+    study = study.model_copy(update={"subgroups": divisions, "name": name} | changes)
+    data = lay_lesions(site_data, target, sizes, groups)
+    game = play(("east",), study=study, pretrained=read_start(folder, study).arrays, data=data, min_patients=5)
+    game.server = ServerRounds.start(study, run, ["east"], read_start(folder, study).arrays)
+    game.missing = game.finish().missing
+    if game.server.parts[ROLE].sites == {}:
+        return game, {}
+    scores = game.server.parts[ROLE].sites["east"].scores
+    return game, {group: one["dice"] for group, one in scores.items() if one["dice"].value is not None}
+
+
+def differing_groups(*answers):
+    """Return pairs of told groups whose numbers of cases differ by less than five: they tell a mean of few."""
+    sizes = [one.num_cases for answer in answers for group, one in answer.items() if group != "blob"]
+    return sorted({(a, b) for a in sizes for b in sizes if 0 < b - a < 5})
+
+
+def test_the_dice_of_one_patient_does_not_follow_from_two_divisions_of_one_job(site_data, job, play, tmp_path):
+    # 6 women, of whom 5 had scanner A: 6 x F - 5 x A is the sixth woman's Dice.
+    groups = [{"sex": "FM"[i >= 6], "scanner": "AB"[i >= 5]} for i in range(12)]
+    divisions = {"sex": ("F", "M"), "scanner": ("A", "B")}
+    game, found = told(site_data, job, play, tmp_path / "data", groups, divisions)
+    assert found[""].num_cases == 12 and found["sex: F"].num_cases == 6 == found["sex: M"].num_cases
+    assert differing_groups(found) == []
+    assert "scanner: B" in game.server.parts[ROLE].sites["east"].not_said
+    # Divisions of the same patients hide nobody from one another.
+    groups = [{"sex": "FM"[i >= 6], "scanner": "AB"[i >= 6]} for i in range(12)]
+    divisions |= {"scanner": ("A",)}
+    _, found = told(site_data, job, play, tmp_path / "alike", groups, divisions, run="alike")
+    assert found["sex: F"].value == found["scanner: A"].value
+
+
+def test_two_jobs_whose_groups_differ_by_one_patient_tell_the_groups_of_the_first_alone(site_data, job, play, tmp_path):
+    sizes = range(100, 320, 10)
+    groups = [{"weight": str(50 + 5 * i)} for i in range(22)]
+
+    def told_by(limit, name):
+        data = tmp_path / "data"
+        game, found = told(site_data, job, play, data, groups, {"weight": (limit,)}, sizes, name=name, run=name)
+        return found, game.server.parts[ROLE].sites["east"].not_said
+
+    # Of six and sixteen patients; between the limits of both jobs is the seventh alone.
+    first, _ = told_by(78.0, "first")
+    assert [first[group].num_cases for group in ("", "weight: under 78", "weight: 78 and above")] == [22, 6, 16]
+    # Each job has a process of its own, as after a restart, and another name of the study.
+    second, not_said = told_by(83.0, "second")
+    assert differing_groups(first, second) == [] and second[""] == first[""]
+    assert {"weight: under 83", "weight: 83 and above"} <= not_said.keys()
+    # Groups that differ from those told by five patients are told.
+    third, _ = told_by(103.0, "third")
+    assert third["weight: under 103"].num_cases == 11
+
+
+def test_a_patient_who_joins_or_leaves_the_test_is_told_of_with_four_others(site_data, job, play, tmp_path):
+    def told_of(count, divisions, run):
+        sizes = range(100, 100 + 10 * count, 10)
+        return told(site_data, job, play, tmp_path / "data", (), divisions, sizes, run=run)
+
+    by_sex = {"sex": ("F", "M")}
+    _, first = told_of(12, {}, "first")
+    # One more: the scores of the twelve are told, also to whoever asks another question.
+    assert told_of(13, {}, "same")[1] == first
+    _, other = told_of(13, by_sex, "other")
+    assert other[""] == first[""]
+    assert told_of(17, {}, "more")[1][""].num_cases == 17
+    # One fewer: without the twelfth only an answer that was given is given again.
+    assert told_of(11, by_sex, "again")[1] == other
+    game, found = told_of(11, {"sex": ("F",)}, "fewer")
+    assert found == {} and "must be those of an earlier evaluation, or differ from them by 5" in game.missing["east"]
+
+
+def test_what_was_told_is_in_a_file_that_no_name_of_a_study_changes_and_that_must_be_whole(
+    site_data, job, play, tmp_path
+):
+    game, _ = told(site_data, job, play, tmp_path / "data", (), {})
+    path = game.settings.answered_file("east")
+    assert path.stat().st_mode & 0o77 == 0 and "p11" not in path.read_text()
+    site = Site(data="/data", state_dir="/state/{study}/{site}")
+    assert site.answered_file("east") == Path("/state/.answered-east.json")
+    path.write_text(path.read_text()[:-20])
+    game, found = told(site_data, job, play, tmp_path / "data", (), {}, run="again")
+    assert found == {} and "the site's settings have a fault; the site's own log names it" in game.missing["east"]
+
+
+@pytest.mark.parametrize(
+    "divisions", [{"age": (45.0,)}, {"PatientID": ("p1",)}, {"StudyDate": ("2024",)}, {"KVP": (9,)}]
+)
+def test_a_site_refuses_a_job_that_divides_by_single_years_or_by_what_names_a_patient(
+    site_data, job, play, tmp_path, divisions
+):
+    game, found = told(site_data, job, play, tmp_path / "data", (), divisions)
+    (name,) = divisions
+    assert found == {} and name in game.missing["east"]
+
+
+def test_a_hospital_may_name_more_elements_that_divide_but_none_that_names_a_patient(site_data, job, play, tmp_path):
+    folder, study = job
+    study = study.model_copy(update={"subgroups": {"KVP": (100.0,)}})
+    game = play(("east",), study=study, pretrained=read_start(folder, study).arrays)
+    game.sites["east"] = SiteRounds("east", study, game.settings.model_copy(update={"divisions": ("KVP",)}))
+    game.finish()
+    assert "KVP: not stated" in game.server.parts[ROLE].sites["east"].scores
+    for name in ("PatientID", "PatientAge", "AccessionNumber", "PatientName", "SOPInstanceUID", "AcquisitionDate"):
+        with pytest.raises(
+            ConfigError, match="divisions.* must be an element of DICOM that names no patient and no day"
+        ):
+            parse(Site, {"data": "/data", "state_dir": "/state", "divisions": [name]}, "site.yaml")

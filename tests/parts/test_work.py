@@ -244,6 +244,25 @@ def test_the_losses_of_all_that_learns_leave_with_their_names(make_study, blobs,
     assert metrics.keys() == {"loss", "drift", "loss_global", "loss_selector"}
 
 
+def list_long_numbers(value, where=""):
+    """Return where a number with more than 3 decimals, or 3 significant digits, stands among plain values."""
+    if isinstance(value, dict | list | tuple):
+        items = value.items() if isinstance(value, dict) else enumerate(value)
+        return [place for key, one in items for place in list_long_numbers(one, f"{where} {key}")]
+    is_long = isinstance(value, float) and round(value, 3) != value and float(f"{value:.3g}") != value
+    return [where] if is_long else []
+
+
+@pytest.mark.parametrize("name", ["fedavg", "fedsm", "local"])
+def test_no_answer_of_a_run_holds_a_score_or_a_loss_with_all_its_digits(play, name):
+    options = {"model": {"normalization": "instance"}, "training": {"measures_drift": True}}
+    game, found = play(rounds=2, guard=True, name=name, **options), []
+    game.finish(change=lambda task, site, answer: found.append((task, answer.meta)) or answer)
+    assert {"train", "guard_choose" if name != "local" else "test"} < {task for task, _ in found}
+    plain = [(task, {key: one for key, one in meta.items() if key != "domain"}) for task, meta in found]
+    assert [place for task, meta in plain for place in list_long_numbers(meta, task)] == []
+
+
 def test_a_task_that_no_part_knows_is_refused_with_those_of_all_parts(make_study, blobs):
     with pytest.raises(TrainingError, match="must be one of train, validate, test, statistics in .* not 'fly'"):
         begin(make_study(name="adafed"), blobs, task="fly").answer()

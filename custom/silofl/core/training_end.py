@@ -5,6 +5,8 @@ One rule ends a run's training and a site's own, and decides whether a verdict m
 
 from collections.abc import Sequence
 
+from silofl.core.intervals import ROUNDING
+
 # What a round must raise the validation by for training to go on. Less matters to no hospital.
 LEAST_RISE = 0.005
 # Rounds without such a rise after which a model is trained to its end, where the study has no patience of its own.
@@ -29,4 +31,5 @@ def is_finished(rise: float | None) -> bool:
         rise: The largest of these rounds' rises over the best round before them, of the federated model the median of
             the sites' changes; None where it is not known.
     """
-    return rise is not None and rise <= LEAST_RISE
+    # Scores have three decimals: 0.805 - 0.8 is 0.005, but for the last digits.
+    return rise is not None and rise <= LEAST_RISE + ROUNDING

@@ -15,7 +15,11 @@ ELEMENTS = {
     "age": ("PatientAge",),
     "scanner": ("Manufacturer", "ManufacturerModelName"),
     "year": ("StudyDate",),
+    "slice_thickness": ("SliceThickness",),
+    "field_strength": ("MagneticFieldStrength",),
 }
+# What is counted of all patients: numbers of millimetres would be a group each.
+COUNTED = ("sex", "age", "scanner", "year")
 # Name -> its groups, where nobody gives others: values, or limits of numbers.
 GROUPS: Mapping[str, tuple[str, ...] | tuple[float, ...]] = {"sex": ("F", "M"), "age": (18.0, 40.0, 65.0)}
 UNKNOWN, OTHERS = "not stated", "others"
@@ -45,7 +49,7 @@ def divide_records(manifest: Manifest, records: Sequence[Record], divisions: Div
         if name not in known and not all(map(_is_element, keys)):
             listed = ", ".join(sorted(known)) or "it has none"
             raise DataError(
-                f"groups must be by sex, age, scanner, year, a name in groups of dataset.json ({listed}) or an element "
+                f"groups must be by {', '.join(ELEMENTS)}, a name in groups of dataset.json ({listed}) or an element "
                 f"of DICOM, as ManufacturerModelName, not by {quote_value(name)}"
                 f"{suggest_nearest(name, (*ELEMENTS, *known))}; correct it"
             )
@@ -93,7 +97,7 @@ def count_by_group(manifest: Manifest, records: Sequence[Record], least: int) ->
         least: Patients, known by name, that each number must be of, and those that would follow; else it is None.
     """
     has_annotators = any("annotator" in one.groups for one in records)
-    wanted: dict[str, Wanted] = {name: () for name in (*ELEMENTS, *(["annotator"] if has_annotators else ()))}
+    wanted: dict[str, Wanted] = {name: () for name in (*COUNTED, *(["annotator"] if has_annotators else ()))}
     try:
         divided = divide_records(manifest, records, wanted)
     except DataError:  # more scanners or years than a table has rows

@@ -37,7 +37,7 @@ NUMBERS, REASON, UNKNOWN = "numbers", "reason", "unknown"
 # Kinds of no part: the counts and scores of every answer, the sentence in place of one, and arrays that no part of the
 # study knows.
 OTHERS = {
-    NUMBERS: "counts, losses, scores, and what the images are like; no case is named",
+    NUMBERS: "counts, rounded losses and scores, and what the images are like; no case is named",
     REASON: "the sentence why there is no answer, as of a pause; no number and no array",
     UNKNOWN: "not a part of the study's model",
 }

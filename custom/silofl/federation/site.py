@@ -178,7 +178,7 @@ class SiteRounds:
         folder = self.site.run_folder(self.study.name, self.name, asked.run)
         steps, locate = StepFile(folder), partial(self.site.run_folder, site=self.name)
         state = {"kept": kept, "held": held, "task": task, "on_step": steps.write, "locate_run": locate}
-        work = self._prepare(message, folder, half=half, **state)
+        work = self._prepare(message, folder, half=half, settings=self.site, **state)
         with closing(work), closing(steps):
             answer = work.answer()
         states = SiteState(folder / "rounds", asked.run, self.name)

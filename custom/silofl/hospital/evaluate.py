@@ -38,7 +38,7 @@ from silofl.inference.evaluation import FILE, Evaluation
 from silofl.inference.geometry import decide_labels
 from silofl.inference.opened import open_model
 from silofl.inference.prediction import call_case
-from silofl.inference.subgroups import measure_subgroups
+from silofl.inference.subgroups import People, list_having, measure_subgroups
 from silofl.inference.super_model import SuperModel
 from silofl.parts.checked_cast import checked_cast
 from silofl.report.evaluation_figures import reliability_image, roc_image, sizes_image, worst_image
@@ -103,7 +103,10 @@ def run(options: argparse.Namespace) -> int:
         record = measure_evaluation(model, fingerprint, site, cases, options.specificity)
         if options.by:
             divided, least = site.divide(dict(options.by)), _read_least(options.site_config)
-            found = measure_subgroups(cases, site, divided, study, least, needs_patients=False)
+            unit_of = site.units.unit_of
+            people = People(unit_of, unit_of, least)
+            people.may_tell(list_having(cases, study))
+            found = measure_subgroups(cases, divided, people, study)
             record = replace(record, subgroups=found, least=least)
         if other is not None:
             # Prepared as the other model's study says.

@@ -21,6 +21,7 @@ from silofl.inference.evaluation import ALL, MISSING, Evaluation, Scores, Tested
 from silofl.inference.subgroups import name_labels
 from silofl.study import Study
 from silofl.study.sections import CLASS_MEANS
+from silofl.training.floor import DECIMALS, round_significant
 
 FILE = "evaluations.json"
 ECE, CALIBRATED, THRESHOLD, SIZE_ERROR, HD95 = "ece", "ece_calibrated", "threshold", "size_error", "hd95"
@@ -124,18 +125,19 @@ def list_scores(study: Study) -> list[tuple[str, str]]:
     ]
 
 
-def pack_scores(record: Evaluation, study: Study, few: Collection[str] = (), least: int = 0) -> NDArray[np.float64]:
-    """Return a hospital's scores as they travel, shape (scores, 4).
+def pack_scores(
+    record: Evaluation, study: Study, few: Collection[str] = (), least: int = 0, hides_used: bool = False
+) -> NDArray[np.float64]:
+    """Return a hospital's scores as they travel, rounded, shape (scores, 4).
 
     Args:
         few: Names of the labels or classes that too few patients have.
         least: Patients that each score must be of.
+        hides_used: Whether few patients would follow from the scores without the answers that a rule withholds.
     """
     found, rows = _collect_scores(record), []
     # Of groups of cases those that are of too few patients.
     withheld = {(f"{by}: {group}", name) for by, group, one in record.divided for name in one.withheld}
-    # Without the answers that a rule withholds, few of them would show in the difference.
-    hides_used = record.withheld is not None and 0 < record.withheld.num_cases < least
     for group, name in list_scores(study):
         one, is_used = found.get(group, {}).get(name, MISSING), name == WITHHELD or name.endswith(USED)
         # Means over the classes have those of few in them.
@@ -145,7 +147,10 @@ def pack_scores(record: Evaluation, study: Study, few: Collection[str] = (), lea
         row = (0.0,) * (COLUMNS - 1) + (0.0 if is_said else float(NOT_SAID),)
         if is_said and one.value is not None:
             # No interval is as wide as nothing.
-            row = (one.value, *(one.interval or (one.value, one.value)), one.num_cases)
+            numbers = (one.value, *(one.interval or (one.value, one.value)))
+            is_difference = name == SIZE_ERROR or name.endswith(OF_OTHERS)
+            rounded = [round_significant(n) if is_difference else round(n, DECIMALS) for n in numbers]
+            row = (*rounded, one.num_cases)
         rows.append(row)
     return np.array(rows, np.float64)
 

@@ -5,7 +5,7 @@ Experiments, 1935), with Holm's correction for all comparisons of an evaluation.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -13,8 +13,9 @@ from silofl.core.few import find_few
 from silofl.core.gain import holm
 from silofl.core.intervals import DIFFERENCE, Estimate, Rows, Sample
 from silofl.data.groups import UNKNOWN, Divided
+from silofl.inference.answered import ALL, Answered, Members, hash_case
 from silofl.inference.clinical import measure_also, measure_value, read_class_rows
-from silofl.inference.evaluated_cases import EvaluatedCase, SiteCases
+from silofl.inference.evaluated_cases import EvaluatedCase
 from silofl.inference.evaluation import Subgroup
 from silofl.study import Study
 from silofl.study.sections import CLASS_MEANS
@@ -23,19 +24,54 @@ from silofl.training.metrics import Label, Score, average_by_unit, group_positio
 RESAMPLES, BATCH, SEED = 9999, 500, 0
 
 
+@dataclass(frozen=True)
+class People:
+    """Who counts.
+
+    Attributes:
+        unit_of: Case -> what counts once in an interval.
+        person_of: Case -> who counts once against `least`; None for nobody.
+        least: How many a number must be of.
+        answered: The sets of cases of which a score was told.
+    """
+
+    unit_of: Mapping[str, str]
+    person_of: Mapping[str, str | None]
+    least: int
+    answered: Answered = field(default_factory=Answered)
+
+    def count(self, cases: Iterable[str]) -> int:
+        """Return how many some cases are of."""
+        return len({*map(self.person_of.get, cases)} - {None})
+
+    def hash(self, cases: Iterable[str]) -> Members:
+        """Return the members that stand for some cases in a set."""
+        return frozenset(hash_case(case, self.person_of.get(case)) for case in cases)
+
+    def may_tell(self, *groups: Mapping[str, Iterable[str]]) -> bool:
+        """Return whether scores may be told of some cases, beside all that was told; if so, remember them.
+
+        Args:
+            groups: Of each group of cases: name of a score -> the cases that it is of.
+        """
+        sets = [(name, self.hash(cases)) for group in groups for name, cases in group.items()]
+        if not all(self.answered.takes(name, cases, self.least) for name, cases in sets):
+            return False
+        for name, cases in sets:
+            self.answered.add(name, cases, self.least)
+        return True
+
+
 def measure_subgroups(
-    cases: Sequence[EvaluatedCase], site: SiteCases, divided: Divided, study: Study, least: int, needs_patients: bool
+    cases: Sequence[EvaluatedCase], divided: Divided, people: People, study: Study
 ) -> dict[str, dict[str, Subgroup]]:
     """Return the scores of each group, and where it differs from the others.
 
     Args:
         cases: Those that the model answered.
-        least: Patients that each number must be of, and those that would follow from it.
-        needs_patients: Whether only patients that dataset.json names count, and not cases or recordings.
+        divided: What to divide by -> case -> its group.
+        people: Who counts; that the scores of all cases are told is known there.
     """
-    unit_of = site.units.unit_of
-    patient_of = {case: one for part in site.parts.values() for case, one in part.patient_of.items()}
-    people = _People(unit_of, patient_of if needs_patients else unit_of, least)
     found = {by: _measure_division(cases, group_of, people, study) for by, group_of in divided.items()}
     tested = [
         (by, group, name) for by, groups in found.items() for group, one in groups.items() for name in one.p_values
@@ -47,33 +83,22 @@ def measure_subgroups(
     return found
 
 
-@dataclass(frozen=True)
-class _People:
-    """Who counts.
-
-    Attributes:
-        unit_of: Case -> what counts once in an interval.
-        person_of: Case -> who counts once against `least`; None for nobody.
-        least: How many a number must be of.
-    """
-
-    unit_of: Mapping[str, str]
-    person_of: Mapping[str, str | None]
-    least: int
-
-    def count(self, cases: Iterable[str]) -> int:
-        """Return how many some cases are of."""
-        return len({*map(self.person_of.get, cases)} - {None})
-
-
 def _measure_division(
-    cases: Sequence[EvaluatedCase], group_of: Mapping[str, str], people: _People, study: Study
+    cases: Sequence[EvaluatedCase], group_of: Mapping[str, str], people: People, study: Study
 ) -> dict[str, Subgroup]:
     rows = group_positions([group_of[one.case] for one in cases])
     members = {group: [cases[i] for i in rows[group]] for group in sorted(rows, key=_place)}
     values = {group: _list_case_values(some, study) for group, some in members.items()}
     stated = [group for group in members if group != UNKNOWN]
     few = {name: _find_few(values, name, people, study.metric) for name in (study.metric, *name_labels(study).values())}
+    having = {group: list_having(some, study) for group, some in members.items()}
+    for name, hidden in few.items():
+        score = ALL if name == study.metric else name
+        # The score of the withheld groups together follows from that of all cases.
+        rest = {case for group in hidden for case in having[group][score]}
+        told = [{score: having[group][score]} for group in members if group not in hidden]
+        if not people.may_tell({score: rest}, *told):
+            few[name] = {group for group, table in values.items() if table[name]}
     found = {}
     for group, some in members.items():
         withheld = [name for name in values[group] if group in few[name]]
@@ -114,7 +139,7 @@ def _list_case_values(cases: Sequence[EvaluatedCase], study: Study) -> dict[str,
 
 
 def _find_few(
-    values: Mapping[str, Mapping[str, Mapping[str, float]]], name: str, people: _People, metric: str
+    values: Mapping[str, Mapping[str, Mapping[str, float]]], name: str, people: People, metric: str
 ) -> set[str]:
     """Return the groups that a score is withheld of.
 
@@ -176,6 +201,16 @@ def _compare_with_others(
         rng=SEED,
     )
     return difference, float(test.pvalue)
+
+
+def list_having(cases: Sequence[EvaluatedCase], study: Study) -> dict[str, set[str]]:
+    """Return a score's name -> the cases that it is of by their truth, whatever a model says; `ALL` -> all cases."""
+    found = {ALL: {one.case for one in cases}}
+    for key, name in name_labels(study).items():
+        drawn = {one.case for one in cases if key in one.labels and one.labels[key].true}
+        counted = {one.case for one in cases if key not in one.labels and one.score.labels_by_case.get(key)}
+        found[name] = drawn | counted
+    return found
 
 
 def name_labels(study: Study) -> dict[Label, str]:

@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, ClassVar
 
+import numpy as np
+
 from silofl.base.errors import AggregationError
 from silofl.base.files import write_json
 from silofl.base.options import SPECIFICITY
@@ -16,9 +18,11 @@ from silofl.base.schema import dump_record
 from silofl.base.settings import Section
 from silofl.core.mixing import Arrays
 from silofl.data.learnt import check_not_learnt, is_recorded
+from silofl.data.manifest import Manifest
 from silofl.inference import cases_table, evaluation
+from silofl.inference.answered import ALL, Told, open_answered
 from silofl.inference.clinical import measure_evaluation
-from silofl.inference.evaluated_cases import SiteCases, evaluate_cases, sort_answers
+from silofl.inference.evaluated_cases import EvaluatedCase, RefusedCase, SiteCases, evaluate_cases, sort_answers
 from silofl.inference.evaluation import TestedCases
 from silofl.inference.evaluations import (
     COLUMNS,
@@ -32,14 +36,17 @@ from silofl.inference.evaluations import (
 )
 from silofl.inference.model_file import join_model, split_model
 from silofl.inference.own_tests import describe_quality
-from silofl.inference.subgroups import measure_subgroups
+from silofl.inference.subgroups import People, list_having, measure_subgroups
 from silofl.inference.super_model import SuperModel
 from silofl.models.roles import add_role
 from silofl.parts.answer import SiteAnswer
 from silofl.parts.asked_once import expect_float64
+from silofl.parts.checked_cast import checked_cast
+from silofl.parts.half_round import digest_task
 from silofl.parts.part import Kind, Outcome, OwnTest, Part, Reported, Run
 from silofl.parts.task import Exchange, Message, Wanted
 from silofl.parts.work import SitePart
+from silofl.setup.divisions import check_divisions
 from silofl.study import Study
 from silofl.training.evaluation import count_patients
 from silofl.training.floor import find_small_labels
@@ -174,6 +181,7 @@ class SiteEvaluation(SitePart):
 
         Raises:
             DataError: The model answers none of them, or learnt from one at this hospital.
+            PinError: The job divides them by what it may not, or they differ from those told before by few patients.
         """
         work, study = self.work, self.work.study
         facts = work.message.find_entry(ROLE)["model"]
@@ -181,27 +189,63 @@ class SiteEvaluation(SitePart):
         run = model.contents.facts.get("run")
         records = [work.locate_run(model.contents.study.name, run=str(run))] if work.locate_run and run else []
         check_not_learnt(records, work.data, study)
-        site = SiteCases.of(work.data, ("test",))
+        site, settings, least = SiteCases.of(work.data, ("test",)), work.settings, work.min_patients
+        records_of = checked_cast(work.data.manifest, Manifest).parts
+        groups = {name for record in records_of["test"] for name in record.groups}
+        check_divisions(study.subgroups, groups.union(settings.divisions if settings else ()))
         cases, refused = sort_answers(evaluate_cases(model, site, work.site))
-        record = measure_evaluation(model, facts["fingerprint"], site, cases, SPECIFICITY)
+        asked = Message(work.message.arrays, {ROLE: dict(work.message.find_entry(ROLE))})
+        question = digest_task(asked, least, list_scores(study), dump_record(study.subgroups))
+        with open_answered(settings.answered_file(work.site) if settings and least else None) as answered:
+            people = People(site.units.unit_of, work.data.test.patient_of, least, answered)
+            having = {name: people.hash(some) for name, some in list_having(cases, study).items()}
+            told = answered.find_stored(question, having[ALL], least)
+            if told is None:
+                kept = answered.find_cases(having, least)
+                left_out = {one.case for one in cases if not people.hash([one.case]) <= kept}
+                some = [one for one in cases if one.case not in left_out]
+                unit_of = {case: unit for case, unit in site.units.unit_of.items() if case not in left_out}
+                of_some = replace(site, units=replace(site.units, unit_of=unit_of))
+                told = self._tell(model, of_some, some, refused, people)
+                answered.answers.append(replace(told, question=question, cases=tuple(sorted(kept))))
+        entry = {**told.meta[ROLE], "is_checked": is_recorded(records)}
+        return Message({SCORES: np.array(told.scores, np.float64)}, {**told.meta, ROLE: entry})
+
+    def _tell(
+        self,
+        model: SuperModel,
+        site: SiteCases,
+        cases: Sequence[EvaluatedCase],
+        refused: Sequence[RefusedCase],
+        people: People,
+    ) -> Told:
+        """Write the evaluation of some cases, and return what of it may be told beside all that was told before."""
+        work, study, least, patient_of = self.work, self.work.study, people.least, people.person_of
+        fingerprint = work.message.find_entry(ROLE)["model"]["fingerprint"]
+        record = measure_evaluation(model, fingerprint, site, cases, SPECIFICITY)
+        people.may_tell(list_having(cases, study))
+        used = list_having([one for one in cases if not one.do_not_use], study)
+        # Of the answers that a rule withholds, few would show in the difference.
+        is_few = bool(used[ALL]) and people.count(used[ALL]) < least
+        hides_used = record.withheld is not None and (is_few or not people.may_tell(used))
         if study.subgroups:
-            divided = site.divide(study.subgroups)
-            subgroups = measure_subgroups(cases, site, divided, study, work.min_patients, needs_patients=True)
-            record = replace(record, subgroups=subgroups, least=work.min_patients)
+            subgroups = measure_subgroups(cases, site.divide(study.subgroups), people, study)
+            record = replace(record, subgroups=subgroups, least=least)
         write_json(work.folder / evaluation.FILE, dump_record(record))
         cases_table.write_cases(work.folder / cases_table.FILE, cases, refused, record, model.contents)
         tested = {part.name: getattr(record, part.name) for part in fields(TestedCases)}
-        said = {"tested": tested | {"least": work.min_patients}, "is_checked": is_recorded(records)}
         score = Score.merged({case.case: case.score for case in cases})
-        patient_of, least = work.data.test.patient_of, work.min_patients
         numbers = work.withhold_few(count_patients(score, work.data.test), score, work.data.test)
         patients = {*map(patient_of.get, (case.case for case in cases))} - {None}
         labels = find_small_labels(score, patient_of, least, study)
         few = {study.labels[key] if isinstance(key, int) and key in study.labels else str(key) for key in labels}
-        return Message(
-            {SCORES: pack_scores(record, study, few, least)},
-            {ROLE: said, "num_patients": len(patients), "metrics": {"test": numbers}},
-        )
+        meta = {
+            ROLE: {"tested": tested | {"least": least}},
+            "num_patients": len(patients),
+            "metrics": {"test": numbers},
+        }
+        rows = pack_scores(record, study, few, least, hides_used).tolist()
+        return Told(tuple(map(tuple, rows)), meta)
 
 
 PART, SITE = EvaluationPart, SiteEvaluation

@@ -29,12 +29,13 @@ from silofl.models import HarmonizedModel
 from silofl.models.networks import build_models
 from silofl.models.seeds import seed_torch
 from silofl.parts.half_round import HalfRound
-from silofl.parts.load import site_implementations
+from silofl.parts.load import list_kinds, site_implementations
 from silofl.parts.part import Kept, to_arrays, to_tensors
 from silofl.parts.task import TRAIN, Message
+from silofl.setup.site import Site
 from silofl.study import Study
 from silofl.training.device import derive_seed
-from silofl.training.floor import withhold_few
+from silofl.training.floor import round_scores, withhold_few
 from silofl.training.home_statistics import fix_home_statistics
 from silofl.training.loop import Learner, Training, TrainingResult
 from silofl.training.losses import make_loss
@@ -62,6 +63,7 @@ class Work:
         min_patients: Patients in training that a mean over the site's images must come from.
         max_epsilon: What differential privacy may spend at the site; None for any.
         may_send: Whether the site lets a kind of arrays leave.
+        settings: The site's settings; None in a task that no site gave.
         kept: Each part's state at home after the round that the task begins from.
         held: That round; 0 where there is none.
         task: Its name.
@@ -84,6 +86,7 @@ class Work:
     min_patients: int = 0
     max_epsilon: float | None = None
     may_send: Callable[[str], bool] = lambda kind: True
+    settings: Site | None = None
     kept: Mapping[str, Any] = field(default_factory=dict)
     held: int = 0
     task: str = TRAIN
@@ -187,8 +190,13 @@ class Work:
         Raises:
             TrainingError: No part of the study knows such a task, or it cannot be done.
         """
-        if self.task == TRAIN:
-            return self._train()
+        answer = self._train() if self.task == TRAIN else self._ask_parts()
+        # What the images are like, and what a hospital agrees to by itself, are no scores.
+        others = {"domain", *(kind.role for kind in list_kinds(self.study) if kind.is_entry)}
+        rounded = {key: one if key in others else round_scores(one, key) for key, one in answer.meta.items()}
+        return replace(answer, meta=rounded)
+
+    def _ask_parts(self) -> Message:
         known = dict.fromkeys([TRAIN, *(name for part in self.parts for name in part.tasks)])
         if self.task not in known:
             raise TrainingError(f"a task must be one of {', '.join(known)} in this study, not {quote_value(self.task)}")

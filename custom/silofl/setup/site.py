@@ -10,6 +10,7 @@ from pydantic import AfterValidator, Field
 
 from silofl.base.errors import ConfigError, PauseError, PinError, suggest_nearest
 from silofl.base.settings import NAME, SHA256, WORDS, BelowOne, Count, Name, Natural, Positive, Section
+from silofl.setup.divisions import is_personal
 from silofl.setup.extensions import Extension
 
 
@@ -27,6 +28,12 @@ def _check_proxy(value: str) -> str:
             "proxy must be http://HOST:PORT, or http://USER:PASSWORD@HOST:PORT; it is not, and not shown here for the "
             "password that it may hold: correct it"
         )
+    return value
+
+
+def _check_division(value: str) -> str:
+    if is_personal(value):
+        raise ValueError("an element of DICOM that names no patient and no day")
     return value
 
 
@@ -67,6 +74,8 @@ class Site(Section):
             out. 0 in a simulation.
         may_leave: Kinds of arrays that a site with the egress filter lets leave, as ``site check`` names them; all that
             a study sends where not given.
+        divisions: Elements of DICOM by which a job may divide the test cases, beside sex, age, scanner, slice
+            thickness, field strength, year, annotator and groups of dataset.json; none that names a patient or a day.
         repeats: Studies of which another run may have a few other sites than an earlier one that delivered a model.
         max_epsilon: What the differential privacy of a study may spend here, in all its runs together; a study without
             ``privacy.dp_sgd`` then gets no answer, and one that has spent it no more. No limit where not given.
@@ -92,6 +101,7 @@ class Site(Section):
     min_patients: Natural = 5
     min_partners: Natural = 1
     may_leave: tuple[Name, ...] | None = None
+    divisions: tuple[Annotated[Name, AfterValidator(_check_division)], ...] = ()
     repeats: tuple[Name, ...] = ()
     max_epsilon: Positive | None = None
     max_delta: Annotated[Positive, Field(lt=1)] | None = None
@@ -213,6 +223,11 @@ class Site(Section):
             # Nobody looks for a record of what left there, the command forget neither.
             raise ConfigError(f"the server's run id must be another than the name of the site's cache, not {run!r}")
         return folder
+
+    def answered_file(self, site: str) -> Path:
+        """Return the file of the test sets whose scores the site has told: one for all studies, whatever their name."""
+        above, mark, _ = self.state_dir.partition("{study}")
+        return _fill_template(above.rpartition("/")[0] if mark else above, "", site) / f".answered-{site}.json"
 
     def cache_folder(self, study: str, site: str) -> Path:
         """Return the folder of decoded images."""

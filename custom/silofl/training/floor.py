@@ -1,9 +1,11 @@
 """The numbers of a score that may leave a site: none is of fewer patients than it allows, `min_patients` of site.yaml.
 
-What stays is said to be withheld, and is never 0 or absent.
+What stays is said to be withheld, and is never 0 or absent. What leaves is rounded: with all its digits the mean Dice
+of a model that answers the label everywhere would tell the true size in each patient.
 """
 
 from collections.abc import Collection, Mapping
+from math import isfinite
 from typing import Any
 
 from silofl.core.few import find_few
@@ -14,6 +16,12 @@ from silofl.training.metrics import Label, Score, mean_of_known
 
 EMPTY = "cases without a label"
 SURFACE = "surface distances"
+DECIMALS = 3
+TEMPERATURES = ("temperature", "temperatures")
+# Keys of differences, of their errors, and of numbers without a scale: their three digits are the first that count.
+SIGNIFICANT = {"difference", "standard_error", "low", "high", "p_below", "own_gain", "rises", "drift", *TEMPERATURES}
+# Below such a key stand names of the study's, as of a region, which may be any.
+TABLES = {"labels", "models", "thresholds", "rises", "temperatures"}
 OF_EMPTY = ("num_empty", "num_false_positive", "value_with_truth")
 # Of a super model's test, in place of what is withheld: its keys are needed.
 NOTHING = {"models": {}, "choices": {}, "selector": {"cases": {}, "slices": {}}}
@@ -53,6 +61,35 @@ def withhold_few(
     if kept["value"] is None:
         return _withhold_all(numbers, least)
     return kept | {"withheld": {"least": least, "names": sorted(few)}}
+
+
+def round_scores(value: Any, key: str = "") -> Any:  # noqa: ANN401 - the plain values of an answer
+    """Round the numbers of an answer: scores to 3 decimals, differences, errors and losses to 3 significant digits.
+
+    Args:
+        value: Plain values.
+        key: Under which they stand.
+    """
+    if isinstance(value, Mapping):
+        return {name: round_scores(one, key if key in TABLES else name) for name, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [round_scores(one, key) for one in value]
+    # The epsilon of differential privacy is no score.
+    if not isinstance(value, float) or not isfinite(value) or key == "epsilon":
+        return value
+    if key == "thresholds":
+        return round_threshold(value)
+    return round_significant(value) if key in SIGNIFICANT or key.startswith("loss") else round(value, DECIMALS)
+
+
+def round_significant(value: float) -> float:
+    """Round to 3 significant digits."""
+    return float(f"{value:.3g}")
+
+
+def round_threshold(value: float) -> float:
+    """Round a probability to 3 significant digits of it or of its complement: 0 and 1 would call all cases, or none."""
+    return round_significant(value) if value <= 0.5 else 1 - round_significant(1 - value)
 
 
 def find_small_labels(score: Score, patient_of: Patients, least: int, study: Study) -> set[Label]:

@@ -27,6 +27,7 @@ from silofl.models import HarmonizedModel, build_plain_model
 from silofl.models.names import write_arrays
 from silofl.study import Study
 from silofl.training.evaluation import evaluate
+from silofl.training.floor import DECIMALS
 from silofl.training.home_statistics import fix_home_statistics
 from silofl.training.loop import Learner, make_optimizer, set_learning_rate
 from silofl.training.metrics import Score
@@ -158,7 +159,8 @@ class LocalModel:
         self.take_value(number, found.value if found.num_cases else 0.0)
 
     def take_value(self, number: int, value: float) -> None:
-        """Take a validation of the last round, and the state where it is the best so far."""
+        """Take a validation of the last round, rounded as scores leave, and the state where it is the best so far."""
+        value = round(value, DECIMALS)
         self.kept["values"] = self.kept.get("values", {}) | {number: value}
         if value >= self.best_value:
             self.kept["best"] = {"round": number, "value": value, "state": self.kept["state"]}

@@ -20,6 +20,7 @@ from silofl.inference.directory import add_test, plain_study, read_fingerprint, 
 from silofl.inference.evaluations import FILE, Evaluations, describe_test
 from silofl.inference.model_file import pack_model
 from silofl.report.tables import print_lines
+from silofl.setup.divisions import check_divisions
 from silofl.study import Study
 from silofl.study.sections import FITTING
 from silofl_desk.studies.simulation import fit_configurations, fit_meta, study_file
@@ -76,7 +77,10 @@ def write_evaluation_job(model: Path, target: Path, divisions: Divisions, is_mon
 
     Raises:
         ConfigError: The super model is broken, the folder exists, or nobody says which groups there are.
+        PinError: A hospital would refuse what cases are divided by.
     """
+    # Which elements a hospital allows beside the list is known there alone.
+    check_divisions(divisions, divisions)
     for by in divisions.keys() - GROUPS.keys():
         if not divisions[by]:
             raise ConfigError(
