@@ -64,7 +64,8 @@ def test_no_least_largest_or_single_value_leaves_for_a_plan(finished):
     }
     # The first answer of a run says what the site runs.
     software = {"software": read_software().model_dump()}
-    assert answer.meta == {"round": 0, "num_patients": 5, "min_partners": 0, "fingerprint": {"cases": 5}} | software
+    policy = {"min_partners": 0, "shares_models": True}
+    assert answer.meta == {"round": 0, "num_patients": 5, "fingerprint": {"cases": 5}} | policy | software
 
 
 def test_of_ct_a_histogram_leaves_without_a_bin_of_few_patients_and_gives_the_plan_its_window(

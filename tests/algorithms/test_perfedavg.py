@@ -241,10 +241,10 @@ def test_a_site_validates_tests_and_keeps_the_model_after_its_own_steps(perfedav
             # a third step is in a second epoch, at west in a third
             model = deployed(game, site, arrays, steps)
             _, wanted = evaluate(model, data.validation, game.study, torch.device("cpu"))
-            assert game.server.ledger[number - 1].validated[site] == pytest.approx(wanted.value, abs=1e-6)
+            assert game.server.ledger[number - 1].validated[site] == pytest.approx(wanted.value, abs=6e-4)
         model = deployed(game, site, shared[game.server.best_round], steps)
         _, wanted = evaluate(model, data.test, game.study, torch.device("cpu"))
-        assert tests.scores[site].value == pytest.approx(wanted.value, abs=1e-6)
+        assert tests.scores[site].value == pytest.approx(wanted.value, abs=6e-4)
         (state,) = read_model_folder(game.folder(site) / "supermodel").models.values()
         for name, value in model.state_dict().items():
             if value.is_floating_point():

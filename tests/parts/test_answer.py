@@ -29,6 +29,7 @@ def test_an_answer_is_read_as_it_was_sent():
         "image_shape": (1, 32, 32),
         "software": None,
         "min_partners": 0,
+        "shares_models": False,
         "is_recorded": False,
         "unreadable": {},
         "rehearsal": None,

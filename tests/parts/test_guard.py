@@ -241,7 +241,7 @@ def test_a_site_writes_the_model_that_it_chose_with_its_bias_and_says_no_more_th
     game = played(guard=True, name="harmofl")
     assert game.asked[-1] == "guard_choose" and "guard_train" in game.asked
     answer = game.answers["guard_choose"]["east"]
-    assert not answer.arrays and answer.meta.keys() == {"round", "guard", "min_partners"}
+    assert not answer.arrays and answer.meta.keys() == {"round", "guard", "min_partners", "shares_models"}
     assert not any(message.arrays for message in game.sent["guard_choose"].values())
     joined = game.server.parts["guard"].choices["east"]
     assert (joined.chosen, joined.bias, joined.own_bias) == (name, bias, 0.5)

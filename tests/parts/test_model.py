@@ -401,7 +401,8 @@ def test_local_training_begins_with_the_pretrained_model_which_every_site_gets_o
     assert home.keys() == {f"model/{name}" for name in trained}
     for name, value in trained.items():
         np.testing.assert_allclose(home[f"model/{name}"], value, rtol=1e-5, atol=1e-7, err_msg=name)
-    np.testing.assert_allclose(game.answers["train"]["east"].meta["metrics"]["loss"], loss, rtol=1e-6)
+    # It leaves with three digits.
+    assert game.answers["train"]["east"].meta["metrics"]["loss"] == float(f"{loss:.3g}")
 
 
 # --- the test

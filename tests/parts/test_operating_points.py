@@ -56,8 +56,11 @@ def test_a_site_chooses_on_validation_and_says_what_it_comes_to_in_the_test(play
         units = [f"{record.recording}" for record in data.manifest.validation]
         wanted = choose_operating_point(chances["validation"], is_true["validation"], units, [1], specificity=0.8)
         calling, found = model.contents.calling, scores[site].calling
-        assert calling.temperature == pytest.approx(wanted.temperature) == found.temperature
-        assert calling.thresholds == pytest.approx(wanted.thresholds) == {1: found.thresholds["1"]}
+        assert calling.temperature == pytest.approx(wanted.temperature)
+        assert calling.thresholds == pytest.approx(wanted.thresholds)
+        # They leave with three digits.
+        assert found.temperature == pytest.approx(wanted.temperature, rel=5e-3)
+        assert found.thresholds["1"] == pytest.approx(wanted.thresholds[1], rel=5e-3)
         called = chances["test"][:, 1] >= wanted.thresholds[1]
         truth = is_true["test"][:, 1]
         assert found.sensitivity["1"] == pytest.approx(called[truth].mean())
