@@ -171,7 +171,7 @@ def test_a_fault_is_told_in_full_at_home_and_without_its_text_to_the_server(begu
     with caplog.at_level(logging.ERROR):
         answer = game.sites["east"].answer("train", task)
     assert answer.arrays == {} and answer.meta == {"round": 1, "error": reason}
-    assert "Jane Doe" in caplog.text and ("Traceback" in caplog.text) == (not isinstance(fault, DataError))
+    assert "Jane Doe" in caplog.text and ("Traceback" in caplog.text) == isinstance(fault, MemoryError)
 
 
 @pytest.mark.parametrize("run", ["../elsewhere", "a/b", "..", ""])

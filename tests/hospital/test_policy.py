@@ -45,11 +45,12 @@ def test_a_hospital_that_the_study_does_not_name_learns_it_before_it_joins(candi
 
 
 def test_the_digest_is_shown_and_a_pinned_study_compared_and_its_lead_shown(candidate, kit):
-    answer, digest = check_pin(candidate()), candidate().study.digest
+    named = {"federation": {"sites": [candidate().kit.name, "another"], "min_sites": 2}}
+    answer, digest = check_pin(candidate(**named)), candidate(**named).study.digest
     assert answer.status == "ok" and answer.facts == {"sha256": digest} and digest in answer.sentence
     change_site(kit, studies={"small": {"sha256": digest, "lead": "lead@example.org"}})
-    assert "pinned, for lead lead@example.org" in check_pin(candidate()).sentence
-    edited = check_pin(candidate(rounds=5))
+    assert "pinned, for lead lead@example.org" in check_pin(candidate(**named)).sentence
+    edited = check_pin(candidate(rounds=5, **named))
     assert edited.status == "failed" and "must be as the site has pinned it" in edited.sentence
     other = check_pin(candidate(name="other"))
     # What the site can do, and not what the study lead is told.

@@ -97,7 +97,8 @@ def _describe_processing(candidate: Candidate) -> Iterator[Row]:
     yield "submitted by", pins[study.name].lead if study.name in pins else "any lead: site.yaml does not pin the study"
     yield "task", f"{study.task} of {', '.join(study.labels.values())}"
     yield "method", f"{study.algorithm.name}, {study.length}"
-    yield "what others get", f"{study.recipe.delivered}; the server itself sees every update"
+    if study.rounds:
+        yield "what others get", f"{study.recipe.delivered}; the server itself sees every update"
     yield "answers that must not be used", "by the rule do_not_use" if study.do_not_use else "no rule"
     for part in PARTS:
         yield f"patients in {part}", _count_patients(candidate, part)

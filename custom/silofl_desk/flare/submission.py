@@ -43,7 +43,9 @@ def check_job(job: Path, study: Study) -> list[str]:
             raise ConfigError(f"{app}/config must hold {name}; it is missing: take it from a job of jobs/")
     check_components(app / "config", study.algorithm.name)
     doubts = [f"hospitals that pin their studies take part where they have pinned this digest: {study.digest}"]
-    doubts += [study.recipe.delivered, *study.cautions]
+    # An evaluation and a survey train no model.
+    doubts += [study.recipe.delivered] if study.rounds else []
+    doubts += study.cautions
     if (app / "custom").exists():
         doubts.append(f"{app}/custom is code, which server and hospitals refuse but laboratories that allow it")
     doubts += [
