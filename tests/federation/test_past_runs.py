@@ -87,3 +87,17 @@ def test_a_record_that_cannot_be_read_stops_the_training(begin):
         (game.settings.state_folder("small", site) / FILE).write_text("{")
     with pytest.raises(AggregationError, match=f"cannot read {FILE}, which says with whom it has trained; restore"):
         begin("second", ALL).finish()
+
+
+def test_sites_that_train_alone_may_have_any_company(play):
+    for run, sites in (("first", ALL), ("second", ("east", "north"))):
+        game = play(sites, rounds=1, min_partners=1, name="local")
+        game.server = ServerRounds.start(game.study, run, sites)
+        assert game.finish().scores.keys() == {*sites}
+
+
+def test_a_second_evaluation_may_have_a_hospital_more(play):
+    game = play(ALL, min_partners=1)
+    evaluation = game.study.model_copy(update={"rounds": 0})
+    for run, sites in (("first", ("east", "north")), ("second", ALL)):
+        check_past_runs(game.settings, evaluation, "east", Request("evaluation", run, partners=sites))

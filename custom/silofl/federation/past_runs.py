@@ -4,12 +4,11 @@ The models of two runs of one study, one with a hospital and one without it, tel
 therefore trains in no run whose sites differ in so few from those of another run that has delivered a model.
 """
 
-import fcntl
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from silofl.base.errors import ConfigError, TrainingError
-from silofl.base.files import make_folder, open_own, write_json
+from silofl.base.files import hold_lock, make_folder, write_json
 from silofl.base.schema import dump_record, read_file
 from silofl.federation.egress import Request
 from silofl.federation.egress_log import LOCK
@@ -55,8 +54,10 @@ def check_past_runs(settings: Site, study: Study, site: str, request: Request) -
     Raises:
         TrainingError: It does; the sentence may leave the site. Or the record cannot be read.
     """
-    # A hospital that asks for no partners lets its own update be known.
-    if study.rehearsal or not settings.min_partners or not request.partners:
+    # An evaluation and sites that train alone make no model of all. A hospital that asks for no partners lets its own
+    # update be known.
+    has_shared_model = study.rounds > 0 and not study.recipe.trains_alone
+    if study.rehearsal or not has_shared_model or not settings.min_partners or not request.partners:
         return
     folder = settings.state_folder(study.name, site)
     try:
@@ -89,9 +90,8 @@ def _is_running(folder: Path) -> bool:
     """Return whether a process works on a run: two that run at once would both deliver before either is recorded."""
     if not (folder / LOCK).is_file():
         return False
-    with open_own(folder / LOCK, "a") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            return True
-    return False
+    try:
+        with hold_lock(folder / LOCK):
+            return False
+    except ConfigError:
+        return True
