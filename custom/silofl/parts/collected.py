@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import ClassVar
 
 from silofl.core.mixing import Arrays
 from silofl.models import build_plain_model
@@ -40,6 +41,8 @@ class CollectedPart(Part):
     missing: dict[str, str] = field(default_factory=dict)
     role: str = ROLE
     leaves = (Kind("personal_model", PURPOSE, RISK, ROLE, is_mixed=False),)
+    # A site has let its own leave by sending it.
+    stays_home: ClassVar[bool] = False
 
     @classmethod
     def start(cls, study: Study, sites: Sequence[str], pretrained: Arrays | None) -> Sequence[Part]:

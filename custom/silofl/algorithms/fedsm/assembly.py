@@ -141,10 +141,8 @@ class SuperModelPart(Part):
         return [f"site {site!r} has no say in the threshold: {reason}" for site, reason in refused]
 
     def _make_contents(self, run: Run) -> Contents | None:
-        personal = run.reported.parts.get(PERSONAL)
-        # Where they stay with their sites, a selector has nothing to choose from.
-        stays = isinstance(personal, ModelPart) and personal.stays_home
-        if stays or run.image_shape is None:
+        # Where the personal models stay with their sites, a selector has nothing to choose from.
+        if _find_personal(run).stays_home or run.image_shape is None:
             return None
         arrays = round_as_received(_all_models(run) | _collect_selector(run), self.study)
         return read_contents(arrays, self._collect_facts(run), self.study, run.image_shape)
@@ -225,16 +223,19 @@ def _all_models(run: Run, receiver: str = "") -> Arrays:
     parts = run.reported.parts
     shared = checked_cast(parts[GLOBAL], ModelPart).common
     arrays = add_role(GLOBAL, shared)
-    personal: CollectedPart | ModelPart
-    if COLLECTED in run.parts:
-        personal = checked_cast(run.parts[COLLECTED], CollectedPart)
-    else:
-        personal = checked_cast(parts[PERSONAL], ModelPart)
+    personal = _find_personal(run)
     for site in run.sites:
         # Of a site whose model did not come, or stays there, the global one answers.
-        stays = isinstance(personal, ModelPart) and personal.stays_home and site != receiver
+        stays = personal.stays_home and site != receiver
         arrays |= add_role(site, shared if stays else personal.of(site) or shared)
     return arrays | collect_part_arrays(run)
+
+
+def _find_personal(run: Run) -> CollectedPart | ModelPart:
+    """Return who has the personal models: the part that collected them in the end, or the one that mixes them."""
+    if COLLECTED in run.parts:
+        return checked_cast(run.parts[COLLECTED], CollectedPart)
+    return checked_cast(run.reported.parts[PERSONAL], ModelPart)
 
 
 def _find_selector(run: Run) -> SelectorPart:
