@@ -35,10 +35,7 @@ METHODS: dict[str, dict[str, Any]] = {
     "harmofl": {"algorithm": {"name": "harmofl"}, **BATCH},
     "adafed": {"algorithm": {"name": "adafed"}, **BATCH},
     "fedsm": {"algorithm": {"name": "fedsm"}},
-    "oneshot": {"algorithm": {"name": "oneshot", "preset": "paper"}},
 }
-# Nothing is averaged over rounds of models that leave once.
-OF_ONE_EXCHANGE: dict[str, Any] = {"algorithm.average_last": 0.0}
 SCHEDULES = ("constant", "poly")
 # Own and federated model at the usual threshold stand before those with the threshold that the site chose.
 COLUMNS = (
@@ -91,7 +88,6 @@ def build_run(name: str, method: str, schedule: str, seed: int, changes: Mapping
     """Return a run of a method on a set."""
     own = METHODS[method] | (for_selector(name) if method == "fedsm" else {})
     folder = f"{name}/{method}-{schedule}/seed{seed}"
-    changes = {**changes, **(OF_ONE_EXCHANGE if method == "oneshot" else {})}
     return Alone(name, folder, own | {"training.schedule": schedule, "seed": seed} | changes, f"{name}-{seed}")
 
 

@@ -57,8 +57,8 @@ def test_a_job_is_looked_at_without_making_this_process_a_site(said, monkeypatch
 def test_what_the_ready_made_policy_keeps_is_known(said):
     policy = read_yaml(JOBS.parent / "site_configs" / "hospital" / "site.yaml")
     assert {*policy["may_leave"]} == READY
-    assert said(algorithm={"name": "oneshot"}, rounds=11) == [
-        "hospitals must add to may_leave of site.yaml, where the ready-made one has it not: image_features, site_model"
+    assert said(algorithm={"name": "monthly_answers"}, rounds=0) == [
+        "hospitals must add to may_leave of site.yaml, where the ready-made one has it not: monthly_answers"
     ]
 
 

@@ -38,7 +38,6 @@ PERSONAL_TUNED = (
     "Each site's own model is the received one until the extra rounds; then the site fine-tunes it, and the shared one "
     "goes on."
 )
-SENT_ONCE = "The model until the site has trained, then it leaves once; the data never do."
 PERSONAL_COLLECTED = " It leaves once, after the last round, into the super model."
 OWN_STEPS_COLLECTED = (
     " A site's model after its own steps leaves once, after the last round, into the super model; the global one takes "
@@ -194,11 +193,6 @@ class Recipe:
         return self._has_own_model("adapted")
 
     @property
-    def sends_model_once(self) -> bool:
-        """Whether a model that stays at home in training leaves once, after it, into the super model."""
-        return self._has_own_model("handed_over")
-
-    @property
     def weighs_models(self) -> bool:
         """Whether a super model answers with the mean of its models, weighted by its selector's scores."""
         return any(one.weighs_models for one in self.traits)
@@ -216,7 +210,7 @@ class Recipe:
     @property
     def trains_alone(self) -> bool:
         """Whether each site trains alone, and reports its own best round."""
-        return self.stays_home == "everything" and not self.sends_model_once and not self.average_last
+        return self.stays_home == "everything" and not self.average_last
 
     def count(self, examples: Mapping[str, int], min_sites: int) -> Mapping[str, float]:
         """Return how much each site counts in the one mean of all; the arguments of `Robust.count`."""
@@ -262,7 +256,6 @@ class Recipe:
         facts = {
             "keeps_personal": self.keeps_personal,
             "takes_own_steps": self.takes_own_steps,
-            "sends_model_once": self.sends_model_once,
             "weighs_models": self.weighs_models,
             "threshold": self.threshold,
             "cautions": self.cautions,
@@ -302,8 +295,6 @@ class Recipe:
         return any(one.own_model == how for one in self.traits)
 
     def _home_sentence(self) -> str:
-        if self.sends_model_once:
-            return SENT_ONCE
         if not self.keeps_personal:
             return HOMES[self.stays_home] + (OWN_STEPS_COLLECTED if self.collects_personal else "")
         how = self.personal.sentence() if self.personal else PERSONAL_TUNED
@@ -319,7 +310,7 @@ class Recipe:
 
     def _mixing_sentence(self) -> str:
         if self.stays_home == "everything":
-            return "Nobody: each site trains alone." if self.sends_model_once else "Nobody: no weights leave a site."
+            return "Nobody: no weights leave a site."
         usual = "its number of training examples" if self.counts_examples else "1"
         weight = next((one.traits.weighed_by for one in self.parts if one.traits.weighed_by), usual)
         robust = f" {self.robust.sentence()}" if self.robust else ""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from silofl.base.errors import ConfigError, quote_value
 from silofl.base.schema import declare_optional, dump_record, format_key_lists, read_file
+from silofl.core.presets import refuse_removed
 from silofl.inference.super_results import SuperResults
 from silofl.study.sections import CLASS_MEANS, RANKED
 from silofl.training.joined import AT_ZERO, CHOSEN, FEDERATED, LOCAL, SHIFTED, Joined, OwnModel
@@ -128,6 +129,7 @@ class Results:
 
     def __post_init__(self) -> None:
         """Refuse the result of a finished run without its test or its study, and a choice of no site of the run."""
+        refuse_removed(self.algorithm)
         for key in ("run", *OF_THE_STUDY) if self.is_finished else ():
             if getattr(self, key) is None:
                 raise ConfigError(f"{key} must be given with status {self.status}; it is missing")

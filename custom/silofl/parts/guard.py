@@ -213,8 +213,7 @@ class SiteGuard(SitePart):
         super().__init__(work)
         self._kept: dict[str, Any] = dict(work.kept.get(ROLE) or {})
         # The run's own model learns as the local one would, so that no second one learns beside it.
-        recipe = work.study.recipe
-        self._is_the_runs = recipe.trains_alone or (recipe.sends_model_once and is_plain(work.study))
+        self._is_the_runs = work.study.recipe.trains_alone
 
     @classmethod
     def list_kept(cls, study: Study, number: int) -> Sequence[Kept]:

@@ -322,8 +322,7 @@ class Study(Section):
     @property
     def is_guarded(self) -> bool:
         """Whether sites compare the federated model with one of their own; there is none where all train alone."""
-        recipe = self.recipe
-        return self.guard and self.rounds > 0 and (recipe.stays_home != "everything" or recipe.sends_model_once)
+        return self.guard and self.rounds > 0 and self.recipe.stays_home != "everything"
 
     @property
     def patience(self) -> int:

@@ -238,8 +238,7 @@ def _check_home(study: Study) -> None:
 
 def _check_home_statistics(study: Study) -> None:
     """Refuse home statistics where models of other hospitals answer here, without the statistics that they keep."""
-    recipe = study.recipe
-    if study.model.normalization == "batch_home" and (recipe.pairs_models or recipe.sends_model_once):
+    if study.model.normalization == "batch_home" and study.recipe.pairs_models:
         raise ConfigError(
             f"model.normalization must be batch, group or instance with {study.algorithm.name}, which has hospitals "
             "answer by each other's models, not batch_home, whose statistics stay at a hospital; change it"
