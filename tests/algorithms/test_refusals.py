@@ -41,7 +41,6 @@ REFUSED = {
         ({"stays_home": "everything"}, "stays_home must not be everything where sites listen to each other"),
     ],
     "apfl": [
-        ({"average_last": 0.25}, "average_last must be 0 where a personal model is mixed .* not 0.25"),
         ({"parts": ["ditto", "apfl"]}, "parts must hold one algorithm with a personal model"),
         ({"training": {"optimizer": "adam"}}, "training.optimizer must be sgd with a mixture of models, not 'adam'"),
         ({"training": MOMENTUM}, "training.momentum must be 0 with a mixture of models, not 0.9; the paper has plain"),

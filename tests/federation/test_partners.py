@@ -50,7 +50,6 @@ def assert_unmoved(game, before, wanted):
         {"name": "scaffold", "training": {"optimizer": "sgd", "momentum": 0.0}},
         {"name": "fedsm", "model": {"normalization": "instance"}},
         {"name": "finetuning", "extra_rounds": 1},
-        {"average_last": 0.9},
         {"federation": {"min_sites_for_ratio": 1}},
     ],
 )

@@ -538,7 +538,6 @@ RUNS = {
     "fedsm-collected": {"name": "fedsm", "mixing": "shared", "parts": ["fedsm", "ditto"], "selector": {"steps": 2}},
     "ditto": {},
     "moon": {"network": UNET, "training": SGD | {"frozen": ["conv_0.*"]}},
-    "averaged": {"name": "fedavg", "average_last": 1.0 - 1e-9},
 }
 SOON = ("fedbn",)
 

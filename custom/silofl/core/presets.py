@@ -70,6 +70,13 @@ def find_recipe(algorithm: str, preset: str, changes: Mapping[str, object]) -> R
         ValidationError: A field of `Recipe` is out of range.
     """
     refuse_removed(algorithm)
+    changes = dict(changes)
+    # Release 0.4 had this key, with 0 for no mean of rounds.
+    if changes.pop("average_last", 0):
+        raise ConfigError(
+            "algorithm.average_last is not in this version any more. Remove it: the best round by validation is "
+            "reported."
+        )
     known = load_presets(algorithm)
     _require_known("algorithm.preset", preset, PRESET_NAMES)
     names = [field.name for field in fields(Recipe)]
@@ -195,11 +202,6 @@ def _find_conflict(recipe: Recipe) -> str | None:
         return (
             "input must be none with a pretrained model, which has seen images as they are; choose "
             "start_from_pretrained: false"
-        )
-    if recipe.tunes_personal and recipe.average_last:
-        return (
-            "average_last must be 0 where each site fine-tunes the global model as its own, not "
-            f"{recipe.average_last:g}: the last rounds may begin before the fine-tuning; leave it out"
         )
     if len(recipe.traveling_roles) > 1 and recipe.start_from_pretrained:
         return "start_from_pretrained must be false where a global and a personalised model train side by side"

@@ -68,7 +68,7 @@ class Results:
         version: Version of silofl that wrote the file.
         status: How the run ended; UNFINISHED is in no file.
         reasons: Why it is not COMPLETE.
-        best_round: The reported round, from 1; null if a mean of rounds, or each site's own round, is reported.
+        best_round: The reported round, from 1; null if each site reports its own.
         model: What is reported, and how it was chosen.
         sites: Site -> its test; null without one.
         mean: Mean over the sites with a value; null for means over classes if the sites' classes differ.
