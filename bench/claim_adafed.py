@@ -30,7 +30,6 @@ EPOCHS, RATES, RATE_OF_F = 24, (0.01, 0.03, 0.1), 0.03
 CHANGES: Choices = {"labels": CLASSES, "training.momentum": 0.9, "training.batch_size": 16, "guard": False}
 METHODS = {
     "local": "local",
-    "oneshot": "oneshot",
     "FedAvg": "fedavg",
     "FedPer": "fedper",
     "FedBN": "fedbn",
@@ -176,7 +175,7 @@ EVEN = Table(
     "labels-even",
     JOB,
     partial(make, 100.0),
-    tuple(rows(("local", "oneshot", "FedAvg", "FedBN", "AdaFed"), " from f")),
+    tuple(rows(("local", "FedAvg", "FedBN", "AdaFed"), " from f")),
     CHANGES,
     {"mean": mean_over_sites, "rounds": rounds_to_fedbn},
     (

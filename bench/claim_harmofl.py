@@ -79,7 +79,6 @@ def _row(name: str, method: str, normalization: Choices = BATCH) -> Row:
 
 LOCAL, FEDAVG, FEDBN = _row("local", "local"), _row("FedAvg", "fedavg"), _row("FedBN", "fedbn")
 PAPERS_OWN = replace(_row("HarmoFL paper", "harmofl:paper"), constant=ALPHA, values=ALPHAS)
-ONESHOT = _row("oneshot", "oneshot")
 AMPLITUDE = _row("amplitude alone", "harmofl-amplitude")
 PERTURBATION = _row("perturbation alone", "harmofl-perturbation")
 REFERENCE = _row("HarmoFL reference (mean only)", "harmofl:reference")
@@ -93,7 +92,6 @@ METHODS = {
 }
 ROWS = (
     LOCAL,
-    ONESHOT,
     FEDAVG,
     FEDBN,
     PAPERS_OWN,

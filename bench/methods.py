@@ -62,7 +62,7 @@ OF_BATCHNORM = ("fedbn", "harmofl", "f-adafed")
 TWO_EPOCHS = ("fedrep",)
 # Half of its rounds are those in which every site goes on alone; its presets have them on top.
 TWO_HALVES = ("finetuning",)
-METHODS = (BASELINE, "oneshot:paper", *SHARED, *PERSONAL, *OF_BATCHNORM)
+METHODS = (BASELINE, *SHARED, *PERSONAL, *OF_BATCHNORM)
 # Rounds by which hours are estimated.
 TRIED = 2
 

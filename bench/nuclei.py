@@ -42,7 +42,6 @@ METHODS = (
     Method("HarmoFL paper", {"name": "harmofl", "preset": "paper"}, seeds=SEEDS),
     Method("HarmoFL reference", {"name": "harmofl", "preset": "reference"}),
     Method("Local training", {"name": "local"}),
-    Method("oneshot", {"name": "oneshot"}),
     Method("AmpNorm full alone", {"name": "fedavg", **WHOLE_AMPLITUDE}),
     Method("perturbation alone", {"name": "fedavg", **PERTURBED}),
     Method("FedAvg", {"name": "fedavg"}, "batch_stateless"),

@@ -87,6 +87,18 @@ def test_unknown_names_are_refused_with_the_nearest(algorithm, preset, changes, 
         find_recipe(algorithm, preset, changes)
 
 
+def test_a_mean_of_the_last_rounds_is_refused_and_none_of_them_is_read():
+    assert find_recipe("fedavg", "paper", {"average_last": 0.0}) == find_recipe("fedavg", "paper", {})
+    with pytest.raises(ConfigError, match="^algorithm.average_last is not in this version any more. Remove it"):
+        find_recipe("fedavg", "paper", {"average_last": 0.25})
+
+
+@pytest.mark.parametrize(("algorithm", "changes"), [("oneshot", {}), ("fedavg", {"parts": ["oneshot"]})])
+def test_an_algorithm_of_an_earlier_release_is_refused_with_what_to_do_instead(algorithm, changes):
+    with pytest.raises(ConfigError, match="^Algorithm 'oneshot' is not in this version any more. Choose fedavg."):
+        find_recipe(algorithm, "recommended", changes)
+
+
 @pytest.mark.parametrize(
     ("algorithm", "changes", "section", "owners"),
     [

@@ -44,9 +44,8 @@ def test_a_site_keeps_five_rounds_with_two_numbers_of_adam_and_the_super_model()
     assert needs.site_memory_bytes(guarded) == needs.site_memory_bytes(study) + 2 * 4 * model
 
 
-@pytest.mark.parametrize("options", [{"name": "fedsm"}, {"name": "oneshot"}], ids=str)
-def test_a_site_has_every_sites_model_where_the_super_model_does(options):
-    study = make_study(**options)
+def test_a_site_has_every_sites_model_where_the_super_model_does():
+    study = make_study(name="fedsm")
     model = needs.models_bytes(make_study(name="fedavg"))
     few, many = (needs.site_disk_bytes(study, number) for number in (3, 10))
     selectors = needs.part_bytes(study, 10) - needs.part_bytes(study, 3)

@@ -24,8 +24,8 @@ OF_THE_PROTOCOL = {"__init__", "answer", "asked_once", "load", "model", "checked
     "operating_points",
     "rules",
 }
-# The schema of results.json, whose key it is; the question `Wanted.averaged`; and the contrasts of images.
-OF_A_FILE = {("results", "super_model"), ("admission", "average"), ("numbers", "contrast")}
+# The schema of results.json, whose key it is; and the contrasts of images.
+OF_A_FILE = {("results", "super_model"), ("numbers", "contrast")}
 
 
 def option_classes():

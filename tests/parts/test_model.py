@@ -538,8 +538,6 @@ RUNS = {
     "fedsm-collected": {"name": "fedsm", "mixing": "shared", "parts": ["fedsm", "ditto"], "selector": {"steps": 2}},
     "ditto": {},
     "moon": {"network": UNET, "training": SGD | {"frozen": ["conv_0.*"]}},
-    "oneshot": {"model": INSTANCE},
-    "averaged": {"name": "fedavg", "average_last": 1.0 - 1e-9},
 }
 SOON = ("fedbn",)
 

@@ -449,12 +449,10 @@ PRIVATE = {"guard": False, "privacy": {"dp_sgd": {"noise": 1.0, "clip": 1.0}}}
         ({"training": {"loss": "cross_entropy", "schedule": "poly"}}, ()),
         # Each round spends epsilon.
         (PRIVATE, ()),
-        # The mean is over the last rounds, which may not come.
-        ({"algorithm": {"name": "fedavg", "average_last": 0.2}}, ()),
         # Half of the rounds come before the mixing.
         ({}, ("--algorithm", "adafed")),
     ],
-    ids=["falling rate", "privacy", "mean of the last rounds", "half"],
+    ids=["falling rate", "privacy", "half"],
 )
 def test_a_study_whose_rounds_depend_on_their_number_keeps_them(new_study, pictures, tmp_path, changes, options):
     add_validation(pictures)

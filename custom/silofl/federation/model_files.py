@@ -23,7 +23,6 @@ LEFT_OUT = {
     "head": "The last layer never left the sites: these files lack it, and alone they predict nothing.",
     "everything": "Every site trained alone, and no model left it.",
 }
-SENT_ONCE = "Every site trained alone; the models that they sent in the end are together in `supermodel/`."
 OWN_STEPS = "Every site takes steps of its own from such a model before it uses it; these files are without them."
 MODEL_README = """# Models of {name}
 
@@ -88,8 +87,6 @@ def _find_complete_model(run: Path, sites: Sequence[str], run_id: str | None) ->
 
 def describe_missing_part(recipe: Mapping[str, object]) -> str | None:
     """Say what the files of a recipe's models lack of what the sites use; None where that is nothing."""
-    if recipe.get("sends_model_once"):
-        return SENT_ONCE
     is_whole = recipe.get("stays_home") == "nothing"
     return OWN_STEPS if is_whole and recipe.get("takes_own_steps") else LEFT_OUT.get(str(recipe.get("stays_home")))
 

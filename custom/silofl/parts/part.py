@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from silofl.data.domain import Domain
     from silofl.inference.contents import Contents
 
-# Moments at which a part may add exchanges: before a round's training, in its place, after it; once the models of the
-# last round that trained any are validated; after all rounds; and before and after the test, as long as it asks.
-BEFORE, INSTEAD, AFTER, VALIDATED = "before", "instead", "after", "validated"
+# Moments at which a part may add exchanges: before a round's training, in its place, after it; after all rounds; and
+# before and after the test, as long as it asks.
+BEFORE, INSTEAD, AFTER = "before", "instead", "after"
 END, UNTESTED, TESTED = "end", "untested", "tested"
 # Role -> aggregation weights (K', K') of the sites that answered.
 WeightsOf = Callable[[str], NDArray[np.float64]]
@@ -106,7 +106,6 @@ class Reported:
         parts: Role -> the part as it is reported.
         validation: Site -> its validation of these models.
         how: How they were chosen.
-        is_mean: Whether they are means over several rounds, and no round's own.
         rounds: Site -> the round of its own that it reports; empty where all report one.
         run: The run's id.
         finished: Rounds that have finished.
@@ -116,7 +115,6 @@ class Reported:
     parts: Mapping[str, Part]
     validation: Mapping[str, SiteScore]
     how: str
-    is_mean: bool = False
     rounds: Mapping[str, int] = field(default_factory=dict)
     run: str = ""
     finished: int = 0
@@ -130,7 +128,7 @@ class Reported:
     @property
     def one_round(self) -> int | None:
         """The round that all sites report; None where there is no such round."""
-        return None if self.is_mean or self.rounds else self.round
+        return None if self.rounds else self.round
 
 
 @dataclass(frozen=True)
@@ -195,9 +193,6 @@ class Run(Protocol):
 
     def measure_last_rise(self) -> float | None:
         """Return by how much the last rounds that trained models raised the sites' validation; None if unknown."""
-
-    def is_better_than_best(self, validation: Mapping[str, SiteScore]) -> bool:
-        """Return whether these scores, of other models than a round's, are better than the best round's."""
 
     def held(self, site: str, number: int) -> int:
         """Return the newest round <= ``number`` whose saved state the site still has; 0 if none."""

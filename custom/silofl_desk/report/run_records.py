@@ -199,7 +199,7 @@ class RunRecords:
 
     @property
     def best_round(self) -> int | None:
-        """The reported round, None of a mean of rounds; without a result, the best on validation so far."""
+        """The reported round, None where each site reports its own; without a result, the best on validation so far."""
         return self.results.best_round if self.results.model else find_best_round(self.ledger)
 
     @property

@@ -323,11 +323,6 @@ def _end_by_patience(values: dict[str, Any], found: Survey) -> tuple[dict[str, A
         return values, {}
     federation = {**values.get("federation", {}), "patience": study.federation.patience or PATIENCE}
     ending = {**values, "rounds": MOST_ROUNDS, "federation": federation}
-    try:
-        parse(Study, ending, "the new study.yaml")
-    except ConfigError:
-        # Its last rounds are others than those before, and must come.
-        return values, {}
     remark = f"training ends when none of so many rounds raised validation by more than {LEAST_RISE:g}"
     return ending, {"rounds": "the most; training ends earlier by federation.patience", "federation.patience": remark}
 
