@@ -292,7 +292,7 @@ def check_preflight(candidate: Candidate) -> Finding:
     """Run NVFlare's preflight checks."""
     problems = candidate.kit.preflight(has_proxy=read_proxy(candidate.kit.folder) is not None)
     if not problems:
-        return ok("NVFlare's own check is left out, as it would connect past the site's proxy or relay")
+        return ok("NVFlare's own check is left out, as it would connect past the site's proxy")
     for name, problem in problems.items():
         if problem is not None:
             return failed(f"NVFlare's check {name!r} must pass, not say {problem}")

@@ -50,7 +50,6 @@ from silofl.importing.masks import ENDINGS, Values, split_ending
 from silofl.importing.options import FIFTHS, ImportOptions, Layout
 from silofl.importing.patients import read_patients, warn_unknown_patients
 from silofl.importing.site_files import SitePlan, visible_files, visible_folders
-from silofl.reading.detached_voxels import find_voxel_file
 from silofl.reading.endings import DICOM_ENDINGS, has_dicom_mark
 from silofl.reading.segments import UNNAMED_LABEL
 
@@ -141,10 +140,7 @@ def _files_by_stem(folder: Path, kind: str) -> dict[str, Path]:
         )
     found: dict[str, Path] = {}
     paths = sorted(path for path in (folder / kind).iterdir() if not path.name.startswith("."))
-    beside = {*filter(None, map(find_voxel_file, paths))}
     for path in paths:
-        if path in beside:
-            continue
         stem, _ = split_ending(path, f"{kind}/{path.name}")
         check_utf8_name(folder.name, path.name)
         _check_series_folder(folder.name, path)

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from silofl.base.errors import DataError
 from silofl.data.targets import IGNORE, IGNORED
 from silofl.importing.site_files import File, copy_image, number_labels
-from silofl.reading.detached_voxels import find_voxel_file
 from silofl.reading.endings import suggest_remedy
 from silofl.reading.formats import PICTURES, READERS, find_segmentation_grid
 from silofl.reading.header import find_segmentation
@@ -163,8 +162,7 @@ def plan_mask(mask: Path, image: Path, case: str, values: Values, name: str, is_
         return f"masks/{case}.png", partial(_save_picture, read, values)
     if is_resampled:
         return f"masks/{case}.nii.gz", partial(_save_resampled, mask, image, values, name)
-    # A mask is named after its case, and a header would look for its voxels by another name.
-    if values.is_kept and find_voxel_file(mask) is None:
+    if values.is_kept:
         return f"masks/{case}{ending}", partial(copy_checked, mask, read)
     return f"masks/{case}{ending if ending.lower() in NIFTI else '.nii.gz'}", partial(_save_volume, mask, read, values)
 

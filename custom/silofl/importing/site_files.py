@@ -12,7 +12,6 @@ from silofl.data.targets import IGNORE
 from silofl.importing.options import ImportOptions
 from silofl.importing.partition import split_by_patient
 from silofl.reading.access import read_bytes
-from silofl.reading.detached_voxels import find_voxel_file
 from silofl.reading.patient_names import unify_patients
 
 Writer = Callable[[Path], object]
@@ -182,14 +181,11 @@ def visible_files(folder: Path) -> list[Path]:
 
 
 def copy_image(source: Path, target: Path) -> None:
-    """Copy a file, with its voxels where they lie beside it, or a folder (a DICOM series)."""
+    """Copy a file or a folder (a DICOM series)."""
     if source.is_dir():
         shutil.copytree(source, target)
         return
     target.write_bytes(read_bytes(source, source.name))
-    if voxels := find_voxel_file(source):
-        # By this name the header knows them.
-        (target.parent / voxels.name).write_bytes(read_bytes(voxels, voxels.name))
 
 
 def number_labels(names: Iterable[str], first: int) -> dict[int, str]:

@@ -88,7 +88,6 @@ def add_watch(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``silofl watch``."""
     parser.add_argument("job", metavar="JOB", help="NVFlare's id of the job, printed when it was submitted")
     parser.add_argument("--kit", type=KIT, required=True, help="startup kit of the lead who submitted it")
-    parser.add_argument("--html", type=Path, metavar="FILE", help="also write a page that reloads itself")
     parser.add_argument("--metrics", type=Path, metavar="FILE", help="also write numbers for Prometheus (FILE.prom)")
     parser.add_argument("--download", type=Path, metavar="DIR", help="download the result of an ended job into DIR/JOB")
     add_json(parser, "status, run, rounds and numbers once")

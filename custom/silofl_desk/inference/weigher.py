@@ -1,6 +1,6 @@
 """The rule of a super model: which model answers, and as a module from a case's images to the weight of each member.
 
-No branch hangs on a number in a tensor, so that TorchScript and torch.export take the same modules.
+No branch depends on a number in a tensor, since TorchScript's trace would keep one of them.
 """
 
 from collections.abc import Sequence
