@@ -2,10 +2,10 @@
 
     python bench/joining.py DATA OUT [--processes 16] [--sets nuclei,spine] [--seeds 0,1,2]
 
-DATA holds one folder per set and seed, dealt with that seed by ``silofl import --seed`` or the demonstration:
+DATA holds one folder per set and seed, dealt with that seed by a recipe (``--seed``) or the demonstration:
 ``nuclei-0``, ``spine-0``, ``activity-0``, ``mednist-0``, ``pneumonia-0``, ``phantoms-0`` and so on. Sites choose on
-validation data, which ``import medmnist`` makes with ``--validation 0.25``. Every method runs with the guard, both with
-a falling and with a constant learning rate. Each run takes one process; finished
+validation data, which ``recipes/medmnist.py`` makes with ``--validation 0.25``. Every method runs with the guard, both
+with a falling and with a constant learning rate. Each run takes one process; finished
 ones in OUT are used again. The tables are printed and written as OUT/joining.md: means and their deviation over the
 seeds, then the verdicts as ``silofl compare`` prints them. Where a run has no result, all rows of its set are compared
 on the seeds that each of them has.

@@ -2,7 +2,7 @@
 
     python bench/spine_volumes.py DATA OUT [--seconds 300] [--seeds 0] [--arms 2D,3D,planned] [--processes 1]
 
-DATA is the folder that ``silofl import spine-gm`` wrote. FedAvg trains at all hospitals but one, whose whole volumes
+DATA is the folder that ``recipes/spine_gm.py`` wrote. FedAvg trains at all hospitals but one, whose whole volumes
 ``silofl predict`` then labels on their own grid: Dice, and the 95th percentile of the surfaces' distances in mm, means
 over the labels. A few rounds of each arm first, one arm after the other, say how many fit into the seconds. The plan is
 that of ``silofl plan`` from the data of all hospitals. Finished runs in OUT are reused.

@@ -14,13 +14,13 @@ from silofl.base.errors import ConfigError, ExitCode
 from silofl.base.options import make_console
 from silofl.cli import COMMANDS, ELSEWHERE, ROLES, CommandParser
 from silofl.command import CLINIC_WHEEL, DESK_WHEEL, WITHOUT_TORCH
-from silofl.importing.importers import list_layouts
+from silofl.importing.importers import LAYOUTS
 from silofl_desk.studies.methods import method_names
 
 from .conftest import JOBS
 
 TESTS = [path.read_text() for path in Path(__file__).parent.rglob("test_*.py")]
-ENDINGS = {"import": list_layouts(), "compare": method_names()}
+ENDINGS = {"import": LAYOUTS, "compare": method_names()}
 
 
 def arguments_of(command):
@@ -280,7 +280,7 @@ def test_an_unknown_command_is_refused_with_the_known_ones(refused, name):
     [
         (["simulat"], "(did you mean 'simulate'?)"),
         (["site", "frget"], "not 'frget' (did you mean 'forget'?); see silofl site --help"),
-        (["import", "medmist", "a", "b"], "not 'medmist' (did you mean 'medmnist'?)"),
+        (["import", "tabel", "a", "b"], "not 'tabel' (did you mean 'table'?)"),
         (["compare", JOBS / "fedavg_phantoms", "--out", "out", "--methods", "local,harmofk"], "mean 'harmofl'?)"),
         (["simulate", JOBS / "fedavg_phantom"], "(did you mean 'fedavg_phantoms'?)"),
     ],
@@ -304,7 +304,7 @@ def test_an_argument_that_is_missing_or_too_many_is_named(refused, arguments, na
     assert named in refused(*arguments)
 
 
-@pytest.mark.parametrize("command", [["demo"], ["import", "medmnist", ".", "b"]])
+@pytest.mark.parametrize("command", [["demo"], ["import", "table", ".", "b"]])
 def test_other_commands_numbers_are_checked_too(refused, command):
     assert "must be a whole number of at least 0, not '-1'" in refused(*command, "--seed", "-1")
 

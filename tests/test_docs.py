@@ -40,7 +40,7 @@ from silofl_desk.studies.simulation import changed_study
 ROOT = Path(__file__).resolve().parents[1]
 JOBS = ROOT / "jobs"
 GENERATED = {ROOT / "docs" / "study.md", ROOT / "docs" / "results.md"}
-ROOMS = (".", "bench", "docs", "jobs", "provisioning", "site_configs")
+ROOMS = (".", "bench", "docs", "jobs", "provisioning", "recipes", "site_configs")
 EVERY_PAGE = [path for room in ROOMS for path in sorted((ROOT / room).glob("*.md"))]
 PAGES = [path for path in EVERY_PAGE if path not in GENERATED and path.name != "CHANGELOG.md"]
 EXAMPLE = ROOT / "docs" / "new-algorithm.md"

@@ -11,6 +11,7 @@ from silofl.data.inventory import Inventory, Look, take_inventory
 from silofl_desk.phantoms import stains
 from silofl_desk.phantoms.phantoms import make_phantoms
 from silofl_desk.phantoms.stains import make_stains
+from tests.recipes.run_recipes import run_recipe
 
 CASTS = {"orange": (1.0, 0.65, 0.3), "grey": (0.7, 0.7, 0.7), "pink": (1.0, 0.6, 0.75)}
 ADVICE = "begin with GroupNorm, compare FedBN"
@@ -147,12 +148,10 @@ def test_phantoms_of_other_scanners_and_stains_look_different(tmp_path, monkeypa
 
 @pytest.mark.slow
 def test_real_nuclei_look_different_and_halves_of_real_classes_do_not(tmp_path, real_data):
-    from silofl.cli import main
-
-    assert main(["import", "nuclei-dsb2018", str(real_data("nuclei_dsb2018")), str(tmp_path / "nuclei")]) == 0
+    run_recipe("nuclei_dsb2018", real_data("nuclei_dsb2018"), tmp_path / "nuclei")
     found = surveyed([tmp_path / "nuclei" / name for name in ("histo_purple", "histo_white", "fluo_512x640")])
     assert "look different in colour and brightness" in describe_looks(found)[0]
     chests = real_data("pneumoniamnist_balanced") / "pneumoniamnist_balanced.npz"
     dealt = ["--partition", "dirichlet", "--sites", "3", "--alpha", "0.5"]
-    assert main(["import", "medmnist", str(chests), str(tmp_path / "chests"), *dealt]) == 0
+    run_recipe("medmnist", chests, tmp_path / "chests", *dealt)
     assert "look alike" in describe_looks(surveyed(sorted((tmp_path / "chests").glob("site-*"))))[0]
