@@ -117,7 +117,6 @@ WRONG = {
     "prepare": ["workspace", NONE, "JOB"],
     "new-study": [NONE, "target", "--from", NONE, "DATA"],
     "survey": [NONE, "DATA"],
-    "plan": [NONE, "JOB"],
     "tune": [NONE, "JOB"],
     "pretrain": [NONE, "--out", "f.pt", "JOB"],
     "simulate": [NONE, "JOB"],
@@ -253,8 +252,8 @@ def test_a_path_of_two_lines_is_refused_on_one(refused):
 
 
 def test_a_path_longer_than_any_system_opens_is_cut(refused):
-    error = refused("plan", JOBS / "fedavg_phantoms", "--plan", "a" * 5000)
-    assert f"--plan must be a JSON file, plan.json of a run in a network, not {'a' * 200}... which" in error
+    error = refused("resume", "a" * 5000)
+    assert f"RUN must be the folder of a run, not {'a' * 200}... which" in error
     assert len(error) < 500
 
 

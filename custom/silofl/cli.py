@@ -40,7 +40,7 @@ ANYBODY = {
 }
 # Those of the wheels that a hospital need not install.
 ELSEWHERE = {
-    **dict.fromkeys(("demo", "new-study", "survey", "plan", "tune", "pretrain", "simulate", "prepare"), DESK_WHEEL),
+    **dict.fromkeys(("demo", "new-study", "survey", "tune", "pretrain", "simulate", "prepare"), DESK_WHEEL),
     **dict.fromkeys(("resume", "compare", "cross-test", "report", "export", "estimate"), DESK_WHEEL),
     **dict.fromkeys(("evaluation-job", "withdraw", "run", "watch", "continue"), DESK_WHEEL),
     **dict.fromkeys(("receive", "fetch", "serve", "monitor"), CLINIC_WHEEL),

@@ -40,7 +40,6 @@ def test_the_bundled_jobs_are_those_of_the_folder_jobs():
         ("simulate", "harmofl_nucli", "--out", "run"),
         ("new-study", "{data}", "own", "--from", "harmofl_nucli"),
         ("compare", "fedavg_phantoms", "harmofl_nucli", "--out", "runs"),
-        ("plan", "jobs/harmofl_nuclei"),
         ("estimate", "HarmoFL_nuclei", "--sites", "2", "--bandwidth", "50Mbit"),
         ("pretrain", "harmofl_nuclei2", "--data", "{data}", "--out", "f.pt"),
     ],

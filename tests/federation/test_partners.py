@@ -177,17 +177,6 @@ def test_statistics_of_a_late_site_are_taken_although_it_is_asked_for_them_alone
     assert game.server.parts["statistics"].statistics.keys() == {"east", "north", "west"}
 
 
-@pytest.mark.parametrize(("name", "is_planned"), [("plan", False), ("plan", True)])
-def test_a_fingerprint_alone_makes_no_plan(play, name, is_planned):
-    game = play(("east", "west"), name=name, min_partners=1)
-    game.absent = () if is_planned else ("west",)
-    try:
-        game.finish(absent=game.absent)
-    except AggregationError:
-        pass
-    assert bool(game.server.parts["fingerprint"].document) == is_planned
-
-
 def test_models_that_leave_unmixed_are_for_may_leave_alone(play):
     game = play(("east",), name="oneshot", min_partners=1)
     game.finish()

@@ -85,7 +85,7 @@ def test_all_that_would_leave_is_named_by_kind(candidate, algorithm, kinds):
 
 
 # What ready-made settings of a hospital let leave.
-READY = "weights batchnorm amplitude statistics selector control fingerprint survey evaluation usual_values".split()
+READY = "weights batchnorm amplitude statistics selector control survey evaluation usual_values".split()
 NEAREST = {"name": "oneshot", "hand_over": {"answer": "choice"}}
 
 

@@ -365,7 +365,7 @@ def test_volumes_are_cut_into_slices_where_these_are_thick(new_study, silofl, tm
     assert study.data.dimensions == 2 or silofl(*run)[0] == 0
 
 
-WITH_CLASSES = [("classes", name) for name in algorithm_names() if name != "plan"]
+WITH_CLASSES = [("classes", name) for name in algorithm_names()]
 
 
 @pytest.mark.parametrize(("task", "name"), [*WITH_CLASSES, ("masks", "adafed"), ("masks", "moon")])

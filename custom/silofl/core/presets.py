@@ -21,6 +21,11 @@ from silofl.core.recipe import PRESET_NAMES, WITHOUT, Recipe
 from silofl.core.robust import Robust
 
 ALGORITHMS = Path(__file__).parents[1] / "algorithms"
+# Of earlier versions -> what to do instead.
+GONE = {
+    "plan": "Run jobs/survey_hospitals, and give its survey.json to silofl new-study --survey, which chooses spacing, "
+    "patch and window",
+}
 
 
 def algorithm_names() -> list[str]:
@@ -44,6 +49,7 @@ def load_presets(algorithm: str) -> Mapping[str, Recipe]:
     Raises:
         ConfigError: There is no such algorithm, or its file is broken.
     """
+    _refuse_gone("algorithm.name", algorithm)
     _require_known("algorithm.name", algorithm, algorithm_names())
     try:
         return importlib.import_module(f"silofl.algorithms.{algorithm}").PRESETS
@@ -131,6 +137,7 @@ def _resolve_choice(field: str, value: object) -> object:
 
 
 def _borrow_answer(field: str, algorithm: object) -> Any:  # noqa: ANN401
+    _refuse_gone(f"algorithm.{field}", algorithm)
     if algorithm not in algorithm_names():
         known = [str(WITHOUT[field]), *algorithm_names()]
         raise ConfigError(
@@ -188,6 +195,12 @@ def _find_conflict(recipe: Recipe) -> str | None:
     if len(recipe.traveling_roles) > 1 and recipe.start_from_pretrained:
         return "start_from_pretrained must be false where a global and a personalised model train side by side"
     return None
+
+
+def _refuse_gone(key: str, algorithm: object) -> None:
+    """Refuse an algorithm of an earlier version, with what to do instead."""
+    if isinstance(algorithm, str) and algorithm in GONE:
+        raise ConfigError(f"{key} names {algorithm}, which this version no longer has. {GONE[algorithm]}.")
 
 
 def _require_known(thing: str, name: str, known: Collection[str], others: Collection[str] = ()) -> None:

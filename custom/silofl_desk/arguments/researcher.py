@@ -58,19 +58,6 @@ def add_survey(parser: argparse.ArgumentParser) -> None:
     add_json(parser, "the numbers and sentences as JSON")
 
 
-def add_plan(parser: argparse.ArgumentParser) -> None:
-    """Add the options of ``silofl plan``."""
-    add_job(parser, "; the plan starts from its study")
-    parser.add_argument(
-        "--data", type=SITES, help="folder with one folder per site (default: phantoms/, for studies of phantoms)"
-    )
-    found = expect_path("a JSON file, plan.json of a run in a network")
-    parser.add_argument("--plan", type=found, metavar="FILE", help="plan.json of a run in a network, instead of --data")
-    parser.add_argument("--out", type=Path, metavar="NEWJOB", help="write the planned study into this new job folder")
-    add_set(parser)
-    add_json(parser, "the plan as JSON")
-
-
 def add_tune(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``silofl tune``."""
     add_job(parser)

@@ -155,8 +155,8 @@ def _describe_plans(site: str, folder: Path) -> list[str]:
     if not plans:
         return []
     return [
-        f"{site}: {', '.join(plans)} is not read: silofl plan chooses anew, for a U-Net without residual encoder "
-        "(ResEnc) and without cascade (3d_cascade_fullres), which are not supported"
+        f"{site}: {', '.join(plans)} is not read: residual encoders (ResEnc) and cascades (3d_cascade_fullres) are "
+        "not supported"
     ]
 
 
