@@ -7,7 +7,7 @@ from silofl.command import Command, name_commands
 RESEARCHER = {
     "demo": ("studies.demo", "train on simulated hospitals and write a report"),
     "new-study": ("studies.new_study", "write a job for your own data, from the bundled job that suits them"),
-    "survey": ("studies.survey", "count what hospitals' data hold, and say whether their images look different"),
+    "survey": ("studies.survey", "count what hospitals' data hold, and measure size, spacing and CT values"),
     "tune": ("studies.tune", "choose learning rate and normalisation on validation data, by a small search"),
     "pretrain": ("studies.pretrain", "train a model on pooled data, for AdaFed (simulation only)"),
     "simulate": ("studies.simulate", "run a job with all its sites on this machine"),

@@ -365,6 +365,26 @@ def test_volumes_are_cut_into_slices_where_these_are_thick(new_study, silofl, tm
     assert study.data.dimensions == 2 or silofl(*run)[0] == 0
 
 
+def test_a_survey_gives_spacing_patch_and_window_as_numbers(new_study, silofl, tmp_path):
+    data = write_volumes(tmp_path / "volumes", (40, 36, 24), (2, 2, 5), "segmentation")
+    for path in data.rglob("dataset.json"):
+        records = json.loads(path.read_text())
+        for record in records["training"] + records["test"]:
+            record["image"] = [record["image"]]
+        change_json(path, channel_names=["CT"], training=records["training"], test=records["test"])
+    code, out, _ = silofl("survey", data, "--json")
+    (tmp_path / "survey.json").write_text(out)
+    study, file, _ = new_study(None, data, "own", "--survey", tmp_path / "survey.json")
+    assert code == 0 and study.data.volume_transforms[1].options == {"pixdim": [2, 2, 5]}
+    # 40 x 36 x 24 voxels, in multiples of 16.
+    assert study.data.patches.size == (48, 48, 32) and study.data.intensity == "raw"
+    (scale,) = study.data.transforms
+    # The labelled voxels are even from 0 to 900.
+    assert scale.name == "ScaleIntensityRange"
+    assert (scale.options["a_min"], scale.options["a_max"]) == pytest.approx((0, 900), abs=16)
+    assert "# the spacing is the median of the surveyed hospitals, in mm" in file.read_text()
+
+
 WITH_CLASSES = [("classes", name) for name in algorithm_names()]
 
 

@@ -49,6 +49,9 @@ def add_new_study(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--algorithm", metavar="NAME", help=what)
     what = "names of the hospitals that take part, for example north,south, as their kits have them"
     parser.add_argument("--sites", type=parse_names, default=[], help=what)
+    found = expect_path("a JSON file, survey.json of a run in a network or of silofl survey --json")
+    what = "survey.json of the hospitals, which gives spacing, patch and the window of CT"
+    parser.add_argument("--survey", type=found, metavar="FILE", help=what)
 
 
 def add_survey(parser: argparse.ArgumentParser) -> None:
