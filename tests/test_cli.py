@@ -124,7 +124,7 @@ WRONG = {
     "compare": [NONE, "--out", "out", "JOB"],
     "cross-test": [NONE, "RUN"],
     "report": [NONE, "RUN"],
-    "estimate": [NONE, "--sites", "2", "--bandwidth", "1Mbit", "JOB"],
+    "estimate": [NONE, "--sites", "2", "JOB"],
     "run": [NONE, "--kit", ".", "--out", "out", "JOB"],
     "watch": ["5e0e1a4c", "--kit", NONE, "--kit"],
     "continue": ["5e0e1a4c", "--kit", NONE, "--kit"],

@@ -19,7 +19,7 @@ RESEARCHER = {
     "export": ("inference.export", "write a super model as a MONAI bundle, which PyTorch loads without SiloFL"),
 }
 LEAD = {
-    "estimate": ("studies.estimate", "estimate how much bandwidth, disk, memory and time a job needs"),
+    "estimate": ("studies.estimate", "count the bytes that a job sends by its declared shapes"),
     "evaluation-job": ("studies.evaluation_job", "write the job that tests a trained model at hospitals"),
     "withdraw": ("studies.withdraw", "sign the list of withdrawn models, which predict reads"),
     "run": ("studies.run", "run a job on a network of hospitals as its study lead"),

@@ -29,10 +29,10 @@ from silofl.study import Study, load_study
 from silofl.training.private import compute_epsilon
 from silofl.training.spent import Spent
 from silofl_desk.studies.methods import find_method_algorithm
-from silofl_desk.studies.random_examples import random_volume
 from tests.conftest import change_json, list_records
 
 from ..conftest import SMALL_UNET
+from ..random_examples import random_volume
 from .conftest import STUDY, change_site
 
 JOBS = Path(__file__).resolve().parents[2] / "jobs"

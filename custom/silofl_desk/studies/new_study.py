@@ -25,7 +25,7 @@ from silofl.models.weights import SUFFIXES
 from silofl.study import Study, load_study
 from silofl.study.sections import FITTING, CardSettings
 from silofl_desk.studies.data_survey import Survey, survey_sites
-from silofl_desk.studies.random_examples import has_own_size
+from silofl_desk.studies.declared_shapes import has_own_size
 from silofl_desk.studies.reference import study_keys
 from silofl_desk.studies.shared_batchnorm import ALL, Seen, list_batchnorm_cautions
 from silofl_desk.studies.simulation import fit_configurations, fit_meta, study_file
@@ -87,7 +87,7 @@ def run(options: argparse.Namespace) -> int:
     if not {*study.federation.named} <= {*found.sites}:
         # A simulation is of the sites whose data are here.
         data += " --set federation.sites=null"
-    asked = f"--sites {len(study.federation.named or found.sites)} --bandwidth 50Mbit{_estimate_options(study, found)}"
+    asked = f"--sites {len(study.federation.named or found.sites)}{_estimate_options(study, found)}"
     console.print(f"  silofl estimate {target} {asked}", markup=False)
     # It pools all sites of a folder.
     if study.recipe.needs_pretrained and not is_one:
@@ -136,15 +136,11 @@ def _describe_cut(study: Study, found: Survey) -> str:
 
 
 def _estimate_options(study: Study, found: Survey) -> str:
-    """Return the options of ``silofl estimate`` that say what the study trains with, where the survey knows it."""
-    if study.data.dimensions == 3:
-        return f" --examples {found.num_cases} --image-size {'x'.join(map(str, _largest_extent(found)))}"
-    if found.kind == "windows":
+    """Return the option of ``silofl estimate`` for the size of images, where the study leaves it open."""
+    if found.kind == "windows" or study.data.dimensions == 3 or has_own_size(study):
         return ""
     height, width = prepare_image(found.samples[0].source, study).shape[2:]
-    # How many slices all volumes have only reading them tells.
-    number = f" --examples {found.num_cases}" if found.kind == "pictures" else ""
-    return number if has_own_size(study) else f"{number} --image-size {height}x{width}"
+    return f" --image-size {height}x{width}"
 
 
 def write_new_study(
@@ -417,12 +413,6 @@ def _fit_to_survey(settings: dict[str, Any], survey: Surveyed) -> dict[str, str]
 def _median_spacing(found: Survey) -> list[float]:
     """Return the median spacing of the first volumes in mm along the body's own axes: right, front, head."""
     return [float(f"{size:.3g}") for size in np.median([measure_grid(one.image)[1] for one in found.samples], axis=0)]
-
-
-def _largest_extent(found: Survey) -> list[int]:
-    """Return the sides of the largest of the first volumes in mm, along the same axes."""
-    extents = [np.multiply(voxels, spacing) for voxels, spacing in (measure_grid(one.image) for one in found.samples)]
-    return [max(1, round(side)) for side in max(extents, key=np.prod).tolist()]
 
 
 def _choose_resize(sizes: np.ndarray, template: Study) -> tuple[list[dict[str, Any]], str]:
