@@ -37,9 +37,10 @@ from silofl.models.roles import SELECTOR, add_role, read_role
 from silofl.parts.answer import SiteAnswer
 from silofl.parts.asked_once import Withheld, check_all_sent, expect_float64, withhold_few_patients
 from silofl.parts.model import collect_part_arrays
-from silofl.parts.part import END, Kept, Kind, Outcome, OwnTest, Part, Reported, Run, WeightsOf, to_tensors
+from silofl.parts.part import END, Kept, Kind, Outcome, OwnTest, Part, Reported, Run, WeightsOf
 from silofl.parts.super_exchange import collect_facts, evaluate_super_model, read_contents
 from silofl.parts.task import COLLECT, TRAIN, Exchange, Expected, Message, Replies, Wanted
+from silofl.parts.tensors import to_tensors
 from silofl.parts.work import SitePart, keeps
 from silofl.study import Study
 from silofl.training.evaluation import compute_outputs, evaluate, yield_pieces

@@ -22,8 +22,9 @@ from silofl.core.mixing import Arrays
 from silofl.models.roles import add_role
 from silofl.parts.checked_cast import checked_cast
 from silofl.parts.model import ModelPart
-from silofl.parts.part import VALIDATED, Kept, Part, Reported, Run, WeightsOf, to_arrays, to_tensors
+from silofl.parts.part import VALIDATED, Kept, Part, Reported, Run, WeightsOf
 from silofl.parts.task import COLLECT, TEST, TRAIN, VALIDATE, Exchange, Message, Replies
+from silofl.parts.tensors import to_arrays, to_tensors
 from silofl.parts.work import SitePart
 from silofl.study import Study
 from silofl.training.site_score import SiteScore, mean_of_scores
