@@ -24,8 +24,7 @@ from silofl.data.prepared_image import prepare_image
 from silofl.models.weights import SUFFIXES
 from silofl.study import Study, load_study
 from silofl.study.sections import FITTING, CardSettings
-from silofl_desk.studies.data_survey import Survey, survey_sites
-from silofl_desk.studies.declared_shapes import has_own_size
+from silofl_desk.studies.data_survey import FirstImage, Survey, survey_sites
 from silofl_desk.studies.reference import study_keys
 from silofl_desk.studies.shared_batchnorm import ALL, Seen, list_batchnorm_cautions
 from silofl_desk.studies.simulation import fit_configurations, fit_meta, study_file
@@ -137,9 +136,10 @@ def _describe_cut(study: Study, found: Survey) -> str:
 
 def _estimate_options(study: Study, found: Survey) -> str:
     """Return the option of ``silofl estimate`` for the size of images, where the study leaves it open."""
-    if found.kind == "windows" or study.data.dimensions == 3 or has_own_size(study):
+    is_resized = any(step.name == "Resize" for step in study.data.transforms)
+    if found.kind == "windows" or study.data.dimensions == 3 or is_resized:
         return ""
-    height, width = prepare_image(found.samples[0].source, study).shape[2:]
+    height, width = _measure_plane(found.samples[0], study)
     return f" --image-size {height}x{width}"
 
 
@@ -388,7 +388,7 @@ def _fit_geometry(values: dict[str, Any], template: Study, found: Survey) -> dic
     if found.kind == "windows":
         return {}
     study = parse(Study, values, "the new study.yaml")
-    sizes = np.array([prepare_image(sample.source, study).shape[2:] for sample in found.samples])
+    sizes = np.array([_measure_plane(sample, study) for sample in found.samples])
     settings["transforms"], remark = _choose_resize(sizes, template)
     return {"data.transforms": remark}
 
@@ -413,6 +413,13 @@ def _fit_to_survey(settings: dict[str, Any], survey: Surveyed) -> dict[str, str]
 def _median_spacing(found: Survey) -> list[float]:
     """Return the median spacing of the first volumes in mm along the body's own axes: right, front, head."""
     return [float(f"{size:.3g}") for size in np.median([measure_grid(one.image)[1] for one in found.samples], axis=0)]
+
+
+def _measure_plane(sample: FirstImage, study: Study) -> tuple[int, ...]:
+    """Return height and width of a first image as the study prepares it, before its transforms."""
+    if sample.image.affine is None:
+        return sample.image.spatial_shape
+    return prepare_image(sample.source, study).shape[2:]
 
 
 def _choose_resize(sizes: np.ndarray, template: Study) -> tuple[list[dict[str, Any]], str]:
