@@ -129,7 +129,7 @@ def test_check_site_asks_for_kit_and_study_and_names_a_folder_that_is_no_kit(ref
 
 
 def test_the_checks_that_build_no_model_load_no_torch(kit, study_file, pictures, tmp_path):
-    light = {"versions", "folder", "paused", "classes", "firewall", "certificate", "clock"}
+    light = {"versions", "folder", "paused", "firewall", "certificate", "clock"}
     skipped = ",".join(CHECKS.keys() - light)
     words = ("site", "check", "--kit", kit, "--study", study_file(), "--skip", skipped)
     code, said = run_without_torch(*words, folder=tmp_path)

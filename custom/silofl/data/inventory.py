@@ -47,7 +47,7 @@ def check_shares(shares: tuple[float, ...]) -> tuple[float, ...]:
     """Refuse another number of bins, and shares of more than everything."""
     # They are rounded.
     if shares and (len(shares) != NUM_BINS or not 0.9 < sum(shares) < 1.1):
-        raise ValueError(f"must be {NUM_BINS} shares of 1, or none")
+        raise ValueError(f"{NUM_BINS} shares of 1, or none")
     return shares
 
 
