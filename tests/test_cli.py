@@ -166,7 +166,7 @@ print("MODULES", *sys.modules)
 
 def test_help_a_wrong_path_and_a_wrong_name_are_answered_before_anything_slow_is_imported():
     # The other two take no path of what is there.
-    assert WRONG.keys() == COMMANDS.keys() - {"completion", "demo", "schema"}
+    assert WRONG.keys() == COMMANDS.keys() - {"demo", "schema"}
     paths = [[*command.split(), *line[:-1]] for command, line in WRONG.items()]
     names = [["simulat"], ["import", "medmist"], ["compare", ".", "--methods", "harmofk"]]
     names.append(["predict", ".", "--device", "x"])
@@ -208,7 +208,7 @@ def test_a_command_prints_one_line_on_standard_error_before_its_slow_imports(com
 
 
 def test_a_terminal_shows_that_a_commands_imports_go_on_and_a_file_does_not():
-    words = [sys.executable, "-m", "silofl", "completion"]
+    words = [sys.executable, "-m", "silofl", "schema", "site"]
     main, terminal = pty.openpty()
     subprocess.run(words, stdout=subprocess.DEVNULL, stderr=terminal, env={**os.environ, "TERM": "xterm"})
     os.close(terminal)

@@ -36,7 +36,6 @@ CLINIC = {
 ANYBODY = {
     "doctor": ("hospital.doctor", "print versions, machine and settings for a report of a fault, and no name"),
     "schema": ("hospital.schema", "print the JSON schema of study.yaml, site.yaml or dataset.json for an editor"),
-    "completion": ("completion", "print what completes commands and options in bash and zsh"),
 }
 # Those of the wheels that a hospital need not install.
 ELSEWHERE = {
