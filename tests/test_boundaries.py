@@ -36,7 +36,6 @@ for _room, _below in (
     ("hospital", ("flare", "report", "importing")),
     ("arguments", ("federation", "importing")),
     ("cli", ("command", "base")),
-    ("completion", ("cli",)),
     ("__main__", ("cli", "parent")),
     ("desk/options", ("base",)),
     ("desk/sets", ("hospital",)),

@@ -17,7 +17,8 @@ WHEELS = DESK_WHEEL, CLINIC_WHEEL = "silofl-desk", "silofl-clinic"
 LACKS = "must have the wheel {0}, which is not here; install {0} " + __version__
 WITHOUT_TORCH = {f"silofl.hospital.{name}" for name in ("import_data", "egress_check", "doctor", "schema")}
 WITHOUT_TORCH |= {f"silofl_clinic.{name}" for name in ("receive", "fetch", "monitor")}
-WITHOUT_TORCH |= {"silofl.completion", "silofl_desk.studies.withdraw"}
+WITHOUT_TORCH |= {"silofl.hospital.check_site"}
+WITHOUT_TORCH |= {f"silofl_desk.studies.{name}" for name in ("comparison_page", "new_study", "survey", "withdraw")}
 
 
 @dataclass(frozen=True)

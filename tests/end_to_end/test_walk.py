@@ -87,7 +87,7 @@ def test_a_head_alone_travels_once_its_body_is_everywhere(tmp_path, monkeypatch)
         small = {"rounds=10": "rounds=3"} | {one: DENSENET for one in arguments if one.startswith("model=")}
         alone = ["--alone", "--set", "guard=false"] if arguments[0] == "simulate" else []
         said.append(carried_out(*(small.get(one, one) for one in arguments), *alone))
-    assert len(said) == 5 and "everybody starts from weights.pt" in said[3]
+    assert len(said) == 4 and "everybody starts from weights.pt" in said[2]
     bytes_to, bytes_from = {}, {}
     for run in ("whole", "head"):
         rounds = json.loads((tmp_path / run / "ledger.json").read_text())
@@ -102,6 +102,6 @@ def test_a_head_alone_travels_once_its_body_is_everywhere(tmp_path, monkeypatch)
     assert bytes_from["head"] == [bytes_from["whole"][0] - body] * 3
     assert {name for name, one in trained.items() if not one.equal(begun[name])} <= learns
     # The estimate says the same of the rounds, in MiB.
-    rows = [line.split() for line in said[4].splitlines()]
+    rows = [line.split() for line in said[3].splitlines()]
     for name, to in (("1", bytes_to["head"][0]), ("2-3", bytes_to["head"][1])):
         assert [name, f"{to / 2**20:.2f}", f"{bytes_from['head'][0] / 2**20:.2f}"] in rows

@@ -176,17 +176,6 @@ def test_statistics_of_a_late_site_are_taken_although_it_is_asked_for_them_alone
     assert game.server.parts["statistics"].statistics.keys() == {"east", "north", "west"}
 
 
-@pytest.mark.parametrize(("name", "is_planned"), [("plan", False), ("plan", True)])
-def test_a_fingerprint_alone_makes_no_plan(play, name, is_planned):
-    game = play(("east", "west"), name=name, min_partners=1)
-    game.absent = () if is_planned else ("west",)
-    try:
-        game.finish(absent=game.absent)
-    except AggregationError:
-        pass
-    assert bool(game.server.parts["fingerprint"].document) == is_planned
-
-
 def test_the_site_says_how_many_partners_it_asks_for_and_the_server_how_many_it_has(play):
     game = play(min_partners=2)
     game.rounds(2)

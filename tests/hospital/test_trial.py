@@ -29,10 +29,10 @@ from silofl.study import Study, load_study
 from silofl.training.private import compute_epsilon
 from silofl.training.spent import Spent
 from silofl_desk.studies.methods import find_method_algorithm
-from silofl_desk.studies.random_examples import random_volume
 from tests.conftest import change_json, list_records
 
 from ..conftest import SMALL_UNET
+from ..random_examples import random_volume
 from .conftest import STUDY, change_site
 
 JOBS = Path(__file__).resolve().parents[2] / "jobs"
@@ -85,7 +85,7 @@ def test_all_that_would_leave_is_named_by_kind(candidate, algorithm, kinds):
 
 
 # What ready-made settings of a hospital let leave.
-READY = "weights batchnorm amplitude statistics selector control fingerprint survey evaluation usual_values".split()
+READY = "weights batchnorm amplitude statistics selector control survey evaluation usual_values".split()
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,8 @@ from silofl.models import build_model, build_plain_model, networks
 from silofl.models.names import batchnorm_names, traveling_names
 from silofl.parts.load import list_kinds
 from silofl.parts.model import complete_state, mix_models
-from silofl.parts.part import to_tensors
 from silofl.parts.task import TRAIN, Exchange, Message
+from silofl.parts.tensors import to_tensors
 from silofl.training.losses import make_loss
 
 from ..conftest import UNET, assert_alike

@@ -184,20 +184,11 @@ def add_doctor(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``silofl doctor``."""
     study = "also say what this study.yaml sets, without names"
     parser.add_argument("--study", type=STUDY, metavar="STUDY.yaml", help=study)
-    data = "also count the cases that the dataset.json in this folder, or in each site's folder in it, lists"
-    parser.add_argument("--data", type=expect_path("a folder with dataset.json"), metavar="DATA", help=data)
 
 
 def add_schema(parser: argparse.ArgumentParser) -> None:
     """Add the argument of ``silofl schema``."""
     parser.add_argument("file", choices=("study", "site", "dataset"), metavar="FILE", help="study, site or dataset")
-
-
-def add_completion(parser: argparse.ArgumentParser) -> None:
-    """Say how to use ``silofl completion``, which has no arguments."""
-    parser.epilog = (
-        "once: silofl completion > ~/.silofl-completion, and into ~/.bashrc or ~/.zshrc: . ~/.silofl-completion"
-    )
 
 
 def add_prune(parser: argparse.ArgumentParser) -> None:

@@ -24,6 +24,8 @@ ALGORITHMS = Path(__file__).parents[1] / "algorithms"
 # What release 0.4 had, with what to do instead.
 REMOVED = {
     "oneshot": "Choose fedavg. The mean of the sites' own models is tested by local with --leave-out.",
+    "plan": "Run jobs/survey_hospitals, and give its survey.json to silofl new-study --survey, which chooses spacing, "
+    "patch and window.",
 }
 
 

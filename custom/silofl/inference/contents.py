@@ -1,14 +1,15 @@
 """The contents of a super model: its models, the rule that picks among them, and the rule's selector."""
 
+from __future__ import annotations
+
 import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor
 
 from silofl.base.errors import ConfigError, quote_value, suggest_nearest
 from silofl.core.operating_point import LEAST_TEMPERATURE, MOST_PROBABLE, MOST_TEMPERATURE, OperatingPoint
@@ -18,6 +19,9 @@ from silofl.inference import HOME_STATISTICS
 from silofl.inference.usual import Usual
 from silofl.models.roles import GLOBAL, SELECTOR
 from silofl.study import Study
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 # Of log-odds; far above what a site chooses.
 MOST_BIAS = 10

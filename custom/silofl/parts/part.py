@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, Self
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from silofl.base.errors import SiloFLError
@@ -323,12 +322,17 @@ class Part:
 
     def state(self) -> dict[str, Any]:
         """Return a checkpoint: plain values, and tensors."""
+        # Imported here, as below: torch takes seconds, which who lists the kinds of a study need not wait for.
+        from silofl.parts.tensors import to_tensors
+
         return to_tensors({name: getattr(self, name) for name in self.saved})
 
     def restored(self, state: Mapping[str, Any]) -> Self:
         """Return what `state` described."""
         if not self.saved:
             return self
+        from silofl.parts.tensors import to_arrays
+
         fields = to_arrays({name: state[name] for name in self.saved})
         # A checkpoint holds tuples as lists.
         return replace(self, **{name: tuple(one) if isinstance(one, list) else one for name, one in fields.items()})
@@ -353,20 +357,3 @@ def _name_in_errors(method: Callable[..., Any]) -> Callable[..., Any]:
             ) from error
 
     return named
-
-
-def to_tensors(value: Any) -> Any:  # noqa: ANN401
-    """Return a value with its arrays as tensors, for a file."""
-    if isinstance(value, Mapping):
-        return {key: to_tensors(one) for key, one in value.items()}
-    if isinstance(value, (np.ndarray, np.generic)):
-        # Not ascontiguousarray, which makes an array of one number one of one axis.
-        return torch.from_numpy(np.asarray(value, order="C"))
-    return list(value) if isinstance(value, tuple) else value
-
-
-def to_arrays(value: Any) -> Any:  # noqa: ANN401
-    """Return a value of a file with its tensors as arrays."""
-    if isinstance(value, Mapping):
-        return {key: to_arrays(one) for key, one in value.items()}
-    return value.numpy() if isinstance(value, torch.Tensor) else value

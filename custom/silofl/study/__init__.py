@@ -366,3 +366,11 @@ def load_study(path: Path, context: object = None) -> Study:
     if inside.is_file():
         raise ConfigError(f"{path} must be a study.yaml, not a job folder; name {inside}")
     return load_settings(Study, path, context)
+
+
+def plain_study(study: Study) -> dict[str, Any]:
+    """Return a study as plain values that `parse` reads back."""
+    plain = study.model_dump(mode="json", exclude_none=True)
+    for kind in ("volume_transforms", "transforms", "augment"):
+        plain["data"][kind] = [{one["name"]: one["options"]} for one in plain["data"][kind]]
+    return plain

@@ -7,7 +7,6 @@ trained with further seeds, whose spread says whether the lead is more than chan
 
 import argparse
 import shlex
-import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -25,14 +24,13 @@ from silofl.data.site_data import SiteData
 from silofl.federation.ledger import measure_last_rise, read_ledger
 from silofl.federation.results import read_results
 from silofl.models.networks import build_plain_model, check_network
-from silofl.report.tables import TextTable, format_duration, print_lines, print_table
+from silofl.report.tables import TextTable, print_lines, print_table
 from silofl.study import Study
 from silofl_desk.options import format_set_options, path_to_text, read_changes, replaces
 from silofl_desk.report.result_tables import mean_and_deviation
 from silofl_desk.report.sentences import measure_score
 from silofl_desk.studies.compared_runs import ComparedRun, ComparisonPlan, make_seeded_runs, run_folder
 from silofl_desk.studies.conditions import NORMALIZATION
-from silofl_desk.studies.estimate import estimate_training
 from silofl_desk.studies.method_rows import SeedValues, is_clearly_above
 from silofl_desk.studies.shared_batchnorm import list_batchnorm_cautions, sample_images
 from silofl_desk.studies.side_by_side import run_side_by_side
@@ -126,7 +124,7 @@ def run(options: argparse.Namespace) -> int:
             "with --validation 0.2"
         )
     normalizations, left_out = list_normalizations(study, options.job, changes, data)
-    print_lines([*left_out, trials.describe(own, normalizations, data)], console)
+    print_lines([*left_out, trials.describe(own, normalizations)], console)
     try:
         found = search(own, normalizations, trials.measure)
     except KeyboardInterrupt:
@@ -228,21 +226,15 @@ class _Trials:
             found[trial] = make_seeded_runs(asked, self.out, pattern)
         return found
 
-    def describe(self, own: Trial, normalizations: Sequence[str], data: Mapping[str, SiteData]) -> str:
-        """Say what will be trained, and for how long."""
-        shape, examples = next(iter(data.values())).image_shape, [len(one.training) for one in data.values()]
-        unguarded = self.study.model_copy(update={"guard": False})
-        # Each run starts as this command did.
-        seconds = (estimate_training(unguarded, shape, examples) + time.process_time()) / self.processes
+    def describe(self, own: Trial, normalizations: Sequence[str]) -> str:
+        """Say what will be trained."""
         rates = rates_around(own.rate)
         least = len(rates) * len(normalizations)
         # One beyond the edge; further seeds of the study's own values and the best ones.
         most = least + 1 + 2 * (NUM_SEEDS - 1)
-        about = "at most" if self.study.ends_early else "about"
         return (
             f"{RATE} {', '.join(f'{rate:g}' for rate in rates)}, with {NORMALIZATION} {', '.join(normalizations)}: "
-            f"{least} runs of {self.study.length}, then at most {most - least} more to confirm; {about} "
-            f"{format_duration(least * seconds)} to {format_duration(most * seconds)}, and validations and tests"
+            f"{least} runs of {self.study.length}, then at most {most - least} more to confirm"
         )
 
     def measure(self, trials: Sequence[Trial], num_seeds: int) -> dict[Trial, SeedValues]:

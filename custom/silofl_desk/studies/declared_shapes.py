@@ -1,12 +1,8 @@
-"""Random examples in the form of a study's data, to measure a training step and an evaluation without any data."""
-
-from dataclasses import replace
+"""The shapes of a study's examples, as its settings declare them, without any data."""
 
 import numpy as np
 
-from silofl.data.parts import Examples
 from silofl.data.transforms import compose, metadata_tracking
-from silofl.data.volumes import Volumes
 from silofl.study import Study
 
 # Sizes of images, windows and volumes where a study leaves them open.
@@ -59,23 +55,3 @@ def has_own_size(study: Study) -> bool:
     one, other = ((96, 160, 24), (224, 128, 40))
     axes = study.data.dimensions
     return prepared_shape(study, one[:axes]) == prepared_shape(study, other[:axes])
-
-
-def random_part(study: Study, shape: tuple[int, ...], count: int) -> Examples:
-    """Return so many examples of noise with random labels, the same for the same study."""
-    random = np.random.default_rng(study.seed)
-    names = tuple(f"example{number}" for number in range(count))
-    images = random.random((count, *shape), np.float32)
-    if study.task == "segmentation":
-        targets = random.integers(0, len(study.labels) + 1, (count, *shape[1:])).astype(np.uint8)
-    else:
-        # Any number is a set of findings.
-        targets = random.integers(0, len(study.labels), count)
-    return Examples(images, targets, names, (None,) * count, names)
-
-
-def random_volume(study: Study, shape: tuple[int, ...]) -> Examples:
-    """Return one volume (C, X, Y, Z) of noise with random labels, which is larger than the study's patches."""
-    part = random_part(study, shape, 1)
-    images, targets = Volumes((part.images[0],)), Volumes((part.targets[0],))
-    return replace(part, images=images, targets=targets, patches=study.data.patches)

@@ -1,18 +1,13 @@
 from pathlib import Path
 
-import numpy as np
-import pytest
-
 from silofl.base.settings import parse
 from silofl.study import Study, load_study
-from silofl_desk.studies.random_examples import (
+from silofl_desk.studies.declared_shapes import (
     IMAGE,
     WINDOW,
     has_own_size,
     image_shape,
     prepared_shape,
-    random_part,
-    random_volume,
 )
 
 JOBS = Path(__file__).resolve().parents[2] / "jobs"
@@ -35,18 +30,7 @@ def test_a_study_that_resizes_says_how_large_its_images_are_and_another_has_an_a
     assert image_shape(study_of("adafed_activity"))[1:] == WINDOW
 
 
-@pytest.mark.parametrize(("job", "shape"), [("fedavg_phantoms", (1, 96, 96)), ("adafed_activity", (3, 1, 128))])
-def test_random_examples_have_the_form_of_a_studys(job, shape):
-    study = study_of(job)
-    part, again = (random_part(study, shape, 20) for _ in range(2))
-    assert part.images.shape == (20, *shape) and part.images.dtype == np.float32
-    np.testing.assert_array_equal(part.images, again.images)
-    is_map = study.task == "segmentation"
-    assert part.targets.shape == ((20, *shape[1:]) if is_map else (20,))
-    assert set(np.unique(part.targets)) <= {*study.labels, *([0] if is_map else [])}
-
-
-def test_random_examples_have_the_channels_of_their_neighbours():
+def test_examples_have_the_channels_of_their_neighbours():
     # A transform of one channel, which it would not be of three.
     centre = {"NormalizeIntensity": {"subtrahend": [0.5], "divisor": [1.0], "channel_wise": True}}
     for transforms in ((), (centre,)):
@@ -60,6 +44,3 @@ def test_a_volume_that_is_cut_into_patches_has_a_size_of_its_own():
     assert image_shape(study, (250, 200, 100)) == (2, 32, 32, 16) and not has_own_size(study)
     # Voxels of 1 mm become those of 5 mm, from the first one's place on.
     assert prepared_shape(study, (250, 200, 100)) == (2, 51, 41, 21)
-    part = random_volume(study, (2, 51, 41, 21))
-    assert part.images[0].shape == (2, 51, 41, 21) and part.targets[0].shape == (51, 41, 21)
-    assert part.image_shape == (2, 32, 32, 16)
