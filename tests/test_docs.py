@@ -3,7 +3,6 @@
 import json
 import re
 import shlex
-import shutil
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -147,12 +146,7 @@ def test_every_key_and_method_that_a_command_names_is_known():
         for page, _, arguments in page_commands()
         for option, value in zip(arguments, arguments[1:], strict=False)
     ]
-    keys = [
-        (page, value.partition("=")[0])
-        for page, option, value in given
-        # What is swept may also be a folder of data.
-        if option == "--set" or (option == "--sweep" and not value.startswith("data="))
-    ]
+    keys = [(page, value.partition("=")[0]) for page, option, value in given if option == "--set"]
     assert keys and [(page, key) for page, key in keys if key not in known_keys() | {SLIP}] == []
     methods = {name for _, option, names in given if option == "--methods" for name in names.split(",")}
     assert methods and all(map(find_method_algorithm, methods))
@@ -183,12 +177,6 @@ def read_comparison(arguments, data, monkeypatch):
     options = parsed("silofl", arguments, monkeypatch)
     monkeypatch.setattr(compare, "compare", lambda asked, *_: seen.append(asked) or 0)
     assert compare.run(options) == 0
-    swept = seen[0].sweep.values
-    if "data" in swept:
-        folders = [data.rename(data.with_name("swept"))]
-        folders += [shutil.copytree(folders[0], f"{folders[0]}{number}") for number in range(1, len(swept["data"]))]
-        sweep = replace(seen[0].sweep, values=swept | {"data": tuple(map(str, folders))})
-        return replace(seen[0], seeds=(0,), sweep=sweep)
     return replace(seen[0], seeds=(0,), data=str(data))
 
 

@@ -11,7 +11,6 @@ from silofl.core.gain import WORSE
 from silofl.study import load_study
 from silofl_desk.studies.compared_runs import ComparisonPlan
 from silofl_desk.studies.simulation import GUARD, study_file
-from silofl_desk.studies.sweep import Sweep
 from tests.report.conftest import joined
 
 from .conftest import JOB
@@ -215,7 +214,7 @@ def test_compare_hands_on_what_it_was_given_and_prints_the_table_for_programs(si
     for name in ("one", "two", "data", "f.pt"):
         (tmp_path / name).mkdir()
     options = ["--seeds", "4,2", "--methods", "local,fedsm", "--pooled", "--rounds", 2, "--threads", 1, "--json"]
-    options += ["--sweep", "training.batch_size=2,4", "--processes", 3, "--equal-rounds"]
+    options += ["--processes", 3, "--equal-rounds"]
     code, out, _ = silofl("compare", "one", "two", "--data", "data", "--out", tmp_path / "out", *options)
     assert (code, json.loads(out)) == (3, {"rows": []})
     asked = ComparisonPlan(
@@ -226,7 +225,6 @@ def test_compare_hands_on_what_it_was_given_and_prints_the_table_for_programs(si
         data="data",
         threads=1,
         is_pooled=True,
-        sweep=Sweep({"training.batch_size": (2, 4)}),
         has_equal_rounds=True,
     )
     silofl("compare", "one", "--out", tmp_path / "new", "--pretrained", "f.pt", "--alone")

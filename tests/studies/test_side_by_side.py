@@ -13,7 +13,6 @@ from silofl.cli import COMMANDS, CommandParser
 from silofl_desk.options import read_changes
 from silofl_desk.studies import side_by_side
 from silofl_desk.studies.compared_runs import ComparisonPlan, plan_runs
-from silofl_desk.studies.sweep import Sweep
 
 from .conftest import JOB
 
@@ -31,14 +30,13 @@ def planned(tmp_path_factory, phantoms):
         (JOB,),
         ("harmofl:paper",),
         {"small": {"training.betas": [0.8, 0.99], "training.learning_rate": 0.1}},
-        {"rounds": 2},
+        {"rounds": 2, "training.local_epochs": 1},
         seeds=(3,),
         data=str(phantoms),
         threads=1,
         cache=str(tmp_path / "cache"),
-        sweep=Sweep({"training.local_epochs": (1, 2)}),
     )
-    return plan_runs(asked, tmp_path / "out")[::2]
+    return plan_runs(asked, tmp_path / "out")
 
 
 @pytest.fixture
@@ -73,19 +71,19 @@ def test_runs_that_end_without_a_result_are_told_with_their_logs(carry_out, runs
     assert list(failures) == [run.path for run in runs]
     log = tmp_path / "out" / "logs" / f"{runs[0].path.name}.txt"
     assert log.read_text() == "no disk\n" and str(log) in failures[runs[0].path]
-    assert "fedavg local_epochs=1: ended early" in out and "; 1 left, about" in out
+    assert "fedavg: ended early" in out and "; 1 left, about" in out
 
 
 def test_runs_of_several_seeds_are_named_with_theirs(carry_out, runs):
     runs[0] = replace(runs[0], seed=4)
     _, out = carry_out("raise SystemExit(1)")
-    assert "fedavg local_epochs=1, seed 4: ended early" in out and ", seed 3: ended early" in out
+    assert "fedavg, seed 4: ended early" in out and ", seed 3: ended early" in out
 
 
 def test_what_is_under_way_is_said_where_nothing_has_ended(carry_out, monkeypatch):
     monkeypatch.setattr(side_by_side, "QUIET_S", 0.0)
     _, out = carry_out(START + "time.sleep(0.5)")
-    assert "fedavg local_epochs=1: 0 of 2 rounds finished; " in out
+    assert "fedavg: 0 of 2 rounds finished; " in out
 
 
 def test_as_many_run_at_a_time_as_were_asked_for(carry_out, runs):

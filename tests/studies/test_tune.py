@@ -1,7 +1,5 @@
 import json
-import shlex
 import shutil
-from argparse import Namespace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -16,7 +14,7 @@ from silofl.federation.ledger import Round
 from silofl.federation.results import read_results
 from silofl.training.site_score import SiteScore
 from silofl_desk.studies import simulate, tune
-from silofl_desk.studies.simulation import changed_study, study_file
+from silofl_desk.studies.simulation import changed_study
 from silofl_desk.studies.tune import Found, Trial, list_normalizations, rates_around, rates_beyond, search
 
 from .conftest import JOB
@@ -212,7 +210,7 @@ def tuned(silofl, training, monkeypatch):
     return call
 
 
-def test_a_search_ends_with_a_command_that_works(tuned, silofl, training, phantoms, tmp_path):
+def test_a_search_ends_with_the_options_to_train_with(tuned, phantoms):
     scores = {"group 0.003": 0.5, "group 0.001": 0.4, "group 0.01": 0.6, "group 0.03": 0.55}
     code, said, carried_out = tuned("fedavg_masks", phantoms, "--rounds", "2", "--out", "found", scores=scores)
     assert code == 0, said
@@ -220,16 +218,8 @@ def test_a_search_ends_with_a_command_that_works(tuned, silofl, training, phanto
     # the grid, one beyond its edge, two further seeds of the study's own values and the best ones
     assert len(carried_out) == 9 + 1 + 4 and carried_out[9] == "group-0.03-seed0"
     assert "group 0.01 validates best: 0.600 ± 0.000; the study's own values, group 0.003: 0.500 ± 0.000." in said
-    assert "Not trained to the end (all): " in said and "may choose other values: --rounds 4 with another" in said
-    words = shlex.split(next(one for one in said.splitlines() if one.startswith("silofl simulate")))
-    assert words[:3] == ["silofl", "simulate", "fedavg_masks"] and words[-1] == "training.learning_rate=0.01"
-    training.results = {}
-    code, out, error = silofl(*words[1:])
-    assert code == 0, error
-    (run,) = tmp_path.glob("found/chosen/run.json")
-    changes = json.loads(run.read_text())["changes"]
-    # The rounds were the search's.
-    assert changes.pop("data.transforms") and changes == {"training.learning_rate": 0.01}
+    options = "--set model.normalization=group --set training.learning_rate=0.01"
+    assert f"Write these values into study.yaml, or train with {options}\n" in said
 
 
 def test_a_search_that_was_interrupted_goes_on_and_finished_runs_are_used_again(tuned, phantoms):
@@ -252,25 +242,9 @@ def test_a_rate_that_does_not_train_is_named_and_the_code_says_that_it_is_missin
     assert code == 1 and "no run has a validation score; none/logs says why" in said
 
 
-def test_values_of_a_studys_own_folder_are_to_be_written_into_it(tuned, phantoms, job):
-    own, options = job(rounds=3), [*FEDBN, "--processes", "2", "--skip-unreadable", "0.1", "--cache", "c"]
-    code, said, _ = tuned(own, phantoms, *options, scores={"batch 0.001": 0.6, "batch 0.0003": 0.7})
-    assert code == 0, said
-    assert f"write them into {study_file(own)}: training.learning_rate: 0.0003." in said
-    assert "0.0003 is at the edge of the rates tried" in said
-    assert "--skip-unreadable 0.1" in said and "--cache c" in said
-
-
-def test_the_command_changes_a_section_that_was_given_whole():
-    found = Found(OWN, {OWN: (), Trial("instance", 0.01): (0.9,)})
-    options = Namespace(job=MASKS, out=Path("o"), data=None, pretrained=None, cache=None, skip_unreadable=0.0)
-    words = tune._build_command(found, options, {"rounds": 2, "model": {"name": "unet", "normalization": "group"}})
-    assert words[2:] == [
-        *(str(MASKS), "--out", "o/chosen", "--alone"),
-        *("--set", 'model={"name": "unet", "normalization": "instance"}', "--set", "training.learning_rate=0.01"),
-    ]
-    words = tune._build_command(found, options, {"training.learning_rate": 0.003})
-    assert words[-4:] == ["--set", "training.learning_rate=0.01", "--set", "model.normalization=instance"]
+def test_a_chosen_rate_at_the_edge_of_those_tried_is_said_to_be_so(tuned, phantoms):
+    code, said, _ = tuned(MASKS, phantoms, *FEDBN, scores={"batch 0.001": 0.6, "batch 0.0003": 0.7})
+    assert code == 0 and "0.0003 is at the edge of the rates tried" in said
 
 
 @pytest.mark.parametrize(
@@ -297,14 +271,12 @@ def test_a_search_that_only_found_guesses_says_so_and_keeps_the_studys_own_value
         return SimpleNamespace(has_classes=True, has_findings=False, validation={"north": score, "south": score})
 
     monkeypatch.setattr(tune, "read_results", read_made_up)
-    monkeypatch.setattr(tune._Trials, "list_unended", lambda *given: ())
     trials = tune._Trials(CLASSES, Path("o"), None, {}, changed_study(CLASSES, {}), 1, Console(width=200))
-    options = Namespace(job=CLASSES, out=Path("o"), data=None, pretrained=None, cache=None, skip_unreadable=0.0)
-    assert tune._show_search(found, trials, options) == 0
+    assert tune._show_search(found, trials) == 0
     text = capsys.readouterr().out
     stay = "; the study's own values, group 0.003, stay"
     assert (f"CAUTION  no model is {said}" in text and stay in text and "*" not in text) == bool(said)
-    assert ("--set training.learning_rate=0.001" in text and "validates best" in text) == (not said)
+    assert ("training.learning_rate=0.001" in text and "validates best" in text) == (not said)
     assert ("guessing" in text) == bool(said)
 
 

@@ -25,8 +25,6 @@ LINE_STYLES: tuple[Literal["-", "--", ":", "-."], ...] = ("-", "--", ":", "-.")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 INK, MUTED, GRID = "#1f2933", "#66727f", "#e3e8ee"
 DPI = 144
-# From this quotient of the largest and the smallest value on, an axis or a map is logarithmic.
-WIDE = 20
 MOST_MARKERS = 30
 # Inches: a figure on a page and on a phone, and the most that can be read on a phone.
 PAGE, PHONE, MOST_ON_A_PHONE = 10.4, 4.2, 7.0
@@ -170,11 +168,6 @@ def style_rounds(axes: Axes, title: str, rounds: Sequence[int]) -> None:
     style_axes(axes, title, "round")
     axes.locator_params(axis="x", integer=True, min_n_ticks=1)
     axes.set_xlim(min(rounds, default=1) - 0.5, max(rounds, default=1) + 0.5)
-
-
-def is_wide(lowest: float, highest: float) -> bool:
-    """Return whether values are so far apart that only a logarithmic axis shows them all."""
-    return lowest > 0 and highest / lowest >= WIDE
 
 
 def line_style(place: int) -> dict[str, str]:

@@ -26,7 +26,6 @@ from silofl_desk.options import (
     collect_settings,
 )
 from silofl_desk.studies.methods import find_method_algorithm, method_names
-from silofl_desk.studies.sweep import EPOCHS, parse_swept_key
 
 
 def add_demo(parser: argparse.ArgumentParser) -> None:
@@ -232,20 +231,6 @@ def _add_variants(parser: argparse.ArgumentParser) -> None:
         default={},
         metavar="NAME",
         help="add a row NAME: the first job's study with the --set before it; --set after all --as is for all rows",
-    )
-    parser.add_argument(
-        "--sweep",
-        action="append",
-        type=parse_swept_key,
-        default=[],
-        metavar="KEY=V1,V2,...",
-        help="run every row with each value of a key, or with data=DIR1,DIR2; if repeated, with every combination",
-    )
-    parser.add_argument(
-        "--total-epochs",
-        type=parse_count,
-        metavar="N",
-        help=f"with --sweep {EPOCHS}: set the rounds to N divided by the local epochs",
     )
 
 

@@ -2,8 +2,8 @@
 
 import argparse
 import time
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -15,13 +15,19 @@ from silofl.base.files import write_json, write_text
 from silofl.base.options import make_console
 from silofl.federation.results import Results, read_results
 from silofl.report.page import print_blocks
-from silofl.report.tables import MISSING, format_duration, markdown_table, print_lines, print_table
+from silofl.report.tables import format_duration, markdown_table, print_lines, print_table
 from silofl_desk.options import check_backend, path_to_text, read_changes
 from silofl_desk.report.run_records import RowRuns, RunRecords, read_run
 from silofl_desk.report.sentences import changes_sentence
 from silofl_desk.studies import pooled as centralised
 from silofl_desk.studies import side_by_side, simulate
-from silofl_desk.studies.compared_runs import ComparedRun, ComparisonPlan, list_with_batchnorm, plan_runs
+from silofl_desk.studies.compared_runs import (
+    ComparedRun,
+    ComparisonPlan,
+    list_other_methods,
+    list_with_batchnorm,
+    plan_runs,
+)
 from silofl_desk.studies.comparison import DRIFT_NOTE, are_comparable, compare_drift, compare_joining
 from silofl_desk.studies.comparison_page import Summary, joining_blocks, write_rows
 from silofl_desk.studies.conditions import NORMALIZATION, list_differences
@@ -29,8 +35,6 @@ from silofl_desk.studies.hospitals import describe_starts
 from silofl_desk.studies.method_rows import CENTRALISED, method_sites
 from silofl_desk.studies.method_table import methods_notes, methods_table, methods_values
 from silofl_desk.studies.simulation import changed_study
-from silofl_desk.studies.sweep import ROUNDS, Sweep, read_sweep, short_names, value_text
-from silofl_desk.studies.swept import NOTE, SweptRows, sweep_image
 from silofl_desk.studies.weights import find_weights_file
 
 
@@ -51,7 +55,6 @@ def run(options: argparse.Namespace) -> int:
         is_alone=options.alone,
         cache=path_to_text(options.cache),
         skip_unreadable=options.skip_unreadable,
-        sweep=read_sweep(options),
         has_equal_rounds=options.equal_rounds,
     )
     code = compare(asked, options.out, make_console(options), options.processes)
@@ -80,7 +83,8 @@ def compare(asked: ComparisonPlan, out: Path, console: Console, processes: int =
     if out.exists() and not out.is_dir():
         raise ConfigError(f"--out must be a folder, not {out}, which is a file; name a folder")
     runs = plan_runs(asked, out)
-    if own := [name for name in asked.methods if name not in {run.row for run in runs}]:
+    others = list_other_methods(asked)
+    if own := [name for name in asked.methods if name not in others]:
         console.print(f"{', '.join(own)}: the row {runs[0].name}, which is what the first job does", markup=False)
     if needing := list_with_batchnorm(asked, runs):
         console.print(f"{', '.join(needing)}: with {NORMALIZATION} batch, which is needed", markup=False)
@@ -186,28 +190,25 @@ def _show_table(
     """Print the table with its notes, below the sentences on what differs between its rows, and write all of it."""
     trained = rows.trained
     summary, values = _summarise(rows, runs, asked)
-    unlike = list_differences(trained, summary.known)
+    unlike = list_differences(trained)
     joining = compare_joining(rows.results)
-    drift, tables = compare_drift(trained), [found for found in (summary.swept, summary.table) if found]
+    drift = compare_drift(trained)
     console.print()
     starts = describe_starts(trained)
     print_lines([*starts, ""] if starts else [], console)
     print_blocks(joining_blocks(joining), console)
     print_lines([*unlike, ""], console)
-    for table in tables:
-        print_table(table, console)
-        console.print()
+    print_table(summary.table, console)
+    console.print()
     print_lines(summary.notes, console)
     if drift:
         console.print()
         print_table(drift, console)
         print_lines([DRIFT_NOTE], console)
-    *before, table = tables
     head = "".join(f"{sentence}\n\n" for sentence in starts)
     head += f"{markdown_table(joining.table, [joining.note], joining.losses)}\n" if joining else ""
-    head += "".join(f"{markdown_table(one, [], [])}\n" for one in before)
     end = f"\n{markdown_table(drift, [DRIFT_NOTE])}" if drift else ""
-    write_text(out / "table.md", head + markdown_table(table, summary.notes, unlike) + end)
+    write_text(out / "table.md", head + markdown_table(summary.table, summary.notes, unlike) + end)
     values |= {
         **({"drift": [dict(zip(drift.columns, row, strict=True)) for row in drift.rows]} if drift else {}),
         "differences": unlike,
@@ -226,13 +227,12 @@ def _show_table(
 def _summarise(
     rows: ComparedRows, runs: Sequence[ComparedRun], asked: ComparisonPlan
 ) -> tuple[Summary, dict[str, Any]]:
-    """Return the table of all rows with its notes, and those of the sweep; and the table as plain values."""
+    """Return the table of all rows with its notes, and the table as plain values."""
     methods, is_ranked = rows.results, are_comparable([*chain.from_iterable(rows.trained.values())])
     table = methods_table(methods, len(asked.seeds), is_ranked)
     with_batchnorm = list_with_batchnorm(asked, runs)
     changed = {"every row": asked.changes, **asked.variants}
     changed |= dict.fromkeys(with_batchnorm, {NORMALIZATION: "batch"})
-    known: dict[str, Collection[str]] = {}
     notes = methods_notes(methods, asked.seeds, is_ranked)
     notes += [f"{name}, seed {seed}: no numbers: {why}" for (name, seed), why in rows.unfinished.items()]
     notes += [f"Set for {name}: {changes_sentence(changes)}." for name, changes in changed.items() if changes]
@@ -241,26 +241,8 @@ def _summarise(
         "sites": method_sites(methods),
         "rows": methods_values(methods, len(asked.seeds), is_ranked),
     }
-    summary = Summary(table, notes, known, rows.records.get(CENTRALISED, ()))
-    if not asked.sweep.values:
-        return summary, values
-    swept = _swept_rows(rows, runs, asked.sweep)
-    known |= dict.fromkeys(asked.sweep.values, rows.results)
-    if asked.sweep.total_epochs is not None:
-        known[ROUNDS] = rows.results
-        notes.append(f"Rounds times local epochs are {asked.sweep.total_epochs} in every row.")
-    return replace(summary, notes=[NOTE, *notes], swept=swept.table(), figure=sweep_image(swept)), values
-
-
-def _swept_rows(rows: ComparedRows, runs: Sequence[ComparedRun], sweep: Sweep) -> SweptRows:
-    # Of several seeds any: they differ in nothing that is read here.
-    one = {run.name: run for run in runs}
-    found = {
-        (one[name].row, *(value_text(key, value) for key, value in one[name].point.values.items())): of_row
-        for name, of_row in rows.results.items()
-    }
-    metrics = {str(run.metric) for of_row in found.values() for run in of_row}
-    return SweptRows([*short_names(sweep.values).values()], found, " or ".join(sorted(metrics)) or MISSING)
+    summary = Summary(table, notes, rows.records.get(CENTRALISED, ()))
+    return summary, values
 
 
 def _describe_run(run: ComparedRun, rows: ComparedRows) -> dict[str, Any]:

@@ -28,9 +28,6 @@ from silofl_desk.studies.simulation import (
     settle_job,
     study_file,
 )
-from silofl_desk.studies.sweep import DATA, Point, Sweep, check_sweep
-
-NO_SWEEP = Sweep()
 
 
 @dataclass(frozen=True)
@@ -51,7 +48,6 @@ class ComparisonPlan:
         is_alone: Whether all sites of a run take turns in one process, without NVFlare.
         cache: Folder of decoded images; in the folder of the data where None.
         skip_unreadable: Share of a site's cases that may be left out because they cannot be read.
-        sweep: Values with which every row runs.
         has_equal_rounds: Whether extra rounds, of fine-tuning or of a selector alone, count among the study's.
     """
 
@@ -68,7 +64,6 @@ class ComparisonPlan:
     is_alone: bool = False
     cache: str | None = None
     skip_unreadable: float = 0.0
-    sweep: Sweep = NO_SWEEP
     has_equal_rounds: bool = False
 
 
@@ -83,8 +78,6 @@ class ComparedRun:
         job: The job that it runs.
         wanted: Data, sites and threads.
         changes: Changes to the job's study, by dotted key.
-        row: Name of the row without its point of the sweep.
-        point: Of the sweep; None without one.
     """
 
     name: str
@@ -93,8 +86,6 @@ class ComparedRun:
     job: Path
     wanted: Simulation
     changes: Mapping[str, object]
-    row: str = ""
-    point: Point | None = None
 
     @property
     def has_started(self) -> bool:
@@ -115,7 +106,7 @@ def plan_runs(asked: ComparisonPlan, out: Path) -> list[ComparedRun]:
     first = asked.jobs[0]
     entries: list[tuple[str, Path, Mapping[str, object]]] = [(job.resolve().name, job, {}) for job in asked.jobs]
     entries += [(name, first, changes) for name, changes in asked.variants.items()]
-    entries += [(name, first, _find_changes(asked, name)) for name in _list_other_methods(asked)]
+    entries += [(name, first, _find_changes(asked, name)) for name in list_other_methods(asked)]
     # Rows of one name would share their runs' folders.
     for name, number in Counter([*(_folder_name(name) for name, *_ in entries), CENTRALISED]).items():
         if number > 1:
@@ -129,29 +120,28 @@ def plan_runs(asked: ComparisonPlan, out: Path) -> list[ComparedRun]:
         cache=asked.cache,
         skip_unreadable=asked.skip_unreadable,
     )
-    patterns = [ComparedRun(name, 0, out, job, wanted, changes, row=name) for name, job, changes in entries]
-    if asked.sweep.values:
-        patterns = [_move_to_point(pattern, point) for pattern in patterns for point in asked.sweep.points()]
-    runs = [run for pattern in patterns for run in make_seeded_runs(asked, out, pattern)]
+    runs = []
+    for name, job, changes in entries:
+        runs += make_seeded_runs(asked, out, ComparedRun(name, 0, out, job, wanted, changes))
     check_all_data(runs)
     names = _name_jobs(runs, {job.resolve().name for job in asked.jobs})
-    return [replace(run, name=names.get(run.row, run.row) + run.name[len(run.row) :]) for run in runs]
+    return [replace(run, name=names.get(run.name, run.name)) for run in runs]
 
 
 def _name_jobs(runs: Sequence[ComparedRun], jobs: Collection[str]) -> dict[str, str]:
     """Return row of a job -> its algorithm, as the methods are named; without jobs that are not alone in it."""
     found: dict[str, set[str]] = {}
     for run in runs:
-        if run.row in jobs:
+        if run.name in jobs:
             algorithm = changed_study(run.job, run.changes).algorithm
             preset = f":{algorithm.preset}" * (algorithm.preset != "recommended")
-            found.setdefault(run.row, set()).add(f"{algorithm.name}{preset}")
-    counts = Counter([*(name for names in found.values() for name in names), *{run.row for run in runs}])
+            found.setdefault(run.name, set()).add(f"{algorithm.name}{preset}")
+    counts = Counter([*(name for names in found.values() for name in names), *{run.name for run in runs}])
     names = {row: min(several) for row, several in found.items() if len(several) == 1}
     return {row: name for row, name in names.items() if counts[name] == 1}
 
 
-def _list_other_methods(asked: ComparisonPlan) -> list[str]:
+def list_other_methods(asked: ComparisonPlan) -> list[str]:
     """Return the methods that are not what the first job does by itself, which has a row already."""
     if not asked.methods:
         return []
@@ -182,18 +172,9 @@ def _find_changes(asked: ComparisonPlan, method: str) -> dict[str, object]:
 
 def list_with_batchnorm(asked: ComparisonPlan, runs: Iterable[ComparedRun]) -> list[str]:
     """Return the methods that got BatchNorm in place of the study's normalisation."""
-    if NORMALIZATION in asked.sweep.values:
-        return []
-    normalizations = {run.row: changed_study(run.job, run.changes).model.normalization for run in runs}
+    normalizations = {run.name: changed_study(run.job, run.changes).model.normalization for run in runs}
     own = changed_study(asked.jobs[0], asked.changes).model.normalization
     return [name for name in asked.methods if normalizations.get(name, own) != own]
-
-
-def _move_to_point(pattern: ComparedRun, point: Point) -> ComparedRun:
-    """Return the row at a point of the sweep."""
-    wanted = pattern.wanted if point.data is None else replace(pattern.wanted, data=point.data)
-    changes = {**pattern.changes, **point.changes}
-    return replace(pattern, name=f"{pattern.name} {point.name}", wanted=wanted, changes=changes, point=point)
 
 
 def make_seeded_runs(asked: ComparisonPlan, out: Path, pattern: ComparedRun) -> list[ComparedRun]:
@@ -251,18 +232,10 @@ def check_all_data(runs: Sequence[ComparedRun]) -> None:
 
 
 def _check_changes(asked: ComparisonPlan) -> None:
-    """Refuse changes to every row that would replace what a row is named for, and a sweep of what is settled so."""
+    """Refuse changes to every row that would replace what a row is named for."""
     named = {f"--as {name}": changes for name, changes in asked.variants.items()}
     named |= {f"--methods {name}": {"algorithm": find_method_algorithm(name)} for name in asked.methods}
     by_rows = {key: option for option, changes in named.items() for key, _ in flatten_keys(changes)}
-    check_sweep(asked.sweep, by_rows | dict.fromkeys(asked.changes, "--set or --rounds"), asked.data)
-    if DATA in asked.sweep.values and asked.pretrained:
-        raise ConfigError(
-            "--pretrained must not go with --sweep data=..., because it may have learnt from what is a test image in "
-            "another folder; compare each folder by itself, or take an algorithm that needs none, as f-adafed"
-        )
-    if asked.sweep.values and asked.is_pooled:
-        raise ConfigError("--pooled must not go with --sweep; give it a comparison of its own")
     for changes in (asked.changes, *asked.variants.values()):
         if "seed" in changes:
             raise ConfigError("seed must be given as --seeds, not with --set")

@@ -2,8 +2,8 @@
 
 import argparse
 import os
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from markupsafe import Markup
@@ -13,7 +13,6 @@ from silofl.base.errors import ConfigError, ExitCode, quote_value
 from silofl.base.files import write_json
 from silofl.base.schema import dump_record
 from silofl.federation.results import Results
-from silofl.report.canvas import PageImage
 from silofl.report.metrics import metric_sentence
 from silofl.report.page import (
     REPORT,
@@ -89,23 +88,17 @@ POOLED = Text("Trained on data pooled in one place, and so in no table of single
 
 @dataclass(frozen=True)
 class Summary:
-    """The table, the notes and the figure that sum up the rows of a comparison.
+    """The table and the notes that sum up the rows of a comparison.
 
     Attributes:
         table: Of all rows, where each stands for several seeds.
         notes: Sentences below it.
-        known: As `list_differences` takes it.
         centralised: Runs on the same sites' data in one place, for the curves and links alone.
-        swept: The table of a sweep.
-        figure: Its figure.
     """
 
     table: TextTable | None = None
     notes: Sequence[str] = ()
-    known: Mapping[str, Collection[str]] = field(default_factory=dict)
     centralised: Sequence[RunRecords] = ()
-    swept: TextTable | None = None
-    figure: PageImage | None = None
 
 
 NO_SUMMARY = Summary()
@@ -241,7 +234,7 @@ def joining_blocks(joining: JoiningComparison | None) -> list[Block]:
 
 def _numbers_section(rows: RowRuns, summary: Summary) -> PageSection:
     results = [run.results for run in _list_runs(rows)]
-    differences = list_differences(rows, summary.known)
+    differences = list_differences(rows)
     differ = "The runs differ in more than their algorithms:"
     # Of several seeds the table above marks what is best, and the notes of a summary say what limits all rows.
     has_one_seed = all(len(of_row) == 1 for of_row in rows.values())
@@ -261,10 +254,9 @@ def _numbers_section(rows: RowRuns, summary: Summary) -> PageSection:
 
 
 def _summary_blocks(summary: Summary) -> Blocks:
-    swept = [make_table(summary.swept), make_picture(summary.figure), Heading("Each row")] if summary.swept else []
     if summary.table is None:
-        return swept
-    return [*swept, Table(summary.table), make_items(summary.notes, "note"), Heading("Each run")]
+        return []
+    return [Table(summary.table), make_items(summary.notes, "note"), Heading("Each run")]
 
 
 def _run_blocks(rows: RowRuns, results: Sequence[Results]) -> Blocks:

@@ -2,8 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
 from silofl.base.errors import ConfigError
@@ -79,32 +78,28 @@ def data_tables(runs: RowRuns) -> dict[str, TextTable]:
     return {", ".join(names): table for names, table in tables.values()}
 
 
-def list_differences(runs: RowRuns, known: Mapping[str, Collection[str]] = MappingProxyType({})) -> list[str]:
-    """Return a sentence on each setting, on pretrained models and on the data, where rows differ besides the algorithm.
-
-    Args:
-        known: Dotted key, or ``data`` -> the rows whose value their names imply; only the others are compared in it.
-    """
-    found = [*_setting_differences(runs, known)]
+def list_differences(runs: RowRuns) -> list[str]:
+    """Return a sentence on each setting, pretrained model and data in which rows differ besides the algorithm."""
+    found = [*_setting_differences(runs)]
     if len(groups := group_rows_by_value(runs, pretrained_digest)) > 1:
         found.append(f"The rows differ in the pretrained model, by its SHA-256: {format_groups(groups)}.")
-    found += [] if "data" in known else _data_differences(runs)
+    found += _data_differences(runs)
     names = [name for name, of_row in runs.items() if any(run.study is None for run in of_row)]
     if names and len(runs) > 1:
         found.append(f"What else differs is not known of {', '.join(names)}: the folder holds no study.yaml.")
     return found
 
 
-def _setting_differences(runs: RowRuns, known: Mapping[str, Collection[str]]) -> Iterator[str]:
+def _setting_differences(runs: RowRuns) -> Iterator[str]:
     settings = {id(run): _compared_settings(run) for of_row in runs.values() for run in of_row}
     for key in dict.fromkeys(key for values in settings.values() for key in values):
 
         def value(run: RunRecords, key: str = key) -> str | None:
             return settings[id(run)].get(key, NOT_SET if run.study else None)
 
-        rows = {name: of_row for name, of_row in runs.items() if name not in known.get(key, ())}
+        rows = runs
         if key == NORMALIZATION:
-            rows = {name: of_row for name, of_row in rows.items() if not all(map(_needs_batchnorm, of_row))}
+            rows = {name: of_row for name, of_row in runs.items() if not all(map(_needs_batchnorm, of_row))}
         groups = group_rows_by_value(rows, value)
         if len(groups) > 1:
             meaning = f"; {MEANINGS[key]}" if key in MEANINGS else ""

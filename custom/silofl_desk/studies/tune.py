@@ -1,4 +1,4 @@
-"""``silofl tune``: search learning rate and normalisation on validation data, and print the command that follows.
+"""``silofl tune``: search learning rate and normalisation on validation data, and print the values to train with.
 
 Every normalisation that suits network, algorithm and data is trained with the study's learning rate and the two next
 to it, one seed each; the best rate at an edge gets one more beside it. Then the best values and the study's own are
@@ -6,27 +6,23 @@ trained with further seeds, whose spread says whether the lead is more than chan
 """
 
 import argparse
-import shlex
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 from rich.console import Console
 
-from silofl.base.bundled_jobs import JOBS
 from silofl.base.errors import ConfigError, ExitCode
 from silofl.base.options import make_console
 from silofl.core.guess import Measures, describe_guess
-from silofl.core.training_end import is_finished
 from silofl.data.site_data import SiteData
-from silofl.federation.ledger import measure_last_rise, read_ledger
 from silofl.federation.results import read_results
 from silofl.models.networks import build_plain_model, check_network
 from silofl.report.tables import TextTable, print_lines, print_table
 from silofl.study import Study
-from silofl_desk.options import format_set_options, path_to_text, read_changes, replaces
+from silofl_desk.options import format_set_options, path_to_text, read_changes
 from silofl_desk.report.result_tables import mean_and_deviation
 from silofl_desk.report.sentences import measure_score
 from silofl_desk.studies.compared_runs import ComparedRun, ComparisonPlan, make_seeded_runs, run_folder
@@ -35,7 +31,7 @@ from silofl_desk.studies.method_rows import SeedValues, is_clearly_above
 from silofl_desk.studies.shared_batchnorm import list_batchnorm_cautions, sample_images
 from silofl_desk.studies.side_by_side import run_side_by_side
 from silofl_desk.studies.simulated_sites import read_data
-from silofl_desk.studies.simulation import Simulation, apply_changes, changed_study, check_code, settle_job, study_file
+from silofl_desk.studies.simulation import Simulation, changed_study, check_code, settle_job
 
 RATE = "training.learning_rate"
 CANDIDATES = ("group", "instance", "batch")
@@ -69,12 +65,12 @@ class Found:
     Attributes:
         own: The study's values.
         scores: Trial -> the validation of each of its seeds; empty where none has any.
-        may_guess: Whether no model is shown to be better than guessing.
+        guess: What no model is shown to be, as `describe_guess` says it; empty where one is better than guessing.
     """
 
     own: Trial
     scores: Mapping[Trial, SeedValues]
-    may_guess: bool = False
+    guess: str = ""
 
     @property
     def best(self) -> Trial:
@@ -92,7 +88,7 @@ class Found:
     @property
     def chosen(self) -> Trial:
         """The best values; the study's own where there is no clear lead, or all may only guess."""
-        return self.own if self.is_tie or self.may_guess else self.best
+        return self.own if self.is_tie or self.guess else self.best
 
     def rates_beyond(self, trial: Trial) -> list[float]:
         """Return the next rates where that of a trial is at an edge of those tried with its normalisation."""
@@ -100,7 +96,7 @@ class Found:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Search, and print the table, what follows from it, and the command."""
+    """Search, and print the table and what follows from it."""
     changes, console = read_changes(options), make_console(options)
     if options.out.exists() and not options.out.is_dir():
         raise ConfigError(f"--out must be a folder, not {options.out}, which is a file; name a folder")
@@ -130,7 +126,7 @@ def run(options: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         console.print("to go on with the search, give the same command again")
         return ExitCode.INTERRUPTED
-    return _show_search(found, trials, options)
+    return _show_search(found, trials)
 
 
 def search(own: Trial, normalizations: Sequence[str], measure: Measure) -> Found:
@@ -250,23 +246,6 @@ class _Trials:
             for trial, several in found.items()
         }
 
-    def list_unended(self, trials: Collection[Trial]) -> Iterator[str]:
-        """Say which runs were still rising at their end."""
-        rising = []
-        for trial in trials:
-            run = run_folder(self.out, str(trial), self.study.seed)
-            results, ledger = read_results(run), read_ledger(run) or []
-            is_known = results is not None and results.is_finished and not results.ended_early
-            rise = measure_last_rise(ledger[: self.study.training_rounds], self.study.patience)
-            if is_known and not is_finished(rise):
-                rising.append(str(trial))
-        if rising:
-            names = "all" if len(rising) == len(trials) else ", ".join(rising)
-            yield (
-                f"Not trained to the end ({names}): the validation may still rise, and more rounds may choose other "
-                f"values: --rounds {2 * self.study.rounds} with another --out."
-            )
-
     def describe_guess(self, trials: Collection[Trial]) -> str:
         """Say what none of the trials is, with the study's seed, by `describe_guess`; empty where one is."""
         measured: list[Measures] = []
@@ -277,19 +256,16 @@ class _Trials:
         return describe_guess(measured, self.study.metric, "validation", len(trials))
 
 
-def _show_search(found: Found, trials: _Trials, options: argparse.Namespace) -> int:
-    """Print the table, what follows from it, and the command; returns the exit code."""
-    study, console = trials.study, trials.console
+def _show_search(found: Found, trials: _Trials) -> int:
+    """Print the table, what follows from it, and the values to train with; returns the exit code."""
+    console = trials.console
     if not any(found.scores.values()):
-        console.print(f"no run has a validation score; {options.out / 'logs'} says why")
+        console.print(f"no run has a validation score; {trials.out / 'logs'} says why")
         return ExitCode.FAILED
-    guess = trials.describe_guess(found.scores)
-    found = replace(found, may_guess=bool(guess))
-    console.print(f"\nvalidation {study.metric}, mean over sites; ± over {NUM_SEEDS} seeds")
+    found = Found(found.own, found.scores, trials.describe_guess(found.scores))
+    console.print(f"\nvalidation {trials.study.metric}, mean over sites; ± over {NUM_SEEDS} seeds")
     print_table(_tabulate(found), console)
-    said = [f"CAUTION  no model is {guess}; the study's own values, {found.own}, stay"] if guess else _conclude(found)
-    print_lines([*said, *trials.list_unended(found.scores), *_keep(found, options.job)], console)
-    console.print(shlex.join(_build_command(found, options, trials.changes)))
+    print_lines([*_conclude(found)], console)
     return ExitCode.COMPLETE if all(found.scores.values()) else ExitCode.INCOMPLETE
 
 
@@ -301,51 +277,25 @@ def _tabulate(found: Found) -> TextTable:
         (name, *(mean_and_deviation(found.scores.get(Trial(name, rate), ())) for rate in rates)) for name in names
     )
     chosen = (names.index(found.chosen.normalization), 1 + rates.index(found.chosen.rate))
-    best = frozenset({chosen} if not found.may_guess else ())
+    best = frozenset() if found.guess else frozenset({chosen})
     return TextTable(("", *(f"{rate:g}" for rate in rates)), rows, best_cells=best)
 
 
-def _conclude(found: Found) -> Iterator[str]:
-    """Say which values are chosen and why, and what was not tried."""
-    best, own = found.best, found.own
-    if best == own:
-        yield f"The study's own values validate best: {own}."
+def _conclude(found: Found) -> list[str]:
+    """Say which values are chosen and why, what was not tried, and how to train with them."""
+    best, own, chosen = found.best, found.own, found.chosen
+    if found.guess:
+        lines = [f"CAUTION  no model is {found.guess}; the study's own values, {own}, stay"]
+    elif best == own:
+        lines = [f"The study's own values validate best: {own}."]
     elif found.is_tie:
-        yield f"Level within the spread of the seeds: {best} and the study's own values, {own}, which stay."
+        lines = [f"Level within the spread of the seeds: {best} and the study's own values, {own}, which stay."]
     else:
         lead, known = (mean_and_deviation(found.scores[trial]) for trial in (best, own))
-        yield f"{best} validates best: {lead}; the study's own values, {own}: {known}."
-    if found.rates_beyond(found.chosen):
-        yield (
-            f"{found.chosen.rate:g} is at the edge of the rates tried: to go on from it, give the same command with "
-            f"--set {RATE}={found.chosen.rate:g} --set {NORMALIZATION}={found.chosen.normalization}."
-        )
-
-
-def _keep(found: Found, job: Path) -> Iterator[str]:
-    """Say where the values are to be written."""
-    if job.parent != JOBS and (changed := _changed(found)):
-        words = ", ".join(f"{key}: {value}" for key, value in changed.items())
-        yield f"Before hospitals train in a network, write them into {study_file(job)}: {words}."
-    yield "The command with these values:"
-
-
-def _changed(found: Found) -> dict[str, object]:
-    """Return the chosen values that are not the study's own, by dotted key."""
-    own = found.own.changes
-    return {key: value for key, value in found.chosen.changes.items() if value != own[key]}
-
-
-def _build_command(found: Found, options: argparse.Namespace, changes: Mapping[str, object]) -> list[str]:
-    """Return the command that trains with the chosen values."""
-    job = options.job.name if options.job.parent == JOBS else str(options.job)
-    given = {"--data": options.data, "--pretrained": options.pretrained, "--cache": options.cache}
-    given |= {"--skip-unreadable": options.skip_unreadable or None, "--out": options.out / "chosen"}
-    words = [str(word) for option, value in given.items() if value is not None for word in (option, value)]
-    # The search may have other rounds than the study.
-    kept = {key: value for key, value in changes.items() if key != "rounds"}
-    for key, value in _changed(found).items():
-        # Within a section that was given as one, or by itself.
-        section = next((one for one in kept if replaces(one, key)), key)
-        kept |= {key: value} if section == key else apply_changes({section: kept[section]}, {key: value})
-    return ["silofl", "simulate", job, *words, "--alone", *format_set_options(kept)]
+        lines = [f"{best} validates best: {lead}; the study's own values, {own}: {known}."]
+    options = " ".join(format_set_options(chosen.changes))
+    if found.rates_beyond(chosen) and not found.guess:
+        lines.append(f"{chosen.rate:g} is at the edge of the rates tried: to go on from it, tune with {options}.")
+    if chosen != own:
+        lines.append(f"Write these values into study.yaml, or train with {options}")
+    return lines
