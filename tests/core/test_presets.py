@@ -71,8 +71,8 @@ def test_an_answer_is_borrowed_by_its_algorithms_name():
     [
         ("harmfl", "paper", {}, "did you mean 'harmofl'"),
         ("harmofl", "papr", {}, "did you mean 'paper'"),
-        ("plan", "recommended", {}, "algorithm.name names plan, which this version no longer has. Run jobs/survey_"),
-        ("fedavg", "recommended", {"parts": ["plan"]}, "algorithm.parts names plan, which this version no longer has."),
+        ("plan", "recommended", {}, "Algorithm 'plan' is not in this version any more. Run jobs/survey_"),
+        ("fedavg", "recommended", {"parts": ["plan"]}, "Algorithm 'plan' is not in this version any more."),
         ("harmofl", "paper", {"amplitde": {}}, "did you mean 'amplitude'"),
         ("harmofl", "paper", {"amplitude": {"bnd": 0}}, "algorithm.amplitude.bnd .*did you mean 'band'"),
         ("harmofl", "paper", {"step": "fedprx"}, "did you mean 'fedprox'"),

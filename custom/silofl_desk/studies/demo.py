@@ -35,8 +35,8 @@ from silofl_desk.studies.simulation import Simulation, changed_study
 METHODS = {"fedsm": "instance", "adafed": "batch", "fedavg": "instance", "harmofl": "instance"}
 PROCESSES = 2
 SUPER_RUN = "fedsm_phantoms"
-# Fewer pixels than the jobs' own, a smaller network and larger batches: theirs take several times as long. In return the
-# learning rate is higher. Every training goes on until it is done.
+# Fewer pixels than the jobs' own, a smaller network and larger batches: theirs take several times as long. In return
+# the learning rate is higher. Every training goes on until it is done.
 SMALL: dict[str, Any] = {
     "rounds": 100,
     "federation.patience": 10,
