@@ -68,11 +68,7 @@ def read_pretrained(path: Path, study: Study) -> Arrays:
         ConfigError: The file is missing or broken, or holds another network's state or numbers that are not finite.
     """
     content = _read_agreed_file(path, "pretrained", study.model.pretrained_sha256, REMEDY)
-    state: Any = None
-    with suppress(Exception):  # torch raises many kinds on broken bytes
-        state = load_tensors(content)
-    if not is_state(state):
-        raise ConfigError(f"{path.name} must hold the tensors of a model's state; it does not: {REMEDY}")
+    state = _read_tensors(path.name, content)
     wanted = _select_floating(build_plain_model(study, study.seed).state_dict())
     for name, value in wanted.items():
         found = state.get(name)
