@@ -154,7 +154,7 @@ def test_a_row_has_the_mean_over_rounds_and_its_deviation_over_seeds(measured, r
     plain = read_run(run("b").json("results.json", results()).study().ledger(record(1, drift=None)).path)
     drifting = [read_run(measured("a0", 0.1, 0.3)), read_run(measured("a1", 0.4, 0.4))]
     # means of the seeds .2 and .4: .3, deviation .141
-    rows = (("a", "0.3 ± 0.14", "2 ± 0", "4e-05 ± 0"), ("b", "-", "-", "-"))
+    rows = (("a", "0.3 ± 0.14", "2 ± 0"), ("b", "-", "-"))
     assert compare_drift({"a": drifting, "b": [plain]}).rows == rows
     assert compare_drift({"b": [plain]}) is None
 

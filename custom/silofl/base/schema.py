@@ -164,7 +164,7 @@ def _parse_record(kind: Any, values: object, prefix: str) -> Any:  # noqa: ANN40
         raise ConfigError(f"{prefix.rstrip('.') or 'the content'} must be {WORDS[dict]}, not {quote_value(values)}")
     known = [part.name for part, _ in _typed_fields(kind)]
     for key in values:
-        if key not in known:
+        if key not in known and key not in getattr(kind, "REMOVED", ()):
             raise ConfigError(f"{prefix}{key} must be a known key; it is not{suggest_nearest(key, known)}")
     given = {}
     for part, hint in _typed_fields(kind):

@@ -56,14 +56,13 @@ AT_HALF = (
 )
 UNLIKE_SITES = "Do not compare the means of rows with different sites or seeds."
 # Columns, by their names in a round's record.
-DRIFT_COLUMNS = ("drift", "dissimilarity", "distance")
+DRIFT_COLUMNS = ("drift", "dissimilarity")
 DRIFT_NOTE = (
     "Means over the rounds, ± their standard deviation over the seeds. Drift: mean over sites and steps of the "
     "squared distance to the received model (HarmoFL, Eq. 9). Dissimilarity: mean squared length of the sites' "
     "updates, divided by the squared length of their weighted mean, in rounds that all begin from one model; 1 = all "
-    "agree, above 2 = strong. Distance: mean squared distance of the trained models to their mean (FedSM, Theorem 1). "
-    "All three grow with the learning rate, the steps and the network: compare rows that share these; no accuracy "
-    "follows from them. A row without numbers has them with --set training.measures_drift=true."
+    "agree, above 2 = strong. Both grow with the learning rate, the steps and the network: compare rows that share "
+    "these; no accuracy follows from them. A row without numbers has them with --set training.measures_drift=true."
 )
 
 
