@@ -76,7 +76,7 @@ def test_every_kind_of_site_has_all_four_files():
 
 
 # Whole models for all sites' super model: a hospital that takes part in such a study adds them itself.
-OPT_IN = {"monthly_answers", "site_model", "image_features"}
+OPT_IN = {"site_model", "image_features"}
 EVALUATION = {"rounds": 0, "model.pretrained_sha256": "0" * 64}
 
 

@@ -21,6 +21,10 @@ from silofl.core.recipe import PRESET_NAMES, WITHOUT, Recipe
 from silofl.core.robust import Robust
 
 ALGORITHMS = Path(__file__).parents[1] / "algorithms"
+# What release 0.4 had, with what to do instead.
+REMOVED = {
+    "monthly_answers": "Ask the hospitals to run silofl monitor.",
+}
 
 
 def algorithm_names() -> list[str]:
@@ -65,6 +69,7 @@ def find_recipe(algorithm: str, preset: str, changes: Mapping[str, object]) -> R
         ConfigError: An unknown algorithm, preset, field, section or constant, or answers that do not go together.
         ValidationError: A field of `Recipe` is out of range.
     """
+    refuse_removed(algorithm)
     known = load_presets(algorithm)
     _require_known("algorithm.preset", preset, PRESET_NAMES)
     names = [field.name for field in fields(Recipe)]
@@ -93,6 +98,16 @@ def find_recipe(algorithm: str, preset: str, changes: Mapping[str, object]) -> R
     )
     _check_recipe(recipe, sections)
     return recipe
+
+
+def refuse_removed(algorithm: object) -> None:
+    """Refuse an algorithm that an earlier release had.
+
+    Raises:
+        ConfigError: Names the algorithm, and what to choose instead.
+    """
+    if algorithm in REMOVED:
+        raise ConfigError(f"Algorithm {algorithm!r} is not in this version any more. {REMOVED[str(algorithm)]}")
 
 
 def _check_key(name: str, algorithm: str, known: Collection[str]) -> None:
@@ -131,6 +146,7 @@ def _resolve_choice(field: str, value: object) -> object:
 
 
 def _borrow_answer(field: str, algorithm: object) -> Any:  # noqa: ANN401
+    refuse_removed(algorithm)
     if algorithm not in algorithm_names():
         known = [str(WITHOUT[field]), *algorithm_names()]
         raise ConfigError(
