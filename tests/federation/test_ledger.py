@@ -11,11 +11,11 @@ from silofl.federation.ledger import (
     compare_with_best,
     explain_choice,
     find_best_round,
-    mark_best,
     metrics_csv,
     read_ledger,
 )
 from silofl.training.site_score import SiteScore
+from tests.conftest import mark_best
 
 
 def test_metrics_are_one_row_a_round_site_and_part():

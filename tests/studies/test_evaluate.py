@@ -748,9 +748,9 @@ def test_a_bundle_that_says_nothing_of_its_images_or_is_broken_is_refused(
     bundle = tmp_path / "bundle"
     (bundle / "configs").mkdir(parents=True)
     (bundle / "models").mkdir()
-    about = {"super_model": {"members": ["global"], "fingerprint": "0"}}
+    about = {"super_model": {"members": ["global"], "fingerprint": "0", "facts": {}, "threshold": None}}
     (bundle / "configs" / "metadata.json").write_text(json.dumps(about))
-    how = {"image_shape": [1, 32, 32], "domain": dump_record(FORM)}
+    how = {"image_shape": [1, 32, 32], "domain": dump_record(FORM), "calling": {}, "usual": {}}
     (bundle / "configs" / "inference.json").write_text(json.dumps(how))
     (bundle / "configs" / "study.yaml").write_text(dump_yaml(plain_study(contents.study)))
     break_it(bundle)

@@ -212,15 +212,6 @@ def mark_round(record: Round, before: Sequence[Round]) -> None:
     record.is_best, record.is_level = order >= 0 or None, order == 0 or None
 
 
-def mark_best(ledger: list[Round]) -> list[Round]:
-    """Mark the best rounds, one after the other, of a ledger that marks none, as those of older versions; return it."""
-    # Nobody looks through the rounds of a run without validation, whose ledger is read again and again.
-    if any(record.validation for record in ledger) and not any(record.is_best for record in ledger):
-        for number, record in enumerate(ledger):
-            mark_round(record, ledger[:number])
-    return ledger
-
-
 def find_best_round(ledger: Sequence[Round]) -> int | None:
     """Return the number of the best round so far; None where no round was validated."""
     return next((record.round for record in reversed(ledger) if record.is_best), None)
@@ -291,8 +282,7 @@ def read_ledger(folder: Path, known: Sequence[Round] = ()) -> list[Round] | None
     Raises:
         ConfigError: The file cannot be read, or is not what this version of silofl writes.
     """
-    ledger = read_list(Round, folder / FILE, known[:-1])
-    return ledger and mark_best(ledger)
+    return read_list(Round, folder / FILE, known[:-1])
 
 
 def metrics_csv(

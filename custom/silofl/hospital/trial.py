@@ -29,11 +29,6 @@ from silofl.training.private import compute_study_epsilon, measure_round
 from silofl.training.spent import count_steps, read_count
 
 NUMBERS = "numbers"
-WITHOUT_ROUNDS = {
-    "": "tests a finished model",
-    "images": "surveys the data",
-    "answers": "counts a model's answers",
-}
 
 
 def check_training(candidate: Candidate) -> Finding:
@@ -47,7 +42,8 @@ def check_training(candidate: Candidate) -> Finding:
     """
     study, part = candidate.study, candidate.data.training
     if not study.rounds:
-        return ok(f"nothing is trained: the study {WITHOUT_ROUNDS[study.asks_alone]}")
+        what = "surveys the data" if study.asks_alone else "tests a finished model"
+        return ok(f"nothing is trained: the study {what}")
     device = choose_device(candidate.settings.device or study.device)
     task = candidate.server.task(candidate.kit.name, Exchange(TRAIN, 1))
     work = Work(candidate.kit.name, study, candidate.data, task, device, candidate.settings.processes)
