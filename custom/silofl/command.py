@@ -73,7 +73,7 @@ def name_commands(wheel: str, role: str, commands: Mapping[str, tuple[str, str]]
 
 def load_announced(group: str) -> dict[str, Any]:
     """Return name -> what the further wheels that are installed announce under a group of entry points."""
-    found = {}
+    found: dict[str, Any] = {}
     for wheel in WHEELS:
         try:
             points = distribution(wheel).entry_points
