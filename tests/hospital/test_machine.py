@@ -131,7 +131,7 @@ def stand_in(monkeypatch):
     """A GPU that is said to be there, with 2 of 8 GiB free, and who uses it by a stand-in of nvidia-smi's."""
 
     def make(users=""):
-        monkeypatch.setattr(machine, "choose_device", lambda name: torch.device("cuda"))
+        monkeypatch.setattr(resources, "choose_device", lambda name: torch.device("cuda"))
         monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (2 << 30, 8 << 30))
         monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "Stand-in 8")
         monkeypatch.setattr(resources.subprocess, "run", lambda *_, **__: SimpleNamespace(stdout=users))
