@@ -14,13 +14,10 @@ from silofl_desk.report.rounds import (
     VALIDATION,
     curve_images,
     drift_curves,
-    history_sentence,
-    mean_moved_share,
     mean_over_sites,
     model_curves,
     round_test_curves,
     selector_accuracy,
-    traffic_image,
     training_curves,
     weights_image,
 )
@@ -43,25 +40,6 @@ def weights():
         return read_record(SiteWeights, values | changes, "weights.json")
 
     return build
-
-
-def test_moved_is_the_mean_share_of_a_row_that_went_elsewhere(weights):
-    after = ([0.5, 0.2, 0.3], [0.3, 0.5, 0.2], [0.5, 0.0, 0.5])
-    # 0.1, 0 and 0.25 of the rows' weight
-    assert mean_moved_share(weights(*BEFORE), weights(*after)) == pytest.approx(0.35 / 3)
-    assert mean_moved_share(weights(*BEFORE), weights(*BEFORE)) == 0
-    # to a new site c: 0.2 of a's row, 0.2 of b's
-    assert mean_moved_share(weights([0.5, 0.5], [0.5, 0.5], sites=("a", "b")), weights(*BEFORE)) == pytest.approx(0.2)
-    assert mean_moved_share(weights(sites=("x",)), weights(*BEFORE)) is None
-
-
-def test_the_history_tells_when_and_how_far_the_weights_moved(weights):
-    assert history_sentence([weights(round=0)]) == "The weights were computed once, before the first round."
-    assert history_sentence([weights(round=3)]) == "The weights were computed once, after round 3."
-    after = ([0.5, 0.2, 0.3], [0.2, 0.5, 0.3], [0.15, 0.35, 0.5])
-    text = history_sentence([weights(*BEFORE), weights(*BEFORE, round=6), weights(*after, round=9)])
-    assert text.startswith("The weights were computed 3 times, after rounds 3, 6, 9; the last is shown.")
-    assert "moved, on average, 0.0 %, 10.0 % of its weight" in text
 
 
 @pytest.mark.parametrize(
@@ -191,15 +169,6 @@ def test_a_single_model_has_no_curves_beside_it(record, records):
     assert model_curves(records(record(1), record(2))) is None
 
 
-def test_traffic_shows_both_ways_and_what_is_left_out(record, records):
-    image = traffic_image(records(record(1), record(2)))
-    assert shown_colours(image.png, [LINE_COLOURS[0], LINE_COLOURS[5]]) == [True, True]
-    # two sites, 1 MB to and 0.5 MB from each, in 2 s
-    assert image.plot.rows == [(1, 2.0, 1.0, 2.0), (2, 2.0, 1.0, 2.0)]
-    assert image.alt == "2 rounds sent 4.0 MB to the sites and received 2.0 MB; the longest took 2.0 s."
-    assert "sent after the last round, to be validated and tested, are not counted" in image.caption
-
-
 def test_the_mean_is_over_the_sites_that_validated(record):
     assert mean_over_sites(VALIDATION.scores(record(1, (None, 0.5)))) == 0.5
     assert mean_over_sites(VALIDATION.scores(record(1, (None, None)))) is None
@@ -255,4 +224,4 @@ def test_a_run_with_a_selector_has_curves_of_both_models(finished_super, run, su
 
 def test_before_the_first_round_there_are_no_curves(run):
     records = read_run(run().json("run.json", {}).path)
-    assert curve_images(records) == [] and traffic_image(records) is None
+    assert curve_images(records) == []

@@ -173,24 +173,14 @@ def test_notes_say_split_normalisation_rounds_and_how_the_round_was_chosen(descr
     ("name", "seeds", "changes", "note"),
     [
         ("fedavg", (0,), {"split_unit": "slices"}, "Split: by slices, same person in training and test."),
-        ("fedsm", (0, 1), {"threshold": 0.9}, "Threshold gamma of fedsm super: 0.9 (seed 0); 0.9 (seed 1)."),
-        ("fedsm", (0,), {"threshold": 1.0}, "gamma of fedsm super: 1.0, the global model for every case (seed 0)."),
         ("a", (0,), {"model": "last round, 9: no validation data"}, "Reported round of a: last round, 9: no"),
-        (
-            "fedsm",
-            (0,),
-            {"models": {"east": {"global": 0.5}, "west": {"global": 0.5}}},
-            "fedsm: pooled means of its other models count the super model's cases.",
-        ),
     ],
 )
 def test_what_is_special_of_a_method_is_a_note(described, name, seeds, changes, note):
     assert note in notes(described(name, seeds, **changes), seeds=seeds)
 
 
-def test_an_ensemble_has_no_threshold_and_one_seed_is_called_one_seed(described):
-    recipe = FEDERATED | {"weighs_models": True}
-    assert "gamma" not in notes(described("fedsm", threshold=0.9, recipe=recipe))
+def test_one_seed_is_called_one_seed(described):
     assert "One seed: 3." in notes(described(seeds=(3,)), seeds=(3,))
     assert "Seeds 0, 1: mean ± standard deviation" in notes(described(seeds=(0, 1)), seeds=(0, 1))
 

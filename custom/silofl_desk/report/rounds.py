@@ -1,4 +1,4 @@
-"""Figures of a run's rounds: curves of all that was recorded, traffic, and AdaFed's weights between sites.
+"""Figures of a run's rounds: curves of all that was recorded, and AdaFed's weights between sites.
 
 The weights are those of Chen et al., arXiv:2112.00734.
 """
@@ -15,20 +15,17 @@ import numpy as np
 from silofl.federation.ledger import Round, explain_choice, find_best_round
 from silofl.report.canvas import (
     INK,
-    LINE_COLOURS,
     MUTED,
     Curves,
     PageImage,
     Panel,
     Plot,
     Values,
-    draw_legend,
     lay_out_panels,
     line_style,
     make_image,
-    style_rounds,
 )
-from silofl.report.tables import format_duration, format_number
+from silofl.report.tables import format_number
 from silofl.training.joined import CHOSEN
 from silofl.training.metrics import mean_of_known
 from silofl.training.site_score import SiteScore, have_same_classes, mean_of_scores
@@ -167,37 +164,6 @@ def drift_curves(run: RunRecords) -> Curves | None:
     lines = _site_values(run.ledger, run.sites, partial(_training_number, "drift"))
     lines[MEAN_LINE] = list(map(mean_drift, run.ledger))
     return _site_curves("drift", run.ledger, run.sites, (Panel("Drift", lines, limits=(0, None)),))
-
-
-def traffic_image(run: RunRecords) -> PageImage | None:
-    """Draw megabytes and seconds of each round as bars, a panel each; None before the first finished round."""
-    if not run.ledger:
-        return None
-    rounds, seconds = list_rounds(run.ledger), [record.seconds for record in run.ledger]
-    sent, received = ([sum(getattr(r, key).values()) / 1e6 for r in run.ledger] for key in ("bytes_to", "bytes_from"))
-
-    def draw(width: float) -> Figure:
-        figure, (left, right) = lay_out_panels(2, width, 2.6, LEAST_WIDE)
-        handles = [left.bar(rounds, sent, 0.7, color=LINE_COLOURS[0])]
-        hatched = {"color": LINE_COLOURS[5], "hatch": "///", "edgecolor": "white"}
-        handles.append(left.bar(rounds, received, 0.7, bottom=sent, **hatched))
-        right.bar(rounds, seconds, 0.7, color=MUTED)
-        style_rounds(left, "Traffic of all sites, MB", rounds)
-        style_rounds(right, "Time, seconds", rounds)
-        draw_legend(figure, handles, ["server to sites", "sites to server"])
-        return figure
-
-    alt = (
-        f"{len(run.ledger)} rounds sent {sum(sent):.1f} MB to the sites and received {sum(received):.1f} MB; the "
-        f"longest took {format_duration(max(seconds))}."
-    )
-    caption = (
-        "Bytes of the rounds' arrays, before the transport wraps them; the models that are sent after the last round, "
-        "to be validated and tested, are not counted. The time includes waiting for the slowest site."
-    )
-    columns = ("round", "megabytes_to_sites", "megabytes_from_sites", "seconds")
-    rows = [*zip(rounds, sent, received, seconds, strict=True)]
-    return make_image(Plot("traffic", columns, rows, draw), alt, caption)
 
 
 def is_validated_with_selector(run: RunRecords) -> bool:
@@ -343,26 +309,3 @@ def statistics_words(shown: SiteWeights) -> str:
         return "running statistics of the BatchNorm layers"
     layers = "last layer" if shown.layers == "last" else "BatchNorm layers"
     return f"mean and variance of the inputs of the {layers} in a pretrained model"
-
-
-def history_sentence(history: Sequence[SiteWeights]) -> str:
-    """Say when the weights were computed and, if more than once, how far they moved in between."""
-    when = "before the first round" if history[-1].round == 0 else f"after round {history[-1].round}"
-    if len(history) == 1:
-        return f"The weights were computed once, {when}."
-    steps = [mean_moved_share(*pair) for pair in zip(history, history[1:], strict=False)]
-    shares = ", ".join("-" if step is None else f"{100 * step:.1f} %" for step in steps)
-    return (
-        f"The weights were computed {len(history)} times, after rounds {', '.join(str(one.round) for one in history)}; "
-        f"the last is shown. From one to the next a site moved, on average, {shares} of its weight to other sites."
-    )
-
-
-def mean_moved_share(before: SiteWeights, after: SiteWeights) -> float | None:
-    """Return the mean over sites of the share of a row's weight that moved: ``sum_j |after_ij - before_ij| / 2``.
-
-    Only sites in both count; None where there is none.
-    """
-    rows = [site for site in after.sites if site in before.sites]
-    columns = list(dict.fromkeys([*before.sites, *after.sites]))
-    return mean_of_known(sum(abs(after.weight(i, j) - before.weight(i, j)) for j in columns) / 2 for i in rows)

@@ -11,7 +11,6 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
-from markupsafe import Markup
 from numpy.typing import NDArray
 
 from silofl.federation.results import Results, SuperResults
@@ -28,7 +27,6 @@ from silofl.report.canvas import (
 )
 from silofl.report.page import (
     Blocks,
-    Group,
     Heading,
     HeatCell,
     HeatRow,
@@ -38,13 +36,12 @@ from silofl.report.page import (
     Picture,
     Table,
     Text,
-    make_items,
     make_note,
     make_section,
 )
 from silofl.report.tables import TextTable, format_number
 from silofl.training.site_score import Counts, SelectorCounts, Values
-from silofl_desk.report.result_tables import case_metric, name_tested, tested_sites
+from silofl_desk.report.result_tables import name_tested, tested_sites
 from silofl_desk.report.run_records import RunRecords, SelectorFeatures
 
 if TYPE_CHECKING:
@@ -66,12 +63,6 @@ COUNTS_NOTE = (
 BEST_MODELS = (
     "The selector learned which model is the best for an image, not where it comes from: off the diagonal is no error."
 )
-THRESHOLDS_NOTE = (
-    "Score of the super model on the test cases with other thresholds, mean over sites: 0 always takes a site's "
-    "model, 1 always the global one. It shows how much depends on gamma, and was not used to choose it."
-)
-MOST_OUTPUTS_IN_A_PAIR = 7
-_RIVALS = {PERSONAL: "the site's own personalised model", GLOBAL: "the global model"}
 SEED = 0
 # t-SNE's perplexity: the least that its authors advise, and the usual one.
 PERPLEXITIES = (5, 30)
@@ -100,15 +91,12 @@ def _models_section(results: Results) -> PageSection:
         Table(model_table(results), ""),
         make_note(note + ("" if results.joining or is_alone else local)),
         Pairs(model_meanings(results)),
-        make_items(shortfalls(model_values(results))),
     )
 
 
 def _selector_section(run: RunRecords, found: SuperResults) -> PageSection:
     tests = run.results.tests
     image, choices = feature_image(run), choice_table({site: one.choices for site, one in tests.items() if one.choices})
-    thresholds = {} if is_ensemble(run.results) else {row.threshold: row.value for row in found.by_threshold}
-    by_threshold = threshold_table(thresholds, found.threshold, case_metric(run.results.metric))
     return make_section(
         "selector",
         "Selector",
@@ -118,31 +106,18 @@ def _selector_section(run: RunRecords, found: SuperResults) -> PageSection:
         [Heading("Which model it chooses"), Table(choices, "")] if choices else None,
         make_note(choices_sentence(run.results, found)) if choices else None,
         Text(threshold_sentence(run.results, found)),
-        [Table(by_threshold), make_note(THRESHOLDS_NOTE)] if by_threshold else None,
     )
 
 
 def _count_blocks(outputs: Sequence[str], counts: Mapping[str, SelectorCounts]) -> Blocks:
-    """Show what the selector takes the test images for, slice by slice and case by case."""
-    counted = {
-        "Slice by slice": {site: one.slices for site, one in counts.items()},
-        "Case by case": {site: one.cases for site, one in counts.items()},
-    }
-    tables = {name: table for name, counts in counted.items() if (table := selector_counts(outputs, counts))}
-    if not tables:
+    """Show what the selector takes the test cases for."""
+    counted = {site: one.cases for site, one in counts.items()}
+    table = selector_counts(outputs, counted)
+    if table is None:
         return []
-    right = {name: describe_right(outputs, counted[name]) for name in tables}
-    said = Markup("<strong>{}</strong>{}")
-    groups = [
-        Group([Text(said.format(name, f": {right[name]} right" if right[name] else "")), table])
-        for name, table in tables.items()
-    ]
-    diagonal = "Right answers are on the diagonal." if any(right.values()) else BEST_MODELS
-    return [
-        Heading("Which site it chose for the test images"),
-        Group(groups, "pair" if len(outputs) <= MOST_OUTPUTS_IN_A_PAIR else ""),
-        make_note(f"{COUNTS_NOTE} {diagonal}"),
-    ]
+    right = describe_right(outputs, counted)
+    diagonal = f"Right answers are on the diagonal: {right}." if right else BEST_MODELS
+    return [Heading("Which site it chose for the test cases"), table, make_note(f"{COUNTS_NOTE} {diagonal}")]
 
 
 def model_values(results: Results) -> dict[str, Values]:
@@ -216,22 +191,6 @@ def choice_table(choices: Mapping[str, Counts]) -> TextTable | None:
     return TextTable(("test cases of", *models, "cases"), cells, num_summary=1)
 
 
-def threshold_table(values: Mapping[float, float | None], gamma: float | None, metric: str) -> TextTable | None:
-    """Return the value of the super model by threshold, with the used one named; None without any.
-
-    No value is marked as the best: these are test cases, on which no threshold may be chosen.
-
-    Args:
-        values: Candidate of the threshold -> value.
-        gamma: The threshold that was used.
-    """
-    if not values:
-        return None
-    names = tuple(f"{threshold:g}{' (used)' if threshold == gamma else ''}" for threshold in values)
-    cells = (f"{metric} of the test cases", *map(format_number, values.values()))
-    return TextTable(("threshold gamma", *names), (cells,))
-
-
 def model_meanings(results: Results) -> list[tuple[str, str]]:
     """Return each model's name with a description."""
     is_alone = results.recipe.get("sends_model_once")
@@ -262,18 +221,6 @@ def choices_sentence(results: Results, found: SuperResults) -> str:
     return "A column counts the test cases that its model answered: the global one where the selector was not sure."
 
 
-def shortfalls(values: Mapping[str, Values]) -> list[str]:
-    """Name the sites at which the super model is below the site's personalised model, and below the global one.
-
-    Args:
-        values: Model -> site -> value.
-    """
-    rivals = [rival for rival in _RIVALS if rival in values]
-    return [
-        sentence for rival in rivals if (sentence := _compare_with_rival(values[SUPER], values[rival], _RIVALS[rival]))
-    ]
-
-
 def threshold_sentence(results: Results, found: SuperResults) -> str:
     """Name the threshold gamma of a run, its effect and its origin."""
     if is_ensemble(results):
@@ -286,20 +233,6 @@ def threshold_sentence(results: Results, found: SuperResults) -> str:
     if found.threshold >= 1:
         rule = "no score is above it, so that the global model is chosen for every case, as if there were no selector."
     return f"The threshold gamma is {found.threshold:g}: {rule} {_threshold_origin(results)}".rstrip()
-
-
-def _compare_with_rival(values: Values, others: Values, rival: str) -> str:
-    """Name the sites where values, in the three decimals shown, are below a rival's; nothing where no site has both."""
-    pairs = {s: (v, others[s]) for s, v in values.items() if v is not None and others[s] is not None}
-    below = {site: (own, other) for site, (own, other) in pairs.items() if round(own, 3) < round(other, 3)}
-    if not pairs:
-        return ""
-    if not below:
-        return f"The super model is nowhere below {rival}."
-    where = ", ".join(
-        f"{site} ({format_number(own)} against {format_number(other)})" for site, (own, other) in below.items()
-    )
-    return f"The super model is below {rival} at {len(below)} of {len(pairs)} sites: {where}."
 
 
 def _threshold_origin(results: Results) -> str:

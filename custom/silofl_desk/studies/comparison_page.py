@@ -38,7 +38,6 @@ from silofl.report.page import (
     write_with_files,
 )
 from silofl.report.tables import TextTable
-from silofl_desk.report.left_out_site import group_unseen, unseen_images
 from silofl_desk.report.result_pictures import hospitals_image
 from silofl_desk.report.rounds import ROUND_TEST, VALIDATION
 from silofl_desk.report.run_page import data_blocks, link_comparisons, page_address, write_report
@@ -93,7 +92,7 @@ class Summary:
     Attributes:
         table: Of all rows, where each stands for several seeds.
         notes: Sentences below it.
-        centralised: Runs on the same sites' data in one place, for the curves and links alone.
+        centralised: Runs on the same sites' data in one place, for the links alone.
     """
 
     table: TextTable | None = None
@@ -162,7 +161,7 @@ def make_comparison_page(rows: RowRuns, folder: Path, summary: Summary = NO_SUMM
         _hospitals_section(rows),
         make_section("pictures", "Pictures", "The same test case in each run", shown) if shown else None,
         _numbers_section(rows, summary),
-        _curves_section(runs, summary.centralised),
+        _curves_section(runs),
         make_section("drift", "Drift", "Drift of the sites", Table(drift), make_note(DRIFT_NOTE)) if drift else None,
         make_section("data", "Data", "Data", data_blocks(data_tables(rows), data_doubts(runs))),
         _settings_section(rows),
@@ -208,14 +207,12 @@ def _hospitals_section(rows: RowRuns) -> PageSection | None:
     # A row of several seeds has a table of its own.
     single = {name: of_row[0] for name, of_row in rows.items() if len(of_row) == 1}
     table, (first, *others) = hospital_table(single), conclude(rows)
-    pictures = [*unseen_images(group_unseen(rows)), image]
     return make_section(
         "hospitals",
         PAYS,
         PAYS,
-        Picture(pictures[0]),
+        Picture(image),
         Text(first, "lead"),
-        [Picture(one) for one in pictures[1:]],
         [Table(one) for one in unseen_tables(rows)],
         [Table(table), make_note(NOTE)] if table else None,
         make_items([*others, *explain_losses(single)]),
@@ -271,8 +268,8 @@ def _run_blocks(rows: RowRuns, results: Sequence[Results]) -> Blocks:
     return [Table(table), shared, make_table(values), models]
 
 
-def _curves_section(runs: Sequence[RunRecords], centralised: Sequence[RunRecords]) -> PageSection:
-    validation, test = (curves_image(measure, runs, centralised) for measure in (VALIDATION, ROUND_TEST))
+def _curves_section(runs: Sequence[RunRecords]) -> PageSection:
+    validation, test = (curves_image(measure, runs) for measure in (VALIDATION, ROUND_TEST))
     return make_section(
         "curves",
         "Curves",

@@ -1,17 +1,13 @@
 """What differs between compared runs besides their algorithms: settings, pretrained models and data."""
 
-import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
-from silofl.base.errors import ConfigError
 from silofl.data.manifest import PARTS
 from silofl.federation.results import Results
 from silofl.report.tables import TextTable
-from silofl.study.checks import check_course
 from silofl_desk.report.run_records import (
-    CONFIG,
     RowRuns,
     RunRecords,
     all_settings,
@@ -79,15 +75,8 @@ def data_tables(runs: RowRuns) -> dict[str, TextTable]:
 
 
 def list_differences(runs: RowRuns) -> list[str]:
-    """Return a sentence on each setting, pretrained model and data in which rows differ besides the algorithm."""
-    found = [*_setting_differences(runs)]
-    if len(groups := group_rows_by_value(runs, pretrained_digest)) > 1:
-        found.append(f"The rows differ in the pretrained model, by its SHA-256: {format_groups(groups)}.")
-    found += _data_differences(runs)
-    names = [name for name, of_row in runs.items() if any(run.study is None for run in of_row)]
-    if names and len(runs) > 1:
-        found.append(f"What else differs is not known of {', '.join(names)}: the folder holds no study.yaml.")
-    return found
+    """Return a sentence on each setting and on the data in which rows differ besides the algorithm."""
+    return [*_setting_differences(runs), *_data_differences(runs)]
 
 
 def _setting_differences(runs: RowRuns) -> Iterator[str]:
@@ -99,24 +88,16 @@ def _setting_differences(runs: RowRuns) -> Iterator[str]:
 
         rows = runs
         if key == NORMALIZATION:
-            rows = {name: of_row for name, of_row in runs.items() if not all(map(_needs_batchnorm, of_row))}
+            rows = {name: of_row for name, of_row in runs.items() if not all(map(_keeps_batchnorm, of_row))}
         groups = group_rows_by_value(rows, value)
         if len(groups) > 1:
             meaning = f"; {MEANINGS[key]}" if key in MEANINGS else ""
             yield f"The rows differ in {key}: {format_groups(groups)}{meaning}."
 
 
-def _needs_batchnorm(run: RunRecords) -> bool:
-    """Return whether a run has BatchNorm because its method keeps this at home, or is refused without it."""
-    is_batch, is_home = run.results.normalization == "batch", run.results.recipe.get("stays_home") == "batchnorm"
-    if not is_batch or is_home or run.study is None:
-        return is_batch and is_home
-    model = run.study.model.model_copy(update={"normalization": "instance"})
-    try:
-        check_course(run.study.model_copy(update={"model": model}))
-    except ConfigError:
-        return True
-    return False
+def _keeps_batchnorm(run: RunRecords) -> bool:
+    """Return whether a run has BatchNorm because its method keeps this at home."""
+    return run.results.normalization == "batch" and run.results.recipe.get("stays_home") == "batchnorm"
 
 
 def _data_differences(runs: RowRuns) -> Iterator[str]:
@@ -178,14 +159,6 @@ def _cases_text(run: RunRecords, site: str) -> str:
     cases = " / ".join(describe_count(sizes[part, "cases"]) for part in PARTS)
     files = f", with its files {content[:8]}" if content else ""
     return f"{cases}, dataset.json {digest[:8]}{files}" if digest else cases
-
-
-def pretrained_digest(run: RunRecords) -> str | None:
-    """Return how the SHA-256 of a simulation's pretrained model begins; None where it needs none or has it no more."""
-    if run.study is None or not run.study.recipe.needs_pretrained:
-        return None
-    file = run.path / CONFIG / run.study.model.pretrained
-    return hashlib.sha256(file.read_bytes()).hexdigest()[:8] if file.is_file() else None
 
 
 def run_names(runs: Sequence[RunRecords]) -> dict[str, RunRecords]:
