@@ -257,7 +257,8 @@ def test_of_one_exchange_the_page_says_that_sites_train_alone_and_of_no_global_m
 def test_a_left_out_site_is_told_in_a_sentence(unseen, unseen_plain):
     assert unseen_sentence(unseen(num_cases=1)) == (
         "Site coast took no part in the training. There the super model reaches dice 0.600 over 1 case, "
-        "with the threshold gamma = 0.9 that the training sites found."
+        "with the threshold gamma = 0.9 that the training sites found. Cases by the model that was chosen for them: "
+        "global 3, north 1."
     )
     assert unseen_sentence(unseen_plain(value=None)).endswith("reaches dice - over 4 cases.")
     # Without a value nothing is set beside the own models.

@@ -2,7 +2,6 @@ from dataclasses import replace
 
 import pytest
 
-from silofl_desk.report.run_records import read_run
 from silofl_desk.studies.conditions import data_tables, list_differences, rows_by_name, run_names, settings_rows
 from tests.report.conftest import counts, with_data
 
@@ -91,18 +90,17 @@ def test_other_data_are_told_by_site_and_unknown_ones_are_no_difference(made):
 
 def test_settings_that_all_share_are_apart_from_the_others(made):
     runs = {name: [made(study={"training": {"batch_size": size}})] for name, size in (("a", 4), ("b", 8))}
-    shared, others, partial = settings_rows(runs)
+    shared, others = settings_rows(runs)
     assert ("training.loss", "dice_ce") in shared and "training.batch_size" not in dict(shared)
     assert others.columns == ("setting", "a", "b") and others.rows == (("training.batch_size", "4", "8"),)
-    assert partial == [] and settings_rows({"a": runs["a"]})[1] is None
+    assert settings_rows({"a": runs["a"]})[1] is None
 
 
-def test_settings_of_some_rows_alone_stand_with_these_rows_and_not_in_the_table(made):
+def test_settings_of_some_rows_alone_are_missing_in_the_others(made):
     harmofl = {"study": {"algorithm": {"name": "harmofl"}}}
     fedavg = made(study={}, algorithm="fedavg", recipe={"stays_home": "nothing"})
-    _, others, partial = settings_rows({"fedavg": [fedavg], "harmofl": [made(**harmofl)]})
-    assert ("algorithm.perturbation.alpha", "0.05 (harmofl)") in partial
-    assert not any("not set" in row for row in others.rows)
+    _, others = settings_rows({"fedavg": [fedavg], "harmofl": [made(**harmofl)]})
+    assert ("algorithm.perturbation.alpha", "-", "0.05") in others.rows
     assert ("algorithm.name", "fedavg", "harmofl") in others.rows
 
 
@@ -123,14 +121,3 @@ def test_runs_are_named_by_row_and_algorithm_and_by_what_differs(made, changes, 
     runs = [made(**one) for one in changes]
     assert list(run_names(runs)) == names
     assert list(rows_by_name(runs)) == names
-
-
-def test_runs_that_differ_in_what_was_set_say_so(run, results):
-    fast = {"training.learning_rate": 0.1, "model": {"name": "unet"}, "algorithm.name": "harmofl", "rounds": 2}
-    # The name of a study has a column of its own.
-    changes = (fast, {"rounds": 2, "name": "again"}, {"rounds": 2})
-    folders = [
-        run(str(i)).json("results.json", results()).json("run.json", {"changes": c}) for i, c in enumerate(changes)
-    ]
-    names = list(run_names([read_run(one.path) for one in folders]))
-    assert names == ["1: harmofl learning_rate=0.1", "2: harmofl", "3: harmofl"]

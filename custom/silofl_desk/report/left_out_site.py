@@ -9,7 +9,6 @@ from silofl.models.roles import GLOBAL
 from silofl.report.evaluation_page import evaluation_blocks
 from silofl.report.page import Heading, PageSection, Table, Text, make_note, make_section
 from silofl.report.tables import MISSING, TextTable, format_number
-from silofl.training.site_score import Counts
 from silofl_desk.report.run_records import RowRuns
 from silofl_desk.report.unseen import UnseenTest
 
@@ -29,7 +28,6 @@ ALONE_NOTE = (
     "models alone on the prepared images, at the usual threshold. Nobody at the new site could have known beforehand "
     "which is the highest."
 )
-GAMMA_NOTE = "By threshold (gamma): a site's model answers where its score is above it."
 
 
 def unseen_section(unseen: UnseenTest | None, method: str) -> PageSection | None:
@@ -38,7 +36,6 @@ def unseen_section(unseen: UnseenTest | None, method: str) -> PageSection | None
         return None
     is_compared = unseen.own and unseen.value is not None
     lead = conclude_unseen({(unseen.site, unseen.metric): {method: [unseen]}}) if is_compared else ()
-    has_gamma = unseen.rule == "choice" and unseen.by_threshold
     return make_section(
         "unseen",
         "Left-out site",
@@ -46,7 +43,7 @@ def unseen_section(unseen: UnseenTest | None, method: str) -> PageSection | None
         [Text(sentence, "lead") for sentence in lead],
         Text(unseen_sentence(unseen)),
         Table(unseen_table(unseen)),
-        make_note(f"{ALONE_NOTE} {GAMMA_NOTE}" if has_gamma else ALONE_NOTE),
+        make_note(ALONE_NOTE),
         Heading("As silofl evaluate has it"),
         evaluation_blocks(unseen.evaluation),
     )
@@ -65,6 +62,9 @@ def unseen_sentence(unseen: UnseenTest) -> str:
             f"The sites learnt from {unseen.num_seen} of the {cases} cases of {unseen.site}, which is no unseen site"
         )
     said = f"{place}. There the super model reaches {value}{without}{by}."
+    if unseen.choices:
+        listed = ", ".join(f"{name} {count}" for name, count in unseen.choices.items())
+        said += f" Cases by the model that was chosen for them: {listed}."
     if unseen.num_seen == 0:
         said += " No case was seen in training."
     if unseen.assembled_from:
@@ -73,33 +73,16 @@ def unseen_sentence(unseen: UnseenTest) -> str:
 
 
 def unseen_table(unseen: UnseenTest) -> TextTable:
-    """Return one row for each way to answer: what a clinic would get, each model alone, and each candidate of gamma."""
-    names = [*(unseen.choices or ())]
-    columns = ("answer", unseen.metric, *(f"chosen: {name}" for name in names))
-    rows = (
-        (label, format_number(value), *(_format_share(choices[name], choices) if choices else "" for name in names))
-        for label, value, choices in _list_answers(unseen)
-    )
-    return TextTable(columns, tuple(rows))
-
-
-def _list_answers(unseen: UnseenTest) -> Iterator[tuple[str, float | None, Counts | None]]:
-    """Yield the name of each way to answer, its value, and model -> cases that it is chosen for."""
-    is_choice, gamma = unseen.rule == "choice", unseen.threshold
-    has_gamma = is_choice and gamma is not None
-    answer = f"super model, gamma {gamma:g} ({unseen.threshold_from})" if has_gamma else ANSWERS[unseen.rule]
-    yield f"{answer}: {CLINIC}", unseen.value, unseen.choices
+    """Return one row for each way to answer: what a clinic would get, and each model alone."""
+    answer = ANSWERS[unseen.rule]
+    if unseen.rule == "choice" and unseen.threshold is not None:
+        answer = f"super model, gamma {unseen.threshold:g} ({unseen.threshold_from})"
+    rows = [(f"{answer}: {CLINIC}", format_number(unseen.value))]
     for name, value in unseen.models.items():
-        yield ALONE.get(name, f"model of {name} alone"), value, None
+        rows.append((ALONE.get(name, f"model of {name} alone"), format_number(value)))
     for name, value in (unseen.own or {}).items():
-        yield OWN_ANSWERS.get(name, f"own model of {name}"), value, None
-    for test in unseen.by_threshold if is_choice else ():
-        yield f"super model, gamma {test.threshold:g}", test.value, test.choices
-
-
-def _format_share(part: int, choices: Counts) -> str:
-    total = sum(choices.values())
-    return f"{part} ({part / total:.0%})" if total else str(part)
+        rows.append((OWN_ANSWERS.get(name, f"own model of {name}"), format_number(value)))
+    return TextTable(("answer", unseen.metric), tuple(rows))
 
 
 def conclude_unseen(found: UnseenTests) -> Iterator[str]:

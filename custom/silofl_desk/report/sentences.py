@@ -10,7 +10,7 @@ from typing import Any
 from silofl.core.findings import name_absence
 from silofl.core.gain import LEAST_UNITS, WORSE
 from silofl.core.guess import Measures, describe_guess, describe_guesses, measure_classes, measure_findings
-from silofl.core.operating_point import AT_MOST, is_at_most, read_at_thresholds
+from silofl.core.operating_point import read_at_thresholds
 from silofl.data.inventories import explain_withheld
 from silofl.federation.checkpoint import find_obstacle
 from silofl.federation.ledger import Round, format_spans
@@ -563,14 +563,9 @@ def calling_sentence(results: Results) -> str:
     callings = results.callings
     if not callings:
         return ""
-    changed = {site: one for site, one in callings.items() if one.temperature != 1}
-    idle = [site for site in callings if site not in changed]
-    vain = [site for site, one in changed.items() if not one.helps]
+    vain = [site for site, one in callings.items() if one.temperature != 1 and not one.helps]
     sentences = [CALLINGS]
-    sentences += [f"Too few validation cases, or none answered wrongly, at {', '.join(idle)}."] if idle else []
-    limit = [site for site, one in changed.items() if is_at_most(one.temperature)]
     sentences += [f"It does not help in the test of {', '.join(vain)}."] if vain else []
-    sentences += [f"At {', '.join(limit)} the temperature is at {AT_MOST}."] if limit else []
     if any(one.thresholds for one in callings.values()):
         sentences.append(THRESHOLDS)
     return " ".join(sentences)

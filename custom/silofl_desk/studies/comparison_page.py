@@ -280,14 +280,13 @@ def _curves_section(runs: Sequence[RunRecords]) -> PageSection:
 
 
 def _settings_section(rows: RowRuns) -> PageSection:
-    shared, others, partial = settings_rows(rows)
+    shared, others = settings_rows(rows)
     differing = f"Settings in which the runs differ ({len(others.rows)})" if others else ""
     return make_section(
         "settings",
         "Settings",
         "Settings",
         Fold(differing, [Table(others)]) if others else None,
-        Fold(f"Settings of some runs alone ({len(partial)})", [Pairs(partial)]) if partial else None,
         Fold(f"Settings that all runs share ({len(shared)})", [Pairs(shared)]),
     )
 

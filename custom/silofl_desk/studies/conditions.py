@@ -1,12 +1,11 @@
-"""What differs between compared runs besides their algorithms: settings, pretrained models and data."""
+"""What differs between compared runs besides their algorithms: settings and data."""
 
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
 from silofl.data.manifest import PARTS
 from silofl.federation.results import Results
-from silofl.report.tables import TextTable
+from silofl.report.tables import MISSING, TextTable
 from silofl_desk.report.run_records import (
     RowRuns,
     RunRecords,
@@ -42,26 +41,23 @@ def results_by_row(rows: RowRuns) -> dict[str, list[Results]]:
     return {name: [run.results for run in of_row] for name, of_row in rows.items()}
 
 
-def settings_rows(runs: RowRuns) -> tuple[list[tuple[str, str]], TextTable | None, list[tuple[str, str]]]:
-    """Return the settings that all runs share, a table of those in which they differ, and those of some rows alone.
+def settings_rows(runs: RowRuns) -> tuple[list[tuple[str, str]], TextTable | None]:
+    """Return the settings that all runs share, and a table of the others with one column per row of the runs.
 
-    The table has one row per setting that all rows have, and one column per row of the runs; None without any. A
-    setting of some rows alone, as another algorithm's, is its value with the rows that have it.
+    A row that lacks a setting, as another algorithm's, has a dash there; None without any that differs.
     """
     found = {name: [all_settings(run) for run in of_row] for name, of_row in runs.items()}
     keys = dict.fromkeys(key for settings in found.values() for one in settings for key in one)
-    shared, others, partial = [], [], []
+    shared, others = [], []
     for key in keys:
-        groups = group_rows_by_value(found, lambda one, key=key: one.get(key))
-        cells = [", ".join(dict.fromkeys(one[key] for one in settings if key in one)) for settings in found.values()]
-        if not all(cells):
-            partial.append((key, format_groups(groups)))
-        elif len(groups) > 1:
+        values = {name: dict.fromkeys(one.get(key, MISSING) for one in of_row) for name, of_row in found.items()}
+        cells = [", ".join(of_row) for of_row in values.values()]
+        if len({*cells}) > 1:
             others.append((key, *cells))
         else:
             shared.append((key, cells[0]))
     table = TextTable(("setting", *runs), tuple(others), num_text=1 + len(runs)) if others else None
-    return shared, table, partial
+    return shared, table
 
 
 def data_tables(runs: RowRuns) -> dict[str, TextTable]:
@@ -162,20 +158,14 @@ def _cases_text(run: RunRecords, site: str) -> str:
 
 
 def run_names(runs: Sequence[RunRecords]) -> dict[str, RunRecords]:
-    """Return name -> run: its row in the table, its algorithm, and what differs besides where algorithms are alike."""
+    """Return name -> run: its row in the table, its algorithm, and preset and seed where algorithms are alike."""
     algorithms = [run.results.algorithm or run.path.name for run in runs]
     if len({*algorithms}) == len(runs):
         return {f"{i}: {name}": run for i, (name, run) in enumerate(zip(algorithms, runs, strict=True), start=1)}
     differs = {key: len({getattr(run.results, key) for run in runs}) > 1 for key in ("preset", "seed")}
-    named = ("name", "seed", "algorithm.name", "algorithm.preset")
-    keys = dict.fromkeys(key for run in runs for key in run.changes if key not in named)
-    set_apart = [key for key in keys if len({json.dumps(run.changes.get(key)) for run in runs}) > 1]
     names = {}
     for i, (name, run) in enumerate(zip(algorithms, runs, strict=True), start=1):
         words = [f"{i}: {name}"]
         words += [str(run.results.preset)] * differs["preset"] + [f"seed {run.results.seed}"] * differs["seed"]
-        # A whole section has no place in a name.
-        found = {key: run.changes[key] for key in set_apart if isinstance(run.changes.get(key), str | int | float)}
-        words += [f"{key.rpartition('.')[2]}={value}" for key, value in found.items()]
         names[" ".join(words)] = run
     return names
