@@ -106,12 +106,6 @@ def test_a_row_whose_models_may_all_have_guessed_is_named(results):
     assert [note for note in notes if "guessing" in note] == ["run 2: no model is shown to be better than guessing."]
 
 
-def test_what_differs_is_printed_above_the_table(results, printed):
-    text = printed(print_comparison, records(results(), results(rounds=5)), width=200)
-    sentence = "The rows differ in rounds: 2 (1: harmofl); 5 (2: harmofl); more of them are more training."
-    assert 0 <= text.index(sentence) < text.index("reported round")
-
-
 def test_numbers_are_never_cropped_in_a_narrow_terminal(results, printed):
     sites = {f"a_long_name_of_hospital_{i}": 0.1 * i for i in range(1, 9)}
     text = printed(print_comparison, records(results(sites=sites), results(sites=sites)), width=40)

@@ -162,22 +162,14 @@ def notes(*methods, seeds=(0,), is_ranked=True):
     return "\n".join(methods_notes(join(*methods), seeds, is_ranked))
 
 
-def test_notes_say_split_normalisation_rounds_and_how_the_round_was_chosen(described):
+def test_notes_say_split_normalisation_and_rounds(described):
     text = notes(described(), described("fedprox"))
     for line in ("Split: by patient.", "Normalization: batch.", "Rounds: 2.", "Metric: dice;"):
         assert line in text
-    assert "Reported round of fedavg, fedprox: best validation, round 2." in text
 
 
-@pytest.mark.parametrize(
-    ("name", "seeds", "changes", "note"),
-    [
-        ("fedavg", (0,), {"split_unit": "slices"}, "Split: by slices, same person in training and test."),
-        ("a", (0,), {"model": "last round, 9: no validation data"}, "Reported round of a: last round, 9: no"),
-    ],
-)
-def test_what_is_special_of_a_method_is_a_note(described, name, seeds, changes, note):
-    assert note in notes(described(name, seeds, **changes), seeds=seeds)
+def test_a_split_that_is_not_by_patient_is_a_note(described):
+    assert "Split: by slices, same person in training and test." in notes(described(split_unit="slices"))
 
 
 def test_one_seed_is_called_one_seed(described):

@@ -376,18 +376,10 @@ def _data_section(run: RunRecords) -> PageSection:
 
 def _loading_section(run: RunRecords) -> PageSection:
     """Say where the run's models are, and how to load one."""
-    results = run.results
-    where = ""
+    results, where = run.results, ""
     if results.run is not None and describe_missing_part(results.recipe) is not None:
         where = describe_complete_model(results.recipe, results.run, run.is_simulation)
-    kept = None
-    if results.run and not where and not (results.super_model and results.tests):
-        kept = Markup(
-            "Each site also keeps the model it tested as <code>supermodel/</code> in its state folder of run "
-            "<code>{}</code>."
-        )
-    at_sites = Text(kept.format(results.run)) if kept else None
-    return make_section("models", "Models", "How to load the model", _loading_blocks(run, where), at_sites)
+    return make_section("models", "Models", "How to load the model", _loading_blocks(run, where))
 
 
 def _loading_blocks(run: RunRecords, where: str) -> list[Block]:
@@ -401,9 +393,7 @@ def _loading_blocks(run: RunRecords, where: str) -> list[Block]:
         return [Text(SUPER_MODEL_FOLDER), Code(LOAD_SUPER_MODEL)]
     if files:
         return [Text(holds.format(", ".join(files)))]
-    is_local = run.results.recipe.get("stays_home") == "everything"
-    why = ": each site trained its own" if is_local else " yet" * (run.results.status != "COMPLETE")
-    return [Text(f"The run's folder holds no model{why}.")]
+    return [Text("The run's folder holds no model.")]
 
 
 def _read_code(folder: Path) -> str:

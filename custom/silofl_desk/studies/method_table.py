@@ -110,7 +110,6 @@ def methods_notes(methods: Methods, seeds: Sequence[int], is_ranked: bool = True
         *list_limits(methods, (CENTRALISED,)),
         f"Rounds: {describe_groups({name: [runs] for name, runs in methods.items() if runs}, _rounds_text)}.",
         *(f"{name}: {run.ended_early}." for name, run in by_seed if run.ended_early),
-        *_reported_rounds(methods),
         *_pooling_notes(methods),
         *(_rows_ahead(make_method_rows(methods), len(seeds)) if is_ranked else []),
         *(f"{name}: INCOMPLETE: {reason}" for name, run in by_seed for reason in run.reasons),
@@ -184,17 +183,6 @@ def _marking_notes(methods: Methods, is_ranked: bool, seeds: Sequence[int]) -> l
         "those that it does not lead so are level, underlined or with an equals sign. Local training counts, rows that "
         f"need pooled data do not.{' Rows that may be guesses win nothing.' * bool(guessing)}"
     ]
-
-
-def _reported_rounds(methods: Methods) -> list[str]:
-    """Name the round that each method reports; methods with the same round in all seeds share a sentence."""
-    groups: dict[str, list[str]] = {}
-    for name, runs in methods.items():
-        models = {str(run.model) for run in runs}
-        if models:
-            text = models.pop() if len(models) == 1 else "; ".join(f"{run.model} (seed {run.seed})" for run in runs)
-            groups.setdefault(text, []).append(name)
-    return [f"Reported round of {', '.join(names)}: {text}." for text, names in groups.items()]
 
 
 def _rounds_text(runs: Sequence[Results]) -> str:
